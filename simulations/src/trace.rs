@@ -15,11 +15,14 @@ use sha2::{Digest, Sha256};
 /// Events of one node that are kept.
 pub const MAX_KEPT: usize = 24;
 
+/// Takes one line for each event.
+pub(crate) type TraceFile = Box<dyn Write + Send>;
+
 /// Feeds a hash, a file, and the memory of each node.
 pub(crate) struct Trace {
     hash: Sha256,
     datagrams: u64,
-    file: Option<Box<dyn Write + Send>>,
+    file: Option<TraceFile>,
     /// The nodes' names, for the file.
     names: Vec<String>,
     /// The last events of each node.
@@ -43,7 +46,7 @@ pub(crate) struct Sent {
 
 impl Trace {
     /// Of nodes with these names.
-    pub(crate) fn new(names: Vec<String>, file: Option<Box<dyn Write + Send>>) -> Self {
+    pub(crate) fn new(names: Vec<String>, file: Option<TraceFile>) -> Self {
         let kept = vec![VecDeque::new(); names.len()];
         Self { hash: Sha256::default(), datagrams: 0, file, names, kept }
     }

@@ -1,8 +1,8 @@
 //! What is written down about a run: routes, sessions, and what nodes show, for the rules and the
-//! measures that all levels share.
+//! measures that all levels share. The wire is here too, since one lock guards both.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{NodeId, Revocations};
@@ -11,23 +11,19 @@ use meshport_daemon::admin::api::Status;
 
 use super::saved::Record;
 use super::wire::Wire;
-use super::{lock, machine};
-use crate::level::{Account, Follow, Held, Judge, Level, Ties, Way};
-use crate::measure::{Measures, Notice, Suspicions};
-use crate::network::Network;
+use crate::level::{Follow, Held, Judge, Level, Scene, Ties, Way};
+use crate::measure::{Notice, Suspicions};
 use crate::report::keys;
 use crate::rules;
-use crate::trace::Trace;
 
 mod sessions;
 
 use sessions::Sessions;
 
 /// See the module's description.
-#[derive(Debug)]
 pub(super) struct Book {
-    pub(super) account: Account,
-    pub(super) measures: Measures,
+    pub(super) scene: Scene,
+    pub(super) wire: Wire,
     /// The latest route of each node that runs.
     pub(super) routes: Vec<Option<Arc<Route>>>,
     /// What the state folder of each node holds of revocations.
@@ -35,7 +31,6 @@ pub(super) struct Book {
     /// What each node has shown when it was last asked.
     pub(super) seen: Vec<Seen>,
     sessions: Sessions,
-    wire: Arc<Mutex<Wire>>,
 }
 
 /// What a node shows of others, and of itself.
@@ -57,32 +52,12 @@ impl Level for Book {
     const NAME: keys::Level = keys::Level::Full;
     const SHOWN_BY_ROUTE: &[Notice] = &[Notice::Instance, Notice::Gone];
 
-    fn account(&self) -> &Account {
-        &self.account
+    fn scene(&self) -> &Scene {
+        &self.scene
     }
 
-    fn account_mut(&mut self) -> &mut Account {
-        &mut self.account
-    }
-
-    fn measures(&mut self) -> &mut Measures {
-        &mut self.measures
-    }
-
-    fn network<T>(&self, look: impl FnOnce(&Network) -> T) -> T {
-        look(&lock(&self.wire).network)
-    }
-
-    fn change_network(&mut self, change: impl FnOnce(&mut Network)) {
-        change(&mut lock(&self.wire).network);
-    }
-
-    fn trace<T>(&mut self, act: impl FnOnce(&mut Trace) -> T) -> T {
-        act(&mut lock(&self.wire).trace)
-    }
-
-    fn now(&self) -> Duration {
-        machine::now()
+    fn scene_mut(&mut self) -> &mut Scene {
+        &mut self.scene
     }
 
     fn runs(&self, at: usize) -> bool {
@@ -98,7 +73,7 @@ impl Level for Book {
     }
 
     fn shuts_out(&self, at: usize, subject: usize) -> bool {
-        self.revocations[at].has_node(&self.account.id(subject))
+        self.revocations[at].has_node(&self.scene.account.id(subject))
     }
 
     fn ties(&self, at: usize, subject: usize) -> Ties {
@@ -131,16 +106,16 @@ impl Level for Book {
 }
 
 impl Book {
-    pub(super) fn new(account: Account, wire: Arc<Mutex<Wire>>) -> Self {
-        let nodes = account.len();
+    pub(super) fn new(mut scene: Scene) -> Self {
+        let nodes = scene.account.len();
+        scene.measures.suspicions = Some(Suspicions::default());
         Self {
-            account,
-            measures: Measures { suspicions: Some(Suspicions::default()), ..Measures::default() },
+            scene,
+            wire: Wire::new(nodes),
             routes: vec![None; nodes],
             revocations: vec![Revocations::default(); nodes],
             seen: vec![Seen::default(); nodes],
             sessions: Sessions::new(nodes),
-            wire,
         }
     }
 
@@ -161,7 +136,7 @@ impl Book {
 
     /// A node's status: whom it holds for down, and counts for there.
     pub(super) fn status(&mut self, node: usize, status: &Status) {
-        let number = |id: &NodeId| self.account.number(id);
+        let number = |id: &NodeId| self.scene.account.number(id);
         let absent = status.absent.iter().filter_map(|it| number(&it.who.node)).collect();
         let down = status.absent.iter().filter(|it| it.liveness == "down");
         let down: BTreeSet<usize> = down.filter_map(|it| number(&it.who.node)).collect();
@@ -172,7 +147,7 @@ impl Book {
 
     /// A node has suspected a member.
     pub(super) fn suspected(&mut self, node: usize, subject: &NodeId) {
-        if let Some(subject) = self.account.number(subject) {
+        if let Some(subject) = self.scene.account.number(subject) {
             self.suspects(node, subject);
         }
     }
@@ -185,8 +160,8 @@ impl Book {
 
     /// A node knows of these revocations.
     pub(super) fn hears_of(&mut self, node: usize, all: &Revocations) {
-        for subject in 0..self.account.len() {
-            if all.has_node(&self.account.id(subject)) {
+        for subject in 0..self.scene.account.len() {
+            if all.has_node(&self.scene.account.id(subject)) {
                 self.notices(node, subject, Notice::Revoked);
             }
         }
@@ -196,7 +171,7 @@ impl Book {
     /// A client looks for an instance: what its node would try first must not be dead while
     /// something better is there.
     pub(super) fn looks_for_one(&mut self, node: usize) {
-        self.measures.sessions.begun += 1;
+        self.scene.measures.sessions.begun += 1;
         let Some(route) = self.routes[node].clone() else { return };
         let firsts = route.home().iter().chain(route.first().filter(|_| route.home().is_empty()));
         for first in firsts {
@@ -206,9 +181,9 @@ impl Book {
 
     /// A client has reached an instance; its session's number.
     pub(super) fn connected(&mut self, node: usize, chosen: usize, took: Duration) -> u64 {
-        self.measures.sessions.opened += 1;
+        self.scene.measures.sessions.opened += 1;
         let number = self.sessions.open(node, chosen);
-        let to = self.account.name(chosen);
+        let to = self.scene.account.name(chosen);
         self.says(node, format!("session to {to} after {} us", took.as_micros()));
         self.measure_choice(node, Some(Way::direct(chosen)), took);
         number
@@ -216,18 +191,18 @@ impl Book {
 
     /// The session of that number is over.
     pub(super) fn closed(&mut self, number: u64) {
-        self.measures.sessions.closed += 1;
+        self.scene.measures.sessions.closed += 1;
         self.sessions.close(number);
     }
 
     /// A request has ended.
     pub(super) fn answered(&mut self, node: usize, started: Duration, answered: bool) {
-        if self.account.revoked[node].is_some() {
+        if self.scene.account.revoked[node].is_some() {
             // Whoever is shut out gets nothing, as is meant: that is no failure.
             return;
         }
-        let now = machine::now();
-        if self.measures.request(started, now, answered) || !answered {
+        let now = self.scene.now;
+        if self.scene.measures.request(started, now, answered) || !answered {
             let took = now.saturating_sub(started);
             let word = if answered { "was answered" } else { "failed" };
             self.says(node, format!("a request {word} after {} us", took.as_micros()));

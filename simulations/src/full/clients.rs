@@ -18,7 +18,7 @@ use crate::scenario::Load;
 const ADDRESS: &str = "127.0.0.1:7445";
 
 /// What the clients of one node share.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Place {
     pub(super) node: usize,
     pub(super) host: Host,
@@ -41,7 +41,7 @@ impl Door for Place {
     }
 
     fn measure(&self, change: impl FnOnce(&mut Measures)) {
-        change(&mut lock(&self.book).measures);
+        change(&mut lock(&self.book).scene.measures);
     }
 
     async fn open(&self) -> io::Result<Session> {

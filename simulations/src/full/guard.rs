@@ -57,7 +57,7 @@ impl World {
         }
         lock(&self.book).check_evicted();
         if now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
-            let followed = lock(&self.book).account.followed.clone();
+            let followed = lock(&self.book).scene.account.followed.clone();
             for at in followed {
                 self.follow(at).await;
             }
@@ -106,7 +106,11 @@ impl World {
         let wall = UnixSeconds(machine::WALL_START_S + now.as_secs());
         let all = self.reader.read(&saved.directory, (self.epoch + now).into_std(), wall);
         let book = lock(&self.book);
-        Some(all.into_iter().filter_map(|(id, it)| Some((book.account.number(&id)?, it))).collect())
+        Some(
+            all.into_iter()
+                .filter_map(|(id, it)| Some((book.scene.account.number(&id)?, it)))
+                .collect(),
+        )
     }
 
     /// What must hold at the end, after a quiet time.
@@ -140,13 +144,13 @@ impl World {
             lock(&self.book).check_count(at);
         }
         let silent = [Some(Instance::Hung), Some(Instance::Stalled)];
-        let hangs = lock(&self.book).account.instances.iter().any(|it| silent.contains(it));
+        let hangs = lock(&self.book).scene.account.instances.iter().any(|it| silent.contains(it));
         // Who hangs does not say that a session is over either.
         let judged = lock(&self.book).is_quiet() && !hangs;
         for node in &mut self.nodes {
             node.clients.shutdown().await;
         }
-        let forgotten = lock(&self.book).account.last_disturbed() + VANISHED;
+        let forgotten = lock(&self.book).scene.account.last_disturbed() + VANISHED;
         let until = machine::now().max(forgotten) + DRAIN;
         let open = |world: &Self| {
             let processes = world.nodes.iter().filter_map(|node| node.process.as_ref());

@@ -111,12 +111,6 @@ pub fn read(clock: Clock) -> Option<Duration> {
     NOW.get().map(|now| start + Duration::from_nanos(now))
 }
 
-/// Lets a test say what time it is, on a thread where nothing runs.
-#[cfg(test)]
-pub(crate) fn pretend(now: Duration) {
-    NOW.set(Some(u64::try_from(now.as_nanos()).expect("a short time")));
-}
-
 /// Whether this thread is a simulated machine.
 pub fn is_simulated() -> bool {
     NOW.get().is_some()

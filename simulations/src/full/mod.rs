@@ -21,12 +21,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
-use crate::level::{Account, Follow, Level, Limits, Story};
+use crate::level::{Account, Follow, Level, Limits, Scene, Story};
 use crate::network::Network;
 use crate::report::Run;
 use crate::scenario::timeline::Planned;
 use crate::scenario::{Happening, Scenario};
-use crate::trace::Trace;
 use crate::world::Options;
 
 mod book;
@@ -42,7 +41,7 @@ mod wire;
 use book::Book;
 use node::Node;
 use saved::Reader;
-use wire::{Waiting, Wire};
+use wire::Waiting;
 
 /// Nodes of one run: each has real cryptography and a real transport to every other.
 pub const MAX_NODES: usize = 100;
@@ -53,9 +52,12 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// From one word about progress to the next.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Every change leaves the state consistent, so a panic elsewhere does not spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The book, at the present time. Every change leaves it consistent, so a panic elsewhere does not
+/// spoil it.
+fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
+    let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+    book.scene.now = machine::now();
+    book
 }
 
 /// Refuses what this level cannot run.
@@ -114,7 +116,6 @@ struct World {
     authority: AuthorityKey,
     /// The instances, and who makes processes stand still or hears what they suspect.
     tasks: JoinSet<()>,
-    wire: Arc<Mutex<Wire>>,
     book: Arc<Mutex<Book>>,
     reader: Reader,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
@@ -134,9 +135,6 @@ impl World {
         let mut eyes = ChaCha8Rng::seed_from_u64(seed ^ u64::MAX);
         let ids = nodes.iter().map(|node| node.identity.credential.node).collect();
         let account = Account::new(scenario, ids, &mut eyes);
-        let trace = Trace::new(account.names().to_vec(), options.trace);
-        let wire = Arc::new(Mutex::new(Wire::new(network, trace, nodes.len())));
-        machine::inhabit(Box::new(Waiting(wire.clone())));
         let mut tasks = JoinSet::new();
         for at in account.origins() {
             let (state, states) = watch::channel(Instance::Ready);
@@ -144,6 +142,9 @@ impl World {
             tasks.spawn(instance::run(nodes[*at].host.clone(), states, number));
             nodes[*at].instance = Some(state);
         }
+        let scene = Scene::new(account, network, options.trace);
+        let book = Arc::new(Mutex::new(Book::new(scene)));
+        machine::inhabit(Box::new(Waiting(book.clone())));
         #[expect(clippy::disallowed_methods, reason = "the origin of virtual time")]
         let epoch = Instant::now();
         Ok(Self {
@@ -153,8 +154,7 @@ impl World {
             authority: mesh.issuer.key,
             nodes,
             tasks,
-            book: Arc::new(Mutex::new(Book::new(account, wire.clone()))),
-            wire,
+            book,
             progress: options.progress,
             story,
         })
@@ -180,14 +180,14 @@ impl World {
             self.check_sessions().await;
         }
         self.tasks.abort_all();
-        run.violations = std::mem::take(&mut lock(&self.book).account.violations);
+        run.violations = std::mem::take(&mut lock(&self.book).scene.account.violations);
         // What was seen after the end is of the end, for whoever repeats the run.
         run.violations.iter_mut().for_each(|it| it.at = it.at.min(self.story.end));
         Ok(run)
     }
 
     fn has_enough(&self) -> bool {
-        lock(&self.book).account.has_enough()
+        lock(&self.book).scene.account.has_enough()
     }
 
     /// The first starts and what the scenario plans, in order of time.
@@ -224,15 +224,15 @@ impl World {
         self.keep_revocations();
         self.check(now).await;
         let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
-        let sum = std::mem::take(&mut lock(&self.wire).sum);
         {
             let mut book = lock(&self.book);
-            let second = book.measures.second(now);
+            let (sum, measures) = (std::mem::take(&mut book.wire.sum), &mut book.scene.measures);
+            let second = measures.second(now);
             second.running = u32::try_from(running).unwrap_or(u32::MAX);
             second.tunnel_bytes += sum.bytes;
-            book.measures.traffic.tunnel_bytes += sum.bytes;
-            book.measures.traffic.tunnel_packets += sum.datagrams;
-            book.measures.traffic.handshakes += sum.handshakes;
+            measures.traffic.tunnel_bytes += sum.bytes;
+            measures.traffic.tunnel_packets += sum.datagrams;
+            measures.traffic.handshakes += sum.handshakes;
         }
         if !now.as_secs().is_multiple_of(SAVE_INTERVAL.as_secs()) {
             return;
@@ -259,7 +259,7 @@ impl World {
             Happening::Leave(node) => self.leave(node),
             Happening::Starve { node, stall, until } => {
                 lock(&self.book).stands_still(node, stall, until + stall);
-                self.tasks.spawn(starve(self.wire.clone(), node, stall, until, self.rng.random()));
+                self.tasks.spawn(starve(self.book.clone(), node, stall, until, self.rng.random()));
             }
             Happening::Configure(node, event) => {
                 self.nodes[node].configured = Some(event);
@@ -301,7 +301,7 @@ impl World {
             lock(&self.book).says(at, words);
             return Ok(());
         }
-        node.start(at, &settings, &self.wire, seeds, known)?;
+        node.start(at, &settings, &self.book, seeds, known)?;
         lock(&self.book).starts(at, node.boot);
         self.follow_revocations(at);
         self.follow_suspicions(at);
@@ -336,7 +336,7 @@ impl World {
     /// Its process dies: nothing leaves its socket any more, and all it held is gone.
     fn crash(&mut self, at: usize) {
         let Some(process) = self.nodes[at].process.take() else { return };
-        lock(&self.wire).close(at);
+        lock(&self.book).wire.close(at);
         drop(process);
         self.gone(at);
     }
@@ -352,24 +352,24 @@ impl World {
     fn leave(&mut self, at: usize) {
         let Some(process) = self.nodes[at].process.take() else { return };
         self.gone(at);
-        let (wire, boot) = (self.wire.clone(), self.nodes[at].boot);
-        self.nodes[at].leave(process, move || lock(&wire).close_process(at, boot));
+        let (book, boot) = (self.book.clone(), self.nodes[at].boot);
+        self.nodes[at].leave(process, move || lock(&book).wire.close_process(at, boot));
     }
 
     fn finish(&mut self) -> Run {
         let mut book = lock(&self.book);
-        let outcome = self.story.outcome(&mut *book);
-        let measures = std::mem::take(&mut book.measures);
+        let outcome = self.story.outcome(&*book);
+        let measures = std::mem::take(&mut book.scene.measures);
         Run { outcome, measures, violations: Vec::new() }
     }
 }
 
 /// A process gets no time for a moment, and again after a while: nothing enters or leaves its
 /// socket meanwhile.
-async fn starve(wire: Arc<Mutex<Wire>>, node: usize, stall: Duration, until: Duration, seed: u64) {
+async fn starve(book: Arc<Mutex<Book>>, node: usize, stall: Duration, until: Duration, seed: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     while machine::now() < until {
-        lock(&wire).stand_still(node, machine::now() + stall);
+        lock(&book).wire.stand_still(node, machine::now() + stall);
         sleep(stall + rng.random_range(Duration::ZERO..stall * 2)).await;
     }
 }

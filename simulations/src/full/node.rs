@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::wire::{FIRST_PORT, Socket, Wire};
+use super::book::Book;
+use super::wire::{FIRST_PORT, Socket};
 use super::{DRAIN, instance};
 use crate::Error;
 use crate::identity::{Mesh, bytes32};
@@ -88,7 +89,7 @@ impl Node {
         &mut self,
         at: usize,
         settings: &Settings,
-        wire: &Arc<Mutex<Wire>>,
+        book: &Arc<Mutex<Book>>,
         seeds: Vec<Seed>,
         revocations: Revocations,
     ) -> Result<(), Error> {
@@ -96,7 +97,7 @@ impl Node {
         self.generation += 1;
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(u64::from(self.boot)));
         let environment = Environment {
-            shards: Shards::one(Arc::new(Socket::bind(wire.clone(), at, self.boot))),
+            shards: Shards::one(Arc::new(Socket::bind(book.clone(), at, self.boot))),
             host: self.host.clone(),
             seed: bytes32(&mut rng),
             generation: self.generation,

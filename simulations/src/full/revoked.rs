@@ -26,15 +26,16 @@ impl World {
     pub(super) fn follow_revocations(&mut self, at: usize) {
         let Some(process) = &self.nodes[at].process else { return };
         let mut known = process.revocations();
-        let (book, wire) = (self.book.clone(), self.wire.clone());
+        let book = self.book.clone();
         let own = self.nodes[at].identity.credential.clone();
         self.nodes[at].company.spawn(async move {
             while known.changed().await.is_ok() {
                 let all = known.borrow_and_update().clone();
+                let mut book = lock(&book);
                 if all.covering(&own).is_some() {
-                    lock(&wire).close(at);
+                    book.wire.close(at);
                 }
-                lock(&book).hears_of(at, &all);
+                book.hears_of(at, &all);
             }
         });
     }

@@ -1,9 +1,9 @@
 //! UDP between simulated machines: each node's socket, and the datagrams on their way.
 //!
-//! What becomes of a datagram is decided by the same [`Network`] as at the wide level: links
-//! between sites, access links, NATs, addresses, cuts. Datagrams arrive at the very nanosecond
-//! the link says. Bounds: [`MAX_QUEUED_BYTES`] wait at one socket as in a kernel; what flies is
-//! bounded by the links' own queues and by what nodes send within one latency.
+//! What becomes of a datagram is decided by the same network (`crate::network`) as at the wide
+//! level: links between sites, access links, NATs, addresses, cuts. Datagrams arrive at the very
+//! nanosecond the link says. Bounds: [`MAX_QUEUED_BYTES`] wait at one socket as in a kernel; what
+//! flies is bounded by the links' own queues and by what nodes send within one latency.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit};
 
+use super::book::Book;
 use super::{lock, machine};
-use crate::network::{Fate, Leg, Network, Parcel, Stretch, endpoint, whose};
-use crate::trace::{Sent, Trace};
+use crate::network::{Fate, Leg, Parcel, Stretch, endpoint, whose};
+use crate::trace::Sent;
 
 /// Bytes that may wait at one socket: what the daemon asks its kernel for.
 const MAX_QUEUED_BYTES: usize = 4 << 20;
@@ -77,8 +78,6 @@ pub(super) struct Sum {
 
 /// All sockets and everything between them.
 pub(super) struct Wire {
-    pub(super) network: Network,
-    pub(super) trace: Trace,
     pub(super) sum: Sum,
     ports: Vec<Port>,
     flying: BinaryHeap<Flight>,
@@ -87,17 +86,9 @@ pub(super) struct Wire {
     sent: u64,
 }
 
-impl std::fmt::Debug for Wire {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire").field("flying", &self.flying.len()).finish_non_exhaustive()
-    }
-}
-
 impl Wire {
-    pub(super) fn new(network: Network, trace: Trace, nodes: usize) -> Self {
+    pub(super) fn new(nodes: usize) -> Self {
         Self {
-            network,
-            trace,
             sum: Sum::default(),
             ports: (0..nodes).map(|_| Port::default()).collect(),
             flying: BinaryHeap::new(),
@@ -130,27 +121,34 @@ impl Wire {
         self.cargo.insert(self.sent, cargo);
     }
 
+    fn next(&self) -> Option<Duration> {
+        self.flying.peek().map(|Reverse((at, _))| *at)
+    }
+}
+
+impl Book {
     fn send(&mut self, from: usize, to: SocketAddr, bytes: &[u8]) {
-        let until = self.still[from];
-        if until > machine::now() {
-            let boot = self.ports[from].boot;
-            return self.load(until, Cargo::Unsent { from, boot, to, bytes: bytes.into() });
+        let Self { scene, wire, .. } = self;
+        let until = wire.still[from];
+        if until > scene.now {
+            let boot = wire.ports[from].boot;
+            return wire.load(until, Cargo::Unsent { from, boot, to, bytes: bytes.into() });
         }
-        let (at, size) = (machine::now(), bytes.len() + HEADERS);
-        self.sum.datagrams += 1;
-        self.sum.bytes += size as u64;
-        self.sum.handshakes += u64::from(kind(bytes) == "response");
+        let (at, size) = (scene.now, bytes.len() + HEADERS);
+        wire.sum.datagrams += 1;
+        wire.sum.bytes += size as u64;
+        wire.sum.handshakes += u64::from(kind(bytes) == "response");
         let known = whose(to).and_then(|(address, port)| {
             let receiver = port.checked_sub(FIRST_PORT)?;
-            (receiver < self.ports.len()).then_some((address, receiver))
+            (receiver < wire.ports.len()).then_some((address, receiver))
         });
         let (address, to) = known.unwrap_or((0, from));
         let parcel = Parcel { from, to, address, size };
         let fate = match known {
-            Some(_) => self.network.carry(at, parcel),
+            Some(_) => scene.network.carry(at, parcel),
             None => Err("address"),
         };
-        let source = endpoint(self.network.address(from), FIRST_PORT + from);
+        let source = endpoint(scene.network.address(from), FIRST_PORT + from);
         // The leg is set where there is one to come.
         let (sent, kind, leg) = (at, kind(bytes), Leg::Between);
         let onward = Onward { parcel, leg, sent, kind, is_copy: false };
@@ -165,54 +163,51 @@ impl Wire {
                 let first = Onward { leg, ..onward };
                 let copy = again.map(|at| (at, Onward { is_copy: true, ..first }));
                 for (at, onward) in [Some((at, first)), copy].into_iter().flatten() {
-                    self.load(at, Cargo::Onward { onward, from, bytes: bytes.clone() });
+                    self.wire.load(at, Cargo::Onward { onward, from, bytes: bytes.clone() });
                 }
                 return;
             }
             Ok(Stretch::Arrives(at, again)) => {
                 for at in [Some(at), again].into_iter().flatten() {
                     let bytes = bytes.clone();
-                    self.load(at, Cargo::Datagram { to: parcel.to, from, bytes });
+                    self.wire.load(at, Cargo::Datagram { to: parcel.to, from, bytes });
                 }
             }
             Err(_) => {}
         }
         if !is_copy {
             let (Parcel { from, to, size, .. }, lost) = (parcel, fate.err());
-            self.trace.datagram(Sent { at: sent, from, to, size, kind, lost });
+            self.scene.trace.datagram(Sent { at: sent, from, to, size, kind, lost });
         }
     }
 
-    fn next(&self) -> Option<Duration> {
-        self.flying.peek().map(|Reverse((at, _))| *at)
-    }
-
     fn happen(&mut self, now: Duration) {
-        while let Some(Reverse((at, number))) = self.flying.peek().copied() {
+        while let Some(Reverse((at, number))) = self.wire.flying.peek().copied() {
             if at > now {
                 return;
             }
-            self.flying.pop();
-            let (to, from, bytes) = match self.cargo.remove(&number) {
+            self.wire.flying.pop();
+            let (to, from, bytes) = match self.wire.cargo.remove(&number) {
                 Some(Cargo::Datagram { to, from, bytes }) => (to, from, bytes),
                 Some(Cargo::Onward { onward, from, bytes }) => {
-                    let fate = self.network.carry_on(at, onward.leg, onward.parcel);
+                    let fate = self.scene.network.carry_on(at, onward.leg, onward.parcel);
                     self.went(fate, onward, from, &bytes);
                     continue;
                 }
                 Some(Cargo::Unsent { from, boot, to, bytes }) => {
-                    if self.ports[from].boot == boot {
+                    if self.wire.ports[from].boot == boot {
                         self.send(from, to, &bytes);
                     }
                     continue;
                 }
                 None => continue,
             };
-            if self.still[to] > now {
-                self.load(self.still[to], Cargo::Datagram { to, from, bytes });
+            let wire = &mut self.wire;
+            if wire.still[to] > now {
+                wire.load(wire.still[to], Cargo::Datagram { to, from, bytes });
                 continue;
             }
-            let port = &mut self.ports[to];
+            let port = &mut wire.ports[to];
             if port.boot == 0 || port.queued + bytes.len() > MAX_QUEUED_BYTES {
                 continue;
             }
@@ -237,11 +232,11 @@ fn kind(bytes: &[u8]) -> &'static str {
 }
 
 /// The wire as the machine knows it.
-pub(super) struct Waiting(pub(super) Arc<Mutex<Wire>>);
+pub(super) struct Waiting(pub(super) Arc<Mutex<Book>>);
 
 impl machine::World for Waiting {
     fn next(&self) -> Option<Duration> {
-        lock(&self.0).next()
+        lock(&self.0).wire.next()
     }
 
     fn happen(&mut self, now: Duration) {
@@ -251,16 +246,16 @@ impl machine::World for Waiting {
 
 /// The socket of one process of one node.
 pub(super) struct Socket {
-    wire: Arc<Mutex<Wire>>,
+    book: Arc<Mutex<Book>>,
     node: usize,
     boot: u32,
 }
 
 impl Socket {
     /// Binds it; what an earlier process of this node had is gone.
-    pub(super) fn bind(wire: Arc<Mutex<Wire>>, node: usize, boot: u32) -> Self {
-        lock(&wire).ports[node] = Port { boot, ..Port::default() };
-        Self { wire, node, boot }
+    pub(super) fn bind(book: Arc<Mutex<Book>>, node: usize, boot: u32) -> Self {
+        lock(&book).wire.ports[node] = Port { boot, ..Port::default() };
+        Self { book, node, boot }
     }
 }
 
@@ -272,10 +267,10 @@ impl std::fmt::Debug for Socket {
 
 impl OuterSocket for Socket {
     fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()> {
-        let mut wire = lock(&self.wire);
-        if wire.ports[self.node].boot == self.boot {
+        let mut book = lock(&self.book);
+        if book.wire.ports[self.node].boot == self.boot {
             for bytes in transmit.contents.chunks(transmit.segment.max(1)) {
-                wire.send(self.node, transmit.destination, bytes);
+                book.send(self.node, transmit.destination, bytes);
             }
         }
         Ok(())
@@ -287,8 +282,8 @@ impl OuterSocket for Socket {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [OuterMeta],
     ) -> Poll<io::Result<usize>> {
-        let mut wire = lock(&self.wire);
-        let port = &mut wire.ports[self.node];
+        let mut book = lock(&self.book);
+        let port = &mut book.wire.ports[self.node];
         if port.boot != self.boot {
             return Poll::Pending;
         }
@@ -314,7 +309,7 @@ impl OuterSocket for Socket {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        let address = lock(&self.wire).network.address(self.node);
+        let address = lock(&self.book).scene.network.address(self.node);
         Ok(endpoint(address, FIRST_PORT + self.node))
     }
 

@@ -10,26 +10,19 @@ use meshport_daemon::admin::api::Status;
 
 use super::log::Change;
 use super::node;
-use crate::level::{Account, Follow, Held, Judge, Level};
-use crate::measure::Measures;
-use crate::network::Network;
+use crate::level::{Follow, Held, Judge, Level, Scene};
 use crate::report::keys;
 use crate::rules::{self, LASTING};
 use crate::scenario::timeline::Planned;
 use crate::scenario::{Happening, service};
-use crate::trace::Trace;
 
 /// The daemon's word for going to the nearest.
 const NEAREST: &str = "nearest";
 
 /// See the module's description.
 pub(super) struct Book {
-    pub(super) account: Account,
-    pub(super) measures: Measures,
-    pub(super) now: Duration,
+    pub(super) scene: Scene,
     pub(super) shown: Vec<Shown>,
-    network: Network,
-    trace: Trace,
 }
 
 /// What a daemon shows.
@@ -49,32 +42,12 @@ pub(super) struct Shown {
 impl Level for Book {
     const NAME: keys::Level = keys::Level::Lab;
 
-    fn account(&self) -> &Account {
-        &self.account
+    fn scene(&self) -> &Scene {
+        &self.scene
     }
 
-    fn account_mut(&mut self) -> &mut Account {
-        &mut self.account
-    }
-
-    fn measures(&mut self) -> &mut Measures {
-        &mut self.measures
-    }
-
-    fn network<T>(&self, look: impl FnOnce(&Network) -> T) -> T {
-        look(&self.network)
-    }
-
-    fn change_network(&mut self, change: impl FnOnce(&mut Network)) {
-        change(&mut self.network);
-    }
-
-    fn trace<T>(&mut self, act: impl FnOnce(&mut Trace) -> T) -> T {
-        act(&mut self.trace)
-    }
-
-    fn now(&self) -> Duration {
-        self.now
+    fn scene_mut(&mut self) -> &mut Scene {
+        &mut self.scene
     }
 
     fn runs(&self, at: usize) -> bool {
@@ -98,23 +71,16 @@ impl Level for Book {
         Some(self.shown[at].alive)
     }
 
-    fn last(&mut self, node: usize) -> Vec<String> {
+    fn last(&self, node: usize) -> Vec<String> {
         node::tail(&self.shown[node].log).lines().map(str::to_owned).collect()
     }
 }
 
 impl Book {
     /// Of daemons that write these logs.
-    pub(super) fn new(account: Account, network: Network, logs: Vec<PathBuf>) -> Self {
+    pub(super) fn new(scene: Scene, logs: Vec<PathBuf>) -> Self {
         let shown = |log| Shown { log, ..Shown::default() };
-        Self {
-            measures: Measures::default(),
-            now: Duration::ZERO,
-            shown: logs.into_iter().map(shown).collect(),
-            network,
-            trace: Trace::new(account.names().to_vec(), None),
-            account,
-        }
+        Self { scene, shown: logs.into_iter().map(shown).collect() }
     }
 
     /// A daemon is started.
@@ -131,7 +97,7 @@ impl Book {
             while let Some(change) = changes.next_if(|change| change.at <= *at) {
                 self.went(change);
             }
-            self.now = *at;
+            self.scene.now = *at;
             self.begins(&plan[place..]);
             self.happens(&plan[place].happening);
             match plan[place].happening {
@@ -150,16 +116,16 @@ impl Book {
     }
 
     fn went(&mut self, Change { at, node, to }: Change) {
-        self.now = at;
-        let to = to.and_then(|to| self.account.names().iter().position(|name| *name == to));
-        self.shown[node].line = to.map(|to| Line::Direct(self.account.id(to)));
+        self.scene.now = at;
+        let to = to.and_then(|to| self.scene.account.names().iter().position(|name| *name == to));
+        self.shown[node].line = to.map(|to| Line::Direct(self.scene.account.id(to)));
         let words = self.goes(node);
         self.route_changed(node, Some(words));
     }
 
     /// A daemon's status.
     pub(super) fn status(&mut self, node: usize, status: &Status) {
-        let account = &self.account;
+        let account = &self.scene.account;
         let named = |name: &String| account.names().iter().position(|it| it == name);
         let routed = status.services.iter().find(|it| it.name == service());
         let chosen = routed.and_then(|it| it.chosen.as_ref());
@@ -186,7 +152,7 @@ impl Book {
         let is_judged = self.lasting(node).is_some_and(|lasting| lasting >= LASTING);
         match answer {
             Ok(name) => {
-                let origin = self.account.names().iter().position(|it| *it == name);
+                let origin = self.scene.account.names().iter().position(|it| *it == name);
                 let far = origin.filter(|_| is_judged).and_then(|to| self.strays(node, to));
                 if let Some(what) = far {
                     self.violates(rules::NEAR_ROUTES, node, what);
@@ -208,6 +174,8 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
+    use crate::level::Account;
+    use crate::network::Network;
     use crate::scenario::{Scenario, timeline};
 
     const ORIGIN: usize = 0;
@@ -226,7 +194,7 @@ mod tests {
         let ids = (0..4).map(|at| NodeId::from_bytes([at; 32])).collect();
         let account = Account::new(&scenario, ids, &mut rng);
         let network = Network::new(&scenario, &mut rng).expect("a network");
-        let mut book = Book::new(account, network, vec![PathBuf::new(); 4]);
+        let mut book = Book::new(Scene::new(account, network, None), vec![PathBuf::new(); 4]);
         book.shown.iter_mut().for_each(|shown| shown.runs = true);
         (book, timeline::expand(&scenario, 1).expect("a plan"))
     }
@@ -248,8 +216,8 @@ mod tests {
             goes(12, 2, "fra-1"),
         ];
         book.replay(&plan, &happened, changes);
-        assert_eq!((book.measures.choices.changed, book.measures.faults.len()), (5, 2));
-        for (fault, there) in book.measures.faults.iter().zip([Some(FAR), None]) {
+        assert_eq!((book.scene.measures.choices.changed, book.scene.measures.faults.len()), (5, 2));
+        for (fault, there) in book.scene.measures.faults.iter().zip([Some(FAR), None]) {
             let of = |node| (node, there.unwrap_or(node));
             assert_eq!(fault.moved, [(of(2), Duration::from_secs(2))].into(), "{}", fault.what);
             assert_eq!(fault.staying, [of(1)].into(), "{}", fault.what);
@@ -260,18 +228,18 @@ mod tests {
     #[test]
     fn a_request_that_fails_or_is_answered_from_afar_is_noticed() {
         let (mut book, _) = book();
-        let near = Line::Direct(book.account.id(ORIGIN));
+        let near = Line::Direct(book.scene.account.id(ORIGIN));
         (book.shown[2].line, book.shown[2].lasting) = (Some(near), Some(LASTING));
         let mut found = |answer: Result<&str, &str>| {
-            book.account.violations.clear();
+            book.scene.account.violations.clear();
             book.check_answer(2, answer.map(str::to_owned).map_err(str::to_owned));
-            book.account.violations.pop().map(|it| it.what).unwrap_or_default()
+            book.scene.account.violations.pop().map(|it| it.what).unwrap_or_default()
         };
         assert_eq!(found(Ok("fra-1")), "");
         assert!(found(Ok("ams-1")).contains("goes to ams-1"), "{}", found(Ok("ams-1")));
         assert_eq!(found(Err("no")), "a request through it fails: no");
         book.shown[ORIGIN].runs = false;
         book.check_answer(2, Err("no".to_owned()));
-        assert!(book.account.violations.is_empty(), "nobody serves");
+        assert!(book.scene.account.violations.is_empty(), "nobody serves");
     }
 }

@@ -32,7 +32,7 @@ use tokio::time::sleep;
 use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
-use crate::level::{Account, Judge, Limits, Story};
+use crate::level::{Account, Judge, Limits, Scene, Story};
 use crate::measure::Measures;
 use crate::network::Network;
 use crate::report::{Outcome, Run};
@@ -183,7 +183,7 @@ impl World {
             links: paths::configs(scenario)?,
             shaper: shaper.map_err(Error::Part)?,
             measures: Arc::default(),
-            book: Book::new(account, network, logs),
+            book: Book::new(Scene::new(account, network, None), logs),
             starved: Vec::new(),
             start: clock(),
             rng,
@@ -204,7 +204,7 @@ impl World {
             let public = self.shaper.add_node(node.name(), self.site(node.site), Some(node.mesh()));
             publics.push(public.map_err(Error::Part)?);
         }
-        for at in self.book.account.origins() {
+        for at in self.book.scene.account.origins() {
             let leaf = authority.issue_server(self.nodes[*at].name()).map_err(Error::Part)?;
             let stand_in = StandIn::start(StandInConfig::new(leaf)).map_err(Error::Part)?;
             self.instances.insert(*at, stand_in);
@@ -254,10 +254,10 @@ impl World {
         self.wait_until(end).await?;
         let outcome = self.finish(began, &happened);
         self.check_end(end).await?;
-        let mut violations = std::mem::take(&mut self.book.account.violations);
+        let mut violations = std::mem::take(&mut self.book.scene.account.violations);
         // What was seen after the end is of the end.
         violations.iter_mut().for_each(|it| it.at = it.at.min(end));
-        Ok(Run { outcome, measures: self.book.measures, violations })
+        Ok(Run { outcome, measures: self.book.scene.measures, violations })
     }
 
     /// Waits until each of these nodes has a route to every origin.
@@ -314,7 +314,7 @@ impl World {
             let now = self.start.elapsed();
             for at in 0..self.nodes.len() {
                 let Some(what) = self.nodes[at].ended() else { continue };
-                self.book.now = now;
+                self.book.scene.now = now;
                 self.book.shown[at].runs = false;
                 self.book.violates(NO_DAEMON_ENDS, at, what);
             }
@@ -394,8 +394,8 @@ impl World {
         self.nodes.iter_mut().for_each(|node| node.clients = JoinSet::new());
         self.starved.clear();
         let counters = self.shaper.counters();
-        self.book.measures = std::mem::take(&mut *lock(&self.measures));
-        let traffic = &mut self.book.measures.traffic;
+        self.book.scene.measures = std::mem::take(&mut *lock(&self.measures));
+        let traffic = &mut self.book.scene.measures.traffic;
         traffic.tunnel_packets = counters.received;
         // All headers counted, as in the simulations.
         traffic.tunnel_bytes = counters.received_bytes + 28 * counters.received;
@@ -407,28 +407,29 @@ impl World {
         changes.retain(|change| change.at < end);
         changes.sort_by_key(|change| change.at);
         self.book.replay(&self.story.plan, happened, changes);
-        self.book.now = end;
-        let outcome = self.story.outcome(&mut self.book);
+        self.book.scene.now = end;
+        let outcome = self.story.outcome(&self.book);
         Outcome { datagrams: counters.received, trace_hash: TraceHash::NONE, ..outcome }
     }
 
     /// Looks until all is as it should be, or for as long as there is an excuse.
     async fn check_end(&mut self, end: Duration) -> Result<(), Error> {
-        let deadline = self.book.account.last_disturbed().min(end) + QUIET;
+        let deadline = self.book.scene.account.last_disturbed().min(end) + QUIET;
         loop {
-            self.book.account.violations.retain(|it| it.rule == NO_DAEMON_ENDS);
-            let before = self.book.account.violations.len();
+            self.book.scene.account.violations.retain(|it| it.rule == NO_DAEMON_ENDS);
+            let before = self.book.scene.account.violations.len();
             self.look().await;
-            if self.book.account.violations.len() == before || self.book.now >= deadline {
+            if self.book.scene.account.violations.len() == before || self.book.scene.now >= deadline
+            {
                 return Ok(());
             }
-            self.wait_until(self.book.now + NEXT_LOOK).await?;
+            self.wait_until(self.book.scene.now + NEXT_LOOK).await?;
         }
     }
 
     /// Judges what the daemons show now.
     async fn look(&mut self) {
-        self.book.now = self.start.elapsed();
+        self.book.scene.now = self.start.elapsed();
         let mut answers = Vec::new();
         for at in 0..self.nodes.len() {
             let node = &self.nodes[at];

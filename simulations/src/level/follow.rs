@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Level, Way, is_near};
+use super::{Level, Scene, Way, is_near};
 use crate::instance::Instance;
 use crate::measure::{Cut, Fault, Notice, Pair, Users, begin, micros};
 use crate::rules::LONG_STALL;
@@ -17,19 +17,19 @@ pub(crate) trait Follow: Level {
     /// The first of these is about to happen. If it may disturb somebody: who has to notice it, and
     /// who has to go elsewhere, or may?
     fn begins(&mut self, plan: &[Planned]) {
-        let (Some(planned), now) = (plan.first(), self.now()) else { return };
-        self.trace(|trace| trace.world(now, &planned.words));
-        self.account_mut().disturbed(now);
-        let nodes = self.account().len();
-        let measures = self.measures();
-        measures.disturbed = Some(now);
-        let Some(place) = begin(&mut measures.faults, plan, nodes, now) else { return };
+        let Some(planned) = plan.first() else { return };
+        let Scene { now, account, measures, trace, .. } = self.scene_mut();
+        trace.world(*now, &planned.words);
+        account.disturbed(*now);
+        measures.disturbed = Some(*now);
+        let nodes = account.len();
+        let Some(place) = begin(&mut measures.faults, plan, nodes, *now) else { return };
         let mut faults = std::mem::take(&mut measures.faults);
         let fault = &mut faults[place];
         let (unaware, staying) = self.concerned(fault);
         fault.unaware.extend(unaware);
         fault.staying.extend(staying);
-        self.measures().faults = faults;
+        self.scene_mut().measures.faults = faults;
     }
 
     /// Who has something to notice of the newest victim of a fault, and who goes there.
@@ -61,17 +61,18 @@ pub(crate) trait Follow: Level {
 
     /// Whether a node's first choice is behind these ways.
     fn goes_into(&self, cut: &Cut, at: usize) -> bool {
-        let parts =
-            |first| self.network(|it| cut.parts((at, it.site(at)), (first, it.site(first))));
+        let spot = |node| (node, self.scene().network.site(node));
+        let parts = |first| cut.parts(spot(at), spot(first));
         self.first(at).is_some_and(parts)
     }
 
     /// What happens to the world around the processes.
     fn happens(&mut self, happening: &Happening) {
-        let now = self.now();
+        let Scene { now, network, account, .. } = self.scene_mut();
+        let now = *now;
         match *happening {
             Happening::Instance(node, becomes) => {
-                self.account_mut().instances[node] = Some(becomes);
+                account.instances[node] = Some(becomes);
                 if becomes == Instance::Ready {
                     self.fault_ends(node, &["kill", "hang", "stall", "unready"]);
                 }
@@ -80,27 +81,27 @@ pub(crate) trait Follow: Level {
                 self.fault_ends(node, &["crash", "leave", "rolling-restart"]);
             }
             Happening::Way(a, b, up) => {
-                self.change_network(|network| network.set_up(a, b, up));
+                network.set_up(a, b, up);
                 self.ways_change(happening, up);
             }
             Happening::Pair(a, b, up) => {
-                self.change_network(|network| network.block(a, b, up));
+                network.block(a, b, up);
                 self.ways_change(happening, up);
             }
             Happening::Quality(a, b, ref quality) => {
-                self.change_network(|network| network.set_quality(a, b, quality.clone()));
+                network.set_quality(a, b, quality.clone());
                 self.ways_change(happening, quality.is_none());
             }
             Happening::Rebind(node) => {
-                self.account_mut().unsettled(node, now);
-                self.change_network(|network| network.rebind(node));
+                account.unsettled(node, now);
+                network.rebind(node);
             }
             Happening::Roam(node, site) => {
-                self.account_mut().unsettled(node, now);
-                self.change_network(|network| network.roam(node, site));
+                account.unsettled(node, now);
+                network.roam(node, site);
             }
             Happening::Revoke { node, .. } => {
-                self.account_mut().revoked[node].get_or_insert(now);
+                account.revoked[node].get_or_insert(now);
             }
             Happening::Crash(_)
             | Happening::Leave(_)
@@ -114,18 +115,18 @@ pub(crate) trait Follow: Level {
     /// A way is another one now; whether it is as at the start.
     fn ways_change(&mut self, way: &Happening, ends: bool) {
         let now = self.now();
-        for fault in &mut self.measures().faults {
+        for fault in &mut self.scene_mut().measures.faults {
             if ends && fault.over.is_none() && fault.at < now && fault.cut.concerns(way) {
                 fault.over = Some(now);
             }
         }
-        self.account_mut().since.ways = now;
+        self.scene_mut().account.since.ways = now;
     }
 
     /// What these kinds of faults took from a node is given back.
     fn fault_ends(&mut self, node: usize, kinds: &[&str]) {
         let now = self.now();
-        for fault in &mut self.measures().faults {
+        for fault in &mut self.scene_mut().measures.faults {
             if kinds.contains(&fault.kind) {
                 fault.ends(node, now);
             }
@@ -135,7 +136,7 @@ pub(crate) trait Follow: Level {
     /// A node's process stands still for so long at a time, until then. Who does so for long is as
     /// good as gone.
     fn stands_still(&mut self, node: usize, stall: Duration, until: Duration) {
-        let account = self.account_mut();
+        let account = &mut self.scene_mut().account;
         account.disturbed(until);
         if stall > LONG_STALL {
             account.unsettled(node, until);
@@ -144,30 +145,29 @@ pub(crate) trait Follow: Level {
 
     /// A process of a node begins.
     fn process_starts(&mut self, node: usize, boot: u32) {
-        let now = self.now();
-        self.account_mut().unsettled(node, now);
-        self.account_mut().uptime.since[node] = Some(now);
+        let Scene { now, account, .. } = self.scene_mut();
+        account.unsettled(node, *now);
+        account.uptime.since[node] = Some(*now);
         self.says(node, format!("starts, process {boot}"));
     }
 
     /// A node's process has ended.
     fn process_ends(&mut self, node: usize) {
-        let now = self.now();
-        let account = self.account_mut();
+        let Scene { now, account, measures, .. } = self.scene_mut();
         let since = account.uptime.since[node].take();
-        account.uptime.sum += now.saturating_sub(since.unwrap_or(now));
+        account.uptime.sum += now.saturating_sub(since.unwrap_or(*now));
         account.evictions.forget(node);
         account.records.forget(node);
-        account.disturbed(now);
-        self.measures().gone(node);
+        account.disturbed(*now);
+        measures.gone(node);
         self.says(node, "its process ends".into());
     }
 
     /// A node has noticed what there is to notice of another one.
     fn notices(&mut self, at: usize, subject: usize, notice: Notice) {
-        let now = self.now();
-        for fault in self.measures().followed(now).filter(|fault| fault.notice() == notice) {
-            fault.notices(at, subject, now);
+        let Scene { now, measures, .. } = self.scene_mut();
+        for fault in measures.followed(*now).filter(|fault| fault.notice() == notice) {
+            fault.notices(at, subject, *now);
         }
     }
 
@@ -183,12 +183,13 @@ pub(crate) trait Follow: Level {
     fn route_changed(&mut self, at: usize, moved: Option<String>) {
         let (now, is_other) = (self.now(), moved.is_some());
         if let Some(words) = moved {
-            self.measures().choices.changed += 1;
-            self.measures().second(now).moved += 1;
+            let measures = &mut self.scene_mut().measures;
+            measures.choices.changed += 1;
+            measures.second(now).moved += 1;
             self.says(at, words);
         }
         let first = self.first(at);
-        let mut faults = std::mem::take(&mut self.measures().faults);
+        let mut faults = std::mem::take(&mut self.scene_mut().measures.faults);
         for fault in faults.iter_mut().filter(|fault| fault.followed_until() > now) {
             // A route is also another one when only its end is: what counts is its first origin.
             let away = match fault.users() {
@@ -208,7 +209,7 @@ pub(crate) trait Follow: Level {
                 }
             }
         }
-        self.measures().faults = faults;
+        self.scene_mut().measures.faults = faults;
     }
 
     /// A session has reached its origin, or something outside the mesh: how good was the choice?
@@ -217,13 +218,13 @@ pub(crate) trait Follow: Level {
         if now < self.account().warmup {
             return;
         }
-        self.measures().latency.connect.add(micros(took));
+        self.scene_mut().measures.latency.connect.add(micros(took));
         let Some((way, best)) = chosen.zip(self.best(node)) else { return };
         let onward = way.is_relayed().then(|| self.distance(way.hop, way.origin));
         let own = self.distance(node, way.hop) + onward.unwrap_or_default();
         let stretch = own.as_nanos() * 1000 / best.as_nanos().max(1);
         let stretch = u64::try_from(stretch).unwrap_or(u64::MAX);
-        let measures = self.measures();
+        let measures = &mut self.scene_mut().measures;
         let (is_quiet, choices) = (measures.is_quiet(now), &mut measures.choices);
         choices.stretch.add(stretch);
         if is_quiet {

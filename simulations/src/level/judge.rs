@@ -15,7 +15,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Held, Level};
+use super::{Held, Level, Scene};
 use crate::report::Violation;
 use crate::rules::{self, Key, LASTING, Line, MAX_EVICTION, MAX_NEWS, QUIET, SETTLING, is_far};
 
@@ -29,7 +29,7 @@ pub(crate) trait Judge: Level {
         }
         let (at, last) = (self.now(), self.last(node));
         let node = Some(self.account().name(node).to_owned());
-        self.account_mut().violations.push(Violation { at, rule, node, what, last });
+        self.scene_mut().account.violations.push(Violation { at, rule, node, what, last });
     }
 
     /// A session is about to try its first candidate.
@@ -52,20 +52,20 @@ pub(crate) trait Judge: Level {
             return;
         }
         let is_wrong = self.settles(at, subject).is_some_and(|since| since <= now);
-        let seen = self.measures().suspicions.get_or_insert_default();
+        let seen = self.scene_mut().measures.suspicions.get_or_insert_default();
         seen.raised += 1;
         seen.wrong += u64::from(is_wrong);
     }
 
     /// A node holds another one for down that has left, or has not: rightly?
     fn evicts(&mut self, holder: usize, subject: usize, has_left: bool) {
-        let now = self.now();
-        self.account_mut().evictions.begin(holder, subject, now);
-        if now < self.account().warmup {
+        let Scene { now, account, .. } = self.scene_mut();
+        account.evictions.begin(holder, subject, *now);
+        if *now < account.warmup {
             return;
         }
-        let is_wrong = self.settles(holder, subject).is_some_and(|at| at <= now);
-        let measures = self.measures();
+        let is_wrong = self.settles(holder, subject).is_some_and(|at| at <= self.now());
+        let measures = &mut self.scene_mut().measures;
         measures.suspicions.get_or_insert_default().evictions += u64::from(!has_left);
         measures.false_evictions += u64::from(is_wrong);
     }
@@ -77,15 +77,15 @@ pub(crate) trait Judge: Level {
         all: &BTreeSet<usize>,
         has_left: impl Fn(usize) -> bool,
     ) {
-        let now = self.now();
-        for subject in self.account_mut().evictions.set(holder, all, now) {
+        let Scene { now, account, .. } = self.scene_mut();
+        for subject in account.evictions.set(holder, all, *now) {
             self.evicts(holder, subject, has_left(subject));
         }
     }
 
     /// A node holds another one for alive again.
     fn readmits(&mut self, holder: usize, subject: usize) {
-        self.account_mut().evictions.end(holder, subject);
+        self.scene_mut().account.evictions.end(holder, subject);
     }
 
     /// Nobody alive stays evicted.
@@ -103,7 +103,7 @@ pub(crate) trait Judge: Level {
 
     /// A followed node has these records now, by their owners: none has gone back?
     fn check_records(&mut self, at: usize, boot: u32, records: Vec<(usize, Key)>) {
-        let account = self.account_mut();
+        let account = &mut self.scene_mut().account;
         let nodes = account.len();
         let back = account.records.follow(at, boot, nodes, records.into_iter());
         if let Some((owner, had, has)) = back {
@@ -277,7 +277,7 @@ pub(crate) trait Judge: Level {
         let serves = |origin: &usize| self.serves(at, *origin) && !self.lies(*origin);
         // Latency is not all that counts: what is nearer by a way that loses more, or whose time
         // varies more, may be left for what is farther.
-        let noise = |origin| self.network(|network| network.noise(at, origin));
+        let noise = |origin| self.scene().network.noise(at, origin);
         let (loses, varies) = noise(to);
         let calm = |origin: &usize| {
             let noise = noise(*origin);

@@ -1,9 +1,9 @@
 //! What the levels have in common, whatever their nodes are made of.
 //!
-//! A level implements [`Level`]: facts about its nodes, and about the world around them. From these
-//! follow, the same way at each level, what is so by the scenario (here), which rules are broken
-//! ([`judge`]), how nodes follow what happens ([`follow`]), and what clients do ([`clients`]).
-//! Nodes are numbers, in the order of the scenario.
+//! A level has a [`Scene`] and implements [`Level`]: facts about its nodes. From these follow, the
+//! same way at each level, what is so by the scenario (here), which rules are broken ([`judge`]),
+//! how nodes follow what happens ([`follow`]), and what clients do ([`clients`]). Nodes are
+//! numbers, in the order of the scenario.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -20,7 +20,7 @@ use crate::network::Network;
 use crate::report::{Violation, keys};
 use crate::rules::{self, Evictions, MAX_FOLLOWED, MAX_VIOLATIONS, Records, SETTLING};
 use crate::scenario::Scenario;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceFile};
 use crate::tunnel::Spread;
 
 pub(crate) mod clients;
@@ -200,6 +200,24 @@ impl Way {
     }
 }
 
+/// The state that every level has: when it is, the ways between nodes, and what is written down.
+pub(crate) struct Scene {
+    /// Time since the start of the run.
+    pub(crate) now: Duration,
+    pub(crate) network: Network,
+    pub(crate) account: Account,
+    pub(crate) measures: Measures,
+    pub(crate) trace: Trace,
+}
+
+impl Scene {
+    /// Before the first moment. The trace is written to this file too.
+    pub(crate) fn new(account: Account, network: Network, file: Option<TraceFile>) -> Self {
+        let trace = Trace::new(account.names().to_vec(), file);
+        Self { now: Duration::ZERO, network, account, measures: Measures::default(), trace }
+    }
+}
+
 /// What a node holds of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
@@ -236,22 +254,18 @@ pub(crate) trait Level {
     /// What nodes show by another route that they have noticed.
     const SHOWN_BY_ROUTE: &[Notice] = &[];
 
-    fn account(&self) -> &Account;
+    fn scene(&self) -> &Scene;
 
-    fn account_mut(&mut self) -> &mut Account;
+    fn scene_mut(&mut self) -> &mut Scene;
 
-    fn measures(&mut self) -> &mut Measures;
-
-    /// Looks at the ways between nodes.
-    fn network<T>(&self, look: impl FnOnce(&Network) -> T) -> T;
-
-    /// Changes the ways between nodes.
-    fn change_network(&mut self, change: impl FnOnce(&mut Network));
-
-    fn trace<T>(&mut self, act: impl FnOnce(&mut Trace) -> T) -> T;
+    fn account(&self) -> &Account {
+        &self.scene().account
+    }
 
     /// Time since the start of the run.
-    fn now(&self) -> Duration;
+    fn now(&self) -> Duration {
+        self.scene().now
+    }
 
     /// Whether a node has a process.
     fn runs(&self, at: usize) -> bool;
@@ -298,14 +312,14 @@ pub(crate) trait Level {
     }
 
     /// The last that is known of a node, for the report of a violation.
-    fn last(&mut self, node: usize) -> Vec<String> {
-        self.trace(|trace| trace.last(node))
+    fn last(&self, node: usize) -> Vec<String> {
+        self.scene().trace.last(node)
     }
 
     /// Something that a node did or that was done to it.
     fn says(&mut self, node: usize, words: String) {
-        let now = self.now();
-        self.trace(|trace| trace.node(now, node, words));
+        let Scene { now, trace, .. } = self.scene_mut();
+        trace.node(*now, node, words);
     }
 
     /// The line of a node's first candidate, if it is worth trying.
@@ -328,7 +342,7 @@ pub(crate) trait Level {
 
     /// Whether anything passes both ways between two nodes.
     fn connects(&self, a: usize, b: usize) -> bool {
-        a == b || self.network(|network| network.connects(a, b))
+        a == b || self.scene().network.connects(a, b)
     }
 
     /// Whether a node has a part in the mesh that others rely on.
@@ -380,7 +394,7 @@ pub(crate) trait Level {
     }
 
     fn distance(&self, node: usize, origin: usize) -> Duration {
-        if node == origin { OWN } else { self.network(|network| network.rtt(node, origin)) }
+        if node == origin { OWN } else { self.scene().network.rtt(node, origin) }
     }
 
     /// The distance of the nearest origin that serves.

@@ -8,7 +8,7 @@ use meshport_config::Settings;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::Level;
+use super::{Level, Scene};
 use crate::Error;
 use crate::report::Outcome;
 use crate::scenario::target::Target;
@@ -130,9 +130,8 @@ impl Story {
     }
 
     /// How the run has ended.
-    pub(crate) fn outcome<L: Level>(&self, level: &mut L) -> Outcome {
-        let (datagrams, trace_hash) = level.trace(|trace| (trace.datagrams(), trace.hash()));
-        let account = level.account();
+    pub(crate) fn outcome<L: Level>(&self, level: &L) -> Outcome {
+        let Scene { now, account, trace, .. } = level.scene();
         let running = (0..account.len()).filter(|at| level.runs(*at));
         let routes: Vec<(usize, Option<usize>)> = running.map(|at| (at, level.first(at))).collect();
         let names = (0..account.len()).map(|at| account.name(at).to_owned());
@@ -140,17 +139,17 @@ impl Story {
             level: L::NAME,
             description: self.scenario.description.clone(),
             seed: self.seed,
-            virtual_time: level.now(),
+            virtual_time: *now,
             warmup: self.scenario.warmup(),
-            datagrams,
-            trace_hash,
+            datagrams: trace.datagrams(),
+            trace_hash: trace.hash(),
             sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
             nodes: names.zip(self.scenario.nodes().map(|place| place.site)).collect(),
             running: routes.len(),
             nearest: routes.iter().filter(|(at, to)| level.is_nearest(*at, *to)).count(),
             routes,
             plan: self.plan.iter().map(|it| (it.at, it.words.clone())).collect(),
-            node_seconds: account.uptime(level.now()).as_secs_f64(),
+            node_seconds: account.uptime(*now).as_secs_f64(),
             longest_queue: 0,
         }
     }

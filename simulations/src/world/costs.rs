@@ -75,12 +75,12 @@ impl World {
     /// Counts the nodes that run, once a second, after the first look that the start-up is over at.
     pub(super) fn count_roles(&mut self) {
         if !self.costs.is_on {
-            self.costs.is_on = self.now >= self.story.scenario.warmup();
+            self.costs.is_on = self.scene.now >= self.story.scenario.warmup();
             return;
         }
         for (at, node) in self.nodes.iter().enumerate() {
             if node.brain.is_some() {
-                let role = self.measures.roles.of(self.account.instances[at].is_some());
+                let role = self.scene.measures.roles.of(self.scene.account.instances[at].is_some());
                 role.node_s += 1;
                 role.timed_s += u64::from(self.costs.is_weighed(at));
             }
@@ -90,8 +90,8 @@ impl World {
     /// A datagram of discovery or of a tunnel leaves a node.
     pub(super) fn count_sent(&mut self, from: usize, size: usize) {
         if self.costs.is_on {
-            let is_origin = self.account.instances[from].is_some();
-            self.measures.roles.of(is_origin).sent.add(size);
+            let is_origin = self.scene.account.instances[from].is_some();
+            self.scene.measures.roles.of(is_origin).sent.add(size);
         }
     }
 
@@ -106,8 +106,8 @@ impl World {
             Body::Data(Payload::Flight(_) | Payload::Ack) => return,
         };
         if self.costs.is_on {
-            let is_origin = self.account.instances[to].is_some();
-            self.measures.roles.of(is_origin).received.add(size);
+            let is_origin = self.scene.account.instances[to].is_some();
+            self.scene.measures.roles.of(is_origin).received.add(size);
         }
     }
 
@@ -122,7 +122,7 @@ impl World {
             let Some(brain) = node.brain.take() else { continue };
             let before = heap::in_use();
             drop(brain);
-            let role = self.measures.roles.of(self.account.instances[at].is_some());
+            let role = self.scene.measures.roles.of(self.scene.account.instances[at].is_some());
             if let Some((before, after)) = before.zip(heap::in_use()) {
                 role.weighed += 1;
                 role.state_bytes += before.saturating_sub(after);
@@ -130,8 +130,8 @@ impl World {
         }
         let own = clock_itself();
         let [origin, other] = self.costs.busy.map(|it| it.raw.saturating_sub(own * it.times));
-        self.measures.roles.origin.busy = origin;
-        self.measures.roles.other.busy = other;
+        self.scene.measures.roles.origin.busy = origin;
+        self.scene.measures.roles.other.busy = other;
     }
 }
 

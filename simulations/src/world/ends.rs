@@ -10,10 +10,10 @@ use crate::level::Level;
 impl World {
     /// Sessions on a line are reset.
     pub(super) fn cut_sessions(&mut self, at: usize, line: Line, how: Cut, why: &'static str) {
-        let origin = line.origin().and_then(|origin| self.account.number(&origin));
-        let name = origin.map_or("an upstream outside", |origin| self.account.name(origin));
+        let origin = line.origin().and_then(|origin| self.scene.account.number(&origin));
+        let name = origin.map_or("an upstream outside", |origin| self.scene.account.name(origin));
         self.says(at, format!("resets sessions to {name}: {why}"));
-        let (now, clients) = (self.epoch + self.now, &mut self.nodes[at].clients);
+        let (now, clients) = (self.instant(), &mut self.nodes[at].clients);
         clients.ledger.cut(&clients.service, line, how, now);
         self.wake_sessions(at);
     }
@@ -21,15 +21,15 @@ impl World {
     /// Some sessions of a line may move to a better origin; their clients come again.
     pub(super) fn move_sessions(&mut self, at: usize, line: Line, count: u64, insist: bool) {
         self.check_moves(at, line, count);
-        let (now, clients) = (self.epoch + self.now, &mut self.nodes[at].clients);
+        let (now, clients) = (self.instant(), &mut self.nodes[at].clients);
         clients.ledger.release(&clients.service, line, count, insist, now);
         self.wake_sessions(at);
     }
 
     /// A node ends what leads to another one, or through it.
     pub(super) fn end_sessions(&mut self, at: usize, subject: usize) {
-        let subject = self.account.id(subject);
-        let now = self.epoch + self.now;
+        let subject = self.scene.account.id(subject);
+        let now = self.instant();
         self.nodes[at].clients.ledger.end(|node| *node == subject, now);
         self.wake_sessions(at);
     }
@@ -40,11 +40,11 @@ impl World {
             match self.nodes[at].clients.owner(entry) {
                 Some(Owner::Own(place)) => self.look_at(at, place),
                 Some(Owner::Carried(session)) => {
-                    let now = self.epoch + self.now;
+                    let now = self.instant();
                     let end = self.nodes[at].clients.ledger.poll(entry, Traffic::default(), now);
                     // Its client sees the end after the way back.
-                    if end.is_some() && self.network.connects(at, session.node) {
-                        let way = self.network.rtt(at, session.node) / 2;
+                    if end.is_some() && self.scene.network.connects(at, session.node) {
+                        let way = self.scene.network.rtt(at, session.node) / 2;
                         self.session_later(session, way, Timer::Cut);
                     }
                 }
@@ -55,7 +55,7 @@ impl World {
 
     /// Whether a session is to end, or when it is to be looked at again.
     pub(super) fn look_at(&mut self, node: usize, place: u32) {
-        let now = self.epoch + self.now;
+        let now = self.instant();
         let clients = &mut self.nodes[node].clients;
         let session = clients.sessions.get_mut(place as usize).and_then(Option::as_mut);
         let Some(session) = session else { return };
@@ -78,8 +78,8 @@ impl World {
     /// A session has ended so that its client comes again, for what it still wants.
     fn moved(&mut self, node: usize, place: u32) {
         let Some(session) = self.end(node, place) else { return };
-        self.measures.sessions.moved += 1;
-        let fresh = Request { since: self.now, repeated: false };
+        self.scene.measures.sessions.moved += 1;
+        let fresh = Request { since: self.scene.now, repeated: false };
         self.come_again(node, &session, fresh);
     }
 }

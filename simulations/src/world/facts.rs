@@ -8,43 +8,21 @@ use meshport_discovery::Liveness;
 
 use super::{World, number};
 use crate::brain::Brain;
-use crate::level::{Account, Held, Level, Ties};
-use crate::measure::{Measures, Notice};
-use crate::network::Network;
+use crate::level::{Held, Level, Scene, Ties};
+use crate::measure::Notice;
 use crate::report::keys;
-use crate::trace::Trace;
 use crate::tunnel::Tunnel;
 
 impl Level for World {
     const NAME: keys::Level = keys::Level::Wide;
     const SHOWN_BY_ROUTE: &[Notice] = &[Notice::Instance];
 
-    fn account(&self) -> &Account {
-        &self.account
+    fn scene(&self) -> &Scene {
+        &self.scene
     }
 
-    fn account_mut(&mut self) -> &mut Account {
-        &mut self.account
-    }
-
-    fn measures(&mut self) -> &mut Measures {
-        &mut self.measures
-    }
-
-    fn network<T>(&self, look: impl FnOnce(&Network) -> T) -> T {
-        look(&self.network)
-    }
-
-    fn change_network(&mut self, change: impl FnOnce(&mut Network)) {
-        change(&mut self.network);
-    }
-
-    fn trace<T>(&mut self, act: impl FnOnce(&mut Trace) -> T) -> T {
-        act(&mut self.trace)
-    }
-
-    fn now(&self) -> Duration {
-        self.now
+    fn scene_mut(&mut self) -> &mut Scene {
+        &mut self.scene
     }
 
     fn runs(&self, at: usize) -> bool {
@@ -67,7 +45,7 @@ impl Level for World {
         let is_nearest = self.service_settings(at).policy == Policy::Nearest;
         let brain = self.nodes[at].brain.as_ref().filter(|_| is_nearest);
         let since = brain.and_then(Brain::preferred_since)?;
-        Some(self.now.saturating_sub(since.saturating_duration_since(self.epoch)))
+        Some(self.scene.now.saturating_sub(since.saturating_duration_since(self.epoch)))
     }
 
     fn shuts_out(&self, at: usize, subject: usize) -> bool {
@@ -75,7 +53,7 @@ impl Level for World {
     }
 
     fn ties(&self, at: usize, subject: usize) -> Ties {
-        let (node, id) = (&self.nodes[at], self.account.id(subject));
+        let (node, id) = (&self.nodes[at], self.scene.account.id(subject));
         let sessions = node.clients.sessions.iter().flatten();
         let mut ways = sessions.filter_map(|session| session.target()?.way);
         Ties {
@@ -86,7 +64,7 @@ impl Level for World {
     }
 
     fn holds(&self, at: usize, subject: usize) -> Held {
-        let id = self.account.id(subject);
+        let id = self.scene.account.id(subject);
         let entry = |at: usize| self.nodes[at].brain.as_ref()?.directory().get(&id);
         let Some(held) = entry(at) else { return Held::Nothing };
         let state = held.node_state();

@@ -38,7 +38,7 @@ impl World {
                 self.nodes[node].process.leaving = true;
                 self.with_brain(node, |brain, now, _| brain.leave(now));
                 let boot = self.nodes[node].boot;
-                self.queue.push(self.now + FAREWELL, Event::Stop { node, boot });
+                self.queue.push(self.scene.now + FAREWELL, Event::Stop { node, boot });
             }
             Happening::Clock(node, by) => self.step_clock(node, by),
             Happening::Starve { node, stall, until } => self.starve(node, stall, until),
@@ -63,8 +63,8 @@ impl World {
     fn step_clock(&mut self, at: usize, by: i64) {
         self.nodes[at].ahead_s += by;
         match self.wall(at) >= self.nodes[at].credential.expires_at {
-            true => self.account.astray(at),
-            false => self.account.unsettled(at, self.now),
+            true => self.scene.account.astray(at),
+            false => self.scene.account.unsettled(at, self.scene.now),
         }
     }
 
@@ -73,7 +73,7 @@ impl World {
         if how.is_none() {
             self.fault_ends(node, &["lie"]);
             // What others hold of it, and it of them, is from the time of its lies.
-            self.account.unsettled(node, self.now);
+            self.scene.account.unsettled(node, self.scene.now);
         }
     }
 
@@ -86,26 +86,26 @@ impl World {
         node.process.wake = None;
         if std::mem::take(&mut node.process.leaving) && node.folder.saves {
             // Who goes in good order writes down last whom it knows.
-            node.folder.saved = (self.now, brain.snapshot().into());
+            node.folder.saved = (self.scene.now, brain.snapshot().into());
         }
         let targets = node.clients.targets(at);
         let sessions = node.clients.clear();
         for (session, target) in targets {
             self.carry_no_more(&target, session);
         }
-        self.measures.sessions.closed += sessions;
+        self.scene.measures.sessions.closed += sessions;
         self.process_ends(at);
     }
 
     /// A process stands still for a moment, and again after a while.
     pub(super) fn starve(&mut self, at: usize, stall: Duration, until: Duration) {
-        if self.now >= until {
+        if self.scene.now >= until {
             return;
         }
-        let begins = self.now + self.rng.random_range(Duration::ZERO..stall * 2);
-        if self.now > self.nodes[at].still_until {
-            self.nodes[at].still_until = self.now + stall;
-            self.stands_still(at, stall, self.now + stall);
+        let begins = self.scene.now + self.rng.random_range(Duration::ZERO..stall * 2);
+        if self.scene.now > self.nodes[at].still_until {
+            self.nodes[at].still_until = self.scene.now + stall;
+            self.stands_still(at, stall, self.scene.now + stall);
         }
         self.queue.push(begins + stall, Event::Starve { node: at, stall, until });
     }
@@ -119,13 +119,13 @@ impl World {
             let hops: BTreeSet<usize> =
                 ways.filter(|way| way.origin == origin).map(|way| way.hop).collect();
             for hop in hops {
-                let second = hop == origin || self.network.connects(hop, origin);
-                if !second || !self.network.connects(node, hop) {
+                let second = hop == origin || self.scene.network.connects(hop, origin);
+                if !second || !self.scene.network.connects(node, hop) {
                     continue;
                 }
-                let onward = self.network.rtt(hop, origin);
+                let onward = self.scene.network.rtt(hop, origin);
                 let onward = if hop == origin { Duration::ZERO } else { onward };
-                let way = (self.network.rtt(node, hop) + onward) / 2;
+                let way = (self.scene.network.rtt(node, hop) + onward) / 2;
                 self.later_for_sessions(node, |it| it == Way { origin, hop }, way);
             }
         }
@@ -134,8 +134,8 @@ impl World {
     /// A relay's process ends in good order: the sessions it carries end.
     pub(super) fn break_sessions_through(&mut self, relay: usize) {
         for node in 0..self.nodes.len() {
-            if self.network.connects(node, relay) {
-                let way = self.network.rtt(node, relay) / 2;
+            if self.scene.network.connects(node, relay) {
+                let way = self.scene.network.rtt(node, relay) / 2;
                 self.later_for_sessions(node, |it| it.hop == relay && it.is_relayed(), way);
             }
         }

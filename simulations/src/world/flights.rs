@@ -84,8 +84,8 @@ impl World {
             Receive::Serve => self.serve(to, flight),
             Receive::Refuse => self.send_back(to, word(flight, Step::Refused)),
             Receive::Carry(target) => {
-                let Some(target) = self.account.number(&target) else { return };
-                *self.measures.carried.entry(to).or_default() += 1;
+                let Some(target) = self.scene.account.number(&target) else { return };
+                *self.scene.measures.carried.entry(to).or_default() += 1;
                 self.check_relaying(to, target, &flight);
                 let onward = Flight { target: None, hops: Hops::None, ..flight };
                 self.carry_on(to, target, onward);
@@ -100,7 +100,7 @@ impl World {
             return self.send(at, next, Payload::Flight(Box::new(flight)));
         }
         self.tunnel(at, next).connected = true;
-        let wait = self.network.rtt(at, next);
+        let wait = self.scene.network.rtt(at, next);
         self.flight_later(at, next, flight, wait);
     }
 
@@ -131,7 +131,7 @@ impl World {
     fn carry_on_wrongly(&mut self, at: usize, flight: Flight) {
         let anybody = self.rng.random_range(0..self.nodes.len());
         if anybody != at {
-            self.measures.lies += 1;
+            self.scene.measures.lies += 1;
             self.carry_on(at, anybody, Flight { hops: Hops::None, ..flight });
         }
     }
@@ -139,7 +139,7 @@ impl World {
     fn serve(&mut self, at: usize, flight: Flight) {
         let is_opening = flight.what == Step::Open;
         self.check_served(flight.session.node, at);
-        match self.account.instances[at].unwrap_or(Instance::Down) {
+        match self.scene.account.instances[at].unwrap_or(Instance::Down) {
             Instance::Stalled if !is_opening => {}
             Instance::Ready | Instance::Unready | Instance::Stalled => {
                 let answer =
@@ -173,7 +173,7 @@ impl World {
 
     fn flight_later(&mut self, node: usize, peer: usize, flight: Flight, wait: Duration) {
         let (boot, flight) = (self.nodes[node].boot, Box::new(flight));
-        self.queue.push(self.now + wait, Event::Repeat { node, boot, peer, flight });
+        self.queue.push(self.scene.now + wait, Event::Repeat { node, boot, peer, flight });
     }
 
     /// What is missing of a flight that was sent then is sent again by whoever sent it.
@@ -184,12 +184,12 @@ impl World {
         sent: Duration,
         has_arrived: bool,
     ) {
-        let rtt = self.network.rtt(packet.from, packet.to);
+        let rtt = self.scene.network.rtt(packet.from, packet.to);
         let (wait, repeats) = match has_arrived {
             true => (loss_time(rtt), 0),
             false => (probe_timeout(Some(rtt), flight.repeats), flight.repeats.saturating_add(1)),
         };
-        let pause = (sent + wait).saturating_sub(self.now);
+        let pause = (sent + wait).saturating_sub(self.scene.now);
         if self.nodes[packet.from].is_running(packet.from_boot) {
             self.flight_later(packet.from, packet.to, Flight { repeats, ..flight }, pause);
         }

@@ -30,18 +30,21 @@ impl World {
         let to = self.goes(at);
         match self.first_line(at) {
             Some(Line::Relayed { relay, .. }) => {
-                let relay = self.account.number(&relay);
-                format!("{to} by {}", relay.map_or("a stranger", |relay| self.account.name(relay)))
+                let relay = self.scene.account.number(&relay);
+                format!(
+                    "{to} by {}",
+                    relay.map_or("a stranger", |relay| self.scene.account.name(relay))
+                )
             }
             _ => to,
         }
     }
 
     fn follow_news(&mut self, at: usize) {
-        let now = self.now;
+        let now = self.scene.now;
         let Some(brain) = &self.nodes[at].brain else { return };
         let fresh = |news: &&mut News| !news.superseded && now - news.at < FOLLOWED_FOR;
-        for news in self.measures.news.iter_mut().rev().take(16).filter(fresh) {
+        for news in self.scene.measures.news.iter_mut().rev().take(16).filter(fresh) {
             let id = self.nodes[news.origin].credential.node;
             let knows = rules::views(brain.route())
                 .any(|view| view.origin == id && view.state == news.state);
@@ -54,23 +57,25 @@ impl World {
     /// An origin said something about its local instance.
     pub(super) fn announced(&mut self, origin: usize, state: OriginState) {
         self.says(origin, format!("says of its instance: {state}"));
-        for news in &mut self.measures.news {
+        for news in &mut self.scene.measures.news {
             news.superseded |= news.origin == origin;
         }
         // A process that has just started has to be found first: that is joining, not news.
-        let is_new = self.now - self.nodes[origin].process.started < SETTLED;
-        let is_early = self.now < self.story.scenario.warmup();
-        if is_new || is_early || self.measures.news.len() >= MAX_FAULTS {
+        let is_new = self.scene.now - self.nodes[origin].process.started < SETTLED;
+        let is_early = self.scene.now < self.story.scenario.warmup();
+        if is_new || is_early || self.scene.measures.news.len() >= MAX_FAULTS {
             return;
         }
         let reached = |at: &usize| {
-            *at != origin && self.nodes[*at].brain.is_some() && self.network.connects(*at, origin)
+            *at != origin
+                && self.nodes[*at].brain.is_some()
+                && self.scene.network.connects(*at, origin)
         };
         let audience = (0..self.nodes.len()).filter(reached).count();
-        self.measures.news.push(News {
+        self.scene.measures.news.push(News {
             origin,
             state,
-            at: self.now,
+            at: self.scene.now,
             known: BTreeMap::new(),
             audience,
             superseded: false,
@@ -78,14 +83,14 @@ impl World {
     }
 
     pub(super) fn member_changed(&mut self, at: usize, subject: usize, up: bool) {
-        let now = self.now;
+        let now = self.scene.now;
         let words = if up { "is present" } else { "is down" };
-        self.says(at, format!("{} {words}", self.account.name(subject)));
+        self.says(at, format!("{} {words}", self.scene.account.name(subject)));
         self.notices(at, subject, if up { Notice::Came } else { Notice::Gone });
         if up {
             return self.readmits(at, subject);
         }
-        self.measures.second(now).downs += 1;
+        self.scene.measures.second(now).downs += 1;
         let brain = self.nodes[at].brain.as_ref();
         let entry = brain.and_then(|it| it.directory().get(&self.nodes[subject].credential.node));
         // Word of its end may come before its goodbye.

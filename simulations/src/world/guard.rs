@@ -28,15 +28,16 @@ impl World {
     /// Looks at everything that needs a look now and then.
     pub(super) fn look(&mut self) {
         let running = self.nodes.iter().filter(|node| node.brain.is_some()).count();
-        self.measures.second(self.now).running = u32::try_from(running).unwrap_or(u32::MAX);
+        self.scene.measures.second(self.scene.now).running =
+            u32::try_from(running).unwrap_or(u32::MAX);
         if let Some(progress) = &mut self.progress {
-            progress(self.now);
+            progress(self.scene.now);
         }
         self.check_evicted();
         self.check_revoked();
-        if self.now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
-            for place in 0..self.account.followed.len() {
-                self.follow_directory(self.account.followed[place]);
+        if self.scene.now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
+            for place in 0..self.scene.account.followed.len() {
+                self.follow_directory(self.scene.account.followed[place]);
             }
         }
     }
@@ -46,7 +47,7 @@ impl World {
         let Some(brain) = &self.nodes[at].brain else { return };
         let records = brain.directory().iter().filter_map(|(node, entry)| {
             let key = entry.node_state().map_or((0, 0), |it| (it.generation, it.version));
-            Some((self.account.number(node)?, key))
+            Some((self.scene.account.number(node)?, key))
         });
         let records = records.collect();
         let (entries, paths) = (brain.directory().len(), brain.paths());

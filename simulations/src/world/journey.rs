@@ -67,13 +67,13 @@ impl World {
 
     /// Some datagrams have come to a link at which they may have to wait.
     pub(super) fn onward(&mut self, mut journey: Box<Journey>) {
-        let now = self.now;
+        let now = self.scene.now;
         let (due, later) = journey.stages.iter().partition(|stage| stage.at <= now);
         let due: Vec<Stage> = due;
         journey.stages = later;
         for stage in due {
             let parcel = parcel(&journey.packet, journey.address, stage.size);
-            let fate = self.network.carry_on(now, stage.leg, parcel);
+            let fate = self.scene.network.carry_on(now, stage.leg, parcel);
             self.passed(&mut journey, stage, fate);
         }
         if !journey.stages.is_empty() {
@@ -117,7 +117,7 @@ impl World {
             }
             let (at, kind, size) = (journey.sent, journey.kind, stage.size);
             let (from, to, lost) = (journey.packet.from, journey.packet.to, fate.err());
-            self.trace.datagram(Sent { at, from, to, size, kind, lost });
+            self.scene.trace.datagram(Sent { at, from, to, size, kind, lost });
         }
     }
 }

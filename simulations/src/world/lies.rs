@@ -56,7 +56,7 @@ impl World {
             Lie::Ready | Lie::Relay | Lie::Accuse => {}
             Lie::Garbage => {
                 if self.rng.random::<bool>() {
-                    self.measures.lies += 1;
+                    self.scene.measures.lies += 1;
                     // The version and the kind stay, so that what is behind them is read.
                     payload.iter_mut().skip(2).for_each(|byte| *byte = self.rng.random());
                 }
@@ -69,14 +69,14 @@ impl World {
                 let old = self.nodes[from].replay.clone();
                 let anybody = self.rng.random_range(0..self.nodes.len());
                 if anybody != from {
-                    self.measures.lies += 1;
+                    self.scene.measures.lies += 1;
                     self.send(from, anybody, Payload::Gossip(old));
                 }
             }
             // Only the echo of a path probe is let through.
             Lie::Silent if matches!(kind(&payload), "echo" | "wide-echo") => {}
             Lie::Silent => {
-                self.measures.lies += 1;
+                self.scene.measures.lies += 1;
                 return None;
             }
             Lie::Near => self.answer_itself(from, to, &payload),
@@ -99,8 +99,8 @@ impl World {
             confirms: Duration::ZERO,
             body: Body::Data(Payload::Gossip(echo)),
         };
-        self.measures.lies += 1;
-        self.queue.push(self.now, Event::Packet(answer));
+        self.scene.measures.lies += 1;
+        self.queue.push(self.scene.now, Event::Packet(answer));
     }
 
     /// Whoever accuses does so now: by both of the ways in which claims travel, and each time with
@@ -116,12 +116,12 @@ impl World {
             let own = self.nodes[from].credential.node;
             let Some(me) = lives.iter().find(|life| life.node == own).copied() else { continue };
             for to in lives.iter().filter(|life| life.node != own) {
-                let Some(number) = self.account.number(&to.node) else { continue };
+                let Some(number) = self.scene.account.number(&to.node) else { continue };
                 let others: Vec<Life> = lives.iter().filter(|it| it.node != own).copied().collect();
                 for some in others.chunks(MAX_CLAIMS) {
                     // What rumours have told is old news to the other way.
                     for words in [gossip(me, *to, some, standing), rumours(some, standing)] {
-                        self.measures.lies += 1;
+                        self.scene.measures.lies += 1;
                         self.send(from, number, Payload::Gossip(words));
                     }
                 }
@@ -131,7 +131,7 @@ impl World {
 
     /// How its accusers say that a member stands now.
     fn accusation(&self) -> Standing {
-        let seconds = self.now.as_secs();
+        let seconds = self.scene.now.as_secs();
         // With each refutation an incarnation grows to that after the one which was doubted.
         let ahead = u16::try_from(2 * seconds).unwrap_or(LAST_INCARNATION - 1);
         let (incarnation, word) = match seconds % 4 {

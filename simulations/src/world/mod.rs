@@ -19,13 +19,12 @@ use crate::brain::{Birth, Brain, Wish};
 use crate::flight::{Flight, Payload, SessionRef};
 use crate::identity::{Issuer, bytes32};
 use crate::instance::Instance;
-use crate::level::{Account, Follow, Judge, Level, Story};
-use crate::measure::{Measures, Suspicions};
+use crate::level::{Account, Follow, Judge, Level, Scene, Story};
+use crate::measure::Suspicions;
 use crate::network::{Network, whose};
 use crate::queue::Queue;
 use crate::report::{Outcome as RunOutcome, Run};
 use crate::scenario::{Happening, Lie, Scenario, service};
-use crate::trace::Trace;
 
 mod clients;
 mod costs;
@@ -175,15 +174,11 @@ impl std::fmt::Debug for Options {
 pub struct World {
     story: Arc<Story>,
     epoch: Instant,
-    now: Duration,
     rng: ChaCha8Rng,
     queue: Queue<Event>,
     nodes: Vec<Node>,
-    network: Network,
+    scene: Scene,
     mesh: Mesh,
-    trace: Trace,
-    measures: Measures,
-    account: Account,
     pace: Pace,
     costs: Costs,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
@@ -191,7 +186,10 @@ pub struct World {
 
 impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World").field("now", &self.now).field("nodes", &self.nodes.len()).finish()
+        f.debug_struct("World")
+            .field("now", &self.scene.now)
+            .field("nodes", &self.nodes.len())
+            .finish()
     }
 }
 
@@ -220,21 +218,19 @@ impl World {
         }
         let ids = nodes.iter().map(|node| node.credential.node).collect();
         let account = Account::new(scenario, ids, &mut rng);
+        let mut scene = Scene::new(account, network, options.trace);
+        scene.measures.suspicions = Some(Suspicions::default());
         let mut world = Self {
             story: Arc::new(story),
             #[expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
             epoch: Instant::now(),
-            now: Duration::ZERO,
-            costs: Costs::new(options.costs, account.origins(), nodes.len()),
-            trace: Trace::new(account.names().to_vec(), options.trace),
-            account,
+            costs: Costs::new(options.costs, scene.account.origins(), nodes.len()),
             pace: Pace::default(),
             rng,
             queue: Queue::new(),
             nodes,
             mesh: Mesh { authority: issuer.key, memo, known: Vec::new() },
-            network,
-            measures: Measures { suspicions: Some(Suspicions::default()), ..Measures::default() },
+            scene,
             progress: options.progress,
         };
         if world.story.scenario.known_at_start {
@@ -263,24 +259,24 @@ impl World {
     fn play(&mut self) {
         let mut in_this_instant = 0;
         while let Some((at, event)) = self.queue.pop(self.story.end) {
-            debug_assert!(at >= self.now, "time goes forward");
-            in_this_instant = if at == self.now { in_this_instant + 1 } else { 0 };
+            debug_assert!(at >= self.scene.now, "time goes forward");
+            in_this_instant = if at == self.scene.now { in_this_instant + 1 } else { 0 };
             assert!(in_this_instant < MAX_EVENTS_AT_ONCE, "time stands still at {at:?}: {event:?}");
-            self.now = at;
+            self.scene.now = at;
             self.handle(event);
-            if self.account.has_enough() {
+            if self.scene.account.has_enough() {
                 break;
             }
         }
-        if !self.account.has_enough() {
-            self.now = self.story.end;
+        if !self.scene.account.has_enough() {
+            self.scene.now = self.story.end;
             self.check_end();
         }
     }
 
     fn handle(&mut self, event: Event) {
         if let Some(node) = event.concerns()
-            && self.nodes[node].still_until > self.now
+            && self.nodes[node].still_until > self.scene.now
         {
             // What comes to a process that stands still waits for it.
             let later = self.nodes[node].still_until;
@@ -299,7 +295,8 @@ impl World {
             }
             Event::Wake { node, boot } => {
                 // Later than it was meant to be, if the process stood still.
-                let is_due = self.nodes[node].process.wake.is_some_and(|wake| wake <= self.now);
+                let is_due =
+                    self.nodes[node].process.wake.is_some_and(|wake| wake <= self.scene.now);
                 if self.nodes[node].is_running(boot) && is_due {
                     self.nodes[node].process.wake = None;
                     self.save(node);
@@ -344,7 +341,7 @@ impl World {
                 self.accuse();
                 self.look();
                 self.count_roles();
-                self.queue.push(self.now + LOOK, Event::Look);
+                self.queue.push(self.scene.now + LOOK, Event::Look);
             }
         }
     }
@@ -353,7 +350,7 @@ impl World {
         if self.nodes[at].brain.is_some() {
             return;
         }
-        let (now, wall) = (self.epoch + self.now, self.wall(at));
+        let (now, wall) = (self.instant(), self.wall(at));
         let Some(revocations) = self.recalled(at, with_state) else { return };
         let seeds: Vec<usize> = self.story.seeds(at).collect();
         if !self.mesh.known.is_empty() && self.nodes[at].boot == 0 {
@@ -366,7 +363,7 @@ impl World {
         // The daemon keeps its generation in its state folder, or takes the time.
         node.folder.generation =
             if with_state { node.folder.generation + 1 } else { u64::from(node.boot) };
-        node.process = Process { started: self.now, ..Process::default() };
+        node.process = Process { started: self.scene.now, ..Process::default() };
         let mut rng = ChaCha8Rng::seed_from_u64(node.seed.wrapping_add(u64::from(node.boot)));
         node.book.clear();
         let generation = node.folder.generation;
@@ -378,7 +375,7 @@ impl World {
         }
         let mut ids = Vec::new();
         for seed in seeds {
-            let address = self.network.address(seed);
+            let address = self.scene.network.address(seed);
             self.nodes[at].book.insert(seed, address);
             ids.push(self.nodes[seed].credential.node);
         }
@@ -400,11 +397,11 @@ impl World {
             record_key: &node.key,
             settings: self.settings(at),
             tuning: self.story.scenario.tuning,
-            hosts: self.account.instances[at].is_some(),
+            hosts: self.scene.account.instances[at].is_some(),
             generation,
             seed,
             memo,
-            now: self.epoch + self.now,
+            now: self.instant(),
         })
     }
 
@@ -414,14 +411,14 @@ impl World {
     }
 
     fn endpoints(&self, node: usize) -> Vec<std::net::SocketAddr> {
-        if self.network.is_behind_nat(node) {
+        if self.scene.network.is_behind_nat(node) {
             return Vec::new();
         }
-        vec![node::endpoint(self.network.address(node), node)]
+        vec![node::endpoint(self.scene.network.address(node), node)]
     }
 
     fn with_brain(&mut self, node: usize, act: impl FnOnce(&mut Brain, Instant, UnixSeconds)) {
-        let (now, wall) = (self.epoch + self.now, self.wall(node));
+        let (now, wall) = (self.instant(), self.wall(node));
         if let Some(brain) = &mut self.nodes[node].brain {
             self.costs.timed(node, || act(brain, now, wall));
             self.pump(node);
@@ -430,7 +427,7 @@ impl World {
 
     /// Lets time pass for a node.
     fn tick(&mut self, node: usize) {
-        let now = self.epoch + self.now;
+        let now = self.instant();
         let Node { brain, clients, .. } = &mut self.nodes[node];
         if let Some(brain) = brain {
             let open = |line: &_| clients.count(*line);
@@ -441,7 +438,7 @@ impl World {
 
     /// Carries out what a node wants, then notes when it next needs the time.
     fn pump(&mut self, at: usize) {
-        let now = self.epoch + self.now;
+        let now = self.instant();
         let mut wishes = 0;
         while let Some(brain) = &mut self.nodes[at].brain
             && let Some(wish) = self.costs.timed(at, || brain.poll(now))
@@ -456,15 +453,15 @@ impl World {
     fn carry_out(&mut self, at: usize, wish: Wish) {
         match wish {
             Wish::Send(to, payload) => {
-                if let Some(to) = self.account.number(&to) {
+                if let Some(to) = self.scene.account.number(&to) {
                     self.gossip(at, to, payload);
                 }
             }
             Wish::Ask(question) => {
                 let node = &self.nodes[at];
-                let honest = self.account.instances[at].unwrap_or(Instance::Down);
+                let honest = self.scene.account.instances[at].unwrap_or(Instance::Down);
                 let says = if node.lie == Some(Lie::Ready) { Instance::Ready } else { honest };
-                self.measures.lies += u64::from(says != honest);
+                self.scene.measures.lies += u64::from(says != honest);
                 let health = &self.story.settings(node.site, None).services[&service()].health;
                 let patience = match question {
                     Question::Alive => health.timeout,
@@ -472,7 +469,7 @@ impl World {
                 };
                 let (delay, outcome) = says.ask(question, patience);
                 let event = Event::Probed { node: at, boot: node.boot, question, outcome };
-                self.queue.push(self.now + delay, event);
+                self.queue.push(self.scene.now + delay, event);
             }
             Wish::Route { first_changed } => self.reroutes(at, first_changed),
             Wish::Reset { line, how, why } => self.cut_sessions(at, line, how, why),
@@ -480,22 +477,22 @@ impl World {
             Wish::Own(state) => self.announced(at, state),
             Wish::Peer(node, at_endpoint) => {
                 let address = at_endpoint.and_then(whose).map(|(address, _)| address);
-                if let (Some(peer), Some(address)) = (self.account.number(&node), address) {
+                if let (Some(peer), Some(address)) = (self.scene.account.number(&node), address) {
                     self.said_to_be_at(at, peer, address);
                 }
             }
             Wish::Silent(node) => {
-                if let Some(peer) = self.account.number(&node) {
+                if let Some(peer) = self.scene.account.number(&node) {
                     self.tunnel(at, peer).schedule.expect_answer();
                 }
             }
             Wish::Member(node, up) => {
-                if let Some(subject) = self.account.number(&node) {
+                if let Some(subject) = self.scene.account.number(&node) {
                     self.member_changed(at, subject, up);
                 }
             }
             Wish::Suspect(node) => {
-                if let Some(subject) = self.account.number(&node) {
+                if let Some(subject) = self.scene.account.number(&node) {
                     self.suspects(at, subject);
                 }
             }
@@ -507,27 +504,31 @@ impl World {
     fn save(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         if node.folder.saves
-            && self.now.saturating_sub(node.folder.saved.0.max(node.process.started))
+            && self.scene.now.saturating_sub(node.folder.saved.0.max(node.process.started))
                 >= SAVE_INTERVAL
             && let Some(brain) = &node.brain
         {
-            node.folder.saved = (self.now, brain.snapshot().into());
+            node.folder.saved = (self.scene.now, brain.snapshot().into());
         }
     }
 
+    /// The time as the nodes' monotonic clocks have it.
+    fn instant(&self) -> Instant {
+        self.epoch + self.scene.now
+    }
+
     fn wall(&self, node: usize) -> UnixSeconds {
-        let true_time = WALL_START + self.now.as_secs();
+        let true_time = WALL_START + self.scene.now.as_secs();
         UnixSeconds(true_time.saturating_add_signed(self.nodes[node].ahead_s))
     }
 
     fn finish(mut self) -> Run {
-        let story = Arc::clone(&self.story);
-        let outcome = story.outcome(&mut self);
+        let outcome = self.story.outcome(&self);
         self.weigh();
         Run {
             outcome: RunOutcome { longest_queue: self.queue.longest(), ..outcome },
-            measures: self.measures,
-            violations: self.account.violations,
+            measures: self.scene.measures,
+            violations: self.scene.account.violations,
         }
     }
 }

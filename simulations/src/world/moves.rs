@@ -68,7 +68,7 @@ impl World {
     pub(super) fn check_moves(&mut self, node: usize, line: Line, count: u64) {
         let percent = u64::from(self.service_settings(node).drift_percent);
         let open = self.nodes[node].clients.count(line);
-        let leave = Leave { at: self.now, count, open, percent };
+        let leave = Leave { at: self.scene.now, count, open, percent };
         let Given { count: given, most, percent } = self.pace.note(node, line, leave);
         // The share is of the most that were there since the move began, which is not known here.
         let peak = most.max(self.nodes[node].clients.peak(&line));
@@ -90,8 +90,8 @@ impl World {
         let is_back = so_far.iter().any(|node| *node as usize == target);
         if is_second || is_back {
             let names: Vec<&str> =
-                so_far.iter().map(|node| self.account.name(*node as usize)).collect();
-            let (way, to) = (names.join(", "), self.account.name(target));
+                so_far.iter().map(|node| self.scene.account.name(*node as usize)).collect();
+            let (way, to) = (names.join(", "), self.scene.account.name(target));
             let what = format!("it carries a stream on to {to} that came by way of {way}");
             self.violates(rules::ONE_RELAY, at, what);
         }

@@ -99,7 +99,7 @@ impl World {
     /// A node wanted the time now. What it wanted it for may have been settled since.
     pub(super) fn wake(&mut self, node: usize) {
         let wanted = self.nodes[node].brain.as_ref().and_then(Brain::poll_timeout);
-        if wanted.is_some_and(|wanted| wanted <= self.epoch + self.now) {
+        if wanted.is_some_and(|wanted| wanted <= self.instant()) {
             return self.tick(node);
         }
         self.sleep(node);
@@ -109,7 +109,7 @@ impl World {
     pub(super) fn sleep(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let Some(wanted) = node.brain.as_ref().and_then(Brain::poll_timeout) else { return };
-        let wanted = wanted.saturating_duration_since(self.epoch).max(self.now);
+        let wanted = wanted.saturating_duration_since(self.epoch).max(self.scene.now);
         if node.process.wake.is_none_or(|wake| wanted < wake) {
             node.process.wake = Some(wanted);
             self.queue.push(wanted, Event::Wake { node: at, boot: node.boot });

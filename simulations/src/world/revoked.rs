@@ -16,7 +16,7 @@ impl World {
     /// would keep it to itself.
     pub(super) fn revoke(&mut self, subject: usize, through: Option<usize>) {
         let wall = self.wall(subject);
-        let id = self.account.id(subject);
+        let id = self.scene.account.id(subject);
         let revocation = Revocation::issue(&self.mesh.authority, Revoked::Node(id), wall);
         let Some(first) = self.teller(through) else { return };
         self.with_brain(first, |brain, now, _| brain.revoke(&revocation, now));
@@ -28,18 +28,18 @@ impl World {
         while let Some(Wish::Send(to, payload)) =
             self.nodes[at].brain.as_mut().and_then(crate::brain::Brain::transmit)
         {
-            if let Some(to) = self.account.number(&to) {
+            if let Some(to) = self.scene.account.number(&to) {
                 self.gossip(at, to, payload);
             }
         }
         let Revoked::Node(id) = revocation.revoked else { return };
-        let Some(subject) = self.account.number(&id) else { return };
+        let Some(subject) = self.scene.account.number(&id) else { return };
         self.nodes[at].folder.revocations.add(revocation.clone());
         if subject == at {
             self.says(at, "the authority has revoked it".into());
             return self.stop(at);
         }
-        self.says(at, format!("shuts {} out: revoked", self.account.name(subject)));
+        self.says(at, format!("shuts {} out: revoked", self.scene.account.name(subject)));
         self.notices(at, subject, Notice::Revoked);
         self.nodes[at].tunnels.remove(number(subject));
         self.end_sessions(at, subject);
@@ -48,7 +48,7 @@ impl World {
     /// Whether a node processes nothing of another one, not even a handshake.
     pub(super) fn shuts_out(&self, at: usize, other: usize) -> bool {
         let known = &self.nodes[at].folder.revocations;
-        !known.is_empty() && known.has_node(&self.account.id(other))
+        !known.is_empty() && known.has_node(&self.scene.account.id(other))
     }
 
     /// What a process that starts finds of revocations in its state folder; none if it must not

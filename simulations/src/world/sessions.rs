@@ -66,7 +66,7 @@ impl World {
         let rng = &mut self.nodes[node].clients.rng;
         let Some(pause) = load.next_arrival(is_first, rng) else { return };
         let event = Event::Arrival { node, boot: self.nodes[node].boot };
-        self.queue.push(self.now + pause, event);
+        self.queue.push(self.scene.now + pause, event);
     }
 
     pub(super) fn client_arrives(&mut self, node: usize) {
@@ -74,14 +74,14 @@ impl World {
         for _ in 0..self.story.scenario.load.as_ref().map_or(0, Load::at_once) {
             let Some(load) = &self.story.scenario.load else { return };
             let hold = load.hold(&mut self.nodes[node].clients.rng);
-            let request = Request { since: self.now, repeated: false };
-            self.begin(node, request, self.now + hold);
+            let request = Request { since: self.scene.now, repeated: false };
+            self.begin(node, request, self.scene.now + hold);
         }
     }
 
     pub(super) fn begin(&mut self, node: usize, request: Request, until: Duration) {
-        self.measures.sessions.begun += 1;
-        let now = self.now;
+        self.scene.measures.sessions.begun += 1;
+        let now = self.scene.now;
         let Some(brain) = &self.nodes[node].brain else { return };
         let turn = self.nodes[node].clients.tickets;
         let ticket = if brain.takes_turns() { turn } else { mix(turn) };
@@ -97,7 +97,7 @@ impl World {
 
     /// Does what a session's search wants, and notes when it next wants something.
     fn ask(&mut self, of: SessionRef) {
-        let (now, SessionRef { node, place, number }) = (self.epoch + self.now, of);
+        let (now, SessionRef { node, place, number }) = (self.instant(), of);
         loop {
             let clients = &mut self.nodes[node].clients;
             let Some(slot) = clients.sessions.get_mut(place as usize) else { return };
@@ -109,8 +109,8 @@ impl World {
             let mut others = OtherSearches { ledger, service, budget, searching };
             match search.poll(now, &mut others) {
                 Some(Action::Start { id, candidate, hedge, .. }) => {
-                    self.measures.sessions.hedged += u64::from(hedge);
-                    self.measures.sessions.attempts += u64::from(!hedge && id > 0);
+                    self.scene.measures.sessions.hedged += u64::from(hedge);
+                    self.scene.measures.sessions.attempts += u64::from(!hedge && id > 0);
                     if id == 0 {
                         self.check_choice(node, &candidate.origin.line);
                     }
@@ -123,10 +123,10 @@ impl World {
                 None => {
                     let Some(due) = search.poll_timeout() else { return };
                     let due = due.saturating_duration_since(self.epoch);
-                    let due = due.max(self.now);
-                    if session.asked_at.is_none_or(|at| due < at || at < self.now) {
+                    let due = due.max(self.scene.now);
+                    if session.asked_at.is_none_or(|at| due < at || at < self.scene.now) {
                         session.asked_at = Some(due);
-                        self.session_later(of, due - self.now, Timer::Ask);
+                        self.session_later(of, due - self.scene.now, Timer::Ask);
                     }
                     return;
                 }
@@ -136,8 +136,8 @@ impl World {
 
     fn attempt(&mut self, session: SessionRef, id: u32, candidate: &Candidate) {
         let SessionRef { node, place, .. } = session;
-        let (line, since) = (candidate.origin.line, self.now);
-        let way = self.account.way(&line);
+        let (line, since) = (candidate.origin.line, self.scene.now);
+        let way = self.scene.account.way(&line);
         let entry = self.nodes[node].clients.enter(line, place);
         self.session(node, place).attempts.push(Attempt { id, entry, line, way, since });
         self.tell_busy(node);
@@ -147,7 +147,7 @@ impl World {
             return self.session_later(session, wait, Timer::Own { id, good: true });
         };
         if way.origin == node {
-            let (wait, good) = match self.account.instances[node].unwrap_or(Instance::Down) {
+            let (wait, good) = match self.scene.account.instances[node].unwrap_or(Instance::Down) {
                 Instance::Ready | Instance::Unready | Instance::Stalled => (ANSWER_TIME, true),
                 Instance::Down => (Duration::ZERO, false),
                 Instance::Hung => return self.accepted(session, id),
@@ -169,7 +169,7 @@ impl World {
 
     /// Every search of a node looks at its new route.
     pub(super) fn reroute(&mut self, node: usize) {
-        let now = self.epoch + self.now;
+        let now = self.instant();
         let Some(brain) = &self.nodes[node].brain else { return };
         let route = brain.route().clone();
         let mut asked = Vec::new();
@@ -199,7 +199,7 @@ impl World {
             Step::Opened => self.opened(node, place, id),
             Step::Answer => {
                 if let Some(request) = session.request.take() {
-                    let is_done = session.until <= self.now;
+                    let is_done = session.until <= self.scene.now;
                     self.request_over(node, request, true);
                     if is_done {
                         self.end(node, place);
@@ -212,7 +212,7 @@ impl World {
 
     /// An attempt's instance has accepted the connection and has yet to answer.
     fn accepted(&mut self, of: SessionRef, id: u32) {
-        let now = self.epoch + self.now;
+        let now = self.instant();
         if let Some(search) = &mut self.session(of.node, of.place).search {
             search.handle_connected(id, now);
         }
@@ -240,7 +240,7 @@ impl World {
                 if let Some(request) = request {
                     self.request_over(node, request, true);
                 }
-                if until <= self.now {
+                if until <= self.scene.now {
                     self.end(node, place);
                 }
             }
@@ -270,7 +270,7 @@ impl World {
     }
 
     fn opened(&mut self, node: usize, place: u32, id: u32) {
-        let now = self.now;
+        let now = self.scene.now;
         let session = self.session(node, place);
         let Some(mut search) = session.search.take() else { return };
         search.handle_answer(id);
@@ -290,10 +290,11 @@ impl World {
         let connected = target.filter(|it| !matches!(it.line, Line::Direct(_)));
         let connected = connected.map(|it| (it.line, Verdict::Connected(now - it.since)));
         self.tell_verdicts(node, verdicts, connected);
-        self.measures.sessions.opened += 1;
+        self.scene.measures.sessions.opened += 1;
         if let Some(target) = target {
-            self.measures.sessions.relayed += u64::from(target.way.is_some_and(Way::is_relayed));
-            self.measures.sessions.outside += u64::from(target.way.is_none());
+            self.scene.measures.sessions.relayed +=
+                u64::from(target.way.is_some_and(Way::is_relayed));
+            self.scene.measures.sessions.outside += u64::from(target.way.is_none());
             self.measure_choice(node, target.way, now.saturating_sub(since));
             self.nodes[node].clients.ledger.handle_carried(target.entry, true, self.epoch + now);
             self.carry(&target, session);
@@ -330,13 +331,13 @@ impl World {
         let pause = load.next_request(&mut self.nodes[node].clients.rng);
         let Some(pause) = pause else { return };
         let Session { number, until, .. } = *self.session(node, place);
-        if self.now + pause < until {
+        if self.scene.now + pause < until {
             self.session_later(SessionRef { node, place, number }, pause, Timer::Next);
         }
     }
 
     fn next_request(&mut self, node: usize, place: u32) {
-        let now = self.now;
+        let now = self.scene.now;
         let Some(load) = &self.story.scenario.load else { return };
         let bytes = u32::try_from(load.request_bytes).expect("at most MAX_BYTES");
         let given = Duration::from_secs_f64(load.timeout_s);
@@ -369,7 +370,7 @@ impl World {
     }
 
     fn ask_own(&mut self, node: usize, place: u32) {
-        match self.account.instances[node].unwrap_or(Instance::Down) {
+        match self.scene.account.instances[node].unwrap_or(Instance::Down) {
             Instance::Ready | Instance::Unready => {
                 if let Some(request) = self.session(node, place).request.take() {
                     let since = request.since.checked_sub(ANSWER_TIME).unwrap_or_default();
@@ -384,9 +385,9 @@ impl World {
     /// An open session's way has ended under it. Its client comes back for what it still wants.
     pub(super) fn broken(&mut self, node: usize, place: u32) {
         let Some(session) = self.end(node, place) else { return };
-        self.measures.sessions.broken += 1;
-        self.measures.second(self.now).broken += 1;
-        let fresh = Request { since: self.now, repeated: true };
+        self.scene.measures.sessions.broken += 1;
+        self.scene.measures.second(self.scene.now).broken += 1;
+        let fresh = Request { since: self.scene.now, repeated: true };
         self.come_again(node, &session, fresh);
     }
 
@@ -400,7 +401,7 @@ impl World {
             Some(request) => Request { repeated: true, ..request },
             None => fresh,
         };
-        if session.until > self.now || session.request.is_some() {
+        if session.until > self.scene.now || session.request.is_some() {
             self.begin(node, again, session.until);
         }
     }
@@ -416,15 +417,15 @@ impl World {
     }
 
     fn request_over(&mut self, node: usize, request: Request, answered: bool) {
-        if self.account.revoked[node].is_some() || self.nodes[node].lie == Some(Lie::Silent) {
+        if self.scene.account.revoked[node].is_some() || self.nodes[node].lie == Some(Lie::Silent) {
             // A node that is shut out gets nothing, as is meant, and one that takes no word from
             // others does not know where to go: that is no failure.
             return;
         }
-        self.measures.requests.retried += u64::from(request.repeated);
-        self.measures.request(request.since, self.now, answered);
+        self.scene.measures.requests.retried += u64::from(request.repeated);
+        self.scene.measures.request(request.since, self.scene.now, answered);
         if !answered {
-            let took = self.now.saturating_sub(request.since);
+            let took = self.scene.now.saturating_sub(request.since);
             let words = format!("a client gets no answer after {:.2} s", took.as_secs_f64());
             self.says(node, words.clone());
             if self.story.scenario.load.as_ref().is_some_and(|load| !load.may_fail) {
@@ -435,7 +436,7 @@ impl World {
 
     pub(super) fn end(&mut self, node: usize, place: u32) -> Option<Session> {
         let session = self.nodes[node].clients.remove(place)?;
-        self.measures.sessions.closed += u64::from(session.is_open());
+        self.scene.measures.sessions.closed += u64::from(session.is_open());
         if let Some(target) = session.target() {
             self.carry_no_more(target, SessionRef { node, place, number: session.number });
         }
@@ -461,7 +462,7 @@ impl World {
 
     pub(super) fn session_later(&mut self, session: SessionRef, after: Duration, timer: Timer) {
         let boot = self.nodes[session.node].boot;
-        self.queue.push(self.now + after, Event::Session { session, boot, timer });
+        self.queue.push(self.scene.now + after, Event::Session { session, boot, timer });
     }
 
     pub(super) fn session(&mut self, node: usize, place: u32) -> &mut Session {

@@ -38,7 +38,7 @@ impl World {
 
     /// A data packet in the session there is: counts it, and a flight's every datagram.
     fn data(&mut self, from: usize, to: usize, payload: Payload) {
-        let (now, from_boot) = (self.epoch + self.now, self.nodes[from].boot);
+        let (now, from_boot) = (self.instant(), self.nodes[from].boot);
         let tunnel = self.tunnel(from, to);
         if let Payload::Flight(_) = payload {
             tunnel.schedule.expect_answer();
@@ -54,12 +54,12 @@ impl World {
             Payload::Ack => self.wire(packet, address, ACK, "ack"),
             Payload::Gossip(bytes) => {
                 let size = bytes.len() + OVERHEAD;
-                let traffic = &mut self.measures.traffic;
+                let traffic = &mut self.scene.measures.traffic;
                 traffic.gossip_packets += 1;
                 traffic.gossip_payload_bytes += bytes.len() as u64;
                 traffic.gossip_bytes += size as u64;
                 let family = family(bytes) as usize;
-                let second = self.measures.second(self.now);
+                let second = self.scene.measures.second(self.scene.now);
                 second.gossip_packets += 1;
                 second.families[family] += size as u64;
                 let kind = kind(bytes);
@@ -74,8 +74,8 @@ impl World {
         let (mut arrival, mut lost, mut under_way) = (Duration::ZERO, 0, Vec::new());
         for size in flight.segments() {
             let size = size + OVERHEAD;
-            self.measures.traffic.session_bytes += size as u64;
-            let fate = self.network.carry(self.now, parcel(&packet, address, size));
+            self.scene.measures.traffic.session_bytes += size as u64;
+            let fate = self.scene.network.carry(self.scene.now, parcel(&packet, address, size));
             match fate {
                 Ok(Stretch::Arrives(at, _)) => arrival = arrival.max(at),
                 Ok(Stretch::Reaches(..)) => {
@@ -88,7 +88,7 @@ impl World {
             self.note_fate(&packet, size, fate.is_err());
         }
         if !under_way.is_empty() {
-            let (sent, kind, stages) = (self.now, "session", under_way);
+            let (sent, kind, stages) = (self.scene.now, "session", under_way);
             let journey = Journey { packet, address, sent, kind, stages, arrival, lost };
             return self.set_out(Box::new(journey));
         }
@@ -96,7 +96,7 @@ impl World {
             0 => self.queue.push(arrival, Event::Packet(packet)),
             missing => {
                 let flight = Flight { missing, ..flight };
-                self.repeat_later(&packet, flight, self.now, !arrival.is_zero());
+                self.repeat_later(&packet, flight, self.scene.now, !arrival.is_zero());
             }
         }
     }
@@ -105,16 +105,16 @@ impl World {
     /// long ones notices when they are not acknowledged, as QUIC's congestion control does.
     pub(super) fn note_fate(&mut self, packet: &Packet, size: usize, is_lost: bool) {
         let (node, peer, boot) = (packet.from, packet.to, packet.from_boot);
-        let (rtt, now) = (self.network.rtt(node, peer), self.epoch + self.now);
+        let (rtt, now) = (self.scene.network.rtt(node, peer), self.instant());
         let bytes = size.saturating_sub(OVERHEAD);
         if self.nodes[node].tunnels.note_fate(number(peer), bytes, is_lost, rtt, now) {
-            self.queue.push(self.now, Event::Unacknowledged { node, boot, peer });
+            self.queue.push(self.scene.now, Event::Unacknowledged { node, boot, peer });
         }
     }
 
     /// Begins a handshake, or repeats the initiation; false if no address is known.
     fn initiate(&mut self, from: usize, to: usize) -> bool {
-        let (now, jitter) = (self.epoch + self.now, self.rng.random());
+        let (now, jitter) = (self.instant(), self.rng.random());
         let node = &mut self.nodes[from];
         let (from_boot, said) = (node.boot, node.book.get(to));
         let tunnel = node.tunnels.to(number(to));
@@ -138,7 +138,7 @@ impl World {
 
     /// An aging session is renewed when a packet passes, and only then, so that an idle one ends.
     fn renew(&mut self, from: usize, to: usize) {
-        let now = self.epoch + self.now;
+        let now = self.instant();
         if self.tunnel(from, to).schedule.wants_rekey(now) {
             self.initiate(from, to);
         }
@@ -146,7 +146,7 @@ impl World {
 
     /// Sets a timer for a tunnel, unless one is set that fires earlier.
     pub(super) fn arm(&mut self, node: usize, peer: usize) {
-        let (now, epoch) = (self.now, self.epoch);
+        let (now, epoch) = (self.scene.now, self.epoch);
         let Some(tunnel) = self.nodes[node].tunnels.get_mut(number(peer)) else { return };
         let Some(due) = tunnel.schedule.due() else { return };
         let due = due.saturating_duration_since(epoch).max(now);
@@ -160,9 +160,9 @@ impl World {
 
     /// A timer of a tunnel fires. It may have been put off or brought forward since it was set.
     pub(super) fn tunnel_due(&mut self, node: usize, peer: usize) {
-        let now = self.epoch + self.now;
+        let now = self.instant();
         let Some(tunnel) = self.nodes[node].tunnels.get_mut(number(peer)) else { return };
-        if tunnel.armed.is_none_or(|armed| armed > self.now) {
+        if tunnel.armed.is_none_or(|armed| armed > self.scene.now) {
             return;
         }
         tunnel.armed = None;
@@ -244,14 +244,15 @@ impl World {
     }
 
     fn respond(&mut self, from: usize, from_boot: u32, to: usize) {
-        let (address, now, boot) = (self.network.address(from), self.now, self.nodes[to].boot);
+        let (address, now, boot) =
+            (self.scene.network.address(from), self.scene.now, self.nodes[to].boot);
         let tunnel = self.tunnel(to, from);
         tunnel.answered = Some(now);
         // Only data proves that the peer can be reached there.
         if tunnel.address == 0 {
             tunnel.address = address;
         }
-        self.measures.traffic.handshakes += 1;
+        self.scene.measures.traffic.handshakes += 1;
         let (confirms, body) = (Duration::ZERO, Body::Response);
         let packet =
             Packet { from: to, from_boot: boot, to: from, to_boot: from_boot, confirms, body };
@@ -261,8 +262,8 @@ impl World {
     /// The initiator's side of a handshake is done: what waited goes out, an empty datagram first,
     /// which completes the other side.
     fn complete(&mut self, at: usize, peer: usize, peer_boot: u32) {
-        let (now, jitter) = (self.now, self.rng.random());
-        let (instant, address) = (self.epoch + now, self.network.address(peer));
+        let (now, jitter) = (self.scene.now, self.rng.random());
+        let (instant, address) = (self.epoch + now, self.scene.network.address(peer));
         let tunnel = self.tunnel(at, peer);
         if !tunnel.schedule.is_trying() {
             return;
@@ -278,7 +279,7 @@ impl World {
     fn receive(&mut self, packet: Packet) {
         let Packet { from, from_boot, to, confirms, body, .. } = packet;
         let Body::Data(payload) = body else { return };
-        let (now, epoch, address) = (self.now, self.epoch, self.network.address(from));
+        let (now, epoch, address) = (self.scene.now, self.epoch, self.scene.network.address(from));
         self.renew(to, from);
         let tunnel = self.tunnel(to, from);
         let is_new = confirms > tunnel.confirmed && now.saturating_sub(confirms) < REJECT_AFTER;
@@ -368,21 +369,22 @@ impl World {
 
     /// Puts a packet on the wire.
     fn wire(&mut self, packet: Packet, address: u16, size: usize, kind: &'static str) {
-        let fate = self.network.carry(self.now, parcel(&packet, address, size));
+        let fate = self.scene.network.carry(self.scene.now, parcel(&packet, address, size));
         self.count_sent(packet.from, size);
-        let second = self.measures.second(self.now);
+        let second = self.scene.measures.second(self.scene.now);
         let bytes = size as u64;
         match packet.body {
             Body::Data(Payload::Gossip(_)) => second.gossip_bytes += bytes,
-            Body::Data(Payload::Ack) => self.measures.traffic.session_bytes += bytes,
+            Body::Data(Payload::Ack) => self.scene.measures.traffic.session_bytes += bytes,
             _ => {
                 second.tunnel_bytes += bytes;
-                self.measures.traffic.tunnel_packets += 1;
-                self.measures.traffic.tunnel_bytes += bytes;
+                self.scene.measures.traffic.tunnel_packets += 1;
+                self.scene.measures.traffic.tunnel_bytes += bytes;
             }
         }
         if let Ok(Stretch::Reaches(..)) = fate {
-            let (sent, stages, arrival, lost) = (self.now, stages(fate, size), Duration::ZERO, 0);
+            let (sent, stages, arrival, lost) =
+                (self.scene.now, stages(fate, size), Duration::ZERO, 0);
             let journey = Journey { packet, address, sent, kind, stages, arrival, lost };
             return self.set_out(Box::new(journey));
         }
@@ -403,6 +405,6 @@ impl World {
         lost: Option<&'static str>,
     ) {
         let (from, to) = (packet.from, packet.to);
-        self.trace.datagram(Sent { at: self.now, from, to, size, kind, lost });
+        self.scene.trace.datagram(Sent { at: self.scene.now, from, to, size, kind, lost });
     }
 }

@@ -1,4 +1,4 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use meshport_config::{AuthorityKey, Revocation, Revoked, UnixSeconds};
@@ -8,10 +8,11 @@ use meshport_discovery::OriginState;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::super::wire::Wire;
 use super::*;
 use crate::identity::Mesh;
 use crate::instance::Instance;
+use crate::level::Account;
+use crate::network::Network;
 use crate::rules::{LASTING, SETTLING};
 use crate::scenario::{Happening, Scenario};
 
@@ -28,10 +29,6 @@ path = [{ between = ["fra", "ams"], rtt-ms = 20 }]
 const NEAR: usize = 0;
 const WORKER: usize = 1;
 const FAR: usize = 2;
-
-fn at(seconds: u64) {
-    machine::pretend(Duration::from_secs(seconds));
-}
 
 fn dice() -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(1)
@@ -53,13 +50,10 @@ fn account(scenario: &Scenario) -> Account {
 }
 
 fn book() -> Book {
-    at(100);
     let (scenario, mut rng) = (scenario(), dice());
     let network = Network::new(&scenario, &mut rng).expect("a network");
-    let account = account(&scenario);
-    let trace = Trace::new(account.names().to_vec(), None);
-    let wire = Arc::new(Mutex::new(Wire::new(network, trace, account.len())));
-    let mut book = Book::new(account, wire);
+    let scene = Scene::new(account(&scenario), network, None);
+    let mut book = Book::new(Scene { now: Duration::from_secs(100), ..scene });
     book.routes = vec![Some(Arc::default()); 3];
     book
 }
@@ -67,8 +61,10 @@ fn book() -> Book {
 /// The route of a node to whom the origins look like this, the first one preferred.
 fn route(book: &Book, views: &[(usize, PathView)]) -> Arc<Route> {
     let views = views.iter().map(|(origin, path)| {
-        let (name, site) = (book.account.name(*origin).to_owned(), "any".parse().expect("a name"));
-        let view = OriginView::of_node(book.account.id(*origin), name, site, OriginState::Ready);
+        let (name, site) =
+            (book.scene.account.name(*origin).to_owned(), "any".parse().expect("a name"));
+        let view =
+            OriginView::of_node(book.scene.account.id(*origin), name, site, OriginState::Ready);
         OriginView { path: *path, ..view }
     });
     #[expect(clippy::disallowed_methods, reason = "any time will do")]
@@ -94,11 +90,13 @@ fn a_session_that_begins_at_a_dead_origin_is_noticed() {
     let good = route(&book, &[(NEAR, PathView::Dead), (FAR, up(20))]);
     book.routes[WORKER] = Some(good.clone());
     book.looks_for_one(WORKER);
-    assert!(book.account.violations.is_empty());
+    assert!(book.scene.account.violations.is_empty());
     book.says(WORKER, "goes to fra-1".into());
     book.routes[WORKER] = Some(upside_down(&good));
     book.looks_for_one(WORKER);
-    let [found] = &book.account.violations[..] else { panic!("{:?}", book.account.violations) };
+    let [found] = &book.scene.account.violations[..] else {
+        panic!("{:?}", book.scene.account.violations)
+    };
     assert_eq!((found.rule, found.node.as_deref()), (rules::DEAD_ORIGIN, Some("fra-2")));
     assert_eq!(found.what, "a session goes to fra-1 while ams-1 is healthy");
     assert_eq!((found.at, found.last.len()), (Duration::from_secs(100), 1));
@@ -106,7 +104,7 @@ fn a_session_that_begins_at_a_dead_origin_is_noticed() {
     let dead = route(&book, &[(NEAR, PathView::Dead), (FAR, PathView::Dead)]);
     book.routes[WORKER] = Some(dead);
     book.looks_for_one(WORKER);
-    assert_eq!(book.account.violations.len(), 1);
+    assert_eq!(book.scene.account.violations.len(), 1);
 }
 
 #[test]
@@ -129,14 +127,14 @@ fn routes_that_are_bad_or_far_are_noticed() {
         book.happens(&Happening::Quality(0, 0, Some(quality)));
         assert_eq!(book.bad_route(WORKER), None);
     }
-    book.account.instances[FAR] = Some(Instance::Hung);
+    book.scene.account.instances[FAR] = Some(Instance::Hung);
     says(&book, rules::GOOD_ROUTES, "ams-1");
     // Nobody serves.
-    book.account.instances[NEAR] = Some(Instance::Down);
+    book.scene.account.instances[NEAR] = Some(Instance::Down);
     assert_eq!(book.bad_route(WORKER), None);
-    book.account.instances = vec![Some(Instance::Ready), None, Some(Instance::Ready)];
+    book.scene.account.instances = vec![Some(Instance::Ready), None, Some(Instance::Ready)];
     book.routes[WORKER] = Some(good);
-    lock(&book.wire).network.block(WORKER, NEAR, false);
+    book.scene.network.block(WORKER, NEAR, false);
     says(&book, rules::GOOD_ROUTES, "fra-1");
     book.routes[WORKER] = Some(Arc::default());
     says(&book, rules::GOOD_ROUTES, "nobody");
@@ -177,7 +175,7 @@ fn whoever_disagrees_is_noticed() {
     let services = vec![(crate::scenario::service(), OriginState::Unready)];
     judge(with(FAR, Some(Record { services, ..record(2, 1) })), "ams-1 is not the newest");
     // Who is out of reach may be held for anything.
-    lock(&book.wire).network.block(WORKER, FAR, false);
+    book.scene.network.block(WORKER, FAR, false);
     book.seen[WORKER].absent.insert(FAR);
     assert_eq!(book.disagreement(WORKER), None);
 }
@@ -185,19 +183,19 @@ fn whoever_disagrees_is_noticed() {
 /// A node hears that another one is revoked.
 fn tell(book: &mut Book, at: usize, subject: usize) {
     let authority = AuthorityKey::from_bytes([1; 32]);
-    let id = Revoked::Node(book.account.id(subject));
+    let id = Revoked::Node(book.scene.account.id(subject));
     book.revocations[at].add(Revocation::issue(&authority, id, UnixSeconds(1_800_000_000)));
 }
 
 #[test]
 fn whatever_is_left_of_who_is_revoked_is_noticed() {
     let mut book = book();
-    book.account.revoked[FAR] = Some(Duration::from_secs(80));
+    book.scene.account.revoked[FAR] = Some(Duration::from_secs(80));
     let mut left = |change: &mut dyn FnMut(&mut Book)| {
         change(&mut book);
-        book.account.violations.clear();
+        book.scene.account.violations.clear();
         book.check_revoked();
-        let found = book.account.violations.pop();
+        let found = book.scene.account.violations.pop();
         found.filter(|it| it.rule == rules::SHUT_OUT).map(|it| it.what).unwrap_or_default()
     };
     assert_eq!(left(&mut |_| {}), "", "nobody could tell anybody");
@@ -214,7 +212,7 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
     assert_eq!(what, "it has a tunnel to ams-1");
     let what = left(&mut |book| book.routes[NEAR] = Some(route(book, &[(FAR, up(20))])));
     assert_eq!(what, "its route has a way through ams-1");
-    let what = left(&mut |book| book.account.revoked[FAR] = Some(Duration::from_secs(99)));
+    let what = left(&mut |book| book.scene.account.revoked[FAR] = Some(Duration::from_secs(99)));
     assert_eq!(what, "", "it was just revoked");
 }
 
@@ -226,24 +224,24 @@ fn what_excuses_a_wrong_belief_is_that_something_has_changed_lately() {
     let after_start = Duration::from_secs(100) + SETTLING;
     assert_eq!(book.settles(NEAR, FAR), Some(after_start));
     assert_eq!(book.settles(NEAR, WORKER), Some(SETTLING));
-    at(200);
+    book.scene.now = Duration::from_secs(200);
     book.happens(&Happening::Way(0, 0, true));
     assert_eq!(book.settles(NEAR, WORKER), Some(Duration::from_secs(200) + SETTLING));
     book.stands_still(WORKER, Duration::from_millis(200), Duration::from_secs(300));
     assert_eq!(book.settles(NEAR, WORKER), Some(Duration::from_secs(200) + SETTLING));
     book.stands_still(WORKER, Duration::from_secs(2), Duration::from_secs(302));
     assert_eq!(book.settles(NEAR, WORKER), Some(Duration::from_secs(302) + SETTLING));
-    assert_eq!(book.account.last_disturbed(), Duration::from_secs(302));
-    lock(&book.wire).network.block(NEAR, FAR, false);
+    assert_eq!(book.scene.account.last_disturbed(), Duration::from_secs(302));
+    book.scene.network.block(NEAR, FAR, false);
     assert_eq!(book.settles(NEAR, FAR), None);
     assert_eq!(book.within_reach(NEAR).collect::<Vec<_>>(), [NEAR, WORKER]);
-    book.account.revoked[WORKER] = Some(Duration::ZERO);
+    book.scene.account.revoked[WORKER] = Some(Duration::ZERO);
     assert_eq!(book.settles(NEAR, WORKER), None);
 }
 
 /// How many suspicions there were, and how many of them were by mistake.
 fn suspicions(book: &Book) -> (u64, u64) {
-    let seen = book.measures.suspicions.expect("they are counted from the beginning");
+    let seen = book.scene.measures.suspicions.expect("they are counted from the beginning");
     (seen.raised, seen.wrong)
 }
 
@@ -253,22 +251,23 @@ fn a_suspicion_is_by_mistake_if_the_other_one_runs_within_reach_and_nothing_excu
     assert_eq!(suspicions(&book), (0, 0));
     book.suspects(NEAR, FAR);
     assert_eq!(suspicions(&book), (1, 1));
-    assert!(lock(&book.wire).trace.last(NEAR).iter().any(|line| line.contains("suspects ams-1")));
+    assert!(book.scene.trace.last(NEAR).iter().any(|line| line.contains("suspects ams-1")));
     book.starts(WORKER, 1);
     book.suspects(NEAR, WORKER);
     assert_eq!(suspicions(&book), (2, 1));
-    at(100 + SETTLING.as_secs());
+    book.scene.now = Duration::from_secs(100 + SETTLING.as_secs());
     book.suspects(NEAR, WORKER);
     assert_eq!(suspicions(&book), (3, 2));
     // Its process has ended, whoever suspects is about to end, and there is no way.
     book.routes[WORKER] = None;
     book.suspects(NEAR, WORKER);
     book.suspects(WORKER, FAR);
-    lock(&book.wire).network.block(NEAR, FAR, false);
+    book.scene.network.block(NEAR, FAR, false);
     book.suspects(NEAR, FAR);
     assert_eq!(suspicions(&book), (6, 2));
     // During the start-up nothing is counted.
-    book.account = account(&Scenario { warmup_s: Some(200.0), duration_s: 300.0, ..scenario() });
+    book.scene.account =
+        account(&Scenario { warmup_s: Some(200.0), duration_s: 300.0, ..scenario() });
     book.suspects(NEAR, WORKER);
     assert_eq!(suspicions(&book), (6, 2));
 }
@@ -277,7 +276,9 @@ fn a_suspicion_is_by_mistake_if_the_other_one_runs_within_reach_and_nothing_excu
 fn suspicions_that_nobody_heard_of_break_the_rule_of_queues() {
     let mut book = book();
     book.overlooks(WORKER, 3);
-    let [found] = &book.account.violations[..] else { panic!("{:?}", book.account.violations) };
+    let [found] = &book.scene.account.violations[..] else {
+        panic!("{:?}", book.scene.account.violations)
+    };
     assert_eq!((found.rule, found.node.as_deref()), (rules::QUEUES, Some("fra-2")));
     assert!(found.what.starts_with("3 suspicions"), "{}", found.what);
 }
@@ -290,11 +291,13 @@ fn a_session_that_is_neither_open_nor_closed_is_noticed() {
     book.closed(first);
     book.check_count(WORKER);
     book.check_count(NEAR);
-    assert!(book.account.violations.is_empty(), "{:?}", book.account.violations);
+    assert!(book.scene.account.violations.is_empty(), "{:?}", book.scene.account.violations);
     assert!(book.sessions.has(WORKER, FAR) && !book.sessions.has(WORKER, NEAR));
     book.sessions.open.remove(&second);
     book.check_count(WORKER);
-    let [found] = &book.account.violations[..] else { panic!("{:?}", book.account.violations) };
+    let [found] = &book.scene.account.violations[..] else {
+        panic!("{:?}", book.scene.account.violations)
+    };
     assert_eq!(found.what, "2 sessions opened, 1 closed, 0 open");
     book.starts(WORKER, 1);
     book.connected(WORKER, NEAR, SETTLING);
@@ -304,27 +307,32 @@ fn a_session_that_is_neither_open_nor_closed_is_noticed() {
 #[test]
 fn an_answer_to_or_from_a_revoked_node_is_noticed_after_a_while() {
     let mut book = book();
-    book.account.revoked[FAR] = Some(Duration::from_secs(100));
-    at(125);
+    book.scene.account.revoked[FAR] = Some(Duration::from_secs(100));
+    book.scene.now = Duration::from_secs(125);
     book.check_served(WORKER, FAR);
-    assert!(book.account.violations.is_empty());
-    at(131);
+    assert!(book.scene.account.violations.is_empty());
+    book.scene.now = Duration::from_secs(131);
     // Its own clients on its own host are nobody else's business.
     book.check_served(FAR, FAR);
     book.check_served(WORKER, NEAR);
-    assert!(book.account.violations.is_empty());
+    assert!(book.scene.account.violations.is_empty());
     book.check_served(FAR, NEAR);
-    assert!(book.account.violations.is_empty(), "nobody remembers it");
+    assert!(book.scene.account.violations.is_empty(), "nobody remembers it");
     tell(&mut book, NEAR, FAR);
     book.check_served(FAR, NEAR);
     book.check_served(WORKER, FAR);
-    let found: Vec<_> =
-        book.account.violations.iter().map(|it| (it.rule, it.node.as_deref(), &*it.what)).collect();
+    let found: Vec<_> = book
+        .scene
+        .account
+        .violations
+        .iter()
+        .map(|it| (it.rule, it.node.as_deref(), &*it.what))
+        .collect();
     let rule = rules::SERVED_NO_MORE;
     assert_eq!(found[0], (rule, Some("fra-1"), "it serves a client of ams-1"));
     assert_eq!(found[1], (rule, Some("ams-1"), "it serves a client of fra-2"));
     // The ways have changed: whoever serves may not have heard.
     book.happens(&Happening::Way(0, 0, true));
     book.check_served(WORKER, FAR);
-    assert_eq!(book.account.violations.len(), 2);
+    assert_eq!(book.scene.account.violations.len(), 2);
 }

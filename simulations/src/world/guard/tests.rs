@@ -25,7 +25,7 @@ fn played() -> World {
 
 /// The rules that were broken since this was last asked.
 fn broken(world: &mut World) -> Vec<&'static str> {
-    world.account.violations.drain(..).map(|violation| violation.rule).collect()
+    world.scene.account.violations.drain(..).map(|violation| violation.rule).collect()
 }
 
 #[test]
@@ -62,11 +62,11 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
     let id = world.nodes[subject].credential.node;
     let revocation =
         Revocation::issue(&world.mesh.authority, Revoked::Node(id), world.wall(subject));
-    world.account.revoked[subject] = Some(Duration::ZERO);
+    world.scene.account.revoked[subject] = Some(Duration::ZERO);
     let mut left = |change: &mut dyn FnMut(&mut World)| {
         change(&mut world);
         world.check_revoked();
-        let found = world.account.violations.pop();
+        let found = world.scene.account.violations.pop();
         found.filter(|it| it.rule == rules::SHUT_OUT).map(|it| it.what).unwrap_or_default()
     };
     assert_eq!(left(&mut |_| {}), "", "nobody could tell anybody");
@@ -83,12 +83,12 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
         world.nodes[at].folder.revocations = meshport_config::Revocations::default();
     });
     assert_eq!(what, "it does not know of the revocation of fra-1");
-    let what = left(&mut |world| world.account.revoked[teller] = Some(world.now));
+    let what = left(&mut |world| world.scene.account.revoked[teller] = Some(world.scene.now));
     assert_eq!(what, "", "nobody listens to the only one that could tell");
     let what = left(&mut |world| {
-        world.account.revoked[teller] = None;
+        world.scene.account.revoked[teller] = None;
         world.nodes[at].folder.revocations.add(revocation.clone());
-        let now = world.epoch + world.now;
+        let now = world.epoch + world.scene.now;
         world.nodes[at].brain.as_mut().expect("it runs").revoke(&revocation, now);
     });
     assert_eq!(what, "it has a tunnel to fra-1");
@@ -115,7 +115,7 @@ fn a_request_that_fails_is_noticed_where_none_may() {
         let scenario = Scenario::parse(&text).expect("a good scenario");
         let mut world = World::new(scenario, 7, Options::default()).expect("a possible world");
         world.play();
-        assert!(world.measures.requests.failed > 0);
+        assert!(world.scene.measures.requests.failed > 0);
         broken(&mut world)
     };
     assert_eq!(play(true), Vec::<&str>::new());
@@ -126,7 +126,7 @@ fn a_request_that_fails_is_noticed_where_none_may() {
 impl World {
     /// A node knows of a revocation and has done all it should.
     fn forget(&mut self, node: usize, revocation: &Revocation) {
-        let now = self.epoch + self.now;
+        let now = self.instant();
         self.nodes[node].brain.as_mut().expect("it runs").revoke(revocation, now);
         self.nodes[node].tunnels = Tunnels::default();
         self.nodes[node].clients.clear();
