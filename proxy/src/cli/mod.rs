@@ -266,6 +266,11 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The command line with all its texts, from which the manual pages are made.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// The exit code: 0, or that of a command that was run.
 fn run(verb: &Verb) -> Result<u8, Error> {
     let done = match verb {
@@ -312,7 +317,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn completions(shell: &str) -> Result<(), Error> {
     let shell: Shell = shell.parse().map_err(Error::Usage)?;
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "meshport", &mut text);
+    clap_complete::generate(shell, &mut command(), "meshport", &mut text);
     output::answer(&String::from_utf8_lossy(&text))
 }
 
