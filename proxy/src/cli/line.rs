@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 use zeroize::Zeroizing;
 
@@ -31,6 +32,15 @@ pub(super) fn read(word: &str) -> Result<Zeroizing<String>, Error> {
     }
     let shown = if word.len() <= MAX_SHOWN_BYTES { word } else { "a file of that name" };
     File::open(word).and_then(text).map_err(Error::io(format!("read the line from {shown}")))
+}
+
+/// The line in a file.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn of_file(path: &Path) -> Result<Zeroizing<String>, Error> {
+    let context = format!("read the line from {}", path.display());
+    File::open(path).and_then(text).map_err(Error::io(context))
 }
 
 /// The line on standard input.

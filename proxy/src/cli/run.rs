@@ -1,12 +1,13 @@
 //! `meshport run`: the daemon, until a signal ends it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use meshport_config::{LogFormat, LogLevel, Settings};
+use meshport_config::{LogFormat, LogLevel, NodeName, Settings, UnixSeconds};
 
+use super::join::{self, JoinArgs, Joined};
 use super::paths::Paths;
-use super::{load, logging, runtime};
+use super::{clock, line, load, logging, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::state::StateDir;
 use meshport_daemon::{self, Options, Source};
@@ -26,6 +27,14 @@ pub(crate) struct RunArgs {
     /// Log level (error, warn, info, debug, trace); overrides the configuration
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<LogLevel>,
+    /// File with an invite: joins with it first if this machine has no credential yet, and does not
+    /// read it otherwise
+    #[arg(long, value_name = "FILE")]
+    join_file: Option<PathBuf>,
+    /// Name of this machine in the mesh, when it joins [default: the configuration's, the
+    /// invite's, or its host name]
+    #[arg(long, value_name = "NAME", requires = "join_file")]
+    join_name: Option<NodeName>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -37,6 +46,10 @@ enum Format {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
+    let joined = match &args.join_file {
+        Some(file) => join_once(file, args, &Paths::of_this_user()?, clock::wall())?,
+        None => None,
+    };
     let (settings, config) = effective(args)?;
     let state = StateDir::open(&settings.state_dir)?;
     if let Some(credential) = state.credential()? {
@@ -44,10 +57,40 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
     }
     let set_level =
         logging::start(settings.log.format == LogFormat::Json, settings.log.level.as_str())?;
+    if let Some(Joined { mesh, name, site, .. }) = joined {
+        tracing::info!(%mesh, %name, %site, "joined with the invite of --join-file");
+    }
     let args = args.clone();
     let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
     let source = Source { config, reread, set_level };
     runtime()?.block_on(meshport_daemon::run(Options { settings, source, state }))
+}
+
+/// Joins with the invite in the file, unless there is a credential; what the machine is now.
+fn join_once(
+    file: &Path,
+    args: &RunArgs,
+    paths: &Paths,
+    now: UnixSeconds,
+) -> Result<Option<Joined>, Error> {
+    let settings = load::of_file(args.config.as_deref(), args.state_dir.as_deref(), paths)?;
+    let of_file = settings.as_ref().map(|settings| settings.state_dir.clone());
+    let state_dir = args.state_dir.clone().or(of_file);
+    let state_dir = state_dir.unwrap_or_else(|| paths.state_dir().to_owned());
+    if state_dir.exists() && StateDir::open(&state_dir)?.credential()?.is_some() {
+        return Ok(None);
+    }
+    let (name, site) = settings.map_or((None, None), |it| (it.name, Some(it.site)));
+    let join_args = JoinArgs {
+        invite: file.display().to_string(),
+        name: args.join_name.clone().or(name),
+        site,
+        state_dir: None,
+        force: false,
+        json: false,
+    };
+    let report = join::join(&line::of_file(file)?, &join_args, &state_dir, now)?;
+    Ok(Some(report.joined))
 }
 
 /// The settings of the file with the flags over them, and the file, which need not be there.

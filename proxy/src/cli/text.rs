@@ -102,6 +102,9 @@ EXAMPLES:
   meshport run
   meshport run --config ./meshport.toml --log-level debug
 
+  Join at the first start, as a container does:
+    meshport run --join-file worker.invite
+
 LOG:
   MESHPORT_LOG sets levels by part and overrides every other setting:
     MESHPORT_LOG=meshport_mesh=debug,info

@@ -12,6 +12,7 @@ mod forward;
 mod herd;
 mod hostile;
 mod hostile_issuer;
+mod join_file;
 mod listener;
 mod load;
 mod nat;

@@ -129,6 +129,23 @@ fn pods_have_the_smallest_rights() {
 }
 
 #[test]
+fn the_pods_run_commands_that_are_understood_and_no_shell() {
+    let pod = documents(What::StaticPod).remove(0);
+    let template = at(&documents(What::Daemonset)[1], "/spec/template").clone();
+    for container in [&pod, &template].map(|it| at(it, "/spec/containers/0").clone()) {
+        let lists = ["command", "args"].map(|list| container[list].as_array().cloned());
+        let words = lists.into_iter().flatten().flatten();
+        let words = words.map(|it| it.as_str().expect("a word").replace("$(NODE_NAME)", "w-1"));
+        let words: Vec<String> = words.collect();
+        let parsed = <Cli as clap::Parser>::try_parse_from(&words);
+        assert!(parsed.is_ok(), "{words:?}: {:?}", parsed.map(drop));
+    }
+    for spec in [at(&pod, "/spec"), at(&template, "/spec")] {
+        assert_eq!(spec.get("initContainers"), None);
+    }
+}
+
+#[test]
 fn every_way_leads_to_the_local_address() {
     let [_, cluster] = &documents(What::KubeadmInit)[..] else { panic!("two documents") };
     assert_eq!(at(cluster, "/controlPlaneEndpoint"), "127.0.0.1:7445");
