@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
+use crate::findings::{Finding, KEY_USED_TWICE};
+
 /// Nodes that are remembered at once; beyond that the one seen longest ago gives way.
 pub const MAX_DUPLICATES: usize = 64;
 /// So long after the last sign of it, it is told no more. Both say something at least every two
@@ -66,34 +68,29 @@ impl Duplicates {
         self.0.values().map(|it| u32::from(it.is_present(now))).sum()
     }
 
-    /// For the status: a sentence for each. `name` gives the name of a node.
-    pub fn warnings(
+    /// A finding for each. `name` gives the name of a node.
+    pub fn findings(
         &self,
         me: &NodeId,
         name: impl Fn(&NodeId) -> String,
         now: Instant,
-    ) -> Vec<String> {
+    ) -> Vec<Finding> {
         let present = self.0.iter().filter(|(_, it)| it.is_present(now));
-        let sentence = |(node, it): (&NodeId, &Evidence)| {
+        let finding = |(node, it): (&NodeId, &Evidence)| {
             let at: Vec<String> = it.at.iter().map(ToString::to_string).collect();
             let at = at.join(" and ");
             let ago = |since| now.saturating_duration_since(since).as_secs();
             let (began, last) = (ago(it.first), ago(it.last));
             let by = it.by.map_or_else(|| "this node".to_owned(), |by| name(&by));
             let seen = format!("seen by {by} {last} s ago, first {began} s ago");
-            match node == me {
-                true => format!(
-                    "another process uses this node's key, at {at} ({seen}). {}",
-                    remedy(&name(node))
-                ),
-                false => format!(
-                    "two processes use the key of {}, at {at} ({seen}). {}",
-                    name(node),
-                    remedy(&name(node))
-                ),
-            }
+            let (name, is_own) = (name(node), node == me);
+            let found = KEY_USED_TWICE.found(match is_own {
+                true => format!("another process uses this node's key, at {at} ({seen})"),
+                false => format!("two processes use the key of {name}, at {at} ({seen})"),
+            });
+            found.naming("NODE", &name)
         };
-        present.map(sentence).collect()
+        present.map(finding).collect()
     }
 
     fn forget(&mut self, now: Instant) {
@@ -105,16 +102,6 @@ impl Evidence {
     fn is_present(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.last) < OVER_AFTER
     }
-}
-
-/// What it means, and what to do.
-fn remedy(name: &str) -> String {
-    format!(
-        "Its state folder was copied, and each of the two cuts the other's sessions. Stop the copy \
-         and join that machine with an invite of its own. If it is not yours: `meshport \
-         rotate-key` on the right machine shuts the copy out; `meshport revoke {name}` shuts out \
-         both"
-    )
 }
 
 #[cfg(test)]
@@ -131,8 +118,10 @@ mod tests {
         SocketAddr::from(([10, 0, 0, number], 7442))
     }
 
-    fn warnings(duplicates: &Duplicates, now: Instant) -> Vec<String> {
-        duplicates.warnings(&node(1), |it| format!("n{}", it.as_bytes()[0]), now)
+    fn found(duplicates: &Duplicates, now: Instant) -> Vec<String> {
+        let name = |it: &NodeId| format!("n{}", it.as_bytes()[0]);
+        let found = duplicates.findings(&node(1), name, now);
+        found.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -143,18 +132,18 @@ mod tests {
         assert!(duplicates.note(node(3), vec![at(3), at(4)], None, start));
         let later = start + Duration::from_secs(5);
         assert!(!duplicates.note(node(1), vec![at(8)], Some(node(2)), later), "told already");
-        let said = warnings(&duplicates, later);
+        let said = found(&duplicates, later);
         let own = "another process uses this node's key, at 10.0.0.8:7442 (seen by n2 0 s ago, \
                    first 5 s ago)";
         assert!(said[0].starts_with(own), "{}", said[0]);
         let other = "two processes use the key of n3, at 10.0.0.3:7442 and 10.0.0.4:7442 (seen by \
                      this node 5 s ago";
         assert!(said[1].starts_with(other), "{}", said[1]);
-        for words in ["meshport rotate-key", "meshport revoke n3", "was copied"] {
+        for words in ["meshport rotate-key", "`meshport revoke n3`"] {
             assert!(said[1].contains(words), "{words}");
         }
         assert_eq!(duplicates.count(later), 2);
-        assert!(warnings(&duplicates, later + OVER_AFTER).is_empty());
+        assert!(found(&duplicates, later + OVER_AFTER).is_empty());
         assert_eq!(duplicates.count(later + OVER_AFTER), 0);
     }
 

@@ -13,6 +13,7 @@ pub mod drift;
 pub mod duplicates;
 pub mod egress;
 pub mod evidence;
+pub mod findings;
 pub mod health;
 pub mod ledger;
 pub mod names;

@@ -11,6 +11,7 @@
 //! - `node`: the mesh, the core and their feeds, joined
 //! - `admin`: the admin socket and HTTP address, and their answers
 //! - `state`: the state folder
+//! - `findings`: what is wrong with this machine, for a daemon and for a check without one
 //! - `lifecycle`: start, reload, sandbox and end of the process
 
 pub mod admin;
@@ -20,6 +21,7 @@ pub mod bench;
 pub mod clock;
 mod egress;
 mod error;
+pub mod findings;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod health;

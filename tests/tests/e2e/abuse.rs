@@ -211,7 +211,7 @@ fn a_node_that_opens_all_it_can_leaves_room_at_an_origin_with_few_descriptors() 
     assert!(answers(&mut open), "what is open goes on");
     let warnings = world.at("cp-a").status().expect("it answers")["warnings"].to_string();
     println!("{warnings}");
-    for words in ["Most have worker-b ", "LimitNOFILE"] {
+    for words in ["most have worker-b ", "LimitNOFILE"] {
         assert!(warnings.contains(words), "{words}: {warnings}");
     }
     let told = daemon.output();

@@ -115,16 +115,15 @@ fn twenty_days_before_the_end_log_status_and_metric_say_so() {
     assert_eq!(metric(&world), ends as f64);
     let warning = warned(&world, "worker").expect("the status warns");
     let log = world.node_mut("worker").process().output();
-    let lines: Vec<&str> =
-        log.lines().filter(|it| it.contains("credential expires soon")).collect();
+    let lines: Vec<&str> = log.lines().filter(|it| it.contains("credential expires in")).collect();
     println!("{warning}\n{}", lines.join("\n"));
     assert!(warning.contains("expires in 20 d") && warning.contains("meshport renew"), "{warning}");
     assert_eq!(lines.len(), 1, "once a day: {log}");
-    let told = lines[0].contains("WARN") && lines[0].contains("days=20");
+    let told = lines[0].contains("WARN") && lines[0].contains("expires in 20 d");
     assert!(told && lines[0].contains("meshport renew"), "{}", lines[0]);
     // Those with a year left are not bothered.
     assert_eq!(warned(&world, "cp"), None);
-    assert!(!world.node_mut("cp").process().output().contains("credential expires soon"));
+    assert!(!world.node_mut("cp").process().output().contains("credential expires in"));
 
     // What it advises helps.
     let authority = world.at("cp").state().join("authority.key");

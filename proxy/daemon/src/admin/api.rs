@@ -10,6 +10,7 @@ use std::time::Duration;
 use meshport_config::{
     Credential, NodeId, NodeName, Role, Roles, Seed, ServiceName, SiteName, UnixSeconds, VerifyKey,
 };
+use meshport_core::findings::{self, Finding, Severity};
 use serde::{Deserialize, Serialize};
 
 use super::credentials::{FormerKey, SecretStatus};
@@ -67,8 +68,42 @@ pub struct Status {
     pub is_leaving: bool,
     /// Every service this node uses or offers.
     pub services: Vec<ServiceStatus>,
-    /// What an operator should look at, one sentence each.
+    /// What an operator should look at, as text.
     pub warnings: Vec<String>,
+    /// The same with their ids.
+    #[serde(default)]
+    pub findings: Vec<FindingRow>,
+}
+
+/// Something that is wrong, as [`meshport_core::findings`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindingRow {
+    /// `MP` and three digits.
+    pub id: String,
+    /// Whether something does not work because of it; otherwise it is a warning.
+    pub is_error: bool,
+    /// What is wrong here.
+    pub detail: String,
+    /// What to do about it here.
+    pub remedy: String,
+}
+
+impl From<&Finding> for FindingRow {
+    fn from(it: &Finding) -> Self {
+        let is_error = it.severity == Severity::Error;
+        let (detail, remedy) = (it.detail.clone(), it.remedy.clone().into_owned());
+        Self { id: it.kind.id.into(), is_error, detail, remedy }
+    }
+}
+
+impl FindingRow {
+    /// As the finding it was; `None` for one that this version does not know.
+    pub fn read(&self) -> Option<Finding> {
+        let kind = findings::by_id(&self.id)?;
+        let severity = if self.is_error { Severity::Error } else { Severity::Warning };
+        let (detail, remedy) = (self.detail.clone(), self.remedy.clone().into());
+        Some(Finding { kind, severity, detail, remedy })
+    }
 }
 
 /// Members by liveness.

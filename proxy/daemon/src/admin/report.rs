@@ -16,11 +16,15 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::admin::api::{
-    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
-    ServiceStatus, SettingChange, Status,
+    AbsentMember, Chosen, FindingRow, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus,
+    PeerRow, ServiceStatus, SettingChange, Status,
 };
 use crate::admin::credentials::SecretStatus;
 use meshport_core::duplicates::Duplicates;
+use meshport_core::findings::{
+    BOTH_BEHIND_NAT as APART_BY_NAT, Finding, NO_ORIGIN, NO_ORIGIN_ANSWERS, PROBE_REFUSED,
+    SEED_SILENT,
+};
 use meshport_core::health::Health;
 use meshport_core::names;
 use meshport_core::node::NodeCore;
@@ -30,6 +34,7 @@ use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standi
 
 use crate::audit::Audit;
 use crate::clock;
+use crate::findings;
 use crate::health::certificates::Origins;
 use crate::node::floods::Floods;
 use crate::node::identity::CurrentIdentity;
@@ -39,7 +44,6 @@ use crate::state::Identity;
 use meshport_core::ledger::Side;
 
 pub(crate) mod access;
-pub(crate) mod authority;
 mod compare;
 mod credentials;
 mod crowding;
@@ -157,6 +161,7 @@ impl Reporter {
         absent.sort_by_key(|member| member.since_s);
         let services = self.services(core, now);
         let secret = self.secret(core, mesh);
+        let found = self.findings(core, &services, &secret, now);
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             me: self.identity.me.clone(),
@@ -167,7 +172,8 @@ impl Reporter {
             admin_http: self.process.admin_http,
             members,
             absent,
-            warnings: self.warnings(core, &services, &secret, now),
+            warnings: found.iter().map(ToString::to_string).collect(),
+            findings: found.iter().map(FindingRow::from).collect(),
             secret,
             former_key: self.identity.former_key.clone(),
             needs_restart: self.needs_restart.clone(),
@@ -367,71 +373,62 @@ impl Reporter {
         })
     }
 
-    fn warnings(
+    fn findings(
         &self,
         core: &NodeCore,
         services: &[ServiceStatus],
         secret: &SecretStatus,
         now: Instant,
-    ) -> Vec<String> {
-        let mut warnings = Vec::new();
+    ) -> Vec<Finding> {
+        let mut found = Vec::new();
         let is_me = |(node, _): (&NodeId, &Entry)| *node == self.identity.me.node;
         let alone = core.discovery().directory().iter().all(is_me);
         if alone {
-            warnings.push(
-                "no other node has answered yet. Check the nodes and addresses in the file seeds \
-                 of the state folder and in `seeds` under [mesh], that a daemon of this mesh runs \
-                 there, and that its UDP port is reachable from here"
-                    .into(),
-            );
+            found.push(SEED_SILENT.broken("no other node has answered yet"));
         }
-        warnings.extend(self.isolation(core));
+        found.extend(self.isolation(core));
         for service in services {
             let name = &service.name;
             if service.origins.is_empty() && alone {
                 continue;
             }
             if service.origins.is_empty() {
-                warnings.push(format!(
-                    "{name}: no origin is known. Set `origin` on a node whose credential has the \
-                     role origin:{name}"
-                ));
+                let unknown = NO_ORIGIN.found(format!("{name}: no origin is known"));
+                found.push(unknown.naming("origin:NAME", &format!("origin:{name}")));
             } else if service.chosen.is_none() {
-                warnings.push(format!(
-                    "{name}: none of its origins answers, so clients are refused; the table says \
-                     why"
-                ));
+                let said = format!("{name}: none of its origins answers, so clients are refused");
+                found.push(NO_ORIGIN_ANSWERS.found(said));
             }
             let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
-            warnings.extend(apart.map(|origin| {
-                format!("{name}: {} and this node are {BOTH_BEHIND_NAT}", origin.who.name)
+            found.extend(apart.map(|origin| {
+                let who = &origin.who.name;
+                APART_BY_NAT.found(format!("{name}: {who} and this node are {BOTH_BEHIND_NAT}"))
             }));
             if core.health(name).is_some_and(Health::wants_credentials) {
-                warnings.push(format!(
-                    "{name}: {} answers 401, so readiness is unknown. Set ca-file and \
-                     bearer-token-file or client-cert-file under [service.{name}.health]",
-                    names::local_instance(name)
-                ));
+                let who = names::local_instance(name);
+                let refused = PROBE_REFUSED
+                    .found(format!("{name}: {who} answers 401, so readiness is unknown"));
+                found.push(refused.naming("service.NAME", &format!("service.{name}")));
             }
         }
         let name = |node: &NodeId| match *node == self.identity.me.node {
             true => self.identity.me.name.to_string(),
             false => self.name(core, node),
         };
-        warnings.extend(self.duplicates.warnings(&self.identity.me.node, name, now));
-        warnings.extend(self.full(services));
-        warnings.extend(self.listener_warnings(services, now));
-        warnings.extend(self.crowding(core, now));
-        warnings.extend(self.floods.warning(now));
-        warnings.extend(core.discovery().directory().crowding().as_ref().map(crowding::warning));
-        warnings.extend(self.denials(core));
-        warnings.extend(access::misfits(core));
-        warnings.extend(self.differences());
-        warnings.extend(self.same_names(core));
-        warnings.extend(secret::warning(secret));
-        warnings.extend(credentials::warning(&self.identity.credential, clock::wall()));
-        warnings.extend(self.process.authority_key.as_deref().and_then(authority::warning));
-        warnings
+        found.extend(self.duplicates.findings(&self.identity.me.node, name, now));
+        found.extend(self.full(services));
+        found.extend(self.listener_findings(services, now));
+        found.extend(self.crowding(core, now));
+        found.extend(self.floods.finding(now));
+        found.extend(core.discovery().directory().crowding().as_ref().map(crowding::finding));
+        found.extend(self.denials(core));
+        found.extend(access::misfits(core));
+        found.extend(self.differences());
+        found.extend(self.same_names(core));
+        found.extend(secret::finding(secret));
+        found.extend(findings::of_credential(&self.identity.credential, clock::wall()));
+        found.extend(self.process.authority_key.as_deref().and_then(findings::of_authority_key));
+        found
     }
 }
 

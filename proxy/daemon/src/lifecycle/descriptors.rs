@@ -3,6 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
+use crate::findings;
 use crate::tcp::Host;
 
 /// Descriptors beside sessions: sockets, files, the runtime.
@@ -18,13 +19,17 @@ pub(crate) fn raise(sessions: u64) {
             info!(%error, "the limit on open files stays as it is");
         }
     }
-    let needed = sessions.saturating_mul(2).saturating_add(BESIDE_SESSIONS);
-    if let Some(limit) = getrlimit(Resource::Nofile).current.filter(|limit| *limit < needed) {
-        warn!(
-            limit,
-            needed, "fewer open files are allowed than max-sessions could need; raise LimitNOFILE"
-        );
-    }
+    findings::of_descriptors(sessions, most_allowed()).iter().for_each(|short| warn!("{short}"));
+}
+
+/// How many files this process may open after [`raise`]; `None` for any number.
+pub fn most_allowed() -> Option<u64> {
+    getrlimit(Resource::Nofile).maximum
+}
+
+/// How many descriptors so many open sessions need.
+pub(crate) fn needed(sessions: u64) -> u64 {
+    sessions.saturating_mul(2).saturating_add(BESIDE_SESSIONS)
 }
 
 /// How many descriptors sessions may take on this machine, as the limit is now.
@@ -45,5 +50,6 @@ mod tests {
         raise(1);
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         assert_eq!(current, maximum);
+        assert_eq!(most_allowed(), maximum);
     }
 }

@@ -12,13 +12,12 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::Error;
-use crate::admin::credentials::Validity;
 use crate::admin::{AdminClient, AdminServer, server};
 
 use crate::admin::api::ReloadReport;
 use crate::admin::queries::StatusRequest;
-use crate::admin::report;
 use crate::clock;
+use crate::findings;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::heap;
 use crate::lifecycle::reload::{Reload, Source};
@@ -151,17 +150,8 @@ async fn warn_of_end(own: watch::Receiver<Arc<Credential>>) {
     days.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         days.tick().await;
-        let (ends, now) = (own.borrow().expires_at, clock::wall());
-        let left = ends.seconds_since(now);
-        let days = left / DAY_S;
-        match Validity::of(ends, now) {
-            Validity::Ended => warn!(%ends, "this node's credential has expired: run `meshport \
-                                             renew`"),
-            Validity::EndsSoon => {
-                warn!(%ends, days, "this node's credential expires soon: run `meshport renew`");
-            }
-            Validity::Valid | Validity::Revoked => {}
-        }
+        let found = findings::of_credential(&own.borrow(), clock::wall());
+        found.iter().for_each(|found| warn!("{found}"));
     }
 }
 
@@ -200,7 +190,7 @@ impl Daemon {
         // First: the generation is written anew.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
         let key = state::authority_key_in(state.path());
-        report::authority::warning(&key).iter().for_each(|danger| warn!("{danger}"));
+        findings::of_authority_key(&key).iter().for_each(|danger| warn!("{danger}"));
         let Generation { number: generation, unkept } = state.next_generation(clock::wall());
         if let Some(error) = unkept {
             warn!(

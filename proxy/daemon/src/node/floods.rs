@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use meshport_core::findings::{FLOOD, Finding};
 use meshport_mesh::MeshCounters;
 use tracing::{info, warn};
 
@@ -11,11 +12,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// So long without a handshake held off, and it is over. It bounds the log too: a line for a
 /// beginning and one for an end in this time, however often a flood pauses.
 const OVER_AFTER: Duration = Duration::from_secs(60);
-/// What it means, and what to do.
-const MEANING: &str = "more handshakes arrive than this node answers: a flood, or many nodes \
-                       starting together. Senders must prove their address first (cookies); \
-                       members are still served. If it lasts, find the source with a packet \
-                       capture on the mesh's UDP port and filter it before it reaches this node";
 
 /// Handshakes that were not answered at once because of load: those who made them got a cookie,
 /// to prove their address with; or had proven it, and made more than their share.
@@ -65,7 +61,7 @@ impl Floods {
             }
             Some(_) => {}
             None if more => {
-                warn!(held_off = self.held_off - before, "{MEANING}");
+                warn!(held_off = self.held_off - before, "{FLOOD}");
                 self.present = Some(Flood { began: now, last: now, before });
             }
             None => {}
@@ -73,12 +69,15 @@ impl Floods {
     }
 
     /// For the status, while it lasts.
-    pub(crate) fn warning(&self, now: Instant) -> Option<String> {
+    pub(crate) fn finding(&self, now: Instant) -> Option<Finding> {
         let flood = self.present.as_ref()?;
         let held_off = self.held_off - flood.before;
         let began = now.saturating_duration_since(flood.began).as_secs();
         let last = now.saturating_duration_since(flood.last).as_secs();
-        Some(format!("{MEANING}. Refused so far: {held_off} in {began} s, the last {last} s ago"))
+        Some(FLOOD.found(format!(
+            "{}: {held_off} refused in {began} s, the last {last} s ago",
+            FLOOD.title
+        )))
     }
 }
 
@@ -97,7 +96,7 @@ mod tests {
         let said = logged(|| {
             floods.look(start, || unreachable!("it is too soon to look"));
             floods.look(at(1), || 0);
-            assert_eq!(floods.warning(at(1)), None);
+            assert_eq!(floods.finding(at(1)), None);
             floods.look(at(2), || 500);
             floods.look(at(2), || unreachable!("it is too soon to look"));
         });
@@ -111,13 +110,13 @@ mod tests {
             }
         });
         assert_eq!(said, "");
-        let warning = floods.warning(at(600)).expect("it lasts");
-        assert!(warning.contains("Refused so far: 529 in 598 s, the last 20 s ago"), "{warning}");
+        let warning = floods.finding(at(600)).expect("it lasts").detail;
+        assert!(warning.contains("answers: 529 refused in 598 s, the last 20 s ago"), "{warning}");
 
         let said = logged(|| (600..700).for_each(|second| floods.look(at(second), || 529)));
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.contains("INFO") && said.contains("lasted_s=578"), "{said}");
-        assert_eq!(floods.warning(at(700)), None);
+        assert_eq!(floods.finding(at(700)), None);
         let said = logged(|| floods.look(at(800), || 530));
         assert!(said.contains("WARN") && said.trim_end().ends_with("held_off=1"), "{said}");
     }
@@ -139,7 +138,7 @@ mod tests {
             }
         });
         assert_eq!(said.lines().count(), 1, "{said}");
-        let warning = floods.warning(at(300)).expect("it lasts");
+        let warning = floods.finding(at(300)).expect("it lasts").detail;
         assert!(warning.ends_with("in 299 s, the last 0 s ago"), "{warning}");
     }
 }

@@ -18,6 +18,7 @@ use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
 use crate::sessions::totals::bump;
 use crate::tcp::{Closed, Host, Listener, Tcp};
+use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
 use meshport_core::quota::OverQuota;
 
 /// The pause after accept failed for want of descriptors or memory: it fails again at once
@@ -129,8 +130,7 @@ fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, logged:
     if LastLogged::is_due(&mut logged.paced, now) {
         warn!(
             service = %ingress.service, client = %who,
-            "a client resets most connections that it opens: its next ones are delayed, those of \
-             others are not. Find it with `ss -tnp`"
+            "{CLIENT_RESETS}"
         );
     }
 }
@@ -195,15 +195,13 @@ fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLo
         let turned_away = ingress.totals.clients.over_share.load(Ordering::Relaxed);
         return warn!(
             service = %ingress.service, client = %who, held, max_sessions, turned_away,
-            "a client has its share of max-sessions, so its next ones are reset; other clients are \
-             served. Find it with `ss -tnp`, or raise max-sessions"
+            "{CLIENT_OVER_SHARE}"
         );
     }
     let turned_away = ingress.totals.clients.over_limit.load(Ordering::Relaxed);
     warn!(
         service = %ingress.service, max_sessions, turned_away,
-        "the limit of client sessions is reached: new ones are reset. Raise max-sessions, or find \
-         the clients that hold them (`ss -tnp`)"
+        "{SESSIONS_FULL}"
     );
 }
 
@@ -231,8 +229,7 @@ async fn reopen(
             if ingress.totals.addresses.note_taken(address, true) {
                 warn!(
                     service = %ingress.service, %address, %error,
-                    "another process listens on the local address and gets this node's clients. \
-                     Find it with `ss -tlnp` and stop it; this daemon then takes the address back"
+                    "{ADDRESS_TAKEN}"
                 );
             }
             tokio::time::sleep(EXHAUSTED_PAUSE).await;

@@ -96,6 +96,7 @@ pub(crate) fn sample() -> Status {
         is_leaving: false,
         services: vec![service()],
         warnings: vec!["the seed seed.example.com:51820 does not resolve".into()],
+        findings: Vec::new(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Warnings about access: denied nodes, reached session limits, services offered without the role.
+//! What is wrong with access: denied nodes, reached session limits, services offered without the role.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -7,6 +7,7 @@ use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::{Entry, Liveness};
 
 use crate::admin::api::ServiceStatus;
+use meshport_core::findings::{Finding, NOT_ALLOWED, OVERLOADED, ROLE_MISSING, SESSIONS_FULL};
 use meshport_core::node::NodeCore;
 
 use super::Reporter;
@@ -20,23 +21,22 @@ impl Reporter {
     pub(super) fn full<'a>(
         &'a self,
         services: &'a [ServiceStatus],
-    ) -> impl Iterator<Item = String> + 'a {
+    ) -> impl Iterator<Item = Finding> + 'a {
         services.iter().filter_map(|ServiceStatus { name, .. }| {
             let most = self.services.get(name)?.max_sessions()?;
             let totals = self.sessions.totals(name);
             let turned_away = totals.clients.over_limit.load(Ordering::Relaxed);
             (totals.clients.open.load(Ordering::Relaxed) >= most).then(|| {
-                format!(
+                SESSIONS_FULL.found(format!(
                     "{name}: the limit of {most} client sessions is reached: new ones are reset \
-                     ({turned_away} since the start). Raise max-sessions under [service.{name}], \
-                     or find the clients that hold them: `ss -tnp` on this machine"
-                )
+                     ({turned_away} since the start)"
+                ))
             })
         })
     }
 
     /// Whether streams of other nodes found no place lately, and who has most.
-    pub(super) fn crowding(&self, core: &NodeCore, now: Instant) -> Option<String> {
+    pub(super) fn crowding(&self, core: &NodeCore, now: Instant) -> Option<Finding> {
         let Crowding { turned_away, most } = self.sessions.crowding(now)?;
         let name = |node: &NodeId| {
             let entry = core.discovery().directory().get(node);
@@ -44,20 +44,18 @@ impl Reporter {
         };
         let all: Vec<String> = most.iter().map(|(who, count)| said(who, *count, name)).collect();
         let limits = match self.sessions.lacks_descriptors() {
-            true => ". The limit on open files is low: raise LimitNOFILE",
+            true => "; the limit on open files is low",
             false => "",
         };
-        Some(format!(
-            "sessions of other nodes are refused (overloaded), {turned_away} since the start: a \
-             node may have at most as many sessions here as there are places left for others. \
-             Most have {}. Find out on those nodes what opens them, or revoke a compromised \
-             one{limits}",
+        Some(OVERLOADED.found(format!(
+            "sessions of other nodes are refused (overloaded), {turned_away} since the start; \
+             most have {}{limits}",
             all.join(", ")
-        ))
+        )))
     }
 
     /// The origins that do not let this node in.
-    pub(super) fn denials(&self, core: &NodeCore) -> Vec<String> {
+    pub(super) fn denials(&self, core: &NodeCore) -> Vec<Finding> {
         let of_service = |service: &ServiceName| {
             let route = core.route(service).cloned().unwrap_or_default();
             let denied = route.candidates.iter().filter(|it| it.origin.denied);
@@ -67,15 +65,15 @@ impl Reporter {
         core.services().flat_map(of_service).collect()
     }
 
-    /// Why an origin does not let this node in, as far as this node can know, and what to do.
-    pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> String {
+    /// Why an origin does not let this node in, as far as this node can know.
+    pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> Finding {
         let me = &self.identity.credential;
-        format!(
+        NOT_ALLOWED.found(format!(
             "{service}: {origin} refuses this node: `allow` under [service.{service}] there has \
-             no entry for its name {}, its site {} or a role of {}. A name or site counts only if \
-             the invite fixed it",
+             no entry for its name {}, its site {} or a role of {}",
             me.name, me.site, me.roles
-        )
+        ))
+        .naming("service.NAME", &format!("service.{service}"))
     }
 }
 
@@ -91,24 +89,24 @@ fn said(holder: &Holder, count: u64, name: impl Fn(&NodeId) -> String) -> String
 }
 
 /// The nodes that announce services which their credentials do not allow. Nothing is routed there.
-pub(super) fn misfits(core: &NodeCore) -> Vec<String> {
+pub(super) fn misfits(core: &NodeCore) -> Vec<Finding> {
     let entries = core.discovery().directory().iter();
     let here = entries.filter(|(_, entry)| entry.liveness == Liveness::Alive);
-    let sentence = |(_, entry): (&NodeId, &Entry)| {
+    let finding = |(_, entry): (&NodeId, &Entry)| {
         let names: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
         misfit(entry.credential.name.as_str(), &names)
     };
-    here.filter_map(sentence).take(MAX_SHOWN).collect()
+    here.filter_map(finding).take(MAX_SHOWN).collect()
 }
 
-/// What to do about a node that announces these services without being allowed to.
-fn misfit(node: &str, services: &[String]) -> Option<String> {
+/// A node that announces these services without being allowed to.
+fn misfit(node: &str, services: &[String]) -> Option<Finding> {
     let first = services.first()?;
-    Some(format!(
-        "{node} announces {}, which its credential does not allow, so it is ignored. Let it join \
-         again with the role origin:{first}, or remove the origin from its configuration",
+    Some(ROLE_MISSING.found(format!(
+        "{node} announces {}, which its credential does not allow: it lacks the role \
+         origin:{first}",
         services.join(", ")
-    ))
+    )))
 }
 
 #[cfg(test)]
@@ -118,7 +116,7 @@ mod tests {
     #[test]
     fn a_node_that_announces_what_it_may_not_is_told_which_role_it_needs() {
         assert_eq!(misfit("cp-2", &[]), None);
-        let said = misfit("cp-2", &["kube-apiserver".to_owned()]).expect("a warning");
+        let said = misfit("cp-2", &["kube-apiserver".to_owned()]).expect("a finding").detail;
         assert!(said.starts_with("cp-2 announces kube-apiserver"), "{said}");
         assert!(said.contains("role origin:kube-apiserver"), "{said}");
     }

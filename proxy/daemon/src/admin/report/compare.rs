@@ -8,6 +8,7 @@ use meshport_config::ServiceName;
 use meshport_discovery::{Entry, OriginState};
 
 use super::Reporter;
+use meshport_core::findings::{Finding, ROSTER_DIFFERS};
 use meshport_core::node::NodeCore;
 use meshport_core::roster::Known;
 use meshport_core::route::{Line, OriginView};
@@ -29,11 +30,11 @@ impl Reporter {
         }
     }
 
-    /// A sentence for each service whose two lists differ.
-    pub(super) fn differences(&self) -> impl Iterator<Item = String> {
-        self.rosters
-            .iter()
-            .filter_map(|(service, roster)| Some(format!("{service}: {}", roster.difference()?)))
+    /// The services whose two lists differ.
+    pub(super) fn differences(&self) -> impl Iterator<Item = Finding> {
+        self.rosters.iter().filter_map(|(service, roster)| {
+            Some(ROSTER_DIFFERS.found(format!("{service}: {}", roster.difference()?)))
+        })
     }
 
     fn known(&self, core: &NodeCore, service: &ServiceName) -> Vec<Known> {

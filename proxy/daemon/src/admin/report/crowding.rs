@@ -1,6 +1,7 @@
 //! Reports a full directory and which invite fills it: a log line at the start and at the end, and
 //! a warning in `status` in between.
 
+use meshport_core::findings::{DIRECTORY_FULL, Finding};
 use meshport_discovery::Crowding;
 use tracing::{info, warn};
 
@@ -14,7 +15,7 @@ impl CrowdingLog {
     /// Takes how full the directory is.
     pub(crate) fn look(&mut self, crowding: Option<Crowding>) {
         match crowding {
-            Some(crowding) if !self.is_told => warn!("{}", warning(&crowding)),
+            Some(crowding) if !self.is_told => warn!("{}", finding(&crowding)),
             None if self.is_told => info!("the directory has space again"),
             _ => {}
         }
@@ -23,23 +24,17 @@ impl CrowdingLog {
 }
 
 /// For the status, while it lasts.
-pub(super) fn warning(crowding: &Crowding) -> String {
+pub(super) fn finding(crowding: &Crowding) -> Finding {
     let Crowding { invite, entries, of } = crowding;
-    let meaning = format!(
-        "the directory is full. Nodes that connect here, origins and relays displace others, so \
-         other nodes may be missing. Of {of} entries {entries}"
-    );
+    let who = match invite {
+        Some(key) => format!("joined with the invite {key}"),
+        None => "have credentials that the authority itself signed".into(),
+    };
+    let said = format!("the directory is full: of {of} entries {entries} {who}");
+    let found = DIRECTORY_FULL.found(said);
     match invite {
-        Some(key) => format!(
-            "{meaning} joined with the invite {key}. Your own nodes that are gone are forgotten \
-             after a day; nothing to do. If you do not know these nodes (`meshport peers`), \
-             someone invents them: `meshport revoke invite:{key} --with-nodes` shuts out all that \
-             joined with it, including yours"
-        ),
-        None => format!(
-            "{meaning} have credentials that the authority itself signed. `meshport credentials` \
-             lists them; nodes that are gone make room for others"
-        ),
+        Some(key) => found.naming("invite:KEY", &format!("invite:{key}")),
+        None => found,
     }
 }
 
@@ -62,8 +57,9 @@ mod tests {
         });
         assert_eq!(said.lines().count(), 1, "{said}");
         let command = format!("meshport revoke invite:{invite} --with-nodes");
-        assert!(said.contains("WARN") && said.contains(&command), "{said}");
-        assert!(said.contains("Of 12300 entries 12288 joined"), "{said}");
+        assert!(said.contains(&command), "{said}");
+        let who = format!("of 12300 entries 12288 joined with the invite {invite}. ");
+        assert!(said.contains("WARN") && said.contains(&who), "{said}");
         let said = logged(|| (0..3).for_each(|_| log.look(None)));
         assert!(said.lines().count() == 1 && said.contains("INFO"), "{said}");
         let said = logged(|| log.look(Some(Crowding { invite: None, ..crowding })));

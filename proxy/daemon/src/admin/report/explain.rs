@@ -11,6 +11,7 @@ use crate::admin::explain::{
     CandidateFacts, Explanation, LineSessions, RelayFacts, RouteChange, Seen,
 };
 use meshport_core::changes::Choice;
+use meshport_core::findings::{Finding, SAME_NAMES};
 use meshport_core::node::NodeCore;
 use meshport_core::relay::Offer;
 use meshport_core::route::{Candidate, Line, PathView};
@@ -142,7 +143,7 @@ impl Reporter {
     }
 
     /// Names that several nodes have, in words: a name then means neither.
-    pub(super) fn same_names(&self, core: &NodeCore) -> Vec<String> {
+    pub(super) fn same_names(&self, core: &NodeCore) -> Vec<Finding> {
         let here = |entry: &&Entry| matches!(entry.liveness, Liveness::Alive | Liveness::Unknown);
         let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
         let others = entries.filter(here).map(|entry| (&entry.credential.name, entry.node()));
@@ -150,22 +151,17 @@ impl Reporter {
     }
 }
 
-fn same_names<'a>(nodes: impl Iterator<Item = (&'a NodeName, NodeId)>) -> Vec<String> {
+fn same_names<'a>(nodes: impl Iterator<Item = (&'a NodeName, NodeId)>) -> Vec<Finding> {
     let mut by_name: BTreeMap<&NodeName, BTreeSet<NodeId>> = BTreeMap::new();
     for (name, node) in nodes {
         by_name.entry(name).or_default().insert(node);
     }
     let several = by_name.into_iter().filter(|(_, nodes)| nodes.len() > 1);
-    let sentence = |(name, nodes): (&NodeName, BTreeSet<NodeId>)| {
+    let finding = |(name, nodes): (&NodeName, BTreeSet<NodeId>)| {
         let shorts: Vec<String> = nodes.iter().take(MAX_SHORTS).map(NodeId::short).collect();
-        format!(
-            "{} nodes are named {name} ({}), so the name cannot be used in `ping` or `pinned`; \
-             let all but one join again with --force and another --name",
-            nodes.len(),
-            shorts.join(", ")
-        )
+        SAME_NAMES.found(format!("{} nodes are named {name} ({})", nodes.len(), shorts.join(", ")))
     };
-    several.take(MAX_SAME_NAMES).map(sentence).collect()
+    several.take(MAX_SAME_NAMES).map(finding).collect()
 }
 
 /// Whether a person who says `target` may mean this node: its name, its NodeId or the short form.
@@ -250,11 +246,11 @@ mod tests {
         let names: Vec<NodeName> =
             ["cp-1", "cp-2", "cp-1"].map(|name| name.parse().expect("a name")).into();
         let nodes = (1..).map(|number| NodeId::from_bytes([number; 32]));
-        let warnings = same_names(names.iter().zip(nodes));
-        assert_eq!(warnings.len(), 1);
-        assert!(warnings[0].starts_with("2 nodes are named cp-1 ("), "{}", warnings[0]);
+        let found = same_names(names.iter().zip(nodes));
+        let [Finding { detail, .. }] = found.as_slice() else { panic!("{found:?}") };
+        assert!(detail.starts_with("2 nodes are named cp-1 ("), "{detail}");
         let one = NodeId::from_bytes([1; 32]);
-        assert!(warnings[0].contains(&one.short()));
+        assert!(detail.contains(&one.short()));
         // The own record beside the own name is no second node.
         assert!(same_names([(&names[0], one), (&names[0], one)].into_iter()).is_empty());
     }

@@ -3,6 +3,7 @@
 use meshport_discovery::{Liveness, PathState};
 
 use super::Reporter;
+use meshport_core::findings::{Finding, NO_ANSWERS};
 use meshport_core::node::NodeCore;
 
 /// Paths that are all dead although their members may live: one alone may be that member's.
@@ -18,8 +19,8 @@ struct Others {
 }
 
 impl Reporter {
-    /// A warning when no member answers that did before.
-    pub(super) fn isolation(&self, core: &NodeCore) -> Option<String> {
+    /// Whether no member answers that did before.
+    pub(super) fn isolation(&self, core: &NodeCore) -> Option<Finding> {
         let mut others = Others::default();
         for (node, entry) in core.discovery().directory().iter() {
             match entry.liveness {
@@ -35,12 +36,12 @@ impl Reporter {
                 None => {}
             }
         }
-        others.warning(self.process.mesh_listen.port())
+        others.finding(self.process.mesh_listen.port())
     }
 }
 
 impl Others {
-    fn warning(self, port: u16) -> Option<String> {
+    fn finding(self, port: u16) -> Option<Finding> {
         let Self { alive, down, dead_paths, working_paths } = self;
         let none_alive = alive == 0 && down > 0;
         // Paths are found dead long before every member is found down.
@@ -50,10 +51,9 @@ impl Others {
             known => format!("no member answers, of {known} known"),
         };
         (none_alive || none_works).then(|| {
-            format!(
-                "{who}: probably this machine's network. Check its link and routes, and that \
-                 outgoing UDP from port {port} is allowed"
-            )
+            NO_ANSWERS.found(format!(
+                "{who}, to packets from UDP port {port}: probably this machine's network"
+            ))
         })
     }
 }
@@ -63,14 +63,18 @@ mod tests {
     use super::*;
 
     fn warns(alive: usize, down: usize, dead_paths: usize, working_paths: usize) -> Option<String> {
-        Others { alive, down, dead_paths, working_paths }.warning(51_820)
+        let others = Others { alive, down, dead_paths, working_paths };
+        others.finding(51_820).map(|it| it.detail)
     }
 
     #[test]
     fn silence_of_all_is_blamed_on_this_machine() {
         let text = warns(0, 7, 2, 0).expect("nobody answers");
-        assert!(text.starts_with("no member answers, of 7 known: probably this machine's"));
-        assert!(text.contains("port 51820"), "{text}");
+        assert_eq!(
+            text,
+            "no member answers, of 7 known, to packets from UDP port 51820: probably this \
+             machine's network"
+        );
         assert!(warns(0, 1, 1, 0).expect("it is silent").starts_with("the only other member"));
         // Membership takes longer than paths.
         assert!(warns(7, 0, 3, 0).is_some());

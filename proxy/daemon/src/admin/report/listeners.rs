@@ -1,4 +1,4 @@
-//! Warnings about the local addresses.
+//! What is wrong at the local addresses.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -6,6 +6,9 @@ use std::time::Instant;
 use meshport_config::ServiceName;
 
 use crate::admin::api::ServiceStatus;
+use meshport_core::findings::{
+    ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, STOPPING,
+};
 use meshport_core::node::NodeCore;
 use meshport_core::route::Standing;
 
@@ -23,45 +26,42 @@ impl Reporter {
         used.map(|(name, _)| name).filter(|name| lacks(name)).cloned().collect()
     }
 
-    pub(super) fn listener_warnings(
+    pub(super) fn listener_findings(
         &self,
         services: &[ServiceStatus],
         now: Instant,
-    ) -> Vec<String> {
-        let mut warnings = Vec::new();
+    ) -> Vec<Finding> {
+        let mut found = Vec::new();
         if self.is_leaving {
-            warnings.push("this daemon is stopping; open sessions may continue for a while".into());
+            found.push(STOPPING.found(STOPPING.title));
         }
         if !self.needs_restart.is_empty() {
             let all: Vec<String> = self.needs_restart.iter().map(ToString::to_string).collect();
-            warnings.push(format!("after a restart: {}", all.join("; ")));
+            found.push(NEEDS_RESTART.found(format!("after a restart: {}", all.join("; "))));
         }
         for service in services {
             let name = &service.name;
             for address in &service.lost {
-                warnings.push(format!(
+                found.push(ADDRESS_TAKEN.found(format!(
                     "{name}: another process listens on the local address {address} and gets this \
-                     node's clients. Find it with `ss -tlnp` and stop it; this daemon then takes \
-                     the address back"
-                ));
+                     node's clients"
+                )));
             }
             let totals = self.sessions.totals(name);
             if let Some(who) = totals.addresses.paced(now) {
-                warnings.push(format!(
-                    "{name}: a client ({who}) resets most connections that it opens: its next \
-                     ones are delayed, those of others are not. Find it with `ss -tnp`"
-                ));
+                found.push(CLIENT_RESETS.found(format!(
+                    "{name}: a client ({who}) resets most connections that it opens"
+                )));
             }
             if let Some(OverShare { who, held }) = totals.addresses.over_share(now) {
                 let turned_away = totals.clients.over_share.load(Ordering::Relaxed);
-                warnings.push(format!(
+                found.push(CLIENT_OVER_SHARE.found(format!(
                     "{name}: a client ({who}) has its share of max-sessions, {held} places and \
                      those it had before, so its next ones are reset ({turned_away} since the \
-                     start); other clients are served. Find it with `ss -tnp`, or raise \
-                     max-sessions"
-                ));
+                     start)"
+                )));
             }
         }
-        warnings
+        found
     }
 }

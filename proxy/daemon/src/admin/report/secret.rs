@@ -7,6 +7,7 @@ use meshport_mesh::Mesh;
 
 use crate::admin::credentials::SecretStatus;
 use crate::clock;
+use meshport_core::findings::{Finding, SECRET_LAGGING};
 use meshport_core::node::NodeCore;
 
 use super::Reporter;
@@ -52,15 +53,14 @@ pub(super) fn numbers(mesh: &Mesh) -> BTreeMap<NodeId, u64> {
 }
 
 /// What an operator should know before the former secret ends.
-pub(super) fn warning(secret: &SecretStatus) -> Option<String> {
+pub(super) fn finding(secret: &SecretStatus) -> Option<Finding> {
     let until = secret.former_ends_at.filter(|_| secret.lagging > 0)?;
     let names = secret.lagging_names.join(", ");
     let more = match secret.lagging - secret.lagging_names.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Some(format!(
-        "not known to have the mesh's new secret yet: {names}{more}. Start them before {until}; \
-         after that they must join again"
-    ))
+    Some(SECRET_LAGGING.found(format!(
+        "not known to have the mesh's new secret yet: {names}{more}; the former one ends at {until}"
+    )))
 }

@@ -46,6 +46,7 @@ fn status() -> Status {
         is_leaving: false,
         services: Vec::new(),
         warnings: Vec::new(),
+        findings: Vec::new(),
     }
 }
 

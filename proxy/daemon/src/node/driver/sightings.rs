@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use meshport_config::NodeId;
+use meshport_core::findings::KEY_USED_TWICE;
 use tracing::{debug, info, warn};
 
 use meshport_core::node::NodeCore;
@@ -51,8 +52,7 @@ impl Driver {
             let by = by.map(|by| self.reporter.name(&self.core, &by));
             warn!(
                 %name, node = %node.short(), at = places, by,
-                "two processes use one node's key: its state folder was copied, and each cuts the \
-                 other's sessions; `meshport status` says what to do"
+                "{KEY_USED_TWICE}"
             );
         }
     }

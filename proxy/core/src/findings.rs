@@ -1,0 +1,182 @@
+//! What can be wrong with a node, a mesh or its clients: one list, with stable ids.
+//!
+//! Whoever reports a trouble names its [`Kind`] and adds what it saw here: `meshport doctor`,
+//! `meshport status` and log lines are views of this list, and docs/troubleshoot.md has a section
+//! for each entry. An id is never used for anything else. 1xx is about this machine, 2xx about the
+//! mesh, 3xx about services and Kubernetes.
+
+mod catalogue;
+
+use std::borrow::Cow;
+use std::fmt;
+
+pub use self::catalogue::*;
+
+/// The page with a section for each kind, from the root of the repository.
+pub const PAGE: &str = "docs/troubleshoot.md";
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing fails by it now.
+    Warning,
+    /// Something does not work.
+    Error,
+}
+
+impl Severity {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// An entry of the list. Its texts are sentences without the full stop at the end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// `MP` and three digits.
+    pub id: &'static str,
+    /// How bad it is unless a finding says otherwise.
+    pub severity: Severity,
+    /// What is wrong.
+    pub title: &'static str,
+    /// What is so where it is not wrong.
+    pub healthy: &'static str,
+    /// What follows from it.
+    pub meaning: &'static str,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+impl Kind {
+    /// A finding of this kind. `detail` says what is wrong here, in words that make sense alone.
+    pub fn found(&'static self, detail: impl Into<String>) -> Finding {
+        Finding {
+            kind: self,
+            severity: self.severity,
+            detail: detail.into(),
+            remedy: self.remedy.into(),
+        }
+    }
+
+    /// The same where something does not work because of it.
+    pub fn broken(&'static self, detail: impl Into<String>) -> Finding {
+        Finding { severity: Severity::Error, ..self.found(detail) }
+    }
+
+    /// Its section: page and anchor.
+    pub fn anchor(&self) -> String {
+        format!("{PAGE}#{}", self.id.to_ascii_lowercase())
+    }
+}
+
+/// The kind with this id, in any case.
+pub fn by_id(id: &str) -> Option<&'static Kind> {
+    ALL.iter().copied().find(|kind| kind.id.eq_ignore_ascii_case(id))
+}
+
+/// As a log line that has the details in its fields.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}. {} ({})", self.title, self.remedy, self.id)
+    }
+}
+
+/// Something that is wrong here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Which trouble it is.
+    pub kind: &'static Kind,
+    /// How bad it is here.
+    pub severity: Severity,
+    /// What is wrong here.
+    pub detail: String,
+    /// What to do about it here.
+    pub remedy: Cow<'static, str>,
+}
+
+impl Finding {
+    /// The same with a value in place of a word in capitals in the remedy, so that commands can be
+    /// copied.
+    #[must_use]
+    pub fn naming(self, word: &str, value: &str) -> Self {
+        Self { remedy: self.remedy.replace(word, value).into(), ..self }
+    }
+}
+
+/// As one warning of `meshport status`.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}. {} ({})", self.detail, self.remedy, self.kind.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_in_order_and_of_one_form() {
+        let ids: Vec<&str> = ALL.iter().map(|kind| kind.id).collect();
+        let sorted: BTreeSet<&str> = ids.iter().copied().collect();
+        assert_eq!(ids, sorted.into_iter().collect::<Vec<_>>());
+        for id in ids {
+            let digits = id.strip_prefix("MP").expect("it begins with MP");
+            assert!(digits.len() == 3 && digits.parse::<u16>().is_ok(), "{id}");
+            assert!(matches!(&digits[..1], "1" | "2" | "3"), "{id}");
+            assert_eq!(by_id(&id.to_lowercase()).map(|kind| kind.id), Some(id));
+        }
+        assert_eq!(by_id("MP999"), None);
+    }
+
+    #[test]
+    fn texts_are_sentences_without_their_end() {
+        for Kind { id, title, healthy, meaning, remedy, .. } in ALL {
+            for text in [title, healthy, meaning, remedy] {
+                assert!(!text.is_empty() && !text.ends_with(['.', ' ']), "{id}: {text}");
+                assert!(!text.contains("  ") && text.trim_start() == *text, "{id}: {text}");
+            }
+            for begun in [meaning, remedy] {
+                assert!(begun.starts_with(|c: char| c.is_uppercase() || c == '`'), "{id}: {begun}");
+            }
+        }
+    }
+
+    /// Each kind has a section with its texts, in order, and no section is of a kind that is gone.
+    #[test]
+    fn the_page_has_a_section_for_each_kind() {
+        let page = include_str!("../../../docs/troubleshoot.md");
+        let mut sections = page.split("\n### MP").skip(1);
+        for kind in ALL {
+            let section = sections.next().unwrap_or_else(|| panic!("{} has no section", kind.id));
+            let said: Vec<&str> = section.split_whitespace().collect();
+            let (first, rest) = kind.title.split_at(1);
+            let Kind { severity, meaning, remedy, .. } = kind;
+            let expected = format!(
+                "{} **{}{rest}** ({}). {meaning}. {remedy}.",
+                &kind.id[2..],
+                first.to_uppercase(),
+                severity.word()
+            );
+            assert!(said.join(" ").starts_with(&expected), "expected: ### MP{expected}");
+        }
+        assert_eq!(sections.next(), None, "a section without a kind");
+    }
+
+    #[test]
+    fn a_finding_is_a_warning_with_its_id() {
+        let found = CREDENTIAL_ENDS.found("it ends in 2 d");
+        assert_eq!(found.severity, Severity::Warning);
+        assert_eq!(CREDENTIAL_ENDS.broken("").severity, Severity::Error);
+        let text = found.to_string();
+        assert!(text.starts_with("it ends in 2 d. ") && text.ends_with(" (MP203)"), "{text}");
+        let named = KEY_USED_TWICE.found("two").naming("NODE", "cp-1");
+        assert!(named.to_string().contains("`meshport revoke cp-1`"), "{named}");
+        assert_eq!(CREDENTIAL_ENDS.anchor(), "docs/troubleshoot.md#mp203");
+    }
+}

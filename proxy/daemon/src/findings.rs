@@ -1,0 +1,110 @@
+//! What is wrong with this machine as far as files and limits show it: the same for a daemon and
+//! for `meshport doctor` without one.
+
+use std::path::Path;
+
+use meshport_config::{Credential, MAX_CLOCK_SKEW_S, UnixSeconds};
+use meshport_core::findings::{
+    AUTHORITY_KEY_HERE, CREDENTIAL_ENDS, FEW_DESCRIPTORS, Finding, WRONG_CLOCK,
+};
+
+use crate::admin::credentials::Validity;
+use crate::lifecycle::descriptors;
+
+pub use crate::lifecycle::descriptors::most_allowed;
+
+const DAY_S: u64 = 24 * 60 * 60;
+
+/// What is worth saying of the own credential at this time of day: it ends within 30 days, has
+/// ended, or begins later, which is the clock's fault.
+pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
+    let from = own.issued_at;
+    if from > now.saturating_add(MAX_CLOCK_SKEW_S) {
+        return Some(WRONG_CLOCK.found(format!(
+            "this machine's clock is wrong: its own credential is not valid before {from}, and it \
+             is {now} here"
+        )));
+    }
+    let left_s = own.expires_at.seconds_since(now);
+    let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
+    match Validity::of(own.expires_at, now) {
+        Validity::Ended => {
+            let ended = "this node's credential has expired and other nodes refuse it";
+            Some(CREDENTIAL_ENDS.broken(ended))
+        }
+        Validity::EndsSoon => Some(
+            CREDENTIAL_ENDS.found(format!("this node's credential expires in {days} d {hours} h")),
+        ),
+        Validity::Valid | Validity::Revoked => None,
+    }
+}
+
+/// Whether the authority's key is where the daemon can read it, whatever its file mode.
+pub fn of_authority_key(key: &Path) -> Option<Finding> {
+    // A link counts, also one that leads nowhere now.
+    key.symlink_metadata().ok()?;
+    let text = format!("the authority's key is in this node's state folder, {}", key.display());
+    Some(AUTHORITY_KEY_HERE.found(text))
+}
+
+/// Whether a daemon that may open `limit` files (any number if absent) may open fewer than
+/// `sessions` client sessions need.
+pub fn of_descriptors(sessions: u64, limit: Option<u64>) -> Option<Finding> {
+    let needed = descriptors::needed(sessions);
+    let limit = limit.filter(|limit| *limit < needed)?;
+    Some(FEW_DESCRIPTORS.found(format!(
+        "{limit} open files are allowed, and max-sessions of all services could need {needed}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use meshport_core::findings::Severity;
+    use meshport_core::testing::credential;
+
+    use super::*;
+
+    /// Thirty days ahead, in the status as in the table and the log.
+    #[test]
+    fn the_end_is_told_thirty_days_before_and_not_earlier() {
+        let own = credential(4, "node");
+        let before = |seconds: u64| of_credential(&own, UnixSeconds(own.expires_at.0 - seconds));
+        let thirty_days = 30 * DAY_S;
+        assert_eq!(before(thirty_days), None);
+        let soon = before(thirty_days - 1).expect("it is time");
+        assert_eq!(soon.detail, "this node's credential expires in 29 d 23 h");
+        assert_eq!((soon.kind.id, soon.severity), ("MP203", Severity::Warning));
+        let ended = before(0).expect("it is over");
+        assert_eq!((ended.kind.id, ended.severity), ("MP203", Severity::Error));
+    }
+
+    #[test]
+    fn a_credential_of_the_future_accuses_the_clock() {
+        let own = credential(4, "node");
+        let at = |skew: u64| of_credential(&own, UnixSeconds(own.issued_at.0 - skew));
+        assert_eq!(at(MAX_CLOCK_SKEW_S), None);
+        assert_eq!(at(MAX_CLOCK_SKEW_S + 1).expect("too early").kind.id, "MP103");
+    }
+
+    #[test]
+    fn the_key_is_told_of_as_long_as_it_is_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = folder.path().join("authority.key");
+        assert_eq!(of_authority_key(&key), None);
+        fs::write(&key, "anything").expect("written");
+        let said = of_authority_key(&key).expect("it is there");
+        assert!(said.kind.id == "MP204" && said.detail.contains("authority.key"), "{said}");
+        fs::remove_file(&key).expect("removed");
+        assert_eq!(of_authority_key(&key), None);
+    }
+
+    #[test]
+    fn a_limit_that_suffices_is_not_told() {
+        assert_eq!(of_descriptors(10_000, None), None);
+        assert_eq!(of_descriptors(10_000, Some(20_064)), None);
+        let short = of_descriptors(10_000, Some(1_024)).expect("it is too low");
+        assert!(short.kind.id == "MP108" && short.detail.contains("20064"), "{short}");
+    }
+}
