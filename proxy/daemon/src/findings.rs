@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use meshport_config::{Credential, MAX_CLOCK_SKEW_S, UnixSeconds};
+use meshport_config::{Credential, MAX_CLOCK_SKEW_S, ServiceName, UnixSeconds};
 use meshport_core::findings::{
-    AUTHORITY_KEY_HERE, CREDENTIAL_ENDS, FEW_DESCRIPTORS, Finding, WRONG_CLOCK,
+    AUTHORITY_KEY_HERE, CREDENTIAL_ENDS, FEW_DESCRIPTORS, Finding, ROLE_MISSING, WRONG_CLOCK,
 };
 
 use crate::admin::credentials::Validity;
@@ -37,6 +37,13 @@ pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
         ),
         Validity::Valid | Validity::Revoked => None,
     }
+}
+
+/// This node's credential lacks the role for the origin it is configured to offer.
+pub fn of_role(service: &ServiceName) -> Finding {
+    ROLE_MISSING.found(format!(
+        "this node's credential lacks the role origin:{service}, so other nodes ignore its origin"
+    ))
 }
 
 /// Whether the authority's key is where the daemon can read it, whatever its file mode.

@@ -12,11 +12,10 @@ use serde::Serialize;
 
 use super::paths::Paths;
 use super::{clock, load, output};
-use meshport_daemon::Error;
+use meshport_core::findings::{Finding, OPEN_TO_OTHERS};
+use meshport_daemon::admin::credentials::Validity;
 use meshport_daemon::state::StateDir;
-
-/// From here on, the end of a credential is worth a warning, in seconds.
-const ENDS_SOON_S: u64 = 30 * 86_400;
+use meshport_daemon::{Error, findings};
 
 /// `meshport check`
 #[derive(Debug, Args)]
@@ -51,6 +50,9 @@ pub(crate) struct CheckReport {
     pub(crate) obstacles: Vec<String>,
     /// Worth a look.
     pub(crate) warnings: Vec<String>,
+    /// Those of the warnings that have an id.
+    #[serde(skip)]
+    pub(crate) found: Vec<Finding>,
     /// With every default; absent when the file has problems.
     pub(crate) effective: Option<Settings>,
 }
@@ -89,6 +91,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
     }
 }
 
+impl CheckReport {
+    fn find(&mut self, found: Finding) {
+        self.warnings.push(found.to_string());
+        self.found.push(found);
+    }
+}
+
 /// Looks at the file and at everything it names; starts nothing.
 pub(crate) fn check(
     file: Option<&Path>,
@@ -107,15 +116,26 @@ pub(crate) fn check(
         Err(error) => return Err(error),
     };
     check_state(&settings, now, &mut report);
+    check_services(&settings, &mut report);
+    report.ok = report.obstacles.is_empty();
+    report.effective = Some(settings);
+    Ok(report)
+}
+
+/// Looks at the files that the settings of services name.
+pub(crate) fn files(settings: &Settings) -> CheckReport {
+    let mut report = CheckReport::default();
+    check_services(settings, &mut report);
+    report
+}
+
+fn check_services(settings: &Settings, report: &mut CheckReport) {
     for (name, service) in &settings.services {
-        check_files(name.as_str(), service, &mut report);
+        check_files(name.as_str(), service, report);
         if let Some(doubt) = Allow::doubt(&service.allow) {
             report.warnings.push(format!("service.{name}.allow: {doubt}"));
         }
     }
-    report.ok = report.obstacles.is_empty();
-    report.effective = Some(settings);
-    Ok(report)
 }
 
 fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) {
@@ -158,21 +178,13 @@ fn check_credential(
     if let Err(error) = load::check_credential(settings, credential) {
         report.obstacles.push(error.to_string());
     }
-    let left = credential.expires_at.seconds_since(now);
-    if (1..ENDS_SOON_S).contains(&left) {
-        let text = format!(
-            "the credential expires at {}; renew it with `meshport renew`",
-            credential.expires_at
-        );
-        report.warnings.push(text);
-    }
+    // One that has ended or begins later is refused with the identity.
+    let validity = Validity::of(credential.expires_at, now);
+    let ends = findings::of_credential(credential, now).filter(|_| validity == Validity::EndsSoon);
+    ends.into_iter().for_each(|it| report.find(it));
     for (name, service) in &settings.services {
         if service.origin.is_some() && !credential.roles.contains(&Role::Origin(name.clone())) {
-            let text = format!(
-                "the credential lacks the role origin:{name}, so other nodes ignore what this one \
-                 offers; join again with an invite that has it"
-            );
-            report.warnings.push(text);
+            report.find(findings::of_role(name));
         }
     }
 }
@@ -199,11 +211,8 @@ fn check_files(service: &str, settings: &ServiceSettings, report: &mut CheckRepo
             }
             Ok(metadata) if is_secret && metadata.mode() & 0o077 != 0 => {
                 let mode = metadata.mode() & 0o7777;
-                let text = format!(
-                    "{at} is accessible to other users (mode {mode:04o}); run `chmod 600 {}`",
-                    path.display()
-                );
-                report.warnings.push(text);
+                let text = format!("{at} is open to other users (mode {mode:04o})");
+                report.find(OPEN_TO_OTHERS.found(text));
             }
             Ok(_) => {}
         }

@@ -144,6 +144,32 @@ impl Chosen {
     }
 }
 
+/// What the clients of some kubeconfigs dial, and for which name they verify it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Dialled {
+    pub(super) file: PathBuf,
+    pub(super) context: String,
+    /// `host:port`.
+    pub(super) address: String,
+    /// A DNS name or an IP address, without brackets.
+    pub(super) host: String,
+    /// Absent when nothing is verified.
+    pub(super) verified: Option<String>,
+}
+
+impl Dialled {
+    /// By the current context of these files.
+    ///
+    /// # Errors
+    /// As [`Chosen::read`]; [`Error::Usage`] when its server is no apiserver's address.
+    pub(super) fn read(files: &[PathBuf]) -> Result<Self, Error> {
+        let found = Source::read(files)?.context(None)?;
+        let server = server(&found)?;
+        let (address, verified) = (server.address(), server.verified_as(&found.cluster));
+        Ok(Self { file: found.file, context: found.name, address, host: server.host, verified })
+    }
+}
+
 pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
     let files = source_files(args.from.as_deref());
     let found = Source::read(&files)?.context(args.context.as_deref())?;

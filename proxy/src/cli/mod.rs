@@ -10,6 +10,7 @@ mod check;
 mod core_dumps;
 mod credentials;
 mod demo;
+mod doctor;
 mod drain;
 mod forward;
 mod generate;
@@ -127,6 +128,12 @@ enum Verb {
     /// members, and warnings.
     #[command(after_long_help = text::STATUS)]
     Status(query::StatusArgs),
+    /// Look for everything that is known to go wrong
+    ///
+    /// Checks this machine, the mesh, services and kubeconfigs, all at once and within 10 s, with or
+    /// without a running daemon. Says of each finding what it means and what to do.
+    #[command(after_long_help = text::DOCTOR)]
+    Doctor(doctor::DoctorArgs),
     /// Show the order in which new sessions try the origins
     ///
     /// One table per service: the candidates in order, and the reason for each position.
@@ -271,10 +278,11 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// The exit code: 0, or that of a command that was run.
+/// The exit code: 0, 1 for findings, or that of a command that was run.
 fn run(verb: &Verb) -> Result<u8, Error> {
     let done = match verb {
         Verb::Forward(args) => return forward::run(args),
+        Verb::Doctor(args) => return doctor::run(args),
         Verb::Init(args) => init::run(args),
         Verb::Invite(args) => invite::run(args),
         Verb::Join(args) => join::run(args),

@@ -412,7 +412,10 @@ fn check_finds_everything_at_once_and_starts_nothing() {
     };
     let good = check("site = \"nyc\"\n");
     assert!(good.ok && good.problems.is_empty() && good.obstacles.is_empty());
-    assert!(good.warnings.iter().any(|text| text.contains("the credential expires")), "{good:?}");
+    assert!(
+        good.warnings.iter().any(|text| text.contains("this node's credential expires in")),
+        "{good:?}"
+    );
 
     let alone = check::check(None, Some(&worker), &paths, NOW).expect("the credential suffices");
     assert!(alone.ok && alone.file.is_none());

@@ -126,6 +126,24 @@ EXAMPLES:
   meshport status --json | jq '.services[0].chosen.name'
 ";
 
+pub(super) const DOCTOR: &str = "\
+EXAMPLES:
+  meshport doctor
+  meshport doctor --short
+  meshport doctor --explain MP203
+
+  In a nightly job, also for warnings:
+    meshport doctor --strict --json > doctor.json || notify-somebody
+
+EXIT CODES:
+  0  no error, with --strict no warning either
+  1  an error, with --strict also for a warning
+  2  the command line is invalid
+
+Findings have stable ids: MP1xx this machine, MP2xx the mesh, MP3xx services and
+Kubernetes.
+";
+
 pub(super) const ROUTES: &str = "\
 EXAMPLES:
   meshport routes

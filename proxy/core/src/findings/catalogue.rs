@@ -177,7 +177,7 @@ catalogue! {
         healthy: "the authority's key is not on this node",
         meaning: "The daemon does not need it but can read it, so whoever takes over this daemon \
                   takes over the mesh",
-        remedy: "Move it offline and name it there: `meshport invite --authority FILE`",
+        remedy: "Move it offline and name it there: `meshport invite --site SITE --authority FILE`",
     }
     /// Program and daemon differ.
     VERSIONS_DIFFER: Warning "MP206" {

@@ -18,6 +18,7 @@ use meshport_core::node::{CoreConfig, NodeCore, ServiceConfig};
 use meshport_core::route::Damping;
 
 use crate::clock;
+use crate::findings;
 use crate::health::probe::Prober;
 use crate::sessions::ingress::SessionLimits;
 use crate::state::{Identity, StateDir};
@@ -154,11 +155,7 @@ fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
 /// The same for one service.
 pub(crate) fn warn_of_missing_role(name: &ServiceName, credential: &Credential) {
     if !credential.roles.contains(&Role::Origin(name.clone())) {
-        warn!(
-            service = %name,
-            "this node's credential lacks the role origin:{name}, so other nodes ignore its \
-             origin; join again with an invite that has it"
-        );
+        warn!(service = %name, "{}", findings::of_role(name));
     }
 }
 

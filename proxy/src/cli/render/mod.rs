@@ -5,6 +5,7 @@
 //! control characters.
 
 mod credentials;
+mod doctor;
 mod explain;
 mod peers;
 mod ping;
@@ -15,6 +16,7 @@ mod table;
 mod units;
 
 pub(crate) use self::credentials::credentials;
+pub(crate) use self::doctor::{doctor, doctor_short, explain_finding};
 pub(crate) use self::explain::explain;
 pub(crate) use self::peers::peers;
 pub(crate) use self::ping::{PingSummary, ping_header, ping_line, ping_summary};

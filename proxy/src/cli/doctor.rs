@@ -1,0 +1,95 @@
+//! `meshport doctor`: looks for everything that is known to go wrong, with or without a daemon.
+//!
+//! First the settings are read and the daemon is asked; then all checks run at once, each within a
+//! limit of its own. What is found is a [`Finding`] of the list in `meshport_core::findings`. A
+//! check that cannot be made here says why; it is no finding. Nothing is changed and nothing is
+//! sent but questions.
+//!
+//! [`Finding`]: meshport_core::findings::Finding
+
+mod checks;
+mod facts;
+mod holder;
+mod kubernetes;
+mod machine;
+mod mesh;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use meshport_core::findings;
+
+use self::checks::Check;
+use self::facts::Facts;
+pub(super) use self::report::{CheckRow, CheckStatus, DoctorReport};
+use super::query::DaemonArgs;
+use super::{clock, output, render, runtime};
+use meshport_daemon::Error;
+
+/// How long the whole may take: a person waits, and so do timers that run it.
+const MAX_TIME: Duration = Duration::from_secs(10);
+
+/// `meshport doctor`
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Show all checks as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// One line for each finding
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) short: bool,
+    /// Exit with 1 for warnings too
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Explain a finding by its id and check nothing
+    #[arg(long, value_name = "ID", conflicts_with_all = ["json", "short", "strict"])]
+    pub(crate) explain: Option<String>,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+/// The exit code: 1 when something is wrong.
+pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
+    if let Some(id) = &args.explain {
+        let kind = findings::by_id(id).ok_or_else(|| unknown(id))?;
+        return output::answer(&render::explain_finding(kind, output::style())).map(|()| 0);
+    }
+    let runtime = runtime()?;
+    let report = runtime.block_on(examine(&args.daemon));
+    // A lookup that hangs has a thread of its own, and nobody waits for it.
+    runtime.shutdown_background();
+    let report = report?;
+    if args.json {
+        output::json(&report)?;
+    } else if args.short {
+        output::answer(&render::doctor_short(&report, output::style()))?;
+    } else {
+        output::answer(&render::doctor(&report, output::style()))?;
+    }
+    Ok(u8::from(!report.success || (args.strict && report.warnings > 0)))
+}
+
+fn unknown(id: &str) -> Error {
+    Error::Usage(format!("there is no finding {id}; {} lists all", findings::PAGE))
+}
+
+async fn examine(args: &DaemonArgs) -> Result<DoctorReport, Error> {
+    let begun = clock::now();
+    let facts = Arc::new(Facts::gather(args).await?);
+    let left = MAX_TIME.saturating_sub(clock::now().saturating_duration_since(begun));
+    let done = checks::run_all(all(&facts), left).await;
+    let took = clock::now().saturating_duration_since(begun);
+    Ok(DoctorReport::new(done, facts.daemon.is_ok(), took))
+}
+
+/// Every kind of finding is looked for by one of them.
+fn all(facts: &Arc<Facts>) -> Vec<Check> {
+    let mut all = machine::checks(facts);
+    all.extend(mesh::checks(facts));
+    all.extend(kubernetes::checks(facts));
+    all
+}

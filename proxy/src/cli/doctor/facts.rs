@@ -1,0 +1,149 @@
+//! What all checks look at: the settings, the state folder and the answers of the daemon.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use meshport_config::{NamedSeed, Seed, ServiceName, Settings, UnixSeconds};
+use meshport_core::findings::{Finding, Kind};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::cli::load::{self, Loaded};
+use crate::cli::paths::Paths;
+use crate::cli::query::DaemonArgs;
+use crate::cli::{clock, kubeconfig};
+use meshport_daemon::admin::api::{FindingRow, PeerRow, ServiceStatus, Status};
+use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::queries::{PeersRequest, StatusRequest};
+use meshport_daemon::{Error, StateDir};
+
+/// How long the daemon may take for its answers, which it has at hand.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// Where kubeadm and others keep the kubeconfigs of a node's own components.
+const NODE_KUBECONFIGS: &str = "/etc/kubernetes";
+/// Of that folder; kubeadm has 5.
+const MAX_KUBECONFIGS: usize = 32;
+
+/// Why a check is not made.
+pub(super) const NO_ANSWER: &str = "no daemon answers";
+pub(super) const NO_SETTINGS: &str = "the settings cannot be read";
+pub(super) const NO_STATE: &str = "the state folder cannot be opened";
+
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) now: UnixSeconds,
+    pub(super) loaded: Result<Loaded, Error>,
+    pub(super) state_dir: PathBuf,
+    pub(super) client: AdminClient,
+    pub(super) daemon: Result<Daemon, Error>,
+    /// Kubeconfigs; those of one list are read as one.
+    pub(super) kubeconfigs: Vec<Vec<PathBuf>>,
+}
+
+/// What the daemon says of itself.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    pub(super) status: Status,
+    pub(super) peers: Vec<PeerRow>,
+    /// Absent where the kernel does not tell.
+    pub(super) pid: Option<i32>,
+}
+
+impl Facts {
+    /// # Errors
+    /// [`Error::Usage`] when this user has no home folder, [`Error::Io`] for a configuration that
+    /// was named and cannot be read.
+    pub(super) async fn gather(args: &DaemonArgs) -> Result<Self, Error> {
+        let paths = Paths::of_this_user()?;
+        let (config, state_dir) = (args.config.as_deref(), args.state_dir.as_deref());
+        let client = args.client()?;
+        let loaded = load::settings(config, state_dir, &paths);
+        let state_dir = match (&loaded, state_dir) {
+            (Ok(loaded), _) => loaded.settings.state_dir.clone(),
+            (Err(_), Some(named)) => named.to_owned(),
+            (Err(_), None) => paths.state_dir().to_owned(),
+        };
+        let asked = timeout(ANSWER_LIMIT, Daemon::ask(&client)).await;
+        let daemon = asked.unwrap_or_else(|_elapsed| {
+            let source = std::io::ErrorKind::TimedOut.into();
+            Err(Error::NoDaemon { path: client.socket().to_owned(), source })
+        });
+        let mut kubeconfigs = of_components(Path::new(NODE_KUBECONFIGS));
+        kubeconfigs.push(kubeconfig::source_files(None));
+        Ok(Self { now: clock::wall(), loaded, state_dir, client, daemon, kubeconfigs })
+    }
+
+    /// # Errors
+    /// [`NO_SETTINGS`].
+    pub(super) fn settings(&self) -> Result<&Settings, String> {
+        self.loaded.as_ref().map(|it| &it.settings).map_err(|_| NO_SETTINGS.into())
+    }
+
+    /// # Errors
+    /// [`NO_ANSWER`].
+    pub(super) fn daemon(&self) -> Result<&Daemon, String> {
+        self.daemon.as_ref().map_err(|_| NO_ANSWER.into())
+    }
+
+    /// # Errors
+    /// [`NO_STATE`].
+    pub(super) fn state(&self) -> Result<StateDir, String> {
+        StateDir::open(&self.state_dir).map_err(|_| NO_STATE.into())
+    }
+
+    /// The seeds of the settings and of the state folder that have addresses.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub(super) fn seeds(&self) -> Result<Vec<Seed>, String> {
+        let configured = self.settings()?.mesh.seeds.iter().filter_map(|seed| match seed {
+            NamedSeed::Whole(seed) => Some(seed.clone()),
+            NamedSeed::Name(_) => None,
+        });
+        let mut seeds: Vec<Seed> = configured.collect();
+        let stored = self.state().and_then(|it| it.seeds().map_err(|error| error.to_string()));
+        match stored {
+            Ok(stored) => seeds.extend(stored),
+            Err(why) if seeds.is_empty() => return Err(why),
+            Err(_) => {}
+        }
+        if seeds.is_empty() {
+            return Err("this node has no seeds".into());
+        }
+        Ok(seeds)
+    }
+}
+
+impl Daemon {
+    async fn ask(client: &AdminClient) -> Result<Self, Error> {
+        let status = client.ask(&StatusRequest).await?;
+        let peers = client.ask(&PeersRequest).await?;
+        let stream = UnixStream::connect(client.socket()).await;
+        let pid = stream.ok().and_then(|it| it.peer_cred().ok()?.pid());
+        Ok(Self { status, peers, pid })
+    }
+
+    /// What the daemon itself has found of a kind.
+    pub(super) fn found(&self, kind: &Kind) -> Vec<Finding> {
+        let all = self.status.findings.iter().filter_map(FindingRow::read);
+        all.filter(|it| it.kind == kind).collect()
+    }
+
+    /// The apiserver service, if clients of this node use it.
+    pub(super) fn apiservers(&self) -> Option<&ServiceStatus> {
+        let is_it = |it: &&ServiceStatus| it.name.as_str() == ServiceName::KUBE_APISERVER;
+        self.status.services.iter().find(is_it).filter(|it| !it.listen.is_empty())
+    }
+}
+
+/// The kubeconfigs of a folder, each for itself.
+fn of_components(folder: &Path) -> Vec<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = files
+        .filter(|path| path.extension().is_some_and(|it| it == "conf"))
+        .take(MAX_KUBECONFIGS)
+        .collect();
+    files.sort();
+    files.into_iter().map(|file| vec![file]).collect()
+}

@@ -1,0 +1,171 @@
+//! Checks of the kubeconfigs found on this machine against the apiservers behind the local address.
+//!
+//! A kubeconfig whose server is the local address must verify a name that every origin's
+//! certificate has. One whose server is an apiserver of this mesh, by the names in the certificates
+//! or by the addresses of members, goes past the local address. Only current contexts count: the
+//! others are not in use.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_core::findings::{Finding, KUBECONFIG_PAST_US, NAME_NOT_IN_CERTIFICATE};
+use tokio::net::lookup_host;
+
+use super::checks::{Check, Looked};
+use super::facts::{Daemon, Facts};
+use crate::cli::kubeconfig::Dialled;
+use crate::cli::local::dialled;
+use meshport_daemon::admin::api::ServiceStatus;
+use meshport_daemon::admin::certificates::{CertificatesRequest, OriginCertificate};
+use meshport_daemon::health::certificate::Certificate;
+use meshport_daemon::health::certificates;
+
+/// The daemon gives each origin so long; its answer is to be here a little later.
+const LIMIT: Duration = certificates::LIMIT.saturating_add(Duration::from_secs(1));
+
+pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
+    let facts = facts.clone();
+    let kinds = [&NAME_NOT_IN_CERTIFICATE, &KUBECONFIG_PAST_US];
+    let check = Check::new(&kinds, async move { look(&facts).await });
+    vec![check.within(LIMIT)]
+}
+
+async fn look(facts: &Facts) -> Looked {
+    let daemon = facts.daemon()?;
+    let service = daemon.apiservers().ok_or("this node has no local address for apiservers")?;
+    // Files that are not there, not for this user or no kubeconfigs are nobody's trouble here.
+    let files = facts.kubeconfigs.iter().filter_map(|files| Dialled::read(files).ok());
+    let files: Vec<Dialled> = files.collect();
+    if files.is_empty() {
+        return Err("no kubeconfig is found here".into());
+    }
+    let request = CertificatesRequest { service: service.name.clone() };
+    let answers = facts.client.ask(&request).await.map_err(|error| error.to_string())?;
+    let cluster = Cluster::new(daemon, service, &answers);
+    let mut found = Vec::new();
+    for file in files {
+        // An address resolves to itself; a name that nobody knows leads nowhere.
+        let resolved = lookup_host(&file.address).await;
+        let at: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
+        found.extend(cluster.judge(&file, &at));
+    }
+    Ok(found)
+}
+
+/// What the kubeconfigs are compared with.
+#[derive(Debug, Default)]
+struct Cluster {
+    /// The local addresses, as clients dial them.
+    local: Vec<SocketAddr>,
+    /// The port of this node's own apiserver.
+    own_port: Option<u16>,
+    certificates: Vec<(String, Certificate)>,
+    members: BTreeSet<IpAddr>,
+}
+
+impl Cluster {
+    fn new(daemon: &Daemon, service: &ServiceStatus, answers: &[OriginCertificate]) -> Self {
+        let port = |it: &str| it.rsplit(':').next()?.parse().ok();
+        let read = |it: &OriginCertificate| Some((it.who.name.clone(), it.read().ok()?));
+        Self {
+            local: service.listen.iter().map(|it| dialled(*it)).collect(),
+            own_port: service.offering.as_ref().and_then(|it| port(&it.address)),
+            certificates: answers.iter().filter_map(read).collect(),
+            members: daemon.peers.iter().filter_map(|it| Some(it.endpoint?.ip())).collect(),
+        }
+    }
+
+    fn judge(&self, file: &Dialled, at: &[SocketAddr]) -> Vec<Finding> {
+        let Dialled { file: path, context, address, .. } = file;
+        let path = path.display();
+        if at.iter().any(|it| self.local.contains(it)) {
+            let Some(name) = &file.verified else { return Vec::new() };
+            let lacking = self.certificates.iter().filter(|(_, it)| !it.is_for(name));
+            let who: Vec<&str> = lacking.map(|(who, _)| who.as_str()).collect();
+            let found = NAME_NOT_IN_CERTIFICATE.found(format!(
+                "{path}: the context {context} verifies {name}, which is not in the certificate of {}",
+                who.join(", ")
+            ));
+            return if who.is_empty() { Vec::new() } else { vec![found] };
+        }
+        // A component of a control plane may well use the apiserver beside it.
+        let is_own = at.iter().any(|it| Some(it.port()) == self.own_port && is_here(it.ip()));
+        let is_of_this_cluster = self.certificates.iter().any(|(_, it)| it.is_for(&file.host))
+            || at.iter().any(|it| self.members.contains(&it.ip()));
+        if is_own || !is_of_this_cluster || at.iter().any(|it| it.ip().is_loopback()) {
+            return Vec::new();
+        }
+        let local = self.local.first().map(ToString::to_string).unwrap_or_default();
+        let found = KUBECONFIG_PAST_US.found(format!(
+            "{path}: the context {context} uses {address}, not the local address {local}"
+        ));
+        vec![found.naming("FILE", &path.to_string())]
+    }
+}
+
+/// Whether an address is one of this machine's: a socket can be bound to it.
+fn is_here(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        let certificate = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let made = rcgen::CertificateParams::new(names).expect("names").self_signed(&key);
+            Certificate::read(made.expect("signed").der()).expect("a certificate")
+        };
+        let one = certificate(&["kubernetes.default.svc", "cp-1", "10.77.0.11"]);
+        let two = certificate(&["kubernetes.default.svc", "cp-2", "10.77.0.12"]);
+        Cluster {
+            local: vec!["127.0.0.1:7445".parse().expect("an address")],
+            own_port: Some(6443),
+            certificates: vec![("cp-1".into(), one), ("cp-2".into(), two)],
+            members: BTreeSet::from(["192.0.2.7".parse().expect("an address")]),
+        }
+    }
+
+    fn judge(address: &str, verified: Option<&str>) -> Vec<Finding> {
+        let at: SocketAddr = address.parse().expect("an address");
+        let file = Dialled {
+            file: "/etc/kubernetes/kubelet.conf".into(),
+            context: "default".into(),
+            address: address.into(),
+            host: at.ip().to_string(),
+            verified: verified.map(str::to_owned),
+        };
+        cluster().judge(&file, &[at])
+    }
+
+    #[test]
+    fn a_name_that_one_apiserver_lacks_is_told() {
+        assert_eq!(judge("127.0.0.1:7445", Some("kubernetes.default.svc")), []);
+        assert_eq!(judge("127.0.0.1:7445", None), []);
+        let found = judge("127.0.0.1:7445", Some("cp-1"));
+        let [it] = &found[..] else { panic!("{found:?}") };
+        assert!(it.kind.id == "MP301" && it.detail.ends_with("certificate of cp-2"), "{it}");
+        let found = judge("127.0.0.1:7445", Some("127.0.0.1"));
+        assert!(found[0].detail.ends_with("certificate of cp-1, cp-2"), "{found:?}");
+    }
+
+    #[test]
+    fn a_kubeconfig_of_this_cluster_that_goes_elsewhere_is_told() {
+        for past in ["10.77.0.11:6443", "192.0.2.7:6443"] {
+            let found = judge(past, Some("kubernetes.default.svc"));
+            let [it] = &found[..] else { panic!("{past}: {found:?}") };
+            assert_eq!(it.kind.id, "MP304");
+            let command = "`meshport kubeconfig --from /etc/kubernetes/kubelet.conf --merge";
+            assert!(it.detail.contains(past) && it.remedy.contains(command), "{it}");
+        }
+        // Another cluster's, and the apiserver beside the node.
+        for other in ["198.51.100.1:6443", "127.0.0.1:6443"] {
+            assert_eq!(judge(other, None), [], "{other}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Checks of this machine: addresses, rights, limits, configuration, the daemon itself.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use meshport_config::{Settings, UnixSeconds};
+use meshport_core::findings::{
+    ADDRESS_TAKEN, FEW_DESCRIPTORS, Finding, NO_DAEMON, NO_IDENTITY, OPEN_TO_OTHERS,
+    UNFIT_CONFIGURATION, VERSIONS_DIFFER,
+};
+
+use super::checks::{Check, Looked};
+use super::facts::{Daemon, Facts, NO_STATE};
+use super::holder::{self, Protocol};
+use crate::cli::check;
+use meshport_daemon::{Error, StateDir, findings};
+
+/// Entries of the state folder that are looked at; it has a dozen.
+const MAX_ENTRIES: usize = 100;
+/// Group and others, any right.
+const NOT_THE_OWNER: u32 = 0o077;
+/// Group and others, the right to write.
+const OTHERS_WRITE: u32 = 0o022;
+/// The files that nobody but the daemon may read, besides those that end with `.key`.
+const SECRETS: [&str; 2] = ["mesh.secret", "node.next"];
+
+pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
+    vec![
+        Check::of_files(&[&ADDRESS_TAKEN], facts, addresses),
+        Check::of_files(&[&OPEN_TO_OTHERS], facts, rights),
+        Check::of_files(&[&FEW_DESCRIPTORS], facts, descriptors),
+        Check::of_files(&[&NO_IDENTITY], facts, |facts| identity(&facts.state_dir, facts.now)),
+        Check::of_files(&[&UNFIT_CONFIGURATION], facts, configuration),
+        Check::of_files(&[&NO_DAEMON], facts, |facts| Ok(silence(&facts.daemon))),
+        Check::of_files(&[&VERSIONS_DIFFER], facts, |facts| {
+            Ok(version(&facts.daemon()?.status.version))
+        }),
+    ]
+}
+
+/// A running daemon has its addresses, or says which it has lost; otherwise all must be free.
+fn addresses(facts: &Facts) -> Looked {
+    match &facts.daemon {
+        Ok(daemon) => {
+            let services = daemon.status.services.iter();
+            let lost = services.flat_map(|it| &it.lost).map(|lost| (Protocol::Tcp, *lost));
+            Ok(lost.map(|(protocol, address)| taken(address, protocol)).collect())
+        }
+        Err(_) => Ok(not_free(facts.settings()?)),
+    }
+}
+
+fn not_free(settings: &Settings) -> Vec<Finding> {
+    let services = settings.services.values().flat_map(|it| &it.listen);
+    let tcp = services.copied().chain(settings.admin.http);
+    let mut all: Vec<(SocketAddr, Protocol)> = tcp.map(|it| (it, Protocol::Tcp)).collect();
+    all.push((settings.mesh.listen, Protocol::Udp));
+    // Whoever may not bind a low port here is not told that the daemon may not.
+    let in_use = |(address, protocol): &(SocketAddr, Protocol)| {
+        let bound = match protocol {
+            Protocol::Tcp => TcpListener::bind(address).map(drop),
+            Protocol::Udp => UdpSocket::bind(address).map(drop),
+        };
+        bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    all.into_iter().filter(in_use).map(|(address, protocol)| taken(address, protocol)).collect()
+}
+
+fn taken(address: SocketAddr, protocol: Protocol) -> Finding {
+    let word = if protocol == Protocol::Tcp { "TCP" } else { "UDP" };
+    let who = holder::of(address, protocol).unwrap_or("another process".into());
+    ADDRESS_TAKEN.found(format!("{who} has {word} {address}"))
+}
+
+fn rights(facts: &Facts) -> Looked {
+    let mut found = rights_of_state(&facts.state_dir).map_err(|_| NO_STATE)?;
+    if let Ok(settings) = facts.settings() {
+        found.extend(
+            check::files(settings).found.into_iter().filter(|it| *it.kind == OPEN_TO_OTHERS),
+        );
+    }
+    Ok(found)
+}
+
+fn rights_of_state(path: &Path) -> io::Result<Vec<Finding>> {
+    let folder = fs::metadata(path)?;
+    let mut found = Vec::new();
+    let mode = folder.mode() & 0o7777;
+    if mode & NOT_THE_OWNER != 0 {
+        let text = format!("{} is open to other users (mode {mode:04o})", path.display());
+        found.push(match mode & OTHERS_WRITE {
+            0 => OPEN_TO_OTHERS.found(text),
+            // The daemon refuses to start.
+            _ => OPEN_TO_OTHERS.broken(text),
+        });
+    }
+    for entry in fs::read_dir(path)?.flatten().take(MAX_ENTRIES) {
+        let (file, name) = (entry.path(), entry.file_name());
+        let Ok(metadata) = fs::symlink_metadata(&file) else { continue };
+        let name = name.to_string_lossy();
+        let is_secret = name.ends_with(".key") || SECRETS.contains(&&*name);
+        let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+        if owner != folder.uid() {
+            let (of_folder, file) = (folder.uid(), file.display());
+            found.push(OPEN_TO_OTHERS.broken(format!(
+                "{file} belongs to user {owner} and the state folder to user {of_folder}"
+            )));
+        }
+        if is_secret && mode & NOT_THE_OWNER != 0 {
+            let text = format!("{} is open to other users (mode {mode:04o})", file.display());
+            found.push(OPEN_TO_OTHERS.broken(text));
+        }
+    }
+    Ok(found)
+}
+
+/// The limit of the running daemon, else that of a daemon that is started from here.
+fn descriptors(facts: &Facts) -> Looked {
+    let services = facts.settings()?.services.values();
+    let sessions = services.map(|it| u64::from(it.max_sessions)).sum();
+    let limit = match &facts.daemon {
+        Ok(Daemon { pid: Some(pid), .. }) => {
+            let text = fs::read_to_string(format!("/proc/{pid}/limits"));
+            limit_in(&text.map_err(|error| format!("the daemon's limits: {error}"))?)
+        }
+        Ok(_) => return Err("the kernel does not tell the daemon's process id".into()),
+        Err(_) => findings::most_allowed(),
+    };
+    Ok(findings::of_descriptors(sessions, limit).into_iter().collect())
+}
+
+/// The hard limit on open files; `None` for any number.
+fn limit_in(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn identity(folder: &Path, now: UnixSeconds) -> Looked {
+    let opened = StateDir::open(folder);
+    let state = match opened {
+        Ok(state) => state,
+        Err(Error::Io { source, what }) if source.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(format!("this user may not {what}"));
+        }
+        Err(error) => return Ok(vec![refused(error)]),
+    };
+    let ended = |it: &meshport_config::Credential| it.expires_at <= now;
+    if state.credential().is_ok_and(|it| it.as_ref().is_some_and(ended)) {
+        return Err("its credential has expired".into());
+    }
+    Ok(state.identity(now).err().into_iter().map(refused).collect())
+}
+
+fn refused(error: Error) -> Finding {
+    match error {
+        Error::State { path, what, remedy } => {
+            let found = NO_IDENTITY.found(format!("{}: {what}", path.display()));
+            Finding { remedy: remedy.into(), ..found }
+        }
+        error => NO_IDENTITY.found(error.to_string()),
+    }
+}
+
+fn configuration(facts: &Facts) -> Looked {
+    match &facts.loaded {
+        Ok(loaded) => {
+            let obstacles = check::files(&loaded.settings).obstacles;
+            Ok(obstacles.into_iter().map(|it| UNFIT_CONFIGURATION.found(it)).collect())
+        }
+        Err(Error::Config { path, problems }) => {
+            let said = |it: &meshport_config::Problem| format!("{}: {it}", path.display());
+            Ok(problems.iter().map(|it| UNFIT_CONFIGURATION.found(said(it))).collect())
+        }
+        Err(error @ Error::Io { .. }) => Ok(vec![UNFIT_CONFIGURATION.found(error.to_string())]),
+        // There is none, and no credential to do without.
+        Err(_) => Err("there is no configuration".into()),
+    }
+}
+
+fn silence(daemon: &Result<Daemon, Error>) -> Vec<Finding> {
+    let error = daemon.as_ref().err().map(|error| match error {
+        Error::NoDaemon { path, .. } => format!("no daemon answers on {}", path.display()),
+        error => error.to_string(),
+    });
+    error.into_iter().map(|it| NO_DAEMON.found(it)).collect()
+}
+
+fn version(daemon: &str) -> Vec<Finding> {
+    let program = env!("CARGO_PKG_VERSION");
+    let differs = (daemon != program).then(|| {
+        VERSIONS_DIFFER.found(format!("the daemon is {daemon} and this program {program}"))
+    });
+    differs.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use meshport_core::findings::Severity;
+
+    fn settings(text: &str) -> Settings {
+        meshport_config::parse(text).expect("settings")
+    }
+
+    #[test]
+    fn an_address_is_taken_or_free() {
+        let (tcp, udp) = (TcpListener::bind("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0"));
+        let (tcp, udp) = (tcp.expect("a port"), udp.expect("a port"));
+        let [clients, mesh] = [tcp.local_addr(), udp.local_addr()].map(|it| it.expect("bound"));
+        let settings = settings(&format!(
+            "site = \"a\"\n[mesh]\nlisten = \"{mesh}\"\n[admin]\nhttp = \"off\"\n\
+             [service.kube-apiserver]\nlisten = [\"{clients}\"]\n"
+        ));
+        let found: Vec<String> = not_free(&settings).into_iter().map(|it| it.detail).collect();
+        let pid = format!("(pid {})", std::process::id());
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains(&pid) && found[0].ends_with(&format!("TCP {clients}")));
+        assert!(found[1].ends_with(&format!("UDP {mesh}")), "{found:?}");
+        drop((tcp, udp));
+        assert_eq!(not_free(&settings), []);
+    }
+
+    #[test]
+    fn a_folder_is_its_owners_or_open() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+        };
+        let look = || rights_of_state(path).expect("it is there");
+        mode(path, 0o700);
+        fs::write(path.join("node.key"), "x").expect("written");
+        mode(&path.join("node.key"), 0o600);
+        assert_eq!(look(), []);
+        mode(path, 0o755);
+        let [Finding { severity: Severity::Warning, detail, .. }] = &look()[..] else {
+            panic!("{:?}", look())
+        };
+        assert!(detail.ends_with("(mode 0755)"), "{detail}");
+        mode(path, 0o777);
+        assert_eq!(look()[0].severity, Severity::Error);
+        mode(path, 0o700);
+        mode(&path.join("node.key"), 0o640);
+        let [Finding { severity: Severity::Error, detail, .. }] = &look()[..] else {
+            panic!("{:?}", look())
+        };
+        assert!(detail.contains("node.key is open"), "{detail}");
+        assert!(rights_of_state(&path.join("none")).is_err());
+    }
+
+    #[test]
+    fn the_limit_of_a_process_is_read() {
+        let text = "Limit  Soft Limit  Hard Limit  Units\n\
+                    Max processes             7827      7827      processes\n\
+                    Max open files            1024      4096      files\n";
+        assert_eq!(limit_in(text), Some(4096));
+        assert_eq!(limit_in(&text.replace("4096", "unlimited")), None);
+        assert_eq!(limit_in(""), None);
+    }
+
+    #[test]
+    fn a_folder_without_an_identity_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let look = |path: &Path| identity(path, UnixSeconds(1)).expect("it can be looked at");
+        let found = look(folder.path());
+        assert!(found[0].remedy.contains("meshport join"), "{found:?}");
+        assert_eq!(look(&folder.path().join("none"))[0].kind.id, "MP109");
+    }
+
+    #[test]
+    fn a_daemon_of_another_version_is_told() {
+        assert_eq!(version(env!("CARGO_PKG_VERSION")), []);
+        assert_eq!(version("0.0.9")[0].kind.id, "MP206");
+    }
+}

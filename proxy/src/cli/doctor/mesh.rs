@@ -1,0 +1,278 @@
+//! Checks of the mesh: seeds, the own credential, and all that only the daemon knows.
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Endpoint, Host, NodeId, Seed};
+use meshport_core::findings::{
+    AUTHORITY_KEY_HERE, BOTH_BEHIND_NAT, CLIENT_OVER_SHARE, CLIENT_RESETS, CREDENTIAL_ENDS,
+    DIRECTORY_FULL, FLOOD, Finding, KEY_USED_TWICE, Kind, NEEDS_RESTART, NO_ANSWERS, NO_ORIGIN,
+    NO_ORIGIN_ANSWERS, NOT_ALLOWED, OVERLOADED, PROBE_REFUSED, ROLE_MISSING, ROSTER_DIFFERS,
+    SAME_NAMES, SECRET_LAGGING, SEED_NAME, SEED_SILENT, SESSIONS_FULL, STOPPING, WRONG_CLOCK,
+};
+use tokio::net::UdpSocket;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::checks::{Check, Looked};
+use super::facts::{Daemon, Facts};
+use meshport_daemon::admin::api::PeerRow;
+use meshport_daemon::{findings, state};
+
+/// What the daemon alone knows.
+const REPORTED: [&Kind; 18] = [
+    &BOTH_BEHIND_NAT,
+    &NEEDS_RESTART,
+    &STOPPING,
+    &SESSIONS_FULL,
+    &CLIENT_OVER_SHARE,
+    &CLIENT_RESETS,
+    &OVERLOADED,
+    &KEY_USED_TWICE,
+    &SAME_NAMES,
+    &ROLE_MISSING,
+    &FLOOD,
+    &DIRECTORY_FULL,
+    &SECRET_LAGGING,
+    &PROBE_REFUSED,
+    &ROSTER_DIFFERS,
+    &NO_ORIGIN,
+    &NO_ORIGIN_ANSWERS,
+    &NOT_ALLOWED,
+];
+/// How long a refusal of a datagram is waited for: twice around the world.
+const REFUSAL: Duration = Duration::from_millis(600);
+/// Endpoints tried at once, of all seeds: 64 seeds with 8 each.
+const MAX_TRIED: usize = 512;
+
+pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
+    let of_names = facts.clone();
+    let of_seeds = facts.clone();
+    vec![
+        Check::new(&[&SEED_NAME], async move { Ok(names(&of_names.seeds()?).await) }),
+        Check::new(&[&NO_ANSWERS, &SEED_SILENT], async move { seeds(&of_seeds).await }),
+        Check::of_files(&[&WRONG_CLOCK, &CREDENTIAL_ENDS, &AUTHORITY_KEY_HERE], facts, own),
+        Check::of_files(&REPORTED, facts, |facts| {
+            let daemon = facts.daemon()?;
+            Ok(REPORTED.iter().flat_map(|kind| daemon.found(kind)).collect())
+        }),
+    ]
+}
+
+/// The names that do not resolve; a node without any other seed does not find the mesh.
+async fn names(seeds: &[Seed]) -> Vec<Finding> {
+    let endpoints: Vec<&Endpoint> = seeds.iter().flat_map(|seed| &seed.endpoints).collect();
+    let mut asked = JoinSet::new();
+    for endpoint in endpoints.iter().take(MAX_TRIED) {
+        if let Host::Name(name) = endpoint.host() {
+            let (name, port) = (name.clone(), endpoint.port());
+            asked.spawn(async move {
+                let looked_up = tokio::net::lookup_host((name.as_str(), port)).await;
+                looked_up.err().map(|error| (name, error))
+            });
+        }
+    }
+    let mut failed: Vec<(String, io::Error)> =
+        asked.join_all().await.into_iter().flatten().collect();
+    failed.sort_by(|(a, _), (b, _)| a.cmp(b));
+    failed.dedup_by(|(a, _), (b, _)| a == b);
+    let is_lost = |endpoint: &&Endpoint| match endpoint.host() {
+        Host::Name(name) => failed.iter().any(|(lost, _)| lost == name),
+        Host::Ip(_) => false,
+    };
+    let none_is_left = endpoints.iter().all(is_lost);
+    let found = |(name, error): &(String, io::Error)| {
+        let text = format!("the seed {name} does not resolve: {error}");
+        if none_is_left { SEED_NAME.broken(text) } else { SEED_NAME.found(text) }
+    };
+    failed.iter().map(found).collect()
+}
+
+async fn seeds(facts: &Facts) -> Looked {
+    match &facts.daemon {
+        Ok(daemon) => Ok(known_silent(facts, daemon)),
+        Err(_) => Ok(refused(&facts.seeds()?).await),
+    }
+}
+
+/// What the daemon finds, and which of several seeds are silent when some are not.
+fn known_silent(facts: &Facts, daemon: &Daemon) -> Vec<Finding> {
+    let mut found = daemon.found(&NO_ANSWERS);
+    found.extend(daemon.found(&SEED_SILENT));
+    if found.is_empty() {
+        let seeds = facts.seeds().unwrap_or_default();
+        found = silent(&seeds, daemon.status.me.node, &daemon.peers);
+    }
+    found
+}
+
+fn silent(seeds: &[Seed], me: NodeId, peers: &[PeerRow]) -> Vec<Finding> {
+    let answers = |node: NodeId| {
+        let row = peers.iter().find(|row| row.node == node);
+        row.is_some_and(|row| match row.liveness.as_str() {
+            "down" | "left" => false,
+            "alive" => true,
+            _ => row.handshake_age_s.is_some(),
+        })
+    };
+    let lost = seeds.iter().filter(|seed| seed.node != me && !answers(seed.node));
+    let mut found: Vec<Finding> = Vec::new();
+    for seed in lost {
+        let row = peers.iter().find(|row| row.node == seed.node);
+        let name = row.and_then(|row| row.name.as_ref().map(ToString::to_string));
+        let name = name.unwrap_or_else(|| seed.node.short());
+        let at: Vec<String> = seed.endpoints.iter().map(Endpoint::to_string).collect();
+        let text = format!("the seed {name} at {} does not answer", at.join(", "));
+        if found.iter().all(|it| it.detail != text) {
+            found.push(SEED_SILENT.found(text));
+        }
+    }
+    found
+}
+
+/// Without a daemon nobody can make a handshake, but a datagram shows whether there is a way and
+/// whether the machine at its end says that nobody listens.
+async fn refused(seeds: &[Seed]) -> Vec<Finding> {
+    let mut tried = JoinSet::new();
+    let endpoints = seeds.iter().flat_map(|seed| &seed.endpoints).take(MAX_TRIED);
+    for endpoint in endpoints {
+        let endpoint = endpoint.clone();
+        tried.spawn(async move {
+            let address = resolve(&endpoint).await?;
+            Some((address, send(address).await))
+        });
+    }
+    let tried: Vec<(SocketAddr, io::Result<()>)> =
+        tried.join_all().await.into_iter().flatten().collect();
+    let no_way = |it: &io::Result<()>| {
+        it.as_ref().is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused)
+    };
+    if !tried.is_empty() && tried.iter().all(|(_, it)| no_way(it)) {
+        let said =
+            tried.iter().filter_map(|(at, it)| Some(format!("{at}: {}", it.as_ref().err()?)));
+        let mut said: Vec<String> = said.collect();
+        said.sort();
+        said.dedup();
+        return vec![NO_ANSWERS.found(format!("no UDP to any seed; {}", said.join("; ")))];
+    }
+    let refusal = |(at, it): (SocketAddr, io::Result<()>)| {
+        let refuses = it.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        refuses.then(|| SEED_SILENT.found(format!("nothing listens at the seed's address {at}")))
+    };
+    let mut found: Vec<Finding> = tried.into_iter().filter_map(refusal).collect();
+    found.sort_by(|a, b| a.detail.cmp(&b.detail));
+    found.dedup();
+    found
+}
+
+/// One that does not resolve is told by [`names`].
+async fn resolve(endpoint: &Endpoint) -> Option<SocketAddr> {
+    match endpoint.host() {
+        Host::Ip(ip) => Some(SocketAddr::new(*ip, endpoint.port())),
+        Host::Name(name) => {
+            tokio::net::lookup_host((name.as_str(), endpoint.port())).await.ok()?.next()
+        }
+    }
+}
+
+/// Sends one byte, which no WireGuard node takes for a message, and waits for a refusal.
+async fn send(to: SocketAddr) -> io::Result<()> {
+    let any: SocketAddr = match to {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(to).await?;
+    socket.send(&[0]).await?;
+    match timeout(REFUSAL, socket.recv(&mut [0; 1])).await {
+        Ok(Err(error)) => Err(error),
+        // An answer, or silence.
+        Ok(Ok(_)) | Err(_) => Ok(()),
+    }
+}
+
+/// Of a running daemon its own view: its credential may be a newer one than was read here.
+fn own(facts: &Facts) -> Looked {
+    if let Ok(daemon) = &facts.daemon {
+        let kinds = [&WRONG_CLOCK, &CREDENTIAL_ENDS, &AUTHORITY_KEY_HERE];
+        return Ok(kinds.into_iter().flat_map(|kind| daemon.found(kind)).collect());
+    }
+    let state = facts.state()?;
+    let credential = state.credential().map_err(|error| error.to_string())?;
+    let of_credential = credential.and_then(|own| findings::of_credential(&own, facts.now));
+    let key = state::authority_key_in(&facts.state_dir);
+    Ok(of_credential.into_iter().chain(findings::of_authority_key(&key)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshport_core::findings::Severity;
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        crate::cli::runtime().expect("a runtime").block_on(work)
+    }
+
+    fn seed(number: u8, endpoints: &[&str]) -> Seed {
+        let endpoints = endpoints.iter().map(|it| it.parse().expect("an endpoint")).collect();
+        Seed::new(NodeId::from_bytes([number; 32]), endpoints).expect("a seed")
+    }
+
+    fn peer(number: u8, liveness: &str) -> PeerRow {
+        PeerRow {
+            lacks: None,
+            node: NodeId::from_bytes([number; 32]),
+            name: Some(format!("cp-{number}").parse().expect("a name")),
+            site: None,
+            roles: None,
+            invite: None,
+            liveness: liveness.into(),
+            endpoint: None,
+            handshake_age_s: None,
+            rtt_ms: None,
+            rx_bytes: 0,
+            tx_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn a_name_that_does_not_resolve_is_told_and_is_worse_alone() {
+        let good = seed(1, &["127.0.0.1:1", "localhost:1"]);
+        assert_eq!(run(names(std::slice::from_ref(&good))), []);
+        let bad = seed(2, &["seed.invalid:1", "seed.invalid:2"]);
+        let [alone] = &run(names(std::slice::from_ref(&bad)))[..] else { panic!("one finding") };
+        assert_eq!((alone.kind.id, alone.severity), ("MP201", Severity::Error));
+        assert!(alone.detail.starts_with("the seed seed.invalid does not resolve"), "{alone}");
+        let [beside] = &run(names(&[good, bad]))[..] else { panic!("one finding") };
+        assert_eq!(beside.severity, Severity::Warning);
+    }
+
+    #[test]
+    fn a_seed_that_is_down_or_unknown_is_told() {
+        let seeds = [seed(1, &["10.0.0.1:1"]), seed(2, &["10.0.0.2:1"]), seed(3, &["10.0.0.3:1"])];
+        let me = NodeId::from_bytes([3; 32]);
+        assert_eq!(silent(&seeds, me, &[peer(1, "alive"), peer(2, "alive")]), []);
+        let found = silent(&seeds, me, &[peer(1, "down")]);
+        let [down, unknown] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(down.detail, "the seed cp-1 at 10.0.0.1:1 does not answer");
+        assert!(unknown.detail.contains("10.0.0.2:1") && unknown.kind.id == "MP202", "{unknown}");
+        let handshake = PeerRow { handshake_age_s: Some(3), ..peer(1, "unknown") };
+        assert_eq!(silent(&seeds[..1], me, &[handshake]), []);
+    }
+
+    #[test]
+    fn a_port_where_nobody_listens_and_a_network_that_is_not_there_are_told() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let address = socket.local_addr().expect("an address").to_string();
+        let of_socket = [seed(1, &[&address])];
+        assert_eq!(run(refused(&of_socket)), []);
+        drop(socket);
+        let found = run(refused(&of_socket));
+        assert!(matches!(&found[..], [it] if it.kind.id == "MP202"), "{found:?}");
+        // Nobody is let send to the broadcast address.
+        let found = run(refused(&[seed(2, &["255.255.255.255:1"])]));
+        assert!(matches!(&found[..], [it] if it.kind.id == "MP104"), "{found:?}");
+    }
+}
