@@ -55,7 +55,7 @@ catalogue! {
     /// Packets do not get out, or no answer comes back.
     NO_ANSWERS: Error "MP104" {
         title: "no member answers",
-        healthy: "UDP gets out to members",
+        healthy: "nothing here stops UDP to members",
         meaning: "When all are silent at once, it is probably this machine's network",
         remedy: "Check its link and routes, and that outgoing UDP from the port of `listen` under \
                  [mesh] is allowed",
@@ -157,7 +157,7 @@ catalogue! {
     /// A seed is silent.
     SEED_SILENT: Warning "MP202" {
         title: "a seed does not answer",
-        healthy: "the seeds answer",
+        healthy: "no seed is known to be silent",
         meaning: "Without an answer of any seed or known member this node does not find the mesh",
         remedy: "Check the nodes and addresses in the file seeds of the state folder and in \
                  `seeds` under [mesh], that a daemon of this mesh runs there, and that its UDP \

@@ -33,7 +33,7 @@ pub(super) const NO_STATE: &str = "the state folder cannot be opened";
 pub(super) struct Facts {
     pub(super) now: UnixSeconds,
     pub(super) loaded: Result<Loaded, Error>,
-    pub(super) state_dir: PathBuf,
+    state_dir: Option<PathBuf>,
     pub(super) client: AdminClient,
     pub(super) daemon: Result<Daemon, Error>,
     /// Kubeconfigs; those of one list are read as one.
@@ -59,9 +59,11 @@ impl Facts {
         let client = args.client()?;
         let loaded = load::settings(config, state_dir, &paths);
         let state_dir = match (&loaded, state_dir) {
-            (Ok(loaded), _) => loaded.settings.state_dir.clone(),
-            (Err(_), Some(named)) => named.to_owned(),
-            (Err(_), None) => paths.state_dir().to_owned(),
+            (Ok(loaded), _) => Some(loaded.settings.state_dir.clone()),
+            (Err(_), Some(named)) => Some(named.to_owned()),
+            // The file may name another one.
+            (Err(Error::Config { .. } | Error::Io { .. }), None) => None,
+            (Err(_), None) => Some(paths.state_dir().to_owned()),
         };
         let asked = timeout(ANSWER_LIMIT, Daemon::ask(&client)).await;
         let daemon = asked.unwrap_or_else(|_elapsed| {
@@ -86,9 +88,15 @@ impl Facts {
     }
 
     /// # Errors
-    /// [`NO_STATE`].
+    /// [`NO_SETTINGS`].
+    pub(super) fn state_dir(&self) -> Result<&Path, String> {
+        self.state_dir.as_deref().ok_or(NO_SETTINGS.into())
+    }
+
+    /// # Errors
+    /// [`NO_SETTINGS`], [`NO_STATE`].
     pub(super) fn state(&self) -> Result<StateDir, String> {
-        StateDir::open(&self.state_dir).map_err(|_| NO_STATE.into())
+        StateDir::open(self.state_dir()?).map_err(|_| NO_STATE.into())
     }
 
     /// The seeds of the settings and of the state folder that have addresses.

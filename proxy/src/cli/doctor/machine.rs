@@ -33,7 +33,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
         Check::of_files(&[&ADDRESS_TAKEN], facts, addresses),
         Check::of_files(&[&OPEN_TO_OTHERS], facts, rights),
         Check::of_files(&[&FEW_DESCRIPTORS], facts, descriptors),
-        Check::of_files(&[&NO_IDENTITY], facts, |facts| identity(&facts.state_dir, facts.now)),
+        Check::of_files(&[&NO_IDENTITY], facts, |facts| identity(facts.state_dir()?, facts.now)),
         Check::of_files(&[&UNFIT_CONFIGURATION], facts, configuration),
         Check::of_files(&[&NO_DAEMON], facts, |facts| Ok(silence(&facts.daemon))),
         Check::of_files(&[&VERSIONS_DIFFER], facts, |facts| {
@@ -77,7 +77,7 @@ fn taken(address: SocketAddr, protocol: Protocol) -> Finding {
 }
 
 fn rights(facts: &Facts) -> Looked {
-    let mut found = rights_of_state(&facts.state_dir).map_err(|_| NO_STATE)?;
+    let mut found = rights_of_state(facts.state_dir()?).map_err(|_| NO_STATE)?;
     if let Ok(settings) = facts.settings() {
         found.extend(
             check::files(settings).found.into_iter().filter(|it| *it.kind == OPEN_TO_OTHERS),

@@ -93,7 +93,7 @@ async fn names(seeds: &[Seed]) -> Vec<Finding> {
 async fn seeds(facts: &Facts) -> Looked {
     match &facts.daemon {
         Ok(daemon) => Ok(known_silent(facts, daemon)),
-        Err(_) => Ok(refused(&facts.seeds()?).await),
+        Err(_) => refused(&facts.seeds()?).await,
     }
 }
 
@@ -134,7 +134,7 @@ fn silent(seeds: &[Seed], me: NodeId, peers: &[PeerRow]) -> Vec<Finding> {
 
 /// Without a daemon nobody can make a handshake, but a datagram shows whether there is a way and
 /// whether the machine at its end says that nobody listens.
-async fn refused(seeds: &[Seed]) -> Vec<Finding> {
+async fn refused(seeds: &[Seed]) -> Looked {
     let mut tried = JoinSet::new();
     let endpoints = seeds.iter().flat_map(|seed| &seed.endpoints).take(MAX_TRIED);
     for endpoint in endpoints {
@@ -149,13 +149,17 @@ async fn refused(seeds: &[Seed]) -> Vec<Finding> {
     let no_way = |it: &io::Result<()>| {
         it.as_ref().is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused)
     };
-    if !tried.is_empty() && tried.iter().all(|(_, it)| no_way(it)) {
+    if tried.is_empty() {
+        return Err("no seed has an address".into());
+    }
+    if tried.iter().all(|(_, it)| no_way(it)) {
         let said =
             tried.iter().filter_map(|(at, it)| Some(format!("{at}: {}", it.as_ref().err()?)));
         let mut said: Vec<String> = said.collect();
         said.sort();
         said.dedup();
-        return vec![NO_ANSWERS.found(format!("no UDP to any seed; {}", said.join("; ")))];
+        let said = format!("no UDP to any seed; {}", said.join("; "));
+        return Ok(vec![NO_ANSWERS.found(said)]);
     }
     let refusal = |(at, it): (SocketAddr, io::Result<()>)| {
         let refuses = it.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
@@ -164,7 +168,7 @@ async fn refused(seeds: &[Seed]) -> Vec<Finding> {
     let mut found: Vec<Finding> = tried.into_iter().filter_map(refusal).collect();
     found.sort_by(|a, b| a.detail.cmp(&b.detail));
     found.dedup();
-    found
+    Ok(found)
 }
 
 /// One that does not resolve is told by [`names`].
@@ -202,7 +206,7 @@ fn own(facts: &Facts) -> Looked {
     let state = facts.state()?;
     let credential = state.credential().map_err(|error| error.to_string())?;
     let of_credential = credential.and_then(|own| findings::of_credential(&own, facts.now));
-    let key = state::authority_key_in(&facts.state_dir);
+    let key = state::authority_key_in(facts.state_dir()?);
     Ok(of_credential.into_iter().chain(findings::of_authority_key(&key)).collect())
 }
 
@@ -267,12 +271,13 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
         let address = socket.local_addr().expect("an address").to_string();
         let of_socket = [seed(1, &[&address])];
-        assert_eq!(run(refused(&of_socket)), []);
+        let refused = |seeds: &[Seed]| run(refused(seeds)).expect("they have addresses");
+        assert_eq!(refused(&of_socket), []);
         drop(socket);
-        let found = run(refused(&of_socket));
+        let found = refused(&of_socket);
         assert!(matches!(&found[..], [it] if it.kind.id == "MP202"), "{found:?}");
         // Nobody is let send to the broadcast address.
-        let found = run(refused(&[seed(2, &["255.255.255.255:1"])]));
+        let found = refused(&[seed(2, &["255.255.255.255:1"])]);
         assert!(matches!(&found[..], [it] if it.kind.id == "MP104"), "{found:?}");
     }
 }

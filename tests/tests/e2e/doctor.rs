@@ -1,0 +1,230 @@
+//! `meshport doctor` on real nodes: it finds nothing in a healthy mesh, and each planted fault by
+//! its id, with a daemon and without one.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use meshport_tests::process::{meshport, run_ok};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
+
+const SETTLE: Duration = Duration::from_secs(40);
+/// What the whole may take, also with faults.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Few enough for the limit on open files of any machine that runs the tests.
+const SETTINGS: &str = "max-sessions = 500\n";
+/// A node that nobody has seen.
+const NOBODY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+
+/// Two origins and a node between them. The authority's key is where it should be: elsewhere.
+fn world() -> World {
+    let mut world = World::new();
+    world.distance("a", "b", Duration::from_millis(5));
+    for (name, site) in [("cp-a", "a"), ("cp-b", "b")] {
+        let address = world.apiserver(name);
+        world.node(&NodePlan::new(name, site).origin(address).settings(SETTINGS));
+    }
+    world.node(&NodePlan::new("worker", "a").settings(SETTINGS));
+    world.meet();
+    world.chooses("worker", "cp-a", SETTLE);
+    let key = world.at("cp-a").state().join("authority.key");
+    fs::rename(key, world.path("authority.key")).expect("it is there");
+    world
+}
+
+struct Examined {
+    code: Option<i32>,
+    report: Value,
+}
+
+impl Examined {
+    /// The ids of what was found, each once.
+    fn ids(&self) -> Vec<&str> {
+        let rows = self.report["checks"].as_array().expect("rows").iter();
+        let bad = rows.filter(|row| !["ok", "skipped"].iter().any(|it| row["status"] == *it));
+        let mut ids: Vec<&str> = bad.filter_map(|row| row["id"].as_str()).collect();
+        ids.dedup();
+        ids
+    }
+
+    /// What was said of one id.
+    fn detail(&self, id: &str) -> &str {
+        let rows = self.report["checks"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["id"] == id).expect("it is checked");
+        row["detail"].as_str().unwrap_or_default()
+    }
+}
+
+fn command(world: &World, node: &str, flags: &[&str]) -> Command {
+    let mut command = Command::new(meshport());
+    command.args(["doctor", "--config"]).arg(world.path(&format!("{node}.toml"))).args(flags);
+    // Not the kubeconfigs of who runs the tests.
+    command.env("KUBECONFIG", world.path("kubeconfig")).env("HOME", world.path("home"));
+    command
+}
+
+#[track_caller]
+fn examine(world: &World, node: &str, what: &str) -> Examined {
+    let begun = wait::now();
+    let output = command(world, node, &["--json"]).output().expect("it runs");
+    let took = begun.elapsed();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let examined = Examined { code: output.status.code(), report };
+    println!("{what}: {:?} in {:.2} s", examined.ids(), took.as_secs_f64());
+    assert!(took < LIMIT, "{what}: {took:?}");
+    let errors = examined.report["errors"].as_u64().expect("a number");
+    assert_eq!(examined.code, Some(i32::from(errors > 0)), "{what}");
+    examined
+}
+
+/// A kubeconfig whose current context has this server and verifies this name.
+fn kubeconfig(world: &World, server: &str, name: &str) {
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: here\nclusters:\n- name: here\n  cluster:\n    \
+         server: https://{server}\n    tls-server-name: {name}\ncontexts:\n- name: here\n  \
+         context: {{cluster: here, user: nobody}}\n"
+    );
+    fs::write(world.path("kubeconfig"), text).expect("written");
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+}
+
+/// Gives a node's file seeds under [mesh] while `look` runs.
+fn with_seeds<T>(world: &World, node: &str, seeds: &str, look: impl FnOnce() -> T) -> T {
+    let file = world.path(&format!("{node}.toml"));
+    let text = fs::read_to_string(&file).expect("its settings");
+    let changed = text.replace("[mesh]\n", &format!("[mesh]\nseeds = [{seeds}]\n"));
+    fs::write(&file, changed).expect("written");
+    let looked = look();
+    fs::write(&file, text).expect("written");
+    looked
+}
+
+fn finds_nothing(world: &World) {
+    kubeconfig(world, &world.at("worker").local.to_string(), "kubernetes.default.svc");
+    for node in ["cp-a", "cp-b", "worker"] {
+        let healthy = examine(world, node, &format!("{node} in a healthy mesh"));
+        assert_eq!(healthy.ids(), [] as [&str; 0], "{:#}", healthy.report);
+        assert!(healthy.report["success"] == true && healthy.report["daemon"] == true);
+        let strict = command(world, node, &["--strict"]).output().expect("it runs");
+        assert_eq!(strict.status.code(), Some(0));
+    }
+}
+
+fn finds_faults_beside_a_daemon(world: &mut World) {
+    let state = world.at("worker").state().to_owned();
+    set_mode(&state, 0o755);
+    let open = examine(world, "worker", "a state folder with mode 0755");
+    assert_eq!(open.ids(), ["MP102"]);
+    let strict = command(world, "worker", &["--strict", "--short"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&strict.stdout).into_owned();
+    assert_eq!(strict.status.code(), Some(1));
+    assert!(said.starts_with("warning MP102 ") && said.contains("(mode 0755)"), "{said}");
+    set_mode(&state, 0o700);
+
+    chown(state.join("seeds"), Some(12_345), None).expect("this is root");
+    let foreign = examine(world, "worker", "a file of another owner");
+    assert_eq!(foreign.ids(), ["MP102"]);
+    assert!(foreign.detail("MP102").contains("belongs to user 12345"));
+    chown(state.join("seeds"), Some(0), None).expect("this is root");
+
+    let seed = format!("\"{NOBODY}@seed.invalid:51820\"");
+    let lost = with_seeds(world, "worker", &seed, || examine(world, "worker", "a seed's name"));
+    assert_eq!(lost.ids(), ["MP201", "MP202"], "nobody has seen that seed either");
+    assert!(lost.detail("MP201").contains("seed.invalid"));
+    let seed = format!("\"{NOBODY}@192.0.2.1:51820\"");
+    let silent = with_seeds(world, "worker", &seed, || examine(world, "worker", "a silent seed"));
+    assert_eq!(silent.ids(), ["MP202"]);
+    assert!(silent.detail("MP202").contains("192.0.2.1:51820"));
+
+    kubeconfig(world, "kubernetes.default.svc:6443", "kubernetes.default.svc");
+    let past = examine(world, "worker", "a kubeconfig that goes past");
+    assert_eq!(past.ids(), ["MP304"]);
+    kubeconfig(world, &world.at("worker").local.to_string(), "cp-a.example.com");
+    let other = examine(world, "worker", "a name that no certificate has");
+    assert_eq!(other.ids(), ["MP301"]);
+    assert!(other.detail("MP301").ends_with("the certificate of cp-a, cp-b"));
+    kubeconfig(world, &world.at("worker").local.to_string(), "kubernetes.default.svc");
+
+    let pid = world.node_mut("worker").process().id().to_string();
+    run_ok("prlimit", &["--pid", &pid, "--nofile=512:1000"]);
+    let few = examine(world, "worker", "few open files");
+    assert_eq!(few.ids(), ["MP108"]);
+    assert!(few.detail("MP108").starts_with("1000 open files"), "{}", few.detail("MP108"));
+}
+
+fn finds_a_credential_that_ends(world: &mut World) {
+    let seed = world.shaper().public_addr("cp-a").expect("it has one").to_string();
+    let (authority, worker) = (world.path("authority.key"), world.at("worker").state().to_owned());
+    let [authority, worker] = [&authority, &worker].map(|it| it.to_string_lossy().into_owned());
+    let state = world.at("cp-a").state().to_string_lossy().into_owned();
+    let flags = ["--site", "a", "--ttl", "1h", "--credential-ttl", "73h", "--endpoint", &*seed];
+    let of_state = ["invite", "--state-dir", &*state, "--authority", &*authority];
+    let program = meshport().to_string_lossy();
+    let line = run_ok(&program, &[&of_state[..], &flags].concat());
+    world.kill("worker");
+    run_ok(&program, &["join", &*line, "--state-dir", &*worker, "--name", "worker", "--force"]);
+    world.start("worker");
+    world.meet();
+    world.chooses("worker", "cp-a", SETTLE);
+    let ends = examine(world, "worker", "a credential that ends in 3 days");
+    assert_eq!(ends.ids(), ["MP203"]);
+    assert!(ends.detail("MP203").contains("expires in 3 d"), "{}", ends.detail("MP203"));
+}
+
+fn finds_faults_without_a_daemon(world: &mut World) {
+    let (local, udp) = (world.at("worker").local, world.at("worker").udp);
+    world.kill("worker");
+    let none = examine(world, "worker", "no daemon");
+    assert_eq!(none.ids(), ["MP111", "MP203"]);
+
+    let holders: (TcpListener, UdpSocket) =
+        (TcpListener::bind(local).expect("it is free"), UdpSocket::bind(udp).expect("it is free"));
+    let taken = examine(world, "worker", "taken ports");
+    assert_eq!(taken.ids(), ["MP101", "MP111", "MP203"]);
+    let holder = format!("(pid {}) has TCP {local}", std::process::id());
+    assert!(taken.detail("MP101").ends_with(&holder), "{}", taken.detail("MP101"));
+    drop(holders);
+
+    let free = UdpSocket::bind(SocketAddr::new(udp.ip(), 0)).expect("a port");
+    let refusing = free.local_addr().expect("an address");
+    drop(free);
+    let seed = format!("\"{NOBODY}@{refusing}\"");
+    let refused = with_seeds(world, "worker", &seed, || examine(world, "worker", "a closed port"));
+    assert_eq!(refused.ids(), ["MP111", "MP202", "MP203"]);
+    assert!(refused.detail("MP202").ends_with(&refusing.to_string()));
+
+    let mut few = Command::new("prlimit");
+    few.arg("--nofile=512:512").arg(meshport()).args(["doctor", "--short", "--config"]);
+    let output = few.arg(world.path("worker.toml")).output().expect("prlimit is there");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("warning MP108 512 open files"), "{said}");
+
+    let key = world.at("worker").state().join("authority.key");
+    fs::copy(world.path("authority.key"), &key).expect("copied");
+    set_mode(&key, 0o600);
+    let here = examine(world, "worker", "the authority's key on a node");
+    assert_eq!(here.ids(), ["MP111", "MP203", "MP204"]);
+    fs::remove_file(key).expect("removed");
+
+    fs::write(world.path("worker.toml"), "site = \"a\"\nnonsense = 1\n").expect("written");
+    let broken = examine(world, "worker", "a configuration with a fault");
+    assert_eq!(broken.ids(), ["MP110", "MP111"]);
+}
+
+#[test]
+fn a_healthy_mesh_has_no_findings_and_each_planted_fault_is_found() {
+    let mut world = world();
+    finds_nothing(&world);
+    finds_faults_beside_a_daemon(&mut world);
+    finds_a_credential_that_ends(&mut world);
+    finds_faults_without_a_daemon(&mut world);
+}
