@@ -68,6 +68,14 @@ catalogue! {
         remedy: "Give the role `relay` to a member that both reach, or forward a port and set \
                  `advertise` under [mesh]",
     }
+    /// A path that passes small packets only.
+    NARROW_PATH: Warning "MP107" {
+        title: "a path drops large packets",
+        healthy: "no path is known to drop large packets",
+        meaning: "Sessions avoid it as if it were dead, although small packets pass",
+        remedy: "Check the MTU of the path and whether a firewall drops ICMP (packet too big); \
+                 `mtu` under [mesh] limits what this node sends",
+    }
     /// The limit on open files.
     FEW_DESCRIPTORS: Warning "MP108" {
         title: "fewer open files are allowed than max-sessions could need",
@@ -293,5 +301,13 @@ catalogue! {
         meaning: "Sessions go to other origins, if there are any",
         remedy: "Add the node's name, site or role to `allow` under [service.NAME] there. A name \
                  or site counts only if the invite fixed it",
+    }
+    /// The end of an apiserver's certificate.
+    CERTIFICATE_ENDS: Warning "MP309" {
+        title: "an apiserver's certificate expires soon, or has expired",
+        healthy: "the apiservers' certificates are valid for 30 days or more",
+        meaning: "Clients refuse an apiserver whose certificate has expired",
+        remedy: "Renew it there (kubeadm: `kubeadm certs renew apiserver`), and restart that \
+                 apiserver",
     }
 }

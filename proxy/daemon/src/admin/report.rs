@@ -22,8 +22,8 @@ use crate::admin::api::{
 use crate::admin::credentials::SecretStatus;
 use meshport_core::duplicates::Duplicates;
 use meshport_core::findings::{
-    BOTH_BEHIND_NAT as APART_BY_NAT, Finding, NO_ORIGIN, NO_ORIGIN_ANSWERS, PROBE_REFUSED,
-    SEED_SILENT,
+    BOTH_BEHIND_NAT as APART_BY_NAT, Finding, NARROW_PATH, NO_ORIGIN, NO_ORIGIN_ANSWERS,
+    PROBE_REFUSED, SEED_SILENT,
 };
 use meshport_core::health::Health;
 use meshport_core::names;
@@ -55,6 +55,9 @@ mod secret;
 mod seeds;
 
 pub(crate) use crowding::CrowdingLog;
+
+/// Narrow paths that are told, each in a sentence: all of a site have one cause.
+const MAX_NARROW: usize = 3;
 
 /// Answers questions about this node, from what it observes and from its identity.
 #[derive(Debug)]
@@ -387,6 +390,12 @@ impl Reporter {
             found.push(SEED_SILENT.broken("no other node has answered yet"));
         }
         found.extend(self.isolation(core));
+        let paths = core.discovery().paths().iter();
+        let narrow = paths.filter(|(_, path)| path.narrow).take(MAX_NARROW);
+        found.extend(narrow.map(|(node, _)| {
+            let name = self.name(core, node);
+            NARROW_PATH.found(format!("the path to {name} drops large packets"))
+        }));
         for service in services {
             let name = &service.name;
             if service.origins.is_empty() && alone {

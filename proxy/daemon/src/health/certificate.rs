@@ -4,8 +4,11 @@
 //! name that only one certificate has works until that origin fails. Pure: certificates are bytes
 //! fetched elsewhere; this module only reads their names and trusts nothing.
 
+mod validity;
+
 use std::collections::BTreeSet;
 
+use meshport_config::UnixSeconds;
 use rustls::pki_types::{CertificateDer, ServerName};
 
 /// Names read from one certificate. Those of apiservers have 5 to 20.
@@ -35,6 +38,11 @@ impl Certificate {
         let Ok(certificate) = webpki::EndEntityCert::try_from(&self.0) else { return false };
         ServerName::try_from(name)
             .is_ok_and(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok())
+    }
+
+    /// When it ends; `None` when its times cannot be read.
+    pub fn ends_at(&self) -> Option<UnixSeconds> {
+        validity::ends_at(&self.0)
     }
 
     /// Its DNS names, without wildcards, as they stand there.

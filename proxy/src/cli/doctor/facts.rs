@@ -6,6 +6,7 @@ use std::time::Duration;
 use meshport_config::{NamedSeed, Seed, ServiceName, Settings, UnixSeconds};
 use meshport_core::findings::{Finding, Kind};
 use tokio::net::UnixStream;
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::cli::load::{self, Loaded};
@@ -13,6 +14,7 @@ use crate::cli::paths::Paths;
 use crate::cli::query::DaemonArgs;
 use crate::cli::{clock, kubeconfig};
 use meshport_daemon::admin::api::{FindingRow, PeerRow, ServiceStatus, Status};
+use meshport_daemon::admin::certificates::{CertificatesRequest, OriginCertificate};
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::{PeersRequest, StatusRequest};
 use meshport_daemon::{Error, StateDir};
@@ -36,6 +38,7 @@ pub(super) struct Facts {
     state_dir: Option<PathBuf>,
     pub(super) client: AdminClient,
     pub(super) daemon: Result<Daemon, Error>,
+    certificates: OnceCell<Result<Vec<OriginCertificate>, String>>,
     /// Kubeconfigs; those of one list are read as one.
     pub(super) kubeconfigs: Vec<Vec<PathBuf>>,
 }
@@ -72,13 +75,30 @@ impl Facts {
         });
         let mut kubeconfigs = of_components(Path::new(NODE_KUBECONFIGS));
         kubeconfigs.push(kubeconfig::source_files(None));
-        Ok(Self { now: clock::wall(), loaded, state_dir, client, daemon, kubeconfigs })
+        let (now, certificates) = (clock::wall(), OnceCell::new());
+        Ok(Self { now, loaded, state_dir, client, daemon, certificates, kubeconfigs })
     }
 
     /// # Errors
     /// [`NO_SETTINGS`].
     pub(super) fn settings(&self) -> Result<&Settings, String> {
         self.loaded.as_ref().map(|it| &it.settings).map_err(|_| NO_SETTINGS.into())
+    }
+
+    /// What the origins of the apiserver service show, asked once for all checks.
+    ///
+    /// # Errors
+    /// Why they cannot be asked.
+    pub(super) async fn certificates(&self) -> Result<&[OriginCertificate], String> {
+        let ask = || async {
+            let service = ServiceName::kube_apiserver();
+            let asked = self.client.ask(&CertificatesRequest { service }).await;
+            asked.map_err(|error| error.to_string())
+        };
+        match self.certificates.get_or_init(ask).await {
+            Ok(answers) => Ok(answers),
+            Err(why) => Err(why.clone()),
+        }
     }
 
     /// # Errors

@@ -10,7 +10,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_core::findings::{Finding, KUBECONFIG_PAST_US, NAME_NOT_IN_CERTIFICATE};
+use meshport_config::UnixSeconds;
+use meshport_core::findings::{
+    CERTIFICATE_ENDS, Finding, KUBECONFIG_PAST_US, NAME_NOT_IN_CERTIFICATE,
+};
 use tokio::net::lookup_host;
 
 use super::checks::{Check, Looked};
@@ -18,32 +21,61 @@ use super::facts::{Daemon, Facts};
 use crate::cli::kubeconfig::Dialled;
 use crate::cli::local::dialled;
 use meshport_daemon::admin::api::ServiceStatus;
-use meshport_daemon::admin::certificates::{CertificatesRequest, OriginCertificate};
+use meshport_daemon::admin::certificates::OriginCertificate;
+use meshport_daemon::admin::credentials::Validity;
 use meshport_daemon::health::certificate::Certificate;
 use meshport_daemon::health::certificates;
 
 /// The daemon gives each origin so long; its answer is to be here a little later.
 const LIMIT: Duration = certificates::LIMIT.saturating_add(Duration::from_secs(1));
 
+const NO_ADDRESS: &str = "this node has no local address for apiservers";
+const DAY_S: u64 = 86_400;
+
 pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
-    let facts = facts.clone();
+    let (of_ends, of_files) = (facts.clone(), facts.clone());
     let kinds = [&NAME_NOT_IN_CERTIFICATE, &KUBECONFIG_PAST_US];
-    let check = Check::new(&kinds, async move { look(&facts).await });
-    vec![check.within(LIMIT)]
+    vec![
+        Check::new(&kinds, async move { kubeconfigs(&of_files).await }).within(LIMIT),
+        Check::new(&[&CERTIFICATE_ENDS], async move { ends(&of_ends).await }).within(LIMIT),
+    ]
 }
 
-async fn look(facts: &Facts) -> Looked {
+/// Apiservers whose certificates end within the time that is told of credentials.
+async fn ends(facts: &Facts) -> Looked {
+    facts.daemon()?.apiservers().ok_or(NO_ADDRESS)?;
+    let answers = facts.certificates().await?;
+    let ends = answers.iter().filter_map(|it| {
+        let end = it.read().ok()?.ends_at()?;
+        ending(&it.who.name, end, facts.now)
+    });
+    Ok(ends.collect())
+}
+
+fn ending(who: &str, end: UnixSeconds, now: UnixSeconds) -> Option<Finding> {
+    match Validity::of(end, now) {
+        Validity::Valid | Validity::Revoked => None,
+        Validity::Ended => {
+            Some(CERTIFICATE_ENDS.broken(format!("the certificate of {who} expired at {end}")))
+        }
+        Validity::EndsSoon => {
+            let days = end.seconds_since(now) / DAY_S;
+            let text = format!("the certificate of {who} expires in {days} days, at {end}");
+            Some(CERTIFICATE_ENDS.found(text))
+        }
+    }
+}
+
+async fn kubeconfigs(facts: &Facts) -> Looked {
     let daemon = facts.daemon()?;
-    let service = daemon.apiservers().ok_or("this node has no local address for apiservers")?;
+    let service = daemon.apiservers().ok_or(NO_ADDRESS)?;
     // Files that are not there, not for this user or no kubeconfigs are nobody's trouble here.
     let files = facts.kubeconfigs.iter().filter_map(|files| Dialled::read(files).ok());
     let files: Vec<Dialled> = files.collect();
     if files.is_empty() {
         return Err("no kubeconfig is found here".into());
     }
-    let request = CertificatesRequest { service: service.name.clone() };
-    let answers = facts.client.ask(&request).await.map_err(|error| error.to_string())?;
-    let cluster = Cluster::new(daemon, service, &answers);
+    let cluster = Cluster::new(daemon, service, facts.certificates().await?);
     let mut found = Vec::new();
     for file in files {
         // An address resolves to itself; a name that nobody knows leads nowhere.
@@ -113,6 +145,7 @@ fn is_here(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshport_core::findings::Severity;
 
     fn cluster() -> Cluster {
         let certificate = |names: &[&str]| {
@@ -152,6 +185,16 @@ mod tests {
         assert!(it.kind.id == "MP301" && it.detail.ends_with("certificate of cp-2"), "{it}");
         let found = judge("127.0.0.1:7445", Some("127.0.0.1"));
         assert!(found[0].detail.ends_with("certificate of cp-1, cp-2"), "{found:?}");
+    }
+
+    #[test]
+    fn a_certificate_that_ends_or_has_ended_is_told() {
+        let (now, day) = (UnixSeconds(1_800_000_000), DAY_S);
+        let in_days = |days: u64| ending("cp-1", UnixSeconds(now.0 + days * day), now);
+        assert_eq!(in_days(30), None);
+        let soon = in_days(12).expect("it is time");
+        assert!(soon.severity == Severity::Warning && soon.detail.contains("in 12 days"), "{soon}");
+        assert_eq!(in_days(0).expect("it is over").severity, Severity::Error);
     }
 
     #[test]

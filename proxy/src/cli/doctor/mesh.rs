@@ -8,9 +8,10 @@ use std::time::Duration;
 use meshport_config::{Endpoint, Host, NodeId, Seed};
 use meshport_core::findings::{
     AUTHORITY_KEY_HERE, BOTH_BEHIND_NAT, CLIENT_OVER_SHARE, CLIENT_RESETS, CREDENTIAL_ENDS,
-    DIRECTORY_FULL, FLOOD, Finding, KEY_USED_TWICE, Kind, NEEDS_RESTART, NO_ANSWERS, NO_ORIGIN,
-    NO_ORIGIN_ANSWERS, NOT_ALLOWED, OVERLOADED, PROBE_REFUSED, ROLE_MISSING, ROSTER_DIFFERS,
-    SAME_NAMES, SECRET_LAGGING, SEED_NAME, SEED_SILENT, SESSIONS_FULL, STOPPING, WRONG_CLOCK,
+    DIRECTORY_FULL, FLOOD, Finding, KEY_USED_TWICE, Kind, NARROW_PATH, NEEDS_RESTART, NO_ANSWERS,
+    NO_ORIGIN, NO_ORIGIN_ANSWERS, NOT_ALLOWED, OVERLOADED, PROBE_REFUSED, ROLE_MISSING,
+    ROSTER_DIFFERS, SAME_NAMES, SECRET_LAGGING, SEED_NAME, SEED_SILENT, SESSIONS_FULL, STOPPING,
+    WRONG_CLOCK,
 };
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
@@ -22,8 +23,9 @@ use meshport_daemon::admin::api::PeerRow;
 use meshport_daemon::{findings, state};
 
 /// What the daemon alone knows.
-const REPORTED: [&Kind; 18] = [
+const REPORTED: [&Kind; 19] = [
     &BOTH_BEHIND_NAT,
+    &NARROW_PATH,
     &NEEDS_RESTART,
     &STOPPING,
     &SESSIONS_FULL,

@@ -1,6 +1,7 @@
 //! What happens to members, and their log lines.
 
 use meshport_config::{Credential, NodeId, ServiceName};
+use meshport_core::findings::NARROW_PATH;
 use tracing::{debug, info, warn};
 
 use crate::clock;
@@ -28,9 +29,7 @@ impl Driver {
     pub(crate) fn tell_narrow(&self, node: &NodeId) {
         let path = self.core.discovery().paths().get(node);
         if path.is_some_and(|path| path.narrow) {
-            let name = self.reporter.name(&self.core, node);
-            warn!(%name, "path drops large packets; avoiding it for new sessions. Check the \
-                          path's MTU");
+            warn!(name = %self.reporter.name(&self.core, node), "{NARROW_PATH}");
         }
     }
 
