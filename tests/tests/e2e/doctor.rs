@@ -21,8 +21,14 @@ const SETTINGS: &str = "max-sessions = 500\n";
 /// A node that nobody has seen.
 const NOBODY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 
+/// A world, and what was found in it in how many seconds.
+struct Lab {
+    world: World,
+    said: Vec<String>,
+}
+
 /// Two origins and a node between them. The authority's key is where it should be: elsewhere.
-fn world() -> World {
+fn lab() -> Lab {
     let mut world = World::new();
     world.distance("a", "b", Duration::from_millis(5));
     for (name, site) in [("cp-a", "a"), ("cp-b", "b")] {
@@ -34,7 +40,7 @@ fn world() -> World {
     world.chooses("worker", "cp-a", SETTLE);
     let key = world.at("cp-a").state().join("authority.key");
     fs::rename(key, world.path("authority.key")).expect("it is there");
-    world
+    Lab { world, said: Vec::new() }
 }
 
 struct Examined {
@@ -69,14 +75,14 @@ fn command(world: &World, node: &str, flags: &[&str]) -> Command {
 }
 
 #[track_caller]
-fn examine(world: &World, node: &str, what: &str) -> Examined {
+fn examine(lab: &mut Lab, node: &str, what: &str) -> Examined {
     let begun = wait::now();
-    let output = command(world, node, &["--json"]).output().expect("it runs");
+    let output = command(&lab.world, node, &["--json"]).output().expect("it runs");
     let took = begun.elapsed();
     let said = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&output.stdout).expect(&said);
     let examined = Examined { code: output.status.code(), report };
-    println!("{what}: {:?} in {:.2} s", examined.ids(), took.as_secs_f64());
+    lab.said.push(format!("{what}: {:?} in {:.2} s", examined.ids(), took.as_secs_f64()));
     assert!(took < LIMIT, "{what}: {took:?}");
     let errors = examined.report["errors"].as_u64().expect("a number");
     assert_eq!(examined.code, Some(i32::from(errors > 0)), "{what}");
@@ -93,75 +99,80 @@ fn kubeconfig(world: &World, server: &str, name: &str) {
     fs::write(world.path("kubeconfig"), text).expect("written");
 }
 
+/// One that uses the worker's local address.
+fn through_us(lab: &Lab, name: &str) {
+    kubeconfig(&lab.world, &lab.world.at("worker").local.to_string(), name);
+}
+
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
 }
 
-/// Gives a node's file seeds under [mesh] while `look` runs.
-fn with_seeds<T>(world: &World, node: &str, seeds: &str, look: impl FnOnce() -> T) -> T {
-    let file = world.path(&format!("{node}.toml"));
+/// The same with one more seed under [mesh] in the worker's file.
+#[track_caller]
+fn examine_with_seed(lab: &mut Lab, at: &str, what: &str) -> Examined {
+    let file = lab.world.path("worker.toml");
     let text = fs::read_to_string(&file).expect("its settings");
-    let changed = text.replace("[mesh]\n", &format!("[mesh]\nseeds = [{seeds}]\n"));
+    let changed = text.replace("[mesh]\n", &format!("[mesh]\nseeds = [\"{NOBODY}@{at}\"]\n"));
     fs::write(&file, changed).expect("written");
-    let looked = look();
+    let examined = examine(lab, "worker", what);
     fs::write(&file, text).expect("written");
-    looked
+    examined
 }
 
-fn finds_nothing(world: &World) {
-    kubeconfig(world, &world.at("worker").local.to_string(), "kubernetes.default.svc");
+fn finds_nothing(lab: &mut Lab) {
+    through_us(lab, "kubernetes.default.svc");
     for node in ["cp-a", "cp-b", "worker"] {
-        let healthy = examine(world, node, &format!("{node} in a healthy mesh"));
+        let healthy = examine(lab, node, &format!("{node} in a healthy mesh"));
         assert_eq!(healthy.ids(), [] as [&str; 0], "{:#}", healthy.report);
         assert!(healthy.report["success"] == true && healthy.report["daemon"] == true);
-        let strict = command(world, node, &["--strict"]).output().expect("it runs");
+        let strict = command(&lab.world, node, &["--strict"]).output().expect("it runs");
         assert_eq!(strict.status.code(), Some(0));
     }
 }
 
-fn finds_faults_beside_a_daemon(world: &mut World) {
-    let state = world.at("worker").state().to_owned();
+fn finds_faults_beside_a_daemon(lab: &mut Lab) {
+    let state = lab.world.at("worker").state().to_owned();
     set_mode(&state, 0o755);
-    let open = examine(world, "worker", "a state folder with mode 0755");
+    let open = examine(lab, "worker", "a state folder with mode 0755");
     assert_eq!(open.ids(), ["MP102"]);
-    let strict = command(world, "worker", &["--strict", "--short"]).output().expect("it runs");
+    let strict = command(&lab.world, "worker", &["--strict", "--short"]).output().expect("it runs");
     let said = String::from_utf8_lossy(&strict.stdout).into_owned();
     assert_eq!(strict.status.code(), Some(1));
     assert!(said.starts_with("warning MP102 ") && said.contains("(mode 0755)"), "{said}");
     set_mode(&state, 0o700);
 
     chown(state.join("seeds"), Some(12_345), None).expect("this is root");
-    let foreign = examine(world, "worker", "a file of another owner");
+    let foreign = examine(lab, "worker", "a file of another owner");
     assert_eq!(foreign.ids(), ["MP102"]);
     assert!(foreign.detail("MP102").contains("belongs to user 12345"));
     chown(state.join("seeds"), Some(0), None).expect("this is root");
 
-    let seed = format!("\"{NOBODY}@seed.invalid:51820\"");
-    let lost = with_seeds(world, "worker", &seed, || examine(world, "worker", "a seed's name"));
+    let lost = examine_with_seed(lab, "seed.invalid:51820", "a seed's name");
     assert_eq!(lost.ids(), ["MP201", "MP202"], "nobody has seen that seed either");
     assert!(lost.detail("MP201").contains("seed.invalid"));
-    let seed = format!("\"{NOBODY}@192.0.2.1:51820\"");
-    let silent = with_seeds(world, "worker", &seed, || examine(world, "worker", "a silent seed"));
+    let silent = examine_with_seed(lab, "192.0.2.1:51820", "a silent seed");
     assert_eq!(silent.ids(), ["MP202"]);
     assert!(silent.detail("MP202").contains("192.0.2.1:51820"));
 
-    kubeconfig(world, "kubernetes.default.svc:6443", "kubernetes.default.svc");
-    let past = examine(world, "worker", "a kubeconfig that goes past");
+    kubeconfig(&lab.world, "kubernetes.default.svc:6443", "kubernetes.default.svc");
+    let past = examine(lab, "worker", "a kubeconfig that goes past");
     assert_eq!(past.ids(), ["MP304"]);
-    kubeconfig(world, &world.at("worker").local.to_string(), "cp-a.example.com");
-    let other = examine(world, "worker", "a name that no certificate has");
+    through_us(lab, "cp-a.example.com");
+    let other = examine(lab, "worker", "a name that no certificate has");
     assert_eq!(other.ids(), ["MP301"]);
     assert!(other.detail("MP301").ends_with("the certificate of cp-a, cp-b"));
-    kubeconfig(world, &world.at("worker").local.to_string(), "kubernetes.default.svc");
+    through_us(lab, "kubernetes.default.svc");
 
-    let pid = world.node_mut("worker").process().id().to_string();
+    let pid = lab.world.node_mut("worker").process().id().to_string();
     run_ok("prlimit", &["--pid", &pid, "--nofile=512:1000"]);
-    let few = examine(world, "worker", "few open files");
+    let few = examine(lab, "worker", "few open files");
     assert_eq!(few.ids(), ["MP108"]);
     assert!(few.detail("MP108").starts_with("1000 open files"), "{}", few.detail("MP108"));
 }
 
-fn finds_a_credential_that_ends(world: &mut World) {
+fn finds_a_credential_that_ends(lab: &mut Lab) {
+    let world = &mut lab.world;
     let seed = world.shaper().public_addr("cp-a").expect("it has one").to_string();
     let (authority, worker) = (world.path("authority.key"), world.at("worker").state().to_owned());
     let [authority, worker] = [&authority, &worker].map(|it| it.to_string_lossy().into_owned());
@@ -175,20 +186,20 @@ fn finds_a_credential_that_ends(world: &mut World) {
     world.start("worker");
     world.meet();
     world.chooses("worker", "cp-a", SETTLE);
-    let ends = examine(world, "worker", "a credential that ends in 3 days");
+    let ends = examine(lab, "worker", "a credential that ends in 3 days");
     assert_eq!(ends.ids(), ["MP203"]);
     assert!(ends.detail("MP203").contains("expires in 3 d"), "{}", ends.detail("MP203"));
 }
 
-fn finds_faults_without_a_daemon(world: &mut World) {
-    let (local, udp) = (world.at("worker").local, world.at("worker").udp);
-    world.kill("worker");
-    let none = examine(world, "worker", "no daemon");
+fn finds_faults_without_a_daemon(lab: &mut Lab) {
+    let (local, udp) = (lab.world.at("worker").local, lab.world.at("worker").udp);
+    lab.world.kill("worker");
+    let none = examine(lab, "worker", "no daemon");
     assert_eq!(none.ids(), ["MP111", "MP203"]);
 
     let holders: (TcpListener, UdpSocket) =
         (TcpListener::bind(local).expect("it is free"), UdpSocket::bind(udp).expect("it is free"));
-    let taken = examine(world, "worker", "taken ports");
+    let taken = examine(lab, "worker", "taken ports");
     assert_eq!(taken.ids(), ["MP101", "MP111", "MP203"]);
     let holder = format!("(pid {}) has TCP {local}", std::process::id());
     assert!(taken.detail("MP101").ends_with(&holder), "{}", taken.detail("MP101"));
@@ -197,34 +208,34 @@ fn finds_faults_without_a_daemon(world: &mut World) {
     let free = UdpSocket::bind(SocketAddr::new(udp.ip(), 0)).expect("a port");
     let refusing = free.local_addr().expect("an address");
     drop(free);
-    let seed = format!("\"{NOBODY}@{refusing}\"");
-    let refused = with_seeds(world, "worker", &seed, || examine(world, "worker", "a closed port"));
+    let refused = examine_with_seed(lab, &refusing.to_string(), "a closed port");
     assert_eq!(refused.ids(), ["MP111", "MP202", "MP203"]);
     assert!(refused.detail("MP202").ends_with(&refusing.to_string()));
 
     let mut few = Command::new("prlimit");
     few.arg("--nofile=512:512").arg(meshport()).args(["doctor", "--short", "--config"]);
-    let output = few.arg(world.path("worker.toml")).output().expect("prlimit is there");
+    let output = few.arg(lab.world.path("worker.toml")).output().expect("prlimit is there");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("warning MP108 512 open files"), "{said}");
 
-    let key = world.at("worker").state().join("authority.key");
-    fs::copy(world.path("authority.key"), &key).expect("copied");
+    let key = lab.world.at("worker").state().join("authority.key");
+    fs::copy(lab.world.path("authority.key"), &key).expect("copied");
     set_mode(&key, 0o600);
-    let here = examine(world, "worker", "the authority's key on a node");
+    let here = examine(lab, "worker", "the authority's key on a node");
     assert_eq!(here.ids(), ["MP111", "MP203", "MP204"]);
     fs::remove_file(key).expect("removed");
 
-    fs::write(world.path("worker.toml"), "site = \"a\"\nnonsense = 1\n").expect("written");
-    let broken = examine(world, "worker", "a configuration with a fault");
+    fs::write(lab.world.path("worker.toml"), "site = \"a\"\nnonsense = 1\n").expect("written");
+    let broken = examine(lab, "worker", "a configuration with a fault");
     assert_eq!(broken.ids(), ["MP110", "MP111"]);
 }
 
 #[test]
 fn a_healthy_mesh_has_no_findings_and_each_planted_fault_is_found() {
-    let mut world = world();
-    finds_nothing(&world);
-    finds_faults_beside_a_daemon(&mut world);
-    finds_a_credential_that_ends(&mut world);
-    finds_faults_without_a_daemon(&mut world);
+    let mut lab = lab();
+    finds_nothing(&mut lab);
+    finds_faults_beside_a_daemon(&mut lab);
+    finds_a_credential_that_ends(&mut lab);
+    finds_faults_without_a_daemon(&mut lab);
+    lab.said.iter().for_each(|line| println!("{line}"));
 }

@@ -50,8 +50,16 @@ fn addresses(facts: &Facts) -> Looked {
             let lost = services.flat_map(|it| &it.lost).map(|lost| (Protocol::Tcp, *lost));
             Ok(lost.map(|(protocol, address)| taken(address, protocol)).collect())
         }
+        // One that this user may not ask has its addresses, and nothing is wrong.
+        Err(error) if is_closed(error) => Err("this user may not ask the daemon".into()),
         Err(_) => Ok(not_free(facts.settings()?)),
     }
+}
+
+/// Whether there may be a daemon behind a socket that is closed to this user.
+fn is_closed(error: &Error) -> bool {
+    matches!(error, Error::NoDaemon { source, .. }
+        if source.kind() == io::ErrorKind::PermissionDenied)
 }
 
 fn not_free(settings: &Settings) -> Vec<Finding> {
@@ -175,6 +183,9 @@ fn configuration(facts: &Facts) -> Looked {
             let said = |it: &meshport_config::Problem| format!("{}: {it}", path.display());
             Ok(problems.iter().map(|it| UNFIT_CONFIGURATION.found(said(it))).collect())
         }
+        Err(Error::Io { source, what }) if source.kind() == io::ErrorKind::PermissionDenied => {
+            Err(format!("this user may not {what}"))
+        }
         Err(error @ Error::Io { .. }) => Ok(vec![UNFIT_CONFIGURATION.found(error.to_string())]),
         // There is none, and no credential to do without.
         Err(_) => Err("there is no configuration".into()),
@@ -183,7 +194,9 @@ fn configuration(facts: &Facts) -> Looked {
 
 fn silence(daemon: &Result<Daemon, Error>) -> Vec<Finding> {
     let error = daemon.as_ref().err().map(|error| match error {
-        Error::NoDaemon { path, .. } => format!("no daemon answers on {}", path.display()),
+        Error::NoDaemon { path, source } => {
+            format!("no daemon answers on {}: {source}", path.display())
+        }
         error => error.to_string(),
     });
     error.into_iter().map(|it| NO_DAEMON.found(it)).collect()
@@ -224,6 +237,18 @@ mod tests {
         assert!(found[1].ends_with(&format!("UDP {mesh}")), "{found:?}");
         drop((tcp, udp));
         assert_eq!(not_free(&settings), []);
+    }
+
+    #[test]
+    fn a_daemon_that_others_may_ask_is_told_from_none() {
+        let silent = |kind: io::ErrorKind| Error::NoDaemon {
+            path: "/run/x.sock".into(),
+            source: kind.into(),
+        };
+        assert!(is_closed(&silent(io::ErrorKind::PermissionDenied)));
+        assert!(!is_closed(&silent(io::ErrorKind::NotFound)));
+        let found = silence(&Err(silent(io::ErrorKind::PermissionDenied)));
+        assert_eq!(found[0].detail, "no daemon answers on /run/x.sock: permission denied");
     }
 
     #[test]
