@@ -18,9 +18,8 @@ pub const MAX_WITNESSES: usize = 64;
 /// Addresses seen from outside that are announced: one for each family.
 const MAX_SEEN: usize = 2;
 
-/// Said wherever two nodes cannot meet: what it is and what to do.
-pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path; give the role relay to a \
-                                   member that both reach, or set mesh.advertise on one of them";
+/// Said wherever two nodes cannot meet, with the finding that says what to do.
+pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path (MP106)";
 
 /// Where this node is reached from outside, as it knows without asking peers.
 #[derive(Debug, Clone, PartialEq, Eq)]

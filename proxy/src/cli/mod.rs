@@ -130,8 +130,8 @@ enum Verb {
     Status(query::StatusArgs),
     /// Look for everything that is known to go wrong
     ///
-    /// Checks this machine, the mesh, services and kubeconfigs, all at once and within 10 s, with or
-    /// without a running daemon. Says of each finding what it means and what to do.
+    /// Checks this machine, the mesh, services and kubeconfigs, all at once and within 10 s, with
+    /// or without a running daemon. Says of each finding what it means and what to do.
     #[command(after_long_help = text::DOCTOR)]
     Doctor(doctor::DoctorArgs),
     /// Show the order in which new sessions try the origins

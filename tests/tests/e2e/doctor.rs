@@ -91,9 +91,10 @@ fn examine(lab: &mut Lab, node: &str, what: &str) -> Examined {
 
 /// A kubeconfig whose current context has this server and verifies this name.
 fn kubeconfig(world: &World, server: &str, name: &str) {
+    let cluster = format!("{{server: 'https://{server}', tls-server-name: {name}}}");
     let text = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: here\nclusters:\n- name: here\n  cluster:\n    \
-         server: https://{server}\n    tls-server-name: {name}\ncontexts:\n- name: here\n  \
+        "apiVersion: v1\nkind: Config\ncurrent-context: here\nclusters:\n- name: here\n  \
+         cluster: {cluster}\ncontexts:\n- name: here\n  \
          context: {{cluster: here, user: nobody}}\n"
     );
     fs::write(world.path("kubeconfig"), text).expect("written");

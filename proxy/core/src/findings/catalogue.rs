@@ -199,8 +199,9 @@ catalogue! {
         title: "two processes use one node's key",
         healthy: "no key is used by two processes",
         meaning: "Each of the two cuts the other's sessions",
-        remedy: "A state folder was copied. Stop the copy and join that machine with an invite of its own. If it is not \
-                 yours: `meshport rotate-key` on the right machine shuts the copy out; `meshport \
+        remedy: "A state folder was copied. Stop the copy and join that machine with an invite of \
+                 its own. If it is not yours: `meshport rotate-key` on the right machine shuts the \
+                 copy out; `meshport \
                  revoke NODE` shuts out both",
     }
     /// Nodes that share a name.

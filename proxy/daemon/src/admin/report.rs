@@ -411,7 +411,7 @@ impl Reporter {
             let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
             found.extend(apart.map(|origin| {
                 let who = &origin.who.name;
-                APART_BY_NAT.found(format!("{name}: {who} and this node are {BOTH_BEHIND_NAT}"))
+                APART_BY_NAT.found(format!("{name}: {who} and this node are both behind NAT"))
             }));
             if core.health(name).is_some_and(Health::wants_credentials) {
                 let who = names::local_instance(name);

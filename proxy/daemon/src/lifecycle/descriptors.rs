@@ -22,7 +22,7 @@ pub(crate) fn raise(sessions: u64) {
     findings::of_descriptors(sessions, most_allowed()).iter().for_each(|short| warn!("{short}"));
 }
 
-/// How many files this process may open after [`raise`]; `None` for any number.
+/// How many files a daemon started from this process may open; `None` for any number.
 pub fn most_allowed() -> Option<u64> {
     getrlimit(Resource::Nofile).maximum
 }

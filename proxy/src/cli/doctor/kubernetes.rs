@@ -117,7 +117,8 @@ impl Cluster {
             let lacking = self.certificates.iter().filter(|(_, it)| !it.is_for(name));
             let who: Vec<&str> = lacking.map(|(who, _)| who.as_str()).collect();
             let found = NAME_NOT_IN_CERTIFICATE.found(format!(
-                "{path}: the context {context} verifies {name}, which is not in the certificate of {}",
+                "{path}: the context {context} verifies {name}, which is not in the certificate \
+                 of {}",
                 who.join(", ")
             ));
             return if who.is_empty() { Vec::new() } else { vec![found] };

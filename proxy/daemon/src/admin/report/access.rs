@@ -1,4 +1,5 @@
-//! What is wrong with access: denied nodes, reached session limits, services offered without the role.
+//! What is wrong with access: denied nodes, reached session limits, services offered without the
+//! role.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
