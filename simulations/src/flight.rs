@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use meshport_core::wire::Hops;
 
-use crate::level::Way;
-
 /// Bytes of a flight: what fits a window of QUIC at its start.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
 /// Bytes of one datagram's payload in a stream.
@@ -48,6 +46,24 @@ pub(crate) struct SessionRef {
     pub(crate) node: usize,
     pub(crate) place: u32,
     pub(crate) number: u64,
+}
+
+/// Where streams go: to an origin, and first to this node, which is a relay or the origin itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) origin: usize,
+    pub(crate) hop: usize,
+}
+
+impl Way {
+    /// Straight to an origin.
+    pub(crate) fn direct(origin: usize) -> Self {
+        Self { origin, hop: origin }
+    }
+
+    pub(crate) fn is_relayed(self) -> bool {
+        self.hop != self.origin
+    }
 }
 
 /// A step of a session.

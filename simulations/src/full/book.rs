@@ -11,7 +11,8 @@ use meshport_daemon::admin::api::Status;
 
 use super::saved::Record;
 use super::wire::Wire;
-use crate::level::{Follow, Held, Judge, Level, Scene, Ties, Way};
+use crate::flight::Way;
+use crate::level::{Follow, Held, Judge, Level, Scene, Ties};
 use crate::measure::{Notice, Suspicions};
 use crate::report::keys;
 use crate::rules;

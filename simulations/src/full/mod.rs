@@ -36,12 +36,13 @@ pub mod machine;
 mod node;
 mod revoked;
 mod saved;
+mod socket;
 mod wire;
 
 use book::Book;
 use node::Node;
 use saved::Reader;
-use wire::Waiting;
+use socket::Waiting;
 
 /// Nodes of one run: each has real cryptography and a real transport to every other.
 pub const MAX_NODES: usize = 100;

@@ -13,7 +13,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
 use super::book::Book;
-use super::wire::{FIRST_PORT, Socket};
+use super::socket::Socket;
+use super::wire::FIRST_PORT;
 use super::{DRAIN, instance};
 use crate::Error;
 use crate::identity::{Mesh, bytes32};

@@ -1,4 +1,4 @@
-//! UDP between simulated machines: each node's socket, and the datagrams on their way.
+//! UDP between simulated machines: the datagrams on their way and at each node's socket.
 //!
 //! What becomes of a datagram is decided by the same network (`crate::network`) as at the wide
 //! level: links between sites, access links, NATs, addresses, cuts. Datagrams arrive at the very
@@ -7,24 +7,20 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::io::{self, IoSliceMut};
+use std::io::IoSliceMut;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit};
+use meshport_mesh::OuterMeta;
 
-use super::book::Book;
-use super::{lock, machine};
+use crate::level::Scene;
 use crate::network::{Fate, Leg, Parcel, Stretch, endpoint, whose};
 use crate::trace::Sent;
 
 /// Bytes that may wait at one socket: what the daemon asks its kernel for.
 const MAX_QUEUED_BYTES: usize = 4 << 20;
-/// Most datagrams in one send, as with the kernel.
-const MAX_SEGMENTS: usize = 64;
 /// Headers of IPv4 and UDP, in bytes.
 const HEADERS: usize = 28;
 
@@ -34,12 +30,19 @@ pub(super) const FIRST_PORT: usize = 1024;
 /// A datagram on its way: when it arrives, and in which order it was sent.
 type Flight = Reverse<(Duration, u64)>;
 
+/// A datagram, and the address it comes from.
+#[derive(Clone)]
+struct Sealed {
+    from: SocketAddr,
+    bytes: Arc<[u8]>,
+}
+
 /// What is on its way.
 enum Cargo {
     /// A datagram that arrives.
-    Datagram { to: usize, from: SocketAddr, bytes: Arc<[u8]> },
+    Datagram { to: usize, datagram: Sealed },
     /// One that has come to a link where others may be in its way.
-    Onward { onward: Onward, from: SocketAddr, bytes: Arc<[u8]> },
+    Onward { onward: Onward, datagram: Sealed },
     /// One that a process which stands still has yet to send.
     Unsent { from: usize, boot: u32, to: SocketAddr, bytes: Arc<[u8]> },
 }
@@ -60,7 +63,7 @@ struct Onward {
 struct Port {
     /// Which process it belongs to; 0 is none.
     boot: u32,
-    queue: VecDeque<(SocketAddr, Arc<[u8]>)>,
+    queue: VecDeque<Sealed>,
     queued: usize,
     waker: Option<Waker>,
 }
@@ -98,6 +101,42 @@ impl Wire {
         }
     }
 
+    /// A process of a node has the socket; what an earlier one of it had is gone.
+    pub(super) fn open(&mut self, node: usize, boot: u32) {
+        self.ports[node] = Port { boot, ..Port::default() };
+    }
+
+    /// Whether the socket is this process's.
+    pub(super) fn is_open(&self, node: usize, boot: u32) -> bool {
+        self.ports[node].boot == boot
+    }
+
+    /// Datagrams that wait at a node's socket; that many fit.
+    pub(super) fn receive(
+        &mut self,
+        node: usize,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [OuterMeta],
+    ) -> Poll<usize> {
+        let port = &mut self.ports[node];
+        let mut count = 0;
+        while count < buffers.len().min(meta.len())
+            && let Some(Sealed { from, bytes }) = port.queue.pop_front()
+        {
+            port.queued -= bytes.len();
+            let length = bytes.len().min(buffers[count].len());
+            buffers[count][..length].copy_from_slice(&bytes[..length]);
+            meta[count] = OuterMeta { from, local: None, length, stride: length.max(1) };
+            count += 1;
+        }
+        if count > 0 {
+            return Poll::Ready(count);
+        }
+        port.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     /// Takes the socket away from a process that died: it neither sends nor receives any more.
     pub(super) fn close(&mut self, node: usize) {
         self.ports[node] = Port::default();
@@ -121,26 +160,27 @@ impl Wire {
         self.cargo.insert(self.sent, cargo);
     }
 
-    fn next(&self) -> Option<Duration> {
+    /// When anything next gets somewhere.
+    pub(super) fn next(&self) -> Option<Duration> {
         self.flying.peek().map(|Reverse((at, _))| *at)
     }
 }
 
-impl Book {
-    fn send(&mut self, from: usize, to: SocketAddr, bytes: &[u8]) {
-        let Self { scene, wire, .. } = self;
-        let until = wire.still[from];
+impl Wire {
+    /// Sends a datagram.
+    pub(super) fn send(&mut self, scene: &mut Scene, from: usize, to: SocketAddr, bytes: &[u8]) {
+        let until = self.still[from];
         if until > scene.now {
-            let boot = wire.ports[from].boot;
-            return wire.load(until, Cargo::Unsent { from, boot, to, bytes: bytes.into() });
+            let boot = self.ports[from].boot;
+            return self.load(until, Cargo::Unsent { from, boot, to, bytes: bytes.into() });
         }
         let (at, size) = (scene.now, bytes.len() + HEADERS);
-        wire.sum.datagrams += 1;
-        wire.sum.bytes += size as u64;
-        wire.sum.handshakes += u64::from(kind(bytes) == "response");
+        self.sum.datagrams += 1;
+        self.sum.bytes += size as u64;
+        self.sum.handshakes += u64::from(kind(bytes) == "response");
         let known = whose(to).and_then(|(address, port)| {
             let receiver = port.checked_sub(FIRST_PORT)?;
-            (receiver < wire.ports.len()).then_some((address, receiver))
+            (receiver < self.ports.len()).then_some((address, receiver))
         });
         let (address, to) = known.unwrap_or((0, from));
         let parcel = Parcel { from, to, address, size };
@@ -152,67 +192,66 @@ impl Book {
         // The leg is set where there is one to come.
         let (sent, kind, leg) = (at, kind(bytes), Leg::Between);
         let onward = Onward { parcel, leg, sent, kind, is_copy: false };
-        self.went(fate, onward, source, &bytes.into());
+        self.went(scene, fate, onward, &Sealed { from: source, bytes: bytes.into() });
     }
 
     /// What becomes of a datagram, or of a copy, after a stretch of its way.
-    fn went(&mut self, fate: Fate, onward: Onward, from: SocketAddr, bytes: &Arc<[u8]>) {
+    fn went(&mut self, scene: &mut Scene, fate: Fate, onward: Onward, datagram: &Sealed) {
         let Onward { parcel, sent, kind, is_copy, .. } = onward;
         match fate {
             Ok(Stretch::Reaches(at, again, leg)) => {
                 let first = Onward { leg, ..onward };
                 let copy = again.map(|at| (at, Onward { is_copy: true, ..first }));
                 for (at, onward) in [Some((at, first)), copy].into_iter().flatten() {
-                    self.wire.load(at, Cargo::Onward { onward, from, bytes: bytes.clone() });
+                    self.load(at, Cargo::Onward { onward, datagram: datagram.clone() });
                 }
                 return;
             }
             Ok(Stretch::Arrives(at, again)) => {
                 for at in [Some(at), again].into_iter().flatten() {
-                    let bytes = bytes.clone();
-                    self.wire.load(at, Cargo::Datagram { to: parcel.to, from, bytes });
+                    self.load(at, Cargo::Datagram { to: parcel.to, datagram: datagram.clone() });
                 }
             }
             Err(_) => {}
         }
         if !is_copy {
             let (Parcel { from, to, size, .. }, lost) = (parcel, fate.err());
-            self.scene.trace.datagram(Sent { at: sent, from, to, size, kind, lost });
+            scene.trace.datagram(Sent { at: sent, from, to, size, kind, lost });
         }
     }
 
-    fn happen(&mut self, now: Duration) {
-        while let Some(Reverse((at, number))) = self.wire.flying.peek().copied() {
+    /// Carries on what has got somewhere by `now`.
+    pub(super) fn happen(&mut self, scene: &mut Scene, now: Duration) {
+        while let Some(Reverse((at, number))) = self.flying.peek().copied() {
             if at > now {
                 return;
             }
-            self.wire.flying.pop();
-            let (to, from, bytes) = match self.wire.cargo.remove(&number) {
-                Some(Cargo::Datagram { to, from, bytes }) => (to, from, bytes),
-                Some(Cargo::Onward { onward, from, bytes }) => {
-                    let fate = self.scene.network.carry_on(at, onward.leg, onward.parcel);
-                    self.went(fate, onward, from, &bytes);
+            self.flying.pop();
+            let (to, datagram) = match self.cargo.remove(&number) {
+                Some(Cargo::Datagram { to, datagram }) => (to, datagram),
+                Some(Cargo::Onward { onward, datagram }) => {
+                    let fate = scene.network.carry_on(at, onward.leg, onward.parcel);
+                    self.went(scene, fate, onward, &datagram);
                     continue;
                 }
                 Some(Cargo::Unsent { from, boot, to, bytes }) => {
-                    if self.wire.ports[from].boot == boot {
-                        self.send(from, to, &bytes);
+                    if self.ports[from].boot == boot {
+                        self.send(scene, from, to, &bytes);
                     }
                     continue;
                 }
                 None => continue,
             };
-            let wire = &mut self.wire;
-            if wire.still[to] > now {
-                wire.load(wire.still[to], Cargo::Datagram { to, from, bytes });
+            if self.still[to] > now {
+                self.load(self.still[to], Cargo::Datagram { to, datagram });
                 continue;
             }
-            let port = &mut wire.ports[to];
-            if port.boot == 0 || port.queued + bytes.len() > MAX_QUEUED_BYTES {
+            let port = &mut self.ports[to];
+            if port.boot == 0 || port.queued + datagram.bytes.len() > MAX_QUEUED_BYTES {
                 continue;
             }
-            port.queued += bytes.len();
-            port.queue.push_back((from, bytes));
+            port.queued += datagram.bytes.len();
+            port.queue.push_back(datagram);
             if let Some(waker) = port.waker.take() {
                 waker.wake();
             }
@@ -228,92 +267,5 @@ fn kind(bytes: &[u8]) -> &'static str {
         (Some(3), _) => "cookie",
         (Some(4), 32) => "keepalive",
         _ => "data",
-    }
-}
-
-/// The wire as the machine knows it.
-pub(super) struct Waiting(pub(super) Arc<Mutex<Book>>);
-
-impl machine::World for Waiting {
-    fn next(&self) -> Option<Duration> {
-        lock(&self.0).wire.next()
-    }
-
-    fn happen(&mut self, now: Duration) {
-        lock(&self.0).happen(now);
-    }
-}
-
-/// The socket of one process of one node.
-pub(super) struct Socket {
-    book: Arc<Mutex<Book>>,
-    node: usize,
-    boot: u32,
-}
-
-impl Socket {
-    /// Binds it; what an earlier process of this node had is gone.
-    pub(super) fn bind(book: Arc<Mutex<Book>>, node: usize, boot: u32) -> Self {
-        lock(&book).wire.ports[node] = Port { boot, ..Port::default() };
-        Self { book, node, boot }
-    }
-}
-
-impl std::fmt::Debug for Socket {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Socket").field("node", &self.node).finish_non_exhaustive()
-    }
-}
-
-impl OuterSocket for Socket {
-    fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()> {
-        let mut book = lock(&self.book);
-        if book.wire.ports[self.node].boot == self.boot {
-            for bytes in transmit.contents.chunks(transmit.segment.max(1)) {
-                book.send(self.node, transmit.destination, bytes);
-            }
-        }
-        Ok(())
-    }
-
-    fn poll_recv(
-        &self,
-        cx: &mut Context<'_>,
-        buffers: &mut [IoSliceMut<'_>],
-        meta: &mut [OuterMeta],
-    ) -> Poll<io::Result<usize>> {
-        let mut book = lock(&self.book);
-        let port = &mut book.wire.ports[self.node];
-        if port.boot != self.boot {
-            return Poll::Pending;
-        }
-        let mut count = 0;
-        while count < buffers.len().min(meta.len())
-            && let Some((from, bytes)) = port.queue.pop_front()
-        {
-            port.queued -= bytes.len();
-            let length = bytes.len().min(buffers[count].len());
-            buffers[count][..length].copy_from_slice(&bytes[..length]);
-            meta[count] = OuterMeta { from, local: None, length, stride: length.max(1) };
-            count += 1;
-        }
-        if count > 0 {
-            return Poll::Ready(Ok(count));
-        }
-        port.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    fn writable(self: Arc<Self>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        let address = lock(&self.book).scene.network.address(self.node);
-        Ok(endpoint(address, FIRST_PORT + self.node))
-    }
-
-    fn max_gso_segments(&self) -> usize {
-        MAX_SEGMENTS
     }
 }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{Level, Scene, Way, is_near};
+use super::{Level, Scene, is_near};
+use crate::flight::Way;
 use crate::instance::Instance;
 use crate::measure::{Cut, Fault, Notice, Pair, Users, begin, micros};
 use crate::rules::LONG_STALL;

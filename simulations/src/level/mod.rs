@@ -14,6 +14,7 @@ use meshport_core::route::{Line, Route, Standing};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 
+use crate::flight::Way;
 use crate::instance::Instance;
 use crate::measure::{Measures, Notice};
 use crate::network::Network;
@@ -179,24 +180,6 @@ impl Account {
     fn settled(&self, nodes: &[usize]) -> Duration {
         let since = nodes.iter().map(|node| self.since.nodes[*node]).max();
         since.unwrap_or_default().max(self.since.ways) + SETTLING
-    }
-}
-
-/// Where streams go: to an origin, and first to this node, which is a relay or the origin itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Way {
-    pub(crate) origin: usize,
-    pub(crate) hop: usize,
-}
-
-impl Way {
-    /// Straight to an origin.
-    pub(crate) fn direct(origin: usize) -> Self {
-        Self { origin, hop: origin }
-    }
-
-    pub(crate) fn is_relayed(self) -> bool {
-        self.hop != self.origin
     }
 }
 

@@ -10,8 +10,7 @@ use meshport_config::ServiceName;
 use crate::brain::{
     Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SearchContext, SessionId, Side, Traffic,
 };
-use crate::flight::SessionRef;
-use crate::level::Way;
+use crate::flight::{SessionRef, Way};
 use crate::level::clients::MAX_SESSIONS;
 use crate::scenario::service;
 

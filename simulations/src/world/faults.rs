@@ -7,8 +7,9 @@ use rand::Rng;
 
 use super::sessions::Timer;
 use super::{Event, World};
+use crate::flight::Way;
 use crate::instance::Instance;
-use crate::level::{Follow, Level, Way};
+use crate::level::{Follow, Level};
 use crate::scenario::{Happening, Lie};
 use crate::tunnel::Tunnels;
 

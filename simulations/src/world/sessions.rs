@@ -12,9 +12,9 @@ use super::{Event, World};
 use meshport_core::counter_hash::mix;
 
 use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
-use crate::flight::{Flight, Payload, SessionRef, Step};
+use crate::flight::{Flight, Payload, SessionRef, Step, Way};
 use crate::instance::{ANSWER_TIME, Instance};
-use crate::level::{Follow, Judge, Level, Way};
+use crate::level::{Follow, Judge, Level};
 use crate::rules;
 use crate::scenario::{Lie, Load};
 
