@@ -83,7 +83,8 @@ async fn examine(args: &DaemonArgs) -> Result<DoctorReport, Error> {
     let left = MAX_TIME.saturating_sub(clock::now().saturating_duration_since(begun));
     let done = checks::run_all(all(&facts), left).await;
     let took = clock::now().saturating_duration_since(begun);
-    Ok(DoctorReport::new(done, facts.daemon.is_ok(), took))
+    let reported = facts.daemon.as_ref().ok().map(|it| it.status.findings.as_slice());
+    Ok(DoctorReport::new(done, reported, took))
 }
 
 /// Every kind of finding is looked for by one of them.

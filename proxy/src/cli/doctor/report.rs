@@ -1,9 +1,11 @@
 //! What the checks found, as data. The same rules as for the daemon's answers: fields are only ever
 //! added, times have their unit in the name.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use meshport_core::findings::{Finding, Kind, Severity};
+use meshport_core::findings::{Finding, Kind, PAGE, Severity, by_id};
+use meshport_daemon::admin::api::FindingRow;
 use serde::Serialize;
 
 use super::checks::{Done, Outcome};
@@ -29,7 +31,7 @@ pub(crate) struct DoctorReport {
 /// A kind of finding that was looked for.
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckRow {
-    pub(crate) id: &'static str,
+    pub(crate) id: Cow<'static, str>,
     /// What is wrong, or what is so when nothing is.
     pub(crate) title: &'static str,
     pub(crate) status: CheckStatus,
@@ -59,9 +61,13 @@ pub(crate) enum CheckStatus {
 }
 
 impl DoctorReport {
-    pub(super) fn new(done: Vec<Done>, daemon: bool, took: Duration) -> Self {
+    /// With what the daemon reports, if one answers: of that, kinds which this program does not
+    /// know are only here.
+    pub(super) fn new(done: Vec<Done>, reported: Option<&[FindingRow]>, took: Duration) -> Self {
         let mut checks: Vec<CheckRow> = done.into_iter().flat_map(rows).collect();
-        checks.sort_by_key(|row| row.id);
+        let (daemon, reported) = (reported.is_some(), reported.unwrap_or_default());
+        checks.extend(reported.iter().filter(|row| by_id(&row.id).is_none()).map(of_a_newer));
+        checks.sort_by(|a, b| a.id.cmp(&b.id));
         let count = |wanted: &[CheckStatus]| {
             checks.iter().filter(|row| wanted.contains(&row.status)).count()
         };
@@ -95,7 +101,7 @@ fn rows(done: Done) -> Vec<CheckRow> {
 
 fn healthy(kind: &'static Kind, took: Duration) -> CheckRow {
     CheckRow {
-        id: kind.id,
+        id: kind.id.into(),
         title: kind.healthy,
         status: CheckStatus::Ok,
         severity: None,
@@ -120,6 +126,25 @@ fn of_finding(it: &Finding, took: Duration) -> CheckRow {
         meaning: Some(it.kind.meaning),
         hint: Some(it.remedy.clone().into_owned()),
         ..healthy(it.kind, took)
+    }
+}
+
+/// Of a daemon that is newer than this program.
+fn of_a_newer(row: &FindingRow) -> CheckRow {
+    let (status, severity) = match row.is_error {
+        true => (CheckStatus::Error, Severity::Error),
+        false => (CheckStatus::Warning, Severity::Warning),
+    };
+    CheckRow {
+        id: row.id.clone().into(),
+        title: "reported by the daemon; this program does not know it",
+        status,
+        severity: Some(severity.word()),
+        detail: Some(row.detail.clone()),
+        meaning: None,
+        hint: Some(row.remedy.clone()),
+        anchor: PAGE.into(),
+        duration_ms: 0,
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use meshport_core::findings::{ADDRESS_TAKEN, ALL, CREDENTIAL_ENDS, SEED_NAME, SEED_SILENT};
 
+use meshport_daemon::admin::api::FindingRow;
+
 use super::checks::{Done, Outcome};
 use super::*;
 
@@ -18,7 +20,7 @@ fn every_kind_has_one_check() {
     let args = DaemonArgs { socket: None, config: None, state_dir };
     let report = runtime().expect("a runtime").block_on(examine(&args)).expect("it runs");
     let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
-    report.checks.iter().for_each(|row| *rows.entry(row.id).or_default() += 1);
+    report.checks.iter().for_each(|row| *rows.entry(&row.id).or_default() += 1);
     let expected: BTreeMap<&str, usize> = ALL.iter().map(|kind| (kind.id, 1)).collect();
     assert_eq!(rows, expected);
     let status = |id: &str| report.checks.iter().find(|row| row.id == id).map(|row| row.status);
@@ -37,7 +39,7 @@ fn report() -> DoctorReport {
         done(&[&CREDENTIAL_ENDS], Outcome::Looked(Vec::new())),
         done(&[&ADDRESS_TAKEN], Outcome::Looked(taken.map(|it| ADDRESS_TAKEN.found(it)).into())),
     ];
-    DoctorReport::new(all, false, TOOK)
+    DoctorReport::new(all, None, TOOK)
 }
 
 #[test]
@@ -53,6 +55,22 @@ fn the_report_has_a_row_for_each_finding_and_for_the_rest() {
     assert!(rows[0]["hint"].as_str().is_some_and(|hint| hint.contains("ss -lntup")));
     assert_eq!((&rows[2]["status"], &rows[3]["status"]), (&"late".into(), &"skipped".into()));
     assert_eq!(rows[4]["duration_ms"], 1_500);
+}
+
+#[test]
+fn what_a_newer_daemon_reports_is_not_lost() {
+    let row = |id: &str| FindingRow {
+        id: id.into(),
+        is_error: true,
+        detail: "the sky falls".into(),
+        remedy: "Wear a hat".into(),
+    };
+    // Those that are known come from the checks.
+    let report = DoctorReport::new(Vec::new(), Some(&[row("MP999"), row("MP203")]), TOOK);
+    let [only] = &report.checks[..] else { panic!("{:?}", report.checks) };
+    assert!(only.id == "MP999" && only.status == CheckStatus::Error, "{only:?}");
+    let text = render::doctor(&report, None);
+    assert!(text.contains("error    MP999") && text.contains("-> Wear a hat."), "{text}");
 }
 
 #[test]

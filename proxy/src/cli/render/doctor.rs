@@ -17,8 +17,11 @@ const INDENT: usize = 2 + STATUS + 2;
 pub(crate) fn doctor(report: &DoctorReport, style: impl Into<Style>) -> String {
     let style = style.into();
     let mut text = String::new();
-    for (digit, title) in [('1', "This machine"), ('2', "Mesh"), ('3', "Services and Kubernetes")] {
-        let part = || report.checks.iter().filter(|row| row.id.chars().nth(2) == Some(digit));
+    let digit = |row: &CheckRow| row.id.chars().nth(2).unwrap_or_default();
+    for (digits, title) in
+        [('0'..='1', "This machine"), ('2'..='2', "Mesh"), ('3'..='9', "Services and Kubernetes")]
+    {
+        let part = || report.checks.iter().filter(|row| digits.contains(&digit(row)));
         text.push_str(title);
         text.push('\n');
         for row in part().filter(|row| row.status != CheckStatus::Skipped) {
@@ -87,8 +90,8 @@ fn skipped<'a>(rows: impl Iterator<Item = &'a CheckRow>, style: Style) -> String
     for row in rows.filter(|row| row.status == CheckStatus::Skipped) {
         let why = row.detail.as_deref().unwrap_or_default();
         match reasons.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, ids)) => ids.push(row.id),
-            None => reasons.push((why, vec![row.id])),
+            Some((_, ids)) => ids.push(&row.id),
+            None => reasons.push((why, vec![&row.id])),
         }
     }
     let line = |(why, ids): &(&str, Vec<&str>)| {
