@@ -192,6 +192,15 @@ fn finds_a_credential_that_ends(lab: &mut Lab) {
     assert!(ends.detail("MP203").contains("expires in 3 d"), "{}", ends.detail("MP203"));
 }
 
+/// One that hangs has its ports and its folder, and only that it hangs is wrong.
+fn finds_a_daemon_that_hangs(lab: &mut Lab) {
+    lab.world.node_mut("worker").process().signal("STOP");
+    let hangs = examine(lab, "worker", "a daemon that hangs");
+    lab.world.node_mut("worker").process().signal("CONT");
+    assert_eq!(hangs.ids(), ["MP111", "MP203"]);
+    assert!(hangs.detail("MP111").contains("timed out; process "), "{}", hangs.detail("MP111"));
+}
+
 fn finds_faults_without_a_daemon(lab: &mut Lab) {
     let (local, udp) = (lab.world.at("worker").local, lab.world.at("worker").udp);
     lab.world.kill("worker");
@@ -237,6 +246,7 @@ fn a_healthy_mesh_has_no_findings_and_each_planted_fault_is_found() {
     finds_nothing(&mut lab);
     finds_faults_beside_a_daemon(&mut lab);
     finds_a_credential_that_ends(&mut lab);
+    finds_a_daemon_that_hangs(&mut lab);
     finds_faults_without_a_daemon(&mut lab);
     lab.said.iter().for_each(|line| println!("{line}"));
 }

@@ -238,7 +238,7 @@ impl Folder {
         }
     }
 
-    fn open_file(&self, name: &str, flags: OFlags) -> Result<File, Errno> {
+    pub(super) fn open_file(&self, name: &str, flags: OFlags) -> Result<File, Errno> {
         // A pipe in the place of a file must not be waited for.
         let always = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(FILE_MODE);

@@ -3,6 +3,8 @@
 use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 
+use rustix::fs::OFlags;
+
 use super::folder::state_error;
 use super::{LOCK, StateDir};
 use crate::Error;
@@ -33,6 +35,14 @@ impl StateDir {
         Ok(self.locked_by_me()?.ok())
     }
 
+    /// The process that holds the lock, by its note; `None` when nobody does, as far as this user
+    /// can tell. Changes nothing.
+    pub fn holder(&self) -> Option<u32> {
+        let mut file = self.folder.open_file(LOCK, OFlags::RDONLY).ok()?;
+        let is_held = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+        if is_held { noted(&mut file).parse().ok() } else { None }
+    }
+
     /// The lock, or the file of the process that holds it.
     fn locked_by_me(&self) -> Result<Result<StateLock, File>, Error> {
         let path = self.file(LOCK);
@@ -57,10 +67,8 @@ impl StateDir {
     }
 
     fn locked(&self, file: &mut File) -> Error {
-        let mut pid = String::new();
-        // Another process's note: bounded, and only ever shown.
-        let _ = file.take(20).read_to_string(&mut pid);
-        let who = match pid.trim() {
+        let pid = noted(file);
+        let who = match pid.as_str() {
             digits if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 format!("process {digits}")
             }
@@ -69,5 +77,30 @@ impl StateDir {
         let what = format!("{who} uses this state folder");
         let remedy = "Stop it first, or name another folder with --state-dir";
         state_error(&self.file(LOCK), what, remedy)
+    }
+}
+
+/// The other process's note: bounded, and only ever shown.
+fn noted(file: &mut File) -> String {
+    let mut pid = String::new();
+    let _ = file.take(20).read_to_string(&mut pid);
+    pid.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_known_while_it_holds_and_looking_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::open(folder.path()).expect("a state folder");
+        assert_eq!(state.holder(), None);
+        assert!(!folder.path().join(LOCK).exists());
+        let lock = state.lock().expect("it is free");
+        assert_eq!(state.holder(), Some(std::process::id()));
+        drop(lock);
+        assert_eq!(state.holder(), None);
+        drop(state.lock().expect("nobody else has it"));
     }
 }

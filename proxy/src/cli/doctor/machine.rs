@@ -35,7 +35,10 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
         Check::of_files(&[&FEW_DESCRIPTORS], facts, descriptors),
         Check::of_files(&[&NO_IDENTITY], facts, |facts| identity(facts.state_dir()?, facts.now)),
         Check::of_files(&[&UNFIT_CONFIGURATION], facts, configuration),
-        Check::of_files(&[&NO_DAEMON], facts, |facts| Ok(silence(&facts.daemon))),
+        Check::of_files(&[&NO_DAEMON], facts, |facts| {
+            let holder = facts.state().ok().and_then(|it| it.holder());
+            Ok(silence(&facts.daemon, holder))
+        }),
         Check::of_files(&[&VERSIONS_DIFFER], facts, |facts| {
             Ok(version(&facts.daemon()?.status.version))
         }),
@@ -50,8 +53,11 @@ fn addresses(facts: &Facts) -> Looked {
             let lost = services.flat_map(|it| &it.lost).map(|lost| (Protocol::Tcp, *lost));
             Ok(lost.map(|(protocol, address)| taken(address, protocol)).collect())
         }
-        // One that this user may not ask has its addresses, and nothing is wrong.
+        // One that cannot be asked has its addresses, and nothing is wrong with them.
         Err(error) if is_closed(error) => Err("this user may not ask the daemon".into()),
+        Err(_) if facts.state().is_ok_and(|it| it.holder().is_some()) => {
+            Err("a daemon uses the state folder".into())
+        }
         Err(_) => Ok(not_free(facts.settings()?)),
     }
 }
@@ -192,14 +198,19 @@ fn configuration(facts: &Facts) -> Looked {
     }
 }
 
-fn silence(daemon: &Result<Daemon, Error>) -> Vec<Finding> {
-    let error = daemon.as_ref().err().map(|error| match error {
+/// `holder` is the process that uses the state folder.
+fn silence(daemon: &Result<Daemon, Error>, holder: Option<u32>) -> Vec<Finding> {
+    let Err(error) = daemon else { return Vec::new() };
+    let said = match error {
         Error::NoDaemon { path, source } => {
             format!("no daemon answers on {}: {source}", path.display())
         }
         error => error.to_string(),
-    });
-    error.into_iter().map(|it| NO_DAEMON.found(it)).collect()
+    };
+    vec![match holder {
+        Some(pid) => NO_DAEMON.broken(format!("{said}; process {pid} uses the state folder")),
+        None => NO_DAEMON.found(said),
+    }]
 }
 
 fn version(daemon: &str) -> Vec<Finding> {
@@ -247,8 +258,12 @@ mod tests {
         };
         assert!(is_closed(&silent(io::ErrorKind::PermissionDenied)));
         assert!(!is_closed(&silent(io::ErrorKind::NotFound)));
-        let found = silence(&Err(silent(io::ErrorKind::PermissionDenied)));
-        assert_eq!(found[0].detail, "no daemon answers on /run/x.sock: permission denied");
+        let found = silence(&Err(silent(io::ErrorKind::PermissionDenied)), None);
+        let said = "no daemon answers on /run/x.sock: permission denied";
+        assert_eq!((found[0].severity, &*found[0].detail), (Severity::Warning, said));
+        let hangs = silence(&Err(silent(io::ErrorKind::TimedOut)), Some(7));
+        assert_eq!(hangs[0].severity, Severity::Error);
+        assert!(hangs[0].detail.ends_with("timed out; process 7 uses the state folder"));
     }
 
     #[test]
