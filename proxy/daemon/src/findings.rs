@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use meshport_config::{Credential, MAX_CLOCK_SKEW_S, ServiceName, UnixSeconds};
+use meshport_config::{Credential, MAX_CLOCK_SKEW_S, ServiceName, Settings, UnixSeconds};
 use meshport_core::findings::{
     AUTHORITY_KEY_HERE, CREDENTIAL_ENDS, FEW_DESCRIPTORS, Finding, ROLE_MISSING, WRONG_CLOCK,
 };
+use tracing::warn;
 
 use crate::admin::credentials::Validity;
 use crate::lifecycle::descriptors;
@@ -52,6 +53,12 @@ pub fn of_authority_key(key: &Path) -> Option<Finding> {
     key.symlink_metadata().ok()?;
     let text = format!("the authority's key is in this node's state folder, {}", key.display());
     Some(AUTHORITY_KEY_HERE.found(text))
+}
+
+/// Logs it when this process may open fewer files than the sessions of all services need.
+pub(crate) fn warn_of_few_descriptors(settings: &Settings) {
+    let sessions = settings.services.values().map(|it| u64::from(it.max_sessions)).sum();
+    of_descriptors(sessions, most_allowed()).iter().for_each(|short| warn!("{short}"));
 }
 
 /// Whether a daemon that may open `limit` files (any number if absent) may open fewer than

@@ -13,7 +13,7 @@ mod holder;
 mod kubernetes;
 mod machine;
 mod mesh;
-mod report;
+pub(super) mod report;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +25,7 @@ use meshport_core::findings;
 
 use self::checks::Check;
 use self::facts::Facts;
-pub(super) use self::report::{CheckRow, CheckStatus, DoctorReport};
+use self::report::DoctorReport;
 use super::query::DaemonArgs;
 use super::{clock, output, render, runtime};
 use meshport_daemon::Error;

@@ -1,17 +1,16 @@
 //! File descriptors: a session takes two at its origin, and the usual soft limit is 1,024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tracing::{info, warn};
+use tracing::info;
 
-use crate::findings;
 use crate::tcp::Host;
 
 /// Descriptors beside sessions: sockets, files, the runtime.
 const BESIDE_SESSIONS: u64 = 64;
 
-/// Raises the soft limit to the hard one and says if even that is below what `sessions` open
-/// sessions need. Works without privileges; what it cannot do is left as it was.
-pub(crate) fn raise(sessions: u64) {
+/// Raises the soft limit to the hard one. Works without privileges; what it cannot do is left as it
+/// was.
+pub(crate) fn raise() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
         let raised = Rlimit { current: maximum, maximum };
@@ -19,7 +18,6 @@ pub(crate) fn raise(sessions: u64) {
             info!(%error, "the limit on open files stays as it is");
         }
     }
-    findings::of_descriptors(sessions, most_allowed()).iter().for_each(|short| warn!("{short}"));
 }
 
 /// How many files a daemon started from this process may open; `None` for any number.
@@ -47,7 +45,7 @@ mod tests {
 
     #[test]
     fn the_soft_limit_becomes_the_hard_one() {
-        raise(1);
+        raise();
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         assert_eq!(current, maximum);
         assert_eq!(most_allowed(), maximum);

@@ -26,6 +26,7 @@ use meshport_core::route::{Candidate, Line, OriginView, PathView, Route, Standin
 
 use crate::admin::report::Reporter;
 use crate::clock;
+use crate::findings;
 use crate::health::certificates::{self, Origins};
 use crate::lifecycle::descriptors;
 use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK};
@@ -139,7 +140,8 @@ impl Leaf {
     pub fn start(options: Options) -> Result<Self, Error> {
         let (settings, mut services) = bind(&options)?;
         let Options { identity, seeds, directory, service, .. } = options;
-        descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
+        descriptors::raise();
+        findings::warn_of_few_descriptors(&settings);
         // Nobody may open streams to a leaf: what comes in is dropped with the queue.
         let shards = assemble::bind_mesh(&settings, 1)?;
         let [mesh_seed, core_seed] = assemble::two_seeds(assemble::seed()?);

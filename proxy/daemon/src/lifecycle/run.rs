@@ -78,7 +78,8 @@ pub async fn run(options: Options) -> Result<(), Error> {
         warn!(%error, "the new key is in use; the next start completes the change of files");
     }
     refuse_leaf(&state, &identity)?;
-    descriptors::raise(settings.services.values().map(|it| u64::from(it.max_sessions)).sum());
+    descriptors::raise();
+    findings::warn_of_few_descriptors(&settings);
     // Before the sandbox, which hides what a container may use of the processor and makes no
     // folders.
     let shards = assemble::shards(&settings);

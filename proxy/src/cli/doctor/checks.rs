@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::facts::Facts;
+use super::report::{Done, Outcome};
 use crate::cli::clock;
 
 /// How long one check may take: a name or a file that takes longer is a finding in itself.
@@ -22,22 +23,6 @@ pub(super) struct Check {
     kinds: Vec<&'static Kind>,
     limit: Duration,
     work: Pin<Box<dyn Future<Output = Looked> + Send>>,
-}
-
-/// What became of a check.
-#[derive(Debug)]
-pub(super) struct Done {
-    pub(super) kinds: Vec<&'static Kind>,
-    pub(super) outcome: Outcome,
-    pub(super) took: Duration,
-}
-
-#[derive(Debug)]
-pub(super) enum Outcome {
-    Looked(Vec<Finding>),
-    Skipped(String),
-    /// It had so long.
-    Late(Duration),
 }
 
 impl Check {

@@ -8,10 +8,24 @@ use meshport_core::findings::{Finding, Kind, PAGE, Severity, by_id};
 use meshport_daemon::admin::api::FindingRow;
 use serde::Serialize;
 
-use super::checks::{Done, Outcome};
-
 /// Grows when a field changes its meaning.
 const VERSION: u32 = 1;
+
+/// What became of a check.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) kinds: Vec<&'static Kind>,
+    pub(super) outcome: Outcome,
+    pub(super) took: Duration,
+}
+
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Looked(Vec<Finding>),
+    Skipped(String),
+    /// It had so long.
+    Late(Duration),
+}
 
 /// `meshport doctor --json`
 #[derive(Debug, Serialize)]

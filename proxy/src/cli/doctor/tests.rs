@@ -6,7 +6,7 @@ use meshport_core::findings::{ADDRESS_TAKEN, ALL, CREDENTIAL_ENDS, SEED_NAME, SE
 
 use meshport_daemon::admin::api::FindingRow;
 
-use super::checks::{Done, Outcome};
+use super::report::{CheckStatus, Done, Outcome};
 use super::*;
 
 const TOOK: Duration = Duration::from_millis(1_500);

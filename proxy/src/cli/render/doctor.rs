@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::style::{Style, Tone};
 use super::table::{toned, wrapped};
 use super::units::{clean, counted};
-use crate::cli::doctor::{CheckRow, CheckStatus, DoctorReport};
+use crate::cli::doctor::report::{CheckRow, CheckStatus, DoctorReport};
 use meshport_core::findings::{Kind, Severity};
 
 /// Columns of the longest word for a status.
