@@ -160,8 +160,9 @@ fn the_release_build_checks_arithmetic_where_bytes_from_outside_are_read() {
     // A crate's table in a profile that inherits replaces that of the parent.
     for profile in ["sim", "tools"] {
         let simulator = manifest["profile"][profile]["package"].as_table().expect("overrides");
-        let of_readers = simulator.keys().filter(|it| READERS.contains(&it.as_str())).cloned();
-        assert_eq!(checked(profile), of_readers.collect(), "the simulator runs other code");
+        let mut of_readers = simulator.keys().filter(|it| READERS.contains(&it.as_str()));
+        let checked = checked(profile);
+        assert!(of_readers.all(|it| checked.contains(it)), "the simulator runs other code");
     }
 
     let metadata = metadata();
