@@ -130,8 +130,8 @@ fn judge(case: &Case, level: Level, number: usize, seed: &str) -> Option<String>
 }
 
 /// Requests of some 2,400 that may fail while half of what the relay sends on is lost: a request
-/// of which ten seconds of repeats are lost. At the wide level 13 of 155,616 did in 60 runs, at most
-/// two in one; at the full level 77 of 148,112 in 60 runs of two builds.
+/// of which ten seconds of repeats are lost. At the wide level 13 of 155,616 did in 60 runs, two at
+/// most in one; at the full level 77 of 148,112 in 60 runs of two builds.
 fn most_at_half_loss(level: Level) -> u64 {
     match level {
         Level::Wide => 2,
