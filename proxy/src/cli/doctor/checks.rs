@@ -9,14 +9,14 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::facts::Facts;
-use super::report::{Done, Outcome};
+use super::report::{Done, Outcome, Skip};
 use crate::cli::clock;
 
 /// How long one check may take: a name or a file that takes longer is a finding in itself.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What was found, or why it cannot be looked for here.
-pub(super) type Looked = Result<Vec<Finding>, String>;
+/// What was found, or why it cannot be looked for.
+pub(super) type Looked = Result<Vec<Finding>, Skip>;
 
 /// Looks for findings of some kinds.
 pub(super) struct Check {
@@ -47,7 +47,7 @@ impl Check {
         let facts = facts.clone();
         Self::new(kinds, async move {
             let looked = tokio::task::spawn_blocking(move || look(&facts)).await;
-            looked.unwrap_or_else(|error| Err(format!("internal error: {error}")))
+            looked.unwrap_or_else(|error| Err(format!("internal error: {error}").into()))
         })
     }
 }
@@ -93,7 +93,7 @@ mod tests {
         assert!(took < Duration::from_millis(390), "one after the other: {took:?}");
         assert!(matches!(done[0].outcome, Outcome::Late(_)), "{done:?}");
         assert!(matches!(&done[1].outcome, Outcome::Looked(found) if found.len() == 1));
-        assert!(matches!(&done[3].outcome, Outcome::Skipped(why) if why == "not here"));
+        assert!(matches!(&done[3].outcome, Outcome::Skipped(why) if *why == "not here".into()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
+use super::report::Skip;
 use crate::cli::load::{self, Loaded};
 use crate::cli::paths::Paths;
 use crate::cli::query::DaemonArgs;
@@ -38,7 +39,7 @@ pub(super) struct Facts {
     state_dir: Option<PathBuf>,
     pub(super) client: AdminClient,
     pub(super) daemon: Result<Daemon, Error>,
-    certificates: OnceCell<Result<Vec<OriginCertificate>, String>>,
+    certificates: OnceCell<Result<Vec<OriginCertificate>, Skip>>,
     /// Kubeconfigs; those of one list are read as one.
     pub(super) kubeconfigs: Vec<Vec<PathBuf>>,
 }
@@ -81,7 +82,7 @@ impl Facts {
 
     /// # Errors
     /// [`NO_SETTINGS`].
-    pub(super) fn settings(&self) -> Result<&Settings, String> {
+    pub(super) fn settings(&self) -> Result<&Settings, Skip> {
         self.loaded.as_ref().map(|it| &it.settings).map_err(|_| NO_SETTINGS.into())
     }
 
@@ -89,11 +90,11 @@ impl Facts {
     ///
     /// # Errors
     /// Why they cannot be asked.
-    pub(super) async fn certificates(&self) -> Result<&[OriginCertificate], String> {
+    pub(super) async fn certificates(&self) -> Result<&[OriginCertificate], Skip> {
         let ask = || async {
             let service = ServiceName::kube_apiserver();
             let asked = self.client.ask(&CertificatesRequest { service }).await;
-            asked.map_err(|error| error.to_string())
+            asked.map_err(|error| Skip(error.to_string()))
         };
         match self.certificates.get_or_init(ask).await {
             Ok(answers) => Ok(answers),
@@ -103,19 +104,19 @@ impl Facts {
 
     /// # Errors
     /// [`NO_ANSWER`].
-    pub(super) fn daemon(&self) -> Result<&Daemon, String> {
+    pub(super) fn daemon(&self) -> Result<&Daemon, Skip> {
         self.daemon.as_ref().map_err(|_| NO_ANSWER.into())
     }
 
     /// # Errors
     /// [`NO_SETTINGS`].
-    pub(super) fn state_dir(&self) -> Result<&Path, String> {
+    pub(super) fn state_dir(&self) -> Result<&Path, Skip> {
         self.state_dir.as_deref().ok_or(NO_SETTINGS.into())
     }
 
     /// # Errors
     /// [`NO_SETTINGS`], [`NO_STATE`].
-    pub(super) fn state(&self) -> Result<StateDir, String> {
+    pub(super) fn state(&self) -> Result<StateDir, Skip> {
         StateDir::open(self.state_dir()?).map_err(|_| NO_STATE.into())
     }
 
@@ -123,13 +124,14 @@ impl Facts {
     ///
     /// # Errors
     /// Why they are not known.
-    pub(super) fn seeds(&self) -> Result<Vec<Seed>, String> {
+    pub(super) fn seeds(&self) -> Result<Vec<Seed>, Skip> {
         let configured = self.settings()?.mesh.seeds.iter().filter_map(|seed| match seed {
             NamedSeed::Whole(seed) => Some(seed.clone()),
             NamedSeed::Name(_) => None,
         });
         let mut seeds: Vec<Seed> = configured.collect();
-        let stored = self.state().and_then(|it| it.seeds().map_err(|error| error.to_string()));
+        let stored =
+            self.state().and_then(|it| it.seeds().map_err(|error| Skip(error.to_string())));
         match stored {
             Ok(stored) => seeds.extend(stored),
             Err(why) if seeds.is_empty() => return Err(why),

@@ -158,7 +158,7 @@ fn identity(folder: &Path, now: UnixSeconds) -> Looked {
     let state = match opened {
         Ok(state) => state,
         Err(Error::Io { source, what }) if source.kind() == io::ErrorKind::PermissionDenied => {
-            return Err(format!("this user may not {what}"));
+            return Err(format!("this user may not {what}").into());
         }
         Err(error) => return Ok(vec![refused(error)]),
     };
@@ -190,7 +190,7 @@ fn configuration(facts: &Facts) -> Looked {
             Ok(problems.iter().map(|it| UNFIT_CONFIGURATION.found(said(it))).collect())
         }
         Err(Error::Io { source, what }) if source.kind() == io::ErrorKind::PermissionDenied => {
-            Err(format!("this user may not {what}"))
+            Err(format!("this user may not {what}").into())
         }
         Err(error @ Error::Io { .. }) => Ok(vec![UNFIT_CONFIGURATION.found(error.to_string())]),
         // There is none, and no credential to do without.

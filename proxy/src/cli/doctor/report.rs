@@ -11,6 +11,16 @@ use serde::Serialize;
 /// Grows when a field changes its meaning.
 const VERSION: u32 = 1;
 
+/// Why something cannot be looked for here, for the reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Skip(pub(super) String);
+
+impl<T: Into<String>> From<T> for Skip {
+    fn from(why: T) -> Self {
+        Self(why.into())
+    }
+}
+
 /// What became of a check.
 #[derive(Debug)]
 pub(super) struct Done {
@@ -22,7 +32,7 @@ pub(super) struct Done {
 #[derive(Debug)]
 pub(super) enum Outcome {
     Looked(Vec<Finding>),
-    Skipped(String),
+    Skipped(Skip),
     /// It had so long.
     Late(Duration),
 }
@@ -103,7 +113,7 @@ fn rows(done: Done) -> Vec<CheckRow> {
     for kind in kinds.into_iter().filter(|kind| found.iter().all(|it| it.kind != *kind)) {
         let (status, detail) = match &outcome {
             Outcome::Looked(_) => (CheckStatus::Ok, None),
-            Outcome::Skipped(why) => (CheckStatus::Skipped, Some(why.clone())),
+            Outcome::Skipped(Skip(why)) => (CheckStatus::Skipped, Some(why.clone())),
             Outcome::Late(limit) => {
                 (CheckStatus::Late, Some(format!("not finished within {limit:.1?}")))
             }
