@@ -17,6 +17,8 @@ use meshport_daemon::state::{Existing, MAX_STORED_SEEDS, StateDir};
 use rand_core::OsRng;
 use serde::Serialize;
 
+mod now;
+
 /// `meshport join`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct JoinArgs {
@@ -36,6 +38,9 @@ pub(crate) struct JoinArgs {
     /// Replace the credential of a machine that has joined before
     #[arg(long)]
     pub(crate) force: bool,
+    /// Start the systemd service, now and at boot, and wait until it reaches an apiserver
+    #[arg(long)]
+    pub(crate) now: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -61,6 +66,9 @@ pub(crate) struct JoinReport {
     /// Whether the keys were there before; a node that renews its credential stays the same node.
     pub(crate) kept_keys: bool,
     pub(crate) seeds: usize,
+    /// With `--now`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) started: Option<now::Started>,
 }
 
 impl Joined {
@@ -87,13 +95,24 @@ impl Joined {
 pub(crate) fn run(args: &JoinArgs) -> Result<(), Error> {
     let paths = Paths::of_this_user()?;
     let state_dir = args.state_dir.clone().unwrap_or_else(|| paths.state_dir().to_owned());
-    let report = join(&line::read(&args.invite)?, args, &state_dir, clock::wall())?;
-    if args.json {
-        return output::json(&report);
+    if args.now {
+        now::check(&state_dir, &paths)?;
     }
-    output::answer(&report.joined.lines())?;
-    output::advice(&next_step(&report, &paths));
-    Ok(())
+    let mut report = join(&line::read(&args.invite)?, args, &state_dir, clock::wall())?;
+    if !args.json {
+        output::answer(&report.joined.lines())?;
+    }
+    if args.now {
+        let started = now::start(&report.joined, &paths)?;
+        if !args.json {
+            output::answer(&started.lines())?;
+            output::advice(&started.next_step());
+        }
+        report.started = Some(started);
+    } else if !args.json {
+        output::advice(&next_step(&report, &paths));
+    }
+    if args.json { output::json(&report) } else { Ok(()) }
 }
 
 /// Verifies the invite, then writes what it gives. Nothing is written when it is refused.
@@ -159,6 +178,7 @@ pub(crate) fn join(
         state_dir: state.path().to_owned(),
         kept_keys,
         seeds: seeds.len(),
+        started: None,
     })
 }
 
@@ -335,8 +355,9 @@ mod tests {
 
     fn joined(folder: &Path, line: String, force: bool) -> Result<JoinReport, Error> {
         let text = line.clone();
+        let (now, json) = (false, false);
         let args =
-            JoinArgs { invite: line, name: None, site: None, state_dir: None, force, json: false };
+            JoinArgs { invite: line, name: None, site: None, state_dir: None, force, now, json };
         join(&text, &args, folder, NOW)
     }
 

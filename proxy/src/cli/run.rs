@@ -87,6 +87,7 @@ fn join_once(
         site,
         state_dir: None,
         force: false,
+        now: false,
         json: false,
     };
     let report = join::join(&line::of_file(file)?, &join_args, &state_dir, now)?;

@@ -91,6 +91,9 @@ EXAMPLES:
     meshport join invite.txt
     meshport join --name worker-7 - < invite.txt
 
+  With systemd and the package: join, start the service, wait for an apiserver:
+    meshport join --now invite.txt
+
   Renew a credential that expires; the keys stay:
     meshport join --force invite.txt
 

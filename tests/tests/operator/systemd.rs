@@ -279,6 +279,7 @@ fn the_unit_serves_and_confines_under_a_running_systemd() {
     takes_credentials(&machine, &settings);
     stops(&machine);
     confines(&machine);
+    joins_and_starts_with_one_command(&machine, &port);
 }
 
 /// As the page has it, with `init` for an invite.
@@ -380,6 +381,73 @@ fn stops(machine: &Machine) {
     assert!(!machine.output(&["curl", "-sSk", "https://127.0.0.1:7445/"]).status.success());
     assert!(!machine.output(&["ls", "/run/meshport"]).status.success(), "the folder is left");
     machine.run(&["ls", "/var/lib/private/meshport/node.key"]);
+}
+
+/// `meshport join --now` on a machine that has the unit and nothing else: as a worker, then as a
+/// control plane, whose configuration it writes.
+fn joins_and_starts_with_one_command(machine: &Machine, port: &str) {
+    let first = format!(
+        "site = \"fra\"\nstate-dir = \"/srv/first\"\n[admin]\nhttp = \"127.0.0.1:7501\"\n\
+         [mesh]\nlisten = \"127.0.0.1:51821\"\nadvertise = [\"127.0.0.1:51821\"]\n\
+         [service.kube-apiserver]\nlisten = [\"127.0.0.1:7500\"]\n\
+         origin = \"127.0.0.1:{port}\"\n"
+    );
+    machine.write("srv/first.toml", &first);
+    let role = "node,origin:kube-apiserver";
+    let init = ["meshport", "init", "--state-dir", "/srv/first", "--site", "fra", "--name", "cp-2"];
+    machine.run(&[&init[..], &["--role", role]].concat());
+    let run = ["--unit=first", "meshport", "run", "--config", "/srv/first.toml"];
+    machine.run(&[&["systemd-run", "--quiet"][..], &run[..]].concat());
+    let invited = |role: &str, name: &str| {
+        let invite = ["meshport", "invite", "--config", "/srv/first.toml", "--site", "fra"];
+        let line = machine.run(&[&invite[..], &["--role", role, "--name", name]].concat());
+        machine.write("srv/invite", line.lines().next().expect("a line"));
+    };
+    let forgets = || {
+        machine.run(&["systemctl", "disable", "--quiet", "--now", "meshport"]);
+        machine.run(&[
+            "rm",
+            "-rf",
+            "/var/lib/private/meshport",
+            "/var/lib/meshport",
+            "/etc/meshport",
+        ]);
+    };
+
+    forgets();
+    invited("node", "worker-1");
+    let shown = machine.run(&["meshport", "join", "--now", "/srv/invite"]);
+    println!("{shown}");
+    for words in ["name     worker-1\n", "address  127.0.0.1:7445", "reaches  cp-2 in fra, "] {
+        assert!(shown.contains(words), "{words:?} is not in:\n{shown}");
+    }
+    assert!(shown.contains("server: https://127.0.0.1:7445"), "{shown}");
+    let version = machine.run(&["curl", "-sSk", "https://127.0.0.1:7445/version"]);
+    assert!(version.contains("gitVersion"), "{version}");
+    assert_eq!(machine.run(&["systemctl", "is-enabled", "meshport"]), "enabled");
+    machine.state_is_the_services();
+    assert!(!machine.output(&["ls", "/etc/meshport"]).status.success(), "a worker needs no file");
+
+    forgets();
+    invited(role, "cp-3");
+    let shown = machine.run(&["meshport", "join", "--now", "/srv/invite"]);
+    assert!(
+        shown.contains("/etc/meshport/meshport.toml says that this node's apiserver"),
+        "{shown}"
+    );
+    let written = machine.run(&["cat", "/etc/meshport/meshport.toml"]);
+    assert!(written.contains("site = \"fra\"") && written.contains("127.0.0.1:6443"), "{written}");
+
+    // Nothing is written where there is no unit.
+    forgets();
+    machine.run(&["mv", &format!("/{UNIT}"), "/srv/unit"]);
+    machine.run(&["systemctl", "daemon-reload"]);
+    let output = machine.output(&["meshport", "join", "--now", "/srv/invite"]);
+    assert!(said(&output).contains("has no meshport.service"), "{}", said(&output));
+    assert!(!machine.output(&["ls", "/var/lib/meshport"]).status.success(), "a state folder");
+    machine.run(&["mv", "/srv/unit", &format!("/{UNIT}")]);
+    machine.run(&["systemctl", "daemon-reload"]);
+    machine.run(&["systemctl", "stop", "first"]);
 }
 
 /// What `meshport-confined` could do, in the daemon's place.
