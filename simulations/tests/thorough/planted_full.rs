@@ -38,25 +38,25 @@ fn found(bug: &str, story: Story<'_>, rule: &str) {
 }
 
 #[test]
-#[ignore = "needs a program with planted-bugs, optimised: ./tests/run hunt"]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn the_last_record_instead_of_the_newest() {
     found("MergeLaw", ("full/everything.toml", "4", &[]), "a directory never goes back");
 }
 
 #[test]
-#[ignore = "needs a program with planted-bugs, optimised: ./tests/run hunt"]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_preferred_origin_that_is_not_healthy() {
     found("RouteChoice", ("compared/black-hole.toml", "3", &[]), "no session to a dead origin");
 }
 
 #[test]
-#[ignore = "needs a program with planted-bugs, optimised: ./tests/run hunt"]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_death_that_is_not_refuted() {
     found("Refutation", ("full/still.toml", "3", &[]), "nobody alive stays evicted");
 }
 
 #[test]
-#[ignore = "needs a program with planted-bugs, optimised: ./tests/run hunt"]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn an_origin_that_is_kept_however_far_it_is() {
     let sets = &["scenario.event.0.for-s=10", "scenario.duration-s=115"];
     let rule = "after a quiet time routes are near";
@@ -64,7 +64,7 @@ fn an_origin_that_is_kept_however_far_it_is() {
 }
 
 #[test]
-#[ignore = "needs a program with planted-bugs, optimised: ./tests/run hunt"]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn an_instance_that_is_said_to_be_ready_for_ever() {
     let sets = &["scenario.duration-s=100"];
     let rule = "after a quiet time routes are good";
@@ -72,7 +72,7 @@ fn an_instance_that_is_said_to_be_ready_for_ever() {
 }
 
 #[test]
-#[ignore = "needs a program with planted-bugs, optimised: ./tests/run hunt"]
+#[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn revocations_that_nobody_hears_of() {
     found("Revocation", ("full/stolen.toml", "3", &[]), "whoever is revoked is shut out");
 }
