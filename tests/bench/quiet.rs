@@ -74,9 +74,9 @@ pub(crate) fn run(quiet: &Quiet) -> io::Result<()> {
     if let Some(file) = &quiet.json {
         std::fs::write(file, serde_json::to_string_pretty(&rows)?)?;
     }
-    // Of the processor a node may have used less than the kernel counts, but not since its start.
+    // Of the processor a node may have used less than the kernel counts, even since its start.
     let is_measured = |row: &Row| {
-        let figures = [row.wakeups_per_s, row.bytes_per_s, row.rss_mib, row.cpu_s_before];
+        let figures = [row.wakeups_per_s, row.bytes_per_s, row.rss_mib];
         figures.iter().all(|figure| *figure > 0.0)
     };
     match rows.len() == 2 * quiet.nodes.len() && rows.iter().all(is_measured) {
