@@ -1,6 +1,6 @@
 //! What can be wrong with a node, a mesh or its clients: one list, with stable ids.
 //!
-//! Whoever reports a trouble names its [`Kind`] and adds what it saw here: `meshport doctor`,
+//! A report names the [`Kind`] of a problem and adds what was seen on this node. `meshport doctor`,
 //! `meshport status` and log lines are views of this list, and docs/troubleshoot.md has a section
 //! for each entry. An id is never used for anything else. 1xx is about this machine, 2xx about the
 //! mesh, 3xx about services and Kubernetes.

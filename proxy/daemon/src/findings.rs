@@ -16,7 +16,7 @@ pub use crate::lifecycle::descriptors::most_allowed;
 
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// What is worth saying of the own credential at this time of day: it ends within 30 days, has
+/// What to report of this node's credential at this time of day: it ends within 30 days, has
 /// ended, or begins later, which is the clock's fault.
 pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
     let from = own.issued_at;

@@ -172,7 +172,7 @@ catalogue! {
                  port is reachable from here. `meshport peers --seeds` on another node prints \
                  current ones",
     }
-    /// The end of the own credential.
+    /// When this node's credential expires.
     CREDENTIAL_ENDS: Warning "MP203" {
         title: "this node's credential expires soon, or has expired",
         healthy: "this node's credential is valid for 30 days or more",
@@ -183,8 +183,8 @@ catalogue! {
     AUTHORITY_KEY_HERE: Warning "MP204" {
         title: "the authority's key is in this node's state folder",
         healthy: "the authority's key is not on this node",
-        meaning: "The daemon does not need it but can read it, so whoever takes over this daemon \
-                  takes over the mesh",
+        meaning: "The daemon does not need it but can read it, so a compromised daemon means a \
+                  compromised mesh",
         remedy: "Move it offline and name it there: `meshport invite --site SITE --authority FILE`",
     }
     /// Program and daemon differ.

@@ -25,7 +25,7 @@ const MAX_ENTRIES: usize = 100;
 const NOT_THE_OWNER: u32 = 0o077;
 /// Group and others, the right to write.
 const OTHERS_WRITE: u32 = 0o022;
-/// The files that nobody but the daemon may read, besides those that end with `.key`.
+/// Files that only the daemon may read, besides those that end with `.key`.
 const SECRETS: [&str; 2] = ["mesh.secret", "node.next"];
 
 pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
@@ -73,7 +73,7 @@ fn not_free(settings: &Settings) -> Vec<Finding> {
     let tcp = services.copied().chain(settings.admin.http);
     let mut all: Vec<(SocketAddr, Protocol)> = tcp.map(|it| (it, Protocol::Tcp)).collect();
     all.push((settings.mesh.listen, Protocol::Udp));
-    // Whoever may not bind a low port here is not told that the daemon may not.
+    // That this user may not bind a low port says nothing about the daemon.
     let in_use = |(address, protocol): &(SocketAddr, Protocol)| {
         let bound = match protocol {
             Protocol::Tcp => TcpListener::bind(address).map(drop),

@@ -1,4 +1,4 @@
-//! Checks of the mesh: seeds, the own credential, and all that only the daemon knows.
+//! Checks of the mesh: seeds, this node's credential, and all that only the daemon knows.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
