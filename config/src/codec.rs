@@ -38,8 +38,9 @@ pub(crate) const MESH_SECRET: Tag = Tag::first("a mesh secret", "meshport-mesh-s
 pub(crate) const ROTATION: Tag =
     Tag::first("the statement about a mesh secret", "meshport-rotation-");
 pub(crate) const NEXT_SECRET: Tag = Tag::first("a new mesh secret", "meshport-next-secret-");
+pub(crate) const MANDATE: Tag = Tag::first("a mandate", "meshport-mandate-");
 
-const TAGS: [Tag; 9] = [
+const TAGS: [Tag; 10] = [
     INVITE,
     CREDENTIAL,
     REVOCATION,
@@ -49,6 +50,7 @@ const TAGS: [Tag; 9] = [
     MESH_SECRET,
     ROTATION,
     NEXT_SECRET,
+    MANDATE,
 ];
 
 impl Tag {

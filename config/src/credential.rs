@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::codec;
 use crate::error::Error;
-use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
+use crate::ids::{MeshId, NodeId, NodeName, Role, Roles, SiteName, UnixSeconds, VerifyKey};
 use crate::keys::{AuthorityKey, DelegationKey, NodeKey, Signature};
 use crate::link::Link;
 use crate::signing::{check_mesh, encoded, signed_message};
@@ -106,17 +106,7 @@ impl Delegation {
             let until = if until <= from { until } else { from };
             return Err(Error::ValidityEmpty { from, until });
         }
-        let mut delegation = Self {
-            mesh: authority.public(),
-            key,
-            roles: grant.roles,
-            site: grant.site,
-            name: grant.name,
-            not_before: grant.not_before,
-            join_until: grant.join_until,
-            credential_ttl_s: grant.credential_ttl_s,
-            signature: unsigned(),
-        };
+        let mut delegation = Self::with_signature(authority.public(), key, grant, unsigned());
         delegation.signature = authority.sign(&delegation.message());
         Ok(delegation)
     }
@@ -129,6 +119,31 @@ impl Delegation {
         check_mesh(mesh, &self.mesh)?;
         let tampered = |_| Error::Tampered { link: Link::Delegation };
         mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
+    }
+
+    /// One with this signature, whatever that is worth.
+    pub(crate) fn with_signature(
+        mesh: MeshId,
+        key: VerifyKey,
+        grant: Grant,
+        signature: Signature,
+    ) -> Self {
+        Self {
+            mesh,
+            key,
+            roles: grant.roles,
+            site: grant.site,
+            name: grant.name,
+            not_before: grant.not_before,
+            join_until: grant.join_until,
+            credential_ttl_s: grant.credential_ttl_s,
+            signature,
+        }
+    }
+
+    /// The authority's signature.
+    pub(crate) const fn signature(&self) -> Signature {
+        self.signature
     }
 
     fn message(&self) -> Vec<u8> {
@@ -181,9 +196,26 @@ impl Issued {
         Ok(credential)
     }
 
+    /// What was issued, without the node's signature: to look at before it is given.
+    pub const fn content(&self) -> &Credential {
+        &self.0
+    }
+
     /// The byte form: that of the credential but for its end, the node's signature.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.issued_bytes()
+    }
+
+    /// From the byte form, which must be all of `bytes`. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] or [`Error::Malformed`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let max = MAX_ISSUED_BYTES;
+        if bytes.len() > max {
+            return Err(Error::TooLarge { what: WHAT, bytes: bytes.len(), max });
+        }
+        Credential::read_issued(bytes).map(Self)
     }
 
     /// From the text form, `meshport-credential-1.` and base64url, which was that of credentials
@@ -496,6 +528,11 @@ impl Credential {
         if let Some(role) = self.roles.iter().find(|role| !delegation.roles.contains(role)) {
             let allowed = delegation.roles.to_string();
             return Err(Error::RoleOutside { role: role.clone(), allowed });
+        }
+        // It takes something away, so it is not the joining node's to leave out.
+        let forbids = !delegation.is_for_renewals() && delegation.roles.contains(&Role::NoKubelet);
+        if forbids && !self.roles.contains(&Role::NoKubelet) {
+            return Err(Error::RoleDropped { role: Role::NoKubelet });
         }
         if let Some(allowed) = delegation.site.as_ref().filter(|site| **site != self.site) {
             return Err(Error::SiteOutside { site: self.site.clone(), allowed: allowed.clone() });

@@ -74,6 +74,28 @@ pub enum Error {
          invite` of the version installed here"
     )]
     InviteOutdated,
+    /// A mandate to renew credentials is over, or has no turn for this time.
+    #[error(
+        "the mandate ended at {until}, and it is {now} here; make a new one with `meshport \
+         delegate` where the authority's key is"
+    )]
+    MandateEnded {
+        /// Its end.
+        until: UnixSeconds,
+        /// The time here.
+        now: UnixSeconds,
+    },
+    /// A mandate is for another node.
+    #[error(
+        "the mandate is for node {found}, and this is node {expected}; install it there, or make \
+         one for this node with `meshport delegate`"
+    )]
+    ForeignMandate {
+        /// This node.
+        expected: NodeId,
+        /// Whom it is for.
+        found: NodeId,
+    },
     /// The invite leaves the name open and none was given.
     #[error("the invite does not fix this node's name; give one")]
     NameNeeded,
@@ -131,7 +153,8 @@ pub enum Error {
     },
     /// The credential has expired.
     #[error(
-        "the credential expired at {expired_at}, and it is {now} here. Join again with a new invite"
+        "the credential expired at {expired_at}, and it is {now} here. Join again with a new \
+         invite, or correct this machine's clock"
     )]
     Expired {
         /// When it ended.
@@ -141,8 +164,8 @@ pub enum Error {
     },
     /// The authority has taken it back.
     #[error(
-        "the authority revoked {revoked} on {at}. This machine becomes a node again only with new \
-         keys: move the state folder away and join with a new invite"
+        "{revoked}: out of the mesh for good since {at}. This machine becomes a node again only \
+         with new keys: `meshport reset`, then join with a new invite"
     )]
     Revoked {
         /// What was revoked.
@@ -209,6 +232,12 @@ pub enum Error {
         role: Role,
         /// What the invite gives.
         allowed: String,
+    },
+    /// The credential lacks a role that takes something away and that its invite gives.
+    #[error("its invite gives the role {role}, which a node may not leave out. Add it to --role")]
+    RoleDropped {
+        /// The role.
+        role: Role,
     },
     /// The credential names another site than its invite.
     #[error(

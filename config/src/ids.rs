@@ -21,7 +21,9 @@ use sha2::{Digest, Sha256};
 use crate::text::TextError;
 
 pub(crate) use self::names::is_label;
-pub use self::names::{MAX_NAME_BYTES, MAX_ROLES, NodeName, Role, Roles, ServiceName, SiteName};
+pub use self::names::{
+    ListenerName, MAX_NAME_BYTES, MAX_ROLES, NodeName, Role, RoleName, Roles, ServiceName, SiteName,
+};
 
 /// The form in which keys are accepted.
 const KEY_FORM: &str = "32 bytes in base64: 44 characters, as `wg` prints keys";

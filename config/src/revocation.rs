@@ -15,8 +15,9 @@ use crate::codec;
 use crate::credential::Credential;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, UnixSeconds};
-use crate::keys::{AuthorityKey, Signature};
+use crate::keys::{AuthorityKey, NodeKey, Signature};
 use crate::link::Link;
+use crate::revoked::NOBODY;
 pub use crate::revoked::Revoked;
 use crate::signing::{check_mesh, signed_message};
 use crate::succession::Succession;
@@ -84,11 +85,17 @@ impl Revocation {
         Self { mesh: *mesh, revoked, at: succession.at, signature: succession.signature }
     }
 
+    /// A node's own word that it leaves for good. A succession by nobody, which the release before
+    /// understands: it shuts the key out.
+    pub fn of_departure(key: &NodeKey, mesh: &MeshId, at: UnixSeconds) -> Self {
+        Self::of_succession(mesh, &NOBODY, &Succession::agree(key, &NOBODY, mesh, at))
+    }
+
     /// Who goes on in the place of the revoked node, if it was replaced.
     pub fn successor(&self) -> Option<NodeId> {
         match self.revoked {
-            Revoked::Succeeded { by, .. } => Some(by),
-            Revoked::Node(_) | Revoked::Invite(_) => None,
+            Revoked::Succeeded { by, .. } if !self.revoked.is_departure() => Some(by),
+            Revoked::Succeeded { .. } | Revoked::Node(_) | Revoked::Invite(_) => None,
         }
     }
 
@@ -390,6 +397,33 @@ mod tests {
         all.note_name(former.public(), &name);
         all.add(Revocation::issue(&authority, Revoked::Node(node(9)), NOW));
         assert_eq!(all.name_of(&node(9)), Some(&name));
+    }
+
+    #[test]
+    fn a_node_takes_itself_out_and_nobody_else() {
+        let mut rng = TestRng::new(4);
+        let (authority, invite) = invite_with(grant(), &mut rng);
+        let (key, mesh) = (NodeKey::generate(&mut rng), authority.public());
+        let record = RecordKey::generate(&mut rng);
+        let join = Join { name: Some("worker-1".parse().unwrap()), ..Join::default() };
+        let credential = invite.accept(&key, &record, join, NOW).unwrap();
+        let departure = Revocation::of_departure(&key, &mesh, NOW);
+        departure.verify(&mesh).unwrap();
+        assert_eq!(Revocation::from_text(&departure.to_text()).unwrap(), departure);
+        assert!(departure.revoked.is_departure() && departure.successor().is_none());
+        assert!(departure.revoked.to_string().ends_with("which has left"));
+        let mut all = Revocations::default();
+        assert_eq!(all.add(departure.clone()), Added::New);
+        assert_eq!(all.covering(&credential), Some(&departure));
+        assert_eq!(all.successor_of(&key.public()), key.public());
+        // Another one cannot say it in its place, nor in another mesh.
+        let thief = NodeKey::generate(&mut rng);
+        let mut forged = Revocation::of_departure(&thief, &mesh, NOW);
+        forged.revoked = departure.revoked;
+        assert!(matches!(forged.verify(&mesh), Err(Error::Tampered { .. })));
+        let elsewhere = AuthorityKey::generate(&mut rng).public();
+        let foreign = Revocation { mesh: elsewhere, ..departure };
+        assert!(matches!(foreign.verify(&elsewhere), Err(Error::Tampered { .. })));
     }
 
     #[test]

@@ -6,18 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeId, VerifyKey};
 
-/// What is revoked.
+/// In the place of a node that has left goes on nobody: the NodeId that no key has.
+pub(crate) const NOBODY: NodeId = NodeId::from_bytes([0; 32]);
+
+/// What is revoked. The order is the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Revoked {
     /// A node, by its key.
     Node(NodeId),
     /// An invite, by the key of its delegation, with all nodes that joined with it.
     Invite(VerifyKey),
-    /// A node, by its key, in whose place another one goes on: signed by itself.
+    /// A node, by its key, in whose place another one goes on, or nobody because it has left:
+    /// signed by itself.
     Succeeded {
         /// The node that is over.
         node: NodeId,
-        /// Who goes on.
+        /// Who goes on; 32 zero bytes for nobody.
         by: NodeId,
     },
 }
@@ -30,6 +34,11 @@ impl Revoked {
             Self::Invite(_) => None,
         }
     }
+
+    /// Whether it is a node's own word that it has left.
+    pub fn is_departure(&self) -> bool {
+        matches!(self, Self::Succeeded { by, .. } if *by == NOBODY)
+    }
 }
 
 impl fmt::Display for Revoked {
@@ -37,6 +46,9 @@ impl fmt::Display for Revoked {
         match self {
             Self::Node(node) => write!(f, "node {node}"),
             Self::Invite(key) => write!(f, "invite {key}"),
+            Self::Succeeded { node, .. } if self.is_departure() => {
+                write!(f, "node {node}, which has left")
+            }
             Self::Succeeded { node, by } => write!(f, "node {node}, succeeded by {by}"),
         }
     }

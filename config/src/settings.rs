@@ -7,6 +7,8 @@
 
 mod allow;
 mod check;
+mod events;
+mod expose;
 mod parse;
 mod period;
 mod problem;
@@ -15,6 +17,8 @@ mod schema;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod wayback;
+mod weight;
 mod write;
 
 use std::collections::BTreeMap;
@@ -25,14 +29,23 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::endpoint::Endpoint;
-use crate::ids::{NodeId, NodeName, ServiceName, SiteName};
+use crate::ids::{ListenerName, NodeId, NodeName, ServiceName, SiteName};
 use crate::seed::NamedSeed;
 use crate::text::TextError;
 
 pub use self::allow::Allow;
+pub use self::events::{EventsSettings, HttpUrl};
+pub use self::expose::{
+    ExposeRule, ExposeSettings, MAX_EXPOSED, MAX_NAMES, MAX_NETWORKS, MAX_RULES, ProxyHeader,
+};
 pub use self::parse::{parse, parse_leniently, parse_with};
 pub use self::period::Period;
 pub use self::problem::{MAX_PROBLEMS, Problem, ProblemKind};
+pub use self::wayback::{
+    EgressSettings, KubeletSettings, MAX_CIDRS, MAX_EGRESS_NODES, MAX_EGRESS_UIDS,
+    MAX_KUBELET_ADDRESSES, MAX_OUTSIDE, NodeAddress, SocketMode,
+};
+pub use self::weight::{MAX_WEIGHT, Weight};
 pub use self::write::{Difference, reference};
 
 /// The largest settings file, in bytes: 16 services with long lists are below 64 KiB.
@@ -122,13 +135,17 @@ choice! {
 }
 choice! {
     /// Which healthy origin a new session goes to.
-    Policy, "a policy", "nearest, spread or pinned", {
+    Policy, "a policy", "nearest, spread, pinned, least-sessions or source", {
         /// The one with the least latency; those about as near share.
         Nearest = "nearest",
         /// All in turn.
         Spread = "spread",
         /// The first healthy one of a list.
         Pinned = "pinned",
+        /// The one with the fewest sessions of this node.
+        LeastSessions = "least-sessions",
+        /// The same one for each client, for as long as it is healthy.
+        Source = "source",
     }
 }
 choice! {
@@ -181,8 +198,16 @@ pub struct Settings {
     pub admin: AdminSettings,
     /// Membership and measurement.
     pub discovery: DiscoverySettings,
+    /// Where events are posted.
+    pub events: EventsSettings,
+    /// The way back from apiservers: their side.
+    pub egress: EgressSettings,
+    /// The way back from apiservers: a node's side.
+    pub kubelet: KubeletSettings,
     /// Services by name; [`ServiceName::kube_apiserver`] is always there. At most [`MAX_SERVICES`].
     pub services: BTreeMap<ServiceName, ServiceSettings>,
+    /// Listeners for clients outside the mesh, by name. At most [`MAX_EXPOSED`]; default none.
+    pub expose: BTreeMap<ListenerName, ExposeSettings>,
 }
 
 /// Logging.
@@ -263,6 +288,9 @@ pub struct ServiceSettings {
     pub policy: Policy,
     /// The order of the policy `pinned`, at most [`MAX_PINNED`]; empty with every other policy.
     pub pinned: Vec<Pin>,
+    /// How many sessions origins get for one of others, at most [`MAX_PINNED`]; 1 for those that
+    /// are not named.
+    pub weights: Vec<Weight>,
     /// Origins within this of the nearest share with it, 0 to 10 s. Default 1 ms.
     pub band: Duration,
     /// Origins within this share of the nearest's latency share with it, in percent, 0 to 100;
@@ -374,7 +402,11 @@ impl Settings {
                 http: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7446))),
             },
             discovery: DiscoverySettings::default(),
+            events: EventsSettings::default(),
+            egress: EgressSettings::default(),
+            kubelet: KubeletSettings::default(),
             services: BTreeMap::from([(apiserver, service)]),
+            expose: BTreeMap::new(),
         }
     }
 
@@ -441,6 +473,7 @@ impl ServiceSettings {
             allow: Allow::everyone(),
             policy: Policy::Nearest,
             pinned: Vec::new(),
+            weights: Vec::new(),
             band: Duration::from_millis(1),
             band_percent: 15,
             connect_timeout: Duration::from_secs(10),

@@ -78,6 +78,21 @@ fn a_credential_from_the_authority_verifies() {
     assert_eq!(empty, Err(Error::ValidityEmpty { from: NOW, until: NOW }));
 }
 
+/// It is admitted, with what this version knows of its roles, and passed on byte for byte.
+#[test]
+fn a_credential_with_a_role_of_a_later_version_verifies() {
+    let mut rng = TestRng::new(5);
+    let roles = Roles::new([Role::Node, Role::Other("tailor".parse().unwrap())]).unwrap();
+    let grant = Grant { roles: roles.clone(), ..grant() };
+    let (authority, invite) = invite_with(grant, &mut rng);
+    let (node, record) = (NodeKey::generate(&mut rng), RecordKey::generate(&mut rng));
+    let join = Join { name: Some("worker-7".parse().unwrap()), ..Join::default() };
+    let credential = invite.accept(&node, &record, join, NOW).unwrap();
+    let read = Credential::from_bytes(&credential.to_bytes()).unwrap();
+    assert_eq!(read.verify(&authority.public(), NOW), Ok(()));
+    assert_eq!((&read.roles, read.to_bytes()), (&roles, credential.to_bytes()));
+}
+
 #[test]
 fn a_foreign_mesh_is_refused() {
     let World { credential, mut rng, .. } = world();

@@ -1,6 +1,7 @@
 //! Names of sites, nodes and services, and the roles a credential gives.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::slice;
@@ -29,6 +30,12 @@ pub(crate) fn is_label(text: &str) -> bool {
 /// Whether `text` is one or more labels with dots between, 63 bytes in all.
 fn is_dotted(text: &str) -> bool {
     text.len() <= MAX_NAME_BYTES && text.split('.').all(is_label)
+}
+
+/// Whether `text` is a label, or two with a colon between, 63 bytes in all.
+fn is_role(text: &str) -> bool {
+    let (kind, subject) = text.split_once(':').unwrap_or((text, "any"));
+    text.len() <= MAX_NAME_BYTES && is_label(kind) && is_label(subject)
 }
 
 macro_rules! name {
@@ -109,6 +116,18 @@ name! {
     "1 to 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each dotted part"
 }
 
+name! {
+    /// A listener for clients outside the mesh: one DNS label.
+    ListenerName, "a listener name", is_label,
+    "1 to 63 of a-z, 0-9 and '-', with no '-' at either end"
+}
+
+name! {
+    /// A role that this version does not know, by the name that a later one gives it.
+    RoleName, "the name of a role", is_role,
+    "one or two DNS labels with ':' between, 63 bytes in all"
+}
+
 impl ServiceName {
     /// The first and default service.
     pub const KUBE_APISERVER: &str = "kube-apiserver";
@@ -117,12 +136,31 @@ impl ServiceName {
     pub fn kube_apiserver() -> Self {
         Self(Self::KUBE_APISERVER.into())
     }
+
+    /// Under which name streams of the way back are counted, `way-back`. Settings cannot use it.
+    pub const WAY_BACK: &str = "way-back";
+
+    /// The name [`ServiceName::WAY_BACK`].
+    pub fn way_back() -> Self {
+        Self(Self::WAY_BACK.into())
+    }
 }
+
+/// The role that goes by this name in the byte form too.
+const ISSUER: &str = "issuer";
+/// The same.
+const EGRESS: &str = "egress";
+/// The same.
+const NO_KUBELET: &str = "no-kubelet";
+const FORM: &str = "node, origin:SERVICE, relay, operator, issuer, egress or no-kubelet";
 
 /// What a credential allows its node to do. Everything not allowed is refused.
 ///
-/// The text forms are `node`, `origin:<service>`, `relay` and `operator`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress` and
+/// `no-kubelet`. The order is that of the byte form: the first four by their numbers, then all
+/// others by their names, so that versions that know more or fewer of them write a set in the same
+/// order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Use services.
     Node,
@@ -132,6 +170,61 @@ pub enum Role {
     Relay,
     /// Administer: forward and control from a person's machine.
     Operator,
+    /// Be asked by others for a renewal. It signs nothing by itself: that takes a mandate
+    /// ([`crate::Mandate`]).
+    Issuer,
+    /// Dial services of the cluster for apiservers.
+    Egress,
+    /// Take nothing from apiservers for the own kubelet and pods, which the role `node` allows.
+    NoKubelet,
+    /// Something of a later version. It allows nothing here, and is kept and passed on, because it
+    /// is signed.
+    Other(RoleName),
+}
+
+impl Role {
+    /// A role by its text, also one that this version does not know: for what programs wrote. What
+    /// a person wrote is parsed, so that a slip of the pen is an error.
+    ///
+    /// # Errors
+    /// [`TextError::Form`] for what no version writes.
+    pub fn read(text: &str) -> Result<Self, TextError> {
+        text.parse().or_else(|error| text.parse().map(Self::Other).map_err(|_| error))
+    }
+
+    /// Its number in the byte form, and its service or name.
+    fn code(&self) -> (u8, &str) {
+        match self {
+            Self::Node => (0, ""),
+            Self::Origin(service) => (1, service.as_str()),
+            Self::Relay => (2, ""),
+            Self::Operator => (3, ""),
+            Self::Issuer => (4, ISSUER),
+            Self::Egress => (4, EGRESS),
+            Self::NoKubelet => (4, NO_KUBELET),
+            Self::Other(name) => (4, name.as_str()),
+        }
+    }
+
+    /// A role that goes by its name in the byte form; none for one that has a number.
+    fn named(name: &RoleName) -> Option<Self> {
+        match Self::read(name.as_str()) {
+            Ok(Self::Node | Self::Origin(_) | Self::Relay | Self::Operator) | Err(_) => None,
+            Ok(role) => Some(role),
+        }
+    }
+}
+
+impl Ord for Role {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.code().cmp(&other.code())
+    }
+}
+
+impl PartialOrd for Role {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl fmt::Display for Role {
@@ -141,10 +234,15 @@ impl fmt::Display for Role {
             Self::Origin(service) => f.pad(&format!("origin:{service}")),
             Self::Relay => f.pad("relay"),
             Self::Operator => f.pad("operator"),
+            Self::Issuer => f.pad(ISSUER),
+            Self::Egress => f.pad(EGRESS),
+            Self::NoKubelet => f.pad(NO_KUBELET),
+            Self::Other(name) => f.pad(name.as_str()),
         }
     }
 }
 
+/// As a person writes it: only roles that this version knows.
 impl FromStr for Role {
     type Err = TextError;
 
@@ -153,23 +251,26 @@ impl FromStr for Role {
             "node" => Ok(Self::Node),
             "relay" => Ok(Self::Relay),
             "operator" => Ok(Self::Operator),
+            ISSUER => Ok(Self::Issuer),
+            EGRESS => Ok(Self::Egress),
+            NO_KUBELET => Ok(Self::NoKubelet),
             _ => match text.strip_prefix("origin:") {
                 Some(service) => service.parse().map(Self::Origin),
-                None => {
-                    Err(TextError::form("a role", text, "node, origin:SERVICE, relay or operator"))
-                }
+                None => Err(TextError::form("a role", text, FORM)),
             },
         }
     }
 }
 
-/// [`Role`] in binary formats: the order is the wire format, so new ones go to the end.
+/// [`Role`] in binary formats: the order is the wire format. Nothing is ever added: a new role goes
+/// by its name, so that a version that does not know it can read the rest.
 #[derive(Serialize, Deserialize)]
 enum RoleCode {
     Node,
     Origin(ServiceName),
     Relay,
     Operator,
+    Named(RoleName),
 }
 
 impl Serialize for Role {
@@ -182,6 +283,11 @@ impl Serialize for Role {
             Self::Origin(service) => RoleCode::Origin(service.clone()),
             Self::Relay => RoleCode::Relay,
             Self::Operator => RoleCode::Operator,
+            Self::Issuer | Self::Egress | Self::NoKubelet => {
+                let name = self.code().1.parse();
+                RoleCode::Named(name.expect("it has the form of a role's name"))
+            }
+            Self::Other(name) => RoleCode::Named(name.clone()),
         };
         code.serialize(serializer)
     }
@@ -190,13 +296,16 @@ impl Serialize for Role {
 impl<'de> Deserialize<'de> for Role {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if deserializer.is_human_readable() {
-            return String::deserialize(deserializer)?.parse().map_err(D::Error::custom);
+            return Self::read(&String::deserialize(deserializer)?).map_err(D::Error::custom);
         }
         Ok(match RoleCode::deserialize(deserializer)? {
             RoleCode::Node => Self::Node,
             RoleCode::Origin(service) => Self::Origin(service),
             RoleCode::Relay => Self::Relay,
             RoleCode::Operator => Self::Operator,
+            RoleCode::Named(name) => {
+                Self::named(&name).ok_or_else(|| D::Error::custom("a role in another form"))?
+            }
         })
     }
 }

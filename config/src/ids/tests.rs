@@ -68,6 +68,38 @@ fn roles_parse_and_print() {
     }
 }
 
+/// A role of a later version is read, kept and written as it came, and allows nothing; a person who
+/// writes it is told that there is none.
+#[test]
+fn a_role_of_a_later_version_is_kept() {
+    let other = |name: &str| Role::Other(name.parse().unwrap());
+    let roles = Roles::new([other("tailor"), Role::Operator, other("baker:web"), Role::Node]);
+    let roles = roles.unwrap();
+    assert_eq!(roles.to_string(), "node,operator,baker:web,tailor");
+    assert!(!roles.is_leaf() && !roles.may_offer(&"web".parse().unwrap()));
+    let bytes = postcard::to_stdvec(&roles).unwrap();
+    // Two roles by their numbers, then two by the number of named ones, a length and the name.
+    assert_eq!(bytes, b"\x04\x00\x03\x04\x09baker:web\x04\x06tailor");
+    assert_eq!(postcard::from_bytes::<Roles>(&bytes).unwrap(), roles);
+    let text = toml::Value::try_from(&roles).unwrap();
+    assert_eq!(text.try_into::<Roles>().unwrap(), roles);
+    assert!("node,tailor".parse::<Roles>().is_err());
+    assert!(Role::read("Tailor").is_err() && Role::read("origin:A").is_err());
+}
+
+/// One role has one byte form, or a set would have several.
+#[test]
+fn a_role_with_a_number_does_not_go_by_its_name() {
+    for name in ["node", "relay", "operator", "origin:web"] {
+        let bytes = postcard::to_stdvec(&(4_u8, name)).unwrap();
+        assert!(postcard::from_bytes::<Role>(&bytes).is_err(), "{name}");
+    }
+    for wrong in ["", "a:b:c", "A", "a b", "x:"] {
+        let bytes = postcard::to_stdvec(&(4_u8, wrong)).unwrap();
+        assert!(postcard::from_bytes::<Role>(&bytes).is_err(), "{wrong}");
+    }
+}
+
 #[test]
 fn roles_are_bounded() {
     let role = |n: usize| Role::Origin(format!("s{n}").parse().unwrap());
@@ -116,6 +148,7 @@ fn role() -> impl Strategy<Value = Role> {
         Just(Role::Relay),
         Just(Role::Operator),
         "[a-z0-9]{1,63}".prop_map(|name| Role::Origin(name.parse().unwrap())),
+        "z[a-z0-9]{0,15}(:[a-z]{1,15})?".prop_map(|name| Role::Other(name.parse().unwrap())),
     ]
 }
 
@@ -133,9 +166,20 @@ proptest! {
     #[test]
     fn roles_round_trip(list in proptest::collection::vec(role(), 1..=MAX_ROLES)) {
         let roles = Roles::new(list).unwrap();
-        prop_assert_eq!(roles.to_string().parse(), Ok(roles.clone()));
+        for role in &roles {
+            prop_assert_eq!(&Role::read(&role.to_string()).unwrap(), role);
+        }
         let encoded = postcard::to_stdvec(&roles).unwrap();
         prop_assert_eq!(postcard::from_bytes::<Roles>(&encoded).unwrap(), roles);
+    }
+
+    /// Versions that know different roles order a set in the same way.
+    #[test]
+    fn the_order_is_that_of_the_byte_form(list in proptest::collection::vec(role(), 2..6)) {
+        let mut by_order = list.clone();
+        by_order.sort();
+        let number = |role: &Role| postcard::to_stdvec(role).unwrap()[0];
+        prop_assert!(by_order.is_sorted_by_key(|it| (number(it), it.to_string())));
     }
 
     #[test]

@@ -299,3 +299,18 @@ fn a_node_may_take_some_of_the_roles_and_no_others() {
     let error = take("operator,relay").unwrap_err();
     assert!(matches!(error, Error::RoleOutside { .. }), "{error}");
 }
+
+#[test]
+fn a_node_may_not_leave_out_what_its_invite_forbids() {
+    let mut forbids = grant();
+    forbids.roles = "node,relay,no-kubelet".parse().unwrap();
+    let (_, forbids) = invite_with(forbids, &mut TestRng::new(25));
+    let (node, record) = keys();
+    let take = |roles: &str| {
+        let join = Join { roles: Some(roles.parse().unwrap()), ..named("worker-7") };
+        forbids.accept(&node, &record, join, NOW)
+    };
+    assert!(take("node,no-kubelet").unwrap().roles.contains(&crate::Role::NoKubelet));
+    let error = take("node").unwrap_err();
+    assert_eq!(error, Error::RoleDropped { role: crate::Role::NoKubelet });
+}

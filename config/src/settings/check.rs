@@ -13,6 +13,8 @@ use crate::endpoint::{Endpoint, Host};
 use crate::ids::ServiceName;
 use crate::seed::NamedSeed;
 
+mod exposed;
+
 /// The longest path of a Unix socket, in bytes: that of Linux (`sun_path`, without its NUL).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
@@ -20,18 +22,24 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 pub(super) fn check(settings: &Settings, positions: &Positions, problems: &mut Problems<'_>) {
     let mut rules = Rules { positions, problems };
     rules.socket(settings);
+    rules.egress_socket(settings);
     rules.keepalive(settings.mesh.keepalive);
     rules.seeds_differ(&settings.mesh.seeds);
     rules.discovery(&settings.discovery);
     for (name, service) in &settings.services {
         let path = join("service", name.as_ref());
-        rules.use_of_service(name, &path, service);
+        let is_exposed = settings.expose.values().any(|it| it.services().any(|it| it == name));
+        rules.use_of_service(name, &path, service, is_exposed);
         rules.listen_is_local(&path, service);
         rules.list_is_reached(&path, service);
         rules.allow_is_of_use(&path, service);
         rules.policy(&path, service);
+        rules.weights_differ(&path, service);
         rules.hedging(&path, service);
         rules.health(&join(&path, "health"), &service.health);
+    }
+    for (name, listener) in &settings.expose {
+        rules.exposed(settings, name, listener);
     }
     let listeners = listeners(settings);
     rules.listeners_differ(&listeners);
@@ -54,6 +62,12 @@ fn listeners(settings: &Settings) -> Vec<Listener> {
     for (name, service) in &settings.services {
         let key = join(&join("service", name.as_ref()), "listen");
         for (index, addr) in service.listen.iter().enumerate() {
+            listeners.push(Listener { key: key.clone(), index, addr: *addr });
+        }
+    }
+    for (name, listener) in &settings.expose {
+        let key = join(&join("expose", name.as_ref()), "listen");
+        for (index, addr) in listener.listen.iter().enumerate() {
             listeners.push(Listener { key: key.clone(), index, addr: *addr });
         }
     }
@@ -137,6 +151,26 @@ impl Rules<'_, '_> {
         }
     }
 
+    fn egress_socket(&mut self, settings: &Settings) {
+        const KEY: &str = "egress.socket";
+        let Some(socket) = settings.egress.socket.as_ref().filter(|_| self.are_good(&[KEY])) else {
+            return;
+        };
+        let bytes = socket.as_os_str().len();
+        if bytes > MAX_SOCKET_PATH_BYTES {
+            let expected = format!(
+                "at most {MAX_SOCKET_PATH_BYTES}, the limit of Unix sockets; a shorter path"
+            );
+            self.conflict(KEY, None, format!("a socket path of {bytes} bytes"), expected);
+        } else if !socket.is_absolute() {
+            let found = format!("\"{}\"", socket.display());
+            self.conflict(KEY, None, found, "an absolute path, as the apiserver knows it");
+        } else if *socket == settings.admin.socket && self.are_good(&["admin.socket"]) {
+            let found = format!("\"{}\", which is admin.socket", socket.display());
+            self.conflict(KEY, None, found, "a path of its own");
+        }
+    }
+
     fn keepalive(&mut self, keepalive: Option<Duration>) {
         if let Some(time) = keepalive.filter(|time| time.subsec_nanos() != 0) {
             self.conflict("mesh.keepalive", None, Period(time).to_string(), "whole seconds");
@@ -187,7 +221,13 @@ impl Rules<'_, '_> {
         self.at_most(path, least, timed("hedge-max", service.hedge_max));
     }
 
-    fn use_of_service(&mut self, name: &ServiceName, path: &str, service: &ServiceSettings) {
+    fn use_of_service(
+        &mut self,
+        name: &ServiceName,
+        path: &str,
+        service: &ServiceSettings,
+        is_exposed: bool,
+    ) {
         if name.as_str() == ServiceName::KUBE_APISERVER {
             return;
         }
@@ -198,9 +238,10 @@ impl Rules<'_, '_> {
             self.problems.add(ProblemKind::Missing, &span, &listen, "nothing", expected);
         } else if service.listen.is_empty()
             && service.origin.is_none()
+            && !is_exposed
             && self.are_good(&[&listen, &origin])
         {
-            let expected = "an address, or an origin to offer";
+            let expected = "an address, an origin to offer, or an [[expose]] that leads to it";
             self.conflict(&listen, None, "empty, and there is no origin".to_owned(), expected);
         }
     }
@@ -249,6 +290,17 @@ impl Rules<'_, '_> {
         if !is_pinned && !service.pinned.is_empty() {
             let found = format!("set, and policy is \"{}\"", service.policy);
             self.conflict(&pinned, None, found, "policy = \"pinned\" with it, or no list");
+        }
+    }
+
+    fn weights_differ(&mut self, path: &str, service: &ServiceSettings) {
+        let key = join(path, "weights");
+        for (index, later) in service.weights.iter().enumerate() {
+            let mut earlier = service.weights[..index].iter();
+            if earlier.any(|it| it.origin == later.origin) && self.are_good(&[&key]) {
+                let found = format!("\"{later}\", and {} has a weight already", later.origin);
+                self.conflict(&key, Some(index), found, "one weight for each origin");
+            }
         }
     }
 

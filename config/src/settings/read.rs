@@ -6,10 +6,14 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::expose::{ExposeRule, ExposeSettings, MAX_EXPOSED, MAX_RULES, Named, Ruled};
 use super::problem::{ProblemKind, Problems, nearest};
 use super::schema::{Key, describe};
-use super::{Defaults, HealthSettings, MAX_SERVICES, ServiceSettings, Settings, tables};
-use crate::ids::{ServiceName, SiteName};
+use super::{
+    Defaults, HealthSettings, MAX_SERVICES, ServiceSettings, Settings, events, expose, tables,
+    wayback,
+};
+use crate::ids::{ListenerName, ServiceName, SiteName};
 
 /// Where a key stands in the text.
 #[derive(Debug, Clone)]
@@ -37,8 +41,9 @@ impl Reader<'_> {
         // Stands in until the text gives the site; a text that does not is refused.
         let unnamed: SiteName = "unnamed".parse().expect("a valid label");
         let mut settings = Settings::with_defaults(unnamed, defaults);
-        let with_service: Vec<&str> = tables::TABLES.iter().copied().chain(["service"]).collect();
-        self.table("", document, tables::ROOT, &with_service, &mut settings);
+        let more = ["service", "expose"];
+        let all: Vec<&str> = tables::TABLES.iter().copied().chain(more).collect();
+        self.table("", document, tables::ROOT, &all, &mut settings);
         if !self.positions.contains_key("site") && !self.problems.suggest("site") {
             let expected = tables::ROOT[0].expected();
             self.problems.add(ProblemKind::Missing, &(0..0), "site", "nothing", expected);
@@ -48,9 +53,13 @@ impl Reader<'_> {
         self.section(document, "mesh", tables::MESH, &mut settings.mesh);
         self.section(document, "admin", tables::ADMIN, &mut settings.admin);
         self.section(document, "discovery", tables::DISCOVERY, &mut settings.discovery);
+        self.section(document, "events", events::KEYS, &mut settings.events);
+        self.section(document, "egress", wayback::EGRESS, &mut settings.egress);
+        self.section(document, "kubelet", wayback::KUBELET, &mut settings.kubelet);
         if let Some(services) = self.subtable(document, "", "service") {
             self.services(services, &mut settings.services);
         }
+        self.exposed(document, &mut settings.expose);
         settings
     }
 
@@ -74,6 +83,11 @@ impl Reader<'_> {
                 continue;
             };
             let Some(table) = self.as_table((key, value), &path) else { continue };
+            if name.as_str() == ServiceName::WAY_BACK {
+                let expected = "another name: streams of the way back are counted under this one";
+                self.problems.add(ProblemKind::Value, &key.span(), &path, "this name", expected);
+                continue;
+            }
             let mut service = ServiceSettings::defaults(&name);
             self.table(&path, table, tables::SERVICE, &["health"], &mut service);
             if let Some(health) = self.subtable(table, &path, "health") {
@@ -90,6 +104,99 @@ impl Reader<'_> {
 
     fn health(&mut self, path: &str, table: &DeTable<'_>, into: &mut HealthSettings) {
         self.table(path, table, tables::HEALTH, &[], into);
+    }
+
+    fn exposed(
+        &mut self,
+        document: &DeTable<'_>,
+        into: &mut BTreeMap<ListenerName, ExposeSettings>,
+    ) {
+        for (table, span) in self.elements(document, "", "expose", MAX_EXPOSED) {
+            let text = text_of(table, "name");
+            let path = join("expose", text.unwrap_or("NAME"));
+            let mut read = Named { name: None, settings: ExposeSettings::default() };
+            self.table(&path, table, expose::KEYS, &["rule"], &mut read);
+            self.rules(&path, table, &mut read.settings.rules);
+            let Some(name) = self.named(&path, &span, "name", text, read.name) else { continue };
+            self.positions.insert(path.clone(), header(span.clone()));
+            if into.insert(name, read.settings).is_some() {
+                let key = join(&path, "name");
+                let expected = "a name that no other [[expose]] has";
+                self.problems.add(ProblemKind::Conflict, &span, &key, "there twice", expected);
+            }
+        }
+    }
+
+    fn rules(
+        &mut self,
+        path: &str,
+        table: &DeTable<'_>,
+        into: &mut BTreeMap<ServiceName, ExposeRule>,
+    ) {
+        for (table, span) in self.elements(table, path, "rule", MAX_RULES) {
+            let text = text_of(table, "service");
+            let path = join(&join(path, "rule"), text.unwrap_or("SERVICE"));
+            let mut read = Ruled { service: None, rule: ExposeRule::default() };
+            self.table(&path, table, expose::RULE_KEYS, &[], &mut read);
+            let Some(name) = self.named(&path, &span, "service", text, read.service) else {
+                continue;
+            };
+            self.positions.insert(path.clone(), header(span.clone()));
+            if into.insert(name, read.rule).is_some() {
+                let key = join(&path, "service");
+                let expected = "one rule for each service of a listener";
+                self.problems.add(ProblemKind::Conflict, &span, &key, "there twice", expected);
+            }
+        }
+    }
+
+    /// The name of an element of a list of tables, or the problem that it has none. A name of a
+    /// wrong form has its problem already.
+    fn named<N>(
+        &mut self,
+        path: &str,
+        span: &Range<usize>,
+        key: &str,
+        text: Option<&str>,
+        name: Option<N>,
+    ) -> Option<N> {
+        if name.is_none() && text.is_none() && !self.positions.contains_key(&join(path, key)) {
+            let expected = "a name";
+            self.problems.add(ProblemKind::Missing, span, &join(path, key), "nothing", expected);
+        }
+        name
+    }
+
+    /// The tables of a list, as in `[[expose]]`.
+    fn elements<'a>(
+        &mut self,
+        within: &'a DeTable<'a>,
+        path: &str,
+        name: &str,
+        max: usize,
+    ) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
+        let item = within.iter().find(|(key, _)| key.get_ref() == name);
+        let Some((_, value)) = item else { return Vec::new() };
+        let path = join(path, name);
+        let list = value.get_ref().as_array().filter(|list| list.len() <= max);
+        let Some(list) = list else {
+            let expected = format!("at most {max} tables, as in [[{path}]]");
+            let found = describe(value.get_ref());
+            self.problems.add(ProblemKind::Value, &value.span(), &path, found, expected);
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for element in list {
+            match element.get_ref().as_table() {
+                Some(table) => tables.push((table, element.span())),
+                None => {
+                    let expected = format!("a table, as in [[{path}]]");
+                    let found = describe(element.get_ref());
+                    self.problems.add(ProblemKind::Value, &element.span(), &path, found, expected);
+                }
+            }
+        }
+        tables
     }
 
     /// Reads the keys of one table; `tables` are the names of tables it may also hold.
@@ -174,6 +281,16 @@ impl Reader<'_> {
     }
 }
 
+/// The text of a key, if it is one.
+fn text_of<'a>(table: &'a DeTable<'a>, key: &str) -> Option<&'a str> {
+    table.iter().find(|(name, _)| name.get_ref() == key)?.1.get_ref().as_str()
+}
+
+/// Where the header of a good table stands.
+fn header(span: Range<usize>) -> Position {
+    Position { span, elements: Vec::new(), is_good: true }
+}
+
 /// The table that does have a key of exactly this name, when it is not in the one it was found in.
 fn elsewhere(path: &str, name: &str) -> Option<String> {
     fn has<T>(keys: &[Key<T>], name: &str) -> bool {
@@ -183,14 +300,18 @@ fn elsewhere(path: &str, name: &str) -> Option<String> {
     let service = path.strip_prefix("service.").and_then(|rest| rest.split('.').next());
     let service = join("service", service.unwrap_or("NAME"));
     let health = join(&service, "health");
-    let tables: [(&str, bool); 7] = [
+    let tables: [(&str, bool); 11] = [
         ("", has(tables::ROOT, name)),
         ("log", has(tables::LOG, name)),
         ("mesh", has(tables::MESH, name)),
         ("admin", has(tables::ADMIN, name)),
         ("discovery", has(tables::DISCOVERY, name)),
+        ("events", has(events::KEYS, name)),
+        ("egress", has(wayback::EGRESS, name)),
+        ("kubelet", has(wayback::KUBELET, name)),
         (&service, has(tables::SERVICE, name)),
         (&health, has(tables::HEALTH, name)),
+        ("expose.NAME", has(expose::KEYS, name) && !path.starts_with("expose")),
     ];
     let found = tables.into_iter().find(|(table, has_it)| *has_it && *table != path);
     found.map(|(table, _)| join(table, name))

@@ -8,7 +8,7 @@ use super::schema::{Key, Kind};
 use super::{
     AdminSettings, DiscoverySettings, HealthMode, HealthSettings, LogFormat, LogLevel, LogSettings,
     MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK, MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS, MAX_SHARDS,
-    MeshSettings, Policy, ServiceSettings, Settings,
+    MeshSettings, Policy, ServiceSettings, Settings, Weight,
 };
 use crate::endpoint::{Endpoint, Host};
 
@@ -330,7 +330,8 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     Key {
         name: "policy",
         about: "Which healthy origin a new session goes to: the one with the least latency, all \
-                in turn, or the first healthy one of the list pinned.",
+                in turn, the first healthy one of the list pinned, the one with the fewest \
+                sessions of this node, or the same one for each client.",
         example: None,
         kind: choice!(policy, Policy),
     },
@@ -339,6 +340,13 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
         about: "The order of the policy \"pinned\": names or ids of nodes.",
         example: None,
         kind: list!(pinned, MAX_PINNED, "a node's name or id", parsed),
+    },
+    Key {
+        name: "weights",
+        about: "How many sessions an origin gets for one of an origin that is not named, where \
+                several share sessions.",
+        example: None,
+        kind: list!(weights, MAX_PINNED, Weight::FORM, parsed),
     },
     Key {
         name: "band",
@@ -539,23 +547,24 @@ pub(super) const HEALTH: &[Key<HealthSettings>] = &[
 ];
 
 /// The tables of the root, other than `service`.
-pub(super) const TABLES: &[&str] = &["log", "mesh", "admin", "discovery"];
+pub(super) const TABLES: &[&str] =
+    &["log", "mesh", "admin", "discovery", "events", "egress", "kubelet"];
 
 fn parsed<V: std::str::FromStr>(text: &str) -> Option<V> {
     text.parse().ok()
 }
 
-fn path_text(path: &Path) -> String {
+pub(super) fn path_text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn path(text: &str) -> Option<PathBuf> {
+pub(super) fn path(text: &str) -> Option<PathBuf> {
     let is_path = !text.is_empty() && text.len() <= MAX_PATH_BYTES && !text.contains('\0');
     is_path.then(|| PathBuf::from(text))
 }
 
 /// An endpoint that somebody can connect to.
-fn reachable(text: &str) -> Option<Endpoint> {
+pub(super) fn reachable(text: &str) -> Option<Endpoint> {
     let endpoint: Endpoint = text.parse().ok()?;
     let is_nowhere = matches!(endpoint.host(), Host::Ip(ip) if ip.is_unspecified());
     (!is_nowhere).then_some(endpoint)
@@ -570,7 +579,7 @@ fn server_name(text: &str) -> Option<String> {
     (text.parse::<IpAddr>().is_ok() || is_name()).then(|| text.to_owned())
 }
 
-fn url_path(text: &str) -> Option<String> {
+pub(super) fn url_path(text: &str) -> Option<String> {
     let is_path = text.starts_with('/')
         && text.len() <= MAX_URL_PATH_BYTES
         && text.bytes().all(|b| b.is_ascii_graphic() && b != b'#');

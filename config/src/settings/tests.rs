@@ -1,5 +1,6 @@
 use super::*;
 
+mod exposed;
 mod properties;
 
 const NODE: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
@@ -513,7 +514,7 @@ fn the_reference_is_a_settings_file() {
         .flat_map(|line| [line, "\n"])
         .collect();
     assert_eq!(parse(&uncommented).as_ref(), Ok(&defaults));
-    assert_eq!(commented, 41, "keys with a default");
+    assert_eq!(commented, 53, "keys with a default");
     assert!(text.lines().all(|line| line.chars().count() <= 100));
 }
 
@@ -524,14 +525,18 @@ fn the_examples_of_the_reference_are_accepted() {
         .lines()
         .filter_map(|line| line.strip_prefix("# No default; for example: ")?.split_once(" = "))
         .collect();
-    assert_eq!(examples.len(), 8);
-    let health: Vec<String> = examples[3..].iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
+    assert_eq!(examples.len(), 11);
+    let health: Vec<String> = examples[6..].iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
     let text_of = |(key, value): (&str, &str)| format!("{key} = {value}\n");
     good(&format!(
-        "{}[service.kube-apiserver]\n{}{}[service.kube-apiserver.health]\n{}",
+        "{}[events]\n{}{}[egress]\n{}[service.kube-apiserver]\n{}{}\
+         [service.kube-apiserver.health]\n{}",
         text_of(examples[0]),
         text_of(examples[1]),
         text_of(examples[2]),
+        text_of(examples[3]),
+        text_of(examples[4]),
+        text_of(examples[5]),
         health.concat()
     ));
     let more = text.split("is then required:\n").nth(1).unwrap();

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
 
+use super::expose::{ExposeSettings, Named, Ruled};
 use super::schema::Key;
-use super::{ServiceSettings, Settings, tables};
-use crate::ids::SiteName;
+use super::{ServiceSettings, Settings, events, expose, tables, wayback};
+use crate::ids::{ListenerName, SiteName};
 
 /// The width of comments in the reference, in columns.
 const COMMENT_COLUMNS: usize = 96;
@@ -24,11 +25,51 @@ const MORE_SERVICES: &str = "\
 # path = \"/v2/\"
 ";
 
+/// How listeners for clients outside the mesh are set up; the list of their keys follows.
+const EXPOSED: &str = "
+# Listeners for clients that run no meshport; none by default. Each has a name and a table:
+#
+# [[expose]]
+";
+
 /// The values of one table.
 struct Section {
-    /// The names of the tables it is in; none for the root.
-    path: Vec<String>,
+    /// The tables it is in, and its own; none for the root.
+    path: Vec<Step>,
     values: Vec<(&'static str, toml::Value)>,
+}
+
+/// One step from the root of a settings file to a table.
+#[derive(Clone)]
+enum Step {
+    /// The table, or the list of tables, of this name.
+    Table(String),
+    /// The table in a list that has this name.
+    Element(String),
+}
+
+impl Section {
+    /// Its header in a file; empty for the root.
+    fn header(&self) -> String {
+        let tables = self.path.iter().filter_map(|step| match step {
+            Step::Table(name) => Some(name.as_str()),
+            Step::Element(_) => None,
+        });
+        let names = tables.collect::<Vec<_>>().join(".");
+        match self.path.last() {
+            None => String::new(),
+            Some(Step::Table(_)) => format!("\n[{names}]\n"),
+            Some(Step::Element(_)) => format!("\n[[{names}]]\n"),
+        }
+    }
+
+    /// A key of it, with all tables.
+    fn key(&self, name: &str) -> String {
+        let steps = self.path.iter().map(|step| match step {
+            Step::Table(name) | Step::Element(name) => name.as_str(),
+        });
+        steps.chain([name]).collect::<Vec<_>>().join(".")
+    }
 }
 
 fn values<T>(keys: &[Key<T>], from: &T) -> Vec<(&'static str, toml::Value)> {
@@ -37,29 +78,45 @@ fn values<T>(keys: &[Key<T>], from: &T) -> Vec<(&'static str, toml::Value)> {
 
 /// Every table with its values, in the order of the file.
 fn sections(settings: &Settings) -> Vec<Section> {
-    let plain = |name: &str, values| Section { path: vec![name.to_owned()], values };
+    let table = |name: &str| Step::Table(name.to_owned());
+    let plain = |name: &str, values| Section { path: vec![table(name)], values };
     let mut sections = vec![
         Section { path: Vec::new(), values: values(tables::ROOT, settings) },
         plain("log", values(tables::LOG, &settings.log)),
         plain("mesh", values(tables::MESH, &settings.mesh)),
         plain("admin", values(tables::ADMIN, &settings.admin)),
         plain("discovery", values(tables::DISCOVERY, &settings.discovery)),
+        plain("events", values(events::KEYS, &settings.events)),
+        plain("egress", values(wayback::EGRESS, &settings.egress)),
+        plain("kubelet", values(wayback::KUBELET, &settings.kubelet)),
     ];
     for (name, service) in &settings.services {
-        let path = vec!["service".to_owned(), name.to_string()];
-        let health = [path.clone(), vec!["health".to_owned()]].concat();
+        let path = vec![table("service"), table(name.as_ref())];
+        let health = [path.clone(), vec![table("health")]].concat();
         sections.push(Section { path, values: values(tables::SERVICE, service) });
         sections.push(Section { path: health, values: values(tables::HEALTH, &service.health) });
     }
+    settings.expose.iter().for_each(|(name, it)| exposed(&mut sections, name, it));
     sections
+}
+
+/// The tables of one listener.
+fn exposed(sections: &mut Vec<Section>, name: &ListenerName, settings: &ExposeSettings) {
+    let path = vec![Step::Table("expose".to_owned()), Step::Element(name.to_string())];
+    let named = Named { name: Some(name.clone()), settings: settings.clone() };
+    sections.push(Section { path: path.clone(), values: values(expose::KEYS, &named) });
+    for (service, rule) in &settings.rules {
+        let rule_path = [Step::Table("rule".to_owned()), Step::Element(service.to_string())];
+        let path = [&path[..], &rule_path].concat();
+        let ruled = Ruled { service: Some(service.clone()), rule: rule.clone() };
+        sections.push(Section { path, values: values(expose::RULE_KEYS, &ruled) });
+    }
 }
 
 pub(super) fn to_toml(settings: &Settings) -> String {
     let mut text = String::new();
     for section in sections(settings) {
-        if !section.path.is_empty() {
-            text.push_str(&format!("\n[{}]\n", section.path.join(".")));
-        }
+        text.push_str(&section.header());
         for (name, value) in section.values {
             text.push_str(&format!("{name} = {value}\n"));
         }
@@ -88,8 +145,8 @@ pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
     keys.into_iter().filter_map(difference).collect()
 }
 
-/// Every key with its value. A service that the other one lacks is one key, with what its table
-/// says beyond the defaults.
+/// Every key with its value. A service or a listener that the other one lacks is one key, with what
+/// its table says beyond the defaults.
 fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let (added, shared): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -98,17 +155,30 @@ fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
         let defaults = values(tables::SERVICE, &ServiceSettings::defaults(&name));
         let mut said = values(tables::SERVICE, &service);
         said.retain(|value| !defaults.contains(value));
-        let said: Vec<String> =
-            said.into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
-        all.insert(format!("service.{name}"), format!("{{ {} }}", said.join(", ")));
+        all.insert(format!("service.{name}"), one_line(&said));
     }
-    for Section { path, values } in sections(&Settings { services: shared, ..settings.clone() }) {
-        for (name, value) in values {
-            let key = [&path[..], &[name.to_owned()]].concat().join(".");
-            all.insert(key, value.to_string());
+    let (added, exposed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        settings.expose.clone().into_iter().partition(|it| !other.expose.contains_key(&it.0));
+    for (name, settings) in added {
+        let defaults = Named { name: None, settings: ExposeSettings::default() };
+        let defaults = values(expose::KEYS, &defaults);
+        let mut said = values(expose::KEYS, &Named { name: None, settings });
+        said.retain(|value| !defaults.contains(value));
+        all.insert(format!("expose.{name}"), one_line(&said));
+    }
+    let shared = Settings { services: shared, expose: exposed, ..settings.clone() };
+    for section in sections(&shared) {
+        for (name, value) in &section.values {
+            all.insert(section.key(name), value.to_string());
         }
     }
     all
+}
+
+/// The values of a table in one line.
+fn one_line(values: &[(&'static str, toml::Value)]) -> String {
+    let each: Vec<String> = values.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    format!("{{ {} }}", each.join(", "))
 }
 
 /// The same tables and keys as in the file, every default filled in; keys that are not set and have
@@ -117,18 +187,41 @@ impl Serialize for Settings {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut root = toml::Table::new();
         for section in sections(self) {
+            let mut steps = section.path.iter().peekable();
             let mut table = &mut root;
-            for name in &section.path {
-                table = table
-                    .entry(name.clone())
-                    .or_insert_with(|| toml::Table::new().into())
-                    .as_table_mut()
-                    .expect("no key has the name of a table");
+            while let Some(step) = steps.next() {
+                let Step::Table(name) = step else { continue };
+                let is_list = matches!(steps.peek(), Some(Step::Element(_)));
+                // A table of a list comes before the tables in it.
+                let is_new = is_list && steps.clone().count() == 1;
+                table = table_in(table, name, is_list, is_new);
             }
             table.extend(section.values.into_iter().map(|(name, value)| (name.to_owned(), value)));
         }
         root.serialize(serializer)
     }
+}
+
+/// The table of this name, or the last one of the list of this name, which `is_new` adds one to.
+fn table_in<'a>(
+    within: &'a mut toml::Table,
+    name: &str,
+    is_list: bool,
+    is_new: bool,
+) -> &'a mut toml::Table {
+    let empty = || toml::Value::from(toml::Table::new());
+    let none = if is_list { toml::Value::Array(Vec::new()) } else { empty() };
+    let entry = within.entry(name.to_owned()).or_insert(none);
+    let table = match entry {
+        toml::Value::Array(list) => {
+            if is_new || list.is_empty() {
+                list.push(empty());
+            }
+            list.last_mut()
+        }
+        table => Some(table),
+    };
+    table.and_then(toml::Value::as_table_mut).expect("no key has the name of a table")
 }
 
 /// A settings file that sets nothing but the site and explains every key: meaning, form, bounds,
@@ -146,15 +239,45 @@ pub fn reference() -> String {
     explain(&mut text, tables::ADMIN, &settings.admin);
     text.push_str("\n[discovery]\n");
     explain(&mut text, tables::DISCOVERY, &settings.discovery);
+    text.push_str("\n[events]\n");
+    explain(&mut text, events::KEYS, &settings.events);
+    text.push_str("\n[egress]\n");
+    explain(&mut text, wayback::EGRESS, &settings.egress);
+    text.push_str("\n[kubelet]\n");
+    explain(&mut text, wayback::KUBELET, &settings.kubelet);
     for (name, service) in &settings.services {
         text.push_str(&format!("\n[service.{name}]\n"));
         explain(&mut text, tables::SERVICE, service);
         text.push_str(&format!("\n[service.{name}.health]\n"));
         explain(&mut text, tables::HEALTH, &service.health);
     }
+    explain_exposed(&mut text);
     text.push('\n');
     text.push_str(MORE_SERVICES);
     text
+}
+
+/// The keys of a listener, each with the value of an example: there is none by default.
+fn explain_exposed(text: &mut String) {
+    fn each<T>(text: &mut String, keys: &[Key<T>], example: &T) {
+        for key in keys {
+            text.push_str("#\n");
+            comment(text, key.about);
+            comment(text, &format!("Accepts {}.", key.expected()));
+            if let Some(value) = key.value(example) {
+                text.push_str(&format!("# {} = {value}\n", key.name));
+            }
+        }
+    }
+
+    text.push_str(EXPOSED);
+    let name = Some("ci".parse().expect("a name"));
+    each(text, expose::KEYS, &Named { name, settings: ExposeSettings::example() });
+    text.push_str("#\n# A listener may lead to several services, told apart by TLS server name:\n");
+    text.push_str("#\n# [[expose.rule]]\n");
+    let sni = vec!["*.prod.example.com".parse().expect("a name")];
+    let service = Some("prod".parse().expect("a name"));
+    each(text, expose::RULE_KEYS, &Ruled { service, rule: expose::ExposeRule { sni } });
 }
 
 fn explain<T>(text: &mut String, keys: &[Key<T>], defaults: &T) {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::cidr::Cidr;
 
 fn duration(min_ms: u64, max_ms: u64) -> impl Strategy<Value = Duration> {
     (min_ms..=max_ms).prop_map(Duration::from_millis)
@@ -40,7 +41,7 @@ fn any_health() -> impl Strategy<Value = HealthSettings> {
 }
 
 fn any_service() -> impl Strategy<Value = ServiceSettings> {
-    let choice = (0..3_usize, proptest::collection::btree_set(label(), 1..4));
+    let choice = (0..5_usize, proptest::collection::btree_set(label(), 1..4));
     let times =
         (duration(0, 10_000), duration(100, 60_000), duration(0, 8_000), duration(0, 10_000));
     let moves = (any::<bool>(), duration(10, 5_000), 0..=100_u8, duration(1_000, 3_600_000));
@@ -50,7 +51,10 @@ fn any_service() -> impl Strategy<Value = ServiceSettings> {
         let ((band, connect_timeout, hold, cut_window), moves) = times;
         let (hedge, hedge_min, drift_percent, drain_window) = moves;
         let (band_percent, max_sessions, allow_remote_clients) = numbers;
-        let policy = [Policy::Nearest, Policy::Spread, Policy::Pinned][choice.0];
+        let all: Vec<Policy> = Policy::NAMES.iter().map(|name| name.parse().unwrap()).collect();
+        let policy = all[choice.0];
+        let weights = choice.1.iter().map(|name| format!("{name}=7").parse().unwrap());
+        let weights = weights.collect();
         let is_pinned = policy == Policy::Pinned;
         let pins = choice.1.iter().filter(|_| is_pinned).map(|name| name.parse().unwrap());
         let allow = choice.1.iter().map(|name| format!("node:{name}").parse().unwrap());
@@ -61,6 +65,7 @@ fn any_service() -> impl Strategy<Value = ServiceSettings> {
             origin: Some("cp-1.example.com:6443".parse().unwrap()),
             policy,
             pinned: pins.collect(),
+            weights,
             band,
             band_percent,
             connect_timeout,
@@ -79,13 +84,54 @@ fn any_service() -> impl Strategy<Value = ServiceSettings> {
     })
 }
 
+fn any_networks() -> impl Strategy<Value = Vec<Cidr>> {
+    let network = (any::<std::net::IpAddr>(), 1..=32_u8).prop_filter_map("mapped", |(ip, bits)| {
+        let whole = |ip: u128, all: u8| ip & (u128::MAX << (all - bits));
+        match ip {
+            std::net::IpAddr::V4(ip) => {
+                let bits_of = u32::try_from(whole(ip.to_bits().into(), 32) & 0xffff_ffff).ok()?;
+                format!("{}/{bits}", Ipv4Addr::from_bits(bits_of)).parse().ok()
+            }
+            std::net::IpAddr::V6(ip) => {
+                format!("{}/{bits}", Ipv6Addr::from_bits(whole(ip.to_bits(), 128))).parse().ok()
+            }
+        }
+    });
+    proptest::collection::btree_set(network, 0..4).prop_map(|set| set.into_iter().collect())
+}
+
+fn any_listener() -> impl Strategy<Value = ExposeSettings> {
+    let numbers = (1..=100_000_u32, 1..=100_000_u32, 1..=10_000_u32);
+    let names = proptest::collection::btree_set(label(), 0..3);
+    let idle = proptest::option::of(duration(1_000, 86_400_000));
+    let lists = (any_networks(), any_networks());
+    (numbers, names, idle, lists).prop_map(|(numbers, names, idle_timeout, lists)| {
+        let service = ServiceName::kube_apiserver();
+        let sni = names.iter().map(|name| format!("*.{name}.example").parse().unwrap()).collect();
+        let rule = ExposeRule { sni };
+        let rules = [(service.clone(), rule)].into_iter().filter(|(_, it)| !it.sni.is_empty());
+        ExposeSettings {
+            service: Some(service),
+            listen: vec!["192.0.2.1:0".parse().unwrap()],
+            allow: lists.0,
+            accept_proxy_from: lists.1,
+            send_proxy: ProxyHeader::Off,
+            max_sessions: numbers.0,
+            max_sessions_per_source: numbers.1,
+            max_rate_per_source: numbers.2,
+            idle_timeout,
+            rules: rules.collect(),
+        }
+    })
+}
+
 fn any_settings() -> impl Strategy<Value = Settings> {
     let top = (label(), proptest::option::of(label()), any_path(), any_path());
     let mesh = (1280..=9200_u16, proptest::option::of(1..=3600_u64), any::<SocketAddr>());
     let services = proptest::collection::btree_map(label(), any_service(), 0..4);
-    let apiserver = any_service();
+    let apiserver = (any_service(), proptest::collection::btree_map(label(), any_listener(), 0..3));
     (top, mesh, services, apiserver, duration(500, 60_000)).prop_map(
-        |(top, mesh, services, apiserver, interval)| {
+        |(top, mesh, services, (apiserver, listeners), interval)| {
             let mut settings = Settings::defaults(top.0.parse().unwrap());
             settings.name = top.1.map(|name| name.parse().unwrap());
             (settings.state_dir, settings.admin.socket) = (top.2, top.3);
@@ -103,6 +149,9 @@ fn any_settings() -> impl Strategy<Value = Settings> {
                 settings.services.insert(name.parse().unwrap(), service);
             }
             settings.services.insert(ServiceName::kube_apiserver(), apiserver);
+            for (name, listener) in listeners {
+                settings.expose.insert(name.parse().unwrap(), listener);
+            }
             settings
         },
     )

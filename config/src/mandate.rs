@@ -1,0 +1,368 @@
+//! Mandates: what lets a member renew the credentials of others while the authority is offline.
+//!
+//! A mandate is a row of delegations, one for each *turn* of some days, each with a key of its own.
+//! A renewal is an ordinary credential under the delegation of the present turn, so every release
+//! verifies it. A turn's key signs nothing that is dated outside its turn, and the issuer erases it
+//! when the turn is over: a thief of the issuer can date nothing back to before the present
+//! turn. Revoking the keys from a turn on ([`Mandate::since`]) takes back all that was signed after
+//! that turn began, and nothing of what was signed before.
+//!
+//! The line of a mandate is a secret like that of an invite: it has the private keys.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::str::FromStr;
+
+use rand_core::{CryptoRng, RngCore};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::codec;
+use crate::credential::{Credential, Delegation, Grant, Issued, Subject};
+use crate::error::Error;
+use crate::ids::{MeshId, NodeId, Role, Roles, SiteName, UnixSeconds, VerifyKey};
+use crate::keys::{AuthorityKey, DelegationKey, Signature};
+
+/// The most turns of a mandate: as many revocations take it back, out of
+/// [`MAX_REVOCATIONS`](crate::MAX_REVOCATIONS), and they fit one line of 4 KiB before base64.
+pub const MAX_TURNS: usize = 28;
+/// The largest mandate, in bytes before base64.
+const MAX_MANDATE_BYTES: usize = 4000;
+/// Turns in the lifetime of a credential. A node asks when a third of it is left, so a credential
+/// of the present turn nearly always has a former one that is still valid.
+const TURNS_PER_LIFETIME: u64 = 4;
+/// A renewal is dated back by this part of its lifetime, a day of 30: clocks differ.
+const SLACK_PART: u64 = 30;
+/// Among the roles of a delegation, the mark of one for renewals. No credential has it.
+const MARK: &str = "renewal";
+const WHAT: &str = "a mandate";
+
+/// What a mandate allows, and whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// The member that may renew.
+    pub issuer: NodeId,
+    /// The roles that a renewed credential may have.
+    pub roles: Roles,
+    /// The only site of nodes that it may renew; any when absent.
+    pub site: Option<SiteName>,
+    /// How long a renewed credential is valid, in seconds.
+    pub lifetime_s: u64,
+    /// It begins...
+    pub from: UnixSeconds,
+    /// ...and ends.
+    pub until: UnixSeconds,
+}
+
+/// The public part of a turn: what a revocation of it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Signs in this turn.
+    pub key: VerifyKey,
+    /// The earliest date of what it signs.
+    pub from: UnixSeconds,
+    /// The latest.
+    pub until: UnixSeconds,
+}
+
+/// The right to renew credentials, with its keys. Well formed, not verified: [`Mandate::verify`]
+/// says whether to believe it.
+#[derive(Clone, PartialEq)]
+pub struct Mandate {
+    issuer: NodeId,
+    /// 1 to [`MAX_TURNS`], in order, alike but for key and times.
+    parts: Vec<Part>,
+}
+
+#[derive(Clone)]
+struct Part {
+    delegation: Delegation,
+    key: DelegationKey,
+}
+
+impl PartialEq for Part {
+    fn eq(&self, other: &Self) -> bool {
+        self.delegation == other.delegation
+    }
+}
+
+/// The byte form: what all turns have in common, then the turns.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    issuer: NodeId,
+    mesh: MeshId,
+    roles: Roles,
+    site: Option<SiteName>,
+    lifetime_s: u64,
+    turns: Vec<TurnBody>,
+}
+
+#[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+struct TurnBody {
+    key: [u8; 32],
+    #[zeroize(skip)]
+    not_before: UnixSeconds,
+    #[zeroize(skip)]
+    join_until: UnixSeconds,
+    #[zeroize(skip)]
+    signature: Signature,
+}
+
+impl Mandate {
+    /// A mandate with fresh keys from `rng`.
+    ///
+    /// # Errors
+    /// [`Error::ValidityEmpty`] when it would end before it begins or credentials would have no
+    /// lifetime, [`Error::Text`] with too many roles, [`Error::TooLarge`] with long names.
+    pub fn create(
+        authority: &AuthorityKey,
+        terms: &Terms,
+        rng: &mut (impl CryptoRng + RngCore),
+    ) -> Result<Self, Error> {
+        let Terms { from, until, lifetime_s, .. } = *terms;
+        let span_s = until.seconds_since(from);
+        let turn_s = span_s.div_ceil(MAX_TURNS as u64).max(lifetime_s / TURNS_PER_LIFETIME).max(1);
+        let roles = Roles::new(terms.roles.iter().cloned().chain([mark()]))?;
+        let mut parts = Vec::new();
+        let mut begins = from;
+        loop {
+            let ends = begins.saturating_add(turn_s).min(until);
+            let key = DelegationKey::generate(rng);
+            let grant = Grant {
+                roles: roles.clone(),
+                site: terms.site.clone(),
+                name: None,
+                // What is signed at its beginning is dated back.
+                not_before: UnixSeconds(begins.0.saturating_sub(slack_s(lifetime_s))),
+                join_until: ends,
+                credential_ttl_s: lifetime_s,
+            };
+            let delegation = Delegation::issue(authority, key.public(), grant)?;
+            parts.push(Part { delegation, key });
+            begins = ends;
+            if begins >= until {
+                break;
+            }
+        }
+        let mandate = Self { issuer: terms.issuer, parts };
+        mandate.bytes()?;
+        Ok(mandate)
+    }
+
+    /// Checks that the authority of `mesh` signed all of it, each for the key that is here.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`], [`Error::Tampered`] or [`Error::WrongDelegationKey`];
+    /// [`Error::Malformed`] for delegations that are not for renewals.
+    pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
+        self.parts.iter().try_for_each(|Part { delegation, key }| {
+            delegation.verify(mesh)?;
+            if key.public() != delegation.key {
+                return Err(Error::WrongDelegationKey);
+            }
+            let is_one = delegation.is_for_renewals() && delegation.name.is_none();
+            if is_one { Ok(()) } else { Err(Error::Malformed { what: WHAT }) }
+        })
+    }
+
+    /// The member it is for.
+    pub const fn issuer(&self) -> NodeId {
+        self.issuer
+    }
+
+    /// What it allows.
+    pub fn terms(&self) -> Terms {
+        let (first, slack_s) = (&self.first().delegation, slack_s(self.lifetime_s()));
+        let roles = first.roles.iter().filter(|role| **role != mark()).cloned();
+        Terms {
+            issuer: self.issuer,
+            // One without any other role renews nobody, and is shown as it is.
+            roles: Roles::new(roles).unwrap_or_else(|_| first.roles.clone()),
+            site: first.site.clone(),
+            lifetime_s: self.lifetime_s(),
+            from: first.not_before.saturating_add(slack_s),
+            until: self.until(),
+        }
+    }
+
+    /// How long what it signs is valid, in seconds.
+    pub fn lifetime_s(&self) -> u64 {
+        self.first().delegation.credential_ttl_s
+    }
+
+    /// Its end.
+    pub fn until(&self) -> UnixSeconds {
+        self.parts.last().map_or(UnixSeconds(0), |part| part.delegation.join_until)
+    }
+
+    /// All its turns, in order.
+    pub fn turns(&self) -> impl Iterator<Item = Turn> {
+        let turn = |Part { delegation, .. }: &Part| Turn {
+            key: delegation.key,
+            from: delegation.not_before,
+            until: delegation.join_until,
+        };
+        self.parts.iter().map(turn)
+    }
+
+    /// The turns whose keys sign what is dated at or after this time: all that a thief has.
+    pub fn since(&self, time: UnixSeconds) -> impl Iterator<Item = Turn> {
+        self.turns().filter(move |turn| turn.until >= time)
+    }
+
+    /// Without the turns that are over: their keys are erased with the value they were in. None
+    /// when all are over.
+    pub fn without_ended(&self, now: UnixSeconds) -> Option<Self> {
+        let parts = self.parts.iter().filter(|part| part.delegation.join_until >= now);
+        let parts: Vec<Part> = parts.cloned().collect();
+        (!parts.is_empty()).then_some(Self { issuer: self.issuer, parts })
+    }
+
+    /// How many turns it has, at most [`MAX_TURNS`].
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether it has no turn; never so.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Signs the next credential of `present`'s node: the same keys, name, site and roles. It is
+    /// dated a little before `now`, and after `present`, so that it counts.
+    ///
+    /// # Errors
+    /// [`Error::MandateEnded`], [`Error::NotYetValid`]; [`Error::RoleOutside`],
+    /// [`Error::SiteOutside`]; [`Error::IssuedAfterInvite`] when `present` is of the future;
+    /// [`Error::TooLarge`].
+    pub fn renew(&self, present: &Credential, now: UnixSeconds) -> Result<Issued, Error> {
+        let until = self.until();
+        let current = self.parts.iter().find(|part| part.delegation.join_until >= now);
+        let Part { delegation, key } = current.ok_or(Error::MandateEnded { until, now })?;
+        let begins = delegation.not_before.saturating_add(slack_s(self.lifetime_s()));
+        if begins > now.saturating_add(crate::MAX_CLOCK_SKEW_S) {
+            return Err(Error::NotYetValid { valid_from: begins, now });
+        }
+        let dated_back = UnixSeconds(now.0.saturating_sub(slack_s(self.lifetime_s())));
+        let after = present.issued_at.saturating_add(1);
+        let issued_at = dated_back.max(delegation.not_before).max(after);
+        let subject = Subject {
+            node: present.node,
+            record_key: present.record_key,
+            name: present.name.clone(),
+            site: present.site.clone(),
+            roles: present.roles.clone(),
+            // Tells nodes that never heard of the former key that it has ended.
+            succession: present.succession.clone(),
+        };
+        let expires_at = issued_at.saturating_add(self.lifetime_s());
+        Credential::issue_by_delegation(delegation, key, subject, issued_at, expires_at)
+    }
+
+    /// From the line of text; white space around it is allowed. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::WrongKind`], [`Error::OtherVersion`], [`Error::SecretText`], [`Error::TooLarge`] or
+    /// [`Error::Malformed`].
+    pub fn from_text(text: &str) -> Result<Self, Error> {
+        let bytes = codec::MANDATE.decode(text, MAX_MANDATE_BYTES, codec::MANDATE.unreadable())?;
+        Self::from_bytes(&bytes)
+    }
+
+    /// The line of text: `meshport-mandate-1.` and base64url.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn to_text(&self) -> Result<Zeroizing<String>, Error> {
+        Ok(codec::MANDATE.encode(&self.bytes()?))
+    }
+
+    /// From the byte form, which must be all of `bytes`.
+    fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let body: Body = codec::decode(bytes, WHAT, MAX_MANDATE_BYTES)?;
+        if body.turns.is_empty() || body.turns.len() > MAX_TURNS {
+            return Err(Error::Malformed { what: WHAT });
+        }
+        let part = |turn: &TurnBody| {
+            let key = DelegationKey::from_bytes(turn.key);
+            let grant = Grant {
+                roles: body.roles.clone(),
+                site: body.site.clone(),
+                name: None,
+                not_before: turn.not_before,
+                join_until: turn.join_until,
+                credential_ttl_s: body.lifetime_s,
+            };
+            let delegation =
+                Delegation::with_signature(body.mesh, key.public(), grant, turn.signature);
+            Part { delegation, key }
+        };
+        Ok(Self { issuer: body.issuer, parts: body.turns.iter().map(part).collect() })
+    }
+
+    fn bytes(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let first = &self.first().delegation;
+        let turn = |Part { delegation, key }: &Part| TurnBody {
+            key: *key.secret_bytes(),
+            not_before: delegation.not_before,
+            join_until: delegation.join_until,
+            signature: delegation.signature(),
+        };
+        let body = Body {
+            issuer: self.issuer,
+            mesh: first.mesh,
+            roles: first.roles.clone(),
+            site: first.site.clone(),
+            lifetime_s: first.credential_ttl_s,
+            turns: self.parts.iter().map(turn).collect(),
+        };
+        codec::encode_secret(&body, WHAT, MAX_MANDATE_BYTES)
+    }
+
+    fn first(&self) -> &Part {
+        self.parts.first().expect("a mandate has a turn")
+    }
+}
+
+impl Delegation {
+    /// Whether it is a turn of a mandate, rather than an invite.
+    pub fn is_for_renewals(&self) -> bool {
+        self.roles.contains(&mark())
+    }
+}
+
+impl Credential {
+    /// Whether an issuer has renewed it, rather than the authority or an invite signed it.
+    pub fn is_renewal(&self) -> bool {
+        self.delegation.as_ref().is_some_and(Delegation::is_for_renewals)
+    }
+}
+
+impl FromStr for Mandate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::from_text(text)
+    }
+}
+
+impl fmt::Debug for Mandate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mandate")
+            .field("terms", &self.terms())
+            .field("turns", &self.parts.len())
+            .field("keys", &"redacted")
+            .finish()
+    }
+}
+
+fn mark() -> Role {
+    Role::read(MARK).expect("it has the form of a role's name")
+}
+
+/// By how much a renewal is dated back, in seconds.
+const fn slack_s(lifetime_s: u64) -> u64 {
+    lifetime_s / SLACK_PART
+}

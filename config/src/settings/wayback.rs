@@ -1,0 +1,329 @@
+//! `[egress]` and `[kubelet]`: the way back from apiservers to nodes.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::schema::{Key, Kind};
+use super::tables::{path, path_text, reachable};
+use crate::TextError;
+use crate::cidr::Cidr;
+use crate::endpoint::Endpoint;
+use crate::ids::NodeName;
+
+/// The most users that may open the socket; each is a kind of apiserver.
+pub const MAX_EGRESS_UIDS: usize = 16;
+/// The most networks in one list: two families, and room for clusters that were extended.
+pub const MAX_CIDRS: usize = 16;
+/// The most addresses of one node's kubelet, and of a node in `nodes`.
+pub const MAX_KUBELET_ADDRESSES: usize = 8;
+/// The most targets outside the mesh.
+pub const MAX_OUTSIDE: usize = 64;
+/// The most entries of `nodes`.
+pub const MAX_EGRESS_NODES: usize = 1024;
+
+/// What an apiserver's node does for it, and what a node with the role `egress` does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EgressSettings {
+    /// The Unix socket on which the local apiserver asks for nodes; none by default.
+    pub socket: Option<PathBuf>,
+    /// The mode of that socket. Default 0660.
+    pub mode: SocketMode,
+    /// The users that may use it; root and the daemon's own when empty. At most
+    /// [`MAX_EGRESS_UIDS`].
+    pub uids: Vec<u32>,
+    /// The addresses of services: to be dialled by a node with the role `egress`, and dialled by
+    /// it. At most [`MAX_CIDRS`].
+    pub service_cidrs: Vec<Cidr>,
+    /// Addresses of nodes beside what Kubernetes says. At most [`MAX_EGRESS_NODES`].
+    pub nodes: Vec<NodeAddress>,
+    /// Targets that this node dials itself. At most [`MAX_OUTSIDE`].
+    pub outside: Vec<Endpoint>,
+    /// The most connections of the socket at once, 1 to 100,000. Default 4,000.
+    pub max_streams: u32,
+}
+
+impl Default for EgressSettings {
+    fn default() -> Self {
+        Self {
+            socket: None,
+            mode: SocketMode(0o660),
+            uids: Vec::new(),
+            service_cidrs: Vec::new(),
+            nodes: Vec::new(),
+            outside: Vec::new(),
+            max_streams: 4_000,
+        }
+    }
+}
+
+/// What a node lets apiservers reach on its own machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubeletSettings {
+    /// Whether apiservers reach anything here. Default true.
+    pub serve: bool,
+    /// The port of the kubelet. Default 10250.
+    pub port: u16,
+    /// Where the kubelet listens beside 127.0.0.1. At most [`MAX_KUBELET_ADDRESSES`].
+    pub addresses: Vec<IpAddr>,
+    /// The addresses of this node's pods beside what Kubernetes says. At most [`MAX_CIDRS`].
+    pub pod_cidrs: Vec<Cidr>,
+}
+
+impl Default for KubeletSettings {
+    fn default() -> Self {
+        Self { serve: true, port: 10250, addresses: Vec::new(), pod_cidrs: Vec::new() }
+    }
+}
+
+/// The mode of a socket's file, in octal: `0660`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SocketMode(u32);
+
+impl SocketMode {
+    /// The bits.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+impl FromStr for SocketMode {
+    type Err = TextError;
+
+    fn from_str(text: &str) -> Result<Self, TextError> {
+        let bits = u32::from_str_radix(text, 8).ok();
+        let is_plain = text.len() == 4 && text.bytes().all(|b| b.is_ascii_digit());
+        // Nobody else: whoever opens it reaches every kubelet.
+        let bits = bits.filter(|bits| is_plain && *bits <= 0o770 && bits & 0o007 == 0);
+        bits.map(Self).ok_or_else(|| TextError::form("a mode", text, MODE_FORM))
+    }
+}
+
+/// An address of a node, by the node's name: `worker-7=10.0.0.7`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeAddress {
+    /// The node, as its credential calls it.
+    pub name: NodeName,
+    /// One of its addresses.
+    pub address: IpAddr,
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.address)
+    }
+}
+
+impl FromStr for NodeAddress {
+    type Err = TextError;
+
+    fn from_str(text: &str) -> Result<Self, TextError> {
+        let parse = || {
+            let (name, address) = text.split_once('=')?;
+            Some(Self { name: name.parse().ok()?, address: address.parse().ok()? })
+        };
+        parse().ok_or_else(|| TextError::form("an address of a node", text, NODE_FORM))
+    }
+}
+
+const MODE_FORM: &str = "an octal mode without rights for others, such as \"0660\"";
+const NODE_FORM: &str = "a node's name and an address of it, such as \"worker-7=10.0.0.7\"";
+const CIDR_FORM: &str = "a network, such as \"10.96.0.0/12\" or \"fd00:1::/108\"";
+
+pub(super) const EGRESS: &[Key<EgressSettings>] = &[
+    Key {
+        name: "socket",
+        about: "The Unix socket on which the local apiserver asks for kubelets, pods and services \
+                (EgressSelectorConfiguration, see `meshport generate egress`). Only for a node \
+                with the role origin:kube-apiserver. Off by default.",
+        example: Some("\"/run/meshport/egress/egress.sock\""),
+        kind: Kind::Text {
+            expected: "a path",
+            get: |from| from.socket.as_deref().map(path_text),
+            set: |into, text| path(text).map(|value| into.socket = Some(value)),
+        },
+    },
+    Key {
+        name: "mode",
+        about: "The mode of the socket's file.",
+        example: None,
+        kind: Kind::Text {
+            expected: MODE_FORM,
+            get: |from| Some(from.mode.to_string()),
+            set: |into, text| text.parse().ok().map(|value| into.mode = value),
+        },
+    },
+    Key {
+        name: "uids",
+        about: "The users whose processes may use the socket, by number. Default: root and the \
+                daemon's own.",
+        example: None,
+        kind: Kind::List {
+            expected: "a user id, such as \"0\"",
+            max: MAX_EGRESS_UIDS,
+            get: |from| from.uids.iter().map(ToString::to_string).collect(),
+            clear: |into| into.uids.clear(),
+            push: |into, text| {
+                let uid: u32 = text.parse().ok()?;
+                (uid.to_string() == text).then(|| into.uids.push(uid))
+            },
+        },
+    },
+    Key {
+        name: "service-cidrs",
+        about: "The addresses of the cluster's services (--service-cluster-ip-range). On a node \
+                with the socket: hand these to the nearest member with the role egress. On a \
+                member with that role: what it dials.",
+        example: None,
+        kind: Kind::List {
+            expected: CIDR_FORM,
+            max: MAX_CIDRS,
+            get: |from| from.service_cidrs.iter().map(ToString::to_string).collect(),
+            clear: |into| into.service_cidrs.clear(),
+            push: |into, text| text.parse().ok().map(|value| into.service_cidrs.push(value)),
+        },
+    },
+    Key {
+        name: "nodes",
+        about: "Addresses of nodes that Kubernetes does not tell, or without a \
+                cluster-kubeconfig.",
+        example: None,
+        kind: Kind::List {
+            expected: NODE_FORM,
+            max: MAX_EGRESS_NODES,
+            get: |from| from.nodes.iter().map(ToString::to_string).collect(),
+            clear: |into| into.nodes.clear(),
+            push: |into, text| text.parse().ok().map(|value| into.nodes.push(value)),
+        },
+    },
+    Key {
+        name: "outside",
+        about: "Targets that this node dials itself, as its apiserver would without the socket: \
+                webhooks by URL, for the kind controlplane. All others outside are refused.",
+        example: None,
+        kind: Kind::List {
+            expected: "a host and port, such as \"hooks.example.com:443\"",
+            max: MAX_OUTSIDE,
+            get: |from| from.outside.iter().map(ToString::to_string).collect(),
+            clear: |into| into.outside.clear(),
+            push: |into, text| reachable(text).map(|value| into.outside.push(value)),
+        },
+    },
+    Key {
+        name: "max-streams",
+        about: "The most connections of the socket at once; further ones are answered 503.",
+        example: None,
+        kind: Kind::Integer {
+            min: 1,
+            max: 100_000,
+            unit: "connections",
+            get: |from| from.max_streams,
+            set: |into, value| into.max_streams = value,
+        },
+    },
+];
+
+pub(super) const KUBELET: &[Key<KubeletSettings>] = &[
+    Key {
+        name: "serve",
+        about: "Whether nodes with the role origin:kube-apiserver reach the kubelet and the pods \
+                of this machine through the mesh. The role no-kubelet forbids it too.",
+        example: None,
+        kind: Kind::Flag { get: |from| from.serve, set: |into, value| into.serve = value },
+    },
+    Key {
+        name: "port",
+        about: "The port of the kubelet, the only one that is dialled on this machine.",
+        example: None,
+        kind: Kind::Integer {
+            min: 1,
+            max: 65_535,
+            unit: "port",
+            get: |from| from.port.into(),
+            set: |into, value| into.port = value.try_into().unwrap_or(u16::MAX),
+        },
+    },
+    Key {
+        name: "addresses",
+        about: "Where the kubelet listens, if not on 127.0.0.1 and not on an address of its Node \
+                object; addresses of this machine.",
+        example: None,
+        kind: Kind::List {
+            expected: "an IP address, such as \"10.0.0.7\"",
+            max: MAX_KUBELET_ADDRESSES,
+            get: |from| from.addresses.iter().map(ToString::to_string).collect(),
+            clear: |into| into.addresses.clear(),
+            push: |into, text| text.parse().ok().map(|value| into.addresses.push(value)),
+        },
+    },
+    Key {
+        name: "pod-cidrs",
+        about: "The addresses of this machine's pods, if its Node object does not tell them (or \
+                there is no cluster-kubeconfig). Pods outside are refused.",
+        example: None,
+        kind: Kind::List {
+            expected: CIDR_FORM,
+            max: MAX_CIDRS,
+            get: |from| from.pod_cidrs.iter().map(ToString::to_string).collect(),
+            clear: |into| into.pod_cidrs.clear(),
+            push: |into, text| text.parse().ok().map(|value| into.pod_cidrs.push(value)),
+        },
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Settings, parse};
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Settings, String> {
+        parse(&format!("site = \"fra\"\n{text}")).map_err(|problems| format!("{problems:?}"))
+    }
+
+    #[test]
+    fn the_tables_are_read_and_written() {
+        let settings = parsed(
+            "[egress]\nsocket = \"/run/meshport/egress/egress.sock\"\nmode = \"0600\"\n\
+             uids = [\"0\", \"65534\"]\nservice-cidrs = [\"10.96.0.0/12\"]\n\
+             nodes = [\"worker-7=10.0.0.7\"]\noutside = [\"hooks.example.com:443\"]\n\
+             max-streams = 7\n[kubelet]\nserve = false\nport = 10251\n\
+             addresses = [\"10.0.0.7\"]\npod-cidrs = [\"fd00:1::/64\"]\n",
+        );
+        let settings = settings.expect("good settings");
+        let EgressSettings { mode, uids, max_streams, .. } = &settings.egress;
+        assert_eq!((mode.bits(), uids.as_slice(), *max_streams), (0o600, &[0, 65_534][..], 7));
+        let KubeletSettings { serve, port, .. } = &settings.kubelet;
+        assert_eq!((*serve, *port), (false, 10_251));
+        assert_eq!(parse(&settings.to_toml()).as_ref(), Ok(&settings));
+    }
+
+    #[test]
+    fn what_would_open_too_much_or_lead_nowhere_is_refused() {
+        for (text, said) in [
+            ("[egress]\nmode = \"0666\"", "rights for others"),
+            ("[egress]\nmode = \"4660\"", "octal mode"),
+            ("[egress]\nmode = \"660\"", "octal mode"),
+            ("[egress]\nuids = [\"root\"]", "a user id"),
+            ("[egress]\nuids = [\"+0\"]", "a user id"),
+            ("[egress]\nsocket = \"egress.sock\"", "an absolute path"),
+            ("[egress]\nsocket = \"/var/lib/meshport/meshport.sock\"", "a path of its own"),
+            ("[egress]\nservice-cidrs = [\"10.96.0.1/12\"]", "a network"),
+            ("[egress]\nnodes = [\"worker-7\"]", "a node's name and an address"),
+            ("[egress]\noutside = [\"0.0.0.0:1\"]", "a host and port"),
+            ("[kubelet]\nport = 0", "from 1 to 65535"),
+            ("[service.way-back]\nlisten = []", "another name"),
+        ] {
+            let problems = parsed(text).expect_err(text);
+            assert!(problems.contains(said), "{text}: {problems}");
+        }
+        let long = format!("[egress]\nsocket = \"/{}\"", "x".repeat(107));
+        assert!(parsed(&long).expect_err("it is long").contains("107"));
+    }
+}
