@@ -11,7 +11,7 @@ use meshport_config::{Credential, NodeId, ServiceName, UnixSeconds};
 
 use crate::attach::Attach;
 use crate::config::DiscoveryConfig;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::dice::Dice;
 use crate::directory::{Directory, Entry, Liveness};
 use crate::local::{LocalRecord, Urgency};
@@ -121,18 +121,17 @@ impl Discovery {
     /// A datagram came from an admitted peer.
     pub fn handle_datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, wall: UnixSeconds) {
         self.set_wall(wall, now);
-        self.outbox.counters.received_packets += 1;
-        self.outbox.counters.received_bytes += bytes.len() as u64;
+        self.outbox.counters[Count::ReceivedPackets] += 1;
+        self.outbox.counters[Count::ReceivedBytes] += bytes.len() as u64;
         let known = self.peers.is_known(&from) || self.is_leaf(&from);
         if from == self.peers.me || !known {
-            self.outbox.counters.dropped_unknown_sender += 1;
+            self.outbox.counters[Count::DroppedUnknownSender] += 1;
             return;
         }
         self.peers.contacts.heard(from, now);
         match Message::decode(bytes) {
             Ok(message) => self.take_message(from, message, now),
-            Err(crate::wire::BadDatagram::Version) => self.outbox.counters.dropped_version += 1,
-            Err(crate::wire::BadDatagram::Malformed) => self.outbox.counters.dropped_malformed += 1,
+            Err(bad) => self.take_bad(from, bad, now),
         }
         self.settle(now);
     }
@@ -175,7 +174,7 @@ impl Discovery {
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.set_wall(wall, now);
         if let Some(stall) = self.clock.stall(self.poll_timeout(), now) {
-            self.outbox.counters.stalls += 1;
+            self.outbox.counters[Count::Stalls] += 1;
             self.swim.stalled(stall);
             self.monitor.stalled(stall);
         }
@@ -192,14 +191,15 @@ impl Discovery {
     /// Their addresses are the mesh's business.
     pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
         let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.peers.me).collect();
-        self.outbox.counters.dropped_own += self.gossip.seeds.set(&others, now) as u64;
+        self.outbox.counters[Count::DroppedOwn] += self.gossip.seeds.set(&others, now) as u64;
         self.look_for_members(now);
         self.settle(now);
     }
 
     /// Where this node can be reached, at most [`crate::MAX_ENDPOINTS`].
     pub fn set_endpoints(&mut self, endpoints: Vec<SocketAddr>, now: Instant) {
-        self.outbox.counters.dropped_own += u64::from(!self.local.set_endpoints(endpoints, now));
+        self.outbox.counters[Count::DroppedOwn] +=
+            u64::from(!self.local.set_endpoints(endpoints, now));
         self.settle(now);
     }
 
@@ -225,11 +225,11 @@ impl Discovery {
     /// when the own credential does not allow the service: others would ignore it too.
     pub fn set_service(&mut self, service: ServiceName, state: OriginState, now: Instant) {
         if !self.local.credential().roles.may_offer(&service) {
-            self.outbox.counters.dropped_own += 1;
+            self.outbox.counters[Count::DroppedOwn] += 1;
             let reason = format!("this node's credential lacks the role origin:{service}");
             self.outbox.report(Event::Ignored { node: self.peers.me, reason });
         } else if !self.local.set_service(service, Some(state), now) {
-            self.outbox.counters.dropped_own += 1;
+            self.outbox.counters[Count::DroppedOwn] += 1;
         }
         self.settle(now);
     }
@@ -245,7 +245,7 @@ impl Discovery {
     pub fn set_path_interest(&mut self, node: NodeId, usage: Option<PathUse>, now: Instant) {
         let usage = usage.filter(|_| node != self.peers.me);
         let taken = self.monitor.set_interest(node, usage);
-        self.outbox.counters.dropped_paths += u64::from(!taken);
+        self.outbox.counters[Count::DroppedPaths] += u64::from(!taken);
         self.adjust_path(node, now);
         self.settle(now);
     }
@@ -349,7 +349,7 @@ impl Discovery {
             Message::Revoked(list) => self.take_revoked(from, &list, now),
             Message::Revocations(digest) => self.take_revocations(from, digest, now),
             // Only leaves ask, and this is none.
-            Message::Ask(_) => self.outbox.counters.dropped_leaf += 1,
+            Message::Ask(_) => self.outbox.counters[Count::DroppedLeaf] += 1,
         }
         let liveness = self.peers.get(&from).map(|entry| entry.liveness);
         let out_of_step = matches!(liveness, Some(Liveness::Down | Liveness::Unknown));
@@ -374,7 +374,7 @@ impl Discovery {
         if known && to != self.peers.me {
             self.outbox.send(to, payload);
         } else {
-            self.outbox.counters.dropped_transmits += 1;
+            self.outbox.counters[Count::DroppedUnknownReceiver] += 1;
         }
     }
 }

@@ -1,105 +1,124 @@
 //! What discovery has done and dropped since it started.
 
-/// Plain counters; all only grow. Bytes and packets are those of discovery's own datagrams, without
-/// the headers below them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counters {
-    /// Datagrams handed out for sending.
-    pub sent_packets: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Datagrams taken in.
-    pub received_packets: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Sent bytes of membership.
-    pub sent_swim_bytes: u64,
-    /// Sent bytes of path probes and echoes.
-    pub sent_path_bytes: u64,
-    /// Sent bytes of news and rumours.
-    pub sent_news_bytes: u64,
-    /// Sent bytes of directory comparison and records.
-    pub sent_sync_bytes: u64,
+use meshport_config::counters;
+use meshport_config::counters::Counter;
 
-    /// Datagrams from nodes without a known credential.
-    pub dropped_unknown_sender: u64,
-    /// What a leaf said that it may not, or somebody about one; leaves beyond the bound.
-    pub dropped_leaf: u64,
-    /// Datagrams of another version of the format.
-    pub dropped_version: u64,
-    /// Datagrams that do not parse or are too large.
-    pub dropped_malformed: u64,
-    /// Membership datagrams that do not parse.
-    pub dropped_swim: u64,
-    /// Membership claims about nodes without a known credential.
-    pub dropped_claims_unknown: u64,
-    /// Membership claims about a life of a node that the node itself has not signed.
-    pub dropped_claims_unsigned: u64,
-    /// Claims that a node is down which were only taken as suspicion, because it was heard just
-    /// now.
-    pub softened_claims: u64,
-    /// Credentials that were refused.
-    pub rejected_credentials: u64,
-    /// Revocations that the authority has not signed.
-    pub rejected_revocations: u64,
-    /// Records with a wrong signature or format, or for a node without credential.
-    pub rejected_states: u64,
-    /// Announced services that the credential does not allow.
-    pub ignored_services: u64,
-    /// Records not looked at because their sender sent too many.
-    pub dropped_flood: u64,
-    /// Records not taken because the directory has no place for their nodes.
-    pub dropped_directory_full: u64,
-    /// Entries that went because a stronger newcomer found no free place.
-    pub displaced: u64,
-    /// Records of nodes that were forgotten.
-    pub dropped_forgotten: u64,
-    /// Datagrams not sent because the queue was full.
-    pub dropped_transmits: u64,
-    /// Events not reported because the queue was full.
-    pub dropped_events: u64,
-    /// Timers not set because the queue was full.
-    pub dropped_timers: u64,
-    /// Requests for records given up because too many were open.
-    pub dropped_wants: u64,
-    /// Requests not answered because the sender asked too much.
-    pub dropped_requests: u64,
-    /// Rumours not passed on because too many were under way.
-    pub dropped_rumours: u64,
-    /// Origins not probed because too many are known.
-    pub dropped_paths: u64,
-    /// Own services, endpoints or seeds not taken because there are too many or the role is
-    /// missing.
-    pub dropped_own: u64,
-    /// Revocations not taken because there are too many.
-    pub dropped_revocations: u64,
-    /// News given up after the last try without an acknowledgement.
-    pub unacknowledged_news: u64,
+/// Totals since start.
+pub type Counters = counters::Counters<Count, { Count::ALL.len() }>;
 
-    /// Own records published.
-    pub published: u64,
-    /// New records of others taken into the directory.
-    pub merged: u64,
-    /// Revocations taken in.
-    pub revocations: u64,
-    /// Members that were seen to come up.
-    pub members_up: u64,
-    /// Members that were declared down.
-    pub members_down: u64,
-    /// Suspicions this node raised.
-    pub suspicions: u64,
-    /// Times this node refuted a suspicion about itself.
-    pub refutations: u64,
-    /// Times this node found itself declared down and came back in a new life.
-    pub renewals: u64,
-    /// Times the own generation had to be raised above one found in the mesh.
-    pub generation_raised: u64,
-    /// Records that returned when the wall clock was put back.
-    pub taken_back: u64,
-    /// Stalls of the process, seen by timers that came late.
-    pub stalls: u64,
-    /// Questions of leaves that were answered.
-    pub leaf_questions: u64,
-    /// Directory comparisons started.
-    pub syncs: u64,
+counters! {
+    /// What discovery counts. Bytes and datagrams are its own, without the headers below them.
+    pub enum Count {
+        "meshport_discovery_datagrams_total" by "direction" {
+            /// Datagrams handed out for sending.
+            SentPackets = "sent",
+            /// Datagrams taken in.
+            ReceivedPackets = "received",
+        }
+        "meshport_discovery_bytes_total" by "direction" {
+            /// Bytes of datagrams sent.
+            SentBytes = "sent",
+            /// Bytes of datagrams received.
+            ReceivedBytes = "received",
+        }
+        "meshport_discovery_sent_bytes_total" by "kind" {
+            /// Sent bytes of membership.
+            SentSwimBytes = "membership",
+            /// Sent bytes of path probes and echoes.
+            SentPathBytes = "paths",
+            /// Sent bytes of news and rumours.
+            SentNewsBytes = "news",
+            /// Sent bytes of directory comparison and records.
+            SentSyncBytes = "sync",
+        }
+        "meshport_discovery_dropped_total" by "reason" {
+            /// Datagrams from nodes without a known credential.
+            DroppedUnknownSender = "unknown-sender",
+            /// Datagrams not sent because their receiver is not known here: a liar made it up, or
+            /// it was forgotten since.
+            DroppedUnknownReceiver = "unknown-receiver",
+            /// What a leaf said that it may not, or somebody about one; leaves beyond the bound.
+            DroppedLeaf = "leaf",
+            /// Datagrams of another version of the format.
+            DroppedVersion = "version",
+            /// Datagrams of a kind that this program does not know.
+            DroppedUnknownKind = "unknown-kind",
+            /// Datagrams that do not parse or are too large.
+            DroppedMalformed = "malformed",
+            /// Membership datagrams that do not parse.
+            DroppedSwim = "swim",
+            /// Membership claims about nodes without a known credential.
+            DroppedClaimsUnknown = "claims-unknown",
+            /// Membership claims about a life of a node that the node itself has not signed.
+            DroppedClaimsUnsigned = "claims-unsigned",
+            /// Records not looked at because their sender sent too many.
+            DroppedFlood = "flood",
+            /// Records not taken because the directory has no place for their nodes.
+            DroppedDirectoryFull = "directory-full",
+            /// Records of nodes that were forgotten.
+            DroppedForgotten = "forgotten",
+            /// Datagrams not sent because the queue was full.
+            DroppedTransmits = "transmits",
+            /// Events not reported because the queue was full.
+            DroppedEvents = "events",
+            /// Timers not set because the queue was full.
+            DroppedTimers = "timers",
+            /// Requests for records given up because too many were open.
+            DroppedWants = "wants",
+            /// Requests not answered because the sender asked too much.
+            DroppedRequests = "requests",
+            /// Rumours not passed on because too many were under way.
+            DroppedRumours = "rumours",
+            /// Origins not probed because too many are known.
+            DroppedPaths = "paths",
+            /// Own services, endpoints or seeds not taken because there are too many or the role is
+            /// missing.
+            DroppedOwn = "own",
+            /// Revocations not taken because there are too many.
+            DroppedRevocations = "revocations",
+        }
+        "meshport_discovery_events_total" by "event" {
+            /// Claims that a node is down which were only taken as suspicion, because it was heard
+            /// just now.
+            SoftenedClaims = "softened-claims",
+            /// Credentials that were refused.
+            RejectedCredentials = "rejected-credentials",
+            /// Revocations that the authority has not signed.
+            RejectedRevocations = "rejected-revocations",
+            /// Records with a wrong signature or format, or for a node without credential.
+            RejectedStates = "rejected-states",
+            /// Announced services that the credential does not allow.
+            IgnoredServices = "ignored-services",
+            /// Entries that went because a stronger newcomer found no free place.
+            Displaced = "displaced",
+            /// News given up after the last try without an acknowledgement.
+            UnacknowledgedNews = "unacknowledged-news",
+            /// Own records published.
+            Published = "published",
+            /// New records of others taken into the directory.
+            Merged = "merged",
+            /// Revocations taken in.
+            Revocations = "revocations",
+            /// Members that were seen to come up.
+            MembersUp = "members-up",
+            /// Members that were declared down.
+            MembersDown = "members-down",
+            /// Suspicions this node raised.
+            Suspicions = "suspicions",
+            /// Times this node refuted a suspicion about itself.
+            Refutations = "refutations",
+            /// Times this node found itself declared down and came back in a new life.
+            Renewals = "renewals",
+            /// Times this node raised its generation above one found in the mesh.
+            GenerationRaised = "generation-raised",
+            /// Records that returned when the wall clock was put back.
+            TakenBack = "taken-back",
+            /// Stalls of the process, seen by timers that came late.
+            Stalls = "stalls",
+            /// Questions of leaves that were answered.
+            LeafQuestions = "leaf-questions",
+            /// Directory comparisons started.
+            Syncs = "syncs",
+        }
+    }
 }

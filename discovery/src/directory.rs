@@ -73,6 +73,8 @@ pub struct Entry {
     pub liveness: Liveness,
     /// When `liveness` became what it is.
     pub since: Instant,
+    /// When `state` came here; without one, when the credential did.
+    pub told: Instant,
     /// The life membership knows; none before it was ever a member.
     pub(crate) life: Option<Life>,
     /// Incarnation and standing of the strongest claim about that life that membership was given
@@ -380,6 +382,7 @@ impl Directory {
                 state: record.state.clone(),
                 liveness: Liveness::Unknown,
                 since: now,
+                told: now,
                 life: None,
                 claimed: None,
                 fading: false,
@@ -408,6 +411,7 @@ impl Directory {
             }
             if let Some(state) = newer_state {
                 entry.state = Some(Arc::clone(state));
+                entry.told = now;
                 entry.left = state.get().left;
             }
         });

@@ -46,7 +46,7 @@ pub use crate::core::{
 };
 pub use attach::MAX_ATTACHED;
 pub use config::DiscoveryConfig;
-pub use counters::Counters;
+pub use counters::{Count, Counters};
 pub use directory::{
     Crowding, Directory, Entry, Liveness, MAX_MEMBERS, MAX_OF_INVITE, MAX_TOMBSTONES,
 };

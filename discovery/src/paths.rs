@@ -60,6 +60,9 @@ pub struct Path {
     pub state: PathState,
     /// Smoothed round-trip time; the last known one on a dead path, none before the first answer.
     pub rtt: Option<Duration>,
+    /// The round-trip time without the bursts of the last seconds, at most `rtt`; none before the
+    /// first answer.
+    pub usual_rtt: Option<Duration>,
     /// How far single round trips are from `rtt` (mean deviation); zero before the first answer.
     pub deviation: Duration,
     /// Share of the last 16 probes without an answer, 0 to 100; where ones as long as QUIC needs

@@ -4,6 +4,9 @@
 //! median and falls towards a lower one with a decay of ten seconds (the peak-sensitive moving
 //! average of Finagle's balancer): bad news counts at once, good news must last. Until the median
 //! has [`YOUNG`] samples it is used directly, or an unlucky first one would linger.
+//!
+//! A burst of load on this machine raises what it measures most often, and that value for longer
+//! than the burst lasted. The usual value leaves bursts out: it is the median of [`USUAL`] samples.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +16,13 @@ const DECAY: Duration = Duration::from_secs(10);
 /// Samples that are too few to smooth.
 const YOUNG: usize = 3;
 
+/// Samples whose median is the usual value: on a path in use the last three and a half seconds.
+const USUAL: usize = 7;
+
 /// A smoothed round-trip time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rtt {
-    recent: [Duration; 3],
+    recent: [Duration; USUAL],
     samples: usize,
     smoothed: Option<(Duration, Instant)>,
     deviation: Duration,
@@ -29,9 +35,9 @@ impl Rtt {
             Some((before, _)) => (self.deviation * 3 + sample.abs_diff(before)) / 4,
             None => sample / 2,
         };
-        self.recent[self.samples % 3] = sample;
+        self.recent[self.samples % USUAL] = sample;
         self.samples += 1;
-        let median = self.median();
+        let median = self.median_of_last(YOUNG);
         let value = match self.smoothed {
             Some((before, at)) if median < before && self.samples > YOUNG => {
                 // A first-order step: exact enough, and the same on every machine.
@@ -47,6 +53,12 @@ impl Rtt {
     /// The smoothed value, none before the first sample.
     pub(crate) fn get(&self) -> Option<Duration> {
         self.smoothed.map(|(value, _)| value)
+    }
+
+    /// The value without the bursts of the last seconds, none before the first sample; never more
+    /// than the smoothed one.
+    pub(crate) fn usual(&self) -> Option<Duration> {
+        self.get().map(|smoothed| smoothed.min(self.median_of_last(USUAL)))
     }
 
     /// How far single samples are from the smoothed value: the mean deviation of RFC 6298 with its
@@ -65,17 +77,15 @@ impl Rtt {
         *self = Self::default();
     }
 
-    fn median(&self) -> Duration {
-        let mut sorted = self.recent;
-        match self.samples {
-            0 | 1 => sorted[0],
-            // Of two the smaller: the first packet of a path often waits for a handshake.
-            2 => sorted[0].min(sorted[1]),
-            _ => {
-                sorted.sort_unstable();
-                sorted[1]
-            }
+    /// Of two the smaller: the first packet of a path often waits for a handshake.
+    fn median_of_last(&self, count: usize) -> Duration {
+        let count = count.min(self.samples);
+        let mut sorted = [Duration::ZERO; USUAL];
+        for (back, place) in sorted[..count].iter_mut().enumerate() {
+            *place = self.recent[(self.samples - 1 - back) % USUAL];
         }
+        sorted[..count].sort_unstable();
+        sorted[count.saturating_sub(1) / 2]
     }
 }
 
@@ -123,6 +133,24 @@ mod tests {
         assert_eq!(rtt.get(), Some(ms(10)));
         rtt.add(ms(200), start + ms(2000));
         assert_eq!(rtt.get(), Some(ms(200)));
+    }
+
+    #[test]
+    fn a_burst_is_not_usual_and_a_lasting_rise_is() {
+        let mut rtt = Rtt::default();
+        let mut samples = (0..).map(|step| base() + ms(500 * step));
+        let mut add = |rtt: &mut Rtt, sample: u64, count: usize| {
+            samples.by_ref().take(count).for_each(|at| rtt.add(ms(sample), at));
+        };
+        assert_eq!(rtt.usual(), None);
+        add(&mut rtt, 2, 7);
+        add(&mut rtt, 100, 3);
+        assert_eq!((rtt.get(), rtt.usual()), (Some(ms(100)), Some(ms(2))));
+        add(&mut rtt, 2, 10);
+        assert!(rtt.get().expect("has samples") > ms(50), "five seconds later");
+        assert_eq!(rtt.usual(), Some(ms(2)));
+        add(&mut rtt, 100, 4);
+        assert_eq!(rtt.usual(), Some(ms(100)));
     }
 
     #[test]

@@ -220,7 +220,7 @@ fn signed_bytes(mesh: &MeshId, body: &[u8]) -> Vec<u8> {
 const FLAG_BEHIND_NAT: u8 = 1;
 
 /// The format of the body; the fields in this order, encoded by postcard. A byte of flags follows
-/// where one is set.
+/// where one is set, or where a later version has added fields, which come behind it.
 #[derive(Serialize, Deserialize)]
 struct Body<'a> {
     node: [u8; 32],
@@ -257,11 +257,8 @@ impl NodeState {
     fn from_body(bytes: &[u8]) -> Result<Self, BadState> {
         let (body, rest) =
             postcard::take_from_bytes::<Body<'_>>(bytes).map_err(|_| BadState::Malformed)?;
-        let behind_nat = match rest {
-            [] => false,
-            [FLAG_BEHIND_NAT] => true,
-            _ => return Err(BadState::Malformed),
-        };
+        // Other flags, and what follows them, are of later versions.
+        let behind_nat = rest.first().is_some_and(|flags| flags & FLAG_BEHIND_NAT != 0);
         let within = body.endpoints.len() <= MAX_ENDPOINTS
             && body.services.len() <= MAX_SERVICES
             && body.distances.len() <= MAX_DISTANCES
@@ -338,9 +335,21 @@ mod tests {
         assert_eq!(NodeState::from_body(&flagged), Ok(state.clone()));
         state.behind_nat = false;
         assert_eq!(NodeState::from_body(&plain), Ok(state));
-        for end in [&[0][..], &[2], &[1, 1]] {
-            let other = NodeState::from_body(&[&plain[..], end].concat());
-            assert_eq!(other, Err(BadState::Malformed), "{end:?}");
+    }
+
+    /// It is read as far as it is known here, kept as it came, and as good as any.
+    #[test]
+    fn a_record_with_more_than_is_known_is_verified_and_kept() {
+        let member = Mesh::new(1).member(1, "fra", "node");
+        let state = member.state(1, 1);
+        for (end, behind_nat) in [(&[0, 9, 9][..], false), (&[3], true), (&[6; 40], false)] {
+            let body = [&state.to_body()[..], end].concat();
+            let (id, key) = (member.credential.mesh, member.record_key());
+            let signature = key.sign(&signed_bytes(&id, &body));
+            let bytes = [&body[..], signature.as_bytes()].concat();
+            let read = SignedState::verify(&bytes, &id, &key.public()).expect("it is signed");
+            assert_eq!(read.as_bytes(), bytes);
+            assert_eq!(*read.get(), NodeState { behind_nat, ..state.clone() });
         }
     }
 }

@@ -164,7 +164,8 @@ pub(crate) struct Ask {
     pub(crate) revoked: [u8; 8],
 }
 
-/// A datagram.
+/// A datagram. The order of the kinds is the wire format, and the content of one never changes:
+/// what is new is a new kind, at the end, which versions that do not know it drop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message<'a> {
     /// Membership: header and updates in the format of `swim`.
@@ -248,7 +249,11 @@ impl<'a> Message<'a> {
         }
         let (&version, body) = bytes.split_first().ok_or(BadDatagram::Malformed)?;
         if version != VERSION {
-            return Err(BadDatagram::Version);
+            return Err(BadDatagram::Version(version));
+        }
+        // Kinds are numbered without a gap, in one byte as long as there are fewer than 128.
+        if body.first().is_some_and(|kind| usize::from(*kind) >= KINDS.len()) {
+            return Err(BadDatagram::Kind(body[0]));
         }
         match postcard::take_from_bytes::<Self>(body) {
             Ok((message, [])) if message.is_sound() && bytes.len() <= message.limit() => {
@@ -309,28 +314,30 @@ pub fn family(datagram: &[u8]) -> Family {
     }
 }
 
+/// The kinds of [`Message`], in their order.
+const KINDS: [&str; 18] = [
+    "swim",
+    "root",
+    "summary",
+    "haves",
+    "want",
+    "items",
+    "rumours",
+    "news",
+    "seen",
+    "probe",
+    "echo",
+    "same",
+    "revoked",
+    "revocations",
+    "ask",
+    "wide-probe",
+    "wide-echo",
+    "unacknowledged",
+];
+
 /// What an encoded datagram is, in a word, for traces.
 pub fn kind(datagram: &[u8]) -> &'static str {
-    const KINDS: [&str; 18] = [
-        "swim",
-        "root",
-        "summary",
-        "haves",
-        "want",
-        "items",
-        "rumours",
-        "news",
-        "seen",
-        "probe",
-        "echo",
-        "same",
-        "revoked",
-        "revocations",
-        "ask",
-        "wide-probe",
-        "wide-echo",
-        "unacknowledged",
-    ];
     let code = datagram.get(1).map_or(usize::MAX, |code| usize::from(*code));
     KINDS.get(code).copied().unwrap_or("unknown")
 }
@@ -339,7 +346,9 @@ pub fn kind(datagram: &[u8]) -> &'static str {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadDatagram {
     /// Another version of the format.
-    Version,
+    Version(u8),
+    /// A kind of a later version.
+    Kind(u8),
     /// Not one well-formed datagram within the bounds.
     Malformed,
 }

@@ -38,9 +38,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use link::WallClock;
 pub use mesh::{Incoming, Mesh, ShardStatus, ShardStreams};
+pub use meshport_proto::calls::{self, CallToken};
 pub use meshport_proto::{
-    Identity, MAX_DATAGRAM, MAX_MTU, MAX_SHARDS, MIN_MTU, MeshConfig, MeshCounters, MeshError,
-    MeshEvent, NotBelieved, PeerStatus, inner, is_same_shard, ports,
+    Identity, MAX_DATAGRAM, MAX_MTU, MAX_SHARDS, MIN_MTU, MeshConfig, MeshCount, MeshCounters,
+    MeshError, MeshEvent, NotBelieved, PeerStatus, inner, is_same_shard, ports,
 };
 pub use outer::{OuterMeta, OuterSocket, OuterTransmit};
 pub use shards::Shards;

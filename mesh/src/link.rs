@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -25,7 +25,7 @@ use super::lock;
 use super::outer::{OuterSocket, OuterTransmit};
 use meshport_proto::core::{Core, Datagrams, SEAL_OVERHEAD, StreamBatch};
 use meshport_proto::event::{MeshEvent, Now, Route};
-use meshport_proto::{MeshCounters, MeshError};
+use meshport_proto::{MeshCount, MeshCounters, MeshError, SharedMeshCounters};
 
 /// Gives the wall clock's time, for judging credentials.
 pub type WallClock = Arc<dyn Fn() -> UnixSeconds + Send + Sync>;
@@ -37,18 +37,6 @@ const BACKLOG: usize = 64;
 const MAX_SEND: usize = 65_000;
 /// Most segments in one send, the kernel's limit.
 const MAX_SEGMENTS: usize = 64;
-
-/// Counts of the socket side; the rest of [`MeshCounters`] is the core's.
-#[derive(Debug, Default)]
-pub(super) struct SocketCounters {
-    sent: AtomicU64,
-    sent_bytes: AtomicU64,
-    errors: AtomicU64,
-    too_large: AtomicU64,
-    backlog_full: AtomicU64,
-    full: AtomicU64,
-    inbox_full: AtomicU64,
-}
 
 /// Sealed datagrams the socket had no room for.
 #[derive(Debug)]
@@ -95,7 +83,7 @@ pub(super) struct Link {
     timed: Mutex<Timed>,
     sender: Mutex<Sender>,
     pub(super) socket: Arc<dyn OuterSocket>,
-    pub(super) counters: SocketCounters,
+    pub(super) counters: SharedMeshCounters,
     clock: Clock,
     events: mpsc::Sender<MeshEvent>,
     pub(super) inboxes: Inboxes,
@@ -126,7 +114,7 @@ impl Link {
             timed: Mutex::new(Timed { core, timer: None }),
             sender: Mutex::default(),
             socket,
-            counters: SocketCounters::default(),
+            counters: SharedMeshCounters::default(),
             clock: Clock(wall),
             events,
             inboxes,
@@ -183,7 +171,7 @@ impl Link {
         while let Some(hand_over) = timed.core.poll_hand_over() {
             let datagrams = hand_over.batch.datagrams();
             if !self.inboxes.send(hand_over) {
-                self.counters.inbox_full.fetch_add(datagrams, Ordering::Relaxed);
+                self.counters.add(MeshCount::DroppedHandOver, datagrams);
             }
         }
         let waiting = !self.hand_out_events(&mut timed.core);
@@ -348,14 +336,14 @@ impl Link {
             return;
         }
         if let Some(rest) = self.send_now(route, bytes, stride) {
-            self.counters.full.fetch_add(1, Ordering::Relaxed);
+            self.counters.bump(MeshCount::SocketFull);
             self.keep(sender, route, &bytes[rest..], stride);
         }
     }
 
     fn keep(&self, sender: &mut Sender, route: Route, bytes: &[u8], stride: usize) {
         if sender.backlog.len() >= BACKLOG {
-            self.counters.backlog_full.fetch_add(1, Ordering::Relaxed);
+            self.counters.bump(MeshCount::DroppedSendBacklog);
             return;
         }
         sender.backlog.push_back(Sealed { route, bytes: bytes.to_vec(), stride });
@@ -406,34 +394,26 @@ impl Link {
 
     fn count_sent(&self, bytes: usize, stride: usize) {
         let datagrams = bytes.div_ceil(stride) as u64;
-        self.counters.sent.fetch_add(datagrams, Ordering::Relaxed);
-        self.counters.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.counters.add(MeshCount::DatagramsSent, datagrams);
+        self.counters.add(MeshCount::BytesSent, bytes as u64);
     }
 
     fn count_error(&self, error: &io::Error) {
         /// `EMSGSIZE` on Linux; the standard library has no kind for it.
         const TOO_LARGE: i32 = 90;
         if error.raw_os_error() == Some(TOO_LARGE) {
-            self.counters.too_large.fetch_add(1, Ordering::Relaxed);
+            self.counters.bump(MeshCount::DroppedSendTooLarge);
         } else {
-            self.counters.errors.fetch_add(1, Ordering::Relaxed);
+            self.counters.bump(MeshCount::DroppedSendError);
             tracing::debug!(%error, "the socket refused a datagram");
         }
     }
 
     /// The core's counters and the socket's; those of the streams are zero.
     pub(super) fn counters(&self) -> MeshCounters {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        MeshCounters {
-            datagrams_sent: load(&self.counters.sent),
-            bytes_sent: load(&self.counters.sent_bytes),
-            dropped_send_error: load(&self.counters.errors),
-            dropped_send_too_large: load(&self.counters.too_large),
-            dropped_send_backlog: load(&self.counters.backlog_full),
-            socket_full: load(&self.counters.full),
-            dropped_hand_over: load(&self.counters.inbox_full),
-            ..self.look(|core| *core.counters())
-        }
+        let mut counters = self.look(|core| *core.counters());
+        counters += self.counters.read();
+        counters
     }
 }
 

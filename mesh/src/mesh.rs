@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Credential, MeshSecrets, NodeId, Revocations, UnixSeconds};
+use meshport_config::{Credential, Issued, MeshSecrets, NodeId, Revocations, UnixSeconds};
 use quinn::{Endpoint, TokioRuntime, VarInt};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
@@ -16,11 +16,12 @@ use super::driver::drive;
 use super::inbox::Inboxes;
 use super::link::{Link, WallClock, now};
 use super::outer::OuterSocket;
-use super::quic_config::{IDLE_TIMEOUT, PathHints, QuicSetup};
+use super::quic_config::{IDLE_TIMEOUT, PathHints, QuicSetup, overhead};
 use super::quic_socket::QuicSocket;
 use super::shards::{ShardIo, Shards};
 use super::streams::{CODE_CLOSED, Delivery, Stream, Streams};
 use super::windows::Pools;
+use meshport_proto::calls::CallToken;
 use meshport_proto::core::Core;
 use meshport_proto::settings::{Identity, MeshConfig};
 use meshport_proto::shard::{ShardIndex, owner};
@@ -325,6 +326,26 @@ impl Mesh {
         }
     }
 
+    /// Tells of call-backs with these tokens, as [`MeshEvent::Called`], and of no others from now
+    /// on.
+    pub fn expect_calls(&self, tokens: &[CallToken]) {
+        // Nothing in such a datagram says whose it is: the kernel gives it to any shard.
+        self.each().for_each(|shard| shard.link.turn(|core, _| core.expect_calls(tokens)));
+    }
+
+    /// Where a peer's authenticated packets come from.
+    pub fn endpoint(&self, node: &NodeId) -> Option<SocketAddr> {
+        self.shard(node).link.look(|core| core.endpoint(node))
+    }
+
+    /// Bytes of the largest IP packet known to get to a peer; none without a connection. A new
+    /// connection begins low and looks for larger ones.
+    pub fn path_mtu(&self, to: &NodeId) -> Option<u16> {
+        let shard = self.shard(to);
+        let remote = shard.link.look(|core| core.endpoint(to))?;
+        Some(shard.streams.datagram_to(to)?.saturating_add(overhead(remote)))
+    }
+
     /// Closes connections that had many streams at once and have been unused since the last call,
     /// so that their memory can be given back; the next stream makes a new one.
     pub fn close_after_bursts(&self) {
@@ -371,6 +392,15 @@ impl Mesh {
     /// Erases the former key. Sessions that were never made anew with the present one end.
     pub fn retire(&self) {
         self.each().for_each(|shard| shard.link.turn(Core::retire));
+    }
+
+    /// Puts this node's signature under what an issuer has signed for it, which the caller has
+    /// looked at. The key stays here.
+    ///
+    /// # Errors
+    /// [`meshport_config::Error::WrongNodeKey`].
+    pub fn countersign(&self, issued: Issued) -> Result<Credential, meshport_config::Error> {
+        self.first().link.look(|core| issued.countersign(core.key()))
     }
 
     /// Whether this node believes a credential now that came in another way than from its holder:
@@ -462,7 +492,7 @@ impl Mesh {
 impl Shard {
     fn counters(&self) -> MeshCounters {
         let mut total = self.link.counters();
-        self.streams.count_into(&mut total);
+        total += self.streams.counters.read();
         total
     }
 }

@@ -105,8 +105,8 @@ impl QuicSetup {
 
     /// Largest QUIC datagram for a path.
     fn datagram(&self, path: &PathHints) -> u16 {
-        let ip = if path.remote.is_some_and(|remote| remote.is_ipv4()) { 20 } else { 40 };
-        let overhead = u16::try_from(ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD).unwrap_or(u16::MAX);
+        let any = SocketAddr::from(([0; 16], 0));
+        let overhead = overhead(path.remote.unwrap_or(any));
         let mtu = self.mtu.min(path.mtu.unwrap_or(USUAL_MTU));
         mtu.saturating_sub(overhead).max(MIN_DATAGRAM)
     }
@@ -246,4 +246,9 @@ impl HmacKey for ResetKey {
         let differs = expected.iter().zip(signature).fold(0, |sum, (a, b)| sum | (a ^ b));
         if signature.len() == expected.len() && differs == 0 { Ok(()) } else { Err(CryptoError) }
     }
+}
+/// Bytes of an IP packet to that address that are not of the QUIC datagram in it.
+pub(super) fn overhead(remote: SocketAddr) -> u16 {
+    let ip = if remote.is_ipv4() { 20 } else { 40 };
+    u16::try_from(ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD).unwrap_or(u16::MAX)
 }

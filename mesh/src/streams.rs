@@ -10,6 +10,7 @@
 //! Bounds: streams per peer and streams that wait for the user are
 //! [`MeshConfig`]'s, pings under way are [`PINGS`].
 
+mod figures;
 mod halves;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,7 @@ use super::quic_config::{PathHints, QuicSetup};
 use super::windows::{Grants, Window};
 pub use halves::{RecvHalf, SendHalf, Stream};
 use meshport_proto::settings::FIRST_STREAMS;
-use meshport_proto::{MeshConfig, MeshCounters, MeshError, PeerStatus, ports};
+use meshport_proto::{MeshConfig, MeshCount, MeshError, SharedMeshCounters, ports};
 
 /// Echo requests that may be unanswered at once.
 const PINGS: usize = 256;
@@ -126,23 +127,6 @@ enum Outgoing {
     Ready(Live),
 }
 
-#[derive(Debug, Default)]
-struct Counters {
-    opened: AtomicU64,
-    accepted: AtomicU64,
-    cut: AtomicU64,
-    unused: AtomicU64,
-    failed: AtomicU64,
-    refused: AtomicU64,
-    streams_opened: AtomicU64,
-    streams_accepted: AtomicU64,
-    streams_refused: AtomicU64,
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Streams {
@@ -156,7 +140,8 @@ pub(super) struct Streams {
     incoming: Mutex<BTreeMap<NodeId, Live>>,
     attempts: AtomicU64,
     pings: Mutex<BTreeMap<(NodeId, u32), oneshot::Sender<()>>>,
-    counters: Counters,
+    /// What is counted here, of connections and streams.
+    pub(super) counters: SharedMeshCounters,
 }
 
 impl Streams {
@@ -176,7 +161,7 @@ impl Streams {
             incoming: Mutex::default(),
             attempts: AtomicU64::new(0),
             pings: Mutex::default(),
-            counters: Counters::default(),
+            counters: SharedMeshCounters::default(),
         }
     }
 
@@ -205,7 +190,7 @@ impl Streams {
             self.link.turn(|core, _| core.expect_answer(&address));
             match live.connection.open_bi().await {
                 Ok((send, recv)) => {
-                    count(&self.counters.streams_opened);
+                    self.counters.bump(MeshCount::StreamsOpened);
                     live.peak.fetch_max(live.streams.load(Ordering::Relaxed), Ordering::Relaxed);
                     let link = self.link.clone();
                     return Ok(Stream::new(node, send, recv, &live, link, address));
@@ -312,7 +297,11 @@ impl Streams {
 
     /// Puts a finished attempt into the cache, unless something newer is there.
     fn settle(&self, node: NodeId, attempt: u64, result: &Result<Live, MeshError>) {
-        count(if result.is_ok() { &self.counters.opened } else { &self.counters.failed });
+        let counter = match result.is_ok() {
+            true => MeshCount::ConnectionsOpened,
+            false => MeshCount::ConnectionsFailed,
+        };
+        self.counters.bump(counter);
         let mut outgoing = lock(&self.outgoing);
         let ours = |entry: &Outgoing| matches!(entry, Outgoing::Connecting(a, _) if *a == attempt);
         if outgoing.get(&node).is_some_and(ours) {
@@ -394,7 +383,7 @@ impl Streams {
 
     fn close_as_unused(&self, live: &Live) -> bool {
         if live.is_open() {
-            count(&self.counters.unused);
+            self.counters.bump(MeshCount::ConnectionsUnused);
             live.connection.close(VarInt::from_u32(CODE_UNUSED), b"nobody uses it");
         }
         false
@@ -423,7 +412,7 @@ impl Streams {
 
     fn close(&self, live: &Live, reason: &str) {
         if live.is_open() {
-            count(&self.counters.cut);
+            self.counters.bump(MeshCount::ConnectionsCut);
             live.connection.close(VarInt::from_u32(CODE_CUT), reason.as_bytes());
         }
     }
@@ -449,7 +438,7 @@ impl Streams {
                 IpAddr::V4(_) => None,
             };
             let Some((node, address)) = known else {
-                count(&self.counters.refused);
+                self.counters.bump(MeshCount::ConnectionsRefused);
                 incoming.ignore();
                 continue;
             };
@@ -462,7 +451,7 @@ impl Streams {
                     self.runtime.spawn(serve);
                 }
                 Err(error) => {
-                    count(&self.counters.refused);
+                    self.counters.bump(MeshCount::ConnectionsRefused);
                     tracing::debug!(%node, %error, "incoming connection is not usable");
                 }
             }
@@ -478,13 +467,13 @@ impl Streams {
     ) {
         let connection = match tokio::time::timeout(self.connect_timeout, connecting).await {
             Ok(Ok(connection)) => connection,
-            _ => return count(&self.counters.refused),
+            _ => return self.counters.bump(MeshCount::ConnectionsRefused),
         };
-        count(&self.counters.accepted);
+        self.counters.bump(MeshCount::ConnectionsAccepted);
         let live = Live::new(connection, grants);
         let old = lock(&self.incoming).insert(node, live.clone());
         if let Some(old) = old.filter(Live::is_open) {
-            count(&self.counters.cut);
+            self.counters.bump(MeshCount::ConnectionsCut);
             old.connection.close(VarInt::from_u32(CODE_REPLACED), b"replaced by a newer one");
         }
         self.take_streams(node, &live, &streams).await;
@@ -507,13 +496,13 @@ impl Streams {
         while let Ok((mut send, mut recv)) = live.connection.accept_bi().await {
             let slot = tokio::time::timeout(ACCEPT_PATIENCE, streams.reserve()).await;
             let Ok(Ok(slot)) = slot else {
-                count(&self.counters.streams_refused);
+                self.counters.bump(MeshCount::StreamsRefused);
                 // Both fail only when the stream is closed already.
                 let _ = send.reset(VarInt::from_u32(CODE_BUSY));
                 let _ = recv.stop(VarInt::from_u32(CODE_BUSY));
                 continue;
             };
-            count(&self.counters.streams_accepted);
+            self.counters.bump(MeshCount::StreamsAccepted);
             let (link, node) = (self.link.clone(), self.holder(live, node));
             slot.send((node, Stream::new(node, send, recv, live, link, address)));
             // Every permitted stream costs memory whether it is used or not.
@@ -569,32 +558,5 @@ impl Streams {
             }
             _ => None,
         }
-    }
-
-    /// Adds what is known about connections.
-    pub(super) fn complete(&self, status: &mut PeerStatus) {
-        let outgoing = match lock(&self.outgoing).get(&status.node) {
-            Some(Outgoing::Ready(live)) if live.is_open() => Some(live.clone()),
-            _ => None,
-        };
-        let incoming = lock(&self.incoming).get(&status.node).cloned();
-        for live in outgoing.iter().chain(&incoming) {
-            status.streams += live.streams.load(Ordering::Relaxed);
-        }
-        status.quic_rtt = outgoing.or(incoming).map(|live| live.connection.rtt());
-    }
-
-    /// Adds the counters kept here.
-    pub(super) fn count_into(&self, total: &mut MeshCounters) {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        total.connections_opened = load(&self.counters.opened);
-        total.connections_accepted = load(&self.counters.accepted);
-        total.connections_cut = load(&self.counters.cut);
-        total.connections_unused = load(&self.counters.unused);
-        total.connections_failed = load(&self.counters.failed);
-        total.connections_refused = load(&self.counters.refused);
-        total.streams_opened = load(&self.counters.streams_opened);
-        total.streams_accepted = load(&self.counters.streams_accepted);
-        total.streams_refused = load(&self.counters.streams_refused);
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use common::*;
 use meshport_mesh::testing::Switch;
-use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit, ports};
+use meshport_mesh::{MeshCount, OuterMeta, OuterSocket, OuterTransmit, ports};
 use tokio::sync::Notify;
 
 /// Passes on to another socket, with room for `room` sends.
@@ -121,8 +121,8 @@ async fn a_full_socket_delays_and_loses_nothing() {
     }
     work.await.unwrap().unwrap();
     let counters = a.mesh.counters();
-    assert!(counters.socket_full > 0 && socket.refused.load(Ordering::Relaxed) > 0);
-    assert_eq!(counters.dropped_send_backlog, 0);
+    assert!(counters[MeshCount::SocketFull] > 0 && socket.refused.load(Ordering::Relaxed) > 0);
+    assert_eq!(counters[MeshCount::DroppedSendBacklog], 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +147,7 @@ async fn what_waits_for_the_socket_is_bounded() {
     for n in 0..100u8 {
         a.mesh.send_datagram(id(2), ports::GOSSIP, &[n]).unwrap();
     }
-    assert_eq!(a.mesh.counters().dropped_send_backlog, 36);
+    assert_eq!(a.mesh.counters()[MeshCount::DroppedSendBacklog], 36);
     socket.free();
     let (_, _, payload) = within(Duration::from_secs(1), datagram(&mut b)).await;
     assert_eq!(payload[..], [0]);

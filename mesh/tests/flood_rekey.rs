@@ -11,7 +11,7 @@ use bytes::Bytes;
 use common::*;
 use meshport_config::{NodeId, NodeKey};
 use meshport_mesh::testing::{Datagram, Switch};
-use meshport_mesh::{Identity, Mesh, Stream};
+use meshport_mesh::{Identity, Mesh, MeshCount, Stream};
 
 /// Spoofed initiations a second.
 const RATE: usize = 20_000;
@@ -98,7 +98,7 @@ async fn sessions_are_renewed_under_a_flood_of_spoofed_initiations() {
     }
     talks.spawn(talk(opened(mesh(FLOODED), OTHER).await, time));
     tokio::time::sleep(FLOOD_BEGINS).await;
-    let completed = |number: u8| mesh(number).counters().handshakes_completed;
+    let completed = |number: u8| mesh(number).counters()[MeshCount::HandshakesCompleted];
     assert!((1..=FLOODED).all(|number| completed(number) == 1), "a session was renewed too early");
 
     let (mut turn, mut sent) = (tokio::time::interval(TURN), 0);
@@ -113,15 +113,18 @@ async fn sessions_are_renewed_under_a_flood_of_spoofed_initiations() {
     talks.join_all().await;
 
     let flooded = mesh(FLOODED).counters();
-    assert!(flooded.datagrams_received as usize > sent, "it has not heard {sent}");
-    assert!(flooded.cookies_sent as usize > sent * 9 / 10, "it was not under load: {flooded:?}");
-    assert!(flooded.provisional_evicted > 0, "strangers were not taken in: {flooded:?}");
+    assert!(flooded[MeshCount::DatagramsReceived] as usize > sent, "it has not heard {sent}");
+    assert!(
+        flooded[MeshCount::CookiesSent] as usize > sent * 9 / 10,
+        "it was not under load: {flooded:?}"
+    );
+    assert!(flooded[MeshCount::ProvisionalEvicted] > 0, "strangers were not taken in: {flooded:?}");
     let mut proven = 0;
     for number in 1..=FLOODED {
         let counters = mesh(number).counters();
-        assert_eq!(counters.handshakes_completed, 2, "node {number}: {counters:?}");
-        assert_eq!(counters.handshakes_after_silence, 0, "node {number}: {counters:?}");
-        proven += counters.cookies_received;
+        assert_eq!(counters[MeshCount::HandshakesCompleted], 2, "node {number}: {counters:?}");
+        assert_eq!(counters[MeshCount::HandshakesAfterSilence], 0, "node {number}: {counters:?}");
+        proven += counters[MeshCount::CookiesReceived];
     }
     // One of them may have come before the next spoofed one when it was its turn.
     assert!(proven >= u64::from(PEERS) / 2, "{proven} had to prove their address");

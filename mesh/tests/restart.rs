@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use meshport_mesh::testing::Switch;
-use meshport_mesh::{Mesh, MeshConfig, MeshError};
+use meshport_mesh::{Mesh, MeshConfig, MeshCount, MeshError};
 use tokio::time::Instant;
 
 /// What a caller does: opens and uses streams until one works.
@@ -59,7 +59,7 @@ async fn a_restarted_peer_that_knows_us_serves_within_a_round_trip_or_two() {
     assert!(took < Duration::from_secs(1), "{took:?}");
     let end = within(Duration::from_secs(1), read_to_end(&mut stuck.recv)).await;
     assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "old streams end: {end:?}");
-    assert_eq!(a.mesh.counters().connections_cut, 1);
+    assert_eq!(a.mesh.counters()[MeshCount::ConnectionsCut], 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,7 +81,7 @@ async fn a_restarted_peer_that_speaks_first_is_recognised() {
     again.mesh.set_peer(id(1), &[at(1)], None);
     again.mesh.connect(&id(1));
     let (_again, _task) = echo(again);
-    eventually(|| a.mesh.counters().restarts_seen == 1).await;
+    eventually(|| a.mesh.counters()[MeshCount::RestartsSeen] == 1).await;
     // Nothing is left of the old connection: the very first try works.
     let limit = Duration::from_secs(1);
     within(limit, round_trip(&a.mesh, id(2), b"now")).await.unwrap();
@@ -101,8 +101,8 @@ async fn our_own_restart_replaces_the_incoming_connection() {
     a.mesh.set_peer(id(2), &[at(2)], None);
     let limit = Duration::from_secs(1);
     within(limit, round_trip(&a.mesh, id(2), b"again")).await.unwrap();
-    assert_eq!(b.counters().restarts_seen, 1);
-    assert_eq!(b.counters().connections_accepted, 2);
+    assert_eq!(b.counters()[MeshCount::RestartsSeen], 1);
+    assert_eq!(b.counters()[MeshCount::ConnectionsAccepted], 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +144,7 @@ async fn a_path_that_breaks_and_heals_needs_no_new_connection() {
     stream.send.finish().unwrap();
     let answer = within(Duration::from_secs(8), read_to_end(&mut stream.recv)).await;
     assert_eq!(answer.unwrap(), b"held");
-    assert_eq!(a.mesh.counters().connections_opened, 1);
+    assert_eq!(a.mesh.counters()[MeshCount::ConnectionsOpened], 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +167,10 @@ async fn callers_share_one_connection_attempt_and_may_leave() {
         within(Duration::from_secs(2), other).await.unwrap().unwrap();
     }
     let counters = a.mesh.counters();
-    assert_eq!((counters.connections_opened, counters.initiations_sent), (1, 1));
+    assert_eq!(
+        (counters[MeshCount::ConnectionsOpened], counters[MeshCount::InitiationsSent]),
+        (1, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,7 +206,7 @@ async fn streams_nobody_takes_are_refused() {
         }
     };
     within(Duration::from_secs(12), refused).await;
-    assert_eq!(b.mesh.counters().streams_refused, 2);
+    assert_eq!(b.mesh.counters()[MeshCount::StreamsRefused], 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,14 +227,16 @@ async fn an_idle_mesh_uses_no_timers_but_its_keepalives() {
     let switch = Switch::new(1);
     let (a, _task, b) = connected(&switch).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let before = (a.mesh.counters().datagrams_sent, b.counters().datagrams_sent);
+    let before =
+        (a.mesh.counters()[MeshCount::DatagramsSent], b.counters()[MeshCount::DatagramsSent]);
     tokio::time::sleep(Duration::from_secs(100)).await;
-    let after = (a.mesh.counters().datagrams_sent, b.counters().datagrams_sent);
+    let after =
+        (a.mesh.counters()[MeshCount::DatagramsSent], b.counters()[MeshCount::DatagramsSent]);
     // A ping each 30 s and its acknowledgement.
     assert!(after.0 - before.0 <= 6, "{}", after.0 - before.0);
     assert!(after.1 - before.1 <= 6, "{}", after.1 - before.1);
     round_trip(&a.mesh, id(2), b"still there").await.unwrap();
-    assert_eq!(a.mesh.counters().connections_opened, 1);
+    assert_eq!(a.mesh.counters()[MeshCount::ConnectionsOpened], 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,7 +250,10 @@ async fn a_connection_that_nobody_uses_is_closed_and_made_again() {
     tokio::time::sleep(Duration::from_secs(302)).await;
     assert!(idle(&a.mesh) && idle(&b), "both sides have given it up");
     let counters = a.mesh.counters();
-    assert_eq!((counters.connections_unused, counters.connections_cut), (1, 0));
+    assert_eq!(
+        (counters[MeshCount::ConnectionsUnused], counters[MeshCount::ConnectionsCut]),
+        (1, 0)
+    );
 
     let mut held = a.mesh.open_stream(id(2)).await.unwrap();
     write(&mut held.send, b"x").await;
@@ -256,7 +264,10 @@ async fn a_connection_that_nobody_uses_is_closed_and_made_again() {
         assert_eq!(read_some(&mut held.recv).await.unwrap().as_deref(), Some(&sent[..]));
     }
     let counters = a.mesh.counters();
-    assert_eq!((counters.connections_opened, counters.connections_unused), (2, 1));
+    assert_eq!(
+        (counters[MeshCount::ConnectionsOpened], counters[MeshCount::ConnectionsUnused]),
+        (2, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -330,16 +341,16 @@ async fn a_connection_that_got_through_is_not_renewed() {
     a.mesh.expect_answer(&id(2));
     round_trip(&a.mesh, id(2), b"it got through").await.unwrap();
     a.mesh.renew_connection(&id(2));
-    assert_eq!(a.mesh.counters().connections_cut, 0);
+    assert_eq!(a.mesh.counters()[MeshCount::ConnectionsCut], 0);
 
     // Nor one that was made since.
     a.mesh.expect_answer(&id(2));
     a.mesh.renew_connection(&id(2));
-    assert_eq!(a.mesh.counters().connections_cut, 1, "nothing came through that one");
+    assert_eq!(a.mesh.counters()[MeshCount::ConnectionsCut], 1, "nothing came through that one");
     a.mesh.expect_answer(&id(2));
     let mut held = a.mesh.open_stream(id(2)).await.unwrap();
     write(&mut held.send, b"x").await;
     a.mesh.renew_connection(&id(2));
     assert_eq!(read_some(&mut held.recv).await.unwrap().as_deref(), Some(&b"x"[..]));
-    assert_eq!(a.mesh.counters().connections_cut, 1);
+    assert_eq!(a.mesh.counters()[MeshCount::ConnectionsCut], 1);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::*;
 use meshport_mesh::testing::Switch;
-use meshport_mesh::{MeshError, MeshEvent, ports};
+use meshport_mesh::{MeshCount, MeshError, MeshEvent, ports};
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_carries_bytes_both_ways() {
@@ -15,8 +15,8 @@ async fn a_stream_carries_bytes_both_ways() {
     let (_b, _task) = echo(b);
     within(Duration::from_secs(2), round_trip(&a.mesh, id(2), b"hello")).await.unwrap();
     let counters = a.mesh.counters();
-    assert_eq!(counters.connections_opened, 1);
-    assert_eq!(counters.initiations_sent, 1);
+    assert_eq!(counters[MeshCount::ConnectionsOpened], 1);
+    assert_eq!(counters[MeshCount::InitiationsSent], 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,7 +97,7 @@ async fn a_node_that_moves_keeps_its_streams() {
     let answer = within(Duration::from_secs(1), read_some(&mut stream.recv)).await;
     assert_eq!(answer.unwrap().unwrap(), "after");
     assert_eq!(b.peers()[0].endpoint, Some(at(9)));
-    assert_eq!(b.counters().roams, 1);
+    assert_eq!(b.counters()[MeshCount::Roams], 1);
 }
 
 #[tokio::test(start_paused = true)]

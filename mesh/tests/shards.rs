@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use meshport_mesh::testing::unsteered;
-use meshport_mesh::{MAX_SHARDS, Mesh, MeshConfig, Shards, UdpOuter};
+use meshport_mesh::{MAX_SHARDS, Mesh, MeshConfig, MeshCount, Shards, UdpOuter};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// The node of several shards.
@@ -78,13 +78,20 @@ async fn every_peer_is_served_by_its_shard_and_the_kernel_finds_it() {
         assert_eq!(status.len(), count);
         assert_eq!(status.iter().map(|shard| shard.peers).sum::<usize>(), peers.len());
         for shard in &status {
-            assert!(shard.peers > 0 && shard.counters.streams_accepted >= shard.peers as u64);
+            assert!(
+                shard.peers > 0 && shard.counters[MeshCount::StreamsAccepted] >= shard.peers as u64
+            );
         }
         let total = hub.counters();
         // Only handshake initiations name nobody.
-        let initiations = peers.iter().map(|mesh| mesh.counters().initiations_sent).sum::<u64>();
-        assert!(total.handed_over <= initiations, "{} of {initiations}", total.handed_over);
-        assert_eq!(total.dropped_hand_over, 0);
+        let initiations =
+            peers.iter().map(|mesh| mesh.counters()[MeshCount::InitiationsSent]).sum::<u64>();
+        assert!(
+            total[MeshCount::HandedOver] <= initiations,
+            "{} of {initiations}",
+            total[MeshCount::HandedOver]
+        );
+        assert_eq!(total[MeshCount::DroppedHandOver], 0);
         assert_eq!(hub.peers().len(), peers.len());
         assert!(hub.peers().is_sorted_by_key(|peer| peer.node));
         hub.close().await;
@@ -99,9 +106,13 @@ async fn without_the_filter_shards_hand_over_what_is_not_theirs() {
     all_talk(&hub, &peers).await;
     let status = hub.shards();
     // Everything came to the first, which kept what was for its own peers.
-    assert!(status[0].counters.handed_over > 1000, "{}", status[0].counters.handed_over);
-    assert!(status[1..].iter().all(|shard| shard.counters.handed_over == 0));
-    assert!(status[1..].iter().all(|shard| shard.counters.datagrams_received > 100));
+    assert!(
+        status[0].counters[MeshCount::HandedOver] > 1000,
+        "{}",
+        status[0].counters[MeshCount::HandedOver]
+    );
+    assert!(status[1..].iter().all(|shard| shard.counters[MeshCount::HandedOver] == 0));
+    assert!(status[1..].iter().all(|shard| shard.counters[MeshCount::DatagramsReceived] > 100));
 }
 
 #[tokio::test]
@@ -128,7 +139,7 @@ async fn a_revocation_cuts_streams_on_every_shard() {
         within(LIMIT, read_some(&mut stream.recv)).await.unwrap_err();
     }
     assert!(hub.peers().is_empty());
-    assert_eq!(hub.counters().peers_revoked, peers.len() as u64);
+    assert_eq!(hub.counters()[MeshCount::PeersRevoked], peers.len() as u64);
 }
 
 #[tokio::test]
@@ -149,7 +160,7 @@ async fn a_shard_that_is_stuck_loses_what_it_cannot_hold_and_it_is_counted() {
         for _ in 0..100 {
             noise.send_to(&datagram, hub.local_addr()).unwrap();
         }
-        hub.shards()[0].counters.dropped_hand_over > 0
+        hub.shards()[0].counters[MeshCount::DroppedHandOver] > 0
     })
     .await;
     drop(stuck);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, NodeId, UnixSeconds};
 
 use super::{Discovery, Event};
+use crate::Count;
 use crate::directory::{Admission, Liveness, MAX_MEMBERS, Merge, Priority, Record};
 use crate::error::DiscoveryError;
 use crate::local::Urgency;
@@ -27,7 +28,7 @@ impl Discovery {
     pub(super) fn evict_for(&mut self, newcomer: &Credential, priority: Priority, now: Instant) {
         let Admission::Evict(node) = self.admission_of(newcomer, priority) else { return };
         let Some(liveness) = self.peers.get(&node).map(|entry| entry.liveness) else { return };
-        self.outbox.counters.displaced += 1;
+        self.outbox.counters[Count::Displaced] += 1;
         self.drop_member(node, now);
         match liveness {
             // Others have it too, and it would come back as one that may be alive.
@@ -65,7 +66,7 @@ impl Discovery {
             if self.trust.is_revoked(&record.credential) {
                 continue;
             }
-            self.outbox.counters.taken_back += 1;
+            self.outbox.counters[Count::TakenBack] += 1;
             self.evict_for(&record.credential, Priority::of_hearsay(&record.credential), now);
             self.merge(&record, now);
             if self.peers.contacts.session(&node) {
@@ -133,7 +134,7 @@ impl Discovery {
     fn restore_node(&mut self, saved: &Node<'_>, stopped: Duration, now: Instant) -> bool {
         let credential = self.trust.credential(saved.credential, self.clock.wall).ok();
         let Some(credential) = credential.filter(|it| !self.trust.is_revoked(it)) else {
-            self.outbox.counters.rejected_credentials += 1;
+            self.outbox.counters[Count::RejectedCredentials] += 1;
             return false;
         };
         if self.refuses_leaf(&credential) {
@@ -144,7 +145,7 @@ impl Discovery {
         let state = match verified {
             Some(Ok(state)) if state.get().node == node => Some(state),
             Some(_) => {
-                self.outbox.counters.rejected_states += 1;
+                self.outbox.counters[Count::RejectedStates] += 1;
                 None
             }
             None => None,

@@ -6,6 +6,7 @@ use meshport_config::NodeId;
 use meshport_config::planted::{Bug, is_planted};
 
 use super::Discovery;
+use crate::Count;
 use crate::news::Offer;
 use crate::wire::{
     self, BUCKETS, Claim, Have, Haves, Item, LastLife, MAX_DATAGRAM, Message, Packed, Short, Wanted,
@@ -27,7 +28,7 @@ const LIST_ROOM: usize = MAX_DATAGRAM - 24;
 impl Discovery {
     /// Begins a comparison.
     pub(super) fn compare_with(&mut self, peer: NodeId) {
-        self.outbox.counters.syncs += 1;
+        self.outbox.counters[Count::Syncs] += 1;
         let root = self.root();
         self.send(peer, &Message::Root(root));
     }
@@ -128,7 +129,7 @@ impl Discovery {
     /// Remembers to ask a peer for a record.
     pub(super) fn fetch(&mut self, short: Short, with_credential: bool, from: NodeId) {
         let taken = self.gossip.sync.want(short, with_credential, from);
-        self.outbox.counters.dropped_wants += u64::from(!taken);
+        self.outbox.counters[Count::DroppedWants] += u64::from(!taken);
     }
 
     /// Sends the record of a node.
@@ -212,7 +213,7 @@ impl Discovery {
 
     fn may_reply(&mut self, to: NodeId, now: Instant) -> bool {
         let allowed = self.peers.contacts.allow_reply(to, now);
-        self.outbox.counters.dropped_requests += u64::from(!allowed);
+        self.outbox.counters[Count::DroppedRequests] += u64::from(!allowed);
         allowed
     }
 

@@ -7,10 +7,11 @@ use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId};
 
 use super::{Discovery, Event, LocalNode};
+use crate::Count;
 use crate::directory::{Entry, Liveness, Merge, Priority, Record, credential_order};
 use crate::state::{NodeState, SignedState};
 use crate::verify::Rejected;
-use crate::wire::{Claim, Item, Message, Short, Standing};
+use crate::wire::{BadDatagram, Claim, Item, Message, Short, Standing};
 
 /// What is said of a node that is here itself and finds no room.
 const NO_ROOM: &str = "the directory is full; `meshport status` says which nodes fill it";
@@ -48,13 +49,13 @@ impl Discovery {
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
         for item in items {
             if !self.peers.contacts.allow_record(from, now) {
-                self.outbox.counters.dropped_flood += 1;
+                self.outbox.counters[Count::DroppedFlood] += 1;
                 continue;
             }
             let first =
                 item.credential.is_some_and(|bytes| self.take_credential(from, item, bytes, now));
             let Some(node) = self.peers.directory.resolve(item.short) else {
-                self.outbox.counters.rejected_states += u64::from(item.state.is_some());
+                self.outbox.counters[Count::RejectedStates] += u64::from(item.state.is_some());
                 // If it came with one, the same would come again.
                 if item.credential.is_none() {
                     self.fetch(item.short, true, from);
@@ -92,7 +93,7 @@ impl Discovery {
 
     pub(super) fn take_news(&mut self, from: NodeId, item: Item<'_>, now: Instant) {
         if item.short != Short::of(&from) {
-            self.outbox.counters.rejected_states += 1;
+            self.outbox.counters[Count::RejectedStates] += 1;
             return;
         }
         // A leaf passes nothing on.
@@ -149,14 +150,16 @@ impl Discovery {
         match outcome {
             Merge::Unchanged => return outcome,
             Merge::Full => {
-                self.outbox.counters.dropped_directory_full += 1;
+                self.outbox.counters[Count::DroppedDirectoryFull] += 1;
                 return outcome;
             }
             Merge::Forgotten => {
-                self.outbox.counters.dropped_forgotten += 1;
+                self.outbox.counters[Count::DroppedForgotten] += 1;
                 return outcome;
             }
-            Merge::New | Merge::Credential | Merge::State => self.outbox.counters.merged += 1,
+            Merge::New | Merge::Credential | Merge::State => {
+                self.outbox.counters[Count::Merged] += 1;
+            }
         }
         let Some(entry) = self.peers.get(&node) else { return outcome };
         let event = Event::PeerWanted {
@@ -230,13 +233,13 @@ impl Discovery {
             }
         } else if self.would_refuse(bytes) {
             self.gossip.sync.got(item.short);
-            self.outbox.counters.dropped_directory_full += 1;
+            self.outbox.counters[Count::DroppedDirectoryFull] += 1;
             return false;
         }
         match self.trust.credential(bytes, self.clock.wall) {
             Ok(credential) if self.trust.is_revoked(&credential) => {
                 self.gossip.sync.got(item.short);
-                self.outbox.counters.rejected_credentials += 1;
+                self.outbox.counters[Count::RejectedCredentials] += 1;
                 // Who tells of it has not heard.
                 self.tell_covering(from, &credential, now);
                 false
@@ -301,7 +304,7 @@ impl Discovery {
         let state = match verified {
             Ok(state) => state,
             Err(reason) => {
-                self.outbox.counters.rejected_states += 1;
+                self.outbox.counters[Count::RejectedStates] += 1;
                 self.report_ignored(from, now, || {
                     format!("a record of {} from {}: {reason}", node.short(), from.short())
                 });
@@ -331,7 +334,7 @@ impl Discovery {
     }
 
     fn refuse_credential(&mut self, node: NodeId, reason: &Rejected, now: Instant) {
-        self.outbox.counters.rejected_credentials += 1;
+        self.outbox.counters[Count::RejectedCredentials] += 1;
         self.report_ignored(node, now, || reason.to_string());
     }
 
@@ -347,11 +350,33 @@ impl Discovery {
         }
     }
 
+    /// A datagram of a peer that cannot be read.
+    pub(super) fn take_bad(&mut self, from: NodeId, bad: BadDatagram, now: Instant) {
+        let counters = &mut self.outbox.counters;
+        let what = match bad {
+            BadDatagram::Malformed => {
+                counters[Count::DroppedMalformed] += 1;
+                return;
+            }
+            BadDatagram::Version(version) => {
+                counters[Count::DroppedVersion] += 1;
+                format!("gossip of version {version}")
+            }
+            BadDatagram::Kind(kind) => {
+                counters[Count::DroppedUnknownKind] += 1;
+                format!("gossip message {kind}")
+            }
+        };
+        if self.peers.contacts.allow_report(from, now) {
+            self.outbox.report(Event::Unknown { from, what });
+        }
+    }
+
     fn report_ignored_services(&mut self, node: NodeId, now: Instant) {
         let Some(entry) = self.peers.get(&node) else { return };
         let ignored: Vec<String> = entry.ignored_services().map(ToString::to_string).collect();
         if !ignored.is_empty() {
-            self.outbox.counters.ignored_services += ignored.len() as u64;
+            self.outbox.counters[Count::IgnoredServices] += ignored.len() as u64;
             let names = ignored.join(", ");
             self.report_ignored(node, now, || {
                 format!("it announces {names}, which its credential does not allow")

@@ -11,6 +11,7 @@ use std::time::Instant;
 use meshport_config::{Credential, NodeId};
 
 use super::{Discovery, items};
+use crate::Count;
 use crate::directory::Liveness;
 use crate::news::Offer;
 use crate::wire::{Ask, Claim, Message, Standing};
@@ -28,7 +29,7 @@ impl Discovery {
     /// A member's side: the mesh has admitted a leaf.
     pub(super) fn take_leaf(&mut self, credential: &Credential) {
         let taken = self.leaves.admit(credential, &self.peers.contacts);
-        self.outbox.counters.dropped_leaf += u64::from(!taken);
+        self.outbox.counters[Count::DroppedLeaf] += u64::from(!taken);
     }
 
     /// How many leaves have a session with this node.
@@ -49,13 +50,13 @@ impl Discovery {
             Message::WideProbe(wide) if valid => self.send(from, &Message::WideEcho(wide)),
             Message::NewsSeen(revision) => self.take_seen(from, revision),
             Message::Ask(ask) if valid && !self.local.has_left() => self.tell_leaf(from, &ask, now),
-            _ => self.outbox.counters.dropped_leaf += 1,
+            _ => self.outbox.counters[Count::DroppedLeaf] += 1,
         }
     }
 
     /// Answers a leaf with what it lacks.
     fn tell_leaf(&mut self, leaf: NodeId, ask: &Ask, now: Instant) {
-        self.outbox.counters.leaf_questions += 1;
+        self.outbox.counters[Count::LeafQuestions] += 1;
         self.take_revocations(leaf, ask.revoked, now);
         if self.peers.leaf_digest(&ask.services, self.peers.me).to_le_bytes() == ask.digest {
             if self.peers.contacts.allow_reply(leaf, now) {
@@ -86,7 +87,7 @@ impl Discovery {
             }
             Message::News(item) => self.take_news(from, item, now),
             Message::Revoked(list) => self.take_revoked(from, &list, now),
-            _ => self.outbox.counters.dropped_leaf += 1,
+            _ => self.outbox.counters[Count::DroppedLeaf] += 1,
         }
     }
 
@@ -177,7 +178,7 @@ impl Discovery {
     /// Whether a credential of others is kept out of the directory: that of a leaf.
     pub(super) fn refuses_leaf(&mut self, credential: &Arc<Credential>) -> bool {
         let leaf = credential.roles.is_leaf();
-        self.outbox.counters.dropped_leaf += u64::from(leaf);
+        self.outbox.counters[Count::DroppedLeaf] += u64::from(leaf);
         leaf
     }
 }

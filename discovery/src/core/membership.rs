@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use meshport_config::NodeId;
 
 use super::{Discovery, Event};
+use crate::Count;
 use crate::directory::{Entry, Liveness, Record};
 use crate::local::Urgency;
 use crate::news::Offer;
@@ -34,15 +35,15 @@ impl Discovery {
         let is_new = entry.is_none_or(|entry| !entry.is_alive() || entry.state.is_none());
         let incoming = Incoming { from, over, bytes };
         let Ok(seen) = self.swim.handle_datagram(incoming, &self.peers, now) else {
-            self.outbox.counters.dropped_swim += 1;
+            self.outbox.counters[Count::DroppedSwim] += 1;
             return;
         };
-        let renewals = self.outbox.counters.renewals;
+        let renewals = self.outbox.counters[Count::Renewals];
         self.drain_swim(now);
         if let Some(claim) = &seen.sender {
             self.peers.directory.note_claim(&from, claim);
         }
-        if self.outbox.counters.renewals > renewals {
+        if self.outbox.counters[Count::Renewals] > renewals {
             // Whoever told us that we are down shall hear of the new life first.
             self.swim.announce(from, &self.peers, now);
         }
@@ -70,7 +71,7 @@ impl Discovery {
                         }
                     }
                     None => {
-                        self.outbox.counters.dropped_claims_unknown += 1;
+                        self.outbox.counters[Count::DroppedClaimsUnknown] += 1;
                         self.fetch(short, true, from);
                     }
                 }
@@ -118,7 +119,7 @@ impl Discovery {
         let Some(entry) = self.peers.get(&node) else { return false };
         let signed = entry.node_state().map(NodeState::life);
         if from != node && Some(claim.life) > signed.max(entry.life) {
-            self.outbox.counters.dropped_claims_unsigned += 1;
+            self.outbox.counters[Count::DroppedClaimsUnsigned] += 1;
             return false;
         }
         let gone = entry.liveness == Liveness::Left;
@@ -154,7 +155,7 @@ impl Discovery {
             self.doubts.remove(&node);
             return true;
         }
-        self.outbox.counters.softened_claims += 1;
+        self.outbox.counters[Count::SoftenedClaims] += 1;
         if first.is_none() && self.doubts.add(node, claim.life, from, now) {
             self.swim.verify(node, claim.life, &self.peers, now);
         }
@@ -193,11 +194,11 @@ impl Discovery {
             }
         }
         for node in std::mem::take(&mut self.swim.tally.suspected) {
-            self.outbox.counters.suspicions += 1;
+            self.outbox.counters[Count::Suspicions] += 1;
             self.outbox.report(Event::MemberSuspected(node));
         }
-        self.outbox.counters.refutations = self.swim.tally.refutations;
-        self.outbox.counters.dropped_timers = self.swim.tally.dropped_timers;
+        self.outbox.counters[Count::Refutations] = self.swim.tally.refutations;
+        self.outbox.counters[Count::DroppedTimers] = self.swim.tally.dropped_timers;
     }
 
     /// Notes and reports how a known node is; true when it came up or went down.
@@ -267,7 +268,7 @@ impl Discovery {
         }
         let first = self.peers.is_alone();
         let came = self.set_liveness(node, Liveness::Alive, life, now);
-        self.outbox.counters.members_up += u64::from(came);
+        self.outbox.counters[Count::MembersUp] += u64::from(came);
         if first {
             // Whoever took this node in does not know yet where it can be reached.
             self.gossip.sync.hasten(now);
@@ -284,13 +285,13 @@ impl Discovery {
         }
         self.tell_witnesses(node, Standing::Down);
         let went = self.set_liveness(node, Liveness::Down, life, now);
-        self.outbox.counters.members_down += u64::from(went);
+        self.outbox.counters[Count::MembersDown] += u64::from(went);
         self.monitor.members_changed = true;
         self.gossip.seeds.wake(&node, now);
     }
 
     fn renewed(&mut self, life: Life, now: Instant) {
-        self.outbox.counters.renewals += 1;
+        self.outbox.counters[Count::Renewals] += 1;
         self.gossip.sync.hasten(now);
         self.local.set_life(life, now);
         self.peers.set_own_life(life, now);
@@ -300,7 +301,7 @@ impl Discovery {
     pub(super) fn outlive(&mut self, generation: u64, now: Instant) {
         let Some(generation) = generation.checked_add(1) else { return };
         let life = Life { generation, renewal: 0 };
-        self.outbox.counters.generation_raised += 1;
+        self.outbox.counters[Count::GenerationRaised] += 1;
         self.local.set_life(life, now);
         self.swim.change_life(life, &self.peers, now);
         self.peers.set_own_life(life, now);
@@ -310,7 +311,7 @@ impl Discovery {
     /// Passes on the newest record of a node as a rumour.
     pub(super) fn spread(&mut self, node: NodeId, with_credential: bool, now: Instant) {
         if !self.gossip.rumours.add(node, with_credential, now) {
-            self.outbox.counters.dropped_rumours += 1;
+            self.outbox.counters[Count::DroppedRumours] += 1;
         }
     }
 
@@ -318,7 +319,7 @@ impl Discovery {
     pub(super) fn publish(&mut self, now: Instant) {
         let distances = || self.monitor.distances(&self.peers.directory);
         let Some((urgency, state)) = self.local.publish(distances, now) else { return };
-        self.outbox.counters.published += 1;
+        self.outbox.counters[Count::Published] += 1;
         let first = state.get().version == 1;
         let record = Record { state: Some(state), ..self.local.record() };
         self.peers.directory.merge(&record, now);

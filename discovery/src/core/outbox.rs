@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use meshport_config::{Credential, NodeId, Revocation};
 
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::directory::MAX_MEMBERS;
 use crate::queue;
 use crate::wire::{Family, family};
@@ -60,6 +60,13 @@ pub enum Event {
         /// What and why, for a log line.
         reason: String,
     },
+    /// A peer says what this version does not know.
+    Unknown {
+        /// The peer.
+        from: NodeId,
+        /// What it sends, as in "gossip message 21".
+        what: String,
+    },
 }
 
 /// Both queues and the counters.
@@ -74,17 +81,17 @@ impl Outbox {
     /// Queues a datagram. The kinds are counted where they are made.
     pub(super) fn send(&mut self, to: NodeId, payload: Vec<u8>) {
         if self.transmits.len() >= MAX_TRANSMITS {
-            self.counters.dropped_transmits += 1;
+            self.counters[Count::DroppedTransmits] += 1;
             return;
         }
         let size = payload.len() as u64;
-        self.counters.sent_packets += 1;
-        self.counters.sent_bytes += size;
+        self.counters[Count::SentPackets] += 1;
+        self.counters[Count::SentBytes] += size;
         match family(&payload) {
-            Family::Swim => self.counters.sent_swim_bytes += size,
-            Family::Sync => self.counters.sent_sync_bytes += size,
-            Family::News => self.counters.sent_news_bytes += size,
-            Family::Path => self.counters.sent_path_bytes += size,
+            Family::Swim => self.counters[Count::SentSwimBytes] += size,
+            Family::Sync => self.counters[Count::SentSyncBytes] += size,
+            Family::News => self.counters[Count::SentNewsBytes] += size,
+            Family::Path => self.counters[Count::SentPathBytes] += size,
         }
         self.transmits.push_back(Transmit { to, payload });
     }
@@ -92,7 +99,7 @@ impl Outbox {
     /// Queues an event.
     pub(super) fn report(&mut self, event: Event) {
         if self.events.len() >= MAX_EVENTS {
-            self.counters.dropped_events += 1;
+            self.counters[Count::DroppedEvents] += 1;
         } else {
             self.events.push_back(event);
         }

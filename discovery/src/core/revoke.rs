@@ -12,6 +12,7 @@ use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Added, Credential, NodeId, Revocation, Revocations, Revoked};
 
 use super::{Discovery, Event};
+use crate::Count;
 use crate::directory::Entry;
 use crate::verify::Rejected;
 use crate::wire::{Claim, Message, Standing};
@@ -53,7 +54,7 @@ impl Discovery {
     pub(super) fn take_revoked(&mut self, from: NodeId, list: &[&[u8]], now: Instant) {
         for bytes in list.iter().filter(|_| !is_planted(Bug::Revocation)) {
             if !self.peers.contacts.allow_record(from, now) {
-                self.outbox.counters.dropped_flood += 1;
+                self.outbox.counters[Count::DroppedFlood] += 1;
                 continue;
             }
             let taken = Revocation::from_bytes(bytes).map_err(Rejected::from).and_then(|it| {
@@ -68,7 +69,7 @@ impl Discovery {
                 Ok(())
             });
             if let Err(reason) = taken {
-                self.outbox.counters.rejected_revocations += 1;
+                self.outbox.counters[Count::RejectedRevocations] += 1;
                 self.report_ignored(from, now, || format!("a revocation: {reason}"));
             }
         }
@@ -126,10 +127,10 @@ impl Discovery {
         match added {
             Added::Known => return added,
             Added::Full => {
-                self.outbox.counters.dropped_revocations += 1;
+                self.outbox.counters[Count::DroppedRevocations] += 1;
                 return added;
             }
-            Added::New => self.outbox.counters.revocations += 1,
+            Added::New => self.outbox.counters[Count::Revocations] += 1,
         }
         // A leaf passes nothing on.
         let tells = self.attach.is_none();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use meshport_config::NodeId;
 
 use super::{Discovery, Event};
+use crate::Count;
 use crate::directory::{Entry, Liveness};
 use crate::news::Telling;
 use crate::paths::PathUse;
@@ -116,7 +117,7 @@ impl Discovery {
         let usage = self.monitor.interest(&node).or(needed).filter(|_| node != self.peers.me);
         let session = self.peers.contacts.session(&node);
         if !self.monitor.paths.set(node, usage, session, now) {
-            self.outbox.counters.dropped_paths += 1;
+            self.outbox.counters[Count::DroppedPaths] += 1;
         }
     }
 
@@ -204,7 +205,7 @@ impl Discovery {
                     let item = Item { state: Some(state.as_bytes()), ..self.own_item() };
                     self.send(peer, &Message::News(item));
                 }
-                (Telling::GivenUp, _) => self.outbox.counters.unacknowledged_news += 1,
+                (Telling::GivenUp, _) => self.outbox.counters[Count::UnacknowledgedNews] += 1,
                 (Telling::Tell(_), None) => {}
             }
         }

@@ -52,6 +52,7 @@ pub(super) struct Prober {
     pub(super) silence: Option<Silence>,
     pub(super) width: Width,
     reported: Option<Duration>,
+    reported_usual: Option<Duration>,
     reported_loss: u8,
 }
 
@@ -61,6 +62,7 @@ impl Prober {
             path: Path {
                 state: PathState::Unknown,
                 rtt: None,
+                usual_rtt: None,
                 deviation: Duration::ZERO,
                 loss_percent: 0,
                 since: now,
@@ -79,6 +81,7 @@ impl Prober {
             silence: None,
             width: Width::new(tries_width),
             reported: None,
+            reported_usual: None,
             reported_loss: 0,
         }
     }
@@ -143,6 +146,7 @@ impl Prober {
             self.width.doubt(now);
         }
         self.path.rtt = self.rtt.get();
+        self.path.usual_rtt = self.rtt.usual();
         self.path.deviation = self.rtt.deviation();
         self.path.last_answer = Some(now);
         self.silence = None;
@@ -247,13 +251,15 @@ impl Prober {
     /// Whether so much has changed since the last report that it is time for another, or it is
     /// `always`.
     pub(super) fn is_news(&mut self, always: bool) -> bool {
-        let moved = match (self.reported, self.path.rtt) {
-            (Some(before), Some(rtt)) => {
-                let step = before.abs_diff(rtt);
+        let has_moved = |before, now| match (before, now) {
+            (Some(before), Some(now)) => {
+                let step = Duration::abs_diff(before, now);
                 step > REPORTED_STEP || (step > REPORTED_LEAST && step > before / 20)
             }
-            (before, rtt) => before != rtt,
+            (before, now) => before != now,
         };
+        let moved = has_moved(self.reported, self.path.rtt)
+            || has_moved(self.reported_usual, self.path.usual_rtt);
         let loss = self.path.loss_percent;
         let lossy = loss.abs_diff(self.reported_loss) >= REPORTED_LOSS_PERCENT
             || (loss == 0 && self.reported_loss > 0);
@@ -261,6 +267,7 @@ impl Prober {
         let is_news = always || moved || lossy || fresh;
         if is_news {
             (self.reported, self.reported_loss) = (self.path.rtt, loss);
+            self.reported_usual = self.path.usual_rtt;
         }
         is_news
     }

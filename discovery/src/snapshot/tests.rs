@@ -3,6 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::Count;
 use crate::core::{Discovery, Event};
 use crate::tests::{Member, Mesh, WALL, base};
 use crate::wire::{Item, Message};
@@ -34,6 +35,18 @@ fn informed(mesh: &Mesh) -> Discovery {
         }
     }
     node
+}
+
+/// Written by the release before this one (tests/recorded).
+#[test]
+fn a_directory_of_the_release_before_is_read() {
+    let bytes = include_bytes!("../../../tests/recorded/directory");
+    let mesh = MeshId::from_bytes(read(bytes).expect("a directory").mesh);
+    let members = members_of(bytes, &mesh, UnixSeconds(1_795_628_580)).expect("a directory");
+    let mut names: Vec<&str> = members.iter().map(|it| it.credential.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["cp-1", "worker"]);
+    assert!(members.iter().all(|it| !it.endpoints.is_empty()), "each with its record");
 }
 
 #[test]
@@ -107,7 +120,7 @@ fn credentials_that_ran_out_meanwhile_are_left_out() {
     let mut fresh = node(&mesh, 1);
     let much_later = UnixSeconds(WALL.0 + 3 * 365 * 24 * 3600);
     assert_eq!(fresh.restore(&bytes, base(), much_later), Ok(0));
-    assert_eq!(fresh.counters().rejected_credentials, 5);
+    assert_eq!(fresh.counters()[Count::RejectedCredentials], 5);
 }
 
 #[test]

@@ -97,7 +97,12 @@ fn what_is_too_large_or_of_another_version_is_refused() {
     assert_eq!(Message::decode(&[]), Err(BadDatagram::Malformed));
     let mut probe = Message::Probe([1; 8]).encode().unwrap();
     probe[0] = VERSION + 1;
-    assert_eq!(Message::decode(&probe), Err(BadDatagram::Version));
+    assert_eq!(Message::decode(&probe), Err(BadDatagram::Version(VERSION + 1)));
+    let mut probe = Message::Probe([1; 8]).encode().unwrap();
+    for kind in [18, 127, 255] {
+        probe[1] = kind;
+        assert_eq!(Message::decode(&probe), Err(BadDatagram::Kind(kind)));
+    }
     let bytes = Message::Want(vec![wanted(1); MAX_WANTED + 1]).encode().unwrap();
     assert_eq!(Message::decode(&bytes), Err(BadDatagram::Malformed));
     let wide = Message::WideProbe(Wide::of([1; 8])).encode().unwrap();

@@ -15,7 +15,10 @@
 //! `Duplicate` tells a process that another one runs with its key.
 //!
 //! Until a peer's credential is accepted, nothing else from it is processed. A message is at most
-//! [`MAX_MESSAGE`] bytes; unknown versions and kinds are refused.
+//! [`MAX_MESSAGE`] bytes. Versions and kinds that are not known are dropped by their [`name`]; of
+//! `Hello`, `Ack` and `Number` a later version may send more than is read here.
+//!
+//! [`name`]: unknown
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -38,8 +41,11 @@ const FLAG_HAS_YOURS: u8 = 1;
 const FLAG_WANTS_YOURS: u8 = 1;
 /// Longest reason in a refusal, in bytes.
 const MAX_REASON: usize = 200;
+/// What a later version may add to a hello, in bytes; the whole still fits one datagram.
+const MAX_ADDED: usize = 256;
 /// Longest message, in bytes: a hello with the longest credential.
-pub(crate) const MAX_MESSAGE: usize = 2 + 8 + 1 + 2 + meshport_config::MAX_CREDENTIAL_BYTES;
+pub(crate) const MAX_MESSAGE: usize =
+    2 + 8 + 1 + 2 + meshport_config::MAX_CREDENTIAL_BYTES + MAX_ADDED;
 
 /// Gap before the first repetition of a hello; doubled each time.
 const HELLO_FIRST_GAP: Duration = Duration::from_millis(250);
@@ -181,13 +187,16 @@ impl Control<'_> {
         }
         match kind {
             KIND_HELLO => decode_hello(body),
-            KIND_ACK => Some(Control::Ack { instance: u64::from_be_bytes(body.try_into().ok()?) }),
+            KIND_ACK => {
+                let instance = u64::from_be_bytes(*body.first_chunk()?);
+                Some(Control::Ack { instance })
+            }
             KIND_REFUSED if body.len() <= MAX_REASON && body.iter().all(|b| printable(*b)) => {
                 Some(Control::Refused { reason: String::from_utf8_lossy(body).into_owned() })
             }
             KIND_NUMBER => {
                 let (number, flags) = body.split_first_chunk()?;
-                let &[flags] = flags else { return None };
+                let flags = flags.first()?;
                 let number = u64::from_be_bytes(*number);
                 Some(Control::Number { number, wants_yours: flags & FLAG_WANTS_YOURS != 0 })
             }
@@ -212,12 +221,22 @@ impl Control<'_> {
     }
 }
 
+/// What a message is that no version so far sends: its kind or its version. None for one that is
+/// malformed.
+pub(crate) fn unknown(bytes: &[u8]) -> Option<String> {
+    match bytes {
+        [VERSION, kind, ..] if *kind > KIND_DUPLICATE => Some(format!("control message {kind}")),
+        [version, _, ..] if *version > VERSION => {
+            Some(format!("control messages of version {version}"))
+        }
+        _ => None,
+    }
+}
+
 fn decode_hello(body: &[u8]) -> Option<Control<'_>> {
     let (instance, rest) = body.split_first_chunk()?;
     let (&[flags, high, low], credential) = rest.split_first_chunk()?;
-    if credential.len() != usize::from(u16::from_be_bytes([high, low])) {
-        return None;
-    }
+    let credential = credential.get(..usize::from(u16::from_be_bytes([high, low])))?;
     let has_yours = flags & FLAG_HAS_YOURS != 0;
     Some(Control::Hello { instance: u64::from_be_bytes(*instance), has_yours, credential })
 }

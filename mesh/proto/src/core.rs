@@ -35,13 +35,14 @@ use meshport_config::{Credential, InnerAddr, MeshSecrets, NodeId, NodeKey};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
+use crate::calls::Calls;
 use crate::event::{MeshEvent, Now, PeerStatus, Route};
 use crate::peer::{ENDPOINT_LIMIT, Peer};
 use crate::peers::{Peers, Slot};
 use crate::settings::{Identity, MeshConfig};
 use crate::shard::ShardIndex;
 use crate::tunnel::{SessionId, Tunnel};
-use crate::{MeshCounters, MeshError};
+use crate::{MeshCount, MeshCounters, MeshError};
 
 pub use hand_over::{Batch, HandOver};
 use local::Local;
@@ -104,7 +105,7 @@ struct Output {
 impl Output {
     fn transmit(&mut self, route: Route, bytes: Vec<u8>) {
         if self.transmits.len() >= TRANSMIT_LIMIT {
-            self.counters.dropped_transmit_full += 1;
+            self.counters[MeshCount::DroppedTransmitFull] += 1;
         } else {
             self.transmits.push_back(Transmit { route, bytes });
         }
@@ -116,7 +117,7 @@ impl Output {
             _ => self.max_events + STATE_EVENT_RESERVE,
         };
         if self.events.len() >= limit {
-            self.counters.dropped_events += 1;
+            self.counters[MeshCount::DroppedEvents] += 1;
         } else {
             self.events.push_back(event);
         }
@@ -124,7 +125,7 @@ impl Output {
 
     fn notice(&mut self, notice: Notice) {
         if self.notices.len() >= STATE_EVENT_RESERVE {
-            self.counters.dropped_events += 1;
+            self.counters[MeshCount::DroppedEvents] += 1;
         } else {
             self.notices.push_back(notice);
         }
@@ -145,6 +146,7 @@ pub struct Core {
     /// The number of a newer secret that the caller was told to keep, and when.
     offered: Option<(u64, Instant)>,
     blocked: Blocked,
+    calls: Calls,
     out: Output,
     rng: StdRng,
     /// One inner packet on its way into a tunnel.
@@ -183,6 +185,7 @@ impl Core {
             secrets,
             offered: None,
             blocked: Blocked::default(),
+            calls: Calls::default(),
             out: Output {
                 transmits: VecDeque::new(),
                 events: VecDeque::new(),
@@ -301,11 +304,11 @@ impl Core {
             self.follow_if_good(credential, now);
         }
         if self.is_blocked(&node) {
-            self.out.counters.peers_refused += 1;
+            self.out.counters[MeshCount::PeersRefused] += 1;
             return;
         }
         let Some(slot) = self.peers.of_node(&node).or_else(|| self.add_configured(node)) else {
-            self.out.counters.peers_refused += 1;
+            self.out.counters[MeshCount::PeersRefused] += 1;
             return;
         };
         self.peers.settle(slot);
@@ -328,7 +331,7 @@ impl Core {
         }
         if self.peers.len() >= self.config.max_peers {
             let oldest = self.peers.oldest_provisional()?;
-            self.out.counters.provisional_evicted += 1;
+            self.out.counters[MeshCount::ProvisionalEvicted] += 1;
             self.remove(oldest, "pushed out");
         }
         Some(self.add(node, None))
@@ -371,7 +374,7 @@ impl Core {
         if let Some(at) = peer.armed {
             self.timers.remove(&(at, slot));
         }
-        self.out.counters.dropped_queue_abandoned += peer.traffic.queue.len() as u64;
+        self.out.counters[MeshCount::DroppedQueueAbandoned] += peer.traffic.queue.len() as u64;
         if peer.admission.reported_up {
             self.out.tell(MeshEvent::SessionDown(peer.node));
         }

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use meshport_config::{Credential, MeshSecrets, NodeId, NodeName, UnixSeconds};
 use serde::Serialize;
 
+use crate::calls::CallToken;
+
 /// Both clocks, read once per turn at the edge.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
@@ -89,6 +91,13 @@ pub enum MeshEvent {
         /// The address and port, behind NAT not this node's own.
         at: SocketAddr,
     },
+    /// A datagram with an expected token came in outside all tunnels.
+    Called {
+        /// Which one.
+        token: CallToken,
+        /// Where it came from.
+        from: SocketAddr,
+    },
     /// Two processes run with one peer's key, both heard here since the other. Told every few
     /// seconds at most while they take turns.
     Duplicate {
@@ -103,6 +112,14 @@ pub enum MeshEvent {
         by: NodeId,
         /// Where the other one is.
         at: SocketAddr,
+    },
+    /// An admitted peer sends control messages that this version does not know. Told of each peer
+    /// every minute at most.
+    Unknown {
+        /// The peer.
+        from: NodeId,
+        /// What it sends, as in "control message 9".
+        what: String,
     },
     /// A credential was refused, the peer's by this node or this node's by the peer.
     Refused {

@@ -6,6 +6,7 @@
 //! drop counter in [`MeshCounters`].
 
 mod admission;
+pub mod calls;
 pub mod core;
 mod counters;
 mod error;
@@ -23,7 +24,7 @@ pub mod tunnel;
 mod unacknowledged;
 
 pub use core::NotBelieved;
-pub use counters::MeshCounters;
+pub use counters::{MeshCount, MeshCounters, SharedMeshCounters};
 pub use error::MeshError;
 pub use event::{MeshEvent, PeerStatus};
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};

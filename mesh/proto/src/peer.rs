@@ -81,6 +81,8 @@ pub(crate) struct Admission {
     pub(crate) judged_at: Option<Instant>,
     /// Why its credential was refused last; repeated refusals are told once.
     pub(crate) last_refusal: Option<String>,
+    /// When it was told last that the peer says what this version does not know.
+    pub(crate) unknown_told_at: Option<Instant>,
 }
 
 /// Which of the mesh's secrets a peer has, and which were used with it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::net::{Net, ms, secs};
+use crate::Count;
 use crate::core::Event;
 use crate::state::OriginState;
 
@@ -12,22 +13,20 @@ const HEADERS: f64 = 112.0;
 /// Bytes sent per node so far, by purpose, and some sums that explain them.
 fn print_spent(net: &Net, when: &str) {
     let count = net.running().count() as u64;
-    let sum = |of: fn(&crate::Counters) -> u64| -> u64 {
-        net.running().map(|it| of(net.get(it).counters())).sum()
-    };
+    let sum = |of: Count| -> u64 { net.running().map(|it| net.get(it).counters()[of]).sum() };
     println!(
         "{when}: bytes per node: swim {} path {} news {} sync {}; published {} merged {} syncs {} \
          suspicions {} softened {} requests dropped {}",
-        sum(|it| it.sent_swim_bytes) / count,
-        sum(|it| it.sent_path_bytes) / count,
-        sum(|it| it.sent_news_bytes) / count,
-        sum(|it| it.sent_sync_bytes) / count,
-        sum(|it| it.published),
-        sum(|it| it.merged),
-        sum(|it| it.syncs),
-        sum(|it| it.suspicions),
-        sum(|it| it.softened_claims),
-        sum(|it| it.dropped_requests),
+        sum(Count::SentSwimBytes) / count,
+        sum(Count::SentPathBytes) / count,
+        sum(Count::SentNewsBytes) / count,
+        sum(Count::SentSyncBytes) / count,
+        sum(Count::Published),
+        sum(Count::Merged),
+        sum(Count::Syncs),
+        sum(Count::Suspicions),
+        sum(Count::SoftenedClaims),
+        sum(Count::DroppedRequests),
     );
 }
 
@@ -50,7 +49,7 @@ fn two_hundred_nodes_stay_within_the_byte_budget() {
     print_spent(&net, "joined");
     // Two hundred records in about as many datagrams, and what membership needs. A node that asks
     // again and again for what its peer does not have needs thousands.
-    let sent: u64 = net.running().map(|it| net.get(it).counters().sent_packets).sum();
+    let sent: u64 = net.running().map(|it| net.get(it).counters()[Count::SentPackets]).sum();
     assert!(sent / 200 < 1000, "{} datagrams of each node to join", sent / 200);
     net.run(secs(60));
     print_spent(&net, "a minute later");

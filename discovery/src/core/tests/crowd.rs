@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::{Added, Credential, NodeId, Revocation, Revoked};
 
+use crate::Count;
 use crate::DiscoveryConfig;
 use crate::core::{Discovery, Event};
 use crate::directory::{Liveness, MAX_MEMBERS, MAX_OF_INVITE};
@@ -80,11 +81,11 @@ impl Lone {
     }
 
     fn displaced(&self) -> u64 {
-        self.discovery.counters().displaced
+        self.discovery.counters()[Count::Displaced]
     }
 
     fn refused(&self) -> u64 {
-        self.discovery.counters().dropped_directory_full
+        self.discovery.counters()[Count::DroppedDirectoryFull]
     }
 
     fn revoke(&mut self, mesh: &Mesh) {
@@ -175,7 +176,7 @@ fn what_came_with_a_refused_credential_is_not_asked_for_again() {
     for _ in 0..5 {
         lone.say(&Message::Items(vec![whole]));
     }
-    assert_eq!((lone.wanted, lone.discovery.counters().rejected_credentials), (0, 5));
+    assert_eq!((lone.wanted, lone.discovery.counters()[Count::RejectedCredentials]), (0, 5));
     // Without one it may be worth asking.
     lone.say(&Message::Items(vec![Item { credential: None, ..whole }]));
     assert_eq!(lone.wanted, 1);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::net::{Net, ms, secs};
+use crate::Count;
 use crate::core::Event;
 use crate::directory::Liveness;
 use crate::paths::{PathState, PathUse};
@@ -33,12 +34,10 @@ fn loss_of_two_percent_evicts_nobody() {
         .running()
         .map(|it| net.count_events(it, start, |event| matches!(event, Event::MemberDown(_))))
         .sum();
-    let sum = |of: fn(&crate::Counters) -> u64| -> u64 {
-        net.running().map(|it| of(net.get(it).counters())).sum()
-    };
-    println!("suspicions {} refutations {}", sum(|it| it.suspicions), sum(|it| it.refutations));
+    let sum = |of: Count| -> u64 { net.running().map(|it| net.get(it).counters()[of]).sum() };
+    println!("suspicions {} refutations {}", sum(Count::Suspicions), sum(Count::Refutations));
     assert_eq!(downs, 0);
-    assert_eq!(sum(|it| it.renewals), 0);
+    assert_eq!(sum(Count::Renewals), 0);
 }
 
 #[test]
@@ -59,7 +58,7 @@ fn a_starved_node_evicts_nobody_and_is_not_evicted_for_long() {
         )
     };
     assert!(net.running().all(|it| others(&net, it) == 0));
-    assert!(net.get(4).counters().stalls >= 20);
+    assert!(net.get(4).counters()[Count::Stalls] >= 20);
     net.until(secs(10), "calm", Net::agreed);
     // A long freeze is a death to the others, and nobody dies of it.
     let start = net.now();
@@ -145,7 +144,7 @@ fn a_peer_without_a_session_is_not_blamed() {
     net.run(secs(120));
     let downs = |it| net.count_events(it, start, |event| matches!(event, Event::MemberDown(_)));
     assert_eq!(net.running().map(downs).sum::<usize>(), 0);
-    let suspicions: u64 = net.running().map(|it| net.get(it).counters().suspicions).sum();
+    let suspicions: u64 = net.running().map(|it| net.get(it).counters()[Count::Suspicions]).sum();
     assert_eq!(suspicions, 0);
 }
 
@@ -164,7 +163,7 @@ fn an_active_path_dies_in_about_a_second_and_comes_back() {
     assert_eq!(net.sees(5, 1), Some(Liveness::Alive), "others still reach it, so it lives");
     net.heal();
     net.until(ms(1500), "path life", |net| state(net) == PathState::Up);
-    assert_eq!(net.get(5).counters().dropped_transmits, 0);
+    assert_eq!(net.get(5).counters()[Count::DroppedTransmits], 0);
 }
 
 /// Small packets pass, and the client sends nothing long: the origin notices.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use meshport_config::NodeId;
 
 use super::net::{Net, ms, secs};
+use crate::Count;
 use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::paths::PathState;
@@ -38,7 +39,7 @@ fn a_start_costs_the_mesh_one_record() {
     net.run(secs(30));
     assert!(net.agreed());
     for number in 0..20 {
-        assert_eq!(net.get(number).counters().published, 1, "with its endpoint");
+        assert_eq!(net.get(number).counters()[Count::Published], 1, "with its endpoint");
     }
 }
 
@@ -99,7 +100,7 @@ fn a_leave_is_known_at_once_and_is_not_a_crash() {
     net.crash(1);
     let start = net.now();
     net.run(secs(30));
-    let suspicions: u64 = net.running().map(|it| net.get(it).counters().suspicions).sum();
+    let suspicions: u64 = net.running().map(|it| net.get(it).counters()[Count::Suspicions]).sum();
     assert_eq!(suspicions, 0, "nobody waits for a node that said farewell");
     assert!(net.running().all(|it| net.sees(it, 1) == Some(Liveness::Left)));
     let downs = net.count_events(0, start, |event| matches!(event, Event::MemberDown(_)));
@@ -175,9 +176,9 @@ fn a_lone_node_keeps_announcing_to_its_seeds_for_ever() {
     }
     net.start(1, &[0]);
     net.run(secs(600));
-    let before = net.get(1).counters().sent_packets;
+    let before = net.get(1).counters()[Count::SentPackets];
     net.run(secs(120));
-    let sent = net.get(1).counters().sent_packets - before;
+    let sent = net.get(1).counters()[Count::SentPackets] - before;
     assert!((3..20).contains(&sent), "{sent} announcements in two minutes");
     net.start(0, &[]);
     net.until(secs(40), "the seed comes up", Net::agreed);
@@ -312,7 +313,7 @@ fn a_seed_that_may_not_answer_for_a_while_still_tells_a_newcomer_of_the_origins(
         ask(&mut net, 1);
         net.run(Duration::from_micros(400));
     }
-    assert!(net.get(0).counters().dropped_requests > 0, "the seed had answers left");
+    assert!(net.get(0).counters()[Count::DroppedRequests] > 0, "the seed had answers left");
     let round_trip = 2 * (net.links.latency)(1, 0);
     net.run(ms(round_trip / 2 + 1));
     for origin in 0..4 {

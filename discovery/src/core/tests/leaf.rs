@@ -3,6 +3,7 @@
 use meshport_config::{NodeId, UnixSeconds};
 
 use super::net::{Net, ms, secs};
+use crate::Count;
 use crate::attach::{Attach, MAX_ATTACHED};
 use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
@@ -55,7 +56,7 @@ fn nobody_takes_a_leaf_for_a_member() {
     assert!(net.running().filter(|it| *it != leaf).all(|it| net.sees(it, leaf).is_none()));
     let known: usize = (0..9).map(|it| net.get(it).leaves()).sum();
     assert!(known >= MAX_ATTACHED, "{known} members have a tunnel with it");
-    let suspicions: u64 = net.running().map(|it| net.get(it).counters().suspicions).sum();
+    let suspicions: u64 = net.running().map(|it| net.get(it).counters()[Count::Suspicions]).sum();
     assert_eq!(suspicions, 0);
     net.crash(leaf);
     net.run(secs(30));
@@ -73,10 +74,10 @@ fn a_leaf_tries_a_path_on_which_an_origin_loses_long_packets() {
     net.with(0, |node, now| node.handle_unacknowledged(person, now));
     net.until(ms(2500), "the leaf leaves the path", |net| !is_up(net, leaf, 0));
     // It serves nobody, so it has nothing to tell.
-    let dropped = net.get(0).counters().dropped_leaf;
+    let dropped = net.get(0).counters()[Count::DroppedLeaf];
     net.with(leaf, |node, now| node.handle_unacknowledged(origin, now));
     net.run(secs(1));
-    assert_eq!(net.get(0).counters().dropped_leaf, dropped);
+    assert_eq!(net.get(0).counters()[Count::DroppedLeaf], dropped);
 }
 
 #[test]
@@ -101,10 +102,10 @@ fn what_a_leaf_announces_is_not_heard() {
         Message::Swim(b"let me in"),
         Message::Root([1; 8]),
     ] {
-        let before = net.get(host).counters().dropped_leaf;
+        let before = net.get(host).counters()[Count::DroppedLeaf];
         net.inject(leaf, host, message.encode().expect("it fits"));
         net.run(ms(1));
-        assert_eq!(net.get(host).counters().dropped_leaf, before + 1, "{message:?}");
+        assert_eq!(net.get(host).counters()[Count::DroppedLeaf], before + 1, "{message:?}");
     }
     // A member that hears the leaf's record from another member does not take it either.
     let other = (0..9).find(|it| *it != host).expect("there are nine");
@@ -124,8 +125,8 @@ fn a_member_does_not_ask_as_a_leaf_does() {
     };
     net.inject(1, 0, Message::Ask(ask).encode().expect("it fits"));
     net.run(secs(1));
-    assert_eq!(net.get(0).counters().dropped_leaf, 1);
-    assert_eq!(net.get(0).counters().leaf_questions, 0);
+    assert_eq!(net.get(0).counters()[Count::DroppedLeaf], 1);
+    assert_eq!(net.get(0).counters()[Count::LeafQuestions], 0);
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn a_leaf_outlives_everybody_it_asked() {
         let asked = numbers(net, leaf);
         !asked.is_empty() && asked.iter().all(|it| !gone.contains(it))
     });
-    assert_eq!(net.get(leaf).counters().stalls, 0, "no timer is late");
+    assert_eq!(net.get(leaf).counters()[Count::Stalls], 0, "no timer is late");
     let origin = (0..3).find(|it| !gone.contains(it));
     if let Some(origin) = origin {
         net.set_service(origin, OriginState::Draining);
@@ -170,8 +171,8 @@ fn a_leaf_outlives_everybody_it_asked() {
 fn a_leaf_costs_a_quiet_mesh_next_to_nothing() {
     let (mut net, leaf) = with_leaf(46);
     net.run(secs(60));
-    let sent = |net: &Net| net.get(leaf).counters().sent_bytes;
-    let received = |net: &Net| net.get(leaf).counters().received_bytes;
+    let sent = |net: &Net| net.get(leaf).counters()[Count::SentBytes];
+    let received = |net: &Net| net.get(leaf).counters()[Count::ReceivedBytes];
     let before = (sent(&net), received(&net));
     net.run(secs(60));
     let (sent, received) = (sent(&net) - before.0, received(&net) - before.1);
@@ -214,9 +215,9 @@ fn a_leaf_whose_credential_has_ended_gets_no_answer() {
     let host = numbers(&net, leaf)[0];
     let bytes = Message::Probe([1; 8]).encode().expect("it fits");
     let from = net.id(leaf);
-    let before = net.get(host).counters().dropped_leaf;
+    let before = net.get(host).counters()[Count::DroppedLeaf];
     net.with(host, |discovery, now| {
         discovery.handle_datagram(from, &bytes, now, UnixSeconds(ends.0));
     });
-    assert_eq!(net.get(host).counters().dropped_leaf, before + 1);
+    assert_eq!(net.get(host).counters()[Count::DroppedLeaf], before + 1);
 }

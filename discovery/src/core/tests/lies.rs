@@ -1,8 +1,10 @@
 //! Nodes that lie, and bytes that make no sense. The liar is an admitted member with a credential.
 
+use meshport_config::NodeId;
 use proptest::prelude::*;
 
 use super::net::{Net, SERVICE, ms, secs};
+use crate::Count;
 use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::state::{Life, NodeState, OriginState, SignedState};
@@ -57,8 +59,24 @@ fn a_forged_record_changes_nothing() {
     }
     net.run(secs(5));
     assert_eq!(state_of(&net, 3, 1), before);
-    assert!(net.get(3).counters().rejected_states >= 4);
+    assert!(net.get(3).counters()[Count::RejectedStates] >= 4);
     assert!(net.count_events(3, secs(10), |event| matches!(event, Event::Ignored { .. })) >= 1);
+}
+
+/// As a member of a later version says them.
+#[test]
+fn messages_of_a_later_version_are_named_and_counted() {
+    let mut net = quiet_mesh(53);
+    let from = net.id(LIAR);
+    for (bytes, name) in [([1, 99], "gossip message 99"), ([2, 0], "gossip of version 2")] {
+        net.inject(LIAR, 3, bytes.to_vec());
+        net.run(secs(1));
+        let told = Event::Unknown { from, what: name.to_owned() };
+        assert_eq!(net.count_events(3, secs(10), |event| *event == told), 1, "{name}");
+    }
+    let counters = net.get(3).counters();
+    let counted = [Count::DroppedUnknownKind, Count::DroppedVersion, Count::DroppedMalformed];
+    assert_eq!(counted.map(|it| counters[it]), [1, 1, 0]);
 }
 
 #[test]
@@ -86,7 +104,7 @@ fn a_service_without_the_role_is_ignored_and_reported() {
     let mut net = quiet_mesh(53);
     // The honest code refuses at the source; a modified node signs what it likes.
     net.set_service(LIAR, OriginState::Ready);
-    assert_eq!(net.get(LIAR).counters().dropped_own, 1);
+    assert_eq!(net.get(LIAR).counters()[Count::DroppedOwn], 1);
     let mut claimed = state_of(&net, 3, LIAR);
     claimed.version += 1;
     claimed.services = vec![(SERVICE.parse().unwrap(), OriginState::Ready)];
@@ -123,7 +141,7 @@ fn a_stranger_does_not_get_in_by_hearsay() {
     }
     net.run(secs(5));
     assert_eq!(net.get(3).directory().len(), 12);
-    assert_eq!(net.get(3).counters().rejected_credentials, 2);
+    assert_eq!(net.get(3).counters()[Count::RejectedCredentials], 2);
 }
 
 /// Who holds an invite signs a later credential for an origin that exists, with fewer roles, and a
@@ -139,7 +157,7 @@ fn a_later_credential_that_its_node_has_not_signed_takes_nothing_from_it() {
     let known = net.nodes[1].member.credential.clone();
     let liar = net.nodes[LIAR].member.credential.to_bytes();
     let end = |bytes: &[u8]| bytes[bytes.len() - 64..].to_vec();
-    let before = net.get(3).counters().rejected_credentials;
+    let before = net.get(3).counters()[Count::RejectedCredentials];
     // With what the node has signed before, what another has, nothing of the kind, and nothing.
     for end in [end(&known.to_bytes()), end(&liar), vec![0; 64], Vec::new()] {
         let forged = [issued.to_bytes(), end].concat();
@@ -157,7 +175,7 @@ fn a_later_credential_that_its_node_has_not_signed_takes_nothing_from_it() {
         assert_eq!(*entry.credential, known, "node {it}");
     }
     // What is cut short is not even looked at.
-    assert_eq!(net.get(3).counters().rejected_credentials - before, 6);
+    assert_eq!(net.get(3).counters()[Count::RejectedCredentials] - before, 6);
     let agreed = leaked.member_issued(1, "site-1", "node", later).credential.to_bytes();
     let item = Item { credential: Some(&agreed), ..item(&net, 1) };
     say(&mut net, 3, &Message::Rumours(vec![item]));
@@ -186,7 +204,9 @@ fn calling_everybody_down_evicts_nobody() {
     // Each victim hears it about itself and goes on in a new life; nobody else believes a word.
     assert!(net.agreed());
     assert_eq!(member_downs(&net), 0);
-    assert!(net.running().map(|it| net.get(it).counters().softened_claims).sum::<u64>() > 100);
+    assert!(
+        net.running().map(|it| net.get(it).counters()[Count::SoftenedClaims]).sum::<u64>() > 100
+    );
 }
 
 #[test]
@@ -203,7 +223,7 @@ fn a_life_that_was_never_lived_does_not_block_a_node() {
     net.run(secs(10));
     assert!(net.agreed());
     assert_eq!(member_downs(&net), 0);
-    assert!(net.get(3).counters().dropped_claims_unsigned >= 2);
+    assert!(net.get(3).counters()[Count::DroppedClaimsUnsigned] >= 2);
 }
 
 #[test]
@@ -216,7 +236,7 @@ fn a_flood_of_records_is_cut_off() {
         say(&mut net, 3, &Message::Items(flood.clone()));
     }
     net.run(secs(1));
-    assert!(net.get(3).counters().dropped_flood > 5000);
+    assert!(net.get(3).counters()[Count::DroppedFlood] > 5000);
     let reported = net.count_events(3, secs(10), |event| matches!(event, Event::Ignored { .. }));
     assert!(reported <= 4, "{reported} events for one peer in a second");
 }
@@ -226,7 +246,7 @@ fn a_flood_of_records_is_cut_off() {
 #[test]
 fn ten_thousand_invented_members_are_nobody() {
     let mut net = quiet_mesh(60);
-    let before = net.get(3).counters().rejected_credentials;
+    let before = net.get(3).counters()[Count::RejectedCredentials];
     let real = net.nodes[LIAR].member.credential.to_bytes();
     for number in 0..10_000_u32 {
         let mut forged = real.clone();
@@ -250,9 +270,9 @@ fn ten_thousand_invented_members_are_nobody() {
     assert!(net.agreed());
     assert!(net.running().all(|it| net.get(it).directory().len() == 12));
     // A second of it: the burst and the rate that a peer has.
-    let checked = net.get(3).counters().rejected_credentials - before;
+    let checked = net.get(3).counters()[Count::RejectedCredentials] - before;
     assert!((1000..4000).contains(&checked), "{checked} signatures were checked");
-    assert!(net.get(3).counters().dropped_flood > 5000);
+    assert!(net.get(3).counters()[Count::DroppedFlood] > 5000);
 }
 
 #[test]
@@ -263,8 +283,8 @@ fn oversized_foreign_and_cut_off_datagrams_are_counted() {
     net.inject(LIAR, 3, Vec::new());
     net.inject(LIAR, 3, vec![1]);
     net.run(ms(10));
-    assert_eq!(net.get(3).counters().dropped_malformed, 3);
-    assert_eq!(net.get(3).counters().dropped_version, 1);
+    assert_eq!(net.get(3).counters()[Count::DroppedMalformed], 3);
+    assert_eq!(net.get(3).counters()[Count::DroppedVersion], 1);
 }
 
 proptest! {
@@ -296,4 +316,19 @@ proptest! {
         });
         net.run(secs(2));
     }
+}
+
+#[test]
+fn what_is_meant_for_a_stranger_is_not_sent_and_no_overflow() {
+    let mut net = Net::with_nodes(29, 3, 1, 1);
+    net.until(secs(20), "joining", Net::agreed);
+    let stranger = NodeId::from_bytes([9; 32]);
+    let sent = net.get(0).counters()[Count::SentPackets];
+    net.with(0, |node, _| {
+        node.send_bytes(stranger, vec![0]);
+        assert_eq!(node.counters()[Count::SentPackets], sent);
+    });
+    let counters = net.get(0).counters();
+    let dropped = [Count::DroppedUnknownReceiver, Count::DroppedTransmits].map(|it| counters[it]);
+    assert_eq!(dropped, [1, 0]);
 }

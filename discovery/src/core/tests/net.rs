@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::{NodeId, UnixSeconds};
 
+use crate::Count;
 use crate::DiscoveryConfig;
 use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
@@ -328,9 +329,9 @@ impl Net {
     /// Bytes and packets sent per node and second while running for `time`.
     pub(super) fn rate(&mut self, time: Duration) -> (f64, f64) {
         let total = |net: &Self| {
-            net.running()
-                .map(|it| net.get(it).counters())
-                .fold((0, 0), |sum, it| (sum.0 + it.sent_bytes, sum.1 + it.sent_packets))
+            net.running().map(|it| net.get(it).counters()).fold((0, 0), |sum, it| {
+                (sum.0 + it[Count::SentBytes], sum.1 + it[Count::SentPackets])
+            })
         };
         let before = total(self);
         self.run(time);

@@ -3,6 +3,7 @@
 use meshport_config::{Added, AuthorityKey, NodeKey, Revocation, Revoked, Succession};
 
 use super::net::{Net, ms, secs};
+use crate::Count;
 use crate::core::Event;
 use crate::directory::Entry;
 use crate::state::OriginState;
@@ -78,7 +79,7 @@ fn an_invite_takes_its_nodes_along_and_nobody_else_revokes() {
     let bytes = forged.to_bytes();
     net.inject(1, 2, Message::Revoked(vec![&bytes, &[1, 2, 3]]).encode().expect("small"));
     net.run(secs(1));
-    assert_eq!(net.get(2).counters().rejected_revocations, 2);
+    assert_eq!(net.get(2).counters()[Count::RejectedRevocations], 2);
     assert_eq!(net.get(2).directory().alive(), 8);
     let real = Revocation::issue(&net.mesh.authority, Revoked::Invite(key), WALL);
     net.with(2, |discovery, now| {
@@ -129,5 +130,9 @@ fn made_up_keys_that_succeed_each_other_fill_no_table() {
     }
     net.run(secs(2));
     assert_eq!(net.get(2).revocations().iter().count(), 0);
-    assert_eq!(net.get(2).counters().rejected_revocations, 0, "who passes it on may know more");
+    assert_eq!(
+        net.get(2).counters()[Count::RejectedRevocations],
+        0,
+        "who passes it on may know more"
+    );
 }

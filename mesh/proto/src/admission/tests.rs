@@ -49,6 +49,32 @@ fn unknown_and_malformed_messages_are_refused() {
     assert_eq!(Control::decode(&[VERSION, KIND_REFUSED, 0x1b, b'[']), None);
 }
 
+/// The rule of versions: fields are added at the end, and who does not know them reads the rest.
+#[test]
+fn what_a_later_version_adds_is_passed_over() {
+    let credential = [7; meshport_config::MAX_CREDENTIAL_BYTES];
+    for message in [
+        Control::Hello { instance: 1, has_yours: true, credential: &credential },
+        Control::Ack { instance: 9 },
+        Control::Number { number: 7, wants_yours: true },
+    ] {
+        let mut longer = message.encode();
+        longer.extend([1; MAX_ADDED]);
+        assert_eq!(Control::decode(&longer), Some(message));
+    }
+}
+
+#[test]
+fn what_is_not_known_has_a_name_and_what_is_malformed_has_none() {
+    let of = |bytes: &[u8]| unknown(bytes).unwrap_or_default();
+    assert_eq!(of(&[VERSION, KIND_DUPLICATE + 1]), "control message 8");
+    assert_eq!(of(&[VERSION + 1, KIND_HELLO, 0]), "control messages of version 2");
+    for malformed in [&[][..], &[VERSION], &[VERSION, KIND_ACK, 0], &[VERSION, 0], &[0, 1]] {
+        assert_eq!(Control::decode(malformed), None);
+        assert_eq!(unknown(malformed), None, "{malformed:?}");
+    }
+}
+
 #[test]
 fn a_reason_is_cut_and_cleaned() {
     let reason = format!("bad\u{1b}[31m{}", "x".repeat(500));

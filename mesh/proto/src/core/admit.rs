@@ -9,7 +9,8 @@ use zeroize::Zeroizing;
 use super::revoke::NotBelieved;
 use super::send::udp_packet;
 use super::{Core, Notice, Source};
-use crate::admission::Control;
+use crate::MeshCount;
+use crate::admission::{Control, unknown};
 use crate::event::{MeshEvent, Now};
 use crate::inner::Udp;
 use crate::peers::Slot;
@@ -18,6 +19,9 @@ use crate::{MeshError, ports};
 /// Least time between two credentials of a peer that are verified, which takes up to four
 /// signatures: less than an honest one waits before it repeats a hello.
 const JUDGE_GAP: Duration = Duration::from_millis(200);
+
+/// From one message of a peer that is not known here to the next one that is told of.
+const UNKNOWN_GAP: Duration = Duration::from_secs(60);
 
 /// From one look at a peer that is not admitted, because it sends something, to the next.
 const ASK_GAP: Duration = Duration::from_secs(1);
@@ -53,7 +57,9 @@ impl Core {
                         self.refuse(slot, now, reply_port, reason);
                         self.block(slot);
                     }
-                    Err(Refusal::TooSoon) => self.out.counters.dropped_frequent_credential += 1,
+                    Err(Refusal::TooSoon) => {
+                        self.out.counters[MeshCount::DroppedFrequentCredential] += 1;
+                    }
                 }
                 self.note_process(source, now, instance);
                 self.serve(slot, now);
@@ -71,7 +77,7 @@ impl Core {
                 }
             }
             Some(Control::Refused { reason }) => {
-                self.out.counters.refused_by_peer += 1;
+                self.out.counters[MeshCount::RefusedByPeer] += 1;
                 let reason = format!("the peer refuses this node's credential: {reason}");
                 self.tell_refusal(slot, reason);
             }
@@ -81,7 +87,23 @@ impl Core {
             Some(Control::Secret { revocations, next }) => {
                 self.take_secret(slot, now, revocations, next);
             }
-            None => self.out.counters.dropped_control += 1,
+            None => match unknown(udp.payload) {
+                Some(what) => self.note_unknown(slot, now, what),
+                None => self.out.counters[MeshCount::DroppedControl] += 1,
+            },
+        }
+    }
+
+    /// A peer says something that this version does not know.
+    fn note_unknown(&mut self, slot: Slot, now: Now, what: String) {
+        self.out.counters[MeshCount::DroppedUnknownControl] += 1;
+        let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
+            return;
+        };
+        let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < UNKNOWN_GAP;
+        if !peer.admission.unknown_told_at.is_some_and(is_recent) {
+            peer.admission.unknown_told_at = Some(now.instant);
+            self.out.tell(MeshEvent::Unknown { from: peer.node, what });
         }
     }
 
@@ -122,7 +144,7 @@ impl Core {
             if peer.secret.telling.is_acknowledged() {
                 peer.secret.telling.wanted(now.instant);
             }
-            self.out.counters.restarts_seen += 1;
+            self.out.counters[MeshCount::RestartsSeen] += 1;
             self.out.notice(Notice::Cut(peer.node, "the peer was restarted"));
         } else if !has_yours {
             peer.admission.showing.asked(now.instant);
@@ -203,7 +225,7 @@ impl Core {
         peer.admission.provisional_until = None;
         peer.admission.last_refusal = None;
         if !peer.admission.admitted {
-            self.out.counters.admissions += 1;
+            self.out.counters[MeshCount::Admissions] += 1;
         }
         peer.admission.admitted = true;
         if new {
@@ -239,11 +261,11 @@ impl Core {
                 }
             }
             (false, _) => {
-                self.out.counters.credentials_refused += 1;
+                self.out.counters[MeshCount::CredentialsRefused] += 1;
                 self.tell_refusal(slot, "the credential given is for another node".to_owned());
             }
             (true, Err(error)) => {
-                self.out.counters.credentials_refused += 1;
+                self.out.counters[MeshCount::CredentialsRefused] += 1;
                 self.tell_refusal(slot, error.to_string());
             }
         }
@@ -260,7 +282,7 @@ impl Core {
         match verdict {
             Ok(()) => {
                 if !peer.admission.admitted {
-                    self.out.counters.admissions += 1;
+                    self.out.counters[MeshCount::Admissions] += 1;
                 }
                 peer.admission.admitted = true;
                 peer.admission.provisional_until = None;
@@ -270,7 +292,7 @@ impl Core {
                 peer.admission.admitted = false;
                 peer.forget_sight();
                 let (node, told) = (peer.node, std::mem::take(&mut peer.admission.reported_up));
-                self.out.counters.credentials_refused += 1;
+                self.out.counters[MeshCount::CredentialsRefused] += 1;
                 self.tell_refusal(slot, error.to_string());
                 if told {
                     self.out.tell(MeshEvent::SessionDown(node));
@@ -299,7 +321,7 @@ impl Core {
     }
 
     fn refuse(&mut self, slot: Slot, now: Now, port: u16, reason: String) {
-        self.out.counters.credentials_refused += 1;
+        self.out.counters[MeshCount::CredentialsRefused] += 1;
         self.send_control(slot, now, port, &Control::Refused { reason: reason.clone() });
         self.tell_refusal(slot, reason);
     }

@@ -15,6 +15,7 @@ use meshport_config::{
 
 use super::send::udp_packet;
 use super::{Core, Transmit};
+use crate::MeshCount;
 use crate::event::{MeshEvent, Now, Route};
 use crate::inner::Flow;
 use crate::tunnel::DATA_OVERHEAD;
@@ -283,7 +284,7 @@ impl Wire {
         assert!(core.peers.len() <= 6 && core.peers.provisional() <= 4);
         assert!(core.timers.len() <= core.peers.len());
         assert!(core.out.transmits.is_empty());
-        assert_eq!(core.counters().datagrams_received, self.delivered);
+        assert_eq!(core.counters()[MeshCount::DatagramsReceived], self.delivered);
         for peer in core.status(self.now.instant) {
             let mine = [id(HONEST), id(STRANGER), id(ATTACKER)];
             assert!(mine.contains(&peer.node), "a peer from nowhere");

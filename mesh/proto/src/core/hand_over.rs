@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rand::RngCore;
 
 use super::{Claim, Core};
+use crate::MeshCount;
 use crate::event::Route;
 use crate::peers::Peers;
 use crate::shard::ShardIndex;
@@ -77,7 +78,7 @@ impl Core {
         datagram: &[u8],
         claimed: Option<Claim>,
     ) {
-        self.out.counters.handed_over += 1;
+        self.out.counters[MeshCount::HandedOver] += 1;
         if let Some(HandOver { shard: to, batch }) = self.out.hand_overs.back_mut()
             && (*to, batch.route, batch.claimed, claimed) == (shard, route, None, None)
             && batch.bytes.len().is_multiple_of(batch.stride)

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::{Core, Source, canonical};
+use crate::MeshCount;
 use crate::admission::Control;
 use crate::event::{MeshEvent, Now, Route};
 use crate::peers::Slot;
@@ -79,7 +80,7 @@ impl Core {
             }
             Found::Another { .. } => {}
             Found::Duplicate(Duplicate { at, tell, seek, report }) => {
-                self.out.counters.duplicates_seen += 1;
+                self.out.counters[MeshCount::DuplicatesSeen] += 1;
                 let [_, other] = at;
                 if report {
                     self.out.tell(MeshEvent::Duplicate { node, at });
@@ -118,7 +119,7 @@ impl Core {
             return;
         };
         let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < DUPLICATE_GAP;
-        self.out.counters.duplicates_told += 1;
+        self.out.counters[MeshCount::DuplicatesTold] += 1;
         let here = peer.here();
         if !here.duplicate_told.is_some_and(is_recent) {
             here.duplicate_told = Some(now.instant);

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use meshport_config::NodeId;
 
 use super::{Core, Notice, Source};
+use crate::MeshCount;
+use crate::calls::CallToken;
 use crate::event::{MeshEvent, Now, Route};
 use crate::inner::{self, Packet, Udp};
 use crate::peer::Peer;
@@ -66,8 +68,8 @@ impl Core {
             self.hand_over(owner, from, datagram, None);
             return None;
         }
-        self.out.counters.datagrams_received += 1;
-        self.out.counters.bytes_received += datagram.len() as u64;
+        self.out.counters[MeshCount::DatagramsReceived] += 1;
+        self.out.counters[MeshCount::BytesReceived] += datagram.len() as u64;
         match message {
             Some(Message::Data(receiver)) => self.handle_data(now, from, receiver, datagram, out),
             Some(Message::Initiation) => {
@@ -83,10 +85,18 @@ impl Core {
                 None
             }
             None => {
-                self.out.counters.dropped_malformed += 1;
+                match self.calls.take(datagram) {
+                    Some(token) => self.out.tell(MeshEvent::Called { token, from: from.remote }),
+                    None => self.out.counters[MeshCount::DroppedMalformed] += 1,
+                }
                 None
             }
         }
+    }
+
+    /// Expects call-backs with these tokens, and no others, from now on.
+    pub fn expect_calls(&mut self, tokens: &[CallToken]) {
+        self.calls.expect(tokens);
     }
 
     fn handle_data(
@@ -98,7 +108,7 @@ impl Core {
         out: &mut [u8],
     ) -> Option<StreamPacket> {
         let Some((slot, mark)) = self.peers.of_receiver(receiver) else {
-            self.out.counters.dropped_unknown_session += 1;
+            self.out.counters[MeshCount::DroppedUnknownSession] += 1;
             self.stray(now, from);
             return None;
         };
@@ -122,7 +132,7 @@ impl Core {
                 self.handle_inner(Source { slot, session }, now, &out[..length])
             }
             Opened::NotIp => {
-                self.out.counters.dropped_inner_malformed += 1;
+                self.out.counters[MeshCount::DroppedInnerMalformed] += 1;
                 None
             }
             _ => None,
@@ -134,9 +144,9 @@ impl Core {
     fn count_failed_data(&mut self, failure: Failure) {
         let counters = &mut self.out.counters;
         match failure {
-            Failure::Replayed => counters.dropped_replayed += 1,
-            Failure::NoSession => counters.dropped_unknown_session += 1,
-            Failure::Invalid => counters.dropped_unauthentic += 1,
+            Failure::Replayed => counters[MeshCount::DroppedReplayed] += 1,
+            Failure::NoSession => counters[MeshCount::DroppedUnknownSession] += 1,
+            Failure::Invalid => counters[MeshCount::DroppedUnauthentic] += 1,
         }
     }
 
@@ -155,7 +165,7 @@ impl Core {
         let mut moved = false;
         if peer.endpoint != Some(from) {
             moved = peer.endpoint.is_some_and(|route| route.remote != from.remote);
-            self.out.counters.roams += u64::from(moved);
+            self.out.counters[MeshCount::Roams] += u64::from(moved);
             peer.endpoint = Some(from);
         }
         let confirmed = peer.confirm(session, now.instant, jitter);
@@ -173,20 +183,20 @@ impl Core {
         let claim = match checked {
             Checked::Initiator(node) if !self.is_me(&node) => Claim { own, node },
             Checked::Cookie(length) => {
-                self.out.counters.cookies_sent += 1;
+                self.out.counters[MeshCount::CookiesSent] += 1;
                 self.out.transmit(from, out[..length].to_vec());
                 return;
             }
             Checked::TooMany => {
-                self.out.counters.dropped_over_share += 1;
+                self.out.counters[MeshCount::DroppedOverShare] += 1;
                 return;
             }
             Checked::BadMac => {
-                self.out.counters.dropped_bad_mac += 1;
+                self.out.counters[MeshCount::DroppedBadMac] += 1;
                 return;
             }
             Checked::Initiator(_) | Checked::Invalid => {
-                self.out.counters.dropped_bad_initiation += 1;
+                self.out.counters[MeshCount::DroppedBadInitiation] += 1;
                 return;
             }
         };
@@ -214,20 +224,20 @@ impl Core {
         let peer = known.and_then(|slot| self.peers.get(slot));
         let is_stranger = !peer.is_some_and(|peer| peer.configured || peer.admission.admitted);
         if is_stranger && !self.local.gate.takes_stranger(now.instant) {
-            self.out.counters.dropped_over_share += 1;
+            self.out.counters[MeshCount::DroppedOverShare] += 1;
             return;
         }
         let slot = match known {
             Some(slot) => slot,
             None if !self.local.gate.agrees_with(&node) => {
-                self.out.counters.dropped_bad_initiation += 1;
+                self.out.counters[MeshCount::DroppedBadInitiation] += 1;
                 return;
             }
             None if self.has_room() => {
                 self.add(node, Some(now.instant + self.config.provisional_life))
             }
             None => {
-                self.out.counters.dropped_no_room += 1;
+                self.out.counters[MeshCount::DroppedNoRoom] += 1;
                 return;
             }
         };
@@ -255,7 +265,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(slot) else { return false };
         let gap = peer.answered.last.map(|at| now.instant.saturating_duration_since(at));
         if gap.is_some_and(|gap| gap < INITIATION_GAP) {
-            self.out.counters.dropped_frequent_initiation += 1;
+            self.out.counters[MeshCount::DroppedFrequentInitiation] += 1;
             return false;
         }
         let ids = self.secret_ids(now);
@@ -276,17 +286,17 @@ impl Core {
                 }
                 // The other half may be too new to know that.
                 (_, Opened::Failed(Failure::Replayed)) => {
-                    self.out.counters.dropped_replayed_initiation += 1;
+                    self.out.counters[MeshCount::DroppedReplayedInitiation] += 1;
                     self.answer_an_old_clock(slot, now);
                     break;
                 }
                 _ => {
-                    self.out.counters.dropped_bad_initiation += 1;
+                    self.out.counters[MeshCount::DroppedBadInitiation] += 1;
                     break;
                 }
             }
         }
-        self.out.counters.initiations_accepted += u64::from(accepted);
+        self.out.counters[MeshCount::InitiationsAccepted] += u64::from(accepted);
         accepted
     }
 
@@ -304,7 +314,7 @@ impl Core {
         if heard || peer.schedule.is_trying() || !(peer.configured || peer.admission.admitted) {
             return;
         }
-        self.out.counters.handshakes_for_old_clocks += 1;
+        self.out.counters[MeshCount::HandshakesForOldClocks] += 1;
         self.initiate(slot, now);
     }
 
@@ -319,7 +329,7 @@ impl Core {
             || self.peers.provisional() > self.config.max_provisional
         {
             let Some(oldest) = self.peers.oldest_provisional() else { return };
-            self.out.counters.provisional_evicted += 1;
+            self.out.counters[MeshCount::ProvisionalEvicted] += 1;
             self.remove(oldest, "pushed out");
         }
     }
@@ -333,7 +343,7 @@ impl Core {
         out: &mut [u8],
     ) {
         let Some((slot, mark)) = self.peers.of_receiver(receiver) else {
-            self.out.counters.dropped_bad_response += 1;
+            self.out.counters[MeshCount::DroppedBadResponse] += 1;
             return;
         };
         self.refresh(slot, now);
@@ -342,7 +352,7 @@ impl Core {
         let length = match peer.tunnel.open(mark, datagram, out) {
             Opened::Reply(length) => length,
             refused => {
-                self.out.counters.dropped_bad_response += 1;
+                self.out.counters[MeshCount::DroppedBadResponse] += 1;
                 if refused == Opened::Failed(Failure::Invalid) {
                     self.answer_does_not_fit(slot, now);
                 }
@@ -354,7 +364,7 @@ impl Core {
         let low = (receiver & 0xff) as u8;
         peer.agreed_in(SessionId { mark, low }, now.instant);
         peer.received(now.instant, 0);
-        self.out.counters.handshakes_completed += 1;
+        self.out.counters[MeshCount::HandshakesCompleted] += 1;
         self.out.transmit(from, out[..length].to_vec());
         self.session_up(slot, now);
         self.arm(slot);
@@ -364,14 +374,14 @@ impl Core {
         let found = self.peers.of_receiver(receiver);
         let found = found.and_then(|(slot, mark)| Some((slot, mark, self.peers.get_mut(slot)?)));
         let Some((slot, mark, peer)) = found else {
-            self.out.counters.dropped_bad_response += 1;
+            self.out.counters[MeshCount::DroppedBadResponse] += 1;
             return;
         };
         if peer.tunnel.open(mark, datagram, out) != Opened::Nothing {
-            self.out.counters.dropped_bad_response += 1;
+            self.out.counters[MeshCount::DroppedBadResponse] += 1;
             return;
         }
-        self.out.counters.cookies_received += 1;
+        self.out.counters[MeshCount::CookiesReceived] += 1;
         peer.cookie_received(now.instant);
         self.arm(slot);
     }
@@ -404,11 +414,11 @@ impl Core {
         let parsed = match inner::parse(packet) {
             Ok(parsed) => parsed,
             Err(inner::InnerError::Checksum) => {
-                self.out.counters.dropped_inner_checksum += 1;
+                self.out.counters[MeshCount::DroppedInnerChecksum] += 1;
                 return None;
             }
             Err(_) => {
-                self.out.counters.dropped_inner_malformed += 1;
+                self.out.counters[MeshCount::DroppedInnerMalformed] += 1;
                 return None;
             }
         };
@@ -419,17 +429,17 @@ impl Core {
         let peer = self.peers.get(slot)?;
         let ends = peer.tunnel.ends_of(session.mark)?;
         if sender != ends.peer {
-            self.out.counters.dropped_inner_source += 1;
+            self.out.counters[MeshCount::DroppedInnerSource] += 1;
             return None;
         }
         if destination != ends.own {
-            self.out.counters.dropped_inner_destination += 1;
+            self.out.counters[MeshCount::DroppedInnerDestination] += 1;
             return None;
         }
         let control =
             matches!(&parsed, Packet::Udp(udp) if udp.flow.destination_port == ports::CONTROL);
         if !peer.admission.admitted && !control {
-            self.out.counters.dropped_not_admitted += 1;
+            self.out.counters[MeshCount::DroppedNotAdmitted] += 1;
             self.admit_again(slot, now);
             return None;
         }
@@ -437,7 +447,7 @@ impl Core {
         match parsed {
             Packet::Udp(udp) => self.handle_udp(source, now, &udp),
             Packet::EchoRequest(echo) => {
-                self.out.counters.echoes_answered += 1;
+                self.out.counters[MeshCount::EchoesAnswered] += 1;
                 self.send_packet(slot, now, &echo.reply());
                 None
             }
@@ -456,7 +466,7 @@ impl Core {
             return Some(StreamPacket { from: self.peers.get(source.slot)?.address, length });
         }
         if !udp.checksum_ok() {
-            self.out.counters.dropped_inner_checksum += 1;
+            self.out.counters[MeshCount::DroppedInnerChecksum] += 1;
             return None;
         }
         if port == ports::CONTROL {

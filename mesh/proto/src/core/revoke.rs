@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, Error, MAX_REVOCATIONS, NodeId, Revocations, Revoked};
 
 use super::Core;
+use crate::MeshCount;
 use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
 use crate::peers::Slot;
@@ -63,6 +64,7 @@ impl Blocked {
     fn why(&self, node: NodeId) -> String {
         let revocation = self.revocations.get(&Revoked::Node(node));
         match revocation.map(|it| it.revoked) {
+            Some(revoked) if revoked.is_departure() => "which has left the mesh".to_owned(),
             Some(Revoked::Succeeded { by, .. }) => format!("replaced by {by}"),
             Some(_) => "revoked by the authority".to_owned(),
             None => "whose invite was revoked by the authority".to_owned(),
@@ -90,7 +92,7 @@ impl Core {
         if self.blocked.nodes.len() < self.config.max_peers {
             self.blocked.nodes.insert(node);
         }
-        self.out.counters.peers_revoked += 1;
+        self.out.counters[MeshCount::PeersRevoked] += 1;
         self.remove(slot, "the peer is revoked");
     }
 
@@ -129,7 +131,7 @@ impl Core {
     /// Somebody begins a handshake in the name of a node that is blocked, which nothing has proven.
     /// The counter has them all; the user is told of each name now and then.
     pub(super) fn note_knock(&mut self, node: NodeId, now: Now) {
-        self.out.counters.dropped_revoked += 1;
+        self.out.counters[MeshCount::DroppedRevoked] += 1;
         if self.blocked.is_news(node, now.instant) {
             let why = self.blocked.why(node);
             self.out.tell(MeshEvent::Knocked { node, why });

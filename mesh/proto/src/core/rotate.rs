@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{MeshSecret, MeshSecrets, NextSecret, NodeId, SecretId};
 
 use super::Core;
+use crate::MeshCount;
 use crate::admission::{Control, RevocationSummary};
 use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
@@ -143,7 +144,7 @@ impl Core {
     pub(super) fn take_number(&mut self, slot: Slot, now: Now, number: u64, wants_yours: bool) {
         let mine = self.secrets.number();
         let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
-            self.out.counters.dropped_not_admitted += 1;
+            self.out.counters[MeshCount::DroppedNotAdmitted] += 1;
             return;
         };
         peer.secret.number = Some(number);
@@ -171,7 +172,7 @@ impl Core {
         peer.secret.handed = Some(now.instant);
         let Some(next) = self.secrets.next().and_then(|next| next.to_bytes().ok()) else { return };
         let revocations = self.known_revocations();
-        self.out.counters.secrets_handed += 1;
+        self.out.counters[MeshCount::SecretsHanded] += 1;
         self.send_control(slot, now, ports::CONTROL, &Control::Secret { revocations, next: &next });
     }
 
@@ -184,14 +185,14 @@ impl Core {
         next: &[u8],
     ) {
         let Some(peer) = self.peers.get(slot).filter(|peer| peer.admission.admitted) else {
-            self.out.counters.dropped_not_admitted += 1;
+            self.out.counters[MeshCount::DroppedNotAdmitted] += 1;
             return;
         };
         let from = peer.node;
         let known = self.known_revocations();
         // More is taken for all of them: sets only grow, and members compare them all the time.
         if known.count < theirs.count || (known.count == theirs.count && known != theirs) {
-            self.out.counters.dropped_early_secret += 1;
+            self.out.counters[MeshCount::DroppedEarlySecret] += 1;
             return;
         }
         let mesh = self.local.mesh();
@@ -209,7 +210,7 @@ impl Core {
                 }
             }
             Ok(None) => {}
-            Err(_) => self.out.counters.dropped_bad_secret += 1,
+            Err(_) => self.out.counters[MeshCount::DroppedBadSecret] += 1,
         }
     }
 

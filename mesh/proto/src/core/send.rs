@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use meshport_config::NodeId;
 
 use super::Core;
+use crate::MeshCount;
 use crate::event::{Now, Route};
 use crate::inner::{self, Flow, UDP_OVERHEAD};
 use crate::peer::QUEUE_LIMIT;
@@ -55,7 +56,7 @@ impl Core {
         at: usize,
     ) -> Option<StreamBatch> {
         let Some(slot) = self.peers.of_address(to) else {
-            self.out.counters.dropped_no_route += 1;
+            self.out.counters[MeshCount::DroppedNoRoute] += 1;
             return None;
         };
         if contents.is_empty() || segment == 0 || segment > MAX_STREAM_DATAGRAM {
@@ -144,7 +145,7 @@ impl Core {
             return Ok(());
         }
         if peer.candidates().is_empty() {
-            self.out.counters.dropped_no_route += 1;
+            self.out.counters[MeshCount::DroppedNoRoute] += 1;
             return Err(MeshError::NoEndpoint(node));
         }
         let queued = self.enqueue(slot, packet);
@@ -158,7 +159,7 @@ impl Core {
         let mut sealed = vec![0; (packet.len() + DATA_OVERHEAD).max(MIN_OUTPUT)];
         let length = peer.tunnel.seal(packet, &mut sealed);
         let (Some(route), Some(length)) = (peer.endpoint, length) else {
-            self.out.counters.dropped_no_route += 1;
+            self.out.counters[MeshCount::DroppedNoRoute] += 1;
             return;
         };
         sealed.truncate(length);
@@ -177,7 +178,7 @@ impl Core {
     /// Drops what waits for a session, counted.
     pub(super) fn drop_queue(&mut self, slot: Slot) {
         if let Some(peer) = self.peers.get_mut(slot) {
-            self.out.counters.dropped_queue_abandoned += peer.traffic.queue.len() as u64;
+            self.out.counters[MeshCount::DroppedQueueAbandoned] += peer.traffic.queue.len() as u64;
             peer.traffic.queue.clear();
         }
     }
@@ -186,7 +187,7 @@ impl Core {
     fn enqueue(&mut self, slot: Slot, packet: Vec<u8>) -> bool {
         let Some(peer) = self.peers.get_mut(slot) else { return false };
         if peer.traffic.queue.len() >= QUEUE_LIMIT {
-            self.out.counters.dropped_queue_full += 1;
+            self.out.counters[MeshCount::DroppedQueueFull] += 1;
             return false;
         }
         peer.traffic.queue.push_back(packet);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use meshport_config::{Credential, NodeId};
 
 use super::{Core, Notice};
+use crate::MeshCount;
 use crate::MeshError;
 use crate::event::{MeshEvent, Now};
 use crate::peers::Slot;
@@ -49,7 +50,7 @@ impl Core {
         if self.is_me(&node) || self.shard.other_owner(&node).is_some() {
             return None;
         }
-        self.out.counters.peers_succeeded += 1;
+        self.out.counters[MeshCount::PeersSucceeded] += 1;
         self.out.notice(Notice::Renamed(former, node));
         let told = Box::new(credential.clone());
         self.out.tell(MeshEvent::Succeeded { former, credential: told });
@@ -81,7 +82,7 @@ impl Core {
         if let Some(at) = old.armed {
             self.timers.remove(&(at, former));
         }
-        self.out.counters.dropped_queue_abandoned += old.traffic.queue.len() as u64;
+        self.out.counters[MeshCount::DroppedQueueAbandoned] += old.traffic.queue.len() as u64;
         self.peers.settle(stranger);
         self.peers.readdress(stranger, old.address);
         if let Some(peer) = self.peers.get_mut(stranger) {

@@ -3,6 +3,7 @@
 use meshport_config::SecretId;
 
 use super::{Core, Notice, Output};
+use crate::MeshCount;
 use crate::MeshError;
 use crate::event::{MeshEvent, Now, Route};
 use crate::peer::{Need, Peer};
@@ -88,7 +89,7 @@ impl Core {
             };
             match need {
                 Need::Forget => {
-                    self.out.counters.provisional_expired += 1;
+                    self.out.counters[MeshCount::ProvisionalExpired] += 1;
                     self.remove(slot, "no credential in time");
                     return;
                 }
@@ -110,7 +111,7 @@ impl Core {
         match need {
             schedule::Need::GiveUp => self.give_up(slot, now),
             schedule::Need::Initiate { silence } => {
-                self.out.counters.handshakes_after_silence += u64::from(silence);
+                self.out.counters[MeshCount::HandshakesAfterSilence] += u64::from(silence);
                 if !self.initiate(slot, now) {
                     self.give_up(slot, now);
                 }
@@ -176,7 +177,7 @@ impl Core {
                 let routes = handshake_routes(peer);
                 peer.schedule.initiated(now.instant, jitter);
                 (peer.secret.tried, peer.secret.again) = (chosen.map(|under| under.secret), false);
-                self.out.counters.initiations_sent += 1;
+                self.out.counters[MeshCount::InitiationsSent] += 1;
                 send_to_all(&mut self.out, &routes, bytes);
             } else if let Some(route) = peer.endpoint {
                 peer.sent(now.instant, 0);
@@ -220,8 +221,8 @@ impl Core {
     /// Sends an initiation and plans the next; false when no address is known.
     pub(super) fn initiate(&mut self, slot: Slot, now: Now) -> bool {
         let jitter = self.jitter();
-        let before = self.out.counters.initiations_sent;
-        if self.freshen(slot, now) && self.out.counters.initiations_sent != before {
+        let before = self.out.counters[MeshCount::InitiationsSent];
+        if self.freshen(slot, now) && self.out.counters[MeshCount::InitiationsSent] != before {
             return true;
         }
         let ids = self.secret_ids(now);
@@ -239,9 +240,9 @@ impl Core {
         peer.schedule.initiated(now.instant, jitter);
         (peer.secret.tried, peer.secret.again) = (Some(under.secret), false);
         if is_repeated && tried != Some(under.secret) {
-            self.out.counters.initiations_other_secret += 1;
+            self.out.counters[MeshCount::InitiationsOtherSecret] += 1;
         }
-        self.out.counters.initiations_sent += 1;
+        self.out.counters[MeshCount::InitiationsSent] += 1;
         send_to_all(&mut self.out, &routes, &packet);
         true
     }
@@ -267,7 +268,7 @@ impl Core {
         let Some(peer) = self.peers.get(slot) else { return };
         let under = self.choose(peer, &ids);
         if let Some(packet) = self.initiation(slot, now, &ids, under) {
-            self.out.counters.initiations_sent += 1;
+            self.out.counters[MeshCount::InitiationsSent] += 1;
             self.out.transmit(route, packet);
         }
     }
@@ -281,7 +282,7 @@ impl Core {
         self.drop_queue(slot);
         self.tick(slot, now, false);
         if let Some(peer) = self.peers.get_mut(slot) {
-            self.out.counters.handshakes_abandoned += u64::from(peer.schedule.give_up());
+            self.out.counters[MeshCount::HandshakesAbandoned] += u64::from(peer.schedule.give_up());
             if peer.is_at_rest(now.instant) {
                 peer.rest();
             }

@@ -84,8 +84,12 @@ fn bad_credentials_are_refused_with_their_reason() {
         net.pump();
         assert!(!net.up(1, 3), "{what}");
         let counters = net.counters(1);
-        assert_eq!(counters.credentials_refused, 1, "{what}");
-        assert_eq!(counters.dropped_not_admitted, 1, "{what}: its datagram is not processed");
+        assert_eq!(counters[MeshCount::CredentialsRefused], 1, "{what}");
+        assert_eq!(
+            counters[MeshCount::DroppedNotAdmitted],
+            1,
+            "{what}: its datagram is not processed"
+        );
         let told = refusal(&mut net, 1).expect(what);
         match reason {
             Some(reason) => assert_eq!(told, reason, "{what}"),
@@ -95,10 +99,10 @@ fn bad_credentials_are_refused_with_their_reason() {
         assert!(heard.contains("refuses this node's credential"), "{heard}");
         // It repeats itself; the user is told once, and then it is forgotten.
         net.seconds(29);
-        assert!(net.counters(1).credentials_refused > 1, "{what}");
+        assert!(net.counters(1)[MeshCount::CredentialsRefused] > 1, "{what}");
         assert_eq!(refusal(&mut net, 1), None, "{what}");
         net.seconds(5);
-        assert_eq!(net.counters(1).provisional_expired, 1, "{what}");
+        assert_eq!(net.counters(1)[MeshCount::ProvisionalExpired], 1, "{what}");
         assert!(net.nodes[&at(1)].peer(&id(3)).is_none(), "{what}");
     }
 }
@@ -183,7 +187,7 @@ fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
     let mut net = stranger(showing(credential(2, 3, UnixSeconds(WALL.0 + 86_400))));
     net.connect(3, 1);
     let before = net.counters(1);
-    assert_eq!(before.credentials_refused, 1);
+    assert_eq!(before[MeshCount::CredentialsRefused], 1);
     let mut bytes = good(3).to_bytes();
     let end = bytes.len() - 64;
     for flood in 0..200_u8 {
@@ -199,8 +203,9 @@ fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
         net.run(Duration::from_millis(5));
     }
     let after = net.counters(1);
-    let verified = after.credentials_refused - before.credentials_refused;
-    let dropped = after.dropped_frequent_credential - before.dropped_frequent_credential;
+    let verified = after[MeshCount::CredentialsRefused] - before[MeshCount::CredentialsRefused];
+    let dropped =
+        after[MeshCount::DroppedFrequentCredential] - before[MeshCount::DroppedFrequentCredential];
     // A second of them, at five a second.
     assert!((4..=6).contains(&verified), "{verified} verified, {dropped} dropped");
     assert!(verified + dropped >= 200);
@@ -220,8 +225,8 @@ fn another_mesh_secret_leads_nowhere() {
     let mut net = stranger(Identity { key: key(3), credential: good(3), secret });
     net.send(3, 1, b"let me in").unwrap();
     net.run(Duration::from_millis(500));
-    assert_eq!(net.counters(1).initiations_accepted, 1);
-    assert_eq!(net.counters(3).dropped_bad_response, 1);
+    assert_eq!(net.counters(1)[MeshCount::InitiationsAccepted], 1);
+    assert_eq!(net.counters(3)[MeshCount::DroppedBadResponse], 1);
     assert!(!net.up(1, 3) && !net.up(3, 1));
     net.seconds(120);
     assert!(net.nodes[&at(1)].peer(&id(3)).is_none());
@@ -253,7 +258,7 @@ fn a_credential_given_for_another_node_is_refused() {
     let expired = credential(1, 2, UnixSeconds(WALL.0 - 600));
     net.node(1, |core, now| core.set_peer(now, id(2), &[], Some(&Arc::new(expired.clone()))));
     assert!(refusal(&mut net, 1).unwrap().contains("expired"));
-    assert_eq!(net.counters(1).credentials_refused, 2);
+    assert_eq!(net.counters(1)[MeshCount::CredentialsRefused], 2);
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
     net.connect(1, 2);
     assert!(net.up(1, 2), "its own hello counts");
@@ -294,19 +299,19 @@ fn nothing_but_control_is_processed_before_admission() {
         destination_port: port,
     };
     let udp = |port| send::udp_packet(&flow(port), b"payload");
-    let before = net.counters(1).dropped_not_admitted;
+    let before = net.counters(1)[MeshCount::DroppedNotAdmitted];
     for packet in
         [udp(ports::GOSSIP), udp(ports::STREAMS), udp(53), inner::echo_request(&own, &other, 7)]
     {
         let sealed = net.seal(3, 1, &packet);
         net.deliver(at(3), at(1), &sealed);
     }
-    assert_eq!(net.counters(1).dropped_not_admitted, before + 4);
-    assert_eq!(net.counters(1).echoes_answered, 0);
+    assert_eq!(net.counters(1)[MeshCount::DroppedNotAdmitted], before + 4);
+    assert_eq!(net.counters(1)[MeshCount::EchoesAnswered], 0);
     assert!(net.streams.is_empty());
     let sealed = net.seal(3, 1, &udp(ports::CONTROL));
     net.deliver(at(3), at(1), &sealed);
-    assert_eq!(net.counters(1).dropped_control, 1);
+    assert_eq!(net.counters(1)[MeshCount::DroppedUnknownControl], 1);
 }
 
 #[test]
@@ -331,6 +336,38 @@ fn control_messages_are_answered_at_the_port_they_came_from() {
         panic!("{answers:?}")
     };
     assert_eq!(Control::decode(payload), Some(Control::Ack { instance: 5 }));
+}
+
+/// A peer of a later version is told of once a minute, whatever it sends, and goes on as a peer.
+#[test]
+fn control_messages_of_a_later_version_are_named_and_counted() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    let flow = inner::Flow {
+        source: net.nodes[&at(2)].address(),
+        destination: net.nodes[&at(1)].address(),
+        source_port: ports::CONTROL,
+        destination_port: ports::CONTROL,
+    };
+    net.events(1);
+    let say = |net: &mut Net, message: &[u8]| {
+        let sealed = net.seal(2, 1, &send::udp_packet(&flow, message));
+        net.deliver(at(2), at(1), &sealed);
+        net.pump();
+        let told = net.events(1).into_iter().filter_map(|event| match event {
+            MeshEvent::Unknown { from, what } => Some((from, what)),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(say(&mut net, &[1, 99, 7]), [(id(2), "control message 99".to_owned())]);
+    assert_eq!(say(&mut net, &[2, 1]), [], "told a moment ago");
+    net.seconds(61);
+    assert_eq!(say(&mut net, &[2, 1]), [(id(2), "control messages of version 2".to_owned())]);
+    let counters = net.counters(1);
+    assert_eq!(counters[MeshCount::DroppedUnknownControl], 3);
+    assert_eq!(counters[MeshCount::DroppedControl], 0);
+    assert!(net.up(1, 2));
 }
 
 #[test]

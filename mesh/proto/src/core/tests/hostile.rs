@@ -26,10 +26,13 @@ fn replayed_packets_do_nothing_and_move_nobody() {
         net.deliver(at(MALLORY), datagram.to, &datagram.bytes);
     }
     let after = net.counters(2);
-    assert!(after.dropped_replayed > before.dropped_replayed);
-    assert_eq!(after.dropped_replayed_initiation, before.dropped_replayed_initiation + 1);
-    assert!(net.counters(1).dropped_bad_response > 0);
-    assert_eq!(after.roams, 0);
+    assert!(after[MeshCount::DroppedReplayed] > before[MeshCount::DroppedReplayed]);
+    assert_eq!(
+        after[MeshCount::DroppedReplayedInitiation],
+        before[MeshCount::DroppedReplayedInitiation] + 1
+    );
+    assert!(net.counters(1)[MeshCount::DroppedBadResponse] > 0);
+    assert_eq!(after[MeshCount::Roams], 0);
     assert_eq!((net.endpoint(1, 2), net.endpoint(2, 1)), (Some(at(2)), Some(at(1))));
     assert!(net.events(2).is_empty() && net.datagrams(1).is_empty());
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
@@ -52,11 +55,11 @@ fn truncated_and_changed_packets_are_dropped_and_counted() {
         }
     }
     let counters = net.counters(2);
-    assert!(counters.dropped_malformed > 0);
-    assert!(counters.dropped_unauthentic > 0);
-    assert!(counters.dropped_unknown_session > 0);
-    assert!(counters.dropped_bad_mac > 0);
-    assert_eq!(counters.roams, 0);
+    assert!(counters[MeshCount::DroppedMalformed] > 0);
+    assert!(counters[MeshCount::DroppedUnauthentic] > 0);
+    assert!(counters[MeshCount::DroppedUnknownSession] > 0);
+    assert!(counters[MeshCount::DroppedBadMac] > 0);
+    assert_eq!(counters[MeshCount::Roams], 0);
     assert_eq!(net.endpoint(2, 1), Some(at(1)));
     net.events(2);
     net.deliver(at(1), at(2), &fresh);
@@ -76,7 +79,7 @@ fn a_peer_that_moves_is_followed() {
         .unwrap();
     net.pump();
     assert_eq!(net.endpoint(2, 1), Some(at(9)));
-    assert_eq!(net.counters(2).roams, 1);
+    assert_eq!(net.counters(2)[MeshCount::Roams], 1);
     net.send(2, 1, b"answer").unwrap();
     net.pump();
     let arrived = std::iter::from_fn(|| net.nodes.get_mut(&at(9)).unwrap().poll_event())
@@ -98,7 +101,7 @@ fn a_fresh_initiation_alone_does_not_move_a_peer() {
     net.pump();
     let initiation = net.sent.last().unwrap().bytes.clone();
     net.deliver(at(MALLORY), at(2), &initiation);
-    assert_eq!(net.counters(2).initiations_accepted, 2);
+    assert_eq!(net.counters(2)[MeshCount::InitiationsAccepted], 2);
     assert_eq!(net.endpoint(2, 1), Some(at(1)));
 }
 
@@ -111,8 +114,8 @@ fn under_load_initiators_prove_their_address() {
     net.connect(4, 1);
     assert!(net.up(1, 2));
     assert!(!net.up(1, 3) && !net.up(1, 4));
-    assert_eq!(net.counters(1).cookies_sent, 2);
-    assert_eq!(net.counters(3).cookies_received, 1);
+    assert_eq!(net.counters(1)[MeshCount::CookiesSent], 2);
+    assert_eq!(net.counters(3)[MeshCount::CookiesReceived], 1);
     assert_eq!(net.endpoint(3, 1), None, "a cookie is no proof of who sent it");
     net.run(Duration::from_millis(100));
     assert!(net.up(1, 3) && net.up(1, 4), "with the cookie they pass, under load");
@@ -139,7 +142,7 @@ fn a_cookie_reply_moves_nobody() {
     let number = if cookie.to == at(2) { 2 } else { 3 };
     let before = net.endpoint(number, 1);
     net.deliver(at(MALLORY), cookie.to, &cookie.bytes);
-    assert_eq!(net.counters(number).cookies_received, 1);
+    assert_eq!(net.counters(number)[MeshCount::CookiesReceived], 1);
     assert_eq!(net.endpoint(number, 1), before);
 }
 
@@ -157,11 +160,11 @@ fn unknown_initiators_are_bounded() {
         net.connect(number, 1);
     }
     assert_eq!(net.nodes[&at(1)].peers.provisional(), 3);
-    assert_eq!(net.counters(1).provisional_evicted, 7);
+    assert_eq!(net.counters(1)[MeshCount::ProvisionalEvicted], 7);
     net.keep = Box::new(|_| false);
     net.seconds(31);
     assert_eq!(net.nodes[&at(1)].peers.len(), 0);
-    assert_eq!(net.counters(1).provisional_expired, 3);
+    assert_eq!(net.counters(1)[MeshCount::ProvisionalExpired], 3);
 }
 
 #[test]
@@ -173,11 +176,11 @@ fn the_table_of_peers_is_bounded() {
             core.set_peer(now, id(other), &[at(other)], None);
         }
     });
-    assert_eq!((net.nodes[&at(1)].peers.len(), net.counters(1).peers_refused), (2, 2));
+    assert_eq!((net.nodes[&at(1)].peers.len(), net.counters(1)[MeshCount::PeersRefused]), (2, 2));
     net.add(9, identity(9), MeshConfig::default());
     net.node(9, |core, now| core.set_peer(now, id(1), &[at(1)], None));
     net.connect(9, 1);
-    assert_eq!(net.counters(1).dropped_no_room, 1);
+    assert_eq!(net.counters(1)[MeshCount::DroppedNoRoom], 1);
 }
 
 #[test]
@@ -193,8 +196,8 @@ fn one_peer_cannot_make_us_shake_hands_all_the_time() {
         }
     });
     net.pump();
-    assert_eq!(net.counters(2).dropped_frequent_initiation, 4);
-    assert_eq!(net.counters(2).initiations_accepted, 2);
+    assert_eq!(net.counters(2)[MeshCount::DroppedFrequentInitiation], 4);
+    assert_eq!(net.counters(2)[MeshCount::InitiationsAccepted], 2);
 }
 
 /// Beside the gap between two of one peer: only what is too much under load is a sign of a flood.
@@ -204,7 +207,7 @@ fn what_a_source_has_too_much_under_load_is_counted_apart() {
     let mut net = Net::with(3, &config);
     net.connect(2, 1);
     net.connect(3, 1);
-    assert_eq!(net.counters(3).cookies_received, 1);
+    assert_eq!(net.counters(3)[MeshCount::CookiesReceived], 1);
     net.node(3, |core, now| {
         let slot = core.peers.of_node(&id(1)).unwrap();
         for _ in 0..60 {
@@ -216,8 +219,12 @@ fn what_a_source_has_too_much_under_load_is_counted_apart() {
     });
     net.pump();
     let counters = net.counters(1);
-    assert_eq!((counters.cookies_sent, counters.initiations_accepted), (1, 2));
-    let dropped = [counters.dropped_over_share, counters.dropped_frequent_initiation];
+    assert_eq!(
+        (counters[MeshCount::CookiesSent], counters[MeshCount::InitiationsAccepted]),
+        (1, 2)
+    );
+    let dropped =
+        [counters[MeshCount::DroppedOverShare], counters[MeshCount::DroppedFrequentInitiation]];
     assert_eq!(dropped, [10, 49], "of sixty, fifty are read, and one of them is answered");
 }
 
@@ -251,18 +258,18 @@ fn strangers_are_few_and_take_no_handshake_from_a_peer() {
     net.seconds(5);
     // As if each of them had passed the gate.
     let claimed = |net: &mut Net, (number, bytes): &(u8, Vec<u8>)| {
-        let before = net.counters(1).initiations_accepted;
+        let before = net.counters(1)[MeshCount::InitiationsAccepted];
         let claim = Claim { own: id(1), node: id(*number) };
         let from = Route::from(at(*number));
         net.node(1, |core, now| core.handle_claimed(now, from, bytes, &mut [0; 256], claim));
-        net.counters(1).initiations_accepted - before
+        net.counters(1)[MeshCount::InitiationsAccepted] - before
     };
     for part in flood.chunks(25) {
         net.run(Duration::from_millis(250));
         let answered: u64 = part.iter().map(|it| claimed(&mut net, it)).sum();
         assert!((1..=3).contains(&answered), "{answered} at once");
     }
-    assert!(net.counters(1).dropped_over_share >= 90);
+    assert!(net.counters(1)[MeshCount::DroppedOverShare] >= 90);
     assert_eq!(comes_back.each_ref().map(|it| claimed(&mut net, it)), [1, 1]);
 }
 
@@ -281,11 +288,11 @@ fn a_peer_whose_clock_was_set_back_is_met_halfway() {
     net.deliver(at(1), at(2), &old);
     net.pump();
     assert!(net.up(1, 2) && net.up(2, 1));
-    assert_eq!(net.counters(2).handshakes_for_old_clocks, 1);
+    assert_eq!(net.counters(2)[MeshCount::HandshakesForOldClocks], 1);
     // Repeated by somebody else while the session is alive, it does nothing.
     net.deliver(at(MALLORY), at(2), &old);
-    assert_eq!(net.counters(2).dropped_replayed_initiation, 2);
-    assert_eq!(net.counters(2).handshakes_for_old_clocks, 1);
+    assert_eq!(net.counters(2)[MeshCount::DroppedReplayedInitiation], 2);
+    assert_eq!(net.counters(2)[MeshCount::HandshakesForOldClocks], 1);
 }
 
 /// Nobody names a leaf: what is known of it is where its own packets came from.
@@ -308,7 +315,7 @@ fn a_leaf_whose_clock_was_set_back_is_met_where_it_was() {
     let begun: Vec<_> = net.sent.iter().filter(|sent| sent.is_initiation()).collect();
     assert!(matches!(begun[..], [sent] if sent.to == at(1)), "not where it came from: {begun:?}");
     assert!(net.up(1, 2) && net.up(2, 1));
-    assert_eq!(net.counters(2).handshakes_for_old_clocks, 1);
+    assert_eq!(net.counters(2)[MeshCount::HandshakesForOldClocks], 1);
 }
 
 /// A recorded initiation is all that a new process knows of a peer that nobody named, so it proves
@@ -323,8 +330,8 @@ fn a_recorded_initiation_draws_no_handshake_to_where_it_comes_from() {
         net.deliver(at(MALLORY), at(2), &old);
         net.seconds(5);
     }
-    assert_eq!(net.counters(2).initiations_accepted, 2, "anew after each is forgotten");
-    assert_eq!(net.counters(2).handshakes_for_old_clocks, 0);
+    assert_eq!(net.counters(2)[MeshCount::InitiationsAccepted], 2, "anew after each is forgotten");
+    assert_eq!(net.counters(2)[MeshCount::HandshakesForOldClocks], 0);
     assert!(!net.sent.iter().any(|sent| sent.is_initiation() && sent.from == at(2)));
 }
 
@@ -333,7 +340,7 @@ fn a_node_whose_key_is_everybodys_is_no_peer() {
     let mut net = Net::new(1);
     let nobody = NodeId::from_bytes([0; 32]);
     net.node(1, |core, now| core.set_peer(now, nobody, &[at(2)], None));
-    assert_eq!((net.nodes[&at(1)].peers.len(), net.counters(1).peers_refused), (0, 1));
+    assert_eq!((net.nodes[&at(1)].peers.len(), net.counters(1)[MeshCount::PeersRefused]), (0, 1));
 }
 
 #[test]
@@ -382,11 +389,11 @@ fn a_peer_speaks_only_for_itself() {
     let echo = inner::echo_request(&one, &two, 1);
     offer(echo);
     let counters = net.counters(2);
-    assert_eq!(counters.dropped_inner_source, 2);
-    assert_eq!(counters.dropped_inner_destination, 1);
-    assert_eq!(counters.dropped_inner_checksum, 1);
-    assert_eq!(counters.dropped_inner_malformed, 2);
-    assert_eq!(counters.echoes_answered, 0);
+    assert_eq!(counters[MeshCount::DroppedInnerSource], 2);
+    assert_eq!(counters[MeshCount::DroppedInnerDestination], 1);
+    assert_eq!(counters[MeshCount::DroppedInnerChecksum], 1);
+    assert_eq!(counters[MeshCount::DroppedInnerMalformed], 2);
+    assert_eq!(counters[MeshCount::EchoesAnswered], 0);
     assert!(net.events(2).is_empty());
     assert!(net.reaches(3, 2) && net.reaches(1, 2));
 }
@@ -402,7 +409,7 @@ fn a_slow_user_loses_datagrams_and_not_changes() {
     }
     net.pump();
     net.connect(3, 2);
-    assert_eq!(net.counters(2).dropped_events, 40);
+    assert_eq!(net.counters(2)[MeshCount::DroppedEvents], 40);
     let events = net.events(2);
     let is_change = |event: &&MeshEvent| !matches!(event, MeshEvent::Datagram { .. });
     assert_eq!(events.iter().filter(|it| !is_change(it)).count(), 10);

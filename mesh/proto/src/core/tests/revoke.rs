@@ -25,15 +25,15 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     net.node(1, |core, now| core.set_revocations(revoked(1, 2), now));
     assert!(matches!(net.events(1)[..], [MeshEvent::SessionDown(_)]));
     assert!(net.notices(1).iter().any(|notice| matches!(notice, Notice::Cut(..))));
-    assert_eq!(net.counters(1).peers_revoked, 1);
+    assert_eq!(net.counters(1)[MeshCount::PeersRevoked], 1);
     // What is sent with the old session finds nobody, and new handshakes are not answered.
     net.send(2, 1, b"old session").unwrap();
     net.pump();
-    assert_eq!(net.counters(1).dropped_unknown_session, 1);
-    let answered = net.counters(1).initiations_accepted;
+    assert_eq!(net.counters(1)[MeshCount::DroppedUnknownSession], 1);
+    let answered = net.counters(1)[MeshCount::InitiationsAccepted];
     net.seconds(60);
-    assert!(net.counters(1).dropped_revoked > 0, "{:?}", net.counters(1));
-    assert_eq!(net.counters(1).initiations_accepted, answered);
+    assert!(net.counters(1)[MeshCount::DroppedRevoked] > 0, "{:?}", net.counters(1));
+    assert_eq!(net.counters(1)[MeshCount::InitiationsAccepted], answered);
     // Being named with a valid credential does not help.
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&Arc::new(good(2)))));
     assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
@@ -63,9 +63,11 @@ fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
         let answers = net.node(1, |core, _| std::iter::from_fn(|| core.poll_transmit()).count());
         let is_kept = net.nodes[&at(1)].peer(&id(number)).is_some();
         let after = net.counters(1);
-        let accepted = after.initiations_accepted - before.initiations_accepted;
-        let known_again = after.dropped_frequent_initiation - before.dropped_frequent_initiation;
-        let dropped = after.dropped_revoked - before.dropped_revoked;
+        let accepted =
+            after[MeshCount::InitiationsAccepted] - before[MeshCount::InitiationsAccepted];
+        let known_again = after[MeshCount::DroppedFrequentInitiation]
+            - before[MeshCount::DroppedFrequentInitiation];
+        let dropped = after[MeshCount::DroppedRevoked] - before[MeshCount::DroppedRevoked];
         if number == 2 {
             assert_eq!((dropped, accepted, known_again), (20, 0, 0));
             assert_eq!((answers, is_kept), (0, false));
@@ -143,14 +145,14 @@ fn whoever_joined_with_a_revoked_invite_is_cut_and_nobody_else() {
     assert!(matches!(down[..], [MeshEvent::SessionDown(node)] if node == id(2)), "{down:?}");
     let cut = net.notices(1);
     assert!(matches!(cut[..], [Notice::Cut(node, _)] if node == id(2)), "{cut:?}");
-    assert_eq!(net.counters(1).peers_revoked, 1);
+    assert_eq!(net.counters(1)[MeshCount::PeersRevoked], 1);
     assert!(net.reaches(1, 3) && net.reaches(3, 1));
     // Its handshakes end at its name, and being named does not help.
     let before = net.counters(1);
     net.seconds(60);
     let after = net.counters(1);
-    assert!(after.dropped_revoked > before.dropped_revoked);
-    assert_eq!(after.credentials_refused, before.credentials_refused);
+    assert!(after[MeshCount::DroppedRevoked] > before[MeshCount::DroppedRevoked]);
+    assert_eq!(after[MeshCount::CredentialsRefused], before[MeshCount::CredentialsRefused]);
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
     assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
 }
@@ -170,20 +172,20 @@ fn a_node_of_a_revoked_invite_gets_one_handshake_from_a_new_process() {
     assert!(net.up(1, 3) && !net.up(1, 2));
     assert!(net.nodes[&at(1)].peer(&id(2)).is_none(), "it is removed at once");
     let first = net.counters(1);
-    assert_eq!((first.peers_revoked, first.credentials_refused), (1, 1));
+    assert_eq!((first[MeshCount::PeersRevoked], first[MeshCount::CredentialsRefused]), (1, 1));
     let refused = |event: &MeshEvent| match event {
         MeshEvent::Refused { node, reason } => *node == id(2) && reason.contains("revoked invite"),
         _ => false,
     };
-    assert!(net.events(1).iter().any(refused) && net.counters(2).refused_by_peer == 1);
-    let answered = first.initiations_accepted;
+    assert!(net.events(1).iter().any(refused) && net.counters(2)[MeshCount::RefusedByPeer] == 1);
+    let answered = first[MeshCount::InitiationsAccepted];
     net.node(2, Core::wake);
     net.pump();
     net.seconds(60);
     let then = net.counters(1);
-    assert!(then.dropped_revoked > first.dropped_revoked);
-    assert_eq!((then.peers_revoked, then.credentials_refused), (1, 1));
-    assert_eq!(then.initiations_accepted - answered, 0, "no handshake but the first");
+    assert!(then[MeshCount::DroppedRevoked] > first[MeshCount::DroppedRevoked]);
+    assert_eq!((then[MeshCount::PeersRevoked], then[MeshCount::CredentialsRefused]), (1, 1));
+    assert_eq!(then[MeshCount::InitiationsAccepted] - answered, 0, "no handshake but the first");
     assert!(net.nodes[&at(1)].peer(&id(2)).is_none());
 }
 
@@ -198,7 +200,7 @@ fn the_gate_knows_where_admitted_peers_are_and_nobody_else() {
         net.pump();
         net.seconds(1);
     }
-    assert_eq!(net.counters(1).initiations_accepted, 2);
+    assert_eq!(net.counters(1)[MeshCount::InitiationsAccepted], 2);
     let settled = |net: &Net, number| net.nodes[&at(1)].local.gate.settled(at(number).ip());
     assert_eq!(settled(&net, 2), None, "it was not admitted");
     let began = settled(&net, 3).expect("it is a peer");
@@ -226,7 +228,7 @@ fn a_peer_shuts_out_nobody_but_itself() {
         assert_eq!((is_blocked(2), is_blocked(3)), (false, is_out));
         assert_eq!(net.nodes[&at(1)].peer(&id(3)).is_none(), is_out);
     }
-    assert_eq!(net.counters(1).credentials_refused, 2);
+    assert_eq!(net.counters(1)[MeshCount::CredentialsRefused], 2);
     assert!(net.reaches(1, 2));
 }
 
@@ -252,7 +254,10 @@ fn who_makes_up_a_credential_of_a_revoked_invite_is_not_remembered() {
         assert_eq!(net.nodes[&at(1)].is_blocked(&id(number)), is_remembered);
     }
     let counters = net.counters(1);
-    assert_eq!((counters.credentials_refused, counters.peers_revoked), (2, 1));
+    assert_eq!(
+        (counters[MeshCount::CredentialsRefused], counters[MeshCount::PeersRevoked]),
+        (2, 1)
+    );
     assert_eq!(net.nodes[&at(1)].blocked.nodes.len(), 1);
 }
 
@@ -286,7 +291,7 @@ fn a_knock_in_the_name_of_a_revoked_node_is_told_once_in_ten_minutes() {
     let told = knocks(&mut net);
     let why = "revoked by the authority".to_owned();
     assert_eq!(told, [(id(2), why.clone()), (id(3), why.clone())]);
-    assert_eq!(net.counters(1).dropped_revoked, 40);
+    assert_eq!(net.counters(1)[MeshCount::DroppedRevoked], 40);
     net.keep = Box::new(|_| false);
     net.seconds(599);
     net.deliver(at(66), at(1), &first[0]);

@@ -103,9 +103,12 @@ fn nothing_is_lost_while_one_secret_follows_the_other() {
     }
     let (one, two) = (net.counters(1), net.counters(2));
     assert_eq!((sent, heard(&net, 1, 2), heard(&net, 2, 1)), (1800, Some(1), Some(1)));
-    assert!(one.handshakes_completed >= 6, "{one:?}");
-    assert_eq!((one.initiations_other_secret, two.initiations_other_secret), (0, 0));
-    assert_eq!((one.dropped_unauthentic, two.dropped_unauthentic), (0, 0));
+    assert!(one[MeshCount::HandshakesCompleted] >= 6, "{one:?}");
+    assert_eq!(
+        (one[MeshCount::InitiationsOtherSecret], two[MeshCount::InitiationsOtherSecret]),
+        (0, 0)
+    );
+    assert_eq!((one[MeshCount::DroppedUnauthentic], two[MeshCount::DroppedUnauthentic]), (0, 0));
     // One half each: what belonged to the former secret is gone.
     let tunnel = format!("{:?}", net.nodes[&at(1)].peer(&id(2)).unwrap().tunnel);
     assert!(tunnel.contains("halves: 1"), "{tunnel}");
@@ -195,10 +198,10 @@ fn a_peer_that_says_nothing_is_met_by_what_worked_last() {
     });
     assert_eq!(agreed(&net, 1, 2), of(0));
     net.seconds(200);
-    let before = net.counters(1).initiations_other_secret;
+    let before = net.counters(1)[MeshCount::InitiationsOtherSecret];
     net.connect(1, 2);
     assert!(net.up(1, 2));
-    assert_eq!(net.counters(1).initiations_other_secret, before, "no attempt was wasted");
+    assert_eq!(net.counters(1)[MeshCount::InitiationsOtherSecret], before, "no attempt was wasted");
 }
 
 #[test]
@@ -213,7 +216,7 @@ fn a_member_with_an_older_backup_is_found_under_the_other_secret() {
     net.connect(1, 2);
     net.run(Duration::from_millis(100));
     assert!(net.up(1, 2), "{:?}", net.counters(1));
-    assert_eq!(net.counters(1).initiations_other_secret, 1);
+    assert_eq!(net.counters(1)[MeshCount::InitiationsOtherSecret], 1);
     assert!(keep(&mut net, 2), "and it is given the newer one again");
     net.seconds(1);
     assert_eq!(heard(&net, 1, 2), Some(1));
@@ -233,7 +236,7 @@ fn a_cookie_is_used_under_the_secret_that_earned_it() {
     net.connect(1, 2);
     net.run(Duration::from_secs(2));
     assert!(net.up(1, 2));
-    assert!(net.counters(1).cookies_received >= 1);
+    assert!(net.counters(1)[MeshCount::CookiesReceived] >= 1);
     assert_eq!(agreed(&net, 1, 2), of(0));
 }
 
@@ -268,12 +271,12 @@ fn only_admitted_peers_are_handed_the_secret() {
         core.send_control(slot, now, ports::CONTROL, &number);
     });
     net.seconds(20);
-    assert_eq!(net.counters(1).secrets_handed, 0);
-    assert!(net.counters(1).dropped_not_admitted >= 1);
+    assert_eq!(net.counters(1)[MeshCount::SecretsHanded], 0);
+    assert!(net.counters(1)[MeshCount::DroppedNotAdmitted] >= 1);
     net.connect(1, 2);
     net.seconds(1);
     assert!(keep(&mut net, 2));
-    assert!(net.counters(1).secrets_handed >= 1);
+    assert!(net.counters(1)[MeshCount::SecretsHanded] >= 1);
 }
 
 #[test]
@@ -287,7 +290,7 @@ fn who_knows_fewer_revocations_learns_them_first() {
     hold(&mut net, 1, &both(1));
     net.seconds(10);
     assert!(!keep(&mut net, 2));
-    assert!(net.counters(2).dropped_early_secret >= 3);
+    assert!(net.counters(2)[MeshCount::DroppedEarlySecret] >= 3);
     // Another one of the same number is not the same.
     let mut other = Revocations::default();
     other.add(Revocation::issue(&authority, Revoked::Node(id(8)), WALL));
@@ -314,7 +317,7 @@ fn a_secret_that_the_authority_has_not_signed_is_dropped() {
         });
     }
     net.pump();
-    assert_eq!(net.counters(2).dropped_bad_secret, 3);
+    assert_eq!(net.counters(2)[MeshCount::DroppedBadSecret], 3);
     assert!(!keep(&mut net, 2));
 }
 

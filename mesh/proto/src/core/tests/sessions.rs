@@ -33,7 +33,7 @@ fn retries_have_jitter_and_end() {
     net.send(1, 2, b"in vain").unwrap();
     net.seconds(100);
     let times: Vec<Duration> = net.sent.iter().map(|sent| net.since_start(sent.at)).collect();
-    assert_eq!(times.len(), net.counters(1).initiations_sent as usize);
+    assert_eq!(times.len(), net.counters(1)[MeshCount::InitiationsSent] as usize);
     assert!((18..=24).contains(&times.len()), "{times:?}");
     for (number, gap) in times.windows(2).map(|pair| pair[1] - pair[0]).enumerate() {
         let least = Duration::from_secs(if number < 5 { 1 } else { 5 });
@@ -42,7 +42,10 @@ fn retries_have_jitter_and_end() {
     }
     assert!(*times.last().unwrap() <= Duration::from_secs(91));
     let counters = net.counters(1);
-    assert_eq!((counters.handshakes_abandoned, counters.dropped_queue_abandoned), (1, 1));
+    assert_eq!(
+        (counters[MeshCount::HandshakesAbandoned], counters[MeshCount::DroppedQueueAbandoned]),
+        (1, 1)
+    );
     assert_eq!(net.node(1, |core, _| core.poll_timeout()), None, "nothing is due any more");
 }
 
@@ -108,9 +111,9 @@ fn a_session_in_use_is_renewed_without_a_stall() {
         net.seconds(1);
     }
     let counters = net.counters(1);
-    assert_eq!(counters.handshakes_completed, 4, "one and three renewals in 400 s");
-    assert_eq!(counters.handshakes_after_silence, 0);
-    assert_eq!(net.counters(2).handshakes_completed, 0, "the initiator renews");
+    assert_eq!(counters[MeshCount::HandshakesCompleted], 4, "one and three renewals in 400 s");
+    assert_eq!(counters[MeshCount::HandshakesAfterSilence], 0);
+    assert_eq!(net.counters(2)[MeshCount::HandshakesCompleted], 0, "the initiator renews");
 }
 
 #[test]
@@ -127,7 +130,11 @@ fn a_lost_renewal_does_not_stall() {
         assert!(net.reaches(2, 1), "second {second}");
         net.seconds(1);
     }
-    assert_eq!(net.counters(1).handshakes_completed + net.counters(2).handshakes_completed, 2);
+    assert_eq!(
+        net.counters(1)[MeshCount::HandshakesCompleted]
+            + net.counters(2)[MeshCount::HandshakesCompleted],
+        2
+    );
 }
 
 #[test]
@@ -141,7 +148,8 @@ fn both_sides_may_initiate_at_once() {
         assert!(net.reaches(1, 2) && net.reaches(2, 1), "second {second}");
         net.seconds(1);
     }
-    let renewals = net.counters(1).handshakes_completed + net.counters(2).handshakes_completed;
+    let renewals = net.counters(1)[MeshCount::HandshakesCompleted]
+        + net.counters(2)[MeshCount::HandshakesCompleted];
     assert!((3..=8).contains(&renewals), "{renewals} handshakes in 300 s");
 }
 
@@ -176,10 +184,10 @@ fn silence_after_data_starts_a_handshake() {
     net.keep = Box::new(|_| false);
     net.send(1, 2, b"anyone?").unwrap();
     net.run(Duration::from_millis(14_900));
-    assert_eq!(net.counters(1).initiations_sent, 1);
+    assert_eq!(net.counters(1)[MeshCount::InitiationsSent], 1);
     net.run(Duration::from_millis(200));
-    assert_eq!(net.counters(1).handshakes_after_silence, 1);
-    assert_eq!(net.counters(1).initiations_sent, 2);
+    assert_eq!(net.counters(1)[MeshCount::HandshakesAfterSilence], 1);
+    assert_eq!(net.counters(1)[MeshCount::InitiationsSent], 2);
 }
 
 /// Seals a QUIC datagram from one node to another and puts it on the wire.
@@ -205,7 +213,7 @@ fn silence_after_stream_data_is_noticed_in_a_second() {
     net.keep = Box::new(|_| false);
     stream(&mut net, 1, 2, &[1; 100]).unwrap();
     net.run(Duration::from_millis(1100));
-    assert_eq!(net.counters(1).handshakes_after_silence, 1);
+    assert_eq!(net.counters(1)[MeshCount::HandshakesAfterSilence], 1);
 }
 
 #[test]
@@ -221,7 +229,7 @@ fn silence_that_is_known_already_is_noticed_in_a_second_whatever_is_sent() {
             false => net.send(1, 2, b"a probe").unwrap(),
         }
         net.run(Duration::from_millis(1100));
-        assert_eq!(net.counters(1).handshakes_after_silence, 1, "echo: {echo}");
+        assert_eq!(net.counters(1)[MeshCount::HandshakesAfterSilence], 1, "echo: {echo}");
     }
 }
 
@@ -250,7 +258,7 @@ fn a_first_packet_after_idling_is_not_taken_for_silence() {
     net.run(Duration::from_secs(3));
     net.send(1, 2, b"later").unwrap();
     net.run(Duration::from_secs(3));
-    assert_eq!(net.counters(1).initiations_sent, 1);
+    assert_eq!(net.counters(1)[MeshCount::InitiationsSent], 1);
 }
 
 #[test]
@@ -297,7 +305,7 @@ fn a_restarted_peer_is_noticed_by_its_next_packet() {
     assert!(net.up(1, 2) && net.up(2, 1));
     let cut = |notice: &Notice| matches!(notice, Notice::Cut(node, _) if *node == id(2));
     assert_eq!(net.notices(1).iter().filter(|notice| cut(notice)).count(), 1);
-    assert_eq!(net.counters(1).restarts_seen, 1);
+    assert_eq!(net.counters(1)[MeshCount::RestartsSeen], 1);
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
 }
 
@@ -310,7 +318,7 @@ fn a_restarted_peer_that_knows_nobody_is_found_again() {
     stream(&mut net, 1, 2, &[1; 100]);
     net.run(Duration::from_millis(1100));
     assert!(net.up(1, 2) && net.up(2, 1));
-    assert_eq!(net.counters(1).restarts_seen, 1);
+    assert_eq!(net.counters(1)[MeshCount::RestartsSeen], 1);
 }
 
 #[test]
@@ -336,7 +344,7 @@ fn what_waits_for_a_handshake_is_bounded() {
     let results: Vec<_> = (0..70u8).map(|n| net.send(1, 2, &[n])).collect();
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 64);
     assert_eq!(results[64], Err(MeshError::QueueFull(id(2))));
-    assert_eq!(net.counters(1).dropped_queue_full, 6);
+    assert_eq!(net.counters(1)[MeshCount::DroppedQueueFull], 6);
 }
 
 #[test]
@@ -352,7 +360,7 @@ fn a_removed_peer_is_gone() {
     // Its packets find nobody, its next handshake is that of an unknown node.
     net.send(2, 1, b"x").unwrap();
     net.pump();
-    assert_eq!(net.counters(1).dropped_unknown_session, 1);
+    assert_eq!(net.counters(1)[MeshCount::DroppedUnknownSession], 1);
 }
 
 #[test]
@@ -384,7 +392,7 @@ fn a_machine_that_woke_makes_new_sessions_at_once_from_any_of_its_addresses() {
     net.pump();
     let initiations = net.sent.iter().filter(|sent| sent.is_initiation()).count();
     assert_eq!(initiations, 2, "to each peer with a session");
-    assert_eq!(net.counters(1).handshakes_completed, 4);
+    assert_eq!(net.counters(1)[MeshCount::HandshakesCompleted], 4);
     assert!(net.reaches(1, 2) && net.reaches(3, 1));
     // Nobody to shake hands with: nothing is sent, and nothing becomes due.
     net.seconds(400);
@@ -402,7 +410,7 @@ fn a_machine_that_woke_where_nobody_answers_tries_on() {
     net.keep = Box::new(|_| false);
     net.node(1, Core::wake);
     net.seconds(3);
-    let tries = net.counters(1).initiations_sent;
+    let tries = net.counters(1)[MeshCount::InitiationsSent];
     assert!(tries >= 3, "{tries}");
     net.keep = Box::new(|_| true);
     net.seconds(2);
@@ -446,10 +454,10 @@ fn a_recorded_initiation_for_a_tunnel_at_rest_changes_nothing() {
     net.pump();
     assert_eq!((net.up(2, 1), net.endpoint(2, 1)), (false, Some(at(1))));
     // Again, and it is as old as the last.
-    let before = net.counters(2).dropped_replayed_initiation;
+    let before = net.counters(2)[MeshCount::DroppedReplayedInitiation];
     net.seconds(1);
     net.deliver(elsewhere, at(2), &recorded);
-    assert_eq!(net.counters(2).dropped_replayed_initiation, before + 1);
+    assert_eq!(net.counters(2)[MeshCount::DroppedReplayedInitiation], before + 1);
     // The node that made it is heard as before.
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
     assert_eq!(net.endpoint(2, 1), Some(at(1)));
@@ -468,7 +476,7 @@ fn a_silent_peer_that_announces_another_address_is_tried_there_at_once() {
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(12)], None));
     net.run(Duration::from_millis(600));
     assert_eq!(net.endpoint(1, 2), Some(at(12)));
-    assert_eq!(net.counters(1).handshakes_after_silence, 1);
+    assert_eq!(net.counters(1)[MeshCount::HandshakesAfterSilence], 1);
 }
 
 #[test]
@@ -485,6 +493,6 @@ fn a_peer_that_announces_another_address_and_answers_is_left_alone() {
     net.keep = Box::new(|_| false);
     net.send(1, 2, b"lost").unwrap();
     net.seconds(5);
-    assert_eq!(net.counters(1).initiations_sent, 1);
+    assert_eq!(net.counters(1)[MeshCount::InitiationsSent], 1);
     assert_eq!(net.endpoint(1, 2), Some(at(2)));
 }

@@ -84,8 +84,11 @@ fn everything_that_arrives_at_a_wrong_shard_reaches_its_owner() {
         assert!(net.up(1, 2));
         let peer = two.shards[own].peer(&id(1)).unwrap();
         assert!(peer.admission.admitted && peer.schedule.has_session());
-        assert_eq!(two.total().initiations_accepted, 1);
-        assert!(two.total().handed_over >= 3, "the initiation, its confirmation and a hello");
+        assert_eq!(two.total()[MeshCount::InitiationsAccepted], 1);
+        assert!(
+            two.total()[MeshCount::HandedOver] >= 3,
+            "the initiation, its confirmation and a hello"
+        );
         assert!(two.shards.iter().map(Core::peer_count).sum::<usize>() == 1, "one owner");
         // And of one that the shard begins.
         two.shards[own].remove_peer(&id(1));
@@ -94,7 +97,7 @@ fn everything_that_arrives_at_a_wrong_shard_reaches_its_owner() {
         net.now.instant += Duration::from_secs(1);
         two.now = net.now;
         two.pump(&mut net);
-        assert_eq!(two.total().handshakes_completed, 1);
+        assert_eq!(two.total()[MeshCount::HandshakesCompleted], 1);
         let now = net.now;
         let datagram = |core: &mut Core| core.send_datagram(now, id(2), ports::GOSSIP, b"news");
         net.node(1, |core, _| datagram(core)).unwrap();
@@ -102,7 +105,10 @@ fn everything_that_arrives_at_a_wrong_shard_reaches_its_owner() {
         let events = std::iter::from_fn(|| two.shards[own].poll_event());
         assert!(events.into_iter().any(|event| matches!(event, MeshEvent::Datagram { .. })));
         let total = two.total();
-        assert_eq!((total.dropped_unknown_session, total.dropped_bad_response), (0, 0));
+        assert_eq!(
+            (total[MeshCount::DroppedUnknownSession], total[MeshCount::DroppedBadResponse]),
+            (0, 0)
+        );
     }
 }
 
@@ -157,8 +163,12 @@ fn the_limit_of_handshakes_is_the_nodes() {
         two.deliver(usize::from(number) % 2, at(number), &initiation.bytes);
     }
     let total = two.total();
-    assert_eq!(total.initiations_accepted + total.cookies_sent, 12);
-    assert!((4..=5).contains(&total.initiations_accepted), "{}", total.initiations_accepted);
+    assert_eq!(total[MeshCount::InitiationsAccepted] + total[MeshCount::CookiesSent], 12);
+    assert!(
+        (4..=5).contains(&total[MeshCount::InitiationsAccepted]),
+        "{}",
+        total[MeshCount::InitiationsAccepted]
+    );
 }
 
 #[test]
@@ -175,5 +185,8 @@ fn a_node_that_was_shut_out_is_shut_out_of_its_shard() {
     net.node(1, |core, now| core.connect(now, &id(2))).unwrap();
     two.pump(&mut net);
     assert!(!net.up(1, 2));
-    assert_eq!((two.total().dropped_revoked, two.total().initiations_accepted), (1, 0));
+    assert_eq!(
+        (two.total()[MeshCount::DroppedRevoked], two.total()[MeshCount::InitiationsAccepted]),
+        (1, 0)
+    );
 }

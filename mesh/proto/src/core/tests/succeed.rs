@@ -101,8 +101,9 @@ fn nothing_is_lost_while_a_node_goes_on_under_another_key() {
     assert_eq!((label(&net, 1, id(2)), label(&net, 1, id(12))), (None, Some(labels.0)));
     assert_eq!(net.nodes[&at(1)].node_at(&labels.0), Some(id(12)));
     let (one, two) = (net.counters(1), net.counters(2));
-    assert_eq!((one.peers_succeeded, two.peers_succeeded), (1, 0));
-    let lost = |it: MeshCounters| it.dropped_unauthentic + it.dropped_inner_source;
+    assert_eq!((one[MeshCount::PeersSucceeded], two[MeshCount::PeersSucceeded]), (1, 0));
+    let lost =
+        |it: MeshCounters| it[MeshCount::DroppedUnauthentic] + it[MeshCount::DroppedInnerSource];
     assert_eq!((lost(one), lost(two)), (0, 0));
     assert!(halves(&net, 2, id(1)).contains("halves: 1"), "{}", halves(&net, 2, id(1)));
     assert!(halves(&net, 1, id(12)).contains("halves: 1"), "{}", halves(&net, 1, id(12)));
@@ -144,7 +145,7 @@ fn who_only_knows_the_former_key_is_answered_until_the_end() {
     net.connect(4, 2);
     net.seconds(60);
     assert!(!net.up(4, 2) && net.nodes[&at(4)].peer(&id(12)).is_none());
-    assert!(net.counters(2).dropped_bad_mac > 0);
+    assert!(net.counters(2)[MeshCount::DroppedBadMac] > 0);
 }
 
 #[test]
@@ -176,7 +177,7 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     });
     assert!(!net.up(1, 2) && net.up(1, 12));
     assert_eq!(label(&net, 1, id(12)), Some(before));
-    assert_eq!(net.counters(1).peers_revoked, 0);
+    assert_eq!(net.counters(1)[MeshCount::PeersRevoked], 0);
     // A node that was never told and meets whoever has the former key cuts it when it is.
     net.add(3, identity(3), MeshConfig::default());
     net.add(8, identity(2), MeshConfig::default());
@@ -188,14 +189,14 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     assert!(net.up(3, 2));
     net.node(3, |core, now| core.set_peer(now, id(12), &[at(2)], None));
     net.node(3, |core, now| core.set_revocations(all.clone(), now));
-    assert!(!net.up(3, 2) && net.counters(3).peers_revoked == 1);
+    assert!(!net.up(3, 2) && net.counters(3)[MeshCount::PeersRevoked] == 1);
     // Whoever still has the former key gets no handshake.
     net.add(9, identity(2), MeshConfig::default());
     net.node(9, |core, now| core.set_peer(now, id(1), &[at(1)], None));
     net.node(9, |core, now| core.connect(now, &id(1))).unwrap();
     net.pump();
     net.seconds(10);
-    assert!(net.counters(1).dropped_revoked > 0 && !net.up(1, 2));
+    assert!(net.counters(1)[MeshCount::DroppedRevoked] > 0 && !net.up(1, 2));
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn nobody_follows_a_stranger_that_only_says_whom_it_succeeds() {
     });
     assert!(refused.is_some_and(|it| it.contains("agreement")), "{events:?}");
     assert!(net.up(1, 2) && !net.up(1, 3));
-    assert_eq!(net.counters(1).peers_succeeded, 0);
+    assert_eq!(net.counters(1)[MeshCount::PeersSucceeded], 0);
     // Nor does the node itself go on as somebody who is not its own successor.
     let secret = MeshSecret::from_bytes([1; 32]);
     let foreign = Identity { key: key(12), credential: agreed(2, 12), secret };

@@ -1,0 +1,67 @@
+//! Call-backs: datagrams by which a member shows that it reaches this node unasked.
+//!
+//! A node that wants to know whether others can begin with it gives members a token each, through
+//! their tunnels. Each sends it back outside the tunnel, from a socket that this node has not sent
+//! to. What arrives is not encrypted and says nothing but the token, which counts once and only
+//! while it is expected.
+
+/// What a member repeats.
+pub type CallToken = [u8; 16];
+
+/// No WireGuard message begins like this: the first byte of those is 1 to 4.
+const MAGIC: [u8; 8] = *b"\xc1mpcall1";
+/// Of a whole datagram.
+const BYTES: usize = MAGIC.len() + size_of::<CallToken>();
+/// Tokens expected at once: of the members that are asked in one go, and some more.
+pub const MAX_EXPECTED: usize = 16;
+
+/// The datagram for a token.
+pub fn datagram(token: &CallToken) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+    bytes[MAGIC.len()..].copy_from_slice(token);
+    bytes
+}
+
+/// The tokens that are expected.
+#[derive(Debug, Default)]
+pub(crate) struct Calls(Vec<CallToken>);
+
+impl Calls {
+    /// Expects these instead of the former ones; those beyond [`MAX_EXPECTED`] are not.
+    pub(crate) fn expect(&mut self, tokens: &[CallToken]) {
+        self.0 = tokens.iter().take(MAX_EXPECTED).copied().collect();
+    }
+
+    /// The token of a datagram if it is expected, once.
+    pub(crate) fn take(&mut self, datagram: &[u8]) -> Option<CallToken> {
+        let token: &CallToken = datagram.strip_prefix(&MAGIC)?.try_into().ok()?;
+        let at = self.0.iter().position(|expected| expected == token)?;
+        Some(self.0.swap_remove(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tunnel::classify;
+
+    #[test]
+    fn a_token_counts_once_and_only_while_it_is_expected() {
+        let mut calls = Calls::default();
+        let one = datagram(&[1; 16]);
+        assert_eq!(calls.take(&one), None);
+        calls.expect(&[[1; 16], [2; 16]]);
+        assert_eq!(calls.take(&one[..23]), None);
+        assert_eq!(calls.take(&[&one[..], &[0]].concat()), None);
+        assert_eq!(calls.take(&one), Some([1; 16]));
+        assert_eq!(calls.take(&one), None);
+        calls.expect(&[]);
+        assert_eq!(calls.take(&datagram(&[2; 16])), None);
+    }
+
+    #[test]
+    fn a_call_is_no_message_of_wireguard() {
+        assert!(classify(&datagram(&[4; 16])).is_none());
+    }
+}

@@ -1,0 +1,34 @@
+//! What is known and counted of connections, for those who ask.
+
+use std::sync::atomic::Ordering;
+
+use meshport_config::NodeId;
+
+use super::{Outgoing, Streams, lock};
+use meshport_proto::PeerStatus;
+
+impl Streams {
+    /// Adds what is known about connections.
+    pub(crate) fn complete(&self, status: &mut PeerStatus) {
+        let outgoing = match lock(&self.outgoing).get(&status.node) {
+            Some(Outgoing::Ready(live)) if live.is_open() => Some(live.clone()),
+            _ => None,
+        };
+        let incoming = lock(&self.incoming).get(&status.node).cloned();
+        for live in outgoing.iter().chain(&incoming) {
+            status.streams += live.streams.load(Ordering::Relaxed);
+        }
+        status.quic_rtt = outgoing.or(incoming).map(|live| live.connection.rtt());
+    }
+
+    /// Bytes of the largest QUIC datagram known to get to a peer; none without a connection.
+    pub(crate) fn datagram_to(&self, node: &NodeId) -> Option<u16> {
+        let outgoing = match lock(&self.outgoing).get(node) {
+            Some(Outgoing::Ready(live)) if live.is_open() => Some(live.clone()),
+            _ => None,
+        };
+        let incoming = || lock(&self.incoming).get(node).cloned();
+        let live = outgoing.or_else(incoming)?;
+        Some(live.connection.stats().path.current_mtu)
+    }
+}
