@@ -1,10 +1,10 @@
 //! Recent changes of a service's route, and their causes.
 //!
-//! A change is another first candidate. Its cause is derived from the former first one: if it has
-//! become worse, that is the cause; otherwise the new one has become better. Bounded by
-//! [`MAX_CHANGES`].
+//! A change is another choice: the first candidate, or none while all are down. Its cause is
+//! derived from the former one: if it has become worse, that is the cause; otherwise the new one
+//! has become better. Bounded by [`MAX_CHANGES`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use meshport_discovery::OriginState;
@@ -14,7 +14,7 @@ use super::route::{self, Candidate, Line, OriginView, PathView, Preference};
 /// Changes remembered per service: what an operator reads at a glance.
 pub const MAX_CHANGES: usize = 10;
 
-/// The first candidate of a route, to be named later.
+/// The choice of a route, to be named later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// By what way.
@@ -29,14 +29,14 @@ impl Choice {
     }
 }
 
-/// One change of the first candidate.
+/// One change of the choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// When it happened.
     pub at: Instant,
-    /// Who was first before.
+    /// The choice before it; none where no origin could be used.
     pub from: Option<Choice>,
-    /// Who is since.
+    /// The choice since.
     pub to: Option<Choice>,
     /// Why, as a phrase.
     pub cause: &'static str,
@@ -68,10 +68,12 @@ impl Trigger {
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
     recent: VecDeque<Change>,
+    /// All there were, by their causes.
+    counts: BTreeMap<&'static str, u64>,
 }
 
 impl Changes {
-    /// Notes that `to` goes first instead of `from`, of which `views` tell what is known now.
+    /// Notes that the choice is `to` instead of `from`, of which `views` tell what is known now.
     pub fn note(
         &mut self,
         from: Option<&Candidate>,
@@ -84,7 +86,13 @@ impl Changes {
             let mut known = views.iter();
             known.find(|view| view.line == from.origin.line)
         });
-        let cause = cause(from, former, to, trigger);
+        let cause = match (from, to) {
+            (Some(from), Some(to)) => cause(from, former, to, trigger),
+            (_, None) => former.and_then(lack).unwrap_or("no origin known"),
+            (None, Some(_)) if self.counts.is_empty() => "first known",
+            (None, Some(_)) => "usable again",
+        };
+        *self.counts.entry(cause).or_default() += 1;
         if self.recent.len() >= MAX_CHANGES {
             self.recent.pop_back();
         }
@@ -96,18 +104,20 @@ impl Changes {
     pub fn iter(&self) -> impl Iterator<Item = &Change> {
         self.recent.iter()
     }
+
+    /// How many there were of each cause.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.counts.iter().map(|(cause, count)| (*cause, *count))
+    }
 }
 
 /// Why `to` goes before `from`, which by now is `former`.
 fn cause(
-    from: Option<&Candidate>,
+    from: &Candidate,
     former: Option<&OriginView>,
-    to: Option<&Candidate>,
+    to: &Candidate,
     trigger: Trigger,
 ) -> &'static str {
-    let (Some(from), Some(to)) = (from, to) else {
-        return if to.is_some() { "first known" } else { "no origin known" };
-    };
     if trigger == Trigger::Policy {
         return "another policy";
     }
@@ -251,12 +261,27 @@ mod tests {
     }
 
     #[test]
+    fn an_only_origin_that_is_lost_is_named_with_what_it_lacks() {
+        let (mut changes, now) = (Changes::default(), Instant::now());
+        let only = ready(1, 2);
+        changes.note(None, Some(&first(&only)), &[], Trigger::News, now);
+        let refusing = OriginView { state: OriginState::Refusing, ..only.clone() };
+        changes.note(Some(&first(&only)), None, &[refusing], Trigger::News, now);
+        changes.note(None, Some(&first(&only)), &[], Trigger::News, now);
+        changes.note(Some(&first(&only)), None, &[], Trigger::News, now);
+        let causes: Vec<&str> = changes.iter().map(|change| change.cause).collect();
+        assert_eq!(causes, ["no origin known", "usable again", "refusing", "first known"]);
+    }
+
+    #[test]
     fn the_last_ten_are_kept_newest_first() {
         let (mut changes, now) = (Changes::default(), Instant::now());
         for number in 1..=u8::try_from(MAX_CHANGES).expect("ten") + 5 {
             changes.note(None, Some(&first(&ready(number, 1))), &[], Trigger::News, now);
         }
         assert_eq!(changes.iter().count(), MAX_CHANGES);
+        let counts = [("first known", 1), ("usable again", 14)];
+        assert_eq!(changes.counts().collect::<Vec<_>>(), counts);
         let newest = changes.iter().next().expect("ten").to.clone().expect("a choice");
         assert_eq!((newest.name.as_str(), newest.line), ("cp-15", ready(15, 1).line));
     }

@@ -2,9 +2,10 @@
 //!
 //! The first candidate of the route is tried at once, the next one when an attempt fails, or when
 //! the latest one has been silent for its hedge delay: then both run, and the first answer wins
-//! (Dean, Barroso, "The Tail at Scale", hedged requests). When all have failed they are tried again
-//! after a pause, in rounds, until the deadline. A client whose bytes must not go out twice is
-//! raced only until one instance is connected. An attempt is over when its patience
+//! (Dean, Barroso, "The Tail at Scale", hedged requests). In a crowd of searches a candidate that
+//! answers others is not raced: it is slow because of them. When all have failed they are tried
+//! again after a pause, in rounds, until the deadline. A client whose bytes must not go out twice
+//! is raced only until one instance is connected. An attempt is over when its patience
 //! ([`super::patience`]) is: what it waits for is to be connected, and then, once the instance was
 //! asked something, its answer. What the client sends meanwhile prolongs nothing.
 //!
@@ -23,8 +24,11 @@ use super::route::{Candidate, Line, Route, Standing};
 use self::attempts::Attempts;
 use self::rounds::Rounds;
 
+pub use self::searches::{MAX_CALM_SEARCHES, Searches};
+
 mod attempts;
 mod rounds;
+mod searches;
 
 /// Attempts of one client at once: with three, two dead instances cost no more than two delays.
 pub const MAX_RACING: usize = 3;
@@ -62,10 +66,6 @@ impl ConnectConfig {
         Some(usual.clamp(least, most))
     }
 }
-
-/// Searches of one service at once that still leave each other's instances alone; a client that
-/// comes back dials once per watch, and a controller manager 60 times.
-pub const MAX_CALM_SEARCHES: u64 = 16;
 
 /// What the client's first bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,10 +108,8 @@ pub enum Action {
 pub trait SearchContext {
     /// How many sessions are open on a line.
     fn open(&self, line: &Line) -> u64;
-    /// Takes one hedge from the service's budget.
-    fn may_hedge(&mut self) -> bool;
-    /// Whether so many searches run at once that they slow each other.
-    fn is_crowded(&self) -> bool;
+    /// Looks at all searches.
+    fn searches<T>(&mut self, look: impl FnOnce(&mut Searches) -> T) -> T;
 }
 
 /// One search. See the module's doc.
@@ -279,44 +277,15 @@ impl Connect {
             late.hedge_at = None;
             return None;
         }
-        if !context.may_hedge() {
-            late.hedge_at = self.config.hedge_delay(&late.candidate).map(|delay| now + delay);
+        let line = late.candidate.origin.line;
+        let delay = self.config.hedge_delay(&late.candidate)?;
+        let is_busy = context.searches(|all| all.is_busy(&line, delay, now));
+        if is_busy || !context.searches(Searches::take_hedge) {
+            late.hedge_at = Some(now + delay);
             return None;
         }
-        late.note_hedge(context.is_crowded(), now);
+        late.note_hedge(context.searches(|all| all.is_crowded()), now);
         self.start(left, true, now)
-    }
-}
-
-/// How many hedges the searches of a service may start: a burst, and a share of all searches, so
-/// that slowness everywhere is not answered with more load (the retry budget of Finagle and gRPC).
-#[derive(Debug)]
-pub struct HedgeBudget {
-    tenths: u32,
-}
-
-impl HedgeBudget {
-    /// Hedges that may be started at once, out of nothing.
-    const MAX_BURST: u32 = 32;
-    /// What each search adds, in tenths of a hedge.
-    const PER_SEARCH: u32 = 2;
-
-    /// Notes that a search has begun.
-    pub fn note_search(&mut self) {
-        self.tenths = (self.tenths + Self::PER_SEARCH).min(Self::MAX_BURST * 10);
-    }
-
-    /// Takes one hedge, if there is one.
-    pub fn take(&mut self) -> bool {
-        let left = self.tenths.checked_sub(10);
-        self.tenths = left.unwrap_or(self.tenths);
-        left.is_some()
-    }
-}
-
-impl Default for HedgeBudget {
-    fn default() -> Self {
-        Self { tenths: Self::MAX_BURST * 10 }
     }
 }
 

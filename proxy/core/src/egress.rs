@@ -13,7 +13,7 @@ use crate::wire::Answer;
 
 /// The node of an open session is judged again after this at the latest: on a machine that slept,
 /// or whose clock was set, a credential ends before the timer for its end does.
-const MAX_TRUST: Duration = Duration::from_secs(600);
+pub(crate) const MAX_TRUST: Duration = Duration::from_secs(600);
 
 /// The services of this node.
 pub type Offers = BTreeMap<ServiceName, Offer>;
@@ -123,7 +123,7 @@ pub fn stays(
 
 /// The credential by which the node of an open session is known now, or that of its successor; none
 /// when it is revoked.
-fn present(
+pub(crate) fn present(
     holder: &Arc<Credential>,
     revocations: &Revocations,
     credentials: &impl Credentials,

@@ -67,6 +67,11 @@ impl Kind {
         Finding { severity: Severity::Error, ..self.found(detail) }
     }
 
+    /// The same where nothing fails by it now.
+    pub fn mild(&'static self, detail: impl Into<String>) -> Finding {
+        Finding { severity: Severity::Warning, ..self.found(detail) }
+    }
+
     /// Its section: page and anchor.
     pub fn anchor(&self) -> String {
         format!("{PAGE}#{}", self.id.to_ascii_lowercase())

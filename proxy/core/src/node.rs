@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use meshport_config::{
-    Added, Credential, NodeId, NodeName, Revocation, Revocations, Revoked, Role, ServiceName,
-    SiteName, UnixSeconds,
+    Added, Credential, NodeId, NodeName, Revocation, Revocations, Role, ServiceName, SiteName,
+    UnixSeconds,
 };
 use meshport_discovery::{
     Discovery, DiscoveryConfig, Event as Found, LocalNode, OriginState, PathUse, Rejected, Transmit,
@@ -26,18 +26,20 @@ use super::changes::{Change, Trigger};
 use super::drift::DriftConfig;
 use super::evidence::{Attempted, Verdict};
 use super::health::{Health, HealthConfig};
-use super::reach::{OwnEndpoints, Reach};
-use super::route::{self, Damping, Line, PathView, Policy, Route};
+use super::reach::{Nat, OwnEndpoints, Reach};
+use super::route::{self, Candidate, Damping, Line, PathView, Policy, Route, Weights};
 
 mod event;
 mod local_instances;
 mod service;
 mod views;
 mod watch;
+mod wayback;
 
 pub use self::event::Event;
 use self::service::Service;
 use self::watch::RelayWatch;
+pub use self::wayback::{Destination, Known};
 
 /// Services one daemon can use or offer.
 pub const MAX_SERVICES: usize = 64;
@@ -53,6 +55,8 @@ pub const MAX_FALLBACK_ADDRESSES: usize = 16;
 pub struct ServiceConfig {
     /// How its sessions are spread.
     pub policy: Policy,
+    /// How many sessions origins get for one of others.
+    pub weights: Weights,
     /// What keeps it with the origin that goes first.
     pub damping: Damping,
     /// How fast they move to where they should be.
@@ -148,9 +152,15 @@ impl NodeCore {
     }
 
     /// Changes how a service's sessions are spread.
-    pub fn set_policy(&mut self, name: &ServiceName, policy: Policy, now: Instant) {
+    pub fn set_policy(
+        &mut self,
+        name: &ServiceName,
+        policy: Policy,
+        weights: Weights,
+        now: Instant,
+    ) {
         if let Some(service) = self.services.get_mut(name) {
-            service.policy = policy;
+            service.balance = service::Balance { policy, weights };
             service.memory = service.memory.forgotten();
             self.stale = true;
         }
@@ -329,6 +339,11 @@ impl NodeCore {
         self.announce_reach(now);
     }
 
+    /// How the NAT in front of this node looks to its peers; none without a NAT.
+    pub fn nat(&self) -> Option<Nat> {
+        self.reach.nat()
+    }
+
     fn announce_reach(&mut self, now: Instant) {
         self.discovery.set_behind_nat(self.reach.is_behind_nat(), now);
         self.discovery.set_endpoints(self.reach.endpoints(), now);
@@ -425,6 +440,14 @@ impl NodeCore {
         self.services.get(service).into_iter().flat_map(|service| service.changes.iter())
     }
 
+    /// How often another origin went first since the start, by cause.
+    pub fn change_counts(
+        &self,
+        service: &ServiceName,
+    ) -> impl Iterator<Item = (&'static str, u64)> {
+        self.services.get(service).into_iter().flat_map(|service| service.changes.counts())
+    }
+
     /// The points that sessions have found against a line, see [`super::evidence`].
     pub fn evidence(&self, service: &ServiceName, line: &Line, now: Instant) -> f64 {
         self.services.get(service).map_or(0.0, |service| service.evidence.score(line, now))
@@ -473,7 +496,8 @@ impl NodeCore {
             }
             Found::Revoked(revocation) => {
                 self.stale = true;
-                if let Revoked::Succeeded { node, by } = revocation.revoked {
+                if let (Some(node), Some(by)) = (revocation.revoked.node(), revocation.successor())
+                {
                     let busy = std::mem::take(&mut self.busy);
                     self.busy = busy.into_iter().map(|line| line.renamed(node, by)).collect();
                 }
@@ -482,6 +506,7 @@ impl NodeCore {
             Found::Ignored { node, reason } => {
                 self.events.push_back(Event::Ignored { node, reason });
             }
+            Found::Unknown { from, what } => self.events.push_back(Event::Unknown { from, what }),
             // All it says is that routes may be stale.
             Found::StateChanged(node) => self.touch(&node),
             Found::PathChanged(node) => {
@@ -531,7 +556,8 @@ impl NodeCore {
             let direct = self.direct_views(&name);
             let mut service = self.services.remove(&name).expect("the name comes from this map");
             let (views, chosen) = self.ways(&mut service, direct, &relays, now);
-            let (route, memory) = route::choose(chosen, &service.policy, &service.memory, now);
+            let (route, memory) =
+                route::choose(chosen, &service.balance.policy, &service.memory, now);
             let before = std::mem::replace(&mut service.memory, memory);
             let states = views::states(&service, &views, now);
             let before_states = std::mem::replace(&mut service.states, states);
@@ -542,10 +568,10 @@ impl NodeCore {
             }
             service.views = views;
             let changed = route != *service.route;
-            let first = |route: &Route| route.first().map(|candidate| candidate.origin.line);
-            let first_changed = first(&route) != first(&service.route);
-            if first_changed {
-                let (from, to) = (service.route.first(), route.first());
+            let (from, to) = (service.route.choice(), route.choice());
+            let line = |candidate: &Candidate| candidate.origin.line;
+            let choice_changed = from.map(line) != to.map(line);
+            if choice_changed {
                 let trigger = Trigger::of(&before, now);
                 service.changes.note(from, to, &service.views, trigger, now);
             }
@@ -554,7 +580,7 @@ impl NodeCore {
             }
             self.events.extend(service.judge(&name, &self.busy, now));
             if changed {
-                let change = service.changes.iter().next().filter(|_| first_changed).cloned();
+                let change = service.changes.iter().next().filter(|_| choice_changed).cloned();
                 let (service, route) = (name.clone(), service.route.clone());
                 self.events.push_back(Event::Route { service, route, change });
             }

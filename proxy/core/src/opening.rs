@@ -7,6 +7,9 @@
 //! drive others away from them. Anything else is sent at most once, and only to an origin that has
 //! confirmed that its instance is connected.
 //!
+//! A preface that the instance is to have before the client's bytes (a PROXY header) goes out with
+//! them, or alone as soon as the instance is connected: it may wait for it before it speaks.
+//!
 //! Bounded by [`MAX_KEPT`]; beyond that nothing more is read from the client until an origin
 //! answers.
 
@@ -37,7 +40,10 @@ const TLS_MAJOR: u8 = 3;
 /// What a client has said so far. See the module's doc.
 #[derive(Debug, Default)]
 pub struct Opening {
+    /// The preface, then what the client has said.
     kept: BytesMut,
+    /// The length of the preface, in bytes.
+    preface: usize,
     /// The client has half-closed already.
     pub ended: bool,
     /// Bytes went out that must not go out again.
@@ -45,6 +51,20 @@ pub struct Opening {
 }
 
 impl Opening {
+    /// Says this to the instance before anything that the client says.
+    pub fn set_preface(&mut self, bytes: &[u8]) {
+        let said = self.kept.split_off(self.preface);
+        self.kept.clear();
+        self.kept.extend_from_slice(bytes);
+        self.preface = bytes.len();
+        self.kept.unsplit(said);
+    }
+
+    /// What the client has said.
+    fn said(&self) -> &[u8] {
+        self.kept.get(self.preface..).unwrap_or_default()
+    }
+
     /// Keeps what the client sent next, also once it is spent: the attempt that has the earlier
     /// bytes takes these along.
     pub fn push(&mut self, bytes: &[u8]) {
@@ -58,7 +78,7 @@ impl Opening {
 
     /// What the bytes so far are.
     pub fn kind(&self) -> Kind {
-        match self.kept.as_ref() {
+        match self.said() {
             [] | [TLS_HANDSHAKE] if !self.ended => Kind::Open,
             _ if !self.begins_tls() => Kind::Other,
             _ if self.is_hello_whole() => Kind::Tls,
@@ -68,20 +88,20 @@ impl Opening {
 
     /// Whether the bytes so far begin a TLS handshake.
     pub fn begins_tls(&self) -> bool {
-        matches!(self.kept.as_ref(), [TLS_HANDSHAKE, TLS_MAJOR, ..])
+        matches!(self.said(), [TLS_HANDSHAKE, TLS_MAJOR, ..])
     }
 
     /// Whether a server has all it answers: the first message of the handshake, in whole records.
     fn is_hello_whole(&self) -> bool {
         let (mut at, mut have, mut message) = (0, 0, [0; TLS_MESSAGE_HEADER]);
-        while let Some(header) = self.kept.get(at..at + TLS_RECORD_HEADER) {
+        while let Some(header) = self.said().get(at..at + TLS_RECORD_HEADER) {
             if header[0] != TLS_HANDSHAKE {
                 // No client goes on like this, and a server says so.
                 return true;
             }
             let from = at + TLS_RECORD_HEADER;
             at = from + usize::from(u16::from_be_bytes([header[3], header[4]]));
-            let Some(record) = self.kept.get(from..at) else { return false };
+            let Some(record) = self.said().get(from..at) else { return false };
             for (to, byte) in message.iter_mut().skip(have).zip(record) {
                 *to = *byte;
             }
@@ -101,7 +121,7 @@ impl Opening {
     /// Whether the bytes may go to a candidate, whose instance is `connected` or not known to be.
     pub fn may_go(&self, connected: bool) -> bool {
         match self.kind() {
-            Kind::Open => false,
+            Kind::Open => connected && self.preface > 0,
             Kind::Tls => true,
             Kind::Other => connected,
         }
@@ -114,18 +134,22 @@ impl Opening {
 
     /// Whether the client has sent anything.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.said().is_empty()
     }
 
     /// The bytes from `from` on that may go to a candidate before it has answered.
     pub fn before_answer(&self, from: usize) -> Bytes {
-        let end = if self.kind() == Kind::Tls { self.handshake() } else { self.kept.len() };
+        let end = match self.kind() {
+            Kind::Open => self.preface,
+            Kind::Tls => self.handshake(),
+            Kind::Other => self.kept.len(),
+        };
         Bytes::copy_from_slice(self.kept.get(from..end).unwrap_or_default())
     }
 
-    /// How many of the bytes are records of the handshake.
+    /// How many of the bytes are the preface and records of the handshake.
     fn handshake(&self) -> usize {
-        let mut at = 0;
+        let mut at = self.preface;
         while let Some(header) = self.kept.get(at..at + TLS_RECORD_HEADER) {
             if header[0] == TLS_APPLICATION_DATA {
                 return at;
@@ -144,7 +168,7 @@ impl Opening {
 
     /// Notes that bytes other than TLS go out now; from here on there is one candidate.
     pub fn spend(&mut self) {
-        self.spent = self.spent || self.kind() != Kind::Tls;
+        self.spent = self.spent || self.kind() == Kind::Other;
     }
 }
 
@@ -246,6 +270,39 @@ mod tests {
         opening.push(&[22]);
         opening.ended = true;
         assert_eq!(opening.kind(), Kind::Other);
+    }
+
+    #[test]
+    fn a_preface_goes_before_the_hello_and_again_to_the_next() {
+        let mut opening = Opening::default();
+        opening.push(&[22]);
+        opening.set_preface(b"PROXY\r\n");
+        assert_eq!(opening.kind(), Kind::Open);
+        // Alone it is said only to who is connected, and costs no other attempt.
+        assert!(!opening.may_go(false) && opening.may_go(true));
+        assert_eq!(opening.before_answer(0).as_ref(), b"PROXY\r\n");
+        opening.spend();
+        assert!(opening.may_retry() && !opening.is_empty());
+        opening.push(&record(&hello(3))[1..]);
+        opening.push(&[23, 3, 3, 0, 1, 9]);
+        assert_eq!(opening.kind(), Kind::Tls);
+        let whole = [b"PROXY\r\n", &record(&hello(3))[..]].concat();
+        assert_eq!(opening.before_answer(0).as_ref(), whole);
+        assert_eq!(opening.before_answer(7).as_ref(), &whole[7..]);
+        assert_eq!(opening.after(whole.len()).as_ref(), [23, 3, 3, 0, 1, 9]);
+    }
+
+    #[test]
+    fn an_instance_that_speaks_first_gets_the_preface_first() {
+        let mut opening = Opening::default();
+        assert!(opening.is_empty() && !opening.may_go(true));
+        opening.set_preface(b"P");
+        assert!(opening.is_empty() && opening.may_go(true));
+        assert_eq!(opening.before_answer(0).as_ref(), b"P");
+        opening.push(b"GET");
+        assert_eq!(opening.before_answer(1).as_ref(), b"GET");
+        opening.spend();
+        assert!(!opening.may_retry());
     }
 
     #[test]

@@ -11,6 +11,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use crate::credit::{Credit, Rate};
+
 /// Accounts at once. The one that was used least recently makes room.
 pub const MAX_HOLDERS: usize = 1024;
 /// Clients of one holder that wait. What comes beyond is turned away.
@@ -21,55 +23,6 @@ const COMMON: Rate = Rate { most: 128, each: Duration::from_millis(10) };
 /// The same of one holder. A controller manager that has lost its connection dials 60 times in
 /// 30 ms, and a node has a handful of such clients.
 const OWN: Rate = Rate { most: 512, each: Duration::from_millis(20) };
-
-/// How much credit there is at most, and from one that time gives to the next.
-#[derive(Debug, Clone, Copy)]
-struct Rate {
-    most: u32,
-    each: Duration,
-}
-
-/// Credit left.
-#[derive(Debug, Clone, Copy)]
-struct Credit {
-    rate: Rate,
-    left: u32,
-    /// Up to when time has given credit.
-    at: Instant,
-}
-
-impl Credit {
-    fn full(rate: Rate, now: Instant) -> Self {
-        Self { rate, left: rate.most, at: now }
-    }
-
-    fn pass(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.at).as_nanos();
-        let given = u32::try_from(passed / self.rate.each.as_nanos()).unwrap_or(u32::MAX);
-        if given >= self.rate.most - self.left {
-            (self.left, self.at) = (self.rate.most, now);
-        } else {
-            self.left += given;
-            self.at += self.rate.each * given;
-        }
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
-        self.pass(now);
-        let taken = self.left > 0;
-        self.left -= u32::from(taken);
-        taken
-    }
-
-    fn give(&mut self) {
-        self.left = self.rate.most.min(self.left + 1);
-    }
-
-    /// When there is some.
-    fn due(&self) -> Instant {
-        if self.left > 0 { self.at } else { self.at + self.rate.each }
-    }
-}
 
 #[derive(Debug)]
 struct Holder<T> {
@@ -142,7 +95,7 @@ impl<K: Ord + Copy, T> Pace<K, T> {
     /// The next client that waited long enough, of each holder in turn; its holder has paid.
     pub fn poll(&mut self, now: Instant) -> Option<(K, T)> {
         self.holders.values_mut().for_each(|holder| holder.credit.pass(now));
-        let is_due = |it: &Holder<T>| !it.waiting.is_empty() && it.credit.left > 0;
+        let is_due = |it: &Holder<T>| !it.waiting.is_empty() && it.credit.left() > 0;
         let mut due = self.holders.iter().filter(|(_, it)| is_due(it)).map(|(key, _)| *key);
         let first = due.clone().next()?;
         let next = due.find(|key| self.last.is_some_and(|last| *key > last)).unwrap_or(first);
@@ -181,10 +134,7 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         if self.holders.len() < MAX_HOLDERS {
             return;
         }
-        self.holders.retain(|_, it| {
-            it.credit.pass(now);
-            it.credit.left < OWN.most || !it.waiting.is_empty()
-        });
+        self.holders.retain(|_, it| !it.credit.is_full(now) || !it.waiting.is_empty());
         if self.holders.len() >= MAX_HOLDERS {
             let oldest = self.holders.iter().min_by_key(|(_, it)| it.used).map(|(key, _)| *key);
             oldest.and_then(|key| self.holders.remove(&key));

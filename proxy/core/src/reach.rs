@@ -9,6 +9,7 @@
 //! [`Reach::endpoints`] gives it the addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::SocketAddr;
 
 use meshport_config::NodeId;
@@ -17,6 +18,9 @@ use meshport_config::NodeId;
 pub const MAX_WITNESSES: usize = 64;
 /// Addresses seen from outside that are announced: one for each family.
 const MAX_SEEN: usize = 2;
+
+/// Addresses that are told of a NAT that has one for each peer.
+const MAX_TOLD: usize = 3;
 
 /// Said wherever two nodes cannot meet, with the finding that says what to do.
 pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path (MP106)";
@@ -28,6 +32,31 @@ pub enum OwnEndpoints {
     Advertised(Vec<SocketAddr>),
     /// From the addresses of this machine.
     Guessed(Vec<SocketAddr>),
+}
+
+/// How a NAT maps this node's port, by what peers see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Nat {
+    /// All see it here, so a member can tell others where to begin.
+    Same(SocketAddr),
+    /// Only one peer has said where it sees it.
+    OneReport(SocketAddr),
+    /// Peers see it at these and maybe more: each gets a mapping of its own.
+    PerPeer(Vec<SocketAddr>),
+}
+
+impl fmt::Display for Nat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same(at) => write!(f, "members see this node at {at}, the same for all"),
+            Self::OneReport(at) => write!(f, "one member sees this node, at {at}"),
+            Self::PerPeer(at) => {
+                let at: Vec<String> = at.iter().map(ToString::to_string).collect();
+                let at = at.join(", ");
+                write!(f, "its NAT shows each member another address of this node ({at})")
+            }
+        }
+    }
 }
 
 /// What a peer sees.
@@ -77,6 +106,24 @@ impl Reach {
     /// Whether somebody behind another NAT has no way to begin with this node.
     pub fn is_behind_nat(&self) -> bool {
         !self.is_set && self.sights.values().any(|sight| !sight.is_own)
+    }
+
+    /// How the NAT in front of this node looks to its peers; none without a NAT.
+    pub fn nat(&self) -> Option<Nat> {
+        let sights = self.sights.values().filter(|sight| !self.is_set && !sight.is_own);
+        let mut reports: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+        sights.for_each(|sight| *reports.entry(sight.at).or_default() += 1);
+        let (v4, v6): (Vec<_>, Vec<_>) = reports.iter().partition(|(at, _)| at.is_ipv4());
+        let differs = [&v4, &v6].into_iter().find(|family| family.len() > 1);
+        match (differs, reports.first_key_value()) {
+            (Some(family), _) => {
+                let at = family.iter().take(MAX_TOLD).map(|(at, _)| **at);
+                Some(Nat::PerPeer(at.collect()))
+            }
+            (None, Some((at, 1))) => Some(Nat::OneReport(*at)),
+            (None, Some((at, _))) => Some(Nat::Same(*at)),
+            (None, None) => None,
+        }
     }
 
     /// What to announce: the own endpoints, and where this node is seen from outside.
@@ -167,6 +214,21 @@ mod tests {
         let mapped = "203.0.113.7:41000";
         let lied = reach(&[(mapped, false), ("192.0.2.66:53", false), (mapped, false)]);
         assert_eq!(lied.endpoints(), [at(OWN), at(mapped)]);
+    }
+
+    #[test]
+    fn the_kind_of_a_nat_is_what_peers_see() {
+        assert_eq!(reach(&[(OWN, true)]).nat(), None);
+        let mapped = "203.0.113.7:41000";
+        assert_eq!(reach(&[(mapped, false)]).nat(), Some(Nat::OneReport(at(mapped))));
+        let easy = reach(&[(mapped, false), (OWN, true), (mapped, false)]).nat();
+        assert_eq!(easy, Some(Nat::Same(at(mapped))));
+        let hard = reach(&[("203.0.113.7:1", false), ("203.0.113.7:2", false)]).nat();
+        let said = hard.expect("there is one").to_string();
+        assert!(said.ends_with("(203.0.113.7:1, 203.0.113.7:2)"), "{said}");
+        let mut set = reach(&[(mapped, false)]);
+        set.set_own(OwnEndpoints::Advertised(vec![at(mapped)]));
+        assert_eq!(set.nat(), None);
     }
 
     #[test]

@@ -127,6 +127,7 @@ impl Offer {
         Some(OriginView {
             line: Line::Relayed { origin: direct.line.origin()?, relay: self.relay },
             path: PathView::Up(self.rtt),
+            usual_rtt: None,
             deviation: self.deviation,
             loss_percent: self.loss_percent,
             present: true,
@@ -255,7 +256,7 @@ fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step
         better.map_or(Step::Stay, |offer| Step::After(Some(offer.relay), GAIN_LASTING))
     };
     match (present, direct_cost) {
-        (None, Some(direct)) => better_than(direct),
+        (None, Some(cost)) => better_than(direct.usual_cost().unwrap_or(cost)),
         (None, None) if direct.path == PathView::Dead => Step::Now(best.map(|it| it.relay)),
         (None, None) => Step::Stay,
         (Some(relay), Some(_)) if !relay.is_sound() => Step::Now(None),

@@ -24,9 +24,11 @@ pub use super::view::{Line, OriginView, PathView, Relaying};
 use super::view::cost;
 
 mod memory;
+mod share;
 
 pub use memory::Preference;
 use memory::Verdict;
+pub use share::{Weights, client_number};
 
 /// Ending a session costs its client a reconnect and perhaps an error: a home that is nearer by
 /// less than this...
@@ -51,6 +53,10 @@ pub enum Policy {
     Spread,
     /// The first healthy one of this list, then the nearest. Names or NodeIds in text form.
     Pinned(Vec<String>),
+    /// The one with the fewest sessions of this node.
+    LeastSessions,
+    /// The same one for each client, for as long as it is healthy.
+    Source,
 }
 
 impl From<&ServiceSettings> for Policy {
@@ -62,6 +68,8 @@ impl From<&ServiceSettings> for Policy {
             meshport_config::Policy::Pinned => {
                 Self::Pinned(service.pinned.iter().map(ToString::to_string).collect())
             }
+            meshport_config::Policy::LeastSessions => Self::LeastSessions,
+            meshport_config::Policy::Source => Self::Source,
         }
     }
 }
@@ -73,6 +81,8 @@ impl Policy {
             Self::Nearest { .. } => "nearest",
             Self::Spread => "spread",
             Self::Pinned(_) => "pinned",
+            Self::LeastSessions => "least-sessions",
+            Self::Source => "source",
         }
     }
 }
@@ -116,10 +126,24 @@ pub struct Route {
     pub sharing: usize,
     /// Why the first is first, as a phrase.
     pub why: String,
-    /// Whether sharing candidates take turns instead of being compared by load.
-    in_turn: bool,
+    /// How one of those is drawn for a session.
+    draw: Draw,
     /// Whether the first is first for being near.
     by_distance: bool,
+}
+
+/// How a session's first candidate is drawn from those that share, and so what its ticket is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Draw {
+    /// The less loaded of two drawn ones. The ticket is a fresh random number.
+    #[default]
+    TwoChoices,
+    /// Each in turn. The ticket is a counter.
+    Turns,
+    /// The least loaded of all. The ticket is a fresh random number, which decides between equals.
+    Least,
+    /// By client. The ticket is a number that is the client's own.
+    Source,
 }
 
 impl Standing {
@@ -144,7 +168,12 @@ impl Route {
 
     /// Whether a session has a fair chance: some candidate is not [`Standing::Down`].
     pub fn is_usable(&self) -> bool {
-        self.first().is_some_and(|candidate| candidate.standing < Standing::Down)
+        self.choice().is_some()
+    }
+
+    /// The first candidate, unless it is [`Standing::Down`].
+    pub fn choice(&self) -> Option<&Candidate> {
+        self.first().filter(|candidate| candidate.standing < Standing::Down)
     }
 
     /// The candidates that new sessions go to as long as they answer.
@@ -181,31 +210,44 @@ impl Route {
     }
 
     /// The order for one session. Among the sharing candidates the less loaded of two drawn ones
-    /// goes first (Mitzenmacher, "The Power of Two Choices"), or each in turn for `spread`.
-    /// `ticket` is a fresh random number, or a counter where they take turns; `open` tells how many
-    /// sessions an origin has.
+    /// goes first (Mitzenmacher, "The Power of Two Choices"), each in turn for `spread`, the least
+    /// loaded of all for `least-sessions`, or the client's own for `source`. Loads are compared,
+    /// and turns and clients shared out, by weight. What `ticket` is says [`Route::draw`]; `open`
+    /// tells how many sessions an origin has.
     pub fn attempt_order(&self, ticket: u64, open: impl Fn(&Line) -> u64) -> Vec<&Candidate> {
         let mut order: Vec<&Candidate> = self.candidates.iter().collect();
         let sharing = self.sharing.min(order.len());
         if sharing < 2 {
             return order;
         }
-        let first = if self.in_turn { nth(ticket, sharing) } else { self.lighter(ticket, open) };
+        let first = match self.draw {
+            Draw::TwoChoices => self.lighter(ticket, open),
+            Draw::Turns => share::turn(self.home(), ticket),
+            Draw::Least => share::least(self.home(), ticket, open),
+            Draw::Source => {
+                // Whoever takes over is the client's own, too.
+                order[..sharing].sort_by(|a, b| share::by_client(a, b, ticket));
+                return order;
+            }
+        };
         order[..sharing].rotate_left(first);
         order
     }
 
-    /// Whether the caller's ticket is a counter (`spread`) and not a random number.
-    pub fn takes_turns(&self) -> bool {
-        self.in_turn
+    /// What the caller's ticket is to be.
+    pub fn draw(&self) -> Draw {
+        self.draw
     }
 
     fn lighter(&self, ticket: u64, open: impl Fn(&Line) -> u64) -> usize {
         let one = nth(ticket >> 32, self.sharing);
         let step = 1 + nth(ticket & 0xffff_ffff, self.sharing - 1);
         let two = (one + step) % self.sharing;
-        let load = |index: usize| open(&self.candidates[index].origin.line);
-        if load(two) < load(one) { two } else { one }
+        let [a, b] = [one, two].map(|index| &self.candidates[index].origin);
+        match share::compare_loads(a, open(&a.line), b, open(&b.line)) {
+            Ordering::Greater => two,
+            Ordering::Less | Ordering::Equal => one,
+        }
     }
 }
 
@@ -228,7 +270,9 @@ pub fn choose(
         Policy::Nearest { band, band_percent } => {
             nearest(candidates, *band, *band_percent, memory, now)
         }
-        Policy::Spread => spread(candidates, memory, now),
+        Policy::Spread => spread(candidates, Draw::Turns, memory, now),
+        Policy::LeastSessions => spread(candidates, Draw::Least, memory, now),
+        Policy::Source => spread(candidates, Draw::Source, memory, now),
         Policy::Pinned(list) => pinned(candidates, list, memory, now),
     }
 }
@@ -295,7 +339,7 @@ fn nearest(
     let width = band.max(candidates[0].cost * band_percent / 100);
     let alone = is_own(&candidates[0]) || candidates[0].standing != best.standing;
     let sharing = if alone { 1 } else { gather_band(&mut candidates, width) };
-    (Route { candidates, sharing, why, in_turn: false, by_distance: true }, preference)
+    (Route { candidates, sharing, why, draw: Draw::TwoChoices, by_distance: true }, preference)
 }
 
 /// Moves the candidates that are as good as the first and within `width` of its cost next to it;
@@ -311,6 +355,7 @@ fn gather_band(candidates: &mut [Candidate], width: Duration) -> usize {
 
 fn spread(
     mut candidates: Vec<Candidate>,
+    draw: Draw,
     memory: &Preference,
     now: Instant,
 ) -> (Route, Preference) {
@@ -322,7 +367,7 @@ fn spread(
     candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
     let preference = memory.settled_on(&candidates[0], now);
     let why = format!("one of {sharing} that share sessions");
-    (Route { sharing, why, in_turn: true, candidates, by_distance: false }, preference)
+    (Route { sharing, why, draw, candidates, by_distance: false }, preference)
 }
 
 fn pinned(
@@ -345,7 +390,7 @@ fn pinned(
         _ => format!("no pinned one is better; {}", reason(first)),
     };
     let preference = memory.settled_on(first, now);
-    (Route { candidates, sharing: 1, why, in_turn: false, by_distance: false }, preference)
+    (Route { candidates, sharing: 1, why, draw: Draw::TwoChoices, by_distance: false }, preference)
 }
 
 fn pin_rank(origin: &OriginView, list: &[String]) -> usize {

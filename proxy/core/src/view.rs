@@ -104,6 +104,8 @@ pub struct OriginView {
     pub state: OriginState,
     /// The way there.
     pub path: PathView,
+    /// Its round-trip time without the bursts of the last seconds, where this node measures it.
+    pub usual_rtt: Option<Duration>,
     /// How much single round trips deviate from the smoothed one (mean deviation).
     pub deviation: Duration,
     /// Share of recent probes without an answer, 0 to 100.
@@ -116,6 +118,8 @@ pub struct OriginView {
     pub denied: bool,
     /// Why it is reached through another node, if it is.
     pub relaying: Option<Relaying>,
+    /// How many sessions it gets for one of others that share with it, at least 1.
+    pub weight: u32,
 }
 
 /// Why an origin is reached through another node.
@@ -139,13 +143,22 @@ impl OriginView {
             site: None,
             state: OriginState::Unknown,
             path: PathView::Unmeasured,
+            usual_rtt: None,
             deviation: Duration::ZERO,
             loss_percent: 0,
             present: true,
             suspect: false,
             denied: false,
             relaying: None,
+            weight: 1,
         }
+    }
+
+    /// What a session usually pays for a path that works, where that is known: a burst of load here
+    /// raises what is measured of the path in use, and of the others next to nothing.
+    pub(crate) fn usual_cost(&self) -> Option<Duration> {
+        let rtt = self.usual_rtt.filter(|_| matches!(self.path, PathView::Up(_)))?;
+        Some(cost(rtt, self.loss_percent))
     }
 
     /// Whether hardly anything comes through to it, although it is not silent.
@@ -161,12 +174,14 @@ impl OriginView {
             site: Some(site),
             state,
             path: PathView::Unmeasured,
+            usual_rtt: None,
             deviation: Duration::ZERO,
             loss_percent: 0,
             present: true,
             suspect: false,
             denied: false,
             relaying: None,
+            weight: 1,
         }
     }
 }

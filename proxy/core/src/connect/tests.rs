@@ -28,22 +28,16 @@ fn route(rtts: &[u64]) -> Arc<Route> {
     Arc::new(choose(origins.collect(), &policy, &Preference::default(), Instant::now()).0)
 }
 
-struct Context {
-    budget: HedgeBudget,
-    crowded: bool,
-}
+#[derive(Default)]
+struct Context(Searches);
 
 impl SearchContext for Context {
     fn open(&self, _: &Line) -> u64 {
         0
     }
 
-    fn may_hedge(&mut self) -> bool {
-        self.budget.take()
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.crowded
+    fn searches<T>(&mut self, look: impl FnOnce(&mut Searches) -> T) -> T {
+        look(&mut self.0)
     }
 }
 
@@ -57,11 +51,16 @@ impl Bench {
     fn new(config: ConnectConfig, rtts: &[u64]) -> Self {
         let now = Instant::now();
         let connect = Connect::new(config, route(rtts), 0, now);
-        Self { connect, context: Context { budget: HedgeBudget::default(), crowded: false }, now }
+        Self { connect, context: Context::default(), now }
     }
 
     fn poll(&mut self) -> Option<Action> {
         self.connect.poll(self.now, &mut self.context)
+    }
+
+    /// Other searches begin, so many that they slow each other.
+    fn crowd(&mut self) {
+        (0..=MAX_CALM_SEARCHES).for_each(|_| self.context.0.begin());
     }
 
     /// What is started now: the attempt's id and the number of its origin.
@@ -148,7 +147,9 @@ fn one_that_answers_after_all_is_not_blamed() {
 fn an_outrun_one_is_not_blamed_for_a_herd_or_for_this_machine() {
     for (crowded, lag) in [(true, Duration::ZERO), (false, LAG + ms(1))] {
         let mut bench = Bench::new(config(), &[1, 20]);
-        bench.context.crowded = crowded;
+        if crowded {
+            bench.crowd();
+        }
         bench.started();
         bench.connect.handle_kind(Kind::Tls, bench.now);
         bench.sleep();
@@ -196,23 +197,50 @@ fn without_hedging_one_after_another_is_tried() {
 #[test]
 fn a_spent_budget_leaves_the_search_to_its_first_candidate() {
     let mut bench = Bench::new(config(), &[1, 20]);
-    while bench.context.budget.take() {}
+    while bench.context.0.take_hedge() {}
     bench.started();
     bench.sleep();
     assert_eq!(bench.poll(), None);
-    bench.context.budget = HedgeBudget::default();
+    bench.context = Context::default();
     bench.sleep();
     assert_eq!(bench.started(), Some((1, 2)));
 }
 
 #[test]
-fn the_budget_is_a_burst_and_a_fifth_of_all_searches() {
-    let mut budget = HedgeBudget::default();
-    let burst = std::iter::repeat_with(|| budget.take()).take_while(|taken| *taken).count();
-    assert_eq!(burst, 32);
-    (0..100).for_each(|_| budget.note_search());
-    let share = std::iter::repeat_with(|| budget.take()).take_while(|taken| *taken).count();
-    assert_eq!(share, 20);
+fn hedges_are_a_burst_and_a_fifth_of_all_searches() {
+    let mut all = Searches::default();
+    let taken = |all: &mut Searches| {
+        std::iter::repeat_with(|| all.take_hedge()).take_while(|taken| *taken).count()
+    };
+    assert_eq!(taken(&mut all), 32);
+    (0..100).for_each(|_| all.begin());
+    assert_eq!(taken(&mut all), 20);
+}
+
+#[test]
+fn in_a_crowd_one_that_answers_others_is_not_raced_until_it_is_silent_to_all() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    bench.crowd();
+    bench.started();
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    bench.context.0.note_answer(line(1), bench.now + ms(50));
+    let delay = bench.sleep();
+    assert_eq!(bench.poll(), None, "it has just answered another search");
+    assert_eq!(bench.sleep(), delay);
+    bench.context.0.note_answer(line(1), bench.now);
+    assert_eq!(bench.poll(), None, "and does so again");
+    bench.sleep();
+    assert_eq!(bench.started(), Some((1, 2)), "nobody has had an answer for a delay");
+}
+
+#[test]
+fn an_answer_to_others_delays_no_race_when_few_are_searching() {
+    let mut bench = Bench::new(config(), &[1, 20]);
+    bench.started();
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    bench.context.0.note_answer(line(1), bench.now + ms(50));
+    bench.sleep();
+    assert_eq!(bench.started(), Some((1, 2)));
 }
 
 #[test]

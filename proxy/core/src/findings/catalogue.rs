@@ -44,13 +44,13 @@ catalogue! {
         remedy: "Give them to the user who runs the daemon, and run `chmod 700` on the state \
                  folder and `chmod 600` on files",
     }
-    /// The wall clock contradicts what is signed.
+    /// The wall clock contradicts what is signed, or the clocks of members.
     WRONG_CLOCK: Error "MP103" {
-        title: "this machine's clock is wrong",
-        healthy: "this machine's clock agrees with its credential",
-        meaning: "Sessions continue, but newer credentials of others are refused, and the next \
-                  start of the daemon fails",
-        remedy: "Correct the clock and keep it synchronised",
+        title: "the clock of this machine or of a member is wrong",
+        healthy: "this clock agrees with this node's credential and with members",
+        meaning: "Sessions continue, but a clock that is off by more than 5 min refuses \
+                  credentials that are valid, and a daemon may not start by it",
+        remedy: "Correct the clock and keep it synchronised (`timedatectl`, `chronyc tracking`)",
     }
     /// Packets do not get out, or no answer comes back.
     NO_ANSWERS: Error "MP104" {
@@ -59,6 +59,15 @@ catalogue! {
         meaning: "When all are silent at once, it is probably this machine's network",
         remedy: "Check its link and routes, and that outgoing UDP from the port of `listen` under \
                  [mesh] is allowed",
+    }
+    /// Nobody reaches this node unasked.
+    UDP_IN: Warning "MP105" {
+        title: "members cannot reach this node's UDP port unasked",
+        healthy: "members reach this node's UDP port unasked",
+        meaning: "A firewall lets in only answers. This node finds others, but a node that does \
+                  not know it yet, or has lost its session, cannot begin with it",
+        remedy: "Allow incoming UDP to the port of `listen` under [mesh], from any address and \
+                 port",
     }
     /// Both ends of a path are behind NAT.
     BOTH_BEHIND_NAT: Warning "MP106" {
@@ -152,6 +161,14 @@ catalogue! {
         remedy: "Find out on those nodes what opens them, or revoke a compromised one. Raise \
                  LimitNOFILE if the limit on open files is low",
     }
+    /// Events that are not taken.
+    EVENTS_NOT_POSTED: Warning "MP120" {
+        title: "events cannot be posted",
+        healthy: "events are posted, or no address for them is set",
+        meaning: "Whoever relies on them there is not told; the oldest are dropped when too many \
+                  wait. Nothing else depends on it",
+        remedy: "Check `url` and `ca-file` under [events], and the server there",
+    }
 
     /// A name does not resolve.
     SEED_NAME: Warning "MP201" {
@@ -187,12 +204,21 @@ catalogue! {
                   compromised mesh",
         remedy: "Move it offline and name it there: `meshport invite --site SITE --authority FILE`",
     }
-    /// Program and daemon differ.
+    /// Nodes with different settings where all need the same.
+    SETTINGS_DIFFER: Warning "MP205" {
+        title: "settings that must agree differ between members",
+        healthy: "settings that must agree are the same on the members asked",
+        meaning: "Members judge each other's silence by different times; the one with the \
+                  shortest calls others down that are only slow",
+        remedy: "Set the same values under [discovery] on all nodes, and restart those that change",
+    }
+    /// Program, daemon and members differ.
     VERSIONS_DIFFER: Warning "MP206" {
-        title: "the daemon is of another version than this program",
-        healthy: "the daemon is of this program's version",
-        meaning: "An update takes effect with the next restart",
-        remedy: "Restart the daemon",
+        title: "the daemon is of another version than this program or members",
+        healthy: "daemon, program and the members asked are of one version",
+        meaning: "An update takes effect with the next restart; what a version adds works only \
+                  between nodes that have it",
+        remedy: "Restart the daemon after an update, and finish the update on the other nodes",
     }
     /// Two processes with one key.
     KEY_USED_TWICE: Error "MP207" {
@@ -245,6 +271,31 @@ catalogue! {
         meaning: "When the former secret ends, they must join again",
         remedy: "Start them before it ends",
     }
+    /// Messages of a later version.
+    UNKNOWN_MESSAGES: Warning "MP213" {
+        title: "members send messages that this version does not know",
+        healthy: "every message of members is known to this version",
+        meaning: "They run a later version. What is not known is ignored, and sessions go on",
+        remedy: "Complete the upgrade: install the later version on this node and restart its \
+                 daemon",
+    }
+    /// Issuers do not renew this node.
+    RENEWAL_FAILS: Warning "MP214" {
+        title: "no issuer renews this node's credential, although it is time",
+        healthy: "this node's credential is renewed in time, or nobody is to renew it",
+        meaning: "Nothing fails yet. When the credential expires, other nodes refuse this node",
+        remedy: "Do what the message says: start a member with the role issuer, or give it a \
+                 mandate with `meshport delegate`. `meshport renew` with an invite helps at once",
+    }
+    /// An issuer's mandate.
+    MANDATE_ENDS: Warning "MP215" {
+        title: "this issuer's mandate ends soon, has ended or is missing",
+        healthy: "this node's mandate is good for long, or it is no issuer",
+        meaning: "Without a mandate in force it renews nobody. If no other issuer does, \
+                  credentials expire",
+        remedy: "Where the authority's key is: `meshport delegate NODE`; then here: `meshport \
+                 delegate --install FILE`",
+    }
 
     /// Clients verify a name that an apiserver does not have.
     NAME_NOT_IN_CERTIFICATE: Error "MP301" {
@@ -280,6 +331,14 @@ catalogue! {
         remedy: "`meshport kubeconfig --from FILE --merge FILE --use` points it at the local \
                  address; then restart its client",
     }
+    /// A socket for apiservers that none uses.
+    EGRESS_UNUSED: Warning "MP305" {
+        title: "no apiserver uses the way back",
+        healthy: "the socket of the way back is used, or there is none",
+        meaning: "`kubectl logs` and webhooks go their own way, or fail where there is none",
+        remedy: "Give the apiserver of this machine --egress-selector-config-file and the folder \
+                 of the socket (`meshport generate egress`), and restart it",
+    }
     /// A service without origins.
     NO_ORIGIN: Error "MP306" {
         title: "no origin of a service is known",
@@ -292,8 +351,8 @@ catalogue! {
         title: "none of the origins of a service answers",
         healthy: "every service has an origin that answers",
         meaning: "Clients of the service are refused",
-        remedy: "Look at the column PROBLEM of `meshport status`; the first table of \
-                 docs/troubleshoot.md explains it",
+        remedy: "`meshport explain` says what each of them lacks; the first table of \
+                 docs/troubleshoot.md says what to do about it",
     }
     /// An allow list without this node.
     NOT_ALLOWED: Warning "MP308" {
@@ -310,5 +369,13 @@ catalogue! {
         meaning: "Clients refuse an apiserver whose certificate has expired",
         remedy: "Renew it there (kubeadm: `kubeadm certs renew apiserver`), and restart that \
                  apiserver",
+    }
+    /// A role without the setting that goes with it.
+    OFFERS_NOTHING: Warning "MP310" {
+        title: "a node may offer a service and has no instance configured",
+        healthy: "the node offers every service that its roles name",
+        meaning: "Other nodes do not find an origin here",
+        remedy: "Set `origin` under [service.NAME] to the address of the instance, or renew the \
+                 credential without the role",
     }
 }

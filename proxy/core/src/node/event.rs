@@ -94,4 +94,11 @@ pub enum Event {
         /// Why, as a sentence.
         reason: String,
     },
+    /// A peer sends what this version does not know.
+    Unknown {
+        /// The peer.
+        from: NodeId,
+        /// What it sends, as in "gossip message 21".
+        what: String,
+    },
 }

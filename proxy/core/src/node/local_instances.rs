@@ -72,11 +72,26 @@ impl NodeCore {
         })
     }
 
-    /// Lets all nodes leave the local instance of a service, or take it up again. Returns
-    /// whether there is one. It lasts until it is changed or the node restarts.
-    pub fn set_draining(&mut self, name: &ServiceName, draining: bool, now: Instant) -> bool {
-        self.change_own(name, now, |service| service.draining = draining);
-        self.own_state(name).is_some()
+    /// Lets all nodes leave the local instance of a service, or take it up again. Returns whether
+    /// that is a change, and none where there is no instance. It lasts until it is changed or the
+    /// node restarts.
+    pub fn set_draining(
+        &mut self,
+        name: &ServiceName,
+        draining: bool,
+        now: Instant,
+    ) -> Option<bool> {
+        self.own_state(name)?;
+        let was_draining = self.drained_since(name).is_some();
+        if draining != was_draining {
+            self.change_own(name, now, |service| service.drained_since = draining.then_some(now));
+        }
+        Some(draining != was_draining)
+    }
+
+    /// Since when other nodes leave the local instance of a service, at its operator's wish.
+    pub fn drained_since(&self, name: &ServiceName) -> Option<Instant> {
+        self.services.get(name)?.drained_since
     }
 
     /// The state of the local instance of a service as others are told.

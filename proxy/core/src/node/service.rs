@@ -15,16 +15,23 @@ use crate::evidence::{Attempted, Evidence, Verdict};
 use crate::health::Health;
 use crate::policy::{self, Fate};
 use crate::relay::Ways;
-use crate::route::{Line, OriginView, Policy, Preference, Route, Standing};
+use crate::route::{Line, OriginView, Policy, Preference, Route, Standing, Weights};
 use crate::timing::Timings;
 
 /// After a stall of all, each origin says that it is over when the questions under way are
 /// answered, which etcd does at once, and gossip has passed it on: less than this later.
 const READY_AGAIN: Duration = Duration::from_secs(1);
 
+/// How a service's sessions are spread over its origins.
+#[derive(Debug)]
+pub(super) struct Balance {
+    pub(super) policy: Policy,
+    pub(super) weights: Weights,
+}
+
 #[derive(Debug)]
 pub(super) struct Service {
-    pub(super) policy: Policy,
+    pub(super) balance: Balance,
     pub(super) health: Option<Health>,
     pub(super) memory: Preference,
     pub route: Arc<Route>,
@@ -43,8 +50,8 @@ pub(super) struct Service {
     /// Who went first lately.
     pub(super) changes: Changes,
     pub(super) drift: Drift,
-    /// The operator wants the local instance left.
-    pub(super) draining: bool,
+    /// Since when the operator wants the local instance left.
+    pub(super) drained_since: Option<Instant>,
     /// When a stalled origin is left that waits for others to prove themselves.
     pub(super) stall_due: Option<Instant>,
     /// Lines whose sessions were reset and which have not recovered since.
@@ -55,7 +62,7 @@ impl Service {
     /// A service of which nothing is known.
     pub(super) fn new(config: ServiceConfig, now: Instant) -> Self {
         Self {
-            policy: config.policy,
+            balance: Balance { policy: config.policy, weights: config.weights },
             health: config.health.map(|config| Health::new(config, now)),
             memory: Preference::new(config.damping),
             route: Arc::default(),
@@ -67,7 +74,7 @@ impl Service {
             fallback: Vec::new(),
             changes: Changes::default(),
             drift: Drift::new(config.drift),
-            draining: false,
+            drained_since: None,
             stall_due: None,
             doomed: BTreeSet::new(),
         }
@@ -158,6 +165,6 @@ impl Service {
         let state = self.health.as_ref()?.state();
         let serves =
             !matches!(state, OriginState::Refusing | OriginState::Hung | OriginState::Stalled);
-        Some(if self.draining && serves { OriginState::Draining } else { state })
+        Some(if self.drained_since.is_some() && serves { OriginState::Draining } else { state })
     }
 }

@@ -9,7 +9,7 @@ use meshport_config::{AuthorityKey, NodeKey, RecordKey, Subject};
 use super::*;
 use crate::drift::DriftConfig;
 use crate::health::{Outcome, Question};
-use crate::route::{PathView, Standing};
+use crate::route::{PathView, Standing, Weights};
 
 mod stall;
 
@@ -61,7 +61,13 @@ impl Net {
             let interval = Duration::from_secs(1);
             let health = HealthConfig { interval, fall: 2, asks_ready: false, asks_live: false };
             let (drift, health) = (DriftConfig::default(), offers.then_some(health));
-            let config = ServiceConfig { policy, damping: Damping::default(), drift, health };
+            let config = ServiceConfig {
+                policy,
+                weights: Weights::default(),
+                damping: Damping::default(),
+                drift,
+                health,
+            };
             let config = CoreConfig {
                 discovery: DiscoveryConfig::default(),
                 services: BTreeMap::from([(service(), config)]),

@@ -32,7 +32,8 @@ impl NodeCore {
         let judged = |view: OriginView| {
             let (suspect, denied) =
                 (evidence.is_suspect(&view.line), evidence.is_denied(&view.line));
-            OriginView { suspect, denied, ..view }
+            let weight = service.balance.weights.of(&view);
+            OriginView { suspect, denied, weight, ..view }
         };
         views.map(judged).collect()
     }
@@ -41,9 +42,10 @@ impl NodeCore {
     fn measured(&self, view: OriginView) -> OriginView {
         let hop = view.line.first_hop();
         let Some(path) = hop.and_then(|hop| self.discovery.paths().get(&hop)) else { return view };
-        let (deviation, loss_percent) = (path.deviation, path.loss_percent);
+        let (usual_rtt, deviation, loss_percent) =
+            (path.usual_rtt, path.deviation, path.loss_percent);
         let path = hop.and_then(|hop| self.path_to(&hop)).unwrap_or(PathView::Unmeasured);
-        OriginView { path, deviation, loss_percent, ..view }
+        OriginView { path, usual_rtt, deviation, loss_percent, ..view }
     }
 
     /// The measured path to a node, if it is measured.
@@ -155,7 +157,7 @@ impl NodeCore {
                     |offer| PathView::Up(offer.rtt),
                 );
                 let line = Line::Relayed { origin, relay };
-                others.push(OriginView { line, path, ..view.clone() });
+                others.push(OriginView { line, path, usual_rtt: None, ..view.clone() });
             }
             chosen.push(through.unwrap_or_else(|| view.clone()));
         }

@@ -97,6 +97,17 @@ fn a_dead_path_is_replaced_at_once_and_gone_back_to_when_it_lasts() {
 }
 
 #[test]
+fn a_burst_of_load_makes_no_relay_faster() {
+    let mut bench = Bench::new(vec![near(2, ms(1), Some(ms(9)))]);
+    let slow = |usual: u64| OriginView {
+        usual_rtt: Some(ms(usual)),
+        ..direct(PathView::Up(Duration::from_millis(60)))
+    };
+    assert_eq!(bench.relay(&slow(2), GAIN_LASTING * 2), None);
+    assert_eq!(bench.relay(&slow(60), GAIN_LASTING), Some(2));
+}
+
+#[test]
 fn after_a_death_a_relays_word_needs_proof_or_time() {
     let mut bench = Bench::new(vec![near(2, ms(1), Some(ms(1)))]);
     let standing = |view: OriginView| {

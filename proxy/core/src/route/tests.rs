@@ -97,6 +97,22 @@ fn a_lasting_gain_is_followed_and_a_short_one_is_not() {
     assert_eq!(memory.preferred, Some((Line::Direct(node(2)), start + ms(21_000))));
 }
 
+/// A second of load on this machine is measured of the path in use, and smoothed for ten.
+#[test]
+fn a_burst_of_load_is_no_reason_to_leave() {
+    let start = Instant::now();
+    let slow = |usual_ms| OriginView { usual_rtt: Some(ms(usual_ms)), ..ready(1, 60) };
+    let mut memory = settled(vec![ready(1, 2), ready(2, 14)], start);
+    for (second, usual_ms, expected) in
+        [(1, 2, "cp-1"), (12, 2, "cp-1"), (13, 60, "cp-1"), (22, 60, "cp-1"), (23, 60, "cp-2")]
+    {
+        let (origins, at) = (vec![slow(usual_ms), ready(2, 14)], start + ms(second * 1000));
+        let (route, next) = choose(origins, &nearest_policy(), &memory, at);
+        memory = next;
+        assert_eq!(names(&route)[0], expected, "after {second} s");
+    }
+}
+
 #[test]
 fn with_less_damping_less_is_followed_sooner() {
     let start = Instant::now();

@@ -1,0 +1,258 @@
+//! Who is let in: networks, limits and rates.
+//!
+//! Everybody is refused whom the list does not name. Of those it names, each source (an IPv4
+//! address, or an IPv6 /64, since a host may have all of one) has a number of sessions at once and
+//! a rate of new connections; connections that are refused for another limit count for the rate.
+//! The connection of a balancer takes a place of the listener until its header says whose it is,
+//! and then counts for that client.
+//!
+//! Bounds: [`MAX_SOURCES`] sources that have a session or have connected within a second. None of
+//! them is forgotten early, so the limits are exact; with a full table, new sources are refused.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Cidr, ExposeSettings};
+
+use crate::credit::{Credit, Rate};
+
+/// Sources at once: six megabytes at most, and more than an address has ports.
+pub const MAX_SOURCES: usize = 65_536;
+/// Sources looked at with each new client, to forget those that have nothing: more than one, so
+/// that the table shrinks while clients come.
+const LOOKED_AT: usize = 2;
+/// From one look at all sources of a full table to the next.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+/// What one site has at least of the IPv6 addresses.
+const SITE_BITS: u128 = !0 << 64;
+
+/// A client as far as limits go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Source(IpAddr);
+
+impl Source {
+    /// The one of an address.
+    pub fn of(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V6(ip) => Self(Ipv6Addr::from_bits(ip.to_bits() & SITE_BITS).into()),
+            ip => Self(ip),
+        }
+    }
+
+    /// Its address, or the first one of it.
+    pub fn address(self) -> IpAddr {
+        self.0
+    }
+}
+
+/// Why a client is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// No network of `allow` has its address.
+    NotAllowed,
+    /// All places of the listener are taken.
+    OverLimit,
+    /// Its source has all its places.
+    OverShare,
+    /// Its source connects too often.
+    OverRate,
+    /// There are too many sources to count.
+    TooManySources,
+}
+
+/// What the settings of a listener say of clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    allow: Vec<Cidr>,
+    balancers: Vec<Cidr>,
+    max_sessions: u32,
+    max_per_source: u32,
+    rate: Rate,
+}
+
+impl From<&ExposeSettings> for Rules {
+    fn from(settings: &ExposeSettings) -> Self {
+        Self {
+            allow: settings.allow.clone(),
+            balancers: settings.accept_proxy_from.clone(),
+            max_sessions: settings.max_sessions,
+            max_per_source: settings.max_sessions_per_source,
+            rate: Rate::per_second(settings.max_rate_per_source),
+        }
+    }
+}
+
+impl Rules {
+    /// Whether a client of this address is let in.
+    pub fn allows(&self, ip: IpAddr) -> bool {
+        self.allow.iter().any(|network| network.contains(ip))
+    }
+
+    /// Connections that may have a place at once.
+    pub fn max_sessions(&self) -> u32 {
+        self.max_sessions
+    }
+
+    /// Whether the header of this address is believed.
+    pub fn believes(&self, ip: IpAddr) -> bool {
+        self.balancers.iter().any(|network| network.contains(ip))
+    }
+}
+
+/// What a connection is that has a place now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// That of a client.
+    Client(Source),
+    /// That of a balancer, whose header says whose it is.
+    Balancer,
+}
+
+/// What a source has.
+#[derive(Debug)]
+struct Held {
+    open: u32,
+    credit: Credit,
+}
+
+/// The clients of one listener.
+#[derive(Debug)]
+pub struct Gate {
+    rules: Rules,
+    open: u32,
+    sources: BTreeMap<Source, Held>,
+    /// The source that was looked at last.
+    looked_at: Option<Source>,
+    searched: Option<Instant>,
+}
+
+impl Gate {
+    /// Without a client.
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, open: 0, sources: BTreeMap::new(), looked_at: None, searched: None }
+    }
+
+    /// Judges a connection from `peer` by what is known at accept. It has a place until
+    /// [`Gate::leave`].
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub fn arrive(&mut self, peer: IpAddr, now: Instant) -> Result<Arrival, Refusal> {
+        if self.rules.believes(peer) {
+            self.take_place()?;
+            return Ok(Arrival::Balancer);
+        }
+        let source = self.admit(peer, now)?;
+        match self.take_place() {
+            Ok(()) => Ok(Arrival::Client(source)),
+            Err(refusal) => {
+                self.give_up(source);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The connection of a balancer, which has a place, is that of `client`.
+    ///
+    /// # Errors
+    /// Why that client is refused; the connection keeps its place until [`Gate::leave`].
+    pub fn identify(&mut self, client: IpAddr, now: Instant) -> Result<Source, Refusal> {
+        self.admit(client, now)
+    }
+
+    /// A connection is over that had a place; `source` is whose it was, where that was known.
+    pub fn leave(&mut self, source: Option<Source>) {
+        self.open = self.open.saturating_sub(1);
+        if let Some(source) = source {
+            self.give_up(source);
+        }
+    }
+
+    /// Goes by other rules from now on. Who is inside stays inside.
+    pub fn set_rules(&mut self, rules: Rules, now: Instant) {
+        if rules.rate != self.rules.rate {
+            self.sources.values_mut().for_each(|held| held.credit.set_rate(rules.rate, now));
+        }
+        self.rules = rules;
+    }
+
+    /// Connections that have a place.
+    pub fn open(&self) -> u32 {
+        self.open
+    }
+
+    /// Sources that are counted.
+    pub fn sources(&self) -> usize {
+        self.sources.len()
+    }
+
+    fn take_place(&mut self) -> Result<(), Refusal> {
+        if self.open >= self.rules.max_sessions {
+            return Err(Refusal::OverLimit);
+        }
+        self.open += 1;
+        Ok(())
+    }
+
+    /// Counts one more session for the source of a client.
+    fn admit(&mut self, client: IpAddr, now: Instant) -> Result<Source, Refusal> {
+        // First: nothing is kept of those who may not even ask.
+        if !self.rules.allows(client) {
+            return Err(Refusal::NotAllowed);
+        }
+        self.forget_some(now);
+        let source = Source::of(client);
+        if !self.sources.contains_key(&source) && !self.has_room(now) {
+            return Err(Refusal::TooManySources);
+        }
+        let rate = self.rules.rate;
+        let new = || Held { open: 0, credit: Credit::full(rate, now) };
+        let held = self.sources.entry(source).or_insert_with(new);
+        if !held.credit.take(now) {
+            return Err(Refusal::OverRate);
+        }
+        if held.open >= self.rules.max_per_source {
+            return Err(Refusal::OverShare);
+        }
+        held.open += 1;
+        Ok(source)
+    }
+
+    fn give_up(&mut self, source: Source) {
+        if let Some(held) = self.sources.get_mut(&source) {
+            held.open = held.open.saturating_sub(1);
+        }
+    }
+
+    /// Forgets those of the next few sources that have nothing and did nothing lately.
+    fn forget_some(&mut self, now: Instant) {
+        for _ in 0..LOOKED_AT {
+            let from = self.looked_at.map_or(Bound::Unbounded, Bound::Excluded);
+            let next = self.sources.range_mut((from, Bound::Unbounded)).next();
+            let Some((source, held)) = next else {
+                self.looked_at = None;
+                return;
+            };
+            let source = *source;
+            self.looked_at = Some(source);
+            if held.open == 0 && held.credit.is_full(now) {
+                self.sources.remove(&source);
+            }
+        }
+    }
+
+    /// Whether one more source can be counted.
+    fn has_room(&mut self, now: Instant) -> bool {
+        let is_early = |at| now.saturating_duration_since(at) < SEARCH_INTERVAL;
+        if self.sources.len() >= MAX_SOURCES && !self.searched.is_some_and(is_early) {
+            self.searched = Some(now);
+            self.sources.retain(|_, held| held.open > 0 || !held.credit.is_full(now));
+        }
+        self.sources.len() < MAX_SOURCES
+    }
+}
+
+#[cfg(test)]
+mod tests;

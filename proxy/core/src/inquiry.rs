@@ -1,0 +1,246 @@
+//! What one member asks another for `meshport doctor`, and what follows from the answers.
+//!
+//! A question travels at the start of a stream like the header of a session ([`crate::wire`]):
+//! version (1 byte, [`VERSION`]), body length (2 bytes, big endian), body (postcard). The answer is
+//! the byte of a session's answer, and behind [`Answer::Connected`](crate::wire::Answer) the length
+//! (2 bytes) and the body of a [`Testimony`]. A member of an earlier version refuses the version of
+//! the question with `bad-request`. Bytes of a body behind what is known here are ignored, so that
+//! a later version may add fields at its end; nothing else of it ever changes.
+//!
+//! What a member says is a hint for people: it changes no route and no session. A call-back goes
+//! only to where the asker's tunnel comes from and to addresses in its signed record, at the rate
+//! that [`CallBudget`] sets.
+
+mod budget;
+mod judge;
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::budget::CallBudget;
+pub use self::judge::{Account, Asked, Heard, Own, judge};
+
+/// Begins a question; 1 and 2 begin sessions.
+pub const VERSION: u8 = 3;
+/// Version and length.
+const PREFIX_BYTES: usize = 3;
+/// The longest question, in bytes: a token, and room for what later versions add.
+pub const MAX_QUESTION_BYTES: usize = 256;
+/// The longest answer behind its byte, in bytes: a version and some settings, and room for more.
+pub const MAX_TESTIMONY_BYTES: usize = 2048;
+/// Settings that one answer names; 3 must agree now.
+const MAX_SETTINGS: usize = 32;
+/// Of a version, a key or a value, in bytes.
+const MAX_TEXT_BYTES: usize = 64;
+/// What a member repeats in its call-back.
+pub type CallToken = [u8; 16];
+
+/// What is asked of a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// Call back with this, from a socket that the asker has not sent to.
+    pub call: Option<CallToken>,
+}
+
+/// What a member did about a call-back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// It was not asked for one.
+    NotAsked,
+    /// It sends to so many addresses.
+    Sent(u8),
+    /// It called lately, this asker or others.
+    TooOften,
+    /// It knows no address of the asker.
+    NoAddress,
+}
+
+/// What a member says of itself and of its path to the asker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Testimony {
+    /// Of its daemon.
+    pub version: String,
+    /// Its time of day, in seconds since 1970.
+    pub wall_s: u64,
+    /// Where the asker's packets come from.
+    pub sees_you_at: Option<SocketAddr>,
+    /// Bytes of the largest IP packet known to get from it to the asker; it may not have looked for
+    /// larger ones yet.
+    pub mtu: Option<u16>,
+    /// Whether its long packets to the asker are lost.
+    pub is_narrow: bool,
+    /// What it did about the call-back.
+    pub call: Call,
+    /// Those that must agree.
+    pub settings: Vec<Setting>,
+}
+
+/// A setting that must agree, as it is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// The key with its table, `discovery.suspicion`.
+    pub key: String,
+    /// As it stands in a file.
+    pub value: String,
+}
+
+/// Why bytes are not a question or an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadInquiry {
+    /// Longer than allowed.
+    #[error("a message of {0} bytes is too long")]
+    TooLong(usize),
+    /// A body that is not one.
+    #[error("the message is malformed")]
+    Body,
+}
+
+impl Question {
+    /// The bytes on the wire.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = postcard::to_allocvec(self).expect("plain data serialises");
+        let length = u16::try_from(body.len()).expect("a token is short");
+        [&[VERSION][..], &length.to_be_bytes(), &body].concat()
+    }
+
+    /// Reads a question from the front of `bytes`, of which the first is [`VERSION`]. `Ok(None)`
+    /// means that more bytes are needed; otherwise the question and how many bytes it took.
+    ///
+    /// # Errors
+    /// [`BadInquiry`] when no continuation of these bytes can be a question.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadInquiry> {
+        match bytes.split_first() {
+            None => Ok(None),
+            Some((&VERSION, rest)) => match body(rest, MAX_QUESTION_BYTES)? {
+                None => Ok(None),
+                Some((body, length)) => {
+                    let (question, _later) =
+                        postcard::take_from_bytes(body).map_err(|_| BadInquiry::Body)?;
+                    Ok(Some((question, PREFIX_BYTES + length)))
+                }
+            },
+            Some(_) => Err(BadInquiry::Body),
+        }
+    }
+}
+
+impl Testimony {
+    /// The bytes on the wire, behind the byte of the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = postcard::to_allocvec(self).expect("plain data serialises");
+        debug_assert!(body.len() <= MAX_TESTIMONY_BYTES);
+        let length = u16::try_from(body.len()).expect("texts are short");
+        [&length.to_be_bytes()[..], &body].concat()
+    }
+
+    /// Reads an answer behind its byte; `Ok(None)` means that more bytes are needed.
+    ///
+    /// # Errors
+    /// [`BadInquiry`] when no continuation of these bytes can be an answer.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadInquiry> {
+        let Some((body, _)) = body(bytes, MAX_TESTIMONY_BYTES)? else { return Ok(None) };
+        let (testimony, _later): (Self, _) =
+            postcard::take_from_bytes(body).map_err(|_| BadInquiry::Body)?;
+        let is_plain = |text: &str| {
+            text.len() <= MAX_TEXT_BYTES && text.bytes().all(|it| (0x20..0x7f).contains(&it))
+        };
+        let is_fit = is_plain(&testimony.version)
+            && testimony.settings.len() <= MAX_SETTINGS
+            && testimony.settings.iter().all(|it| is_plain(&it.key) && is_plain(&it.value));
+        if is_fit { Ok(Some(testimony)) } else { Err(BadInquiry::Body) }
+    }
+}
+
+/// The body behind a length of two bytes, and the length.
+fn body(bytes: &[u8], most: usize) -> Result<Option<(&[u8], usize)>, BadInquiry> {
+    let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
+    let length = usize::from(u16::from_be_bytes(*length));
+    if length > most {
+        return Err(BadInquiry::TooLong(length));
+    }
+    Ok(rest.get(..length).map(|body| (body, length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::{BadHeader, Header};
+
+    fn testimony() -> Testimony {
+        Testimony {
+            version: "0.1.0".into(),
+            wall_s: 1_800_000_000,
+            sees_you_at: Some("[2001:db8::7]:51820".parse().expect("an address")),
+            mtu: Some(1500),
+            is_narrow: false,
+            call: Call::Sent(2),
+            settings: vec![Setting { key: "discovery.suspicion".into(), value: "5s".into() }],
+        }
+    }
+
+    #[test]
+    fn questions_and_answers_round_trip_in_pieces() {
+        for question in [Question { call: None }, Question { call: Some([7; 16]) }] {
+            let mut bytes = question.encode();
+            for cut in 0..bytes.len() {
+                assert_eq!(Question::decode(&bytes[..cut]), Ok(None), "cut at {cut}");
+            }
+            let whole = bytes.len();
+            bytes.push(9);
+            assert_eq!(Question::decode(&bytes), Ok(Some((question, whole))));
+        }
+        let bytes = testimony().encode();
+        for cut in 0..bytes.len() {
+            assert_eq!(Testimony::decode(&bytes[..cut]), Ok(None), "cut at {cut}");
+        }
+        assert_eq!(Testimony::decode(&bytes), Ok(Some(testimony())));
+    }
+
+    /// What a version before this one does with a question.
+    #[test]
+    fn a_header_of_a_session_refuses_the_version_of_a_question() {
+        let bytes = Question { call: Some([7; 16]) }.encode();
+        assert_eq!(Header::decode(&bytes), Err(BadHeader::Version(VERSION)));
+    }
+
+    #[test]
+    fn a_later_version_may_add_to_the_end() {
+        let longer = |bytes: &[u8], at: usize| {
+            let mut longer = bytes.to_vec();
+            longer.extend([1, 2, 3]);
+            longer[at + 1] += 3;
+            longer
+        };
+        let question = Question { call: Some([7; 16]) };
+        let bytes = longer(&question.encode(), 1);
+        assert_eq!(Question::decode(&bytes), Ok(Some((question, bytes.len()))));
+        assert_eq!(Testimony::decode(&longer(&testimony().encode(), 0)), Ok(Some(testimony())));
+    }
+
+    #[test]
+    fn what_is_long_or_not_plain_is_refused() {
+        assert_eq!(Question::decode(&[VERSION, 2, 0]), Err(BadInquiry::TooLong(512)));
+        assert_eq!(Question::decode(&[1]), Err(BadInquiry::Body));
+        let with = |change: fn(&mut Testimony)| {
+            let mut testimony = testimony();
+            change(&mut testimony);
+            Testimony::decode(&testimony.encode())
+        };
+        assert_eq!(with(|it| it.version = "0.1\x1b[31m".into()), Err(BadInquiry::Body));
+        assert_eq!(with(|it| it.version = "x".repeat(65)), Err(BadInquiry::Body));
+        let many = |it: &mut Testimony| it.settings = vec![it.settings[0].clone(); 33];
+        assert_eq!(with(many), Err(BadInquiry::Body));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_value(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Question::decode(&bytes);
+            let _ = Testimony::decode(&bytes);
+            let _ = Question::decode(&[&[VERSION, 0, 40], &bytes[..]].concat());
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What happened lately in the mesh as this node saw it: who came, went, was refused or revoked,
+//! and what became of routes and instances.
+//!
+//! Bounded by [`MAX_OF_KIND`] events of each [`Kind`], so that a flood of one kind never pushes out
+//! another, and by [`MAX_TEXT`] characters in each. Events of one kind about several nodes within
+//! `TOGETHER` are one event: a site that is lost is one line.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use meshport_config::ServiceName;
+
+/// Events of one kind that are remembered.
+pub const MAX_OF_KIND: usize = 24;
+/// Names in one event; the others are counted.
+pub const MAX_NAMES: usize = 4;
+/// Characters in a detail, which may come from outside.
+pub const MAX_TEXT: usize = 200;
+/// Events of one kind within this time of the last are one.
+pub(crate) const TOGETHER: Duration = Duration::from_secs(5);
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A member answers.
+    Came,
+    /// A member was found silent.
+    Went,
+    /// A member said goodbye.
+    Left,
+    /// A peer was refused, by this node or by the peer.
+    Refused,
+    /// The authority has revoked a node or an invite.
+    Revoked,
+    /// Another origin goes first.
+    Route,
+    /// The local instance changed state.
+    Instance,
+    /// Sessions were reset.
+    Reset,
+}
+
+impl Kind {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Came => "came",
+            Self::Went => "went",
+            Self::Left => "left",
+            Self::Refused => "refused",
+            Self::Revoked => "revoked",
+            Self::Route => "route",
+            Self::Instance => "instance",
+            Self::Reset => "reset",
+        }
+    }
+
+    /// Whether several of them that come together are one.
+    pub(crate) fn gathers(self) -> bool {
+        matches!(self, Self::Came | Self::Went | Self::Left | Self::Refused)
+    }
+}
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When it happened; of several the last.
+    pub at: Instant,
+    /// Whom it concerns, at most [`MAX_NAMES`].
+    pub names: Vec<String>,
+    /// How many more it concerns.
+    pub others: u32,
+    /// The service, where it is about one.
+    pub service: Option<ServiceName>,
+    /// What happened, in words.
+    pub detail: String,
+}
+
+/// See the module's doc.
+#[derive(Debug, Clone, Default)]
+pub struct Journal {
+    kinds: BTreeMap<Kind, VecDeque<Event>>,
+}
+
+impl Journal {
+    /// Notes what happened to a node. Of events that gather, the last one's detail is kept.
+    pub fn note(&mut self, kind: Kind, name: String, detail: &str, now: Instant) {
+        let events = self.kinds.entry(kind).or_default();
+        let last = events
+            .back_mut()
+            .filter(|last| kind.gathers() && now.saturating_duration_since(last.at) < TOGETHER);
+        if let Some(last) = last {
+            last.at = now;
+            last.detail = short(detail);
+            match last.names.len() {
+                _ if last.names.contains(&name) => {}
+                MAX_NAMES.. => last.others = last.others.saturating_add(1),
+                _ => last.names.push(name),
+            }
+            return;
+        }
+        let (names, detail) = (vec![name], short(detail));
+        self.push(kind, Event { at: now, names, others: 0, service: None, detail });
+    }
+
+    /// Notes what happened to a service.
+    pub fn note_service(&mut self, kind: Kind, service: &ServiceName, detail: &str, now: Instant) {
+        let (names, service) = (Vec::new(), Some(service.clone()));
+        self.push(kind, Event { at: now, names, others: 0, service, detail: short(detail) });
+    }
+
+    /// All that are remembered, by kind, each kind oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (Kind, &Event)> {
+        self.kinds.iter().flat_map(|(kind, events)| events.iter().map(|event| (*kind, event)))
+    }
+
+    fn push(&mut self, kind: Kind, event: Event) {
+        let events = self.kinds.entry(kind).or_default();
+        if events.len() == MAX_OF_KIND {
+            events.pop_front();
+        }
+        events.push_back(event);
+    }
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(MAX_TEXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+    use super::*;
+
+    #[test]
+    fn a_flood_of_one_kind_pushes_out_no_other() {
+        let start = Instant::now();
+        let mut journal = Journal::default();
+        journal.note(Kind::Revoked, "cp-1".into(), "by the authority", start);
+        for number in 0..10_000_u32 {
+            let now = start + TOGETHER * number;
+            journal.note(Kind::Refused, format!("n{number}"), &"x".repeat(1000), now);
+        }
+        assert_eq!(journal.iter().count(), 1 + MAX_OF_KIND);
+        let (kind, refused) = journal.iter().next().expect("there are some");
+        assert_eq!((kind, refused.detail.len()), (Kind::Refused, MAX_TEXT));
+        assert_eq!(refused.names, [format!("n{}", 10_000 - MAX_OF_KIND)]);
+    }
+
+    #[test]
+    fn a_site_that_is_lost_is_one_event() {
+        let start = Instant::now();
+        let mut journal = Journal::default();
+        for number in 0..100_u64 {
+            let now = start + Duration::from_millis(number * 40);
+            journal.note(Kind::Went, format!("n{}", number % 50), "silent", now);
+        }
+        let events: Vec<_> = journal.iter().collect();
+        let [(Kind::Went, event)] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(event.names, ["n0", "n1", "n2", "n3"]);
+        // Those that are not named cannot be told apart.
+        assert_eq!(event.others, 92);
+        journal.note(Kind::Went, "n7".into(), "silent", start + Duration::from_secs(60));
+        assert_eq!(journal.iter().count(), 2);
+    }
+
+    #[test]
+    fn changes_of_routes_stay_apart() {
+        let now = Instant::now();
+        let mut journal = Journal::default();
+        for number in 0..3 {
+            journal.note_service(
+                Kind::Route,
+                &ServiceName::kube_apiserver(),
+                &number.to_string(),
+                now,
+            );
+        }
+        assert_eq!(
+            journal.iter().map(|(_, it)| it.detail.as_str()).collect::<Vec<_>>(),
+            ["0", "1", "2"]
+        );
+    }
+}

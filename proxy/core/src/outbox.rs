@@ -1,0 +1,214 @@
+//! Events on their way out: which are new, when they may be posted, and what became of them.
+//!
+//! Everything comes from the [`Journal`]. Events that gather are taken once nothing was added to
+//! them for a while, so that a lost site is one event. Posts are spaced so that there are never
+//! more than the settings allow in a minute; one that fails is tried again, later each time, with
+//! the same events first. At most once each: an answer that is lost makes an event come twice.
+//!
+//! Bounds: [`MAX_WAITING`] events wait, the oldest are dropped and counted; [`MAX_BATCH`] in a
+//! post.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::journal::{Event, Journal, Kind, TOGETHER};
+
+/// Events that wait to be posted: what the journal remembers of all kinds.
+pub const MAX_WAITING: usize = 192;
+/// Events in one post.
+pub const MAX_BATCH: usize = 32;
+/// From a failed post to the next attempt; doubled by each further failure.
+const RETRY: Duration = Duration::from_secs(5);
+/// The longest pause between attempts.
+const MAX_RETRY: Duration = Duration::from_secs(300);
+/// Failures in a row after which it is a finding: not a restart of the receiver.
+const MANY_FAILURES: u32 = 4;
+
+/// What became of posts and events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutboxCounts {
+    /// Events that were taken by the receiver.
+    pub posted: u64,
+    /// Posts that failed.
+    pub failed: u64,
+    /// Events that were dropped, because too many waited.
+    pub dropped: u64,
+}
+
+/// See the module's doc.
+#[derive(Debug)]
+pub struct Outbox {
+    spacing: Duration,
+    waiting: VecDeque<(Kind, Event)>,
+    /// Up to when the events of each kind were taken.
+    taken: BTreeMap<Kind, Instant>,
+    /// Events under way, which are the first that wait.
+    under_way: usize,
+    /// No post before this.
+    not_before: Instant,
+    failures: u32,
+    problem: String,
+    counts: OutboxCounts,
+}
+
+impl Outbox {
+    /// Of a node that starts now, with so many posts in a minute, at least 1.
+    pub fn new(per_minute: u32, now: Instant) -> Self {
+        Self {
+            spacing: Duration::from_secs(60) / per_minute.max(1),
+            waiting: VecDeque::new(),
+            taken: BTreeMap::new(),
+            under_way: 0,
+            not_before: now,
+            failures: 0,
+            problem: String::new(),
+            counts: OutboxCounts::default(),
+        }
+    }
+
+    /// Takes what is new in the journal.
+    pub fn handle_journal(&mut self, journal: &Journal, now: Instant) {
+        let mut news: Vec<(Kind, &Event)> = journal
+            .iter()
+            .filter(|(kind, event)| {
+                let is_new = self.taken.get(kind).is_none_or(|taken| event.at > *taken);
+                let age = now.saturating_duration_since(event.at);
+                is_new && (!kind.gathers() || age >= TOGETHER)
+            })
+            .collect();
+        news.sort_by_key(|(_, event)| event.at);
+        for (kind, event) in news {
+            self.taken.insert(kind, event.at);
+            if self.waiting.len() == MAX_WAITING {
+                // What is under way is the receiver's already, or will be tried again.
+                self.waiting.remove(self.under_way);
+                self.counts.dropped += 1;
+            }
+            self.waiting.push_back((kind, event.clone()));
+        }
+    }
+
+    /// The events of the next post, oldest first, if it is time for one. Nothing else is given out
+    /// until its outcome is told.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<(Kind, Event)>> {
+        if self.under_way > 0 || self.waiting.is_empty() || now < self.not_before {
+            return None;
+        }
+        self.under_way = self.waiting.len().min(MAX_BATCH);
+        self.not_before = now + self.spacing;
+        Some(self.waiting.iter().take(self.under_way).cloned().collect())
+    }
+
+    /// Takes what became of the post under way.
+    pub fn handle_outcome(&mut self, outcome: Result<(), String>, now: Instant) {
+        let sent = std::mem::take(&mut self.under_way);
+        match outcome {
+            Ok(()) => {
+                self.waiting.drain(..sent);
+                self.counts.posted += sent as u64;
+                self.failures = 0;
+                self.problem.clear();
+            }
+            Err(problem) => {
+                self.counts.failed += 1;
+                let pause = RETRY.saturating_mul(1 << self.failures.min(6)).min(MAX_RETRY);
+                self.failures = self.failures.saturating_add(1);
+                self.not_before = self.not_before.max(now + pause);
+                self.problem = problem;
+            }
+        }
+    }
+
+    /// What became of all so far.
+    pub fn counts(&self) -> OutboxCounts {
+        self.counts
+    }
+
+    /// How often it has failed in a row and why the last time, once it keeps failing.
+    pub fn trouble(&self) -> Option<(u32, &str)> {
+        (self.failures >= MANY_FAILURES).then_some((self.failures, self.problem.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "an origin for made-up time")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    fn after(start: Instant, ms: u64) -> Instant {
+        start + Duration::from_millis(ms)
+    }
+
+    fn service() -> meshport_config::ServiceName {
+        meshport_config::ServiceName::kube_apiserver()
+    }
+
+    #[test]
+    fn a_route_change_goes_at_once_and_a_site_that_is_lost_as_one_event() {
+        let (start, mut journal) = (start(), Journal::default());
+        let mut outbox = Outbox::new(60, start);
+        journal.note_service(Kind::Route, &service(), "a to b", after(start, 10));
+        for (at, name) in [(20, "n1"), (900, "n2"), (3_000, "n3")] {
+            journal.note(Kind::Went, name.into(), "does not answer", after(start, at));
+        }
+        outbox.handle_journal(&journal, after(start, 3_000));
+        let first = outbox.poll_transmit(after(start, 3_000)).expect("the route");
+        assert_eq!(first.len(), 1);
+        assert_eq!(outbox.poll_transmit(after(start, 3_000)), None, "one at a time");
+        outbox.handle_outcome(Ok(()), after(start, 3_100));
+        outbox.handle_journal(&journal, after(start, 7_999));
+        assert_eq!(outbox.poll_transmit(after(start, 7_999)), None);
+        outbox.handle_journal(&journal, after(start, 8_000));
+        let second = outbox.poll_transmit(after(start, 8_000)).expect("those who went");
+        assert_eq!(second[0].1.names, ["n1", "n2", "n3"]);
+        outbox.handle_outcome(Ok(()), after(start, 8_100));
+        outbox.handle_journal(&journal, after(start, 60_000));
+        assert_eq!(outbox.poll_transmit(after(start, 60_000)), None, "nothing comes twice");
+        assert_eq!(outbox.counts(), OutboxCounts { posted: 2, failed: 0, dropped: 0 });
+    }
+
+    #[test]
+    fn posts_are_spaced_and_failures_come_later_and_later() {
+        let (start, mut journal) = (start(), Journal::default());
+        let mut outbox = Outbox::new(12, start);
+        let mut tries = Vec::new();
+        journal.note_service(Kind::Reset, &service(), "two", start);
+        for second in 0..400 {
+            let now = after(start, second * 1000);
+            outbox.handle_journal(&journal, now);
+            if outbox.poll_transmit(now).is_some() {
+                tries.push(second);
+                outbox.handle_outcome(Err("refused".into()), now);
+            }
+        }
+        assert_eq!(tries, [0, 5, 15, 35, 75, 155, 315]);
+        assert_eq!(outbox.trouble(), Some((7, "refused")));
+        let now = after(start, 700_000);
+        assert!(outbox.poll_transmit(now).is_some());
+        outbox.handle_outcome(Ok(()), now);
+        assert_eq!(outbox.trouble(), None);
+        journal.note_service(Kind::Reset, &service(), "three", after(start, 700_001));
+        outbox.handle_journal(&journal, after(start, 700_002));
+        assert_eq!(outbox.poll_transmit(after(start, 704_999)), None, "twelve in a minute");
+        assert!(outbox.poll_transmit(after(start, 705_000)).is_some());
+    }
+
+    #[test]
+    fn with_a_receiver_that_is_gone_the_oldest_are_dropped_and_counted() {
+        let (start, mut journal) = (start(), Journal::default());
+        let mut outbox = Outbox::new(60, start);
+        for at in 0..1000 {
+            let now = after(start, at);
+            journal.note_service(Kind::Reset, &service(), &format!("number {at}"), now);
+            outbox.handle_journal(&journal, now);
+        }
+        assert_eq!(outbox.counts().dropped, 1000 - MAX_WAITING as u64);
+        let batch = outbox.poll_transmit(after(start, 2_000)).expect("some wait");
+        assert_eq!(batch.len(), MAX_BATCH);
+        assert_eq!(batch[0].1.detail, format!("number {}", 1000 - MAX_WAITING));
+    }
+}

@@ -1,0 +1,220 @@
+//! How nodes have their credentials renewed by members that hold a mandate.
+//!
+//! [`Seeker`] decides on a node when to ask and whom, [`Issuer`] decides on a member with a mandate
+//! what to sign. The request travels at the start of a stream, like a question of `doctor`
+//! ([`crate::inquiry`]): version (1 byte, [`VERSION`]), body length (2 bytes, big endian), body
+//! (postcard). The answer is the byte of a session's answer, and behind
+//! [`Answer::Connected`](crate::wire::Answer) the length and the body of a [`Reply`]. It is sent
+//! only to who has the role `issuer`; an earlier version refuses it with `bad-request`. Bytes of a
+//! body behind what is known here are ignored, so that a later version may add fields at its end.
+
+mod issuer;
+mod seeker;
+#[cfg(test)]
+mod tests;
+
+use meshport_config::{Credential, Issued, MAX_CREDENTIAL_BYTES, UnixSeconds};
+use serde::{Deserialize, Serialize};
+
+pub use self::issuer::{Asked, Issuer, MAX_GIVEN};
+pub use self::seeker::{ASK_LIMIT, MAX_ISSUERS, STORE_LIMIT, Seeker};
+
+/// Begins a request; 1 and 2 begin sessions, 3 a question.
+pub const VERSION: u8 = 4;
+/// Version and length.
+const PREFIX_BYTES: usize = 3;
+/// The longest body of a request, in bytes: a credential, and room for what later versions add.
+pub const MAX_REQUEST_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
+/// The longest body of a reply, in bytes: as much, since it is a credential too.
+pub const MAX_REPLY_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
+
+/// Asks for the next credential of the node at the other end of the tunnel, whose present one the
+/// tunnel has shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The last credential that the authority or an invite signed for it, in its byte form; empty
+    /// where that is the present one. It says what a renewal may never exceed, and with which
+    /// invite the node joined.
+    pub base: Vec<u8>,
+}
+
+/// What comes of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply(pub Result<Vec<u8>, Refusal>);
+
+#[derive(Serialize, Deserialize)]
+struct ReplyBody {
+    /// 0 for none.
+    refusal: u8,
+    /// What was issued, in its byte form.
+    issued: Vec<u8>,
+}
+
+macro_rules! refusals {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+        /// Why an issuer signs nothing.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+        pub enum Refusal {
+            $($(#[$doc])* #[error($text)] $name = $code,)*
+        }
+
+        impl Refusal {
+            const ALL: &[Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+refusals! {
+    /// It holds no mandate.
+    NoMandate = 1, "it holds no mandate";
+    /// Its mandate is over, has not begun, or was taken back.
+    MandateEnded = 2, "its mandate is not in force";
+    /// The mandate does not cover these roles or this site.
+    Outside = 3, "its mandate does not cover the roles or the site of this node";
+    /// The node, or the invite that it joined with, is revoked.
+    Revoked = 4, "this node or the invite that it joined with is revoked";
+    /// The credential that it joined with is missing or does not fit the present one.
+    Base = 5, "the credential that this node joined with is missing or does not fit";
+    /// The present credential has ended.
+    Ended = 6, "the present credential has ended";
+    /// The renewed one would end no later than the present one.
+    NothingGained = 7, "what it would sign ends no later than the present credential";
+    /// It has signed one for this node a moment ago.
+    TooOften = 8, "it has renewed this credential a moment ago";
+    /// The clocks of both differ too much.
+    Clock = 9, "its clock and the dates of the present credential do not fit";
+    /// For a reason of a later version.
+    Other = 255, "it refuses for a reason that this version does not know";
+}
+
+impl Refusal {
+    fn from_code(code: u8) -> Self {
+        Self::ALL.iter().copied().find(|it| *it as u8 == code).unwrap_or(Self::Other)
+    }
+}
+
+/// Why a node has no renewal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Setback {
+    /// No present member has the role.
+    #[error("no member with the role issuer is known to be up")]
+    NoIssuer,
+    /// One said why not.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// One did not answer, or not with sense.
+    #[error("{0}")]
+    Silent(String),
+    /// What one signed is not the next credential of this node.
+    #[error("what it signed is not usable here: {0}")]
+    Unfit(String),
+    /// The renewed credential is not on the disk.
+    #[error("the renewed credential cannot be stored: {0}")]
+    NotStored(String),
+}
+
+/// Why bytes are not a request or a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadRenewal {
+    /// Longer than allowed.
+    #[error("a message of {0} bytes is too long")]
+    TooLong(usize),
+    /// A body that is not one.
+    #[error("the message is malformed")]
+    Body,
+}
+
+impl Request {
+    /// The bytes on the wire.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = postcard::to_allocvec(self).expect("plain data serialises");
+        let length = u16::try_from(body.len()).expect("a credential is short");
+        [&[VERSION][..], &length.to_be_bytes(), &body].concat()
+    }
+
+    /// Reads a request from the front of `bytes`, of which the first is [`VERSION`]. `Ok(None)`
+    /// means that more bytes are needed.
+    ///
+    /// # Errors
+    /// [`BadRenewal`] when no continuation of these bytes can be a request.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadRenewal> {
+        match bytes.split_first() {
+            None => Ok(None),
+            Some((&VERSION, rest)) => read(rest, MAX_REQUEST_BYTES),
+            Some(_) => Err(BadRenewal::Body),
+        }
+    }
+}
+
+impl Reply {
+    /// The bytes on the wire, behind the byte of the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = match &self.0 {
+            Ok(issued) => ReplyBody { refusal: 0, issued: issued.clone() },
+            Err(refusal) => ReplyBody { refusal: *refusal as u8, issued: Vec::new() },
+        };
+        let body = postcard::to_allocvec(&body).expect("plain data serialises");
+        let length = u16::try_from(body.len()).expect("a credential is short");
+        [&length.to_be_bytes()[..], &body].concat()
+    }
+
+    /// Reads a reply behind the byte of the answer; `Ok(None)` means that more bytes are needed.
+    ///
+    /// # Errors
+    /// [`BadRenewal`] when no continuation of these bytes can be a reply.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadRenewal> {
+        let Some(body) = read::<ReplyBody>(bytes, MAX_REPLY_BYTES)? else { return Ok(None) };
+        Ok(Some(Self(match body.refusal {
+            0 => Ok(body.issued),
+            code => Err(Refusal::from_code(code)),
+        })))
+    }
+
+    /// The bytes of a whole request or reply at most, with their prefix.
+    pub const MAX_BYTES: usize = PREFIX_BYTES + MAX_REPLY_BYTES;
+}
+
+/// The body behind a length of two bytes.
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8], most: usize) -> Result<Option<T>, BadRenewal> {
+    let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
+    let length = usize::from(u16::from_be_bytes(*length));
+    if length > most {
+        return Err(BadRenewal::TooLong(length));
+    }
+    let Some(body) = rest.get(..length) else { return Ok(None) };
+    let (value, _later) = postcard::take_from_bytes(body).map_err(|_| BadRenewal::Body)?;
+    Ok(Some(value))
+}
+
+/// Whether the node may put its signature under what an issuer signed: exactly itself, for longer.
+/// Anything else in it would be an issuer's wish, not a renewal.
+///
+/// # Errors
+/// [`Setback::Unfit`].
+pub fn check_issued(own: &Credential, issued: &Issued) -> Result<(), Setback> {
+    let next = issued.content();
+    let unfit = |what: &str| Err(Setback::Unfit(what.to_owned()));
+    let is_same = (&next.mesh, &next.node, &next.record_key, &next.name, &next.site, &next.roles)
+        == (&own.mesh, &own.node, &own.record_key, &own.name, &own.site, &own.roles)
+        && next.succession == own.succession;
+    if !is_same {
+        return unfit("it is not the same node with the same name, site and roles");
+    }
+    if next.issued_at <= own.issued_at {
+        return unfit("it is dated before the present credential");
+    }
+    if next.expires_at <= own.expires_at {
+        return unfit("it ends no later than the present credential");
+    }
+    Ok(())
+}
+
+/// By how much of its life, in seconds, a credential is warned of before its end when issuers renew
+/// it: a quarter, so renewals have failed for a while then.
+pub fn warning_s(own: &Credential) -> u64 {
+    life_s(own.issued_at, own.expires_at) / 4
+}
+
+fn life_s(issued_at: UnixSeconds, expires_at: UnixSeconds) -> u64 {
+    expires_at.seconds_since(issued_at)
+}

@@ -1,0 +1,248 @@
+//! Why the way back does not lead to a target.
+
+use std::fmt;
+
+use super::call::Want;
+use meshport_config::counters;
+use meshport_config::counters::Counter;
+
+counters! {
+    /// Why a request or a stream is refused. The order is not the wire format: [`Refusal::code`]
+    /// is.
+    pub enum Refusal {
+        "meshport_wayback_refused_total" by "reason" {
+            /// The user of the process that opened the socket is not in `egress.uids`.
+            User = "user",
+            /// As many connections of the socket are open as `egress.max-streams` allows.
+            Crowded = "crowded",
+            /// The request is no HTTP request.
+            Malformed = "malformed",
+            /// The request is longer than 8 KiB.
+            TooLong = "too-long",
+            /// The request was not complete after 5 s.
+            Late = "late",
+            /// A method other than CONNECT.
+            Method = "method",
+            /// A target that means this machine, or nobody: loopback, link-local, multicast.
+            Loopback = "loopback",
+            /// No node, pod or service has the address or name.
+            Unknown = "unknown",
+            /// Two nodes claim the address or name.
+            Ambiguous = "ambiguous",
+            /// The node is in the cluster and not in the mesh.
+            NoMember = "no-member",
+            /// No member with the role egress is there for services.
+            NoEgress = "no-egress",
+            /// Not the port of the kubelet.
+            Port = "port",
+            /// The node is down.
+            Down = "down",
+            /// No way to the node.
+            NoPath = "no-path",
+            /// The node did not answer in time.
+            Silent = "silent",
+            /// The node runs an earlier version, which has no way back.
+            Older = "older",
+            /// The caller does not have the role origin:kube-apiserver, or it has ended.
+            NotOrigin = "not-origin",
+            /// A relay without that role, or a credential that it shows is not valid.
+            NotRelay = "not-relay",
+            /// Meant for another node than the one that was asked.
+            OtherNode = "other-node",
+            /// The node has the role no-kubelet, or lacks the role node.
+            NoKubelet = "no-kubelet",
+            /// `kubelet.serve` of the node is false.
+            Off = "off",
+            /// Not a pod of the node: outside its pod networks.
+            Pod = "pod",
+            /// An address of the machine itself in place of a pod's or a service's.
+            OwnAddress = "own-address",
+            /// Not a service: outside `egress.service-cidrs` of the node.
+            Service = "service",
+            /// The node does not have the role egress.
+            NotEgress = "not-egress",
+            /// The target refused the connection.
+            Connection = "connection",
+            /// The target did not answer.
+            Timeout = "timeout",
+            /// The target cannot be dialled for another reason.
+            Failed = "failed",
+            /// A limit of the node is reached.
+            Overloaded = "overloaded",
+            /// The node is stopping.
+            Leaving = "leaving",
+        }
+    }
+}
+
+impl Refusal {
+    /// How many there are.
+    pub const COUNT: usize = <Self as Counter>::ALL.len();
+
+    /// The byte on the wire, for those that a node tells another. Never changed, only added to.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::NoPath => 1,
+            Self::Port => 2,
+            Self::NotOrigin => 3,
+            Self::NotRelay => 4,
+            Self::OtherNode => 5,
+            Self::NoKubelet => 6,
+            Self::Off => 7,
+            Self::Pod => 8,
+            Self::OwnAddress => 9,
+            Self::Service => 10,
+            Self::NotEgress => 11,
+            Self::Connection => 12,
+            Self::Timeout => 13,
+            Self::Overloaded => 15,
+            Self::Leaving => 16,
+            // Those of the socket are told to nobody else.
+            _ => 14,
+        }
+    }
+
+    /// Reads the byte; what a later version adds is [`Refusal::Failed`].
+    pub fn from_code(code: u8) -> Self {
+        let found = <Self as Counter>::ALL.iter().find(|it| it.is_told() && it.code() == code);
+        found.copied().unwrap_or(Self::Failed)
+    }
+
+    fn is_told(self) -> bool {
+        self.code() != Self::Failed.code() || self == Self::Failed
+    }
+
+    /// The word used in labels and logs.
+    pub fn word(self) -> &'static str {
+        self.row().value
+    }
+
+    /// Whether another way to the same node may do better: it is not that node's own word.
+    pub fn is_of_the_way(self) -> bool {
+        matches!(self, Self::NoPath | Self::Silent | Self::NotRelay | Self::OtherNode)
+    }
+
+    /// The status of HTTP.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Malformed | Self::TooLong => 400,
+            Self::User => 403,
+            Self::Method => 405,
+            Self::Late => 408,
+            Self::Crowded
+            | Self::NoEgress
+            | Self::Down
+            | Self::NoPath
+            | Self::Silent
+            | Self::Overloaded
+            | Self::Leaving => 503,
+            Self::Timeout => 504,
+            _ => 502,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// A refusal, in a sentence for whoever typed `kubectl logs`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// What it is counted as.
+    pub why: Refusal,
+    /// The sentence, of printable characters.
+    pub said: String,
+}
+
+impl Refused {
+    /// What a node, or a way to it, has answered. `who` is the node, `want` what it was to dial.
+    pub fn by_node(why: Refusal, who: &str, want: &Want) -> Self {
+        let what = match want {
+            Want::Kubelet(port) => format!("its kubelet on port {port}"),
+            Want::Pod(address) => format!("the pod at {address}"),
+            Want::Service(address) => format!("the service at {address}"),
+        };
+        let rule = match why {
+            Refusal::NoPath => return Self::new(why, format!("no way to {who}")),
+            Refusal::Silent => return Self::new(why, format!("{who} does not answer")),
+            Refusal::Connection => "the connection is refused there",
+            Refusal::Timeout => "it does not answer there",
+            Refusal::Failed => "it cannot be dialled there",
+            Refusal::Overloaded => "that node has no room for more streams",
+            Refusal::Leaving => "that node is stopping",
+            Refusal::Older => "that node runs an earlier meshport, which has no way back",
+            Refusal::NotOrigin => "this node lacks the role origin:kube-apiserver",
+            Refusal::NotRelay => "the relay lacks the role relay",
+            Refusal::OtherNode => "it is another node",
+            Refusal::NoKubelet => "its credential does not allow a way back",
+            Refusal::Off => "kubelet.serve is false there",
+            Refusal::Port => "that is not the port of its kubelet (kubelet.port there)",
+            Refusal::Pod => "that is none of its pod networks (kubelet.pod-cidrs there)",
+            Refusal::OwnAddress => "that is an address of the machine itself",
+            Refusal::Service => "that is no service network (egress.service-cidrs there)",
+            Refusal::NotEgress => "it lacks the role egress",
+            _ => "it does not say why",
+        };
+        Self::new(why, format!("{who} does not reach {what}: {rule}"))
+    }
+}
+
+/// The longest sentence of a status line, in bytes.
+const MAX_SAID_BYTES: usize = 400;
+
+impl Refused {
+    /// With this sentence.
+    pub fn new(why: Refusal, said: impl Into<String>) -> Self {
+        Self { why, said: said.into() }
+    }
+
+    /// The whole answer. Nothing of the sentence ends the line or the answer early.
+    pub fn answer(&self) -> Vec<u8> {
+        let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+        let said: String = self.said.chars().take(MAX_SAID_BYTES).map(plain).collect();
+        let status = self.why.status();
+        let allow = if self.why == Refusal::Method { "Allow: CONNECT\r\n" } else { "" };
+        format!("HTTP/1.1 {status} {said}\r\n{allow}Content-Length: 0\r\nConnection: close\r\n\r\n")
+            .into_bytes()
+    }
+}
+
+/// The answer when the target is connected, and all of it.
+pub const CONNECTED: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nodes_tell_each_other_round_trips_and_the_rest_is_one() {
+        for refusal in <Refusal as Counter>::ALL.iter().copied() {
+            let read = Refusal::from_code(refusal.code());
+            assert_eq!(read, if refusal.is_told() { refusal } else { Refusal::Failed });
+        }
+        assert_eq!(Refusal::from_code(200), Refusal::Failed);
+        let mut codes: Vec<u8> = <Refusal as Counter>::ALL
+            .iter()
+            .filter(|it| it.is_told())
+            .map(|it| it.code())
+            .collect();
+        codes.sort_unstable();
+        let all = codes.len();
+        codes.dedup();
+        assert_eq!(codes.len(), all, "no code twice");
+    }
+
+    #[test]
+    fn a_sentence_stays_in_its_line() {
+        let refused = Refused::new(Refusal::Down, "a\r\nX: b\r\n\r\nÄ is down since 40 s");
+        let answer = String::from_utf8(refused.answer()).expect("ASCII");
+        assert!(answer.starts_with("HTTP/1.1 503 a??X: b????? is down since 40 s\r\n"), "{answer}");
+        assert_eq!(answer.matches("\r\n\r\n").count(), 1);
+        assert!(answer.ends_with("\r\n\r\n"));
+        let long = Refused::new(Refusal::Down, "x".repeat(5_000)).answer();
+        assert!(long.len() < 600);
+    }
+}

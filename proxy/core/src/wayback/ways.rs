@@ -1,0 +1,227 @@
+//! By which ways a request is tried, in which order, and when the next begins.
+//!
+//! Nothing of a target's bytes has passed before an answer, so a second attempt costs only a
+//! connection that is dropped. The direct way goes first unless its path is known to be dead; up to
+//! three relays follow, those of the target's site first: they most likely reach it. What
+//! the node itself refuses ends the search; what a way refuses begins the next at once.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
+
+use crate::route::{Line, PathView};
+
+use super::refusal::{Refusal, Refused};
+
+/// The most ways that one request tries.
+pub const MAX_WAYS: usize = 4;
+/// The most of them through relays to one node.
+const MAX_RELAYS: usize = 3;
+/// How long a way may be silent before the next is tried beside it: a handshake and a round trip
+/// on a path of 200 ms, and some more.
+pub const HEDGE: Duration = Duration::from_millis(700);
+
+/// A member that may relay, or dial services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prospect {
+    /// Which one.
+    pub node: NodeId,
+    /// Whether it is in the target's site; for services in this node's.
+    pub is_near: bool,
+    /// The path to it, if it is measured.
+    pub path: Option<PathView>,
+}
+
+/// The ways to one node.
+pub fn to_node(node: NodeId, direct: Option<PathView>, mut relays: Vec<Prospect>) -> Vec<Line> {
+    relays.retain(|relay| relay.node != node);
+    relays.sort_by_key(|relay| (rank(relay.path), !relay.is_near, rtt(relay.path), relay.node));
+    let relays = relays.into_iter().take(MAX_RELAYS);
+    let mut ways: VecDeque<Line> =
+        relays.map(|relay| Line::Relayed { origin: node, relay: relay.node }).collect();
+    match direct {
+        // It may have come back.
+        Some(PathView::Dead) => ways.push_back(Line::Direct(node)),
+        _ => ways.push_front(Line::Direct(node)),
+    }
+    ways.into()
+}
+
+/// The nearest of several nodes that can all do it, each directly, then the first through a relay.
+pub fn to_any(mut nodes: Vec<Prospect>, relays: Vec<Prospect>) -> Vec<Line> {
+    nodes.sort_by_key(|it| {
+        let (is_dead, is_own) = (it.path == Some(PathView::Dead), it.path == Some(PathView::Own));
+        (is_dead, !is_own, !it.is_near, rank(it.path), rtt(it.path), it.node)
+    });
+    let Some(first) = nodes.first().copied() else { return Vec::new() };
+    let direct = nodes.iter().take(MAX_WAYS - 1).map(|it| Line::Direct(it.node));
+    let relayed = to_node(first.node, None, relays).into_iter().skip(1).take(1);
+    direct.chain(relayed).collect()
+}
+
+fn rank(path: Option<PathView>) -> u8 {
+    match path {
+        Some(PathView::Own) => 0,
+        Some(PathView::Up(_)) => 1,
+        Some(PathView::Unmeasured) | None => 2,
+        Some(PathView::Dead) => 3,
+    }
+}
+
+fn rtt(path: Option<PathView>) -> Duration {
+    match path {
+        Some(PathView::Up(rtt)) => rtt,
+        _ => Duration::ZERO,
+    }
+}
+
+/// The attempts of one request. Ask [`Race::poll`] after every input, then sleep until
+/// [`Race::poll_timeout`].
+#[derive(Debug)]
+pub struct Race {
+    waiting: VecDeque<Line>,
+    running: usize,
+    next_at: Instant,
+    until: Instant,
+    worst: Option<Refused>,
+}
+
+impl Race {
+    /// Over these ways, until then.
+    pub fn new(ways: Vec<Line>, now: Instant, until: Instant) -> Self {
+        let waiting = ways.into_iter().take(MAX_WAYS).collect();
+        Self { waiting, running: 0, next_at: now, until, worst: None }
+    }
+
+    /// A way to try now.
+    pub fn poll(&mut self, now: Instant) -> Option<Line> {
+        if now < self.next_at || now >= self.until {
+            return None;
+        }
+        let way = self.waiting.pop_front()?;
+        self.running += 1;
+        self.next_at = now + HEDGE;
+        Some(way)
+    }
+
+    /// An attempt has failed. Whether that is the end of the search.
+    pub fn handle_failure(&mut self, refused: Refused, now: Instant) -> bool {
+        self.running = self.running.saturating_sub(1);
+        self.next_at = now;
+        let is_final = !refused.why.is_of_the_way();
+        // What the node itself says tells more than what its ways do, and what was said first
+        // more than what a relay says.
+        if is_final || self.worst.is_none() {
+            self.worst = Some(refused);
+        }
+        is_final || (self.running == 0 && self.waiting.is_empty())
+    }
+
+    /// When to poll again, or to give up.
+    pub fn poll_timeout(&self) -> Instant {
+        if self.waiting.is_empty() { self.until } else { self.next_at.min(self.until) }
+    }
+
+    /// Whether the time is over.
+    pub fn is_late(&self, now: Instant) -> bool {
+        now >= self.until
+    }
+
+    /// Why nothing was found.
+    pub fn into_refused(self) -> Refused {
+        let silent = || Refused::new(Refusal::Silent, "no answer");
+        self.worst.filter(|it| self.running == 0 || !it.why.is_of_the_way()).unwrap_or_else(silent)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests need some first instant")]
+mod tests {
+    use super::*;
+
+    fn node(number: u8) -> NodeId {
+        NodeId::from_bytes([number; 32])
+    }
+
+    fn relay(number: u8, is_near: bool, path: Option<PathView>) -> Prospect {
+        Prospect { node: node(number), is_near, path }
+    }
+
+    fn up(ms: u64) -> Option<PathView> {
+        Some(PathView::Up(Duration::from_millis(ms)))
+    }
+
+    fn through(relay: u8) -> Line {
+        Line::Relayed { origin: node(7), relay: node(relay) }
+    }
+
+    #[test]
+    fn the_direct_way_goes_first_unless_it_is_dead() {
+        let relays = || {
+            vec![
+                relay(1, false, up(5)),
+                relay(2, true, up(50)),
+                relay(3, true, Some(PathView::Dead)),
+                relay(4, false, None),
+                relay(7, true, up(1)),
+            ]
+        };
+        let direct = Line::Direct(node(7));
+        let relayed = [through(2), through(1), through(4)];
+        let ways = to_node(node(7), None, relays());
+        assert_eq!(ways, [&[direct][..], &relayed].concat());
+        let ways = to_node(node(7), Some(PathView::Dead), relays());
+        assert_eq!(ways, [&relayed[..], &[direct]].concat());
+        assert_eq!(ways.len(), MAX_WAYS);
+    }
+
+    #[test]
+    fn of_several_the_nearest_goes_first() {
+        let nodes = || {
+            vec![
+                relay(1, false, up(20)),
+                relay(7, true, None),
+                relay(3, true, Some(PathView::Dead)),
+                relay(4, false, up(3)),
+            ]
+        };
+        let direct = |order: [u8; 3]| order.map(|number| Line::Direct(node(number)));
+        let ways = to_any(nodes(), vec![relay(9, true, up(1))]);
+        assert_eq!(ways, [&direct([7, 4, 1])[..], &[through(9)]].concat());
+        let own = relay(5, true, Some(PathView::Own));
+        let ways = to_any([nodes(), vec![own]].concat(), Vec::new());
+        assert_eq!(ways, direct([5, 7, 4]));
+        assert_eq!(to_any(Vec::new(), Vec::new()), []);
+    }
+
+    #[test]
+    fn a_silent_way_gets_company_and_a_refusal_of_the_node_ends_it() {
+        let start = Instant::now();
+        let ways = vec![Line::Direct(node(7)), through(1), through(2)];
+        let mut race = Race::new(ways, start, start + Duration::from_secs(4));
+        assert_eq!(race.poll(start), Some(Line::Direct(node(7))));
+        assert_eq!(race.poll(start), None);
+        assert_eq!(race.poll_timeout(), start + HEDGE);
+        assert_eq!(race.poll(start + HEDGE), Some(through(1)));
+        // What a way says begins the next at once.
+        assert!(!race.handle_failure(Refused::new(Refusal::NoPath, "no"), start + HEDGE));
+        assert_eq!(race.poll(start + HEDGE), Some(through(2)));
+        assert_eq!(race.poll_timeout(), start + Duration::from_secs(4));
+        assert!(race.handle_failure(Refused::new(Refusal::Off, "off"), start + HEDGE));
+        assert_eq!(race.into_refused().why, Refusal::Off);
+    }
+
+    #[test]
+    fn the_search_ends_with_the_last_way_or_the_time() {
+        let start = Instant::now();
+        let mut race = Race::new(vec![through(1)], start, start + Duration::from_secs(1));
+        assert!(race.poll(start).is_some());
+        assert!(race.is_late(start + Duration::from_secs(1)));
+        assert!(race.handle_failure(Refused::new(Refusal::NoPath, "no"), start));
+        assert_eq!(race.into_refused().why, Refusal::NoPath);
+        let mut race = Race::new(vec![through(1)], start, start + Duration::from_secs(1));
+        assert!(race.poll(start).is_some());
+        assert_eq!(race.into_refused().why, Refusal::Silent);
+    }
+}
