@@ -9,17 +9,23 @@
 //! of unknown ones. A node without a tunnel and with a full budget is forgotten to make room; what
 //! was suppressed last is then only in the totals.
 
+mod exposed;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, NodeId, Revocation, Revoked, ServiceName, UnixSeconds};
+use meshport_config::{
+    Credential, Endpoint, Issued, NodeId, Revocation, Revoked, ServiceName, UnixSeconds,
+};
 use tracing::info;
 
 use crate::clock;
 use crate::log_budget::LogBudget;
 use crate::sessions::splice::Carried;
+
+pub(crate) use self::exposed::{ExposedBudgets, ExposedClient, ExposedSession};
 
 /// Nodes with a budget of their own: as many as the mesh has peers.
 const MAX_SOURCES: usize = 20_736;
@@ -152,11 +158,24 @@ impl Audit {
         );
     }
 
+    /// An apiserver's request for a way back was refused, or its process is not allowed to ask.
+    pub(crate) fn refused_target(&self, target: Option<&Endpoint>, rule: &str, reason: &str) {
+        let Some(suppressed) = self.take(None, clock::now()) else { return };
+        let target = target.map(ToString::to_string);
+        info!(target: "audit", event = "way-back-refused", to = target, rule, reason, suppressed);
+    }
+
     /// The authority has taken something back, or a node goes on under another key.
     pub(crate) fn revoked(&self, revocation: &Revocation) {
         // There are few of them, and only the authority and nodes themselves can make more.
         self.0.written.fetch_add(1, Ordering::Relaxed);
         let (revoked, at) = (&revocation.revoked, revocation.at);
+        if let Revoked::Succeeded { node, .. } = revoked
+            && revoked.is_departure()
+        {
+            info!(target: "audit", event = "departed", %node, %at, suppressed = 0);
+            return;
+        }
         if let Revoked::Succeeded { node, by } = revoked {
             let (event, former) = ("succeeded", node);
             info!(target: "audit", event, former = %former, node = %by, %at, suppressed = 0);
@@ -180,6 +199,19 @@ impl Audit {
             target: "audit",
             event = "renewed",
             node = %own.node, credential = hex(&own.id()), expires_at = %own.expires_at,
+            suppressed = 0,
+        );
+    }
+
+    /// This node, an issuer, has renewed the credential of a node that joined with `base`.
+    pub(crate) fn issued(&self, issued: &Issued, base: &Credential) {
+        self.0.written.fetch_add(1, Ordering::Relaxed);
+        let next = issued.content();
+        let invite = base.delegation.as_ref().map(|it| it.key.to_string());
+        info!(
+            target: "audit",
+            event = "issued",
+            node = %next.node, name = %next.name, expires_at = %next.expires_at, invite,
             suppressed = 0,
         );
     }

@@ -8,6 +8,9 @@
 //! sessions, and the share that one node may have of them, bound dials too. Relayed streams are
 //! bounded by `max_relayed`.
 
+mod inquiry;
+mod renewal;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,20 +25,26 @@ use tracing::{debug, warn};
 
 use meshport_core::access::{self, Denial};
 use meshport_core::egress::{self, Credentials, Offers, Refused};
+use meshport_core::inquiry::{self as question, Question};
 use meshport_core::ledger::Crowded;
 use meshport_core::relay::{self, Receive};
-use meshport_core::wire::{Answer, Header, MAX_HEADER_BYTES};
+use meshport_core::renewal::{self as request, Request};
+use meshport_core::wayback::call::{self, Call};
+use meshport_core::wire::{Answer, BadHeader, Header, MAX_HEADER_BYTES};
 
 use crate::audit::{Audit, RefusedStream};
 use crate::clock;
+use crate::node::handle::Handle;
 use crate::sessions::ingress::{Context, Finding};
 use crate::sessions::registry::Guard;
 use crate::sessions::splice::{self, ABORTED, Carried, Early, Ending};
-use crate::sessions::totals::bump;
+use crate::sessions::totals::SessionCount;
 use crate::tcp::{Host, Tcp};
+use crate::wayback::WayBack;
+use crate::wayback::serve::Called;
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A stream that a peer has opened, as far as it is read.
 struct Incoming {
@@ -57,6 +66,8 @@ struct Admitted {
 /// What every served stream shares.
 #[derive(Debug, Clone)]
 pub(crate) struct Egress {
+    /// Knows what to answer members that ask.
+    pub(crate) asked: Handle,
     /// `findings` tells when the local instance refuses: a probe would notice only later.
     pub(crate) context: Context,
     /// This node's own credential.
@@ -69,10 +80,12 @@ pub(crate) struct Egress {
     pub(crate) max_relayed: u64,
     /// Whether this node is going away and takes no new streams.
     pub(crate) leaving: watch::Receiver<bool>,
+    /// What apiservers reach here.
+    pub(crate) back: WayBack,
 }
 
 /// The mesh, as who knows the credentials of others.
-struct Peers<'a>(&'a Mesh);
+pub(crate) struct Peers<'a>(pub(crate) &'a Mesh);
 
 impl Credentials for Peers<'_> {
     fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>> {
@@ -108,9 +121,27 @@ impl Egress {
 
     async fn serve(&self, peer: NodeId, mut stream: Stream) {
         let read = timeout(HEADER_TIMEOUT, read_header(&mut stream)).await;
-        let Ok(Some((header, rest))) = read else {
-            self.context.sessions.others().streams.answered(Answer::BadRequest);
-            return refuse(stream, Answer::BadRequest).await;
+        let (header, rest) = match read.unwrap_or(Err(NoHeader { version: None })) {
+            Ok(Opening::Session(header, rest)) => (header, rest),
+            Ok(Opening::Call(call, rest)) => {
+                return self.serve_call(Called { peer, call, stream, rest }).await;
+            }
+            Ok(Opening::Question(question)) => {
+                let answer = inquiry::answer(&self.asked, peer, question, stream).await;
+                return self.context.sessions.others().answers.note(answer);
+            }
+            Ok(Opening::Renewal(request)) => {
+                let answer = renewal::answer(&self.asked, peer, request, stream).await;
+                return self.context.sessions.others().answers.note(answer);
+            }
+            Err(NoHeader { version }) => {
+                if let Some(version) = version {
+                    let what = format!("streams of version {version}");
+                    let _ = self.context.findings.try_send(Finding::Unknown { from: peer, what });
+                }
+                self.context.sessions.others().answers.note(Answer::BadRequest);
+                return refuse(stream, Answer::BadRequest).await;
+            }
         };
         let may_relay = self.credential.borrow().roles.contains(&Role::Relay);
         // Who opened it may not know yet that this node has another key.
@@ -123,7 +154,7 @@ impl Egress {
             Receive::Carry(target) => self.relay(incoming, target).await,
             Receive::Refuse => {
                 let totals = self.context.sessions.totals(&incoming.header.service);
-                totals.streams.answered(Answer::NoPath);
+                totals.answers.note(Answer::NoPath);
                 refuse(incoming.stream, Answer::NoPath).await;
             }
         }
@@ -148,7 +179,7 @@ impl Egress {
         };
         match dialled {
             Ok((tcp, Admitted { holder, open: _open, .. })) => {
-                totals.streams.answered(Answer::Connected);
+                totals.answers.note(Answer::Connected);
                 // Boxed: it is handed on twice, and each would keep room for it.
                 let cut = Box::pin(self.access_ends(service, &holder));
                 let relay = header.client.as_ref().map(|_| peer);
@@ -165,7 +196,7 @@ impl Egress {
                 if refused.answer == Answer::Refused {
                     let _ = self.context.findings.try_send(Finding::OwnRefused(service.clone()));
                 }
-                totals.streams.answered(refused.answer);
+                totals.answers.note(refused.answer);
                 self.refuse(&peer, &header, stream, refused).await;
             }
         }
@@ -270,7 +301,7 @@ impl Egress {
         };
         match opened {
             Ok((next, [guard, _for_peer])) => {
-                bump(&totals.streams.relayed);
+                totals.counts.bump(SessionCount::Relayed);
                 let carried = Carried::default();
                 let end = async {
                     guard.relay(&carried).await;
@@ -282,7 +313,7 @@ impl Egress {
                 }
             }
             Err(refused) => {
-                totals.streams.answered(refused.answer);
+                totals.answers.note(refused.answer);
                 self.refuse(&peer, &header, stream, refused).await;
             }
         }
@@ -344,17 +375,66 @@ async fn dial(host: &Host, address: &str, patience: Duration) -> Result<Tcp, Ans
     }
 }
 
-/// The header and what came behind it; `None` for anything else.
-async fn read_header(stream: &mut Stream) -> Option<(Header, Bytes)> {
+/// What a stream begins with.
+enum Opening {
+    /// A session, and what came behind its header.
+    Session(Header, Bytes),
+    /// A stream of the way back, and what came behind its start.
+    Call(Call, Bytes),
+    /// A question to this node.
+    Question(Question),
+    /// A request for the next credential of the node at the other end.
+    Renewal(Request),
+}
+
+/// A stream begins with something else.
+struct NoHeader {
+    /// Of a header that a later version has written.
+    version: Option<u8>,
+}
+
+/// The header and what came behind it, or the question.
+async fn read_header(stream: &mut Stream) -> Result<Opening, NoHeader> {
     let mut buffer = BytesMut::new();
     let mut chunk = [Bytes::new()];
     loop {
-        stream.recv.read_chunks(&mut chunk).await.ok()??;
-        buffer.extend_from_slice(&chunk[0]);
+        match stream.recv.read_chunks(&mut chunk).await {
+            Ok(Some(_)) => buffer.extend_from_slice(&chunk[0]),
+            Ok(None) | Err(_) => return Err(NoHeader { version: None }),
+        }
+        let read = match buffer.first() {
+            Some(&question::VERSION) => {
+                let read = Question::decode(&buffer).map_err(drop);
+                Some(read.map(|it| it.map(|(question, _)| Opening::Question(question))))
+            }
+            Some(&call::VERSION) => match Call::decode(&buffer) {
+                Ok(Some((call, used))) => {
+                    return Ok(Opening::Call(call, buffer.split_off(used).freeze()));
+                }
+                Ok(None) => Some(Ok(None)),
+                Err(_) => Some(Err(())),
+            },
+            Some(&request::VERSION) => {
+                let read = Request::decode(&buffer).map_err(drop);
+                Some(read.map(|it| it.map(Opening::Renewal)))
+            }
+            _ => None,
+        };
+        match read {
+            Some(Ok(Some(opening))) => return Ok(opening),
+            Some(Ok(None)) => continue,
+            Some(Err(())) => return Err(NoHeader { version: None }),
+            None => {}
+        }
         match Header::decode(&buffer) {
-            Ok(Some((header, used))) => return Some((header, buffer.split_off(used).freeze())),
+            Ok(Some((header, used))) => {
+                return Ok(Opening::Session(header, buffer.split_off(used).freeze()));
+            }
             Ok(None) if buffer.len() < MAX_HEADER_BYTES => {}
-            Ok(None) | Err(_) => return None,
+            Err(BadHeader::Version(version)) => {
+                return Err(NoHeader { version: Some(version) });
+            }
+            Ok(None) | Err(_) => return Err(NoHeader { version: None }),
         }
     }
 }

@@ -45,7 +45,7 @@ pub enum Error {
         remedy: String,
     },
     /// An operation on a socket or file failed.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {}", reason(what, source))]
     Io {
         /// What was attempted, as a verb phrase ("listen on 127.0.0.1:7445").
         what: String,
@@ -106,6 +106,20 @@ impl Error {
     }
 }
 
+/// What the operating system said, and for what people meet most what to do.
+fn reason(what: &str, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another process has this address. `meshport doctor` and `ss -lntup` name it".into()
+        }
+        // A port below 1024 needs a capability rather than a user.
+        io::ErrorKind::PermissionDenied if what.starts_with("open ") => {
+            "permission denied. Run this as the user of the daemon, or as root".into()
+        }
+        _ => source.to_string(),
+    }
+}
+
 /// Why nobody answers on a socket, and what to do.
 fn silence(source: &io::Error) -> String {
     match source.kind() {
@@ -144,6 +158,17 @@ mod tests {
     fn a_broken_configuration_has_one_exit_code() {
         let malformed = Error::Config { path: "x".into(), problems: Vec::new() };
         assert_eq!(malformed.exit_code(), Error::Unfit("x".into()).exit_code());
+    }
+
+    #[test]
+    fn what_people_meet_most_has_its_next_step() {
+        let said = |what: &str, kind: io::ErrorKind| Error::io(what)(kind.into()).to_string();
+        let taken = said("listen on 127.0.0.1:7445", io::ErrorKind::AddrInUse);
+        assert!(taken.contains("meshport doctor"), "{taken}");
+        let closed = said("open /var/lib/meshport", io::ErrorKind::PermissionDenied);
+        assert!(closed.contains("or as root"), "{closed}");
+        let low = said("listen on 127.0.0.1:443", io::ErrorKind::PermissionDenied);
+        assert!(!low.contains("root"), "{low}");
     }
 
     #[test]

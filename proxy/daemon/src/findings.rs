@@ -28,7 +28,7 @@ pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
     }
     let left_s = own.expires_at.seconds_since(now);
     let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
-    match Validity::of(own.expires_at, now) {
+    match Validity::of_node(own, now) {
         Validity::Ended => {
             let ended = "this node's credential has expired and other nodes refuse it";
             Some(CREDENTIAL_ENDS.broken(ended))

@@ -6,10 +6,14 @@
 //! on the thread of the peer they go to or come from; everything else runs on the main one.
 //!
 //! - `sessions`: local listeners and the life of a client's connection
+//! - `expose`: listeners for clients that run no meshport
 //! - `egress`: streams of other nodes, to local instances or on to another node
 //! - `health`: probes of the local instances, certificates of all origins
+//! - `inquiry`: questions of members to each other, for `meshport doctor`
+//! - `renewal`: requests of members for their next credential
 //! - `node`: the mesh, the core and their feeds, joined
 //! - `admin`: the admin socket and HTTP address, and their answers
+//! - `wayback`: from apiservers to kubelets, pods and services of other nodes
 //! - `state`: the state folder
 //! - `findings`: what is wrong with this machine, for a daemon and for a check without one
 //! - `lifecycle`: start, reload, sandbox and end of the process
@@ -21,18 +25,24 @@ pub mod bench;
 pub mod clock;
 mod egress;
 mod error;
+mod exchange;
+mod expose;
 pub mod findings;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod health;
+mod inquiry;
 pub mod lifecycle;
 mod log_budget;
 mod node;
+mod renewal;
 pub mod sessions;
 pub mod state;
 pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
+mod unix;
+mod wayback;
 
 pub use error::Error;
 pub use lifecycle::leaf::Leaf;

@@ -10,9 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{
-    Credential, Endpoint, NamedSeed, NodeId, Revocations, Seed, ServiceName, Settings,
-};
+use meshport_config::{Credential, NamedSeed, NodeId, Revocations, Seed, ServiceName, Settings};
 use meshport_mesh::{Incoming, Mesh, ShardStreams, Shards, Stream};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -33,18 +31,19 @@ use crate::health::probe::Prober;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::reload::Reload;
 use crate::node::commands::Command;
-use crate::node::controls::Controls;
+use crate::node::controls::{Controls, Names};
 use crate::node::driver::answers::Asker;
 use crate::node::driver::seeds;
 use crate::node::driver::{Channels, Components, Driver};
-use crate::node::fallback::Fallbacks;
+use crate::node::renewals::Renewals;
 use crate::node::roster::Source;
 use crate::node::services::Services;
 use crate::node::write_queue::{Snapshot, Write};
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
-use crate::state::{self, Identity};
+use crate::state::{self, Identity, KnownRenewals};
 use crate::tcp::Host;
+use crate::wayback::{self, WayBack};
 
 pub(crate) mod assemble;
 pub(crate) mod commands;
@@ -55,6 +54,8 @@ pub(crate) mod fallback;
 pub(crate) mod floods;
 pub(crate) mod handle;
 pub(crate) mod identity;
+pub(crate) mod postbox;
+pub(crate) mod renewals;
 pub(crate) mod roster;
 pub(crate) mod services;
 pub(crate) mod state_writer;
@@ -82,6 +83,10 @@ pub struct Environment {
     pub directory: Option<Vec<u8>>,
     /// What the authority has taken back, as far as this node knew.
     pub revocations: Revocations,
+    /// What it knows for renewals by issuers, and as one.
+    pub renewals: KnownRenewals,
+    /// The nodes of the cluster that an earlier process knew, for the way back.
+    pub nodes: Option<Vec<u8>>,
     /// Where the admin server answers HTTP, for the status.
     pub admin_http: Option<SocketAddr>,
 }
@@ -132,10 +137,13 @@ impl Node {
         let host = env.host;
         let sessions = Sessions::within(descriptors::for_sessions(&host));
         let mut services = Services::bind(&host, settings, services::key)?;
-        let mut reporter = Reporter::new(identity, &mesh, &sessions, services.facts(settings));
+        let mut reporter =
+            Reporter::new(identity, &mesh, &sessions, services.facts(settings), &host);
+        let prepared = reporter.process.exposures.prepare(settings)?;
         reporter.process.admin_http = env.admin_http;
-        reporter.process.authority_key = Some(state::authority_key_in(&settings.state_dir));
-        announce_start(&reporter);
+        reporter.renewals = Renewals::new(env.renewals, &identity.credential);
+        reporter.process.way_back = WayBack::new(settings, env.nodes.as_deref());
+        describe(settings, &mut reporter);
         let sources = sources(settings, &reporter, &host);
         let (mut driver, channels) = Driver::new(Components {
             core: assemble::build_core(settings, identity, env.generation, core_seed, None),
@@ -155,9 +163,12 @@ impl Node {
         let Channels { questions, commands, findings, credential, revocations, .. } = channels;
         let context = Context { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
         let (limits, listeners) = services.serve(settings, &context, &mut driver);
+        let exposed = driver.reporter.process.exposures.start(prepared, settings);
         let (offers, offered) = watch::channel(Arc::new(assemble::offers(settings)));
         let (leaving, is_leaving) = watch::channel(false);
+        let handle = Handle::new(questions);
         let egress = Egress {
+            asked: handle.clone(),
             context: context.clone(),
             credential: credential.clone(),
             audit: driver.reporter.audit.clone(),
@@ -165,17 +176,18 @@ impl Node {
             revoked: revocations.clone(),
             max_relayed: u64::from(settings.mesh.max_relayed),
             leaving: is_leaving,
+            back: driver.reporter.process.way_back.clone(),
         };
         let routes = subscribe(&driver.outputs.routes);
         let mut tasks = serve_streams(&egress, streams, others);
         tasks.spawn(driver.run());
-        let (advertise, fallbacks) = follow(settings, seeds, sources, &commands, &mut tasks);
-        let controls =
-            Controls { commands, context, limits, listeners, offers, advertise, fallbacks };
+        wayback::start(&egress, settings, &sources, &commands, &mut tasks);
+        let names = follow(settings, seeds, sources, &commands, &mut tasks);
+        let controls = Controls { commands, context, limits, listeners, exposed, offers, names };
         Ok(Self {
             mesh,
             sessions,
-            handle: Handle::new(questions),
+            handle,
             reloads: Some(channels.reloads),
             routes,
             controls,
@@ -278,6 +290,7 @@ impl Node {
     /// Resets the clients' sessions and takes no more, without a goodbye: nobody listens.
     pub async fn abandon(&mut self) {
         self.leaving.send_replace(true);
+        self.controls.exposed.0.close();
         let listeners = self.controls.listeners.get_mut();
         listeners.expect("no holder of this lock can panic").shutdown().await;
     }
@@ -287,6 +300,7 @@ impl Node {
     pub async fn close(mut self) {
         self.mesh.close().await;
         self.tasks.shutdown().await;
+        self.controls.exposed.0.close();
         let listeners = self.controls.listeners.into_inner();
         listeners.expect("no holder of this lock can panic").shutdown().await;
     }
@@ -328,13 +342,13 @@ fn follow(
     sources: Vec<(ServiceName, Source)>,
     commands: &mpsc::Sender<Command>,
     tasks: &mut JoinSet<()>,
-) -> (watch::Sender<Vec<Endpoint>>, watch::Sender<Fallbacks>) {
+) -> Names {
     let (advertise, advertised) = watch::channel(settings.mesh.advertise.clone());
     tasks.spawn(endpoints::follow(seeds, advertised, commands.clone()));
     let (fallbacks, wanted) = watch::channel(fallback::of(settings));
     tasks.spawn(fallback::follow(wanted, commands.clone()));
     roster::start(sources, commands, tasks);
-    (advertise, fallbacks)
+    Names { advertise, fallbacks }
 }
 
 /// Where the cluster's own lists are read, for the services that have a kubeconfig for it.
@@ -345,6 +359,14 @@ fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(Servic
         Some((name.clone(), Source { host: host.clone(), local, kubeconfig }))
     });
     each.collect()
+}
+
+/// Tells the reporter what the settings say, and the log that the node starts.
+fn describe(settings: &Settings, reporter: &mut Reporter) {
+    reporter.process.agreeing = assemble::agreeing(settings);
+    reporter.told.outbox = assemble::outbox(settings);
+    reporter.process.authority_key = Some(state::authority_key_in(&settings.state_dir));
+    announce_start(reporter);
 }
 
 fn announce_start(reporter: &Reporter) {

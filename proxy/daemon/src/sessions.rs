@@ -1,9 +1,12 @@
 //! Sessions of local clients, from the local address to the node that carries them on.
 
+pub(crate) mod arrived;
 pub(crate) mod attempt;
 pub mod client;
+pub(crate) mod durations;
 pub(crate) mod ingress;
 pub(crate) mod listen;
+pub(crate) mod origins;
 pub(crate) mod pacing;
 pub(crate) mod quota;
 pub(crate) mod registry;

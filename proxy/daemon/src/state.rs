@@ -10,8 +10,12 @@
 //! | `seeds` | nodes to announce to, one per line, and a checksum | no |
 //! | `generation` | the number of the last start, and a checksum | no |
 //! | `directory` | what was known of the others, for a cold boot | no |
+//! | `nodes` | nodes of the cluster, for the way back at a cold boot | no |
 //! | `revocations` | what the authority has taken back, one signed line each | no |
 //! | `node.next` | who the node is to be, while its keys are replaced | yes |
+//! | `credential.base`, `credential.former` | those before the present one, for renewals | no |
+//! | `mandate` | an issuer's right to renew credentials of others, with its keys | yes |
+//! | `mandates` | whose mandates the authority's key here has signed | no |
 //! | `lock` | held by the one process that uses the folder | no |
 //!
 //! Every file has mode 0600, is written whole, and is opened relative to the opened folder, where
@@ -21,8 +25,10 @@
 
 mod folder;
 mod generation;
+mod known;
 mod lock;
 mod next;
+mod renewals;
 mod seal;
 #[cfg(test)]
 mod tests;
@@ -45,6 +51,7 @@ pub use self::folder::Existing;
 pub use self::generation::Generation;
 pub use self::lock::StateLock;
 pub use self::next::NextIdentity;
+pub use self::renewals::KnownRenewals;
 
 /// A key, secret, credential or counter in text form is far below this, in bytes.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
@@ -52,9 +59,6 @@ const MAX_TEXT_BYTES: usize = 4 * 1024;
 pub const MAX_STORED_SEEDS: usize = 64;
 /// [`MAX_STORED_SEEDS`] with 8 endpoints of the longest DNS names each, in bytes.
 const MAX_SEEDS_BYTES: usize = 256 * 1024;
-/// A directory of ten thousand members at 3 KiB each, in bytes.
-const MAX_DIRECTORY_BYTES: usize = 32 * 1024 * 1024;
-
 /// Lines of 260 bytes at most, a name in each, and the last one, in bytes.
 const MAX_REVOCATIONS_BYTES: usize =
     (MAX_REVOCATIONS + MAX_SUCCESSIONS + 1) * (260 + 1 + MAX_NAME_BYTES);
@@ -66,16 +70,20 @@ const NODE_KEY: &str = "node.key";
 const RECORD_KEY: &str = "record.key";
 const MESH_SECRET: &str = "mesh.secret";
 const AUTHORITY_KEY: &str = "authority.key";
+/// For who would create a mesh where there is one.
+const IN_USE: &str = "This machine is in a mesh; add others to it with `meshport invite`. --force \
+                      creates another mesh in its place, which every node must then join anew";
 const CREDENTIAL: &str = "credential";
 const SEEDS: &str = "seeds";
 const GENERATION: &str = "generation";
 const DIRECTORY: &str = "directory";
+const NODES: &str = "nodes";
 const REVOCATIONS: &str = "revocations";
 const LOCK: &str = "lock";
 /// What a daemon with a state folder of its own choice has there too.
 const SOCKET: &str = "meshport.sock";
 /// All that meshport puts into the folder.
-const ALL: [&str; 13] = [
+const ALL: [&str; 18] = [
     NODE_KEY,
     RECORD_KEY,
     MESH_SECRET,
@@ -84,14 +92,54 @@ const ALL: [&str; 13] = [
     SEEDS,
     GENERATION,
     DIRECTORY,
+    NODES,
     REVOCATIONS,
     next::NEXT,
+    renewals::MANDATE,
+    renewals::BASE,
+    renewals::FORMER,
+    renewals::MANDATES,
     LOCK,
     SOCKET,
     CONFIG,
 ];
+/// What an erasure removes, in this order: a folder without a credential is no node's.
+const ERASED: [&str; 17] = [
+    CREDENTIAL,
+    next::NEXT,
+    NODE_KEY,
+    RECORD_KEY,
+    MESH_SECRET,
+    AUTHORITY_KEY,
+    renewals::MANDATE,
+    renewals::BASE,
+    renewals::FORMER,
+    renewals::MANDATES,
+    SEEDS,
+    GENERATION,
+    DIRECTORY,
+    NODES,
+    REVOCATIONS,
+    SOCKET,
+    LOCK,
+];
 /// A configuration that a person keeps beside the state.
 const CONFIG: &str = "meshport.toml";
+/// Of all files in the folder those without a secret; any other may have one.
+const PUBLIC: [&str; 12] = [
+    CREDENTIAL,
+    renewals::BASE,
+    renewals::FORMER,
+    renewals::MANDATES,
+    SEEDS,
+    GENERATION,
+    DIRECTORY,
+    NODES,
+    REVOCATIONS,
+    LOCK,
+    SOCKET,
+    CONFIG,
+];
 
 const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets no new invites";
 const JOIN: &str = "Create it with `meshport join INVITE`, on the first node with `meshport init`, \
@@ -125,6 +173,11 @@ pub struct Identity {
     pub credential: Credential,
 }
 
+/// Whether a file of this name in a state folder holds no secret.
+pub fn is_public(name: &str) -> bool {
+    PUBLIC.contains(&name)
+}
+
 impl StateDir {
     /// An existing folder.
     ///
@@ -155,7 +208,27 @@ impl StateDir {
     /// [`Error::State`] naming the first file that would be replaced.
     pub fn require_unused(&self) -> Result<(), Error> {
         let names = [AUTHORITY_KEY, CREDENTIAL];
-        names.iter().try_for_each(|name| self.folder.require_absent(name))
+        let absent = names.iter().try_for_each(|name| self.folder.require_absent(name));
+        absent.map_err(|error| match error {
+            Error::State { path, what, .. } => Error::State { path, what, remedy: IN_USE.into() },
+            error => error,
+        })
+    }
+
+    /// What [`StateDir::erase`] would remove now, in its order.
+    pub fn erasable(&self) -> Vec<&'static str> {
+        let is_there = |name: &&str| self.folder.require_absent(name).is_err();
+        ERASED.into_iter().filter(is_there).collect()
+    }
+
+    /// Removes all that meshport keeps here, for good. A configuration beside it stays.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with the first file that cannot be removed; those before it are gone.
+    pub fn erase(&self, lock: StateLock) -> Result<(), Error> {
+        ERASED.iter().try_for_each(|name| self.folder.remove(name))?;
+        drop(lock);
+        Ok(())
     }
 
     /// Everything this node is, checked: the credential is valid at `now` and speaks of exactly
@@ -166,6 +239,7 @@ impl StateDir {
     /// [`Error::Trust`] when the credential itself is refused, for example because it expired.
     pub fn identity(&self, now: UnixSeconds) -> Result<Identity, Error> {
         let credential = self.credential()?.ok_or_else(|| self.missing(CREDENTIAL))?;
+        let credential = self.fallback(&credential, now)?.unwrap_or(credential);
         // First: a credential that opens nothing would accuse the files beside it.
         self.in_force(&credential, now)?;
         let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
@@ -296,16 +370,6 @@ impl StateDir {
         Ok(seeds)
     }
 
-    /// The members as they were last written; `None` before the first write. The bytes are
-    /// judged by whoever restores them.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
-    pub fn directory(&self) -> Result<Option<Vec<u8>>, Error> {
-        let bytes = self.folder.read(DIRECTORY, MAX_DIRECTORY_BYTES, Content::Public)?;
-        Ok(bytes.map(|bytes| bytes.to_vec()))
-    }
-
     /// What the authority of `mesh` has taken back, each line verified; empty when there is no
     /// such file.
     ///
@@ -421,27 +485,6 @@ impl StateDir {
     pub fn store_seeds(&self, seeds: &[Seed]) -> Result<(), Error> {
         let content = seal::of_seeds(seeds);
         self.folder.write(SEEDS, content.as_bytes(), Existing::Replace)
-    }
-
-    /// Replaces the stored directory.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
-    pub fn store_directory(&self, snapshot: &[u8]) -> Result<(), Error> {
-        if snapshot.len() > MAX_DIRECTORY_BYTES {
-            let what = format!("{} bytes are more than this file may have", snapshot.len());
-            let remedy = "The mesh has too many members for this node";
-            return Err(state_error(&self.file(DIRECTORY), what, remedy));
-        }
-        self.folder.write(DIRECTORY, snapshot, Existing::Replace)
-    }
-
-    /// Forgets the members of a mesh this node no longer belongs to.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when the file cannot be removed.
-    pub fn remove_directory(&self) -> Result<(), Error> {
-        self.folder.remove(DIRECTORY)
     }
 
     fn load<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Error> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 
 pub mod memory;
 
@@ -213,6 +213,9 @@ fn refuse(socket: &Socket) -> io::Result<()> {
 pub enum Tcp {
     /// The kernel's.
     Kernel(TcpStream),
+    /// One of a Unix socket, which carries bytes the same way; only that it has no reset, so its
+    /// client sees an end where a TCP client sees one.
+    Unix(UnixStream),
     /// Memory's.
     Memory(memory::End),
 }
@@ -226,15 +229,16 @@ impl Tcp {
     pub(crate) fn move_here_if(self, moves: bool) -> io::Result<Self> {
         match self {
             Self::Kernel(tcp) if moves => Ok(Self::Kernel(TcpStream::from_std(tcp.into_std()?)?)),
+            Self::Unix(unix) if moves => Ok(Self::Unix(UnixStream::from_std(unix.into_std()?)?)),
             stays => Ok(stays),
         }
     }
 
-    /// The other end and this one; memory does not say.
+    /// The other end and this one, of TCP; memory does not say.
     pub(crate) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
         match self {
             Self::Kernel(tcp) => Some((tcp.peer_addr().ok()?, tcp.local_addr().ok()?)),
-            Self::Memory(_) => None,
+            Self::Unix(_) | Self::Memory(_) => None,
         }
     }
 
@@ -254,6 +258,7 @@ impl Tcp {
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(tcp) => tcp.readable().await,
+            Self::Unix(unix) => unix.readable().await,
             Self::Memory(end) => {
                 end.readable().await;
                 Ok(())
@@ -268,6 +273,7 @@ impl Tcp {
     pub fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
             Self::Kernel(tcp) => read_or_note_empty(tcp, buffer),
+            Self::Unix(unix) => unix.try_read_buf(buffer),
             Self::Memory(end) => end.try_read_buf(buffer),
         }
     }
@@ -279,6 +285,7 @@ impl Tcp {
     pub async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(tcp) => tcp.writable().await,
+            Self::Unix(unix) => unix.writable().await,
             Self::Memory(end) => {
                 end.writable().await;
                 Ok(())
@@ -293,6 +300,7 @@ impl Tcp {
     pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Kernel(tcp) => tcp.try_write_vectored(slices),
+            Self::Unix(unix) => unix.try_write_vectored(slices),
             Self::Memory(end) => end.try_write_vectored(slices),
         }
     }
@@ -311,6 +319,7 @@ impl Tcp {
             Self::Kernel(tcp) => {
                 let _ = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO));
             }
+            Self::Unix(_) => {}
             Self::Memory(end) => end.reset_on_drop(),
         }
     }
@@ -320,6 +329,9 @@ impl Tcp {
         match self {
             Self::Kernel(tcp) => {
                 let _ = socket2::SockRef::from(tcp).shutdown(Shutdown::Write);
+            }
+            Self::Unix(unix) => {
+                let _ = socket2::SockRef::from(unix).shutdown(Shutdown::Write);
             }
             Self::Memory(end) => end.finish(),
         }
@@ -347,6 +359,7 @@ impl AsyncRead for Tcp {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Kernel(tcp) => Pin::new(tcp).poll_read(cx, buffer),
+            Self::Unix(unix) => Pin::new(unix).poll_read(cx, buffer),
             Self::Memory(end) => end.poll_read(cx, buffer),
         }
     }
@@ -360,6 +373,7 @@ impl AsyncWrite for Tcp {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Kernel(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Self::Unix(unix) => Pin::new(unix).poll_write(cx, bytes),
             Self::Memory(end) => end.poll_write(cx, bytes),
         }
     }
@@ -367,6 +381,7 @@ impl AsyncWrite for Tcp {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Kernel(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Unix(unix) => Pin::new(unix).poll_flush(cx),
             Self::Memory(_) => Poll::Ready(Ok(())),
         }
     }
@@ -374,6 +389,7 @@ impl AsyncWrite for Tcp {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Kernel(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Unix(unix) => Pin::new(unix).poll_shutdown(cx),
             Self::Memory(end) => {
                 end.finish();
                 Poll::Ready(Ok(()))

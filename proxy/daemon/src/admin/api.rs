@@ -4,17 +4,20 @@
 //! person sees are rendered from them and from nothing else. Fields are only ever added. Durations
 //! carry their unit in the name; ages are counted from now, so that no clock needs to agree.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use meshport_config::{
-    Credential, NodeId, NodeName, Role, Roles, Seed, ServiceName, SiteName, UnixSeconds, VerifyKey,
+    Credential, ListenerName, NodeId, NodeName, Role, Roles, Seed, ServiceName, SiteName,
+    UnixSeconds, VerifyKey,
 };
 use meshport_core::findings::{self, Finding, Severity};
 use serde::{Deserialize, Serialize};
 
-use super::credentials::{FormerKey, SecretStatus};
+use super::credentials::{FormerKey, RenewalStatus, SecretStatus};
 use super::request::{Kind, Request};
+use super::wayback::WayBackStatus;
 use crate::Error;
 
 /// Probes of one ping; ask again for more.
@@ -36,20 +39,15 @@ pub struct NodeRef {
 /// `meshport status`: one node's view at a glance.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
-    /// Version of the running daemon.
-    pub version: String,
+    /// The running daemon.
+    #[serde(flatten)]
+    pub process: ProcessStatus,
     /// Who this daemon is.
     pub me: NodeRef,
     /// What its credential allows.
     pub roles: Roles,
     /// When its credential ends.
     pub credential_expires_at: UnixSeconds,
-    /// Seconds since the daemon started.
-    pub uptime_s: u64,
-    /// The outer UDP address the mesh is bound to.
-    pub mesh_listen: SocketAddr,
-    /// The loopback HTTP address of metrics and this status, if it is on.
-    pub admin_http: Option<SocketAddr>,
     /// Members by liveness, this node included in `alive`.
     pub members: MemberCounts,
     /// Members that are down or left, most recent first.
@@ -60,19 +58,41 @@ pub struct Status {
     /// The key this node had before, while it still answers.
     #[serde(default)]
     pub former_key: Option<FormerKey>,
-    /// Settings that differ in the file and take a restart, as the last reload found them.
+    /// How its credential is renewed.
     #[serde(default)]
-    pub needs_restart: Vec<SettingChange>,
-    /// Whether the daemon has been told to stop, and lets its sessions end.
+    pub renewal: RenewalStatus,
+    /// The way back from the apiserver of this node; absent without `egress.socket`.
     #[serde(default)]
-    pub is_leaving: bool,
+    pub way_back: Option<WayBackStatus>,
     /// Every service this node uses or offers.
     pub services: Vec<ServiceStatus>,
+    /// Every listener for clients that run no meshport.
+    #[serde(default)]
+    pub exposed: Vec<ExposedStatus>,
     /// What an operator should look at, as text.
     pub warnings: Vec<String>,
     /// The same with their ids.
     #[serde(default)]
     pub findings: Vec<FindingRow>,
+}
+
+/// A daemon as a process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Its version.
+    pub version: String,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// The outer UDP address the mesh is bound to.
+    pub mesh_listen: SocketAddr,
+    /// The loopback HTTP address of metrics and this status, if it is on.
+    pub admin_http: Option<SocketAddr>,
+    /// Settings that differ in the file and take a restart, as the last reload found them.
+    #[serde(default)]
+    pub needs_restart: Vec<SettingChange>,
+    /// Whether it has been told to stop, and lets its sessions end.
+    #[serde(default)]
+    pub is_leaving: bool,
 }
 
 /// Something that is wrong, as [`meshport_core::findings`].
@@ -139,7 +159,7 @@ pub struct ServiceStatus {
     /// Those of them that another process has taken while no origin answered.
     #[serde(default)]
     pub lost: Vec<SocketAddr>,
-    /// `nearest`, `spread` or `pinned`.
+    /// `nearest`, `spread`, `pinned`, `least-sessions` or `source`.
     pub policy: String,
     /// The origin new sessions try first.
     pub chosen: Option<Chosen>,
@@ -153,6 +173,25 @@ pub struct ServiceStatus {
     pub sessions_total: u64,
     /// Client connections that found no origin.
     pub sessions_failed: u64,
+}
+
+/// One exposed listener, for clients that run no meshport.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExposedStatus {
+    /// Its name.
+    pub name: ListenerName,
+    /// The addresses clients connect to (the bound ones, also when port 0 was asked for).
+    pub listen: Vec<SocketAddr>,
+    /// Those of them that are closed, because no origin of its services answers.
+    pub closed: Vec<SocketAddr>,
+    /// The services it leads to.
+    pub services: Vec<ServiceName>,
+    /// Connections open now, those that have not said yet whose they are included.
+    pub sessions_open: u64,
+    /// Sessions since start.
+    pub sessions_total: u64,
+    /// Connections that became no session, by reason.
+    pub refused: BTreeMap<String, u64>,
 }
 
 /// An origin as people refer to it, and by what way sessions reach it.
@@ -357,10 +396,18 @@ impl Request for DrainRequest {
 pub struct DrainReport {
     /// Which service.
     pub service: ServiceName,
+    /// Whether it was otherwise before.
+    #[serde(default = "changed")]
+    pub changed: bool,
     /// The state other nodes are told from now on.
     pub state: String,
     /// Sessions of other nodes that are still open here.
     pub sessions: u64,
+}
+
+/// What a daemon did that does not say whether it changed anything.
+fn changed() -> bool {
+    true
 }
 
 /// `meshport revoke` as handed to a daemon.
@@ -421,19 +468,4 @@ impl std::fmt::Display for SettingChange {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "not set".into());
         write!(f, "{}: {} -> {}", self.key, shown(&self.old), shown(&self.new))
     }
-}
-
-/// One number for the metrics page.
-#[derive(Debug, Clone)]
-pub struct Sample {
-    /// Metric name without the `meshport_` prefix and without `_total`.
-    pub name: &'static str,
-    /// One line of help.
-    pub help: &'static str,
-    /// Whether it only grows (then `_total` is appended).
-    pub counter: bool,
-    /// Label pairs.
-    pub labels: Vec<(&'static str, String)>,
-    /// Its value.
-    pub value: f64,
 }

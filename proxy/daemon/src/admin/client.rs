@@ -44,6 +44,12 @@ impl AdminClient {
         &self.socket
     }
 
+    /// The process that serves the socket; `None` where none does or the kernel does not tell.
+    pub async fn pid(&self) -> Option<i32> {
+        let stream = UnixStream::connect(&self.socket).await.ok()?;
+        stream.peer_cred().ok()?.pid()
+    }
+
     /// Sends a request and waits for the reply.
     ///
     /// # Errors
@@ -70,6 +76,15 @@ impl AdminClient {
     /// As [`AdminClient::ask`]: [`Error::Refused`] with the reason when it says no.
     pub async fn check(&self, path: &str) -> Result<(), Error> {
         self.answer(Method::GET, path, None, MAX_ANSWER_TIME + GRACE).await.map(drop)
+    }
+
+    /// The metrics as a scraper reads them.
+    ///
+    /// # Errors
+    /// As [`AdminClient::ask`].
+    pub async fn metrics(&self) -> Result<Vec<u8>, Error> {
+        let page = self.answer(Method::GET, "/metrics", None, MAX_ANSWER_TIME + GRACE).await?;
+        Ok(page.to_vec())
     }
 
     async fn answer(

@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-use meshport_config::{NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
+use meshport_config::{Credential, NodeId, NodeName, Roles, SiteName, UnixSeconds, VerifyKey};
+use meshport_core::renewal::warning_s;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
@@ -34,6 +35,18 @@ impl Validity {
             0 => Self::Ended,
             left if left < ENDS_SOON_S => Self::EndsSoon,
             _ => Self::Valid,
+        }
+    }
+
+    /// The same of the credential of a node, which issuers renew when a third of its life is left:
+    /// the end of a renewed one comes soon when a quarter is.
+    pub fn of_node(credential: &Credential, now: UnixSeconds) -> Self {
+        let left_s = credential.expires_at.seconds_since(now);
+        match Self::of(credential.expires_at, now) {
+            Self::EndsSoon if credential.is_renewal() && left_s >= warning_s(credential) => {
+                Self::Valid
+            }
+            validity => validity,
         }
     }
 
@@ -98,6 +111,55 @@ impl Request for RenewRequest {
 pub struct RenewReport {
     /// When the credential in force ends.
     pub expires_at: UnixSeconds,
+    /// Whether it was news to the daemon.
+    pub is_new: bool,
+}
+
+/// How this node's credential is renewed by issuers, in `meshport status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenewalStatus {
+    /// Members that are up and have the role issuer, this node included if it holds a mandate.
+    pub issuers: usize,
+    /// From when this node asks them; absent without any.
+    pub due_at: Option<UnixSeconds>,
+    /// Rounds in a row in which none of them has renewed it.
+    pub failed_rounds: u32,
+    /// What happened last; absent where nothing is wrong.
+    pub problem: Option<String>,
+    /// When this node's own mandate ends; absent where it holds none.
+    pub mandate_ends_at: Option<UnixSeconds>,
+}
+
+/// `meshport delegate --install` as handed to a daemon.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct MandateRequest {
+    /// The line of the mandate, `meshport-mandate-1....`
+    pub mandate: String,
+}
+
+impl fmt::Debug for MandateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MandateRequest(redacted)")
+    }
+}
+
+impl Drop for MandateRequest {
+    fn drop(&mut self) {
+        self.mandate.zeroize();
+    }
+}
+
+impl Request for MandateRequest {
+    const PATH: &'static str = "/mandate";
+    const KIND: Kind = Kind::Command;
+    type Reply = MandateReport;
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MandateReport {
+    /// When the mandate in force ends.
+    pub until: UnixSeconds,
     /// Whether it was news to the daemon.
     pub is_new: bool,
 }

@@ -13,7 +13,7 @@ use super::api::{Chosen, OriginRef, OriginStatus};
 pub struct Explanation {
     /// Its name.
     pub service: ServiceName,
-    /// `nearest`, `spread` or `pinned`.
+    /// `nearest`, `spread`, `pinned`, `least-sessions` or `source`.
     pub policy: String,
     /// The origin new sessions try first.
     pub chosen: Option<Chosen>,

@@ -12,7 +12,11 @@ pub mod credentials;
 pub mod explain;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod metrics;
+pub mod inquire;
+pub mod loopback;
+pub mod metrics;
+pub mod onlooker;
+pub mod page;
 pub(crate) mod ping;
 pub mod queries;
 pub(crate) mod report;
@@ -20,6 +24,9 @@ pub mod request;
 mod router;
 pub(crate) mod server;
 mod slots;
+pub mod stats;
+pub mod view;
+pub mod wayback;
 
 pub use client::AdminClient;
 pub(crate) use server::AdminServer;

@@ -6,6 +6,7 @@ use super::api::{PeerRow, ReloadReport, SeedRow, ServiceStatus, Status};
 use super::credentials::CredentialRow;
 use super::explain::Explanation;
 use super::request::{Kind, Request};
+use super::stats::StatsRow;
 
 macro_rules! plain {
     ($($(#[$doc:meta])* $name:ident, $path:literal, $kind:ident, $reply:ty;)*) => {
@@ -30,6 +31,8 @@ plain! {
     RoutesRequest, "/routes", Query, Vec<ServiceStatus>;
     /// Why the route of each service is what it is.
     ExplainRequest, "/explain", Query, Vec<Explanation>;
+    /// What was counted of each listener, service and origin.
+    StatsRequest, "/stats", Query, Vec<StatsRow>;
     /// Every node the mesh knows.
     PeersRequest, "/peers", Query, Vec<PeerRow>;
     /// Every member that is not away, as others can begin with it; the daemon's own node first.
@@ -38,4 +41,25 @@ plain! {
     CredentialsRequest, "/credentials", Query, Vec<CredentialRow>;
     /// Reads the daemon's configuration again, as SIGHUP does.
     ReloadRequest, "/reload", Command, ReloadReport;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a daemon of the release before answered (tests/recorded).
+    #[test]
+    fn answers_of_the_release_before_are_read() {
+        fn reply<R: Request>(text: &str) -> R::Reply {
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("{}: {error}", R::PATH))
+        }
+        let status = reply::<StatusRequest>(include_str!("../../../../tests/recorded/status.json"));
+        assert_eq!((status.members.alive, status.services.len()), (2, 1));
+        let peers = reply::<PeersRequest>(include_str!("../../../../tests/recorded/peers.json"));
+        assert_eq!(peers.len(), 1);
+        let all = include_str!("../../../../tests/recorded/credentials.json");
+        assert_eq!(reply::<CredentialsRequest>(all).len(), 4);
+        let why = include_str!("../../../../tests/recorded/explain.json");
+        assert_eq!(reply::<ExplainRequest>(why)[0].candidates.len(), 1);
+    }
 }

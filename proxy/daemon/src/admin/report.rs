@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::{NodeId, ServiceName, UnixSeconds};
 use meshport_discovery::{Entry, Liveness, OriginState};
 use meshport_mesh::Mesh;
 use tokio::sync::watch;
@@ -17,7 +16,7 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::admin::api::{
     AbsentMember, Chosen, FindingRow, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus,
-    PeerRow, ServiceStatus, SettingChange, Status,
+    PeerRow, ProcessStatus, ServiceStatus, SettingChange, Status,
 };
 use crate::admin::credentials::SecretStatus;
 use meshport_core::duplicates::Duplicates;
@@ -26,21 +25,31 @@ use meshport_core::findings::{
     PROBE_REFUSED, SEED_SILENT,
 };
 use meshport_core::health::Health;
+use meshport_core::history::History;
+use meshport_core::inquiry::{CallBudget, Setting};
+use meshport_core::journal::{Journal, Kind};
 use meshport_core::names;
 use meshport_core::node::NodeCore;
+use meshport_core::outbox::Outbox;
 use meshport_core::reach::BOTH_BEHIND_NAT;
 use meshport_core::roster::Roster;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
+use meshport_core::unknown::Unknown;
 
 use crate::audit::Audit;
 use crate::clock;
+use crate::expose::Exposures;
 use crate::findings;
 use crate::health::certificates::Origins;
 use crate::node::floods::Floods;
 use crate::node::identity::CurrentIdentity;
+use crate::node::renewals::Renewals;
 use crate::sessions::ingress::SessionLimits;
 use crate::sessions::registry::Sessions;
-use crate::state::Identity;
+use crate::sessions::totals::SessionCount;
+use crate::state::{Identity, KnownRenewals};
+use crate::tcp::Host;
+use crate::wayback::WayBack;
 use meshport_core::ledger::Side;
 
 pub(crate) mod access;
@@ -50,11 +59,18 @@ mod crowding;
 mod explain;
 mod isolation;
 mod listeners;
+mod members;
+mod renewal;
 mod samples;
 mod secret;
 mod seeds;
+mod stats;
+mod view;
+mod wayback;
 
 pub(crate) use crowding::CrowdingLog;
+pub(crate) use explain::change;
+pub(crate) use view::nodes::Peer;
 
 /// Narrow paths that are told, each in a sentence: all of a site have one cause.
 const MAX_NARROW: usize = 3;
@@ -70,6 +86,8 @@ pub(crate) struct Reporter {
     pub(crate) sessions: Sessions,
     pub(crate) audit: Audit,
     pub(crate) duplicates: Duplicates,
+    /// Who sends what this version does not know.
+    pub(crate) unknown: Unknown,
     pub(crate) floods: Floods,
     pub(crate) crowding: CrowdingLog,
     pub(crate) services: BTreeMap<ServiceName, ServiceFacts>,
@@ -79,16 +97,37 @@ pub(crate) struct Reporter {
     pub(crate) is_leaving: bool,
     /// What the cluster's own lists say, for services whose list is read.
     pub(crate) rosters: BTreeMap<ServiceName, Roster>,
+    pub(crate) history: History,
+    pub(crate) told: Told,
+    /// How this node's credential is renewed, and whether it renews others.
+    pub(crate) renewals: Renewals,
+}
+
+/// What happened, and what of it members and others are told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) journal: Journal,
+    /// Absent where events are posted nowhere.
+    pub(crate) outbox: Option<Outbox>,
+    /// How often members are called back.
+    pub(crate) calls: CallBudget,
 }
 
 /// What is fixed for the life of the process.
 #[derive(Debug)]
 pub(crate) struct ProcessFacts {
     pub(crate) started: Instant,
+    /// The same by this machine's clock.
+    pub(crate) started_at: UnixSeconds,
     pub(crate) mesh_listen: SocketAddr,
     pub(crate) admin_http: Option<SocketAddr>,
     /// Where the authority's key would be, and should not.
     pub(crate) authority_key: Option<PathBuf>,
+    /// Settings that must be the same on all nodes.
+    pub(crate) agreeing: Vec<Setting>,
+    /// Where clients connect that run no meshport.
+    pub(crate) exposures: Exposures,
+    pub(crate) way_back: WayBack,
 }
 
 /// What the core does not know of a service.
@@ -115,24 +154,47 @@ impl Reporter {
         mesh: &Mesh,
         sessions: &Sessions,
         services: BTreeMap<ServiceName, ServiceFacts>,
+        host: &Host,
     ) -> Self {
-        let now = clock::now();
+        let mut reporter =
+            Self::beside(CurrentIdentity::new(identity), mesh.local_addr(), sessions, services);
+        reporter.process.exposures = Exposures::new(host.clone(), reporter.audit.clone());
+        reporter
+    }
+
+    /// The same for one that is reached there.
+    pub(crate) fn beside(
+        identity: CurrentIdentity,
+        mesh_listen: SocketAddr,
+        sessions: &Sessions,
+        services: BTreeMap<ServiceName, ServiceFacts>,
+    ) -> Self {
+        let (now, audit) = (clock::now(), Audit::default());
         let process = ProcessFacts {
             started: now,
-            mesh_listen: mesh.local_addr(),
+            started_at: clock::wall(),
+            mesh_listen,
             admin_http: None,
             authority_key: None,
+            agreeing: Vec::new(),
+            exposures: Exposures::new(Host::default(), audit.clone()),
+            way_back: WayBack::default(),
         };
+        let renewals = Renewals::new(KnownRenewals::default(), &identity.credential);
         Self {
-            identity: CurrentIdentity::new(identity),
+            identity,
             process,
             sessions: sessions.clone(),
-            audit: Audit::default(),
+            audit,
             duplicates: Duplicates::default(),
+            unknown: Unknown::default(),
             floods: Floods::new(now),
             crowding: CrowdingLog::default(),
             services,
             rosters: BTreeMap::new(),
+            history: History::new(now),
+            told: Told::default(),
+            renewals,
             needs_restart: Vec::new(),
             is_leaving: false,
         }
@@ -166,22 +228,27 @@ impl Reporter {
         let secret = self.secret(core, mesh);
         let found = self.findings(core, &services, &secret, now);
         Status {
-            version: env!("CARGO_PKG_VERSION").into(),
+            process: ProcessStatus {
+                version: env!("CARGO_PKG_VERSION").into(),
+                uptime_s: age_s(self.process.started, now),
+                mesh_listen: self.process.mesh_listen,
+                admin_http: self.process.admin_http,
+                needs_restart: self.needs_restart.clone(),
+                is_leaving: self.is_leaving,
+            },
             me: self.identity.me.clone(),
             roles: self.identity.credential.roles.clone(),
             credential_expires_at: self.identity.credential.expires_at,
-            uptime_s: age_s(self.process.started, now),
-            mesh_listen: self.process.mesh_listen,
-            admin_http: self.process.admin_http,
             members,
             absent,
             warnings: found.iter().map(ToString::to_string).collect(),
             findings: found.iter().map(FindingRow::from).collect(),
             secret,
             former_key: self.identity.former_key.clone(),
-            needs_restart: self.needs_restart.clone(),
-            is_leaving: self.is_leaving,
+            renewal: self.renewal(core),
+            way_back: self.way_back(core, mesh),
             services,
+            exposed: self.process.exposures.status(),
         }
     }
 
@@ -254,19 +321,12 @@ impl Reporter {
 
     /// A node's name, or the short form of its id while the name is unknown.
     pub(crate) fn name(&self, core: &NodeCore, node: &NodeId) -> String {
-        let entry = core.discovery().directory().get(node);
-        entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
+        name(core, node)
     }
 
     /// A line in the words of log lines.
-    pub(crate) fn line(&self, core: &NodeCore, line: &Line) -> String {
-        match line {
-            Line::Direct(node) => self.name(core, node),
-            Line::Relayed { origin, relay } => {
-                format!("{} through {}", self.name(core, origin), self.name(core, relay))
-            }
-            Line::Outside(address) => address.to_string(),
-        }
+    pub(crate) fn line(&self, core: &NodeCore, it: &Line) -> String {
+        line(core, it)
     }
 
     fn origin_ref(&self, core: &NodeCore, candidate: &Candidate) -> OriginRef {
@@ -282,7 +342,7 @@ impl Reporter {
         let facts = self.services.get(name);
         let route = core.route(name).cloned().unwrap_or_default();
         let totals = self.sessions.totals(name);
-        let first = route.first().filter(|_| route.is_usable());
+        let first = route.choice();
         let chosen = first.map(|first| Chosen {
             who: self.origin_ref(core, first),
             why: route.why.clone(),
@@ -300,8 +360,8 @@ impl Reporter {
             origins: route.candidates.iter().enumerate().map(place).collect(),
             offering: self.offering(core, name, now),
             sessions_open: self.sessions.count_side(name, Side::Client),
-            sessions_total: totals.clients.accepted.load(Ordering::Relaxed),
-            sessions_failed: totals.clients.failed.load(Ordering::Relaxed),
+            sessions_total: totals.counts.get(SessionCount::Accepted),
+            sessions_failed: totals.counts.get(SessionCount::Failed),
             chosen,
         }
     }
@@ -367,11 +427,17 @@ impl Reporter {
 
     fn offering(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> Option<Offering> {
         let health = core.health(name)?;
+        let state = core.own_state(name)?;
+        let drained = core.drained_since(name).filter(|_| state == OriginState::Draining);
+        let detail = health.detail();
         Some(Offering {
             address: self.services.get(name)?.origin.clone()?,
-            state: health.state().to_string(),
-            since_s: age_s(health.since(), now),
-            detail: health.detail(),
+            state: state.to_string(),
+            since_s: age_s(drained.unwrap_or(health.since()), now),
+            detail: match drained {
+                Some(_) => format!("{}; {detail}", unhealthy(state)),
+                None => detail,
+            },
             sessions: self.sessions.count_side(name, Side::Served),
         })
     }
@@ -387,7 +453,8 @@ impl Reporter {
         let is_me = |(node, _): (&NodeId, &Entry)| *node == self.identity.me.node;
         let alone = core.discovery().directory().iter().all(is_me);
         if alone {
-            found.push(SEED_SILENT.broken("no other node has answered yet"));
+            found
+                .push(SEED_SILENT.broken("no other node has answered yet: normal until one joins"));
         }
         found.extend(self.isolation(core));
         let paths = core.discovery().paths().iter();
@@ -411,7 +478,8 @@ impl Reporter {
             let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
             found.extend(apart.map(|origin| {
                 let who = &origin.who.name;
-                APART_BY_NAT.found(format!("{name}: {who} and this node are both behind NAT"))
+                let nat = core.nat().map_or_else(String::new, |nat| format!("; {nat}"));
+                APART_BY_NAT.found(format!("{name}: {who} and this node are both behind NAT{nat}"))
             }));
             if core.health(name).is_some_and(Health::wants_credentials) {
                 let who = names::local_instance(name);
@@ -425,19 +493,51 @@ impl Reporter {
             false => self.name(core, node),
         };
         found.extend(self.duplicates.findings(&self.identity.me.node, name, now));
+        found.extend(self.unknown.finding(name, now));
         found.extend(self.full(services));
         found.extend(self.listener_findings(services, now));
         found.extend(self.crowding(core, now));
         found.extend(self.floods.finding(now));
         found.extend(core.discovery().directory().crowding().as_ref().map(crowding::finding));
         found.extend(self.denials(core));
+        found.extend(self.unoffered());
         found.extend(access::misfits(core));
         found.extend(self.differences());
+        found.extend(self.unposted());
+        found.extend(self.unused_way_back(now));
         found.extend(self.same_names(core));
         found.extend(secret::finding(secret));
-        found.extend(findings::of_credential(&self.identity.credential, clock::wall()));
+        found.extend(self.renewal_findings(core, clock::wall()));
         found.extend(self.process.authority_key.as_deref().and_then(findings::of_authority_key));
         found
+    }
+}
+
+/// A node's name, or the short form of its id while the name is unknown.
+pub(crate) fn name(core: &NodeCore, node: &NodeId) -> String {
+    let entry = core.discovery().directory().get(node);
+    entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
+}
+
+/// A line in the words of log lines.
+pub(crate) fn line(core: &NodeCore, line: &Line) -> String {
+    match line {
+        Line::Direct(node) => name(core, node),
+        Line::Relayed { origin, relay } => {
+            format!("{} through {}", name(core, origin), name(core, relay))
+        }
+        Line::Outside(address) => address.to_string(),
+    }
+}
+
+/// What is noted of a member that comes or goes.
+pub(crate) fn member(core: &NodeCore, node: &NodeId, up: bool) -> (Kind, &'static str) {
+    let entry = core.discovery().directory().get(node);
+    let has_left = entry.is_some_and(|entry| entry.liveness == Liveness::Left);
+    match (up, has_left) {
+        (true, _) => (Kind::Came, "answers"),
+        (false, true) => (Kind::Left, "said goodbye"),
+        (false, false) => (Kind::Went, "does not answer"),
     }
 }
 

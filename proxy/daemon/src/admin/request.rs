@@ -40,6 +40,12 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(())
     }
 
+    /// The part of a reply's JSON that differs only when something has happened: what an `ETag` is
+    /// made of. None for a reply that is sent whole each time.
+    fn news(_body: &str) -> Option<&str> {
+        None
+    }
+
     /// How long the daemon may take.
     fn limit(&self) -> Duration {
         MAX_ANSWER_TIME

@@ -1,17 +1,22 @@
 //! One request to one answer, for both listeners.
 
-use std::net::IpAddr;
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderValue,
+    IF_NONE_MATCH, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::metrics;
+use super::loopback::{is_for_loopback, is_from_here};
+use super::metrics::{self, Format};
+use super::page as web;
 use super::request::{Kind, MAX_ANSWER_TIME};
 use crate::Error;
 use crate::node::driver::answers::{Ask, Failure, Lacking, Row, Samples, rows};
@@ -32,15 +37,18 @@ pub(super) enum ListenerKind {
     Loopback,
 }
 
-pub(super) type Answer = Response<Full<Bytes>>;
+type Answer = Response<Full<Bytes>>;
 
 #[derive(Serialize)]
 struct Complaint<'a> {
     error: &'a str,
 }
 
+/// What a browser may do with an answer that is no page of ours: show it, in no frame.
+const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'";
+
 /// Pages that are no requests of the table.
-const PAGES: [&str; 4] = ["/metrics", "/healthz", "/livez", "/readyz"];
+const PAGES: [&str; 5] = ["/", "/metrics", "/healthz", "/livez", "/readyz"];
 
 /// Answers one request; every failure is an answer too.
 pub(super) async fn answer<A: Ask, B>(
@@ -54,6 +62,10 @@ where
     if listener == ListenerKind::Loopback && !is_for_loopback(&request) {
         let text = "this port answers only to localhost and loopback addresses in the Host header";
         return complaint(StatusCode::MISDIRECTED_REQUEST, text);
+    }
+    if listener == ListenerKind::Loopback && !is_from_here(request.headers()) {
+        let text = "this port answers no requests that a page of another site makes";
+        return complaint(StatusCode::FORBIDDEN, text);
     }
     let path = request.uri().path().to_owned();
     let row = rows::<A>().into_iter().find(|row| row.path == path);
@@ -75,9 +87,14 @@ where
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
         return answer;
     }
+    let accept = request.headers().get_all(ACCEPT).iter();
+    let format = Format::wanted(accept.filter_map(|value| value.to_str().ok()));
     let outcome = match row {
-        Some(row) => answer_row(&row, ask, request.into_body()).await,
-        None => answer_page(ask, &path).await,
+        Some(row) => {
+            let known = request.headers().get(IF_NONE_MATCH).cloned();
+            answer_row(&row, ask, request.into_body(), known).await
+        }
+        None => answer_page(ask, &path, format).await,
     };
     outcome.unwrap_or_else(|refusal| refusal)
 }
@@ -88,7 +105,13 @@ fn no_such_page<A: Ask>() -> String {
     format!("no such page; available: {}", paths.join(" "))
 }
 
-async fn answer_row<A, B>(row: &Row<A>, ask: &A, body: B) -> Result<Answer, Answer>
+/// `known` is the tag of the reply that the client has already.
+async fn answer_row<A, B>(
+    row: &Row<A>,
+    ask: &A,
+    body: B,
+    known: Option<HeaderValue>,
+) -> Result<Answer, Answer>
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
@@ -97,14 +120,33 @@ where
         Kind::Command => read(body).await?,
     };
     let reply = (row.serve)(ask, &body).await.map_err(refusal)?;
-    Ok(page(StatusCode::OK, "application/json", reply + "\n"))
+    let tag = (row.news)(&reply).and_then(tag);
+    let is_known = tag.is_some() && tag == known;
+    let mut answer = match is_known {
+        true => page(StatusCode::NOT_MODIFIED, "application/json", String::new()),
+        false => page(StatusCode::OK, "application/json", reply + "\n"),
+    };
+    if let Some(tag) = tag {
+        answer.headers_mut().insert(ETAG, tag);
+        // Kept by its asker, and to be asked for again each time.
+        answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    }
+    Ok(answer)
 }
 
-async fn answer_page<A: Ask>(ask: &A, path: &str) -> Result<Answer, Answer> {
+/// A weak tag: replies with the same one say the same, at different times.
+fn tag(news: &str) -> Option<HeaderValue> {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(news.as_bytes());
+    HeaderValue::from_str(&format!("W/\"{:016x}\"", hasher.finish())).ok()
+}
+
+async fn answer_page<A: Ask>(ask: &A, path: &str, format: Format) -> Result<Answer, Answer> {
     match path {
+        "/" => Ok(web::answer()),
         "/metrics" => {
             let samples = in_time(MAX_ANSWER_TIME, ask.ask(Samples)).await?;
-            Ok(page(StatusCode::OK, metrics::CONTENT_TYPE, metrics::exposition(&samples)))
+            Ok(page(StatusCode::OK, format.content_type(), metrics::render(&samples, format)))
         }
         "/readyz" => {
             let lacking = in_time(MAX_HEALTH_TIME, ask.ask(Lacking)).await?;
@@ -164,40 +206,6 @@ fn refusal(failure: Failure) -> Answer {
     complaint(status, &why)
 }
 
-/// Whether the request names this machine. A web page that points a name of its own at 127.0.0.1
-/// (DNS rebinding) sends that name.
-fn is_for_loopback<B>(request: &Request<B>) -> bool {
-    let in_uri = request.uri().authority().map(|authority| authority.as_str().to_owned());
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let in_header = hosts.next().map(|host| host.to_str().unwrap_or("").to_owned());
-    if hosts.next().is_some() {
-        return false;
-    }
-    match (in_header, in_uri) {
-        (None, None) => false,
-        (header, uri) => header.iter().chain(&uri).all(|host| is_loopback_host(host)),
-    }
-}
-
-fn is_loopback_host(host: &str) -> bool {
-    let (name, port) = match host.strip_prefix('[') {
-        Some(rest) => match rest.split_once(']') {
-            Some((address, rest)) => {
-                (address, rest.strip_prefix(':').or(rest.is_empty().then_some("0")))
-            }
-            None => return false,
-        },
-        None => match host.rsplit_once(':') {
-            Some((name, port)) => (name, Some(port)),
-            None => (host, Some("0")),
-        },
-    };
-    let port_is_fine = port.is_some_and(|port| port.parse::<u16>().is_ok());
-    let name_is_fine = name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    port_is_fine && name_is_fine
-}
-
 /// What probes want to read.
 fn fine() -> Answer {
     page(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
@@ -214,53 +222,7 @@ fn page(status: StatusCode, content_type: &'static str, body: String) -> Answer 
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(NOTHING));
     answer
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_loopback_hosts_are_ours() {
-        for host in
-            ["localhost", "LocalHost:7446", "127.0.0.1", "127.0.0.2:80", "[::1]", "[::1]:7446"]
-        {
-            assert!(is_loopback_host(host), "{host}");
-        }
-        for host in [
-            "",
-            "evil.example",
-            "localhost.evil.example",
-            "127.0.0.1.evil.example:7446",
-            "10.0.0.1",
-            "[fd00::1]:7446",
-            "[::1",
-            "[::1]x",
-            "localhost:http",
-            "localhost@evil.example",
-            "::1",
-        ] {
-            assert!(!is_loopback_host(host), "{host}");
-        }
-    }
-
-    fn request(uri: &str, hosts: &[&str]) -> Request<()> {
-        let mut request = Request::new(());
-        *request.uri_mut() = uri.parse().expect("a URI");
-        for host in hosts {
-            request.headers_mut().append(HOST, HeaderValue::from_str(host).expect("a header"));
-        }
-        request
-    }
-
-    #[test]
-    fn header_and_target_must_both_name_loopback() {
-        assert!(is_for_loopback(&request("/status", &["localhost"])));
-        assert!(is_for_loopback(&request("http://127.0.0.1:7446/status", &[])));
-        assert!(!is_for_loopback(&request("/status", &[])));
-        assert!(!is_for_loopback(&request("/status", &["localhost", "localhost"])));
-        assert!(!is_for_loopback(&request("http://evil.example/status", &["localhost"])));
-        assert!(!is_for_loopback(&request("http://localhost/status", &["evil.example"])));
-    }
 }

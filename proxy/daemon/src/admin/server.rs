@@ -14,20 +14,14 @@
 //! other node.
 
 use std::convert::Infallible;
-use std::fmt;
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::fs::{Mode, fchmod};
-use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -40,6 +34,7 @@ use super::slots::{Slot, Slots};
 use crate::Error;
 use crate::node::driver::answers::Ask;
 use crate::sessions::client::ClientId;
+use crate::unix::{self, Place, SocketFile};
 
 /// From accepting a connection, or from its last answer, to the end of the next request's head.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
@@ -53,11 +48,10 @@ const MAX_CONNECTION_TIME: Duration = Duration::from_secs(600);
 const MAX_DRAIN_TIME: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// `sun_path` less its final zero, in bytes.
-const MAX_SOCKET_PATH_BYTES: usize = 107;
-const SOCKET_MODE: u32 = 0o600;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 128;
+/// Where the socket is: for its owner alone.
+pub(crate) fn place(path: &Path) -> Place<'_> {
+    Place { path, mode: 0o600, setting: "admin.socket" }
+}
 
 /// From one attempt to bind a listener to the next.
 const RETRY: Duration = Duration::from_secs(2);
@@ -82,7 +76,7 @@ impl AdminServer {
             None => None,
             Some(address) => or_later(bind_loopback(address).await)?,
         };
-        let unix = or_later(bind_socket(socket).await)?;
+        let unix = or_later(unix::bind(place(socket)).await)?;
         Ok(Self { path: socket.to_owned(), unix, address: http, http: bound })
     }
 
@@ -98,7 +92,7 @@ impl AdminServer {
         let on_socket = async {
             let bound = match unix {
                 Some(bound) => Some(bound),
-                None => again(stopping.clone(), || bind_socket(&path)).await,
+                None => again(stopping.clone(), || unix::bind(place(&path))).await,
             };
             if let Some((unix, _socket)) = bound {
                 accept(unix, ask.clone(), stopping.clone()).await;
@@ -275,112 +269,6 @@ async fn bind_loopback(address: SocketAddr) -> Result<TcpListener, Error> {
         return Err(Error::Usage(text));
     }
     TcpListener::bind(address).await.map_err(Error::io(format!("listen on {address} (admin.http)")))
-}
-
-/// Makes the folder of the socket, with those above it, if it is not there.
-///
-/// # Errors
-/// [`Error::Io`] when it cannot be made.
-pub(crate) fn make_folder(socket: &Path) -> Result<(), Error> {
-    match socket.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        None => Ok(()),
-        Some(parent) => fs::create_dir_all(parent).map_err(Error::io(format!(
-            "create the folder {} for the socket (admin.socket)",
-            parent.display()
-        ))),
-    }
-}
-
-async fn bind_socket(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
-    let name = path.file_name().ok_or_else(|| socket_error(path, "is not a file name"))?;
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(std::process::id().to_string());
-    let unnamed = path.with_file_name(hidden);
-    if unnamed.as_os_str().len() > MAX_SOCKET_PATH_BYTES {
-        return Err(socket_error(path, "is too long for the path of a socket"));
-    }
-    make_folder(path)?;
-    check_unused(path).await?;
-    let binding = || Error::io(format!("listen on {}", path.display()));
-    // A crashed process with our number; it is ours alone to use.
-    let _ = fs::remove_file(&unnamed);
-    let listener = listen_at(&unnamed).map_err(binding())?;
-    let named = fs::symlink_metadata(&unnamed)
-        .and_then(|metadata| fs::rename(&unnamed, path).map(|()| metadata));
-    match named {
-        Ok(metadata) => {
-            let inode = (metadata.dev(), metadata.ino());
-            Ok((listener, SocketFile { path: path.to_owned(), inode }))
-        }
-        Err(error) => {
-            let _ = fs::remove_file(&unnamed);
-            Err(binding()(error))
-        }
-    }
-}
-
-/// A socket at this path, for its owner alone. It has its mode before there is a file: the mode of
-/// a name would be set through a link that the owner of the folder has put there meanwhile.
-fn listen_at(path: &Path) -> io::Result<UnixListener> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE))?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    socket.listen(BACKLOG)?;
-    UnixListener::from_std(OwnedFd::from(socket).into())
-}
-
-/// Refuses a path that holds something else than a socket nobody answers on.
-async fn check_unused(path: &Path) -> Result<(), Error> {
-    match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::io(format!("look at {}", path.display()))(error)),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            Err(socket_error(path, "exists and is not a socket"))
-        }
-        Ok(_) => match timeout(MAX_HEAD_TIME, UnixStream::connect(path)).await {
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Ok(Ok(_)) | Err(_) => Err(socket_error(path, "another daemon listens here")),
-            Ok(Err(error)) => Err(Error::io(format!("look at {}", path.display()))(error)),
-        },
-    }
-}
-
-fn socket_error(path: &Path, what: &str) -> Error {
-    Error::State {
-        path: path.to_owned(),
-        what: what.into(),
-        remedy: "Set `admin.socket` in the configuration to a short path of its own, or stop what \
-                 uses this one"
-            .into(),
-    }
-}
-
-/// Removes the socket on drop, unless another process has put its own in its place.
-struct SocketFile {
-    path: PathBuf,
-    inode: (u64, u64),
-}
-
-impl fmt::Debug for SocketFile {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.path.fmt(formatter)
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let ours = self
-            .path
-            .symlink_metadata()
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode);
-        if ours {
-            // A socket left behind is replaced at the next start.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }
 
 #[cfg(test)]

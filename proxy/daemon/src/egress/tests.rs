@@ -1,5 +1,3 @@
-use std::sync::atomic::Ordering;
-
 use meshport_config::{
     Allow, AuthorityKey, Delegation, DelegationKey, Grant, NodeKey, RecordKey, Revocation, Revoked,
     Subject, UnixSeconds,
@@ -18,6 +16,7 @@ use super::*;
 use crate::sessions::registry::Sessions;
 use crate::testing::{Node, credential, pair, pair_with, revocations, service, three, three_with};
 
+mod calls;
 mod shares;
 
 /// Sessions that the relays of these tests carry at once.
@@ -65,6 +64,8 @@ fn egress(
     let (_, leaving) = watch::channel(false);
     let (findings, _) = mpsc::channel(1);
     Egress {
+        // Nobody answers members that ask.
+        asked: Handle::new(mpsc::channel(1).0),
         context: Context { mesh, host: Host::Kernel, sessions, findings },
         credential: watch::channel(Arc::new(credential(2, roles))).1,
         audit: Audit::default(),
@@ -72,6 +73,7 @@ fn egress(
         revoked,
         max_relayed: MAX_RELAYED,
         leaving,
+        back: WayBack::default(),
     }
 }
 
@@ -86,7 +88,7 @@ async fn answer(near: &Node, far: NodeId, bytes: Vec<u8>) -> Option<Answer> {
 
 fn count(sessions: &Sessions, answer: Answer) -> u64 {
     let totals = [&*sessions.totals(&service()), sessions.others()];
-    totals.iter().map(|totals| totals.streams.answers(answer)).sum()
+    totals.iter().map(|totals| totals.answers.get(answer)).sum()
 }
 
 #[tokio::test]
@@ -108,6 +110,23 @@ async fn a_bad_header_is_counted() {
     let sessions = serve(far, "node,origin:kube-apiserver", "127.0.0.1:9");
     assert_eq!(answer(&near, node, vec![9; 8]).await, Some(Answer::BadRequest));
     assert_eq!(count(&sessions, Answer::BadRequest), 1);
+}
+
+#[tokio::test]
+async fn a_header_of_a_later_version_is_refused_counted_and_told_of() {
+    let (near, far) = pair();
+    let (own, node) = (near.mesh.node_id(), far.mesh.node_id());
+    let Node { mesh, incoming: Incoming { streams, .. } } = far;
+    let none = watch::channel(Arc::default()).1;
+    let mut egress = egress(mesh, "node", none, watch::channel(Revocations::default()).1);
+    let (findings, mut found) = mpsc::channel(1);
+    egress.context.findings = findings;
+    let sessions = egress.context.sessions.clone();
+    tokio::spawn(egress.run(streams));
+    assert_eq!(answer(&near, node, vec![9; 8]).await, Some(Answer::BadRequest));
+    assert_eq!(count(&sessions, Answer::BadRequest), 1);
+    let Some(Finding::Unknown { from, what }) = found.recv().await else { panic!("nothing") };
+    assert_eq!((from, what.as_str()), (own, "streams of version 9"));
 }
 
 /// Streams of one peer that say nothing more, half a header or nonsense: meanwhile another peer is
@@ -264,7 +283,7 @@ async fn a_relay_passes_first_bytes_answers_and_half_closes() {
     stream.send.finish().expect("open");
     // The instance answers after its client's end.
     assert_eq!(read(&mut stream, usize::MAX).await, b"two bye");
-    assert_eq!(sessions.totals(&service()).streams.relayed.load(Ordering::Relaxed), 1);
+    assert_eq!(sessions.totals(&service()).counts.get(SessionCount::Relayed), 1);
     let over = async {
         while counts() != (0, 0, 0) {
             tokio::task::yield_now().await;

@@ -151,7 +151,7 @@ impl Leaf {
         let facts = services.facts(&settings);
         let bound = facts.values().find_map(|facts| facts.listen.first().copied());
         let listen = bound.ok_or_else(|| Error::Bug("nothing is bound".into()))?;
-        let reporter = Reporter::new(&identity, &mesh, &sessions, facts);
+        let reporter = Reporter::new(&identity, &mesh, &sessions, facts, &Host::Kernel);
         let (writer, writes) = mpsc::channel(MAX_WRITES);
         let leaf_of = Some(vec![service.clone()]);
         let (mut driver, channels) = Driver::new(Components {
@@ -202,7 +202,7 @@ impl Leaf {
     /// Where new sessions go now; `None` while nothing is usable.
     pub fn destination(&self) -> Option<Destination> {
         let route = self.routes.borrow();
-        let first = route.first().filter(|_| route.is_usable())?;
+        let first = route.choice()?;
         Some(Destination::of(first, &route.why))
     }
 

@@ -7,7 +7,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use meshport_config::{LogLevel, MAX_SERVICES, ServiceName, ServiceSettings, Settings};
+use meshport_config::{
+    ExposeSettings, LogLevel, MAX_SERVICES, ServiceName, ServiceSettings, Settings,
+};
 use tracing::{error, info, warn};
 
 use crate::Error;
@@ -148,7 +150,9 @@ impl Reload {
             commands.extend(commands_for(&controls.context.host, name, old, service)?);
         }
         let services = Services::bind(&controls.context.host, &added, services::key)?;
+        let prepared = controls.exposed.0.prepare(&next)?;
         commands.extend(services.join(&added, controls)?);
+        controls.exposed.0.apply(prepared, &next);
         for command in commands {
             let _ = controls.commands.send(command).await;
         }
@@ -159,10 +163,10 @@ impl Reload {
         }
         controls.offers.send_replace(Arc::new(offers(&next)));
         if next.mesh.advertise != self.settings.mesh.advertise {
-            controls.advertise.send_replace(next.mesh.advertise.clone());
+            controls.names.advertise.send_replace(next.mesh.advertise.clone());
         }
         let fallbacks = fallback::of(&next);
-        controls.fallbacks.send_if_modified(|known| {
+        controls.names.fallbacks.send_if_modified(|known| {
             let changed = *known != fallbacks;
             *known = fallbacks;
             changed
@@ -209,6 +213,9 @@ fn in_force(old: &Settings, new: &Settings) -> Settings {
         }
         next.services.insert(name.clone(), service);
     }
+    // One that leads to a service for which there is no place waits with it.
+    let known = |it: &ExposeSettings| it.services().all(|name| next.services.contains_key(name));
+    next.expose = new.expose.clone().into_iter().filter(|(_, it)| known(it)).collect();
     next
 }
 
@@ -234,8 +241,8 @@ fn commands_for(
     new: &ServiceSettings,
 ) -> Result<Vec<Command>, Error> {
     let mut commands = Vec::new();
-    if Policy::from(old) != Policy::from(new) {
-        commands.push(Command::Policy(name.clone(), new.into()));
+    if Policy::from(old) != Policy::from(new) || old.weights != new.weights {
+        commands.push(Command::Policy(name.clone(), new.into(), new.into()));
     }
     if old.cut_window != new.cut_window {
         commands.push(Command::CutWindow(name.clone(), new.cut_window));

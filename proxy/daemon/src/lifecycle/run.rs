@@ -25,18 +25,24 @@ use crate::lifecycle::sandbox::Sandbox;
 use crate::node::assemble;
 use crate::node::controls::Controls;
 use crate::node::driver::answers::Asker;
+use crate::node::postbox;
 use crate::node::state_writer::StateWriter;
 use crate::node::write_queue::MAX_WRITES;
 use crate::node::{Environment, Node};
 use crate::state;
 use crate::state::{Generation, Identity, StateDir, StateLock};
 use crate::tcp::Host;
+use crate::unix;
+use crate::wayback::socket;
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
 /// clients reconnect elsewhere within a second.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// From one warning of the credential's end to the next, in seconds.
 const DAY_S: u64 = 86_400;
+
+/// From the word of a node that it leaves to its end: discovery repeats it after a second.
+const FAREWELL: Duration = Duration::from_millis(1500);
 
 /// How long the next daemon waits for one that stops: until its sessions are over, and some more.
 const SUCCESSION: Duration = DRAIN_TIME.saturating_add(Duration::from_secs(10));
@@ -69,7 +75,7 @@ impl std::fmt::Debug for Options {
 ///
 /// # Errors
 /// The state folder, a file the settings name, or an address does not serve. Once started it only
-/// ends by a signal, or when the authority revokes this node.
+/// ends by a signal, when the authority revokes this node, or without an error when it has left.
 pub async fn run(options: Options) -> Result<(), Error> {
     let Options { settings, source, state } = options;
     let _lock = succeed(&state, &settings.admin.socket).await?;
@@ -84,7 +90,13 @@ pub async fn run(options: Options) -> Result<(), Error> {
     // folders.
     let shards = assemble::shards(&settings);
     // The server says it, if that fails.
-    let _ = server::make_folder(&settings.admin.socket);
+    let _ = unix::make_folder(server::place(&settings.admin.socket));
+    if let Some(place) = socket::place(&settings.egress) {
+        // Its mode gives its group rights that the usual mask takes away. What else this process
+        // writes has a mode of its own.
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o007));
+        let _ = unix::make_folder(place);
+    }
     let sandbox = Sandbox::enter(&settings, &source.config);
     let mut daemon = Daemon::start(&settings, &identity, &state, shards).await?;
     let (reloads, revoked) = (daemon.node.take_reloads(), daemon.own_revocation.take());
@@ -97,12 +109,25 @@ pub async fn run(options: Options) -> Result<(), Error> {
         () = warn_of_end(daemon.node.credential()) => Ok(()),
         () = heap::give_back(&daemon.node) => Ok(()),
     };
-    match &end {
+    match end {
         // Refused by all others: there is nobody to say goodbye to, and nothing to drain.
-        Err(Error::Trust(meshport_config::Error::Revoked { .. })) => daemon.end().await,
-        _ => daemon.stop().await,
+        Err(Error::Trust(meshport_config::Error::Revoked { revoked, .. }))
+            if revoked.is_departure() =>
+        {
+            // Said twice, since nobody acknowledges it.
+            sleep(FAREWELL).await;
+            daemon.end().await;
+            Ok(())
+        }
+        Err(Error::Trust(meshport_config::Error::Revoked { .. })) => {
+            daemon.end().await;
+            end
+        }
+        end => {
+            daemon.stop().await;
+            end
+        }
     }
-    end
 }
 
 /// The lock of the state folder. A daemon that is stopping gives it up when its sessions have
@@ -117,7 +142,7 @@ async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
             Err(error) => error,
         };
         match client.ask(&StatusRequest).await {
-            Ok(status) if status.is_leaving => {
+            Ok(status) if status.process.is_leaving => {
                 heard = clock::now();
                 if !std::mem::replace(&mut is_leaving, true) {
                     info!("another daemon of this state folder is stopping: waiting for it to end");
@@ -210,6 +235,8 @@ impl Daemon {
             seeds: assemble::all_seeds(settings, state),
             directory: saved_directory(state),
             revocations: state.revocations(&identity.credential.mesh)?,
+            renewals: state.renewals(&identity.credential),
+            nodes: known_nodes(state),
             admin_http: admin.http_addr(),
         };
         let (writes, received) = mpsc::channel(MAX_WRITES);
@@ -224,6 +251,7 @@ impl Daemon {
         let (stop_writer, writer_stopped) = oneshot::channel();
         let writer = tokio::spawn(writer.run(writer_stopped));
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
+        tokio::spawn(postbox::follow(settings.events.clone(), node.handle()));
         let handle = node.handle();
         let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;
@@ -271,6 +299,13 @@ impl Daemon {
 fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
     state.directory().unwrap_or_else(|error| {
         warn!(%error, "starting without the saved directory; it is fetched from the seeds");
+        None
+    })
+}
+
+fn known_nodes(state: &StateDir) -> Option<Vec<u8>> {
+    state.nodes().unwrap_or_else(|error| {
+        warn!(%error, "starting without the saved nodes of the cluster; they are read anew");
         None
     })
 }

@@ -38,7 +38,9 @@ impl Sandbox {
         let named = named_with(settings, config);
         let readable: Vec<PathBuf> = named.iter().flat_map(|file| folders(file)).collect();
         let mut writable = vec![settings.state_dir.clone()];
-        writable.extend(settings.admin.socket.parent().map(Path::to_owned));
+        let sockets = [Some(&settings.admin.socket), settings.egress.socket.as_ref()];
+        let sockets = sockets.into_iter().flatten();
+        writable.extend(sockets.filter_map(|socket| socket.parent()).map(Path::to_owned));
 
         let kept = capabilities::give_up(&[&named[..], &writable[..]].concat());
         let files = files::restrict(&readable, &writable);
@@ -127,7 +129,7 @@ fn say(
 
 /// The files that are read again while the daemon runs.
 fn named(settings: &Settings) -> Vec<PathBuf> {
-    let mut named = Vec::new();
+    let mut named: Vec<PathBuf> = settings.events.ca_file.iter().cloned().collect();
     for service in settings.services.values() {
         let health = &service.health;
         let files = [

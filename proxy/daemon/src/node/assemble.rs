@@ -5,7 +5,8 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use meshport_config::{
-    Allow, Credential, HealthSettings, NamedSeed, Role, ServiceName, ServiceSettings, Settings,
+    Allow, Credential, HealthSettings, NamedSeed, Period, Role, ServiceName, ServiceSettings,
+    Settings,
 };
 use meshport_discovery::LocalNode;
 use meshport_mesh::{Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards};
@@ -14,7 +15,9 @@ use rand::{RngCore, SeedableRng};
 use tracing::warn;
 
 use crate::Error;
+use meshport_core::inquiry::Setting;
 use meshport_core::node::{CoreConfig, NodeCore, ServiceConfig};
+use meshport_core::outbox::Outbox;
 use meshport_core::route::Damping;
 
 use crate::clock;
@@ -36,10 +39,8 @@ pub(crate) fn shards(settings: &Settings) -> usize {
 /// Binds the sockets under the mesh.
 pub(crate) fn bind_mesh(settings: &Settings, shards: usize) -> Result<Shards, Error> {
     let address = settings.mesh.listen;
-    Shards::bind(address, settings.mesh.mtu, shards).map_err(|error| Error::Io {
-        what: format!("bind the mesh to UDP {address} (mesh.listen)"),
-        source: std::io::Error::other(error),
-    })
+    Shards::bind(address, settings.mesh.mtu, shards)
+        .map_err(Error::io(format!("bind the mesh to UDP {address} (mesh.listen)")))
 }
 
 /// Starts the mesh on its sockets.
@@ -97,6 +98,7 @@ fn core_config(settings: &Settings) -> CoreConfig {
 pub(crate) fn service_config(service: &ServiceSettings) -> ServiceConfig {
     ServiceConfig {
         policy: service.into(),
+        weights: service.into(),
         damping: Damping::default(),
         drift: service.into(),
         health: service.origin.as_ref().map(|_| (&service.health).into()),
@@ -110,6 +112,25 @@ pub(crate) fn session_limits(service: &ServiceSettings) -> SessionLimits {
         max_sessions: u64::from(service.max_sessions),
         local_instance: service.origin.as_ref().map(ToString::to_string),
     }
+}
+
+/// Settings that must be the same on all nodes: members judge each other's silence by them.
+pub(crate) fn agreeing(settings: &Settings) -> Vec<Setting> {
+    let discovery = &settings.discovery;
+    let all = [
+        ("probe-interval", discovery.probe_interval),
+        ("probe-timeout", discovery.probe_timeout),
+        ("suspicion", discovery.suspicion),
+    ];
+    let setting =
+        |(key, time)| Setting { key: format!("discovery.{key}"), value: Period(time).to_string() };
+    all.map(setting).into()
+}
+
+/// Events on their way out, if they go somewhere.
+pub(crate) fn outbox(settings: &Settings) -> Option<Outbox> {
+    let events = &settings.events;
+    events.url.as_ref().map(|_| Outbox::new(events.per_minute, clock::now()))
 }
 
 /// Within what time the sessions of a bad origin are reset.

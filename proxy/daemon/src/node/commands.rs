@@ -10,7 +10,7 @@ use meshport_core::drift::DriftConfig;
 use meshport_core::health::HealthConfig;
 use meshport_core::node::ServiceConfig;
 use meshport_core::reach::OwnEndpoints;
-use meshport_core::route::{Policy, Route};
+use meshport_core::route::{Policy, Route, Weights};
 use tokio::sync::watch;
 
 use crate::admin::api::SettingChange;
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// This node is reached there.
     Endpoints(OwnEndpoints),
     /// Spread a service's sessions so from now on.
-    Policy(ServiceName, Policy),
+    Policy(ServiceName, Policy, Weights),
     /// Reset a service's sessions within this time from now on.
     CutWindow(ServiceName, Duration),
     /// Move a service's sessions at this pace from now on.
@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
     /// Take up one more service.
     Service(Box<Addition>),
+    /// Store the nodes of the cluster, as the way back knows them, for the next start.
+    StoreNodes(Vec<u8>),
     /// These settings wait for a restart.
     NeedsRestart(Vec<SettingChange>),
     /// Ask a service's instance so from now on.

@@ -7,6 +7,7 @@ use meshport_config::{Endpoint, ServiceName};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::expose::ExposeOwner;
 use crate::node::commands::Command;
 use crate::node::fallback::Fallbacks;
 use crate::sessions::ingress::{Context, SessionLimits};
@@ -24,7 +25,14 @@ pub(crate) struct Controls {
     pub(crate) context: Context,
     pub(crate) limits: Limits,
     pub(crate) listeners: Listeners,
+    pub(crate) exposed: ExposeOwner,
     pub(crate) offers: watch::Sender<Arc<Offers>>,
+    pub(crate) names: Names,
+}
+
+/// What is looked up again and again.
+#[derive(Debug)]
+pub(crate) struct Names {
     pub(crate) advertise: watch::Sender<Vec<Endpoint>>,
     pub(crate) fallbacks: watch::Sender<Fallbacks>,
 }

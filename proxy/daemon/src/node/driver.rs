@@ -7,12 +7,11 @@
 //! [`MAX_OUTCOMES`], what sessions find out by [`MAX_FINDINGS`].
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Credential, NodeId, NodeName, Revocations, Revoked, ServiceName, UnixSeconds,
+    Credential, NodeId, NodeName, Revocation, Revocations, Revoked, ServiceName, UnixSeconds,
 };
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -22,19 +21,23 @@ use tracing::{info, warn};
 use crate::admin::api::ReloadReport;
 use meshport_core::drift::{Cause, Leave};
 use meshport_core::health::Question as Probe;
+use meshport_core::journal::Kind;
 use meshport_core::ledger::{Cut, Side};
 use meshport_core::names;
 use meshport_core::node::{Event, NodeCore};
+use meshport_core::renewal::MAX_ISSUERS;
 use meshport_core::route::{Line, Route};
 
 use crate::admin::report::Reporter;
 use crate::clock;
 use crate::health::load::Load;
 use crate::health::probe::{Answer, Prober};
+use crate::inquiry::{self, Called};
 use crate::log_budget::LogBudgets;
 use crate::node::assemble;
 use crate::node::commands::{Addition, Command, Instance};
 use crate::node::driver::persistence::Persistence;
+use crate::node::driver::renewal::FromIssuer;
 use crate::node::endpoints;
 use crate::node::floods;
 use crate::node::identity::{Change, IdentityError};
@@ -43,11 +46,13 @@ use crate::sessions::ingress::{Finding, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 
 use self::answers::Asker;
+use self::seeds::Seeds;
 
 pub(crate) mod answers;
 mod identity;
 mod members;
 mod persistence;
+pub(crate) mod renewal;
 mod route_log;
 pub(crate) mod seeds;
 mod sightings;
@@ -121,6 +126,7 @@ struct Inputs {
     questions: mpsc::Receiver<Question>,
     commands: mpsc::Receiver<Command>,
     findings: mpsc::Receiver<Finding>,
+    renewals: mpsc::Receiver<FromIssuer>,
 }
 
 /// What others watch.
@@ -131,15 +137,8 @@ pub(crate) struct Outputs {
     revoked: watch::Sender<Revocations>,
     credential: watch::Sender<Arc<Credential>>,
     suspected: broadcast::Sender<NodeId>,
-}
-
-/// Whom this node announces itself to for ever.
-#[derive(Default)]
-struct Seeds {
-    /// Where the configuration says that they are.
-    at: BTreeMap<NodeId, Vec<SocketAddr>>,
-    /// Those that the settings name without saying where they are.
-    names: Vec<NodeName>,
+    called: broadcast::Sender<Called>,
+    renewals: mpsc::Sender<FromIssuer>,
 }
 
 /// Everything the loop owns.
@@ -168,6 +167,7 @@ impl Driver {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (findings, found) = mpsc::channel(MAX_FINDINGS);
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOADS);
+        let (from_issuers, renewals) = mpsc::channel(MAX_ISSUERS);
         let (refused, refusals) = watch::channel(None);
         let (revoked, revocations) = watch::channel(components.revocations.clone());
         let (renewed, credential) = watch::channel(components.reporter.identity.credential.clone());
@@ -193,8 +193,23 @@ impl Driver {
             mesh,
             sessions: components.sessions,
             reporter: components.reporter,
-            outputs: Outputs { routes, reloads, refused, revoked, credential: renewed, suspected },
-            inputs: Inputs { events, questions: asked, commands: received, findings: found },
+            outputs: Outputs {
+                routes,
+                reloads,
+                refused,
+                revoked,
+                credential: renewed,
+                suspected,
+                called: broadcast::Sender::new(inquiry::MAX_CALLS),
+                renewals: from_issuers,
+            },
+            inputs: Inputs {
+                events,
+                questions: asked,
+                commands: received,
+                findings: found,
+                renewals,
+            },
             probers: components.probers,
             load: Load::default(),
             seeds: Seeds { at: BTreeMap::new(), names: components.seed_names },
@@ -212,7 +227,10 @@ impl Driver {
         let mut probes = JoinSet::new();
         loop {
             self.carry_out(&outcome_sender, &mut probes);
-            let wake = [self.core.poll_timeout(), self.persistence.poll_timeout()];
+            let history = Some(self.reporter.history.poll_timeout());
+            let renewal = Some(self.reporter.renewals.seeker.poll_timeout(clock::now()));
+            let persistence = self.persistence.poll_timeout();
+            let wake = [self.core.poll_timeout(), persistence, history, renewal];
             let wake = wake.into_iter().flatten().min();
             tokio::select! {
                 event = self.inputs.events.recv() => match event {
@@ -231,6 +249,7 @@ impl Driver {
                     None => return,
                 },
                 Some(command) = self.inputs.commands.recv() => self.execute(command),
+                Some(heard) = self.inputs.renewals.recv() => self.take_issued(heard),
                 Some(finding) = self.inputs.findings.recv() => match finding {
                     Finding::Verdicts(service, verdicts) => {
                         self.core.handle_verdicts(&service, verdicts, clock::now());
@@ -238,6 +257,7 @@ impl Driver {
                     Finding::OwnRefused(service) => {
                         self.core.handle_refused(&service, clock::now());
                     }
+                    Finding::Unknown { from, what } => self.note_unknown(from, what),
                 },
                 () = self.sessions.busy_changed() => {
                     self.core.handle_busy(self.sessions.busy(), clock::now());
@@ -246,6 +266,7 @@ impl Driver {
                     self.credit_deliveries();
                     self.note_load();
                     let (now, wall) = (clock::now(), clock::wall());
+                    self.reporter.note_history(now);
                     self.core.handle_timeout(now, wall);
                     self.end_former(now, wall);
                 }
@@ -316,11 +337,18 @@ impl Driver {
             MeshEvent::Unacknowledged(node) => self.core.handle_unacknowledged(node, now),
             MeshEvent::SeenAt { by, at } => self.take_sight(by, at),
             MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
+            MeshEvent::Called { token, from } => {
+                // Without an inquiry nobody listens.
+                let _ = self.outputs.called.send(Called { token, from });
+            }
             MeshEvent::OwnDuplicate { by, at } => {
                 self.note_duplicate(self.reporter.identity.me.node, vec![at], Some(by));
             }
+            MeshEvent::Unknown { from, what } => self.note_unknown(from, what),
             MeshEvent::Refused { node, reason } => {
                 self.reporter.audit.refused_peer(&node, &reason);
+                let name = self.reporter.name(&self.core, &node);
+                self.reporter.note(Kind::Refused, name, &reason, now);
                 self.outputs.refused.send_replace(Some(reason.clone()));
                 // Anyone with the mesh secret can make up keys and be refused.
                 if let Some(held_back) = self.budgets.refusals.take(now) {
@@ -342,6 +370,7 @@ impl Driver {
 
     fn carry_out(&mut self, outcomes: &mpsc::Sender<OutcomeOf>, probes: &mut JoinSet<()>) {
         let now = clock::now();
+        self.renew_in_time(now);
         self.hand_over(now);
         if self.core.wants_counts(now) {
             let sessions = &self.sessions;
@@ -389,6 +418,8 @@ impl Driver {
             Event::Route { service, route, change } => {
                 if let Some(change) = change {
                     route_log::route(&service, &change, &route);
+                    let said = self.reporter.change(&self.core, &change);
+                    self.reporter.note_service(Kind::Route, &service, &said, change.at);
                 }
                 if let Some(sender) = self.outputs.routes.get(&service) {
                     sender.send_replace(route);
@@ -401,6 +432,8 @@ impl Driver {
                 if sessions > 0 {
                     let origin = self.reporter.line(&self.core, &line);
                     warn!(%service, %origin, sessions, why, "sessions reset");
+                    let said = format!("{sessions} to {origin}: {why}");
+                    self.reporter.note_service(Kind::Reset, &service, &said, clock::now());
                 }
             }
             Event::Move { service, leave } => {
@@ -410,6 +443,8 @@ impl Driver {
             Event::Own { service, state, detail } => {
                 let instance = names::local_instance(&service);
                 info!(%service, %state, detail, "{instance} changed state");
+                let said = format!("{instance} is {state}: {detail}");
+                self.reporter.note_service(Kind::Instance, &service, &said, clock::now());
             }
             Event::Peer { node, endpoints, credential } => {
                 self.recognise_seed(&credential);
@@ -417,31 +452,11 @@ impl Driver {
                 let hints = endpoints::hints(configured, &endpoints);
                 self.mesh.set_peer(node, &hints, Some(&credential));
             }
-            Event::Revoked(revocation) => {
-                // Those who are shut out are told too, as long as they can be.
-                self.send_all();
-                let all = self.core.discovery().revocations().clone();
-                let (what, at) = (&revocation.revoked, revocation.at);
-                close_revoked_sessions(&all, &self.mesh, &self.sessions);
-                let own = all.covering(&self.reporter.identity.credential);
-                if own.is_some_and(|it| it.successor().is_none()) {
-                    // Nobody serves this node any more: its clients need not wait to find out.
-                    self.sessions.end(|_| true);
-                }
-                self.store_revocations(all.clone());
-                self.outputs.revoked.send_replace(all);
-                self.reporter.audit.revoked(&revocation);
-                if let Revoked::Succeeded { node, by } = revocation.revoked {
-                    self.sessions.rename(node, by);
-                    let seeds = std::mem::take(&mut self.seeds.at).into_iter().collect();
-                    self.set_seeds(seeds);
-                } else {
-                    warn!(revoked = %what, %at, "revoked by the authority; its sessions end");
-                }
-            }
+            Event::Revoked(revocation) => self.take_revocation(&revocation),
             Event::Silent(node) => {
                 self.tell_narrow(&node);
                 self.mesh.expect_answer(&node);
+                self.cut_way_back(&node);
             }
             Event::Revived(node) => self.mesh.renew_connection(&node),
             Event::Suspected(node) => self.tell_suspected(&node),
@@ -450,7 +465,39 @@ impl Driver {
             Event::Forgotten(node) => self.mesh.release_peer(&node),
             Event::Member { node, up } => self.tell_member(&node, up),
             Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
+            Event::Unknown { from, what } => self.note_unknown(from, what),
             Event::Denied { service, origin } => self.tell_denied(&service, &origin),
+        }
+    }
+
+    /// Shuts out what the authority has taken back.
+    fn take_revocation(&mut self, revocation: &Revocation) {
+        // Those who are shut out are told too, as long as they can be.
+        self.send_all();
+        let all = self.core.discovery().revocations().clone();
+        let (what, at) = (&revocation.revoked, revocation.at);
+        close_revoked_sessions(&all, &self.mesh, &self.sessions);
+        self.fall_back(&all);
+        let own = all.covering(&self.reporter.identity.credential);
+        if own.is_some_and(|it| it.successor().is_none()) {
+            // Nobody serves this node any more: its clients need not wait to find out.
+            self.sessions.end(|_| true);
+        }
+        self.store_revocations(all.clone());
+        self.outputs.revoked.send_replace(all);
+        self.reporter.audit.revoked(revocation);
+        if let (Some(node), Some(by)) = (what.node(), revocation.successor()) {
+            self.sessions.rename(node, by);
+            let seeds = std::mem::take(&mut self.seeds.at).into_iter().collect();
+            self.set_seeds(seeds);
+        } else if what.is_departure() {
+            info!(%what, %at, "a node has left for good; its sessions end");
+            let (now, name) = (clock::now(), what.to_string());
+            self.reporter.note(Kind::Revoked, name, "by itself", now);
+        } else {
+            warn!(revoked = %what, %at, "revoked by the authority; its sessions end");
+            let (now, name) = (clock::now(), what.to_string());
+            self.reporter.note(Kind::Revoked, name, "by the authority", now);
         }
     }
 
@@ -460,11 +507,11 @@ impl Driver {
         match command {
             Command::Seeds(seeds) => self.set_seeds(seeds),
             Command::Endpoints(own) => self.set_own_endpoints(own),
-            Command::Policy(service, policy) => {
+            Command::Policy(service, policy, weights) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.policy = policy.clone();
                 }
-                self.core.set_policy(&service, policy, now);
+                self.core.set_policy(&service, policy, weights, now);
             }
             Command::CutWindow(service, window) => {
                 self.cut_windows.insert(service, window);
@@ -475,6 +522,7 @@ impl Driver {
             Command::Listed(service, list) => {
                 self.reporter.compare(&self.core, &service, list, now);
             }
+            Command::StoreNodes(bytes) => self.offer(Write::Nodes(bytes)),
             Command::Drift(service, config) => self.core.set_drift(&service, config, now),
             Command::Service(addition) => self.add_service(*addition, now),
             Command::NeedsRestart(settings) => self.reporter.needs_restart = settings,

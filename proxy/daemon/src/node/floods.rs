@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use meshport_core::findings::{FLOOD, Finding};
-use meshport_mesh::MeshCounters;
+use meshport_mesh::{MeshCount, MeshCounters};
 use tracing::{info, warn};
 
 /// From one look at the mesh's counters to the next.
@@ -16,7 +16,7 @@ const OVER_AFTER: Duration = Duration::from_secs(60);
 /// Handshakes that were not answered at once because of load: those who made them got a cookie,
 /// to prove their address with; or had proven it, and made more than their share.
 pub(crate) fn held_off(counters: &MeshCounters) -> u64 {
-    counters.cookies_sent + counters.dropped_over_share
+    counters[MeshCount::CookiesSent] + counters[MeshCount::DroppedOverShare]
 }
 
 /// See the module's description.
@@ -127,10 +127,11 @@ mod tests {
         let start = Instant::now();
         let at = |second: u64| start + Duration::from_secs(second);
         let mut floods = Floods::new(start);
-        let counters = |second: u64| MeshCounters {
-            cookies_sent: 200,
-            dropped_over_share: 9_000 * second,
-            ..MeshCounters::default()
+        let counters = |second: u64| {
+            let mut counters = MeshCounters::default();
+            counters[MeshCount::CookiesSent] = 200;
+            counters[MeshCount::DroppedOverShare] = 9_000 * second;
+            counters
         };
         let said = logged(|| {
             for second in 1..=300 {

@@ -8,7 +8,8 @@ use meshport_config::Revocation;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
-use crate::admin::api::{PeerRow, RevokeReport, RevokeRequest, Sample, Status};
+use crate::admin::api::{PeerRow, RevokeReport, RevokeRequest, Status};
+use crate::admin::metrics::Sample;
 use crate::admin::queries::{PeersRequest, StatusRequest};
 use crate::node::driver::Question;
 use crate::node::driver::answers::{Answer, Ask, Samples};

@@ -85,9 +85,13 @@ pub(crate) enum Changed {
 impl CurrentIdentity {
     /// As the state folder has it.
     pub(crate) fn new(identity: &Identity) -> Self {
-        let credential = Arc::new(identity.credential.clone());
+        Self::of(Arc::new(identity.credential.clone()), identity.secrets.clone())
+    }
+
+    /// With this credential and these secrets.
+    pub(crate) fn of(credential: Arc<Credential>, secrets: MeshSecrets) -> Self {
         let me = node_ref(&credential);
-        Self { credential, secrets: identity.secrets.clone(), former_key: None, me }
+        Self { credential, secrets, former_key: None, me }
     }
 
     /// Whether this credential replaces the present one; not if it is the same.

@@ -28,9 +28,7 @@ use crate::tcp::{Host, Tcp};
 
 mod access;
 
-use access::{Access, KubeconfigError};
-
-pub(crate) use access::files_of;
+pub(crate) use access::{Access, KubeconfigError, files_of};
 
 /// From one reading to the next. An apiserver is on the list for 15 s after it was last heard of,
 /// so asking more often tells no more.
@@ -48,7 +46,7 @@ const PATHS: [&str; 2] = [
 ];
 
 /// Where the list is read, and with what.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) host: Host,
     /// This node's own local address of the service.
@@ -148,7 +146,7 @@ impl Source {
 
     /// A connection to an apiserver whose certificate has one of the names; else what the first of
     /// them met.
-    async fn connect(&self, access: &Access) -> io::Result<TlsStream<Tcp>> {
+    pub(crate) async fn connect(&self, access: &Access) -> io::Result<TlsStream<Tcp>> {
         let mut problem = None;
         for name in &access.names {
             let tcp = self.host.connect(&self.local.to_string()).await?;

@@ -85,6 +85,7 @@ impl Services {
             }
             let ingress = Ingress::new(context.clone(), name.clone(), routes, current);
             let ingress = Arc::new(ingress);
+            driver.reporter.process.exposures.add_service(&ingress);
             for listener in self.bound.remove(name).unwrap_or_default() {
                 listeners.spawn(listen::serve(listener, ingress.clone()));
             }
@@ -114,6 +115,7 @@ impl Services {
             facts.announce(name);
             let ingress =
                 Arc::new(Ingress::new(controls.context.clone(), name.clone(), routes, current));
+            controls.exposed.0.add_service(&ingress);
             let mut listeners = lock(&controls.listeners);
             for listener in self.bound.remove(name).unwrap_or_default() {
                 listeners.spawn(listen::serve(listener, ingress.clone()));

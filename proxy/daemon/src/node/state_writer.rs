@@ -105,6 +105,9 @@ fn store(state: &StateDir, write: &Write) -> Result<(), Error> {
             }
             Ok(())
         }
+        Write::Renewal(new) => state.store_renewed(&new.next, &new.base, &new.former),
+        Write::Mandate(mandate) => state.store_mandate(mandate),
+        Write::Nodes(bytes) => state.store_nodes(bytes),
         Write::Directory(Snapshot { directory, generation }) => {
             state.keep_generation(*generation)?;
             state.store_directory(directory)

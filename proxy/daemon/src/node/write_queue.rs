@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{MeshSecrets, NodeId, Revocation, Revocations};
+use meshport_config::{Credential, Mandate, MeshSecrets, NodeId, Revocation, Revocations};
 
 use crate::admin::credentials::RotateKeyRequest;
 use crate::state::NextIdentity;
@@ -46,7 +46,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Writes on their way to the writer: one of each kind.
 pub(crate) const MAX_WRITES: usize = KINDS;
 /// The directory is absent: the writer fetches it when it has time to write it.
-const KINDS: usize = 3;
+const KINDS: usize = 6;
 
 /// Something to store.
 #[derive(Debug)]
@@ -54,7 +54,20 @@ pub(crate) enum Write {
     Revocations(RevocationsWrite),
     Secrets(Box<SecretsWrite>),
     Key(KeyWrite),
+    Renewal(Box<RenewalWrite>),
+    Mandate(Box<Mandate>),
+    /// Those of the cluster, as the way back stores them.
+    Nodes(Vec<u8>),
     Directory(Snapshot),
+}
+
+/// The next credential of this node, and those that it follows.
+#[derive(Debug, Clone)]
+pub(crate) struct RenewalWrite {
+    pub(crate) next: Credential,
+    /// The last one that no issuer signed.
+    pub(crate) base: Credential,
+    pub(crate) former: Credential,
 }
 
 /// All revocations, and the one among them that ends this node.
@@ -80,6 +93,9 @@ impl Write {
             Self::Revocations(_) => Some(0),
             Self::Secrets(_) => Some(1),
             Self::Key(_) => Some(2),
+            Self::Renewal(_) => Some(3),
+            Self::Mandate(_) => Some(4),
+            Self::Nodes(_) => Some(5),
             Self::Directory(_) => None,
         }
     }
@@ -88,7 +104,7 @@ impl Write {
     fn number(&self) -> u64 {
         match self {
             Self::Secrets(new) => new.secrets.number(),
-            Self::Revocations(_) | Self::Key(_) | Self::Directory(_) => 0,
+            _ => 0,
         }
     }
 }

@@ -11,32 +11,31 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use meshport_config::ServiceName;
+use meshport_config::{NodeId, ServiceName};
 use meshport_mesh::Mesh;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tracing::debug;
 
-use meshport_core::connect::{
-    Action, Connect, ConnectConfig, HedgeBudget, MAX_CALM_SEARCHES, SearchContext,
-};
+use meshport_core::connect::{Action, Connect, ConnectConfig, SearchContext, Searches};
 use meshport_core::counter_hash::mix;
 use meshport_core::evidence::{Attempted, Verdict};
 use meshport_core::ledger::{End, Side};
 use meshport_core::opening::Opening;
 use meshport_core::patience::Patience;
 use meshport_core::quota::Quota;
-use meshport_core::route::{Line, Route};
+use meshport_core::route::{Draw, Line, Route, client_number};
 use meshport_core::wire::MAX_DEADLINE;
 
 use crate::clock;
+use crate::sessions::arrived::Arrived;
 use crate::sessions::attempt::{self, Failure, Shared, Target, Upstream, Way, attempt};
 use crate::sessions::client::ClientId;
 use crate::sessions::pacing::{LASTS, Pacing, Paid};
 use crate::sessions::registry::{Guard, Sessions};
-use crate::sessions::splice::{self, Carried, Early, Ending, Unfinished};
-use crate::sessions::totals::{Totals, bump};
+use crate::sessions::splice::{self, Carried, Counted, Early, Ending, Unfinished};
+use crate::sessions::totals::{SessionCount, Totals};
 use crate::tcp::{Host, Tcp};
 
 /// How often candidates that are said to be down are tried while there is nothing better.
@@ -55,6 +54,13 @@ pub(crate) enum Finding {
     Verdicts(ServiceName, Vec<Attempted>),
     /// This node's local instance refused it.
     OwnRefused(ServiceName),
+    /// A peer opened a stream with a header of a later version.
+    Unknown {
+        /// The peer.
+        from: NodeId,
+        /// What it sent.
+        what: String,
+    },
 }
 
 /// What sessions of one service may do; replaced as a whole on reload.
@@ -106,9 +112,7 @@ pub(crate) struct Ingress {
     pub(crate) limits: watch::Receiver<Arc<SessionLimits>>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) pacing: Arc<Pacing>,
-    budget: Mutex<HedgeBudget>,
-    /// Searches under way.
-    searches: AtomicU64,
+    searches: Mutex<Searches>,
     /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
     /// and all bits of its mix are used.
     tickets: AtomicU64,
@@ -131,11 +135,15 @@ impl Ingress {
             limits,
             totals,
             pacing: Pacing::new(),
-            budget: Mutex::default(),
-            searches: AtomicU64::new(0),
+            searches: Mutex::default(),
             tickets: AtomicU64::new(0),
             quota: Mutex::default(),
         }
+    }
+
+    /// A client was accepted, by whatever address.
+    pub(crate) fn note_accepted(&self) {
+        self.totals.counts.bump(SessionCount::Accepted);
     }
 
     /// Where the next session is probably served best, when that is not here.
@@ -145,13 +153,20 @@ impl Ingress {
     }
 
     /// Serves one client to its end.
-    pub(crate) async fn serve(self: &Arc<Self>, client: Tcp, mut paid: Paid) {
-        let unfinished = Unfinished::new(&client);
+    pub(crate) async fn serve(self: &Arc<Self>, client: Tcp, arrived: Arrived) {
+        let Arrived { mut paid, preface, said, client: who, tally } = arrived;
+        let (began, unfinished) = (clock::now(), Unfinished::new(&client));
         // Boxed: what a search needs is given back when the session begins, which may last.
-        match Box::pin(self.find(&client)).await {
+        match Box::pin(self.find(&client, who, preface, said)).await {
             Ok(found) => {
                 let upstream = &found.upstream;
-                bump(&self.totals.clients.connected);
+                self.totals.counts.bump(SessionCount::Connected);
+                let took = clock::now().saturating_duration_since(began);
+                self.totals.connects.note(took);
+                let origin = self.totals.origins.of(&upstream.line());
+                origin.note_connected(took);
+                tally.iter().for_each(|tally| tally.note_connected(took));
+                let counted = Counted { totals: self.totals.clone(), origin, tally };
                 unfinished.done();
                 if !upstream.first.is_empty() {
                     paid.repay();
@@ -160,7 +175,8 @@ impl Ingress {
                 let (ingress, moves) = (self.clone(), shard.is_some());
                 let carried = Box::pin(async move {
                     let Ok(client) = client.move_here_if(moves) else { return };
-                    ingress.carry(client, found, &mut paid).await;
+                    let carried = Carried::of_client(found.upstream.sent as u64, counted);
+                    ingress.carry(client, found, carried, &mut paid).await;
                 });
                 match shard {
                     Some(context) => run_on(&context, carried).await,
@@ -168,20 +184,33 @@ impl Ingress {
                 }
             }
             Err(Failure::Client) => {
-                bump(&self.totals.clients.abandoned);
+                self.totals.counts.bump(SessionCount::Abandoned);
                 paid.repay_if_lasted();
                 unfinished.done();
             }
             Err(failure) => {
                 paid.repay();
-                bump(&self.totals.clients.failed);
+                self.totals.counts.bump(SessionCount::Failed);
+                tally.iter().for_each(|tally| tally.note_failed());
                 debug!(service = %self.service, %failure, "no origin for a client");
             }
         }
     }
 
-    async fn find(&self, client: &Tcp) -> Result<Found, Failure> {
-        let mut search = Search::new(self);
+    async fn find(
+        &self,
+        client: &Tcp,
+        who: Option<ClientId>,
+        preface: Bytes,
+        said: Bytes,
+    ) -> Result<Found, Failure> {
+        let mut search = Search::new(self, || client_number(&who_is(client, who).to_string()));
+        if !preface.is_empty() {
+            search.shared.opening(|opening| opening.set_preface(&preface));
+        }
+        if !said.is_empty() {
+            search.take_bytes(Ok(Some(said)))?;
+        }
         let found = search.run(client).await;
         let mut verdicts = search.connect.take_verdicts();
         verdicts.extend(found.iter().filter_map(|(upstream, _)| upstream.timing(clock::now())));
@@ -241,6 +270,11 @@ impl Ingress {
         }
     }
 
+    /// Whether an origin is usable now, as far as this node knows.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.route.borrow().is_usable()
+    }
+
     async fn until_usable(&self, usable: bool) {
         let mut routes = self.route.clone();
         let reached = routes.wait_for(|route| route.is_usable() == usable).await.is_ok();
@@ -285,21 +319,21 @@ impl Ingress {
         }
     }
 
-    async fn carry(&self, client: Tcp, found: Found, paid: &mut Paid) {
+    async fn carry(&self, client: Tcp, found: Found, carried: Carried, paid: &mut Paid) {
+        let began = clock::now();
         let Found { shared, upstream, guard } = found;
         let late = shared.look(|opening| opening.after(upstream.sent));
-        let carried = Carried::after(upstream.sent as u64);
         let early = Early { up: late, down: upstream.first.clone() };
         // Without an answer it does not count as alive: what was said of it may well hold.
         let shows = !upstream.first.is_empty();
         let end = async {
             match guard.carry(&carried, shows).await {
                 End::Cut => {
-                    bump(&self.totals.sessions.cut);
+                    self.totals.counts.bump(SessionCount::Cut);
                     Ending::Reset
                 }
                 End::Moved { quiet } => {
-                    bump(&self.totals.sessions.moved);
+                    self.totals.counts.bump(SessionCount::Moved);
                     if quiet { Ending::Farewell } else { Ending::Reset }
                 }
             }
@@ -322,22 +356,30 @@ impl Ingress {
         if let Err(error) = ended {
             debug!(service = %self.service, %error, "session broke");
         }
-        let [up, down] = [&carried.up, &carried.down].map(|it| it.load(Ordering::Relaxed));
-        if down > 0 {
+        if carried.down.load(Ordering::Relaxed) > 0 {
             paid.repay();
         }
-        self.totals.sessions.up_bytes.fetch_add(up, Ordering::Relaxed);
-        self.totals.sessions.down_bytes.fetch_add(down, Ordering::Relaxed);
+        self.totals.sessions.note(clock::now().saturating_duration_since(began));
     }
 
-    fn ticket(&self, route: &Route) -> u64 {
+    fn ticket(&self, route: &Route, client: impl FnOnce() -> u64) -> u64 {
         let turn = self.tickets.fetch_add(1, Ordering::Relaxed);
-        if route.takes_turns() { turn } else { mix(turn) }
+        match route.draw() {
+            Draw::Turns => turn,
+            Draw::TwoChoices | Draw::Least => mix(turn),
+            Draw::Source => client(),
+        }
     }
 
-    fn budget<T>(&self, with: impl FnOnce(&mut HedgeBudget) -> T) -> T {
-        with(&mut self.budget.lock().expect("no holder of this lock can panic"))
+    fn searches<T>(&self, look: impl FnOnce(&mut Searches) -> T) -> T {
+        look(&mut self.searches.lock().expect("no holder of this lock can panic"))
     }
+}
+
+/// The client of a connection, where it is not known.
+fn who_is(client: &Tcp, known: Option<ClientId>) -> ClientId {
+    let asked = || client.ends().map(|(peer, local)| ClientId::behind(peer, local));
+    known.or_else(asked).unwrap_or(ClientId::Unknown)
 }
 
 /// Whether a runtime is another one than that of the task that asks.
@@ -362,8 +404,15 @@ struct Search<'a> {
     attempts: JoinSet<(u32, Result<Upstream, Failure>)>,
     /// The guard is taken before the attempt: connections under way weigh in the comparison of
     /// loads, and their path is watched closely from the start.
-    running: BTreeMap<u32, (AbortHandle, Guard)>,
+    running: BTreeMap<u32, Running>,
     last: Failure,
+}
+
+/// An attempt that has not ended.
+struct Running {
+    attempt: AbortHandle,
+    guard: Guard,
+    line: Line,
 }
 
 struct OtherSearches<'a>(&'a Ingress);
@@ -373,29 +422,24 @@ impl SearchContext for OtherSearches<'_> {
         self.0.context.sessions.count_line(&self.0.service, Side::Client, *line)
     }
 
-    fn may_hedge(&mut self) -> bool {
-        self.0.budget(HedgeBudget::take)
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.0.searches.load(Ordering::Relaxed) > MAX_CALM_SEARCHES
+    fn searches<T>(&mut self, look: impl FnOnce(&mut Searches) -> T) -> T {
+        self.0.searches(look)
     }
 }
 
 impl Drop for Search<'_> {
     fn drop(&mut self) {
-        self.ingress.searches.fetch_sub(1, Ordering::Relaxed);
+        self.ingress.searches(Searches::end);
     }
 }
 
 impl<'a> Search<'a> {
-    fn new(ingress: &'a Ingress) -> Self {
-        ingress.budget(HedgeBudget::note_search);
-        ingress.searches.fetch_add(1, Ordering::Relaxed);
+    fn new(ingress: &'a Ingress, client: impl FnOnce() -> u64) -> Self {
+        ingress.searches(Searches::begin);
         let mut routes = ingress.route.clone();
         let route = routes.borrow_and_update().clone();
         let config = ingress.limits.borrow().connect.clone();
-        let ticket = ingress.ticket(&route);
+        let ticket = ingress.ticket(&route, client);
         Self {
             ingress,
             connect: Connect::new(config, route, ticket, clock::now()),
@@ -454,9 +498,9 @@ impl<'a> Search<'a> {
         match action {
             Action::Start { id, candidate, left, hedge } => {
                 if hedge {
-                    bump(&ingress.totals.attempts.hedged);
+                    ingress.totals.counts.bump(SessionCount::Hedged);
                 } else if id > 0 {
-                    bump(&ingress.totals.attempts.retried);
+                    ingress.totals.counts.bump(SessionCount::Retried);
                 }
                 let line = candidate.origin.line;
                 let guard = ingress.context.sessions.open(&ingress.service, Side::Client, line);
@@ -464,14 +508,14 @@ impl<'a> Search<'a> {
                 let shared = self.shared.clone();
                 let attempt =
                     self.attempts.spawn(async move { (id, attempt(shared, id, target).await) });
-                self.running.insert(id, (attempt, guard));
+                self.running.insert(id, Running { attempt, guard, line });
             }
             Action::Cancel { id, overdue } => {
-                let Some((attempt, _)) = self.running.remove(&id) else { return true };
-                attempt.abort();
+                let Some(running) = self.running.remove(&id) else { return true };
+                running.attempt.abort();
                 if !overdue {
-                    bump(&ingress.totals.attempts.cancelled);
-                } else if !self.fail(id, Failure::Path("no answer in time".into())) {
+                    ingress.totals.counts.bump(SessionCount::Cancelled);
+                } else if !self.fail(id, running.line, Failure::Path("no answer in time".into())) {
                     return false;
                 }
                 self.shared.release(id);
@@ -488,17 +532,19 @@ impl<'a> Search<'a> {
         // The error is that of an attempt that was given up.
         let Ok((id, result)) = ended else { return Ok(None) };
         // One that was given up just as it ended does not count.
-        let Some((_, guard)) = self.running.remove(&id) else { return Ok(None) };
+        let Some(Running { guard, line, .. }) = self.running.remove(&id) else { return Ok(None) };
         match result {
             Ok(upstream) => {
                 self.connect.handle_answer(id);
+                let line = upstream.line();
+                self.ingress.searches(|all| all.note_answer(line, clock::now()));
                 let losers = self.running.len() as u64;
-                self.ingress.totals.attempts.cancelled.fetch_add(losers, Ordering::Relaxed);
+                self.ingress.totals.counts.add(SessionCount::Cancelled, losers);
                 Ok(Some((upstream, guard)))
             }
             Err(failure) => {
                 self.connect.handle_failure(id, failure.verdict());
-                if !self.fail(id, failure) {
+                if !self.fail(id, line, failure) {
                     return Err(std::mem::replace(&mut self.last, Failure::Client));
                 }
                 self.shared.release(id);
@@ -508,7 +554,8 @@ impl<'a> Search<'a> {
     }
 
     /// An attempt has failed. False when the client's bytes are out and must not go out again.
-    fn fail(&mut self, id: u32, failure: Failure) -> bool {
+    fn fail(&mut self, id: u32, line: Line, failure: Failure) -> bool {
+        self.ingress.totals.origins.of(&line).note_failed();
         debug!(service = %self.ingress.service, %failure, "next candidate");
         self.last = failure;
         self.ingress.tell(self.connect.take_verdicts());

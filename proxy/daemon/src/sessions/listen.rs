@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -13,10 +12,11 @@ use tracing::{info, warn};
 use crate::Error;
 
 use crate::clock;
+use crate::sessions::arrived::Arrived;
 use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
-use crate::sessions::totals::bump;
+use crate::sessions::totals::SessionCount;
 use crate::tcp::{Closed, Host, Listener, Tcp};
 use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
 use meshport_core::quota::OverQuota;
@@ -92,7 +92,7 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
             accepted = listener.accept() => match accepted {
                 Ok(client) => {
                     complained = false;
-                    bump(&ingress.totals.clients.accepted);
+                    ingress.note_accepted();
                     meet(client, ingress, sessions, &mut logged);
                 }
                 Err(error) => {
@@ -114,13 +114,13 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
 fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, logged: &mut LastLogged) {
     let who = match ingress.pacing.admit(client) {
         Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, logged),
-        Admission::Gone => return bump(&ingress.totals.clients.abandoned),
+        Admission::Gone => return ingress.totals.counts.bump(SessionCount::Abandoned),
         Admission::Waits(who) => {
-            bump(&ingress.totals.clients.paced);
+            ingress.totals.counts.bump(SessionCount::Paced);
             who
         }
         Admission::TurnedAway(client, who) => {
-            bump(&ingress.totals.clients.over_pace);
+            ingress.totals.counts.bump(SessionCount::OverPace);
             client.reset_on_drop();
             who
         }
@@ -155,7 +155,7 @@ fn take(
     let moves = shard.is_some();
     let served = async move {
         if let Ok(client) = client.move_here_if(moves) {
-            ingress.serve(client, paid).await;
+            ingress.serve(client, Arrived::unread(paid)).await;
         }
         drop(slot);
     };
@@ -192,13 +192,13 @@ fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLo
     }
     let max_sessions = ingress.limits.borrow().max_sessions;
     if let OverQuota::Share(who, held) = why {
-        let turned_away = ingress.totals.clients.over_share.load(Ordering::Relaxed);
+        let turned_away = ingress.totals.counts.get(SessionCount::OverShare);
         return warn!(
             service = %ingress.service, client = %who, held, max_sessions, turned_away,
             "{CLIENT_OVER_SHARE}"
         );
     }
-    let turned_away = ingress.totals.clients.over_limit.load(Ordering::Relaxed);
+    let turned_away = ingress.totals.counts.get(SessionCount::OverLimit);
     warn!(
         service = %ingress.service, max_sessions, turned_away,
         "{SESSIONS_FULL}"

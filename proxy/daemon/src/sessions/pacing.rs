@@ -97,6 +97,11 @@ impl Pacing {
         }
     }
 
+    /// For a client whose listener has limits of its own.
+    pub(crate) fn free(self: &Arc<Self>) -> Paid {
+        self.paid(None, clock::now())
+    }
+
     fn paid(self: &Arc<Self>, payer: Option<Payer<ClientId>>, at: Instant) -> Paid {
         Paid { pacing: self.clone(), payer, at }
     }

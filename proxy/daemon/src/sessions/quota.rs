@@ -10,7 +10,7 @@ use meshport_core::quota::{OverQuota, Quota};
 use crate::clock;
 use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
-use crate::sessions::totals::{OverShare, bump};
+use crate::sessions::totals::{OverShare, SessionCount};
 use crate::tcp::Tcp;
 
 /// One of the sessions that a service may have open; freed when dropped.
@@ -36,6 +36,13 @@ impl Ingress {
         self.slot_for(is_scarce.then(who).flatten(), all)
     }
 
+    /// The same for a client that is known.
+    pub(crate) fn slot_of(self: &Arc<Self>, who: ClientId) -> Result<Slot, OverQuota<ClientId>> {
+        let all = self.limits.borrow().max_sessions;
+        let is_scarce = self.change_quota(|quota| quota.is_scarce(all));
+        self.slot_for(is_scarce.then_some(who), all)
+    }
+
     /// The same for a client whose user is known, if it is asked for.
     pub(crate) fn slot_for(
         self: &Arc<Self>,
@@ -46,11 +53,11 @@ impl Ingress {
         match self.change_quota(|quota| quota.take(holder, all)) {
             Ok(()) => Ok(Slot { ingress: self.clone(), holder }),
             Err(OverQuota::Full) => {
-                bump(&self.totals.clients.over_limit);
+                self.totals.counts.bump(SessionCount::OverLimit);
                 Err(OverQuota::Full)
             }
             Err(OverQuota::Share(who, held)) => {
-                bump(&self.totals.clients.over_share);
+                self.totals.counts.bump(SessionCount::OverShare);
                 self.totals.addresses.note_over_share(OverShare { who, held }, clock::now());
                 Err(OverQuota::Share(who, held))
             }
@@ -60,7 +67,7 @@ impl Ingress {
     fn change_quota<T>(&self, change: impl FnOnce(&mut Quota<ClientId>) -> T) -> T {
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut quota);
-        self.totals.clients.open.store(quota.used(), Ordering::Relaxed);
+        self.totals.open.store(quota.used(), Ordering::Relaxed);
         changed
     }
 }

@@ -12,6 +12,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -21,6 +22,9 @@ use meshport_core::ledger::Traffic;
 use meshport_mesh::{RecvHalf, SendHalf, Stream};
 use tokio::time::timeout;
 
+use crate::expose::Tally;
+use crate::sessions::origins::OriginTotals;
+use crate::sessions::totals::{SessionCount, Totals};
 use crate::tcp::Tcp;
 
 /// Most bytes taken from a TCP connection at once.
@@ -42,26 +46,52 @@ pub(crate) struct Carried {
     pub(crate) down: AtomicU64,
     /// The last of them came from the TCP connection.
     asked: AtomicBool,
+    /// Where the bytes of a client's session count too, as they pass.
+    counted: Option<Counted>,
+}
+
+/// Where the bytes of a client's session count.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) origin: Arc<OriginTotals>,
+    /// For a client of an exposed listener.
+    pub(crate) tally: Option<Arc<Tally>>,
+}
+
+impl Counted {
+    fn add(&self, total: SessionCount, bytes: u64, from_client: bool) {
+        self.totals.counts.add(total, bytes);
+        self.origin.add(bytes, from_client);
+        if let Some(tally) = &self.tally {
+            tally.add(bytes, from_client);
+        }
+    }
 }
 
 impl Carried {
-    /// Of a session that has sent so many bytes already and waits for the answer.
-    pub(crate) fn after(sent: u64) -> Self {
-        Self { up: sent.into(), down: AtomicU64::new(0), asked: (sent > 0).into() }
+    /// Of a client's session that has sent so many bytes already and waits for the answer.
+    pub(crate) fn of_client(sent: u64, counted: Counted) -> Self {
+        let carried = Self { counted: Some(counted), ..Self::default() };
+        carried.add_up(sent);
+        carried
     }
 
     pub(crate) fn add_up(&self, bytes: u64) {
-        self.add(&self.up, bytes, true);
+        self.add(&self.up, SessionCount::UpBytes, bytes, true);
     }
 
     fn add_down(&self, bytes: u64) {
-        self.add(&self.down, bytes, false);
+        self.add(&self.down, SessionCount::DownBytes, bytes, false);
     }
 
-    fn add(&self, count: &AtomicU64, bytes: u64, asks: bool) {
+    fn add(&self, count: &AtomicU64, total: SessionCount, bytes: u64, asks: bool) {
         if bytes > 0 {
             count.fetch_add(bytes, Ordering::Relaxed);
             self.asked.store(asks, Ordering::Relaxed);
+            if let Some(counted) = &self.counted {
+                counted.add(total, bytes, asks);
+            }
         }
     }
 

@@ -6,88 +6,117 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use meshport_config::counters;
+use meshport_config::counters::{Counter, SharedCounters};
 use meshport_core::wire::Answer;
 
 use crate::sessions::client::ClientId;
+use crate::sessions::durations::{CONNECT_BOUNDS, Durations, SESSION_BOUNDS};
+use crate::sessions::origins::Origins;
 
 /// So long after a client last had to wait, or was refused, it is no longer told of.
 const LASTS: Duration = Duration::from_secs(60);
 
+counters! {
+    /// What is counted of clients, attempts, sessions and streams of one service.
+    pub(crate) enum SessionCount {
+        "meshport_sessions_accepted_total" by "" {
+            /// Accepted.
+            Accepted = "",
+        }
+        "meshport_sessions_total" by "outcome" {
+            /// Reached an origin.
+            Connected = "connected",
+            /// Found no origin in time.
+            Failed = "failed",
+            /// The client left before any origin answered.
+            Abandoned = "abandoned",
+            /// Refused because `max-sessions` of the service are open.
+            OverLimit = "over-limit",
+            /// Refused because its user has its share of `max-sessions`.
+            OverShare = "over-share",
+            /// Refused because too many of the same client wait for their turn.
+            OverPace = "over-pace",
+        }
+        "meshport_sessions_paced_total" by "" {
+            /// Had to wait, because their client gives up most of what it opens.
+            Paced = "",
+        }
+        "meshport_sessions_cut_total" by "" {
+            /// Reset because their path died or their instance hung.
+            Cut = "",
+        }
+        "meshport_sessions_moved_total" by "" {
+            /// Ended so that their client comes back to a better origin.
+            Moved = "",
+        }
+        "meshport_session_bytes_total" by "direction" {
+            /// From clients.
+            UpBytes = "up",
+            /// To clients.
+            DownBytes = "down",
+        }
+        "meshport_attempts_retried_total" by "" {
+            /// Took the place of a failed one.
+            Retried = "",
+        }
+        "meshport_attempts_hedged_total" by "" {
+            /// Were started beside a silent one.
+            Hedged = "",
+        }
+        "meshport_attempts_cancelled_total" by "" {
+            /// Were given up because another one was faster, or their line went down.
+            Cancelled = "",
+        }
+        "meshport_relayed_streams_total" by "" {
+            /// Carried on to other nodes.
+            Relayed = "",
+        }
+    }
+}
+
 /// What is counted of one service since the start.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Totals {
-    pub(crate) clients: Clients,
-    pub(crate) attempts: Attempts,
-    pub(crate) sessions: Ended,
-    pub(crate) streams: Streams,
-    pub(crate) addresses: Addresses,
-}
-
-/// Connections of clients.
-#[derive(Debug, Default)]
-pub(crate) struct Clients {
-    /// Served or searched for now.
+    pub(crate) counts: SharedCounters<SessionCount, { SessionCount::ALL.len() }>,
+    /// Clients served or searched for now.
     pub(crate) open: AtomicU64,
-    /// Accepted.
-    pub(crate) accepted: AtomicU64,
-    /// Reached an origin.
-    pub(crate) connected: AtomicU64,
-    /// Without an origin in time.
-    pub(crate) failed: AtomicU64,
-    /// Ended by themselves before any origin answered.
-    pub(crate) abandoned: AtomicU64,
-    /// Refused because the service's `max-sessions` are open.
-    pub(crate) over_limit: AtomicU64,
-    /// Refused because one of the users has so many already.
-    pub(crate) over_share: AtomicU64,
-    /// Had to wait, because their client gives up most of what it opens.
-    pub(crate) paced: AtomicU64,
-    /// Refused because too many of the same client wait.
-    pub(crate) over_pace: AtomicU64,
+    /// From accepting a client to the answer of an origin.
+    pub(crate) connects: Durations,
+    /// From that answer to the end of the session.
+    pub(crate) sessions: Durations,
+    pub(crate) answers: Answers,
+    pub(crate) addresses: Addresses,
+    pub(crate) origins: Origins,
 }
 
-/// Attempts to reach an origin.
+impl Default for Totals {
+    fn default() -> Self {
+        Self {
+            counts: SharedCounters::default(),
+            open: AtomicU64::new(0),
+            connects: Durations::new(&CONNECT_BOUNDS),
+            sessions: Durations::new(&SESSION_BOUNDS),
+            answers: Answers::default(),
+            addresses: Addresses::default(),
+            origins: Origins::default(),
+        }
+    }
+}
+
+/// Answers to streams of other nodes, by kind.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts {
-    /// Took the place of a failed one.
-    pub(crate) retried: AtomicU64,
-    /// Were started beside a silent one.
-    pub(crate) hedged: AtomicU64,
-    /// Were given up because another one was faster, or their line went down.
-    pub(crate) cancelled: AtomicU64,
-}
+pub(crate) struct Answers([AtomicU64; Answer::ALL.len()]);
 
-/// Sessions of clients that have ended.
-#[derive(Debug, Default)]
-pub(crate) struct Ended {
-    /// Reset because their path died or their instance hung.
-    pub(crate) cut: AtomicU64,
-    /// Ended so that their client comes back to a better origin.
-    pub(crate) moved: AtomicU64,
-    /// Bytes from clients.
-    pub(crate) up_bytes: AtomicU64,
-    /// Bytes to clients.
-    pub(crate) down_bytes: AtomicU64,
-}
-
-/// Streams of other nodes.
-#[derive(Debug, Default)]
-pub(crate) struct Streams {
-    /// Carried on to other nodes.
-    pub(crate) relayed: AtomicU64,
-    /// Answers, by kind.
-    answers: [AtomicU64; Answer::ALL.len()],
-}
-
-impl Streams {
+impl Answers {
     /// Counts an answer.
-    pub(crate) fn answered(&self, answer: Answer) {
-        bump(&self.answers[usize::from(answer.code())]);
+    pub(crate) fn note(&self, answer: Answer) {
+        self.0[usize::from(answer.code())].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many there were of this kind.
-    pub(crate) fn answers(&self, answer: Answer) -> u64 {
-        self.answers[usize::from(answer.code())].load(Ordering::Relaxed)
+    pub(crate) fn get(&self, answer: Answer) -> u64 {
+        self.0[usize::from(answer.code())].load(Ordering::Relaxed)
     }
 }
 
@@ -154,12 +183,7 @@ fn lately<T>(what: T, at: Instant, now: Instant) -> Option<T> {
 impl Totals {
     /// Connections for which an instance was dialled, here or elsewhere, since start.
     pub(crate) fn dialled(&self) -> u64 {
-        let all = self.streams.answers.iter().chain([&self.clients.accepted]);
-        all.map(|count| count.load(Ordering::Relaxed)).sum()
+        let served: u64 = Answer::ALL.into_iter().map(|answer| self.answers.get(answer)).sum();
+        served + self.counts.get(SessionCount::Accepted)
     }
-}
-
-/// Adds one to a counter that nobody orders by.
-pub(crate) fn bump(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -6,6 +6,7 @@ use meshport_config::{NextSecret, Revoked, Role, Subject, Succession};
 use rand_core::OsRng;
 use tempfile::TempDir;
 
+use super::known::MAX_DIRECTORY_BYTES;
 use super::*;
 
 mod changes;

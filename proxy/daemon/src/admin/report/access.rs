@@ -4,14 +4,17 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::{NodeId, Role, ServiceName};
 use meshport_discovery::{Entry, Liveness};
 
 use crate::admin::api::ServiceStatus;
-use meshport_core::findings::{Finding, NOT_ALLOWED, OVERLOADED, ROLE_MISSING, SESSIONS_FULL};
+use meshport_core::findings::{
+    Finding, NOT_ALLOWED, OFFERS_NOTHING, OVERLOADED, ROLE_MISSING, SESSIONS_FULL,
+};
 use meshport_core::node::NodeCore;
 
 use super::Reporter;
+use crate::sessions::totals::SessionCount;
 use meshport_core::ledger::{Crowding, Holder};
 
 /// Origins or nodes that are warned of, each in a sentence.
@@ -26,12 +29,25 @@ impl Reporter {
         services.iter().filter_map(|ServiceStatus { name, .. }| {
             let most = self.services.get(name)?.max_sessions()?;
             let totals = self.sessions.totals(name);
-            let turned_away = totals.clients.over_limit.load(Ordering::Relaxed);
-            (totals.clients.open.load(Ordering::Relaxed) >= most).then(|| {
+            let turned_away = totals.counts.get(SessionCount::OverLimit);
+            (totals.open.load(Ordering::Relaxed) >= most).then(|| {
                 SESSIONS_FULL.found(format!(
                     "{name}: the limit of {most} client sessions is reached: new ones are reset \
                      ({turned_away} since the start)"
                 ))
+            })
+        })
+    }
+
+    /// Services that this node may offer, and for which it has no instance.
+    pub(super) fn unoffered(&self) -> impl Iterator<Item = Finding> {
+        self.identity.credential.roles.iter().filter_map(|role| {
+            let Role::Origin(name) = role else { return None };
+            let offers = self.services.get(name).is_some_and(|it| it.origin.is_some());
+            (!offers).then(|| {
+                OFFERS_NOTHING
+                    .found(format!("this node has the role {role} and offers no {name}"))
+                    .naming("service.NAME", &format!("service.{name}"))
             })
         })
     }

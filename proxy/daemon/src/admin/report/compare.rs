@@ -8,7 +8,7 @@ use meshport_config::ServiceName;
 use meshport_discovery::{Entry, OriginState};
 
 use super::Reporter;
-use meshport_core::findings::{Finding, ROSTER_DIFFERS};
+use meshport_core::findings::{EVENTS_NOT_POSTED, Finding, ROSTER_DIFFERS};
 use meshport_core::node::NodeCore;
 use meshport_core::roster::Known;
 use meshport_core::route::{Line, OriginView};
@@ -35,6 +35,15 @@ impl Reporter {
         self.rosters.iter().filter_map(|(service, roster)| {
             Some(ROSTER_DIFFERS.found(format!("{service}: {}", roster.difference()?)))
         })
+    }
+
+    /// Events that nobody takes.
+    pub(super) fn unposted(&self) -> Option<Finding> {
+        let (failures, problem) = self.told.outbox.as_ref()?.trouble()?;
+        Some(
+            EVENTS_NOT_POSTED
+                .found(format!("{failures} posts of events in a row have failed: {problem}")),
+        )
     }
 
     fn known(&self, core: &NodeCore, service: &ServiceName) -> Vec<Known> {

@@ -51,7 +51,7 @@ fn row(credential: &Credential, own: bool, now: UnixSeconds) -> CredentialRow {
         expires_at: Some(credential.expires_at),
         revoked_at: None,
         successor: None,
-        validity: Validity::of(credential.expires_at, now),
+        validity: Validity::of_node(credential, now),
         secret_number: None,
     }
 }

@@ -10,13 +10,13 @@ use crate::admin::api::{NodeRef, OriginRef};
 use crate::admin::explain::{
     CandidateFacts, Explanation, LineSessions, RelayFacts, RouteChange, Seen,
 };
-use meshport_core::changes::Choice;
+use meshport_core::changes::{Change, Choice};
 use meshport_core::findings::{Finding, SAME_NAMES};
 use meshport_core::node::NodeCore;
 use meshport_core::relay::Offer;
 use meshport_core::route::{Candidate, Line, PathView};
 
-use super::{Reporter, age_s, in_ms};
+use super::{Reporter, age_s, in_ms, name};
 use meshport_core::ledger::Side;
 
 /// Relays shown per origin: the one in use and what would come next.
@@ -50,10 +50,10 @@ impl Reporter {
                 relays: self.relays(core, name, candidate, now),
             }
         };
-        let change = |change: &meshport_core::changes::Change| RouteChange {
+        let change = |change: &Change| RouteChange {
             age_s: age_s(change.at, now),
-            from: change.from.as_ref().map(|choice| self.choice(core, choice)),
-            to: change.to.as_ref().map(|choice| self.choice(core, choice)),
+            from: change.from.as_ref().map(|it| choice(core, it)),
+            to: change.to.as_ref().map(|it| choice(core, it)),
             cause: change.cause.into(),
         };
         Explanation {
@@ -66,17 +66,13 @@ impl Reporter {
         }
     }
 
-    fn choice(&self, core: &NodeCore, choice: &Choice) -> String {
-        match choice.line {
-            Line::Relayed { relay, .. } => {
-                format!("{} through {}", choice.name, self.name(core, &relay))
-            }
-            Line::Direct(_) | Line::Outside(_) => choice.name.clone(),
-        }
+    /// A change of a route in words: "cp-1 to cp-2: refusing".
+    pub(crate) fn change(&self, core: &NodeCore, it: &Change) -> String {
+        change(core, it)
     }
 
     /// How all others see an origin.
-    fn seen(&self, core: &NodeCore, origin: &NodeId) -> Seen {
+    pub(super) fn seen(&self, core: &NodeCore, origin: &NodeId) -> Seen {
         let others = core.discovery().directory().iter();
         let others = others.filter(|(node, entry)| {
             **node != self.identity.me.node && *node != origin && entry.liveness == Liveness::Alive
@@ -90,7 +86,7 @@ impl Reporter {
         seen(told)
     }
 
-    fn relays(
+    pub(super) fn relays(
         &self,
         core: &NodeCore,
         service: &ServiceName,
@@ -123,7 +119,7 @@ impl Reporter {
     }
 
     /// The sessions of this node's clients by line.
-    fn lines(&self, core: &NodeCore, service: &ServiceName) -> Vec<LineSessions> {
+    pub(super) fn lines(&self, core: &NodeCore, service: &ServiceName) -> Vec<LineSessions> {
         let directory = core.discovery().directory();
         let named = |(line, open): (Line, u64)| {
             let entry = line.origin().and_then(|node| directory.get(&node));
@@ -148,6 +144,20 @@ impl Reporter {
         let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
         let others = entries.filter(here).map(|entry| (&entry.credential.name, entry.node()));
         same_names(others.chain([(&self.identity.me.name, self.identity.me.node)]))
+    }
+}
+
+/// A change of a route in words: "cp-1 to cp-2: refusing".
+pub(crate) fn change(core: &NodeCore, change: &Change) -> String {
+    let said =
+        |it: &Option<Choice>| it.as_ref().map_or_else(|| "none".into(), |it| choice(core, it));
+    format!("{} to {}: {}", said(&change.from), said(&change.to), change.cause)
+}
+
+fn choice(core: &NodeCore, choice: &Choice) -> String {
+    match choice.line {
+        Line::Relayed { relay, .. } => format!("{} through {}", choice.name, name(core, &relay)),
+        Line::Direct(_) | Line::Outside(_) => choice.name.clone(),
     }
 }
 
@@ -195,6 +205,7 @@ fn words(seen: &Seen) -> String {
     let of = match (seen.unreachable, seen.nodes) {
         (_, 0) => return "no other node measures it".into(),
         (0, 1) => return "reachable from the only other node that measures it".into(),
+        (0, 2) => return "reachable from both other nodes that measure it".into(),
         (0, all) => return format!("reachable from all {all} other nodes that measure it"),
         (some, all) => format!("unreachable from {some} of {all} {nodes}"),
     };
@@ -224,7 +235,7 @@ mod tests {
         assert_eq!(words_of(&[]), "no other node measures it");
         assert_eq!(
             words_of(&[("a", Some(1)), ("b", Some(9))]),
-            "reachable from all 2 other nodes that measure it"
+            "reachable from both other nodes that measure it"
         );
         let four = [("b", None), ("b", None), ("b", None), ("b", None), ("a", Some(2))];
         assert_eq!(words_of(&four), "unreachable from 4 of 5 nodes, all in site b");

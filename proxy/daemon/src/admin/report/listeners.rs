@@ -1,6 +1,5 @@
 //! What is wrong at the local addresses.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use meshport_config::ServiceName;
@@ -13,7 +12,7 @@ use meshport_core::node::NodeCore;
 use meshport_core::route::Standing;
 
 use super::Reporter;
-use crate::sessions::totals::OverShare;
+use crate::sessions::totals::{OverShare, SessionCount};
 
 impl Reporter {
     /// The services that clients of this node use and that have no healthy origin.
@@ -54,7 +53,7 @@ impl Reporter {
                 )));
             }
             if let Some(OverShare { who, held }) = totals.addresses.over_share(now) {
-                let turned_away = totals.clients.over_share.load(Ordering::Relaxed);
+                let turned_away = totals.counts.get(SessionCount::OverShare);
                 found.push(CLIENT_OVER_SHARE.found(format!(
                     "{name}: a client ({who}) has its share of max-sessions, {held} places and \
                      those it had before, so its next ones are reset ({turned_away} since the \

@@ -17,12 +17,21 @@ const MAX_NAMES: usize = 10;
 
 impl Reporter {
     pub(super) fn secret(&self, core: &NodeCore, mesh: &Mesh) -> SecretStatus {
+        self.secret_with(|number| self.lagging(core, mesh, number))
+    }
+
+    /// The same of a node that is in no rotation.
+    pub(crate) fn secret_alone(&self) -> SecretStatus {
+        self.secret_with(|_| Vec::new())
+    }
+
+    fn secret_with(&self, lagging: impl FnOnce(u64) -> Vec<String>) -> SecretStatus {
         let secrets = &self.identity.secrets;
         // One whose end the clock says has passed opens nothing, erased or not.
         let former_ends_at = secrets.retires_at().filter(|at| clock::wall() < *at);
         // Without a former secret those that lag are out already.
         let lagging = match former_ends_at {
-            Some(_) => self.lagging(core, mesh, secrets.number()),
+            Some(_) => lagging(secrets.number()),
             None => Vec::new(),
         };
         SecretStatus {

@@ -1,4 +1,5 @@
 use std::any::Any;
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use bytes::Bytes;
@@ -11,11 +12,12 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::admin::api::{
-    DrainReport, DrainRequest, MemberCounts, NodeRef, PeerRow, PingReport, PingRequest, Sample,
-    ServiceStatus, Status,
+    DrainReport, DrainRequest, MemberCounts, NodeRef, PeerRow, PingReport, PingRequest,
+    ProcessStatus, ServiceStatus, Status,
 };
 use crate::admin::client::AdminClient;
 use crate::admin::credentials::SecretStatus;
+use crate::admin::metrics::{MEMBERS, Sample, Value};
 use crate::admin::queries::{PeersRequest, RoutesRequest, StatusRequest};
 use crate::admin::request::Kind;
 use crate::node::driver::answers::{Answer, Lacking, Samples, rows};
@@ -31,33 +33,32 @@ fn me() -> NodeRef {
 
 fn status() -> Status {
     Status {
-        version: "0.1.0".into(),
+        process: ProcessStatus {
+            version: "0.1.0".into(),
+            uptime_s: 1,
+            mesh_listen: "[::]:51820".parse().expect("an address"),
+            admin_http: None,
+            needs_restart: Vec::new(),
+            is_leaving: false,
+        },
         me: me(),
         roles: "node".parse().expect("roles"),
         credential_expires_at: meshport_config::UnixSeconds(9),
-        uptime_s: 1,
-        mesh_listen: "[::]:51820".parse().expect("an address"),
-        admin_http: None,
         members: MemberCounts::default(),
         absent: Vec::new(),
         secret: SecretStatus::default(),
         former_key: None,
-        needs_restart: Vec::new(),
-        is_leaving: false,
+        renewal: Default::default(),
+        way_back: None,
         services: Vec::new(),
+        exposed: Vec::new(),
         warnings: Vec::new(),
         findings: Vec::new(),
     }
 }
 
 fn samples() -> Vec<Sample> {
-    vec![Sample {
-        name: "members",
-        help: "Members.",
-        counter: false,
-        labels: Vec::new(),
-        value: 3.0,
-    }]
+    vec![Sample { metric: &MEMBERS, labels: vec!["alive".into()], value: Value::Number(3.0) }]
 }
 
 /// A daemon that answers some requests, and refuses the others.
@@ -91,7 +92,7 @@ fn reply(question: &(dyn Any + Send)) -> Result<Box<dyn Any>, Error> {
 fn drained(request: &DrainRequest) -> DrainReport {
     let DrainRequest { service, draining } = request.clone();
     let state = if draining { "draining" } else { "ready" }.to_owned();
-    DrainReport { service, state, sessions: 2 }
+    DrainReport { service, changed: true, state, sessions: 2 }
 }
 
 fn pinged(request: &PingRequest) -> Result<PingReport, Error> {
@@ -178,8 +179,13 @@ async fn the_loopback_port_answers_local_names_only() {
     let health = fixture.over_tcp(&get("/healthz", "localhost")).await;
     assert!(health.starts_with("HTTP/1.1 200 OK") && health.ends_with("ok\n"), "{health}");
     let metrics = fixture.over_tcp(&get("/metrics", "127.0.0.1:7446")).await;
-    assert!(metrics.contains("text/plain; version=0.0.4"), "{metrics}");
-    assert!(metrics.ends_with("meshport_members 3\n"), "{metrics}");
+    assert!(metrics.contains("text/plain; version=0.0.4; charset=utf-8\r\n"), "{metrics}");
+    assert!(metrics.ends_with("meshport_members{liveness=\"alive\"} 3\n"), "{metrics}");
+    let asks = "Connection: close\r\nAccept: application/openmetrics-text;version=1.0.0";
+    let open = get("/metrics", "localhost").replace("Connection: close", asks);
+    let open = fixture.over_tcp(&open).await;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8\r\n";
+    assert!(open.contains(kind) && open.ends_with(" 3\n# EOF\n"), "{open}");
     for host in ["evil.example", "127.0.0.1.evil.example:7446", "192.0.2.1"] {
         let refused = fixture.over_tcp(&get("/status", host)).await;
         assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
@@ -189,6 +195,47 @@ async fn the_loopback_port_answers_local_names_only() {
         "POST /ping HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     let refused = fixture.over_tcp(ping).await;
     assert!(refused.starts_with("HTTP/1.1 404 "), "only the socket may cause traffic: {refused}");
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_reads_nothing() {
+    let fixture = Fixture::start().await;
+    let ask = |path: &str, site: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+        format!("{head}Sec-Fetch-Site: {site}\r\n\r\n")
+    };
+    for path in ["/", "/status", "/view", "/metrics", "/nothing"] {
+        for site in ["cross-site", "same-site", "anything"] {
+            let refused = fixture.over_tcp(&ask(path, site)).await;
+            assert!(refused.starts_with("HTTP/1.1 403 "), "{path} {site}: {refused}");
+            assert!(!refused.contains("worker-7") && !refused.contains("<html"), "{refused}");
+        }
+    }
+    for site in ["same-origin", "none"] {
+        let status = fixture.over_tcp(&ask("/status", site)).await;
+        assert!(status.starts_with("HTTP/1.1 200 ") && status.contains("worker-7"), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_comes_with_a_policy_and_everything_else_with_a_stricter_one() {
+    let fixture = Fixture::start().await;
+    let page = fixture.over_tcp(&get("/", "localhost")).await;
+    assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("<!doctype html>"), "{page}");
+    assert!(page.contains("content-security-policy: default-src 'none'; script-src 'sha256-"));
+    let status = fixture.over_tcp(&get("/status", "localhost")).await;
+    assert!(status.contains("content-security-policy: default-src 'none'; frame-anc"), "{status}");
+    for answer in [page, status] {
+        for header in ["x-content-type-options: nosniff", "cache-control: no-store"] {
+            assert!(answer.contains(header), "{header}: {answer}");
+        }
+        assert!(answer.contains("frame-ancestors 'none'"), "{answer}");
+    }
+    let rebound = fixture.over_tcp(&get("/", "evil.example")).await;
+    assert!(rebound.starts_with("HTTP/1.1 421 ") && !rebound.contains("<html"), "{rebound}");
+    let posted = "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let posted = fixture.over_tcp(posted).await;
+    assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
 }
 
 #[tokio::test]

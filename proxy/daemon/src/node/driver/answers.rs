@@ -18,19 +18,25 @@ use tracing::info;
 
 use super::Driver;
 use crate::Error;
-use crate::admin::api::{
-    DrainReport, DrainRequest, PingRequest, RevokeReport, RevokeRequest, Sample,
-};
+use crate::admin::api::{DrainReport, DrainRequest, PingRequest, RevokeReport, RevokeRequest};
 use crate::admin::certificates::CertificatesRequest;
-use crate::admin::credentials::{RenewReport, RenewRequest, RotateKeyRequest, RotateRequest};
+use crate::admin::credentials::{
+    MandateRequest, RenewReport, RenewRequest, RotateKeyRequest, RotateRequest,
+};
+use crate::admin::inquire::InquireRequest;
+use crate::admin::metrics::Sample;
 use crate::admin::ping;
 use crate::admin::queries::{
     CredentialsRequest, ExplainRequest, PeersRequest, ReloadRequest, RoutesRequest, SeedsRequest,
-    StatusRequest,
+    StatsRequest, StatusRequest,
 };
 use crate::admin::request::{Kind, Request};
+use crate::admin::view::ViewRequest;
+use crate::admin::wayback::WayRequest;
 use crate::clock;
 use crate::health::certificates;
+use crate::inquiry::{self, Inquiry};
+use crate::node::assemble;
 use crate::node::write_queue::KeyWrite;
 
 /// Where an answer goes. An asker that went away needs none.
@@ -69,6 +75,8 @@ type Outcome<'a> = Pin<Box<dyn Future<Output = Result<String, Failure>> + Send +
 pub(crate) struct Row<A> {
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
+    /// As [`Request::news`].
+    pub(crate) news: fn(&str) -> Option<&str>,
     /// Answers a body, which is empty where the request has no parameters.
     pub(crate) serve: for<'a> fn(&'a A, &'a [u8]) -> Outcome<'a>,
     /// The type of the request.
@@ -81,6 +89,7 @@ impl<A: Ask> Row<A> {
         Self {
             path: R::PATH,
             kind: R::KIND,
+            news: R::news,
             serve: |ask, body| Box::pin(serve::<A, R>(ask, body)),
             #[cfg(feature = "fuzzing")]
             id: std::any::TypeId::of::<R>(),
@@ -89,20 +98,25 @@ impl<A: Ask> Row<A> {
 }
 
 /// All requests.
-pub(crate) fn rows<A: Ask>() -> [Row<A>; 14] {
+pub(crate) fn rows<A: Ask>() -> [Row<A>; 19] {
     [
         Row::of::<StatusRequest>(),
+        Row::of::<ViewRequest>(),
         Row::of::<RoutesRequest>(),
         Row::of::<ExplainRequest>(),
+        Row::of::<StatsRequest>(),
         Row::of::<PeersRequest>(),
         Row::of::<SeedsRequest>(),
         Row::of::<CredentialsRequest>(),
         Row::of::<PingRequest>(),
+        Row::of::<WayRequest>(),
         Row::of::<CertificatesRequest>(),
+        Row::of::<InquireRequest>(),
         Row::of::<DrainRequest>(),
         Row::of::<ReloadRequest>(),
         Row::of::<RevokeRequest>(),
         Row::of::<RenewRequest>(),
+        Row::of::<MandateRequest>(),
         Row::of::<RotateRequest>(),
         Row::of::<RotateKeyRequest>(),
     ]
@@ -152,9 +166,11 @@ read_off! {
         |it| it.reporter.samples(&it.core, &it.mesh, clock::now());
     StatusRequest, <Self as Request>::Reply,
         |it| it.reporter.status(&it.core, &it.mesh, clock::now());
+    ViewRequest, <Self as Request>::Reply, |it| it.reporter.view(&it.core, &it.mesh, clock::now());
     RoutesRequest, <Self as Request>::Reply, |it| it.reporter.services(&it.core, clock::now());
     ExplainRequest, <Self as Request>::Reply,
         |it| it.reporter.explanations(&it.core, clock::now());
+    StatsRequest, <Self as Request>::Reply, |it| it.reporter.stats(&it.core);
     PeersRequest, <Self as Request>::Reply, |it| it.reporter.peers(&it.core, &it.mesh);
     SeedsRequest, <Self as Request>::Reply, |it| it.reporter.seeds(&it.core);
     CredentialsRequest, <Self as Request>::Reply,
@@ -234,6 +250,20 @@ impl Answer for CertificatesRequest {
     }
 }
 
+impl Answer for InquireRequest {
+    type Reply = <Self as Request>::Reply;
+
+    fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
+        let seed = match assemble::seed() {
+            Ok(seed) => seed,
+            Err(error) => return drop(to.send(Err(error))),
+        };
+        let (members, own) = driver.reporter.to_inquire(&driver.core, &driver.mesh);
+        let (mesh, calls) = (driver.mesh.clone(), driver.outputs.called.subscribe());
+        inquiry::start(Inquiry { mesh, members, own, calls, seed }, to);
+    }
+}
+
 impl Answer for PingRequest {
     type Reply = <Self as Request>::Reply;
 
@@ -272,16 +302,18 @@ impl Driver {
 
     fn drain(&mut self, request: &DrainRequest) -> Result<DrainReport, Error> {
         let DrainRequest { service, draining } = request;
-        if !self.core.set_draining(service, *draining, clock::now()) {
+        let Some(changed) = self.core.set_draining(service, *draining, clock::now()) else {
             return Err(Error::Refused(format!(
                 "this node offers no {service}, so there is nothing to drain; run this on an origin"
             )));
+        };
+        if changed {
+            let word = if *draining { "drains: other nodes leave it" } else { "is offered again" };
+            info!(%service, "{} {word}", names::local_instance(service));
         }
-        let word = if *draining { "is draining: other nodes leave it" } else { "is offered again" };
-        info!(%service, "{} {word}", names::local_instance(service));
         let state = self.core.own_state(service).unwrap_or(OriginState::Unknown).to_string();
         let sessions = self.sessions.count_side(service, Side::Served);
-        Ok(DrainReport { service: service.clone(), state, sessions })
+        Ok(DrainReport { service: service.clone(), changed, state, sessions })
     }
 }
 

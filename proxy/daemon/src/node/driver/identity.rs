@@ -41,7 +41,9 @@ impl Driver {
         }
         let changed = self.reporter.identity.apply(change);
         if matches!(changed, Changed::Credential | Changed::Key(_)) {
-            self.outputs.credential.send_replace(self.reporter.identity.credential.clone());
+            let own = self.reporter.identity.credential.clone();
+            self.reporter.renewals.seeker.follow(&own, now);
+            self.outputs.credential.send_replace(own);
         }
         self.tell_change(&changed, from);
         Ok(())

@@ -1,9 +1,11 @@
 //! What happens to members, and their log lines.
 
 use meshport_config::{Credential, NodeId, ServiceName};
-use meshport_core::findings::NARROW_PATH;
+use meshport_core::findings::{NARROW_PATH, UNKNOWN_MESSAGES};
+use meshport_core::ledger::{Cut, Side};
 use tracing::{debug, info, warn};
 
+use crate::admin::report::member;
 use crate::clock;
 use crate::node::driver::Driver;
 
@@ -15,9 +17,23 @@ impl Driver {
         self.core.handle_credential(credential, clock::now(), clock::wall());
     }
 
-    pub(crate) fn tell_member(&self, node: &NodeId, up: bool) {
+    pub(crate) fn tell_member(&mut self, node: &NodeId, up: bool) {
         let name = self.reporter.name(&self.core, node);
-        if up { info!(%name, "member up") } else { info!(%name, "member down") }
+        info!(%name, "member {}", if up { "up" } else { "down" });
+        let (kind, said) = member(&self.core, node, up);
+        self.reporter.note(kind, name, said, clock::now());
+    }
+
+    /// Resets the streams of apiservers whose path has died: `kubectl logs -f` would wait for ever.
+    pub(crate) fn cut_way_back(&self, node: &NodeId) {
+        let service = ServiceName::way_back();
+        for (line, _) in self.sessions.lines(&service, Side::Client) {
+            if line.first_hop() == Some(*node) {
+                let sessions = self.sessions.cut(&service, line, Cut::ForGood);
+                let to = self.reporter.line(&self.core, &line);
+                warn!(%to, sessions, "streams of the way back reset: the path is dead");
+            }
+        }
     }
 
     pub(crate) fn tell_suspected(&self, node: &NodeId) {
@@ -40,6 +56,17 @@ impl Driver {
             debug!(%name, reason, "ignored");
         } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
             warn!(%name, node = %node.short(), reason, held_back, "ignoring what a node announces");
+        }
+    }
+
+    /// A peer sends what this version does not know.
+    pub(crate) fn note_unknown(&mut self, from: NodeId, what: String) {
+        let name = self.reporter.name(&self.core, &from);
+        let said = what.clone();
+        if self.reporter.unknown.note(from, what, clock::now())
+            && let Some(held_back) = self.budgets.ignored.take(clock::now())
+        {
+            warn!(%name, node = %from.short(), what = said, held_back, "{UNKNOWN_MESSAGES}");
         }
     }
 

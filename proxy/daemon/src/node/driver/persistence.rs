@@ -168,7 +168,8 @@ impl Driver {
                     Err(error) => self.lose_key(error.to_string()),
                 }
             }
-            Write::Revocations(_) | Write::Directory(_) => {}
+            Write::Renewal(new) => self.take_renewal(&new),
+            Write::Revocations(_) | Write::Mandate(_) | Write::Nodes(_) | Write::Directory(_) => {}
         }
     }
 
@@ -188,8 +189,18 @@ impl Driver {
                 warn!(%error, "cannot store a revocation; after a restart other nodes send it \
                                again");
             }
+            Write::Renewal(_) => self.lose_renewal(error),
+            Write::Mandate(_) => {
+                warn!(%error, "cannot erase keys of the mandate that are over; tried again later");
+            }
+            Write::Nodes(_) => warn!(%error, "cannot store the nodes of the cluster"),
             Write::Directory(_) => {}
         }
+    }
+
+    /// To be stored soon.
+    pub(crate) fn offer(&mut self, write: Write) {
+        self.persistence.writes.offer(write);
     }
 
     fn lose_key(&mut self, error: String) {

@@ -6,12 +6,12 @@ use tracing::{info, warn};
 use meshport_core::changes::{Change, Choice};
 use meshport_core::route::{Line, Route};
 
-/// Says from where to where a service's first choice went, and why.
+/// Says from where to where a service's choice went, and why.
 pub(crate) fn route(service: &ServiceName, change: &Change, route: &Route) {
     let from = change.from.as_ref().map_or("none", name);
     let Change { cause, .. } = change;
-    let (Some(to), Some(first)) = (&change.to, route.first()) else {
-        warn!(%service, %from, cause, "no origin is known");
+    let (Some(to), Some(first)) = (&change.to, route.choice()) else {
+        warn!(%service, %from, cause, "no origin can be used");
         return;
     };
     let to = name(to);

@@ -1,5 +1,6 @@
 //! Whom a node announces itself to for ever, by key or by name.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use meshport_config::{Credential, NamedSeed, NodeId, NodeName, Seed};
@@ -9,6 +10,15 @@ use tracing::{info, warn};
 use crate::clock;
 use crate::node::driver::Driver;
 use crate::node::endpoints;
+
+/// Whom this node announces itself to for ever.
+#[derive(Default)]
+pub(super) struct Seeds {
+    /// Where the configuration says that they are.
+    pub(super) at: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// Those that the settings name without saying where they are.
+    pub(super) names: Vec<NodeName>,
+}
 
 impl Driver {
     /// Announces to these nodes, and to those that have one of the names in the settings.

@@ -56,11 +56,11 @@ pub(crate) enum KubeconfigError {
 }
 
 /// How to talk to the cluster of a kubeconfig's current context.
-pub(super) struct Access {
-    pub(super) tls: TlsConnector,
+pub(crate) struct Access {
+    pub(crate) tls: TlsConnector,
     /// The names one of which the certificate has to have, the kubeconfig's own first.
-    pub(super) names: Vec<ServerName<'static>>,
-    pub(super) authorization: Option<HeaderValue>,
+    pub(crate) names: Vec<ServerName<'static>>,
+    pub(crate) authorization: Option<HeaderValue>,
 }
 
 impl Access {
@@ -68,7 +68,7 @@ impl Access {
     ///
     /// # Errors
     /// [`KubeconfigError`]: what is missing or cannot be used.
-    pub(super) async fn read(path: &Path) -> Result<Self, KubeconfigError> {
+    pub(crate) async fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let bytes = file(path).await?;
         Self::of(&document(&bytes)?, folder_of(path)).await
     }

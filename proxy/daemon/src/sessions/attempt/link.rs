@@ -158,6 +158,11 @@ fn accepted(code: Option<u8>) -> Result<(), Failure> {
     match code.map(Answer::from_code) {
         Some(Some(Answer::Connected)) => Ok(()),
         Some(Some(answer)) => Err(Failure::Answered(answer)),
-        Some(None) | None => Err(Failure::Path("the origin's answer is malformed".into())),
+        // It is not taken for the instance's: what else could follow is not known.
+        Some(None) => Err(Failure::Path(
+            "the origin gives an answer that this version does not know: it runs a later one"
+                .into(),
+        )),
+        None => Err(Failure::Path("the origin's answer is malformed".into())),
     }
 }

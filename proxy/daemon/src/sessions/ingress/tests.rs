@@ -83,7 +83,7 @@ async fn client(ingress: &Arc<Ingress>, said: &[u8]) -> TcpStream {
     client.write_all(said).await.expect("writes");
     let ingress = ingress.clone();
     let Admission::Serve(accepted, paid) = ingress.pacing.admit(accepted) else { panic!("first") };
-    tokio::spawn(async move { ingress.serve(accepted, paid).await });
+    tokio::spawn(async move { ingress.serve(accepted, Arrived::unread(paid)).await });
     client
 }
 
@@ -141,8 +141,8 @@ async fn a_silent_instance_is_raced_and_the_loser_is_cancelled() {
     timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("an answer");
     let stopped = timeout(SOON, silent.send.stopped()).await;
     assert!(stopped.is_ok(), "the loser is told");
-    assert_eq!(ingress.totals.attempts.hedged.load(Ordering::Relaxed), 1);
-    assert_eq!(ingress.totals.attempts.cancelled.load(Ordering::Relaxed), 1);
+    assert_eq!(ingress.totals.counts.get(SessionCount::Hedged), 1);
+    assert_eq!(ingress.totals.counts.get(SessionCount::Cancelled), 1);
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn clients_that_close_early_say_nothing_about_the_origin() {
         drop(client(&ingress, HELLO).await);
     }
     let abandoned = async {
-        while ingress.totals.clients.abandoned.load(Ordering::Relaxed) < 60 {
+        while ingress.totals.counts.get(SessionCount::Abandoned) < 60 {
             let _ = timeout(SOON / 100, far.incoming.streams.recv()).await;
         }
     };
@@ -243,7 +243,7 @@ async fn what_is_out_stays_out_when_its_line_goes_down() {
     let (ingress, routes) = ingress(&near, nodes[0]);
     routes.send_replace(route(nodes[0], UP));
     let (_client, accepted) = testing::tcp_pair().await;
-    let mut search = Search::new(&ingress);
+    let mut search = Search::new(&ingress, || 0);
     search.take_bytes(Ok(Some(Bytes::from_static(b"POST")))).expect("kept");
     let start =
         search.connect.poll(clock::now(), &mut OtherSearches(&ingress)).expect("the only one");
@@ -257,7 +257,7 @@ async fn what_is_out_stays_out_when_its_line_goes_down() {
     search.take_route();
     let found = timeout(SOON * 5, search.run(&accepted)).await.expect("in time");
     let (upstream, _) = found.expect("the one that has the bytes");
-    assert_eq!((upstream.sent, ingress.totals.attempts.retried.load(Ordering::Relaxed)), (4, 0));
+    assert_eq!((upstream.sent, ingress.totals.counts.get(SessionCount::Retried)), (4, 0));
 }
 
 #[tokio::test]
@@ -427,10 +427,6 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
         let end =
             timeout(SOON, client.read_to_end(&mut Vec::new())).await.expect("within a second");
         assert!(end.is_err(), "reset and not ended: {end:?}");
-        assert_eq!(
-            ingress.totals.sessions.cut.load(Ordering::Relaxed),
-            1,
-            "{revoked:?}, open: {is_open}"
-        );
+        assert_eq!(ingress.totals.counts.get(SessionCount::Cut), 1, "{revoked:?}, open: {is_open}");
     }
 }

@@ -12,11 +12,12 @@ use crate::sessions::client::ClientId;
 use crate::sessions::ingress::{Context, SessionLimits};
 use crate::sessions::quota::Slot;
 use crate::sessions::registry::Sessions;
-use crate::sessions::totals::OverShare;
+use crate::sessions::totals::{OverShare, SessionCount};
 use crate::tcp::memory;
 use crate::testing::{self, Node};
 use meshport_core::connect::ConnectConfig;
 use meshport_core::route::{OriginView, PathView, Policy, Preference, Route, choose};
+use std::sync::atomic::Ordering;
 
 const SOON: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
@@ -163,7 +164,7 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     assert!(reached <= MOST + given, "{reached} of {FLOOD} reached it in {:?}", begun.elapsed());
     assert!(reached >= MOST / 2, "only {reached} were served");
     let totals = &ingress.totals;
-    assert!(totals.clients.paced.load(Ordering::Relaxed) > 0);
+    assert!(totals.counts.get(SessionCount::Paced) > 0);
     let who = totals.addresses.paced(clock::now()).expect("it is known");
     assert!(matches!(who, ClientId::User(_) | ClientId::Unknown), "{who}");
 
@@ -186,8 +187,8 @@ async fn a_user_who_has_his_share_is_refused_and_others_are_served() {
     assert!((ALL / 2..ALL).contains(&got), "{got}");
     assert_eq!(user(1001).err(), Some(OverQuota::Share(ClientId::User(1001), got)));
     let totals = &ingress.totals;
-    assert_eq!(totals.clients.over_share.load(Ordering::Relaxed), 2);
-    assert_eq!(totals.clients.open.load(Ordering::Relaxed), got);
+    assert_eq!(totals.counts.get(SessionCount::OverShare), 2);
+    assert_eq!(totals.open.load(Ordering::Relaxed), got);
     let refused = totals.addresses.over_share(clock::now()).expect("it is told");
     assert_eq!(refused, OverShare { who: ClientId::User(1001), held: got });
     held.push(user(1002).expect("another user is served"));
@@ -196,7 +197,7 @@ async fn a_user_who_has_his_share_is_refused_and_others_are_served() {
     }
     assert_eq!(held.len() as u64, ALL, "root may have all that is left");
     held.clear();
-    assert_eq!(totals.clients.open.load(Ordering::Relaxed), 0);
+    assert_eq!(totals.open.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
@@ -218,6 +219,6 @@ async fn a_herd_that_uses_what_it_opens_never_waits() {
         let all: JoinSet<()> = (0..300).map(one).collect();
         all.join_all().await;
     }
-    assert_eq!(ingress.totals.clients.paced.load(Ordering::Relaxed), 0);
-    assert_eq!(ingress.totals.clients.over_pace.load(Ordering::Relaxed), 0);
+    assert_eq!(ingress.totals.counts.get(SessionCount::Paced), 0);
+    assert_eq!(ingress.totals.counts.get(SessionCount::OverPace), 0);
 }

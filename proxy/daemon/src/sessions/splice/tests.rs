@@ -223,7 +223,7 @@ async fn a_session_waits_from_each_question_to_its_answer() {
     for host in hosts() {
         let (mut client, near) = pair(&host).await;
         let (far, mut server) = pair(&host).await;
-        let carried = std::sync::Arc::new(Carried::default());
+        let carried = Arc::new(Carried::default());
         let inside = carried.clone();
         let splice =
             tokio::spawn(
@@ -242,5 +242,16 @@ async fn a_session_waits_from_each_question_to_its_answer() {
         // How it ends is not this test's matter.
         let _ = splice.await.expect("no panic");
     }
-    assert!(Carried::after(1).traffic().waits && !Carried::after(0).traffic().waits);
+    let totals = Arc::new(Totals::default());
+    let after = |sent| {
+        Carried::of_client(
+            sent,
+            Counted { totals: totals.clone(), origin: Arc::default(), tally: None },
+        )
+    };
+    assert!(after(1).traffic().waits && !after(0).traffic().waits);
+    after(7).add_down(5);
+    let [up, down] =
+        [SessionCount::UpBytes, SessionCount::DownBytes].map(|it| totals.counts.get(it));
+    assert_eq!((up, down), (8, 5));
 }

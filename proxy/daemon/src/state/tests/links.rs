@@ -3,6 +3,8 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
+use meshport_config::NodeId;
+
 use super::*;
 
 const ELSEWHERE: &str = "somebody else's\n";
@@ -31,8 +33,13 @@ fn read_all(state: &StateDir, mesh: &MeshId) -> Vec<String> {
         state.seeds().err(),
         state.generation().err(),
         state.directory().err(),
+        state.nodes().err(),
         state.revocations(mesh).err(),
         state.settle_next().err(),
+        state.mandate().err(),
+        state.turns_of(&NodeId::from_bytes([1; 32])).err(),
+        state.public_credential(renewals::BASE).err(),
+        state.public_credential(renewals::FORMER).err(),
     ];
     let told = all.into_iter().flatten().map(|error| error.to_string());
     told.chain(state.doubts()).collect()

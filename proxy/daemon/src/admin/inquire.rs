@@ -1,0 +1,58 @@
+//! What members say when they are asked, as data.
+//!
+//! The same rules as in [`super::api`]: fields are only ever added.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::api::{FindingRow, NodeRef};
+use super::request::{Kind, Request};
+
+/// Asks members how they see this node and themselves. A command, since members send packets by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InquireRequest;
+
+impl Request for InquireRequest {
+    const PATH: &'static str = "/inquire";
+    const KIND: Kind = Kind::Command;
+    type Reply = InquiryReport;
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct InquiryReport {
+    /// Those who were asked.
+    pub members: Vec<MemberAnswer>,
+    /// Whether anybody reached this node unasked: `reached`, `not-reached`, or why that is not
+    /// known.
+    pub udp_in: String,
+    /// What is wrong by all answers.
+    pub findings: Vec<FindingRow>,
+}
+
+/// A member that was asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MemberAnswer {
+    /// Which one.
+    #[serde(flatten)]
+    pub who: NodeRef,
+    /// `answered`, `older` when it does not know the question, or `silent`.
+    pub outcome: String,
+    /// Why it is silent.
+    pub problem: Option<String>,
+    /// Of its daemon.
+    pub version: Option<String>,
+    /// Until its answer was here, in milliseconds.
+    pub rtt_ms: Option<f64>,
+    /// By how many seconds its clock is ahead of this machine's; negative when it is behind.
+    pub clock_ahead_s: Option<i64>,
+    /// Where it sees this node's packets come from.
+    pub sees_this_node_at: Option<SocketAddr>,
+    /// The largest IP packet known to get from here to it, in bytes.
+    pub mtu_to_bytes: Option<u16>,
+    /// The largest IP packet known to get from it to here, in bytes.
+    pub mtu_from_bytes: Option<u16>,
+    /// Of its call-back from a new socket: `arrived`, `lost`, or why there was none.
+    pub call: Option<String>,
+}

@@ -1,0 +1,319 @@
+//! The document of `/view`, as [`crate::admin::view`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use meshport_config::{NodeId, ServiceName};
+use meshport_core::findings::{Finding, Severity};
+use meshport_core::health::Health;
+use meshport_core::history::{Counts, SECONDS};
+use meshport_core::journal::{Event, Kind};
+use meshport_core::node::NodeCore;
+use meshport_core::route::{Candidate, PathView};
+use meshport_discovery::Liveness;
+use meshport_mesh::Mesh;
+
+use crate::admin::api::{FindingRow, MemberCounts, ServiceStatus};
+use crate::admin::credentials::SecretStatus;
+use crate::admin::view::{
+    Choice, EventRow, FORMAT, FindingView, HistoryRows, OfferingRow, OriginRow, PathRow,
+    ServiceView, SessionCounts, View, Viewer,
+};
+
+use super::{Reporter, in_ms};
+use crate::sessions::totals::SessionCount;
+use nodes::Peer;
+
+pub(crate) mod nodes;
+mod sites;
+
+/// Times at which a node was heard are told in steps of so many seconds: each packet would be news.
+const HEARD_STEP_S: u64 = 10;
+
+impl Reporter {
+    /// Everything that is shown of this node. Costs time in proportion to the nodes known.
+    pub(crate) fn view(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> View {
+        self.view_beside(core, &nodes::peers(mesh, core), &self.secret(core, mesh), now)
+    }
+
+    /// The same of a node with these peers.
+    pub(crate) fn view_beside(
+        &self,
+        core: &NodeCore,
+        peers: &BTreeMap<NodeId, Peer>,
+        secret: &SecretStatus,
+        now: Instant,
+    ) -> View {
+        let services = self.services(core, now);
+        let mut found = self.findings(core, &services, secret, now);
+        found.sort_by_key(|finding| finding.severity != Severity::Error);
+        let finding = |it: &Finding| FindingView {
+            row: FindingRow::from(it),
+            title: it.kind.title.into(),
+            meaning: it.kind.meaning.into(),
+            anchor: it.kind.anchor(),
+        };
+        let (nodes, nodes_left_out) = self.node_rows(core, peers, now);
+        View {
+            format: FORMAT,
+            node: self.viewer(core),
+            services: services.into_iter().map(|it| self.service_view(core, it, now)).collect(),
+            sites: self.site_rows(core),
+            distances: self.distances(core),
+            nodes,
+            nodes_left_out,
+            findings: found.iter().map(finding).collect(),
+            history: self.history_rows(),
+            events: self.events(),
+            now_s: self.at_s(now),
+        }
+    }
+
+    /// Takes the counters of this second, if it is time to.
+    pub(crate) fn note_history(&mut self, now: Instant) {
+        let (services, sessions) = (&self.services, &self.sessions);
+        let counts = || {
+            let mut sum = Counts::default();
+            for service in services.keys() {
+                let totals = sessions.totals(service);
+                let (counts, connects) = (&totals.counts, &totals.connects);
+                sum.open += totals.open.load(Ordering::Relaxed);
+                sum.connected += counts.get(SessionCount::Connected);
+                sum.failed += counts.get(SessionCount::Failed);
+                sum.connect_us += connects.sum_us();
+                sum.up_bytes += counts.get(SessionCount::UpBytes);
+                sum.down_bytes += counts.get(SessionCount::DownBytes);
+                sum.slowest_us = sum.slowest_us.max(connects.take_longest_us());
+            }
+            sum
+        };
+        self.history.handle_counts(counts, now);
+    }
+
+    /// As [`Journal::note`](meshport_core::journal::Journal::note).
+    pub(crate) fn note(&mut self, kind: Kind, name: String, detail: &str, now: Instant) {
+        self.told.journal.note(kind, name, detail, now);
+    }
+
+    /// As [`Journal::note_service`](meshport_core::journal::Journal::note_service).
+    pub(crate) fn note_service(
+        &mut self,
+        kind: Kind,
+        service: &ServiceName,
+        detail: &str,
+        now: Instant,
+    ) {
+        self.told.journal.note_service(kind, service, detail, now);
+    }
+
+    /// A time as whole seconds since the daemon's start.
+    fn at_s(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.process.started).as_secs()
+    }
+
+    fn viewer(&self, core: &NodeCore) -> Viewer {
+        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
+        for (node, entry) in core.discovery().directory().iter() {
+            match entry.liveness {
+                _ if *node == self.identity.me.node => {}
+                Liveness::Alive => members.alive += 1,
+                Liveness::Down => members.down += 1,
+                Liveness::Left => members.left += 1,
+                Liveness::Unknown => {}
+            }
+        }
+        Viewer {
+            who: self.identity.me.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            roles: self.identity.credential.roles.clone(),
+            credential_expires_at: self.identity.credential.expires_at,
+            started_at: self.process.started_at,
+            mesh_listen: self.process.mesh_listen,
+            behind_nat: core.discovery().is_behind_nat(),
+            members,
+            is_leaving: self.is_leaving,
+        }
+    }
+
+    fn service_view(&self, core: &NodeCore, status: ServiceStatus, now: Instant) -> ServiceView {
+        let name = status.name.clone();
+        let route = core.route(&name).cloned().unwrap_or_default();
+        let rows = route.candidates.iter().enumerate();
+        let is_chosen = |at| at == 0 && status.chosen.is_some();
+        let origins: Vec<OriginRow> = rows
+            .map(|(at, it)| OriginRow {
+                chosen: is_chosen(at),
+                ..self.origin_row(core, &name, it, now)
+            })
+            .collect();
+        let chosen = status.chosen.map(|chosen| Choice {
+            who: chosen.who,
+            why: chosen.why,
+            since_at_s: core.preferred_since(&name).map_or(0, |since| self.at_s(since)),
+        });
+        let offering = status.offering.map(|it| OfferingRow {
+            address: it.address,
+            state: it.state,
+            since_at_s: core.health(&name).map_or(0, |health| self.at_s(health.since())),
+            detail: it.detail,
+            sessions: it.sessions,
+        });
+        ServiceView {
+            summary: summary(chosen.as_ref(), &origins),
+            policy: status.policy,
+            listen: status.listen,
+            lost: status.lost,
+            chosen,
+            origins,
+            offering,
+            lines: self.lines(core, &name),
+            sessions: SessionCounts {
+                open: status.sessions_open,
+                total: status.sessions_total,
+                failed: status.sessions_failed,
+            },
+            name,
+        }
+    }
+
+    fn origin_row(
+        &self,
+        core: &NodeCore,
+        service: &ServiceName,
+        candidate: &Candidate,
+        now: Instant,
+    ) -> OriginRow {
+        let status = self.origin(core, service, candidate, now);
+        let origin = &candidate.origin;
+        let hop = origin.line.first_hop();
+        let measured = hop.and_then(|hop| core.discovery().paths().get(&hop));
+        let state_at = match origin.path {
+            PathView::Own => core.health(service).map(Health::since),
+            _ => origin.line.origin().and_then(|node| core.state_since(service, &node)),
+        };
+        let kind = match status.path.as_str() {
+            "relayed" => "relay",
+            other => other,
+        };
+        let is_up = matches!(origin.path, PathView::Up(_) | PathView::Own);
+        let path = PathRow {
+            kind: kind.into(),
+            relay: status.who.relay.clone(),
+            rtt_ms: status.rtt_ms.map(rounded),
+            loss_percent: status.loss_percent,
+            since_at_s: measured.map(|path| self.at_s(path.since)),
+            heard_at_s: measured
+                .filter(|_| !is_up)
+                .and_then(|path| path.last_answer)
+                .map(|at| self.heard_at_s(at)),
+        };
+        let facts = self.relays(core, service, candidate, now).into_iter();
+        OriginRow {
+            seen: origin.line.origin().map(|node| self.seen(core, &node)),
+            relays: facts.collect(),
+            who: status.who,
+            state: status.state,
+            state_at_s: state_at.map_or(0, |at| self.at_s(at)),
+            path,
+            standing: candidate.standing.word().into(),
+            cost_ms: rounded(in_ms(candidate.cost)),
+            sessions: status.sessions,
+            usable: status.usable,
+            chosen: false,
+            lacks: status.lacks,
+        }
+    }
+
+    fn heard_at_s(&self, at: Instant) -> u64 {
+        self.at_s(at) / HEARD_STEP_S * HEARD_STEP_S
+    }
+
+    fn history_rows(&self) -> HistoryRows {
+        let mut rows = HistoryRows { seconds: SECONDS as u64, ..HistoryRows::default() };
+        for (at_s, second) in self.history.iter() {
+            rows.at_s.push(at_s.into());
+            rows.open.push(second.open);
+            rows.connected.push(second.connected);
+            rows.failed.push(second.failed);
+            rows.up_bytes.push(second.up_bytes);
+            rows.down_bytes.push(second.down_bytes);
+            rows.connect_us.push(second.connect_us);
+            rows.slowest_us.push(second.slowest_us);
+        }
+        rows
+    }
+
+    fn events(&self) -> Vec<EventRow> {
+        let mut events: Vec<_> = self.told.journal.iter().collect();
+        events.sort_by_key(|(_, event)| std::cmp::Reverse(event.at));
+        let row = |(kind, event): &(Kind, &Event)| EventRow {
+            at_s: self.at_s(event.at),
+            kind: kind.word().into(),
+            names: event.names.clone(),
+            others: event.others,
+            service: event.service.clone(),
+            detail: event.detail.clone(),
+        };
+        events.iter().map(row).collect()
+    }
+}
+
+/// Where sessions go and why.
+fn summary(chosen: Option<&Choice>, origins: &[OriginRow]) -> String {
+    let Some(choice) = chosen else {
+        return match origins.len() {
+            0 => "No origin is known, so clients are refused".into(),
+            1 => "The only known origin does not answer, so clients are refused".into(),
+            all => format!("None of {all} known origins answers, so clients are refused"),
+        };
+    };
+    let way = origins.first().map_or_else(String::new, |origin| {
+        let PathRow { kind, relay, rtt_ms, .. } = &origin.path;
+        let kind = match (kind.as_str(), relay) {
+            ("own", _) => return " on this node".into(),
+            (_, Some(relay)) => format!("through {relay}"),
+            ("outside", None) => "outside the mesh".into(),
+            (kind, None) => kind.into(),
+        };
+        let site = origin.who.site.as_ref().map_or_else(String::new, |it| format!(" in {it}"));
+        let rtt = rtt_ms.map_or_else(String::new, |ms| format!(", {ms} ms"));
+        format!("{site}, {kind}{rtt}")
+    });
+    format!("Sessions go to {}{way}: {}", choice.who.name, choice.why)
+}
+
+/// Two significant digits: less is jitter.
+fn rounded(ms: f64) -> f64 {
+    if ms <= 0.0 {
+        return 0.0;
+    }
+    let digits = 1 - ms.log10().floor() as i32;
+    let factor = 10_f64.powi(digits.clamp(0, 3));
+    (ms * factor).round() / factor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_have_two_digits_and_whole_milliseconds_all_of_theirs() {
+        for (ms, shown) in [
+            (0.0, 0.0),
+            (0.0004, 0.0),
+            (0.2134, 0.21),
+            (0.2199, 0.22),
+            (4.449, 4.4),
+            (34.51, 35.0),
+            (120.6, 121.0),
+        ] {
+            assert_eq!(rounded(ms), shown, "{ms}");
+        }
+    }
+
+    #[test]
+    fn without_an_origin_the_summary_says_what_follows() {
+        assert_eq!(summary(None, &[]), "No origin is known, so clients are refused");
+    }
+}

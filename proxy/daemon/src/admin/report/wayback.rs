@@ -1,0 +1,60 @@
+//! What is told of the way back.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::{NodeId, ServiceName};
+use meshport_core::findings::{EGRESS_UNUSED, Finding};
+use meshport_core::ledger::Side;
+use meshport_core::node::{Known, NodeCore};
+use meshport_mesh::Mesh;
+
+use super::Reporter;
+use crate::admin::wayback::WayBackStatus;
+use crate::clock;
+use crate::wayback::find::tunnel;
+
+/// How long a socket may be without any connection: a cluster in which nobody asks for logs still
+/// has an aggregated API or a webhook.
+const UNUSED: Duration = Duration::from_secs(3600);
+
+impl Reporter {
+    /// A socket for apiservers that none has used.
+    pub(super) fn unused_way_back(&self, now: Instant) -> Option<Finding> {
+        let socket = self.process.way_back.egress().socket.as_ref()?;
+        let age = now.saturating_duration_since(self.process.started);
+        let is_unused = self.process.way_back.accepted() == 0 && age >= UNUSED;
+        is_unused.then(|| {
+            let hours = age.as_secs() / 3600;
+            let socket = socket.display();
+            EGRESS_UNUSED.found(format!("nothing has connected to {socket} in {hours} h"))
+        })
+    }
+
+    /// What `status` says of it.
+    pub(super) fn way_back(&self, core: &NodeCore, mesh: &Mesh) -> Option<WayBackStatus> {
+        let socket = self.process.way_back.egress().socket.clone()?;
+        let [there, down, missing] = self.kubelets(core, mesh).map(|(_, count)| count);
+        let [(_, refused), _] = self.process.way_back.refusals();
+        Some(WayBackStatus {
+            socket,
+            nodes_there: there,
+            nodes_down: down,
+            nodes_missing: missing,
+            streams_open: self.sessions.count_side(&ServiceName::way_back(), Side::Client),
+            refused: refused.iter().map(|(_, count)| count).sum(),
+        })
+    }
+
+    /// How many nodes of the cluster are reached through the mesh, are down, or are not in it.
+    pub(super) fn kubelets(&self, core: &NodeCore, mesh: &Mesh) -> [(&'static str, u64); 3] {
+        let nodes = self.process.way_back.nodes();
+        let known = Known {
+            nodes: nodes.as_deref(),
+            addresses: &self.process.way_back.egress().nodes,
+            services: &self.process.way_back.egress().service_cidrs,
+            own: &self.identity.credential,
+            tunnel: |node: &NodeId| tunnel(mesh, node),
+        };
+        core.count_kubelets(&known, clock::wall())
+    }
+}

@@ -1,0 +1,343 @@
+//! `/view`: everything that is shown of a node, in one document, for the page at `/` and for
+//! programs.
+//!
+//! The rules of [`super::api`] hold: fields are only added, and units are in the names. Times are
+//! whole seconds on the daemon's own clock, counted from its start (`..._at_s`), so no clocks need
+//! to agree: an age is `now_s` less such a time. Round trips have two significant digits, or whole
+//! milliseconds. So a document in which nothing has happened has the same bytes up to `now_s`, its
+//! last field, and the same `ETag`.
+//!
+//! Bounds: [`MAX_NODES`] nodes, [`MAX_DISTANCES`] distances, and what the directory, the history
+//! and the journal of the daemon bound.
+
+use std::net::SocketAddr;
+
+use meshport_config::{Roles, ServiceName, SiteName, UnixSeconds};
+use serde::{Deserialize, Serialize};
+
+use super::api::{FindingRow, MemberCounts, NodeRef, OriginRef};
+use super::explain::{LineSessions, RelayFacts, Seen};
+use super::request::{Kind, Request};
+
+/// The version of the document. It changes when a field gets another meaning.
+pub const FORMAT: u32 = 1;
+/// Nodes in one document: this one, then the origins, then who is missed, then the others by name.
+pub const MAX_NODES: usize = 1000;
+/// Distances between sites in one document.
+pub const MAX_DISTANCES: usize = 1024;
+
+/// The request for a [`View`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewRequest;
+
+impl Request for ViewRequest {
+    const PATH: &'static str = "/view";
+    const KIND: Kind = Kind::Query;
+    type Reply = View;
+
+    fn news(body: &str) -> Option<&str> {
+        body.rsplit_once(",\"now_s\":").map(|(news, _)| news)
+    }
+}
+
+/// One node's view of the mesh. Whatever does not say otherwise is this node's own observation.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct View {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Whose view it is.
+    pub node: Viewer,
+    /// The services this node uses or offers.
+    pub services: Vec<ServiceView>,
+    /// The sites of all known nodes, by name.
+    pub sites: Vec<SiteRow>,
+    /// How far the origins of a site are from the nodes of another, as those nodes say.
+    pub distances: Vec<SiteDistance>,
+    /// The nodes, this one first.
+    pub nodes: Vec<NodeRow>,
+    /// Nodes that are known and not among them, for lack of room.
+    pub nodes_left_out: usize,
+    /// What needs attention, errors first; as in `meshport status` and `meshport doctor`.
+    pub findings: Vec<FindingView>,
+    /// The last ten minutes of this node's clients.
+    pub history: HistoryRows,
+    /// What happened lately, newest first.
+    pub events: Vec<EventRow>,
+    /// Seconds since the daemon started: now.
+    pub now_s: u64,
+}
+
+/// The node that answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Viewer {
+    /// Its key, name and site.
+    #[serde(flatten)]
+    pub who: NodeRef,
+    /// Version of the running daemon.
+    pub version: String,
+    /// What its credential allows.
+    pub roles: Roles,
+    /// When its credential ends.
+    pub credential_expires_at: UnixSeconds,
+    /// When the daemon started, by this machine's clock. Another time is another process.
+    pub started_at: UnixSeconds,
+    /// The outer UDP address the mesh is bound to.
+    pub mesh_listen: SocketAddr,
+    /// Whether peers see it behind NAT.
+    pub behind_nat: bool,
+    /// Members by liveness, this node included.
+    pub members: MemberCounts,
+    /// Whether the daemon has been told to stop.
+    pub is_leaving: bool,
+}
+
+/// One service.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServiceView {
+    /// Its name.
+    pub name: ServiceName,
+    /// `nearest`, `spread`, `pinned`, `least-sessions` or `source`.
+    pub policy: String,
+    /// Local addresses clients connect to.
+    pub listen: Vec<SocketAddr>,
+    /// Those of them that another process has.
+    pub lost: Vec<SocketAddr>,
+    /// Where sessions go and why, in one sentence.
+    pub summary: String,
+    /// The origin that is tried first; absent when none is usable.
+    pub chosen: Option<Choice>,
+    /// The origins, in the order a new session would try them.
+    pub origins: Vec<OriginRow>,
+    /// The instance this node hosts.
+    pub offering: Option<OfferingRow>,
+    /// The open sessions of this node's clients, by where they go.
+    pub lines: Vec<LineSessions>,
+    /// The sessions of this node's clients.
+    pub sessions: SessionCounts,
+}
+
+/// The first choice.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Choice {
+    /// The origin.
+    #[serde(flatten)]
+    pub who: OriginRef,
+    /// Why, as a phrase: "nearest ready".
+    pub why: String,
+    /// Since when.
+    pub since_at_s: u64,
+}
+
+/// Sessions of one service's clients on this node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCounts {
+    /// Open now.
+    pub open: u64,
+    /// Since the start.
+    pub total: u64,
+    /// Connections that found no origin, since the start.
+    pub failed: u64,
+}
+
+/// One origin of a service, as this node sees it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OriginRow {
+    /// Which one, and through whom.
+    #[serde(flatten)]
+    pub who: OriginRef,
+    /// What it says of its local instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
+    /// `unknown`, `stalled`.
+    pub state: String,
+    /// Since when it says so, as far as this node knows.
+    pub state_at_s: u64,
+    /// The way there.
+    pub path: PathRow,
+    /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`.
+    pub standing: String,
+    /// What a session pays for it, in milliseconds.
+    pub cost_ms: f64,
+    /// Sessions of this node's clients open to it.
+    pub sessions: u64,
+    /// Whether new sessions go there while something better is missing.
+    pub usable: bool,
+    /// Whether it is the first choice.
+    pub chosen: bool,
+    /// What it lacks, empty for a healthy one.
+    pub lacks: String,
+    /// How the other nodes see it; absent for an address outside the mesh.
+    pub seen: Option<Seen>,
+    /// The members that could carry sessions there, best first.
+    pub relays: Vec<RelayFacts>,
+}
+
+/// The way to a node, as this node measures it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PathRow {
+    /// `own`, `direct`, `relay`, `outside` (of the mesh), `dead`, `unmeasured`, or `none`: this
+    /// node has no business with that one.
+    pub kind: String,
+    /// The name of the node that carries sessions there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<String>,
+    /// Smoothed round-trip time in milliseconds.
+    pub rtt_ms: Option<f64>,
+    /// Share of recent probes that were lost, percent.
+    pub loss_percent: Option<u8>,
+    /// Since when it is up or dead.
+    pub since_at_s: Option<u64>,
+    /// When the node was last heard on it; absent while it answers probes.
+    pub heard_at_s: Option<u64>,
+}
+
+/// The instance this node hosts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OfferingRow {
+    /// The address it is dialled at.
+    pub address: String,
+    /// Its state.
+    pub state: String,
+    /// Since when.
+    pub since_at_s: u64,
+    /// The last probe's outcome in words.
+    pub detail: String,
+    /// Sessions of other nodes open to it.
+    pub sessions: u64,
+}
+
+/// One site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteRow {
+    /// Its name.
+    pub name: SiteName,
+    /// Nodes known there, less those that left.
+    pub nodes: usize,
+    /// Those of them that answer.
+    pub alive: usize,
+    /// Nodes that offer a service of this node's.
+    pub origins: usize,
+    /// Those of them that say they are ready and answer.
+    pub ready: usize,
+    /// Nodes that may relay.
+    pub relays: usize,
+    /// Whether this node is there.
+    pub own: bool,
+}
+
+/// How far the origins of a site are from the nodes of another, or of the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SiteDistance {
+    /// Whose nodes say so.
+    pub from: SiteName,
+    /// Whose origins it is about.
+    pub to: SiteName,
+    /// The median round-trip time in milliseconds; absent when none is reached.
+    pub rtt_ms: Option<f64>,
+    /// The median share of lost probes, percent.
+    pub loss_percent: u8,
+    /// Pairs of a node and an origin that were measured.
+    pub pairs: usize,
+    /// Pairs that do not reach each other.
+    pub unreachable: usize,
+    /// When the newest of these records came here.
+    pub told_at_s: u64,
+}
+
+/// One node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NodeRow {
+    /// Its key, name and site.
+    #[serde(flatten)]
+    pub who: NodeRef,
+    /// What its credential allows.
+    pub roles: Roles,
+    /// `alive`, `down`, `left` or `unknown`, as membership agrees; `leaf` for an operator's machine
+    /// that is attached to this node.
+    pub liveness: String,
+    /// Since when.
+    pub since_at_s: u64,
+    /// Its version, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// When its credential was made.
+    pub credential_issued_at: UnixSeconds,
+    /// When it ends.
+    pub credential_expires_at: UnixSeconds,
+    /// Whether it says that it is behind NAT.
+    pub behind_nat: bool,
+    /// What it says of the services it offers and may offer.
+    pub offers: Vec<Offer>,
+    /// When its last record came here.
+    pub told_at_s: Option<u64>,
+    /// The way there from here.
+    pub path: PathRow,
+}
+
+/// A service that a node offers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Which one.
+    pub service: ServiceName,
+    /// What it says of its instance.
+    pub state: String,
+}
+
+/// A finding with what the list of all kinds says of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FindingView {
+    /// What is wrong here.
+    #[serde(flatten)]
+    pub row: FindingRow,
+    /// What is wrong in general.
+    pub title: String,
+    /// What follows from it.
+    pub meaning: String,
+    /// Its section in the documentation.
+    pub anchor: String,
+}
+
+/// The last ten minutes of this node's clients, one column per number. A second is there only if it
+/// differs from the one before it: so a line holds from its time to the next one's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryRows {
+    /// How far it goes back.
+    pub seconds: u64,
+    /// The ends of the seconds, ascending.
+    pub at_s: Vec<u64>,
+    /// Sessions open.
+    pub open: Vec<u64>,
+    /// Clients connected.
+    pub connected: Vec<u32>,
+    /// Clients that found no origin.
+    pub failed: Vec<u32>,
+    /// Bytes from clients.
+    pub up_bytes: Vec<u64>,
+    /// Bytes to clients.
+    pub down_bytes: Vec<u64>,
+    /// The mean wait for an origin, in microseconds.
+    pub connect_us: Vec<u32>,
+    /// The longest wait for an origin, in microseconds.
+    pub slowest_us: Vec<u32>,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventRow {
+    /// When.
+    pub at_s: u64,
+    /// `came`, `went`, `left`, `refused`, `revoked`, `route`, `instance` or `reset`.
+    pub kind: String,
+    /// Whom it concerns.
+    pub names: Vec<String>,
+    /// How many more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub others: u32,
+    /// The service, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceName>,
+    /// What happened, in words.
+    pub detail: String,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}

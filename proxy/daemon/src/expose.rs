@@ -1,0 +1,29 @@
+//! Listeners for clients that run no meshport (`[[expose]]`).
+//!
+//! A connection is judged at accept, before a byte of it is read ([`meshport_core::expose::gate`]).
+//! Then its balancer's header is read, if it comes from a balancer that the settings name, and its
+//! TLS hello, if it takes a name to tell the service. From there it is an ordinary session of the
+//! service: the same search for an origin, races, failover and moves.
+//!
+//! Bounds: a connection is admitted within [`OPENING_LIMIT`] and has sent at most [`MAX_SAID`]
+//! bytes by then; sessions, sources and rates are bounded by the listener's settings.
+
+mod arrival;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod hello;
+mod listener;
+mod listeners;
+mod totals;
+
+use std::time::Duration;
+
+pub(crate) use self::listeners::{ExposeOwner, ExposedCounts, Exposures};
+pub(crate) use self::totals::{ExposeCount, Tally, is_refusal};
+
+/// How long a client, or the balancer before it, may take to say whose and for whom it is. Clients
+/// give up after about ten seconds.
+pub(crate) const OPENING_LIMIT: Duration = Duration::from_secs(5);
+/// Bytes that are read before it is known whose and for whom a connection is: a header and a hello
+/// with post-quantum keys and a ticket have less than half of it.
+pub(crate) const MAX_SAID: usize = 16 << 10;

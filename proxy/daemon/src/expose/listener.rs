@@ -1,0 +1,273 @@
+//! One exposed listener, whatever its addresses are.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use meshport_config::{ExposeSettings, ListenerName, ProxyHeader, ServiceName};
+use meshport_core::expose::gate::{Gate, Rules, Source};
+use meshport_core::expose::names::Names;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::audit::{Audit, ExposedBudgets};
+use crate::clock;
+use crate::expose::totals::ListenerTotals;
+use crate::sessions::ingress::Ingress;
+use crate::tcp::{Closed, Listener};
+
+/// From one attempt to open an address again, or to accept, to the next.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What the settings say of a listener; replaced as a whole on reload.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) rules: Rules,
+    pub(super) names: Names,
+    pub(super) header: ProxyHeader,
+    pub(super) idle_timeout: Option<Duration>,
+    /// The services that it leads to.
+    pub(super) ingresses: BTreeMap<ServiceName, Arc<Ingress>>,
+}
+
+impl Config {
+    /// `all` has every service that the settings name.
+    pub(super) fn new(
+        settings: &ExposeSettings,
+        all: &BTreeMap<ServiceName, Arc<Ingress>>,
+    ) -> Self {
+        let known = |name: &ServiceName| Some((name.clone(), all.get(name)?.clone()));
+        Self {
+            rules: settings.into(),
+            names: settings.into(),
+            header: settings.send_proxy,
+            idle_timeout: settings.idle_timeout,
+            ingresses: settings.services().filter_map(known).collect(),
+        }
+    }
+
+    /// Resolves once none of its services has an origin that answers.
+    async fn hopeless(&self) {
+        loop {
+            for ingress in self.ingresses.values() {
+                ingress.hopeless().await;
+            }
+            if !self.ingresses.values().any(|ingress| ingress.is_usable()) {
+                return;
+            }
+        }
+    }
+
+    /// Resolves once one of them has.
+    async fn hopeful(&self) {
+        let mut each = JoinSet::new();
+        for ingress in self.ingresses.values() {
+            let ingress = ingress.clone();
+            each.spawn(async move { ingress.hopeful().await });
+        }
+        // The error is that of a runtime that is going down.
+        let _ = each.join_next().await;
+    }
+}
+
+/// See the module's doc.
+#[derive(Debug)]
+pub(super) struct Exposed {
+    pub(super) name: ListenerName,
+    pub(super) config: watch::Sender<Arc<Config>>,
+    gate: Mutex<Gate>,
+    pub(super) totals: Arc<ListenerTotals>,
+    pub(super) audit: Audit,
+    pub(super) budgets: ExposedBudgets,
+    /// Its connections; they end with it.
+    sessions: Mutex<JoinSet<()>>,
+    /// One of them has ended.
+    ended: Notify,
+}
+
+impl Exposed {
+    pub(super) fn new(name: ListenerName, config: Config, audit: Audit) -> Self {
+        let gate = Mutex::new(Gate::new(config.rules.clone()));
+        Self {
+            name,
+            config: watch::Sender::new(Arc::new(config)),
+            gate,
+            totals: Arc::default(),
+            audit,
+            budgets: ExposedBudgets::new(clock::now()),
+            sessions: Mutex::default(),
+            ended: Notify::new(),
+        }
+    }
+
+    /// Goes by these settings from now on.
+    pub(super) fn set_config(&self, config: Config) {
+        self.gate().set_rules(config.rules.clone(), clock::now());
+        self.config.send_replace(Arc::new(config));
+    }
+
+    /// What is in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.config.borrow().clone()
+    }
+
+    pub(super) fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connections that have a place.
+    pub(super) fn open(&self) -> u32 {
+        self.gate().open()
+    }
+
+    /// Serves a connection for as long as the listener lasts.
+    pub(super) fn spawn(&self, session: impl Future<Output = ()> + Send + 'static) {
+        self.sessions().spawn(session);
+    }
+
+    /// Ends all its connections.
+    pub(super) fn close(&self) {
+        self.sessions().abort_all();
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back what connections held that have ended.
+    fn reap(&self) {
+        let mut sessions = self.sessions();
+        while sessions.try_join_next().is_some() {}
+    }
+}
+
+/// A connection's place in the gate; given up when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    exposed: Arc<Exposed>,
+    pub(super) source: Option<Source>,
+}
+
+impl Place {
+    pub(super) fn new(exposed: &Arc<Exposed>, source: Option<Source>) -> Self {
+        Self { exposed: exposed.clone(), source }
+    }
+
+    /// The client behind a balancer is this one.
+    pub(super) fn identify(
+        &mut self,
+        client: IpAddr,
+    ) -> Result<(), meshport_core::expose::gate::Refusal> {
+        self.source = Some(self.exposed.gate().identify(client, clock::now())?);
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.exposed.gate().leave(self.source);
+        self.exposed.ended.notify_one();
+    }
+}
+
+/// Accepts clients at one address, for the listener that it belongs to, for ever.
+///
+/// As a service's own addresses it is open only while there is hope for one of its services, so
+/// that clients and balancers in front turn to another node at once.
+pub(super) async fn serve(
+    listener: Listener,
+    address: SocketAddr,
+    mut owner: watch::Receiver<Arc<Exposed>>,
+    is_open: watch::Sender<bool>,
+) {
+    let mut listener = listener;
+    loop {
+        accept(&listener, &mut owner).await;
+        let name = owner.borrow().name.clone();
+        let closed = listener.close();
+        is_open.send_replace(false);
+        warn!(listener = %name, %address, "no origin answers: exposed address closed");
+        listener = reopen(closed, address, &mut owner).await;
+        is_open.send_replace(true);
+        info!(listener = %name, %address, "an origin answers: exposed address open again");
+    }
+}
+
+/// Accepts clients until there is no hope.
+async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) {
+    let mut complained = false;
+    loop {
+        let exposed = owner.borrow_and_update().clone();
+        let mut configs = exposed.config.subscribe();
+        let config = configs.borrow_and_update().clone();
+        let mut hopeless = std::pin::pin!(config.hopeless());
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok(client) => {
+                        complained = false;
+                        exposed.meet(client);
+                    }
+                    Err(error) => {
+                        if !std::mem::replace(&mut complained, true) {
+                            warn!(listener = %exposed.name, %error, "cannot accept connections; \
+                                                                     retrying");
+                        }
+                        tokio::time::sleep(RETRY_INTERVAL).await;
+                    }
+                },
+                () = exposed.ended.notified() => exposed.reap(),
+                () = &mut hopeless => return,
+                Ok(()) = owner.changed() => break,
+                Ok(()) = configs.changed() => break,
+            }
+        }
+    }
+}
+
+/// Waits for hope, then for the address if somebody else has it all the same.
+async fn reopen(
+    closed: std::io::Result<Closed>,
+    address: SocketAddr,
+    owner: &mut watch::Receiver<Arc<Exposed>>,
+) -> Listener {
+    loop {
+        let exposed = owner.borrow_and_update().clone();
+        let mut configs = exposed.config.subscribe();
+        let config = configs.borrow_and_update().clone();
+        tokio::select! {
+            () = config.hopeful() => {}
+            Ok(()) = owner.changed() => continue,
+            Ok(()) = configs.changed() => continue,
+        }
+        let mut complained = false;
+        loop {
+            let opened = match &closed {
+                Ok(closed) => closed.open(),
+                Err(_given_up) => exposed.listen(&config, address),
+            };
+            let error = match opened {
+                Ok(listener) => return listener,
+                Err(error) => error,
+            };
+            if !std::mem::replace(&mut complained, true) {
+                warn!(
+                    listener = %exposed.name, %address, %error,
+                    "cannot open the exposed address again; retrying"
+                );
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+}
+
+impl Exposed {
+    /// Binds an address anew.
+    fn listen(&self, config: &Config, address: SocketAddr) -> std::io::Result<Listener> {
+        let mut hosts = config.ingresses.values().map(|ingress| &ingress.context.host);
+        let host = hosts.next().ok_or(std::io::ErrorKind::NotFound)?;
+        host.listen(address)
+    }
+}

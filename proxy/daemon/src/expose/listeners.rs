@@ -1,0 +1,243 @@
+//! All exposed listeners of a node: started with it, changed while it runs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use meshport_config::counters::Counter;
+use meshport_config::{ExposeSettings, ListenerName, ServiceName, Settings};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tracing::{info, warn};
+
+use super::listener::{self, Config, Exposed};
+use super::totals::{self, ExposeCount, ListenerTotals};
+use crate::Error;
+use crate::admin::api::ExposedStatus;
+use crate::audit::Audit;
+use crate::sessions::ingress::Ingress;
+use crate::tcp::{Host, Listener};
+
+/// The exposed listeners of a node. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Exposures(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    audit: Audit,
+    ingresses: Mutex<BTreeMap<ServiceName, Arc<Ingress>>>,
+    running: Mutex<Running>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    listeners: BTreeMap<ListenerName, Arc<Exposed>>,
+    addresses: Vec<Address>,
+}
+
+/// An address that clients connect to.
+#[derive(Debug)]
+struct Address {
+    name: ListenerName,
+    /// As in the settings.
+    asked: SocketAddr,
+    bound: SocketAddr,
+    is_open: watch::Receiver<bool>,
+    /// Whose clients it accepts.
+    owner: watch::Sender<Arc<Exposed>>,
+    task: AbortHandle,
+}
+
+impl Address {
+    /// Whether it is this address of the settings. Port 0 is another one for each listener.
+    fn is(&self, name: &ListenerName, asked: SocketAddr) -> bool {
+        self.asked == asked && (asked.port() != 0 || self.name == *name)
+    }
+}
+
+/// What settings add, bound already, so that nothing is left that can fail.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared(Vec<Bound>);
+
+#[derive(Debug)]
+struct Bound {
+    name: ListenerName,
+    asked: SocketAddr,
+    listener: Listener,
+}
+
+/// Ends the listeners and their sessions when dropped.
+#[derive(Debug)]
+pub(crate) struct ExposeOwner(pub(crate) Exposures);
+
+impl Drop for ExposeOwner {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// What is counted of one listener, for the metrics.
+#[derive(Debug)]
+pub(crate) struct ExposedCounts {
+    pub(crate) name: ListenerName,
+    pub(crate) open: u64,
+    pub(crate) limit: u64,
+    pub(crate) totals: Arc<ListenerTotals>,
+}
+
+impl Exposures {
+    /// None yet.
+    pub(crate) fn new(host: Host, audit: Audit) -> Self {
+        let (ingresses, running) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Inner { host, audit, ingresses, running }))
+    }
+
+    /// A service that listeners may lead to.
+    pub(crate) fn add_service(&self, ingress: &Arc<Ingress>) {
+        let mut all = self.0.ingresses.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(ingress.service.clone(), ingress.clone());
+    }
+
+    /// Binds the addresses that `settings` add. Nothing has changed until [`Exposures::apply`].
+    ///
+    /// # Errors
+    /// An address cannot be bound.
+    pub(crate) fn prepare(&self, settings: &Settings) -> Result<Prepared, Error> {
+        let running = self.running();
+        let mut bound = Vec::new();
+        for (name, exposed) in &settings.expose {
+            for asked in &exposed.listen {
+                if running.addresses.iter().any(|address| address.is(name, *asked)) {
+                    continue;
+                }
+                let what = || format!("listen on {asked} (expose.{name}.listen)");
+                let listener = self.0.host.listen(*asked).map_err(|source| {
+                    // One that a listener of this node has on all addresses, or will give up.
+                    Error::Io { what: what(), source }
+                })?;
+                bound.push(Bound { name: name.clone(), asked: *asked, listener });
+            }
+        }
+        Ok(Prepared(bound))
+    }
+
+    /// Begins with `settings`, which were prepared for; all ends with what is returned.
+    pub(crate) fn start(&self, prepared: Prepared, settings: &Settings) -> ExposeOwner {
+        self.apply(prepared, settings);
+        ExposeOwner(self.clone())
+    }
+
+    /// Goes by `settings` from now on, with what they were prepared for.
+    pub(crate) fn apply(&self, Prepared(bound): Prepared, settings: &Settings) {
+        let services = self.0.ingresses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut running = self.running();
+        let Running { listeners, addresses } = &mut *running;
+        for (name, it) in &settings.expose {
+            warn_of(name, it);
+            let config = Config::new(it, &services);
+            match listeners.get(name) {
+                Some(exposed) => exposed.set_config(config),
+                None => {
+                    let exposed = Exposed::new(name.clone(), config, self.0.audit.clone());
+                    listeners.insert(name.clone(), Arc::new(exposed));
+                }
+            }
+        }
+        let is_wanted = |name: &ListenerName, address: &Address| {
+            settings.expose.get(name).is_some_and(|it| it.listen.contains(&address.asked))
+        };
+        addresses.retain_mut(|address| {
+            let mut names = settings.expose.keys();
+            let owner =
+                names.find(|name| is_wanted(name, address) && address.is(name, address.asked));
+            let Some(owner) = owner else {
+                address.task.abort();
+                info!(listener = %address.name, address = %address.bound, "no longer exposed");
+                return false;
+            };
+            if *owner != address.name {
+                address.name = owner.clone();
+                if let Some(exposed) = listeners.get(owner) {
+                    address.owner.send_replace(exposed.clone());
+                }
+            }
+            true
+        });
+        listeners.retain(|name, exposed| {
+            let stays = settings.expose.contains_key(name);
+            if !stays {
+                exposed.close();
+            }
+            stays
+        });
+        for Bound { name, asked, listener } in bound {
+            if let Some(exposed) = listeners.get(&name) {
+                addresses.extend(open(exposed, asked, listener));
+            }
+        }
+    }
+
+    /// Takes no more clients, and ends the sessions of all.
+    pub(crate) fn close(&self) {
+        let Running { listeners, addresses } = std::mem::take(&mut *self.running());
+        addresses.iter().for_each(|address| address.task.abort());
+        listeners.values().for_each(|exposed| exposed.close());
+    }
+
+    /// Each listener as the status shows it.
+    pub(crate) fn status(&self) -> Vec<ExposedStatus> {
+        let running = self.running();
+        let one = |exposed: &Arc<Exposed>| {
+            let own = || running.addresses.iter().filter(|it| it.name == exposed.name);
+            let refused = ExposeCount::ALL.iter().filter(|count| totals::is_refusal(**count));
+            let refused = refused
+                .map(|count| (count.row().value.to_owned(), exposed.totals.counts.get(*count)));
+            ExposedStatus {
+                name: exposed.name.clone(),
+                listen: own().map(|it| it.bound).collect(),
+                closed: own().filter(|it| !*it.is_open.borrow()).map(|it| it.bound).collect(),
+                services: exposed.config().ingresses.keys().cloned().collect(),
+                sessions_open: exposed.open().into(),
+                sessions_total: exposed.totals.counts.get(ExposeCount::Served),
+                refused: refused.filter(|(_, count)| *count > 0).collect(),
+            }
+        };
+        running.listeners.values().map(one).collect()
+    }
+
+    /// Each listener as the metrics show it.
+    pub(crate) fn counts(&self) -> Vec<ExposedCounts> {
+        let one = |exposed: &Arc<Exposed>| ExposedCounts {
+            name: exposed.name.clone(),
+            open: exposed.open().into(),
+            limit: exposed.config().rules.max_sessions().into(),
+            totals: exposed.totals.clone(),
+        };
+        self.running().listeners.values().map(one).collect()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.0.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Begins to accept at an address.
+fn open(exposed: &Arc<Exposed>, asked: SocketAddr, listener: Listener) -> Option<Address> {
+    let bound = listener.local_addr().ok()?;
+    let owner = watch::Sender::new(exposed.clone());
+    let (opened, is_open) = watch::channel(true);
+    let serving = listener::serve(listener, bound, owner.subscribe(), opened);
+    let task = tokio::spawn(serving).abort_handle();
+    let services: Vec<String> =
+        exposed.config().ingresses.keys().map(ToString::to_string).collect();
+    info!(listener = %exposed.name, address = %bound, services = services.join(","), "exposed");
+    Some(Address { name: exposed.name.clone(), asked, bound, is_open, owner, task })
+}
+
+/// Says that nobody can connect.
+fn warn_of(name: &ListenerName, settings: &ExposeSettings) {
+    if let Some(doubt) = settings.doubt() {
+        warn!(listener = %name, "allow under [[expose]] {name}: {doubt}");
+    }
+}

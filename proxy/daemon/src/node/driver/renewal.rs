@@ -1,0 +1,208 @@
+//! The renewal of this node's credential by an issuer, and what this node signs as one: the driver
+//! asks and answers, [`meshport_core::renewal`] decides.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, Issued, Mandate, NodeId, Revocations, Role};
+use meshport_core::node::NodeCore;
+use meshport_core::renewal::{Asked, Refusal, Reply, Request, Setback, check_issued};
+use meshport_discovery::Liveness;
+use tracing::{debug, info, warn};
+
+use crate::Error;
+use crate::admin::credentials::{MandateReport, MandateRequest};
+use crate::clock;
+use crate::node::driver::Driver;
+use crate::node::driver::answers::{Answer, Asker};
+use crate::node::identity::Change;
+use crate::node::write_queue::{RenewalWrite, Write};
+use crate::renewal;
+
+/// What an issuer answered, or why it did not.
+pub(crate) type FromIssuer = (NodeId, Result<Vec<u8>, Setback>);
+
+/// A member asks for its next credential.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    pub(crate) asker: NodeId,
+    pub(crate) request: Request,
+}
+
+impl Answer for Judge {
+    type Reply = Reply;
+
+    fn answer(self, driver: &mut Driver, to: Asker<Reply>) {
+        let Self { asker, request } = self;
+        let judged = driver.judge(&asker, &request);
+        let _ = to.send(Ok(Reply(judged.map(|issued| issued.to_bytes()))));
+    }
+}
+
+impl Answer for MandateRequest {
+    type Reply = MandateReport;
+
+    fn answer(self, driver: &mut Driver, to: Asker<MandateReport>) {
+        let taken = Mandate::from_text(&self.mandate).and_then(|it| driver.take_mandate(it));
+        let _ = to.send(taken.map_err(Error::Trust));
+    }
+}
+
+impl Driver {
+    /// Asks an issuer when it is time, and erases keys of this node's own mandate that are over.
+    pub(crate) fn renew_in_time(&mut self, now: Instant) {
+        let wall = clock::wall();
+        if let Some(left) = self.reporter.renewals.erase_ended(now, wall) {
+            self.offer(Write::Mandate(Box::new(left)));
+        }
+        let own = self.reporter.identity.credential.clone();
+        let (core, renewals) = (&self.core, &mut self.reporter.renewals);
+        let is_issuer = renewals.issuer.is_some();
+        let Some(who) = renewals.seeker.poll(|| issuers(core, &own, is_issuer), now, wall) else {
+            return;
+        };
+        if who == own.node {
+            let issued = self.sign(&own, self.reporter.renewals.base().cloned().as_ref());
+            let issued = issued.map(|it| it.to_bytes()).map_err(Setback::from);
+            return self.take_issued((who, issued));
+        }
+        debug!(issuer = %who.short(), "asking for a renewal");
+        let request = Request { base: self.reporter.renewals.base_bytes(&own) };
+        let (mesh, to) = (self.mesh.clone(), self.outputs.renewals.clone());
+        tokio::spawn(async move {
+            let heard = renewal::ask(&mesh, who, &request).await;
+            // A driver that has ended renews nothing.
+            let _ = to.send((who, heard)).await;
+        });
+    }
+
+    /// An issuer has answered.
+    pub(crate) fn take_issued(&mut self, (from, heard): FromIssuer) {
+        let outcome = heard.and_then(|bytes| {
+            let next = self.accept(&bytes)?;
+            let own = &self.reporter.identity.credential;
+            let write = self.reporter.renewals.write(own, next);
+            self.offer(Write::Renewal(Box::new(write)));
+            Ok(())
+        });
+        let name = self.reporter.name(&self.core, &from);
+        match &outcome {
+            Err(Setback::Refused(Refusal::NothingGained)) | Ok(()) => {}
+            Err(error) => warn!(issuer = %name, %error, "an issuer does not renew this node"),
+        }
+        self.reporter.renewals.seeker.handle_answer(from, outcome, clock::now());
+    }
+
+    /// What an issuer has signed, with this node's own signature.
+    fn accept(&self, bytes: &[u8]) -> Result<Credential, Setback> {
+        let unfit = |error: meshport_config::Error| Setback::Unfit(error.to_string());
+        let issued = Issued::from_bytes(bytes).map_err(unfit)?;
+        check_issued(&self.reporter.identity.credential, &issued)?;
+        let next = self.mesh.countersign(issued).map_err(unfit)?;
+        let believed = self.mesh.check_credential(&next);
+        believed.map(|()| next).map_err(|error| Setback::Unfit(error.to_string()))
+    }
+
+    /// It is stored, so it is used from now on.
+    pub(crate) fn take_renewal(&mut self, write: &RenewalWrite) {
+        let own = &self.reporter.identity.credential;
+        // An operator may have brought a later one meanwhile.
+        if own.issued_at >= write.next.issued_at || own.node != write.next.node {
+            return;
+        }
+        self.reporter.renewals.take_stored(write);
+        if let Err(error) =
+            self.change_identity(Change::Renewed(Box::new(write.next.clone())), None)
+        {
+            self.lose_renewal(error.to_string());
+        }
+    }
+
+    /// It could not be stored, so it is not used.
+    pub(crate) fn lose_renewal(&mut self, error: String) {
+        warn!(%error, "a renewed credential is not used");
+        self.reporter.renewals.seeker.handle_lost(error, clock::now());
+    }
+
+    /// Goes on with the credential before the present one when that was taken back with its issuer:
+    /// the node itself is not meant.
+    pub(crate) fn fall_back(&mut self, revoked: &Revocations) {
+        let own = &self.reporter.identity.credential;
+        let former = self.reporter.renewals.former(own, revoked, clock::wall());
+        let Some(former) = former.cloned() else { return };
+        let until = former.expires_at;
+        match self.change_identity(Change::Renewed(Box::new(former)), None) {
+            Ok(()) => warn!(
+                %until,
+                "the issuer of this node's credential is revoked: the one before it is used until \
+                 another issuer renews it"
+            ),
+            Err(error) => warn!(%error, "the credential before the present one is not usable"),
+        }
+    }
+
+    /// What this node signs for a member that asks.
+    fn judge(&mut self, asker: &NodeId, request: &Request) -> Result<Issued, Refusal> {
+        let present = self.mesh.credential(asker).ok_or(Refusal::Other)?;
+        let base = match request.base.as_slice() {
+            [] => None,
+            bytes => Some(Credential::from_bytes(bytes).map_err(|_| Refusal::Base)?),
+        };
+        self.sign(&present, base.as_ref())
+    }
+
+    fn sign(&mut self, present: &Credential, base: Option<&Credential>) -> Result<Issued, Refusal> {
+        let issuer = self.reporter.renewals.issuer.as_mut().ok_or(Refusal::NoMandate)?;
+        let revoked = self.core.discovery().revocations();
+        let asked = Asked { present, base };
+        let judged = issuer.judge(asked, revoked, clock::now(), clock::wall());
+        let (name, node) = (&present.name, present.node.short());
+        match &judged {
+            Ok(issued) => {
+                info!(%name, node, until = %issued.content().expires_at, "a credential is renewed");
+                self.reporter.audit.issued(issued, base.unwrap_or(present));
+            }
+            Err(reason) => debug!(%name, node, %reason, "a credential is not renewed"),
+        }
+        judged
+    }
+
+    /// An operator brings a mandate, which is stored already.
+    fn take_mandate(&mut self, mandate: Mandate) -> Result<MandateReport, meshport_config::Error> {
+        let own = &self.reporter.identity.credential;
+        mandate.verify(&own.mesh)?;
+        let (expected, found) = (own.node, mandate.issuer());
+        if expected != found {
+            return Err(meshport_config::Error::ForeignMandate { expected, found });
+        }
+        let until = mandate.until();
+        let renewals = &mut self.reporter.renewals;
+        let is_new = renewals.issuer.as_ref().is_none_or(|it| *it.mandate() != mandate);
+        match &mut renewals.issuer {
+            Some(issuer) => issuer.set_mandate(mandate),
+            None => renewals.issuer = Some(meshport_core::renewal::Issuer::new(mandate)),
+        }
+        info!(%until, is_new, "this node holds a mandate to renew credentials");
+        Ok(MandateReport { until, is_new })
+    }
+}
+
+/// The members that may be asked, the nearest first, and this node last if it is an issuer itself.
+/// A leaf has no disk of its own for a renewal, so it asks nobody.
+fn issuers(core: &NodeCore, own: &Credential, is_issuer: bool) -> Vec<NodeId> {
+    if own.roles.is_leaf() {
+        return Vec::new();
+    }
+    let (directory, paths) = (core.discovery().directory(), core.discovery().paths());
+    let others = directory.iter().filter(|(node, entry)| {
+        **node != own.node
+            && entry.liveness == Liveness::Alive
+            && entry.credential.roles.contains(&Role::Issuer)
+    });
+    let rtt = |node: &NodeId| paths.get(node).and_then(|it| it.rtt).unwrap_or(Duration::MAX);
+    let mut found: Vec<NodeId> = others.map(|(node, _)| *node).collect();
+    found.sort_by_key(rtt);
+    // The last place in a round is this node's own.
+    found.truncate(meshport_core::renewal::MAX_ISSUERS - usize::from(is_issuer));
+    found.extend(is_issuer.then_some(own.node));
+    found
+}

@@ -1,0 +1,283 @@
+//! Posts events as JSON to the address in `[events]`; [`meshport_core::outbox`] decides which and
+//! when.
+//!
+//! One post at a time, each on a connection of its own, within [`LIMIT`]. The server's certificate
+//! is verified by `ca-file` or by the system's certificates, which are read anew for each post,
+//! since they are replaced in place. Redirects are not followed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use meshport_config::{EventsSettings, Host as Name, HttpUrl, ServiceName, UnixSeconds};
+use meshport_core::journal::{Event, Kind};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_rustls::TlsConnector;
+use tracing::{info, warn};
+
+use crate::clock;
+use crate::node::driver::Driver;
+use crate::node::driver::answers::{Answer, Ask, Asker};
+
+/// From one look at the journal to the next.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a post may take, with looking up the name and connecting.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Where systems keep the certificates that they trust: Debian, Red Hat, SUSE, Alpine.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// What became of the last post; the answer is the next one, if there is one to make.
+#[derive(Debug)]
+pub(crate) struct NextPost(Option<Result<(), String>>);
+
+impl Answer for NextPost {
+    type Reply = Option<Vec<u8>>;
+
+    fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
+        let (now, wall) = (clock::now(), clock::wall());
+        let reporter = &mut driver.reporter;
+        let told = &mut reporter.told;
+        let events = told.outbox.as_mut().and_then(|outbox| {
+            if let Some(outcome) = self.0 {
+                outbox.handle_outcome(outcome, now);
+            }
+            outbox.handle_journal(&told.journal, now);
+            outbox.poll_transmit(now)
+        });
+        let post = events.map(|events| {
+            let me = &reporter.identity.me;
+            let at = |event: &Event| {
+                let age = now.saturating_duration_since(event.at).as_secs();
+                UnixSeconds(wall.0.saturating_sub(age))
+            };
+            let rows = events.iter().map(|(kind, event)| PostedEvent::of(*kind, event, at(event)));
+            let events: Vec<PostedEvent<'_>> = rows.collect();
+            let (node, name, site) =
+                (me.node.to_string(), me.name.to_string(), me.site.to_string());
+            serde_json::to_vec(&Post { format: 1, node, name, site, events })
+                .expect("plain data has JSON")
+        });
+        let _ = to.send(Ok(post));
+    }
+}
+
+/// The body of a post. Fields are only added; docs/page.md has them.
+#[derive(Debug, Serialize)]
+struct Post<'a> {
+    format: u32,
+    node: String,
+    name: String,
+    site: String,
+    events: Vec<PostedEvent<'a>>,
+}
+
+/// One event; as in `/view`, with the time of day.
+#[derive(Debug, Serialize)]
+struct PostedEvent<'a> {
+    at: UnixSeconds,
+    kind: &'static str,
+    names: &'a [String],
+    others: u32,
+    service: Option<&'a ServiceName>,
+    detail: &'a str,
+}
+
+impl<'a> PostedEvent<'a> {
+    fn of(kind: Kind, event: &'a Event, at: UnixSeconds) -> Self {
+        let Event { names, others, service, detail, .. } = event;
+        Self { at, kind: kind.word(), names, others: *others, service: service.as_ref(), detail }
+    }
+}
+
+/// Why a post was not taken.
+#[derive(Debug, thiserror::Error)]
+enum PostError {
+    #[error("cannot connect to {to}: {source}")]
+    Connect { to: String, source: io::Error },
+    #[error("{path}: {why}; name the server's certificates with events.ca-file")]
+    Roots { path: PathBuf, why: String },
+    #[error("no certificates of the system were found; name some with events.ca-file")]
+    NoRoots,
+    #[error("the request failed: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("no answer within {} s", LIMIT.as_secs())]
+    Late,
+    #[error("it answers {0}")]
+    Status(StatusCode),
+}
+
+/// Posts for as long as the node answers.
+pub(crate) async fn follow(settings: EventsSettings, ask: impl Ask) {
+    let Some(url) = settings.url.clone() else { return };
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut outcome, mut is_failing) = (None, false);
+    loop {
+        ticks.tick().await;
+        let Ok(post) = ask.ask(NextPost(outcome.take())).await else { return };
+        let Some(body) = post else { continue };
+        let posted = timeout(LIMIT, send(&url, settings.ca_file.as_deref(), body)).await;
+        let posted = posted.unwrap_or(Err(PostError::Late)).map_err(|error| error.to_string());
+        match &posted {
+            // Each state once, not each attempt. The path may have a secret in it.
+            Err(problem) if !is_failing => {
+                let to = url.endpoint();
+                warn!(%to, problem, "cannot post events; trying again, later each time");
+            }
+            Ok(()) if is_failing => info!("events are posted again"),
+            _ => {}
+        }
+        is_failing = posted.is_err();
+        outcome = Some(posted);
+    }
+}
+
+async fn send(url: &HttpUrl, ca_file: Option<&Path>, body: Vec<u8>) -> Result<(), PostError> {
+    let to = url.endpoint().to_string();
+    let failed = |source| PostError::Connect { to: to.clone(), source };
+    let tcp = TcpStream::connect(&to).await.map_err(failed)?;
+    if !url.is_tls() {
+        return exchange(tcp, url, body).await;
+    }
+    let name = match url.endpoint().host() {
+        Name::Ip(ip) => ServerName::from(*ip),
+        Name::Name(name) => {
+            ServerName::try_from(name.clone()).map_err(|error| failed(io::Error::other(error)))?
+        }
+    };
+    let tls = connector(ca_file)?.connect(name, tcp).await.map_err(failed)?;
+    exchange(tls, url, body).await
+}
+
+async fn exchange<S>(stream: S, url: &HttpUrl, body: Vec<u8>) -> Result<(), PostError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let mut request = Request::new(Full::new(Bytes::from(body)));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = url.path().parse().expect("the settings have checked the path");
+    let headers = request.headers_mut();
+    headers.insert(USER_AGENT, HeaderValue::from_static("meshport"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let host = HeaderValue::try_from(url.endpoint().to_string());
+    headers.extend(host.map(|host| (HOST, host)));
+    let answer = sender.send_request(request);
+    tokio::pin!(answer, connection);
+    let answer = tokio::select! {
+        answer = &mut answer => answer?,
+        // The last thing a connection brings may be the answer.
+        _ = &mut connection => answer.await?,
+    };
+    let status = answer.status();
+    if status.is_success() { Ok(()) } else { Err(PostError::Status(status)) }
+}
+
+fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, PostError> {
+    let file = match ca_file {
+        Some(file) => file,
+        None => {
+            let found = SYSTEM_ROOTS.iter().map(Path::new).find(|file| file.exists());
+            found.ok_or(PostError::NoRoots)?
+        }
+    };
+    let unusable = |why: String| PostError::Roots { path: file.to_owned(), why };
+    let mut roots = RootCertStore::empty();
+    let all = CertificateDer::pem_file_iter(file).map_err(|error| unusable(error.to_string()))?;
+    // One that is not understood among those of a system says nothing about the others.
+    roots.add_parsable_certificates(all.filter_map(Result::ok));
+    if roots.is_empty() {
+        return Err(unusable("it holds no certificate".into()));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::PrivateKeyDer;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// Takes one request over TLS with a certificate for localhost; its certificate as PEM.
+    async fn receiver() -> (u16, String, tokio::task::JoinHandle<String>) {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let certificate = params.self_signed(&key).expect("signed");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("it has them")
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::try_from(key.serialize_der()).expect("of a known form"),
+            )
+            .expect("it fits its key");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let port = listener.local_addr().expect("bound").port();
+        let serving = tokio::spawn(async move {
+            loop {
+                let (tcp, _) = listener.accept().await.expect("open");
+                let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
+                let mut text = String::new();
+                while !text.ends_with("{\"a\":1}") {
+                    let mut bytes = [0; 512];
+                    let read = tls.read(&mut bytes).await.expect("a request");
+                    text.push_str(&String::from_utf8_lossy(&bytes[..read]));
+                }
+                let answer = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+                tls.write_all(answer).await.expect("it is answered");
+                tls.shutdown().await.expect("it is answered");
+                return text;
+            }
+        });
+        (port, certificate.pem(), serving)
+    }
+
+    #[tokio::test]
+    async fn a_server_is_believed_only_with_the_certificates_of_the_settings() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (port, pem, serving) = receiver().await;
+        let (right, wrong) = (folder.path().join("right.crt"), folder.path().join("wrong.crt"));
+        std::fs::write(&right, pem).expect("written");
+        std::fs::write(&wrong, receiver().await.1).expect("written");
+        let url: HttpUrl = format!("https://localhost:{port}/x?y=1").parse().expect("a URL");
+        let body = || b"{\"a\":1}".to_vec();
+        let error = send(&url, Some(&wrong), body()).await.expect_err("another certificate");
+        assert!(matches!(error, PostError::Connect { .. }), "{error}");
+        let missing = folder.path().join("missing.crt");
+        let error = send(&url, Some(&missing), body()).await.expect_err("no certificates");
+        assert!(error.to_string().contains("events.ca-file"), "{error}");
+        send(&url, Some(&right), body()).await.expect("it is taken");
+        let text = serving.await.expect("it has served").to_lowercase();
+        assert!(text.starts_with("post /x?y=1 http/1.1\r\n"), "{text}");
+        assert!(text.contains("content-type: application/json"), "{text}");
+    }
+}

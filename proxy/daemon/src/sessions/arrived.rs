@@ -1,0 +1,30 @@
+//! A client on its way from the address that accepted it to its session.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::expose::Tally;
+use crate::sessions::client::ClientId;
+use crate::sessions::pacing::Paid;
+
+/// A client, as the address that it has connected to hands it over.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) paid: Paid,
+    /// What the instance is told before the client's own bytes.
+    pub(crate) preface: Bytes,
+    /// What was read of the client already.
+    pub(crate) said: Bytes,
+    /// Who it is, where its listener knows.
+    pub(crate) client: Option<ClientId>,
+    /// Where its bytes count, beside the service.
+    pub(crate) tally: Option<Arc<Tally>>,
+}
+
+impl Arrived {
+    /// One of which nothing was read.
+    pub(crate) fn unread(paid: Paid) -> Self {
+        Self { paid, preface: Bytes::new(), said: Bytes::new(), client: None, tally: None }
+    }
+}

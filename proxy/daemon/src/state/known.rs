@@ -1,0 +1,66 @@
+//! What was known of others, for the next start: the directory, and the nodes of the cluster.
+
+use super::folder::{Content, Existing, state_error};
+use super::{DIRECTORY, NODES, StateDir};
+use crate::Error;
+
+/// A directory of ten thousand members at 3 KiB each, in bytes.
+pub(super) const MAX_DIRECTORY_BYTES: usize = 32 * 1024 * 1024;
+/// Ten thousand nodes of the cluster at 800 bytes each, in bytes.
+const MAX_NODES_BYTES: usize = 8 * 1024 * 1024;
+
+impl StateDir {
+    /// The members as they were last written; `None` before the first write. The bytes are
+    /// judged by whoever restores them.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn directory(&self) -> Result<Option<Vec<u8>>, Error> {
+        let bytes = self.folder.read(DIRECTORY, MAX_DIRECTORY_BYTES, Content::Public)?;
+        Ok(bytes.map(|bytes| bytes.to_vec()))
+    }
+
+    /// Replaces the stored directory.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_directory(&self, snapshot: &[u8]) -> Result<(), Error> {
+        if snapshot.len() > MAX_DIRECTORY_BYTES {
+            let what = format!("{} bytes are more than this file may have", snapshot.len());
+            let remedy = "The mesh has too many members for this node";
+            return Err(state_error(&self.file(DIRECTORY), what, remedy));
+        }
+        self.folder.write(DIRECTORY, snapshot, Existing::Replace)
+    }
+
+    /// The nodes of the cluster as they were last written; `None` before the first write. The bytes
+    /// are judged by whoever reads them.
+    ///
+    /// # Errors
+    /// As [`StateDir::node_key`].
+    pub fn nodes(&self) -> Result<Option<Vec<u8>>, Error> {
+        let bytes = self.folder.read(NODES, MAX_NODES_BYTES, Content::Public)?;
+        Ok(bytes.map(|bytes| bytes.to_vec()))
+    }
+
+    /// Replaces the nodes of the cluster.
+    ///
+    /// # Errors
+    /// As [`StateDir::store_node_key`].
+    pub fn store_nodes(&self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() > MAX_NODES_BYTES {
+            let what = format!("{} bytes are more than this file may have", bytes.len());
+            let remedy = "The cluster has too many nodes for this file";
+            return Err(state_error(&self.file(NODES), what, remedy));
+        }
+        self.folder.write(NODES, bytes, Existing::Replace)
+    }
+
+    /// Forgets the members of a mesh this node no longer belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be removed.
+    pub fn remove_directory(&self) -> Result<(), Error> {
+        self.folder.remove(DIRECTORY)
+    }
+}

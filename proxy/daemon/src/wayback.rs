@@ -1,0 +1,200 @@
+//! The way back from apiservers, see [`meshport_core::wayback`].
+//!
+//! - `socket`: the Unix socket of an apiserver's node, and the requests on it
+//! - `search`: the attempts of one request
+//! - `serve`: streams of apiservers' nodes, to the own kubelet or on to another node
+//! - `nodes`: the Node objects, read from Kubernetes and kept for a cold boot
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use meshport_config::counters::{Counter, Counters, SharedCounters};
+use meshport_config::{
+    Credential, EgressSettings, KubeletSettings, ServiceName, Settings, counters,
+};
+use meshport_core::wayback::Refusal;
+use meshport_core::wayback::call::Want;
+use meshport_core::wayback::judge::{self, Own};
+use meshport_core::wayback::nodes::Nodes;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::egress::Egress;
+use crate::node::commands::Command;
+use crate::node::roster::Source;
+
+use self::socket::Requests;
+
+pub(crate) mod find;
+pub(crate) mod nodes;
+mod search;
+pub(crate) mod serve;
+pub(crate) mod socket;
+
+counters! {
+    /// What became of requests and streams.
+    pub(crate) enum WayCount {
+        "meshport_wayback_connected_total" by "target" {
+            /// Connected to a kubelet.
+            Kubelet = "kubelet",
+            /// Connected to a pod.
+            Pod = "pod",
+            /// Connected to a service.
+            Service = "service",
+            /// Connected to a target outside the mesh that the settings name.
+            Outside = "outside",
+        }
+        "meshport_wayback_relayed_total" by "" {
+            /// Connected through a relay.
+            Relayed = "",
+        }
+    }
+}
+
+/// Where a refusal was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum At {
+    /// On the socket, told to an apiserver.
+    Socket,
+    /// For a stream of another node.
+    Stream,
+}
+
+/// What all parts of the way back share. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct WayBack(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    egress: EgressSettings,
+    kubelet: KubeletSettings,
+    nodes: watch::Sender<Option<Arc<Nodes>>>,
+    counts: SharedCounters<WayCount, { WayCount::ALL.len() }>,
+    refused: [SharedCounters<Refusal, { Refusal::COUNT }>; 2],
+    /// Connections of the socket that were accepted.
+    accepted: AtomicU64,
+}
+
+impl Default for WayBack {
+    /// That of a node whose settings say nothing of it.
+    fn default() -> Self {
+        let site = "unnamed".parse().expect("a valid label");
+        Self::new(&Settings::defaults(site), None)
+    }
+}
+
+impl WayBack {
+    /// With these settings, which hold until the end of the process, and what an earlier one knew.
+    pub(crate) fn new(settings: &Settings, stored: Option<&[u8]>) -> Self {
+        let known = stored.and_then(Nodes::from_bytes).map(|mut nodes| {
+            nodes.add_addresses(&settings.egress.nodes);
+            Arc::new(nodes)
+        });
+        Self(Arc::new(Inner {
+            egress: settings.egress.clone(),
+            kubelet: settings.kubelet.clone(),
+            nodes: watch::Sender::new(known),
+            counts: SharedCounters::default(),
+            refused: [SharedCounters::default(), SharedCounters::default()],
+            accepted: AtomicU64::new(0),
+        }))
+    }
+
+    /// As their operator wants it on an apiserver's node.
+    pub(crate) fn egress(&self) -> &EgressSettings {
+        &self.0.egress
+    }
+
+    /// The nodes of the cluster, as far as Kubernetes was asked.
+    pub(crate) fn nodes(&self) -> Option<Arc<Nodes>> {
+        self.0.nodes.borrow().clone()
+    }
+
+    /// The same, and every later state of that.
+    #[cfg(test)]
+    pub(crate) fn watch_nodes(&self) -> watch::Receiver<Option<Arc<Nodes>>> {
+        self.0.nodes.subscribe()
+    }
+
+    /// The same as Kubernetes says now, with what the settings add.
+    pub(crate) fn set_nodes(&self, nodes: &Nodes) {
+        let mut nodes = nodes.clone();
+        nodes.add_addresses(&self.0.egress.nodes);
+        self.0.nodes.send_replace(Some(Arc::new(nodes)));
+    }
+
+    /// What this node dials for apiservers, judged by its own word.
+    pub(crate) fn judge(
+        &self,
+        want: &Want,
+        credential: &Credential,
+    ) -> Result<Vec<SocketAddr>, Refusal> {
+        let nodes = self.nodes();
+        let object = nodes.as_ref().and_then(|nodes| nodes.get(credential.name.as_str()));
+        let Inner { egress, kubelet, .. } = &*self.0;
+        let own = Own { credential, kubelet, egress, object };
+        judge::judge(want, &own, is_local)
+    }
+
+    pub(crate) fn accepted(&self) -> u64 {
+        self.0.accepted.load(Ordering::Relaxed)
+    }
+
+    fn note_accepted(&self) {
+        self.0.accepted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn note_connected(&self, want: &Want, is_relayed: bool) {
+        self.0.counts.bump(match want {
+            Want::Kubelet(_) => WayCount::Kubelet,
+            Want::Pod(_) => WayCount::Pod,
+            Want::Service(_) => WayCount::Service,
+        });
+        if is_relayed {
+            self.0.counts.bump(WayCount::Relayed);
+        }
+    }
+
+    fn note_outside(&self) {
+        self.0.counts.bump(WayCount::Outside);
+    }
+
+    fn note_refused(&self, at: At, why: Refusal) {
+        self.0.refused[at as usize].bump(why);
+    }
+
+    /// What became of requests and streams.
+    pub(crate) fn counts(&self) -> Counters<WayCount, { WayCount::ALL.len() }> {
+        self.0.counts.read()
+    }
+
+    /// Refusals by where they were made.
+    pub(crate) fn refusals(&self) -> [(&'static str, Counters<Refusal, { Refusal::COUNT }>); 2] {
+        let [socket, stream] = &self.0.refused;
+        [("socket", socket.read()), ("stream", stream.read())]
+    }
+}
+
+/// Begins to read Node objects and to serve the socket, as far as the settings want it.
+pub(crate) fn start(
+    egress: &Egress,
+    settings: &Settings,
+    sources: &[(ServiceName, Source)],
+    commands: &mpsc::Sender<Command>,
+    tasks: &mut JoinSet<()>,
+) {
+    let Egress { context, back, asked, audit, credential, leaving, .. } = egress.clone();
+    context.sessions.register(&ServiceName::way_back());
+    let own = credential.borrow().clone();
+    socket::warn_of_missing_role(&settings.egress, &own);
+    if let Some((source, whose)) = nodes::source(settings, &own, sources) {
+        tasks.spawn(nodes::follow(source, whose, back.clone(), commands.clone()));
+    }
+    tasks.spawn(socket::serve(Requests { context, back, asked, audit, credential, leaving }));
+}
+
+/// Whether an address is one of this machine's: a socket can be bound to it.
+fn is_local(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}

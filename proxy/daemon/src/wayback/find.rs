@@ -1,0 +1,103 @@
+//! What a request of the socket asks the driver.
+
+use std::net::IpAddr;
+
+use meshport_config::{Endpoint, Host, NodeId};
+use meshport_core::node::{Destination, Known};
+use meshport_core::route::Line;
+use meshport_core::wayback::Refused;
+use meshport_core::wayback::nodes::NodeObject;
+use meshport_mesh::Mesh;
+
+use crate::admin::wayback::{WayReport, WayRequest};
+use crate::clock;
+use crate::node::driver::Driver;
+use crate::node::driver::answers::{Answer, Asker};
+
+/// Whose target is this, and how is it reached?
+#[derive(Debug)]
+pub(crate) struct FindTarget(pub(crate) Endpoint);
+
+impl Answer for FindTarget {
+    type Reply = Result<Destination, Refused>;
+
+    fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
+        // An asker that went away needs no answer.
+        let _ = to.send(Ok(find(driver, &self.0)));
+    }
+}
+
+fn find(driver: &Driver, target: &Endpoint) -> Result<Destination, Refused> {
+    let reporter = &driver.reporter;
+    let nodes = reporter.process.way_back.nodes();
+    let known = Known {
+        nodes: nodes.as_deref(),
+        addresses: &reporter.process.way_back.egress().nodes,
+        services: &reporter.process.way_back.egress().service_cidrs,
+        own: &reporter.identity.credential,
+        tunnel: |node: &NodeId| tunnel(&driver.mesh, node),
+    };
+    driver.core.find_target(target, &known, clock::wall())
+}
+
+impl Answer for WayRequest {
+    type Reply = WayReport;
+
+    fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
+        let back = &driver.reporter.process.way_back;
+        let nodes = back.nodes();
+        let object = nodes.as_ref().and_then(|nodes| nodes.get(&self.node)).cloned();
+        let object = object.unwrap_or_else(|| NodeObject::named(self.node.as_str()));
+        let mut report = WayReport {
+            kubelet_port: object.kubelet_port,
+            addresses: object.addresses.iter().map(ToString::to_string).collect(),
+            pod_cidrs: object.pod_cidrs.iter().map(ToString::to_string).collect(),
+            has_socket: back.egress().socket.is_some(),
+            known_nodes: nodes.map_or(0, |nodes| nodes.len() as u64),
+            ..WayReport::default()
+        };
+        let target = Endpoint::new(Host::Name(self.node), object.kubelet_port);
+        match target
+            .map_err(|error| error.to_string())
+            .and_then(|target| find(driver, &target).map_err(|refused| refused.said))
+        {
+            Ok(Destination { who, ways, .. }) => {
+                let node = ways.first().and_then(Line::origin);
+                report.problem = node.and_then(|node| driver.core.absence(&node, clock::now()));
+                report.who = Some(who);
+                report.ways = ways.iter().map(|way| in_words(driver, way)).collect();
+            }
+            Err(said) => report.problem = Some(said),
+        }
+        let _ = to.send(Ok(report));
+    }
+}
+
+fn in_words(driver: &Driver, way: &Line) -> String {
+    match way {
+        Line::Direct(node) if driver.mesh.is_own(node) => "on this machine".into(),
+        Line::Direct(_) => "direct".into(),
+        Line::Relayed { relay, .. } => {
+            format!("through {}", driver.reporter.name(&driver.core, relay))
+        }
+        Line::Outside(address) => address.to_string(),
+    }
+}
+
+/// Is this node there? A sentence if it is not.
+#[derive(Debug)]
+pub(crate) struct IsAbsent(pub(crate) NodeId);
+
+impl Answer for IsAbsent {
+    type Reply = Option<String>;
+
+    fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
+        let _ = to.send(Ok(driver.core.absence(&self.0, clock::now())));
+    }
+}
+
+/// Where the tunnel of an admitted peer comes from.
+pub(crate) fn tunnel(mesh: &Mesh, node: &NodeId) -> Option<IpAddr> {
+    mesh.credential(node)?;
+    mesh.endpoint(node).map(|at| at.ip().to_canonical())
+}

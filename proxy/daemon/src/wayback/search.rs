@@ -1,0 +1,188 @@
+//! The attempts of one request: streams to the node by several ways, of which the first that is
+//! connected wins. Those that lose are reset; nothing was sent through them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use meshport_config::{NodeId, ServiceName};
+use meshport_core::ledger::Side;
+use meshport_core::node::Destination;
+use meshport_core::route::Line;
+use meshport_core::wayback::call::{Call, Want, read_answer};
+use meshport_core::wayback::ways::Race;
+use meshport_core::wayback::{Refusal, Refused};
+use meshport_mesh::{Mesh, Stream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::socket::Requests;
+use crate::clock;
+use crate::sessions::registry::Guard;
+use crate::sessions::splice::ABORTED;
+use crate::tcp::{Host, Tcp};
+
+/// How long one address of a target may take to answer while another is left.
+const DIAL_LIMIT: Duration = Duration::from_secs(2);
+
+/// What a search has found: a way on which the target is connected.
+#[derive(Debug)]
+pub(super) struct Reached {
+    pub(super) way: Way,
+    pub(super) line: Line,
+    pub(super) guard: Guard,
+}
+
+#[derive(Debug)]
+pub(super) enum Way {
+    /// Through the mesh, with what came behind the answer.
+    Mesh(Stream, Bytes),
+    /// On this machine.
+    Local(Tcp),
+}
+
+/// Tries the ways until one is connected, or there is no time left.
+pub(super) async fn search(
+    requests: &Requests,
+    found: &Destination,
+    until: Instant,
+) -> Result<Reached, Refused> {
+    let mut race = Race::new(found.ways.clone(), clock::now(), until);
+    let mut attempts = JoinSet::new();
+    loop {
+        while let Some(line) = race.poll(clock::now()) {
+            // Before the attempt: its path is watched closely from the start.
+            let sessions = &requests.context.sessions;
+            let guard = sessions.open(&ServiceName::way_back(), Side::Client, line);
+            let attempt = Attempt { requests: requests.clone(), want: found.want, until };
+            attempts.spawn(async move {
+                let way = attempt.run(line).await?;
+                Ok(Reached { way, line, guard })
+            });
+        }
+        let now = clock::now();
+        if race.is_late(now) {
+            let Refused { why, .. } = race.into_refused();
+            return Err(Refused::by_node(why, &found.who, &found.want));
+        }
+        tokio::select! {
+            Some(ended) = attempts.join_next(), if !attempts.is_empty() => {
+                let why = match ended {
+                    Ok(Ok(reached)) => return Ok(reached),
+                    Ok(Err(why)) => why,
+                    Err(_gone) => Refusal::Failed,
+                };
+                let refused = Refused::by_node(why, &found.who, &found.want);
+                if race.handle_failure(refused, clock::now()) {
+                    return Err(race.into_refused());
+                }
+            }
+            () = clock::sleep_until(Some(race.poll_timeout())) => {}
+        }
+    }
+}
+
+struct Attempt {
+    requests: Requests,
+    want: Want,
+    until: Instant,
+}
+
+impl Attempt {
+    async fn run(&self, line: Line) -> Result<Way, Refusal> {
+        let Requests { context, back, credential, .. } = &self.requests;
+        let mesh = &context.mesh;
+        let left = self.until.saturating_duration_since(clock::now());
+        match line {
+            Line::Direct(node) if mesh.is_own(&node) => {
+                let addresses = back.judge(&self.want, &credential.borrow())?;
+                dial(&context.host, &addresses, left).await.map(Way::Local)
+            }
+            Line::Direct(node) => self.through(node, Call::direct(node, self.want, left)).await,
+            Line::Relayed { origin, relay } => {
+                self.through(relay, Call::relayed(origin, self.want, left)).await
+            }
+            Line::Outside(_) => Err(Refusal::NoPath),
+        }
+    }
+
+    async fn through(&self, hop: NodeId, call: Call) -> Result<Way, Refusal> {
+        let mut pending = Pending::open(&self.requests.context.mesh, hop).await?;
+        let stream = pending.stream();
+        stream.send.write_chunk(call.encode().into()).await.map_err(|_| Refusal::NoPath)?;
+        let rest = answered(stream).await?;
+        Ok(Way::Mesh(pending.into_stream(), rest))
+    }
+}
+
+/// Waits for the answer; what came behind it.
+async fn answered(stream: &mut Stream) -> Result<Bytes, Refusal> {
+    let mut buffer = BytesMut::new();
+    let mut chunk = [Bytes::new()];
+    loop {
+        let read = stream.recv.read_chunks(&mut chunk).await;
+        let is_end = read.map_err(|_| Refusal::NoPath)?.is_none();
+        buffer.extend_from_slice(&std::mem::take(&mut chunk[0]));
+        if let Some((answer, used)) = read_answer(&buffer, is_end) {
+            return answer.map(|()| buffer.split_off(used).freeze());
+        }
+        if is_end {
+            return Err(Refusal::NoPath);
+        }
+    }
+}
+
+/// A stream that is given up when dropped.
+struct Pending(Option<Stream>);
+
+impl Pending {
+    async fn open(mesh: &Mesh, hop: NodeId) -> Result<Self, Refusal> {
+        let stream = mesh.open_stream(hop).await.map_err(|_| Refusal::NoPath)?;
+        Ok(Self(Some(stream)))
+    }
+
+    fn stream(&mut self) -> &mut Stream {
+        self.0.as_mut().expect("it is taken only at the end")
+    }
+
+    fn into_stream(mut self) -> Stream {
+        self.0.take().expect("it is taken once")
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(stream) = &mut self.0 {
+            stream.send.reset(ABORTED);
+            stream.recv.stop(ABORTED);
+        }
+    }
+}
+
+/// Dials the first of these addresses that answers.
+pub(super) async fn dial(
+    host: &Host,
+    addresses: &[SocketAddr],
+    patience: Duration,
+) -> Result<Tcp, Refusal> {
+    let until = clock::now() + patience;
+    let mut worst = Refusal::Failed;
+    for (at, address) in addresses.iter().enumerate() {
+        let left = until.saturating_duration_since(clock::now());
+        let is_last = at + 1 == addresses.len();
+        let limit = if is_last { left } else { left.min(DIAL_LIMIT) };
+        match timeout(limit, host.connect(&address.to_string())).await {
+            Ok(Ok(tcp)) => {
+                tcp.set_nodelay();
+                return Ok(tcp);
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                worst = Refusal::Connection;
+            }
+            Ok(Err(_)) => {}
+            Err(_elapsed) => worst = Refusal::Timeout,
+        }
+    }
+    Err(worst)
+}

@@ -1,0 +1,325 @@
+//! The Unix socket of an apiserver's node: one CONNECT a connection.
+//!
+//! Only processes of the users in `egress.uids` are served (SO_PEERCRED), root's and the daemon's
+//! own by default. Bounds: `egress.max-streams` connections, [`MAX_TURNED_AWAY`] more that are told
+//! that there are too many, [`HEAD_LIMIT`] for a request and [`ANSWER_LIMIT`] for its answer.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use meshport_config::{Credential, EgressSettings, Endpoint, Role, ServiceName};
+use meshport_core::ledger::{End, Side};
+use meshport_core::route::Line;
+use meshport_core::wayback::head::{self, MAX_HEAD_BYTES};
+use meshport_core::wayback::refusal::CONNECTED;
+use meshport_core::wayback::{ANSWER_LIMIT, HEAD_LIMIT, Refusal, Refused};
+use rustix::process::geteuid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use super::find::{FindTarget, IsAbsent};
+use super::search::{self, Reached, Way};
+use super::{At, WayBack};
+use crate::audit::Audit;
+use crate::clock;
+use crate::node::driver::answers::Ask;
+use crate::node::handle::Handle;
+use crate::sessions::ingress::Context;
+use crate::sessions::splice::{self, Carried, Counted, Early, Ending};
+use crate::sessions::totals::SessionCount;
+use crate::tcp::Tcp;
+use crate::unix::{self, Place, SocketFile};
+
+/// Connections beyond the limit that are told so at once; further ones are closed.
+const MAX_TURNED_AWAY: usize = 64;
+/// How long a refused client may still send before its connection is closed: an answer that comes
+/// while it writes would be lost with a reset.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+/// Bytes that are read and thrown away meanwhile.
+const MAX_DRAINED: usize = 4 << 20;
+/// What a node says that is going away.
+const STOPPING: &str = "meshport on this node is stopping";
+/// Pause after a failed accept, which is mostly a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// From one attempt to make the socket to the next.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Where the socket of the settings is.
+pub(crate) fn place(settings: &EgressSettings) -> Option<Place<'_>> {
+    let path = settings.socket.as_deref()?;
+    Some(Place { path, mode: settings.mode.bits(), setting: "egress.socket" })
+}
+
+/// What every request shares.
+#[derive(Debug, Clone)]
+pub(crate) struct Requests {
+    pub(crate) context: Context,
+    pub(crate) back: WayBack,
+    pub(crate) asked: Handle,
+    pub(crate) audit: Audit,
+    /// This node's own.
+    pub(crate) credential: watch::Receiver<Arc<Credential>>,
+    /// Whether this node is going away and takes no new requests.
+    pub(crate) leaving: watch::Receiver<bool>,
+}
+
+/// Makes the socket and serves it, for ever. What the machine lacks is said once and tried again:
+/// the clients of this node need its daemon, whether the way back works or not.
+pub(crate) async fn serve(requests: Requests) {
+    let back = requests.back.clone();
+    let Some(place) = place(back.egress()) else { return };
+    let mut is_said = false;
+    let (listener, _file): (UnixListener, SocketFile) = loop {
+        match unix::bind(place).await {
+            Ok(bound) => break bound,
+            Err(error) => {
+                if !std::mem::replace(&mut is_said, true) {
+                    let retry_s = RETRY.as_secs();
+                    warn!(%error, retry_s, "no way back for apiservers until this is fixed");
+                }
+                sleep(RETRY).await;
+            }
+        }
+    };
+    info!(socket = %place.path.display(), "apiservers reach nodes through the mesh here");
+    accept(listener, requests).await;
+}
+
+async fn accept(listener: UnixListener, requests: Requests) {
+    let most = usize::try_from(requests.back.egress().max_streams).unwrap_or(usize::MAX);
+    let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+    let turned_away = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
+    let mut streams = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = streams.join_next(), if !streams.is_empty() => continue,
+        };
+        let client = match accepted {
+            Ok((client, _)) => client,
+            Err(error) => {
+                debug!(%error, "connection of the way back not accepted");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        requests.back.note_accepted();
+        let requests = requests.clone();
+        if let Ok(place) = places.clone().try_acquire_owned() {
+            streams.spawn(async move {
+                requests.serve(client).await;
+                drop(place);
+            });
+            continue;
+        }
+        let said = format!("{most} streams of the way back are open here (egress.max-streams)");
+        let refused = Refused::new(Refusal::Crowded, said);
+        requests.note(&refused, None);
+        if let Ok(place) = turned_away.clone().try_acquire_owned() {
+            streams.spawn(async move {
+                refuse(client, &refused).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+impl Requests {
+    async fn serve(&self, mut client: UnixStream) {
+        let target = match self.admit(&mut client).await {
+            Ok(Some(target)) => target,
+            // It went away, or was looking whether anybody is here.
+            Ok(None) => return,
+            Err(refused) => {
+                self.note(&refused, None);
+                return refuse(client, &refused).await;
+            }
+        };
+        let began = clock::now();
+        match self.reach(&target, &client).await {
+            Ok(Some(reached)) => {
+                let took = clock::now().saturating_duration_since(began);
+                let totals = self.context.sessions.totals(&ServiceName::way_back());
+                totals.counts.bump(SessionCount::Connected);
+                totals.connects.note(took);
+                if let Err(error) = self.carry(client, reached).await {
+                    debug!(%target, %error, "stream of the way back broke");
+                }
+            }
+            Ok(None) => {}
+            Err(refused) => {
+                self.note(&refused, Some(&target));
+                refuse(client, &refused).await;
+            }
+        }
+    }
+
+    /// Who asks, and for what.
+    async fn admit(&self, client: &mut UnixStream) -> Result<Option<Endpoint>, Refused> {
+        let user = client.peer_cred().map(|peer| peer.uid());
+        let own = geteuid().as_raw();
+        let uids = &self.back.egress().uids;
+        let is_known = |uid: u32| match uids.is_empty() {
+            true => uid == 0 || uid == own,
+            false => uids.contains(&uid),
+        };
+        if !user.is_ok_and(is_known) {
+            let said = "this user may not use the way back (egress.uids)";
+            return Err(Refused::new(Refusal::User, said));
+        }
+        if *self.leaving.borrow() {
+            return Err(Refused::new(Refusal::Leaving, STOPPING));
+        }
+        timeout(HEAD_LIMIT, read_head(client)).await.unwrap_or_else(|_| {
+            let said = format!("no whole request within {} s", HEAD_LIMIT.as_secs());
+            Err(Refused::new(Refusal::Late, said))
+        })
+    }
+
+    /// A way on which the target is connected; none when the client went away meanwhile.
+    async fn reach(
+        &self,
+        target: &Endpoint,
+        client: &UnixStream,
+    ) -> Result<Option<Reached>, Refused> {
+        let until = clock::now() + ANSWER_LIMIT;
+        let look = async {
+            if self.back.egress().outside.contains(target) {
+                return self.dial_outside(target, until).await;
+            }
+            let stopping = |_| Refused::new(Refusal::Leaving, STOPPING);
+            let found = self.asked.ask(FindTarget(target.clone())).await.map_err(stopping)??;
+            let refused = match search::search(self, &found, until).await {
+                Ok(reached) => {
+                    let is_relayed = matches!(reached.line, Line::Relayed { .. });
+                    self.back.note_connected(&found.want, is_relayed);
+                    return Ok(reached);
+                }
+                Err(refused) => refused,
+            };
+            // That it is down tells more than that it does not answer.
+            let node = found.ways.first().and_then(Line::origin);
+            match node.filter(|_| refused.why.is_of_the_way()) {
+                Some(node) => Err(match self.asked.ask(IsAbsent(node)).await {
+                    Ok(Some(said)) => Refused::new(Refusal::Down, said),
+                    Ok(None) | Err(_) => refused,
+                }),
+                None => Err(refused),
+            }
+        };
+        tokio::select! {
+            reached = look => reached.map(Some),
+            () = gone(client) => Ok(None),
+        }
+    }
+
+    /// Dials a target that the settings name, as the apiserver would have done.
+    async fn dial_outside(&self, target: &Endpoint, until: Instant) -> Result<Reached, Refused> {
+        let left = until.saturating_duration_since(clock::now());
+        let dialled = timeout(left, self.context.host.connect(&target.to_string())).await;
+        let refused = |why, said: &str| Refused::new(why, format!("{target} {said}"));
+        let tcp = match dialled {
+            Ok(Ok(tcp)) => tcp,
+            Ok(Err(error)) => {
+                return Err(refused(Refusal::Failed, &format!("cannot be dialled: {error}")));
+            }
+            Err(_elapsed) => return Err(refused(Refusal::Timeout, "does not answer")),
+        };
+        tcp.set_nodelay();
+        self.back.note_outside();
+        let line = Line::Direct(self.context.mesh.node_id());
+        let guard = self.context.sessions.open(&ServiceName::way_back(), Side::Client, line);
+        Ok(Reached { way: Way::Local(tcp), line, guard })
+    }
+
+    async fn carry(&self, mut client: UnixStream, reached: Reached) -> std::io::Result<()> {
+        client.write_all(CONNECTED).await?;
+        let Reached { way, guard, .. } = reached;
+        let totals = self.context.sessions.totals(&ServiceName::way_back());
+        // By service alone: a row for each node has no bound.
+        let origin = Arc::default();
+        let counted = Counted { totals: totals.clone(), origin, tally: None };
+        let carried = Carried::of_client(0, counted);
+        let end = Box::pin(async {
+            match guard.carry(&carried, true).await {
+                End::Cut => totals.counts.bump(SessionCount::Cut),
+                End::Moved { .. } => totals.counts.bump(SessionCount::Moved),
+            }
+            Ending::Reset
+        });
+        let client = Tcp::Unix(client);
+        match way {
+            Way::Mesh(stream, rest) => {
+                let early = Early { up: Bytes::new(), down: vec![rest] };
+                splice::with_stream(client, stream, early, &carried, end).await
+            }
+            Way::Local(tcp) => splice::with_tcp(client, tcp, Early::default(), &carried, end).await,
+        }
+    }
+
+    fn note(&self, refused: &Refused, target: Option<&Endpoint>) {
+        let Refused { why, said } = refused;
+        self.back.note_refused(At::Socket, *why);
+        let totals = self.context.sessions.totals(&ServiceName::way_back());
+        totals.counts.bump(SessionCount::Failed);
+        self.audit.refused_target(target, why.word(), said);
+        debug!(target = ?target.map(ToString::to_string), %why, said, "request refused");
+    }
+}
+
+/// Reads the head; none when the client went away without a word.
+async fn read_head(client: &mut UnixStream) -> Result<Option<Endpoint>, Refused> {
+    let mut buffer = Vec::with_capacity(1024);
+    loop {
+        if let Some(target) = head::read(&buffer)? {
+            return Ok(Some(target));
+        }
+        let room = (MAX_HEAD_BYTES + 1 - buffer.len()) as u64;
+        let read = (&mut *client).take(room).read_buf(&mut buffer).await;
+        match read {
+            Ok(0) | Err(_) if buffer.is_empty() => return Ok(None),
+            Ok(0) | Err(_) => {
+                return Err(Refused::new(Refusal::Malformed, "the request ends early"));
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Resolves when the client has gone. One that sends something before its answer is waited for.
+async fn gone(client: &UnixStream) {
+    let _ = client.readable().await;
+    let peeked = socket2::SockRef::from(client).peek(&mut [MaybeUninit::uninit()]);
+    if peeked.is_ok_and(|read| read > 0) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Answers, and waits until the client has read it.
+async fn refuse(mut client: UnixStream, refused: &Refused) {
+    let answer = async {
+        client.write_all(&refused.answer()).await?;
+        client.shutdown().await?;
+        let mut rest = (&mut client).take(MAX_DRAINED as u64);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+    };
+    // One that does not read its answer needs none.
+    let _ = timeout(DRAIN_LIMIT, answer).await;
+}
+
+/// Warns of a socket without the role for it: no node would serve it.
+pub(crate) fn warn_of_missing_role(settings: &EgressSettings, credential: &Credential) {
+    let role = Role::Origin(ServiceName::kube_apiserver());
+    if settings.socket.is_some() && !credential.roles.contains(&role) {
+        warn!(
+            "egress.socket is set, and this node lacks the role {role}: every node refuses its \
+             way back. Make an invite with that role and join again"
+        );
+    }
+}
