@@ -101,7 +101,7 @@ async fn follow(mesh: &mut DemoMesh, screen: &mut Screen) -> Result<(), Error> {
             ))?;
         }
         if let Ok(status) = daemon.admin.ask(&StatusRequest).await {
-            found.push((daemon.plan.name(), status.mesh_listen));
+            found.push((daemon.plan.name(), status.process.mesh_listen));
         }
     }
     for (name, real) in found {

@@ -17,6 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use meshport_daemon::Error;
 
 pub mod apiserver;
+mod browser;
 pub mod client;
 mod console;
 mod daemon;
@@ -47,6 +48,8 @@ pub struct Options {
     pub length: Duration,
     /// Whether everything stays up afterwards, until a signal.
     pub keep_running: bool,
+    /// Whether a browser is to show the page of the node that clients on the stage use.
+    pub open: bool,
     /// Decides the random draws of the emulated WAN.
     pub seed: u64,
     /// The wall time, for credentials.
@@ -116,7 +119,24 @@ async fn open(options: &Options, screen: &mut Screen) -> Result<DemoMesh, Error>
         mesh.local(STAGE),
         mesh.curl(STAGE)
     ))?;
+    screen.note(&pages(&mesh))?;
+    if options.open
+        && let Err(why) = browser::open(&mesh.page(STAGE))
+    {
+        screen.tell(&why)?;
+    }
     Ok(mesh)
+}
+
+/// Where each node shows itself; first the one whose clients the demo is about.
+fn pages(mesh: &DemoMesh) -> String {
+    let stage = mesh.page(STAGE);
+    let others = mesh.pages().iter().map(|(name, page)| match *page == stage {
+        true => format!("  {name:<11} {page}   the node that the requests below go through\n"),
+        false => format!("  {name:<11} {page}\n"),
+    });
+    let others: String = others.collect();
+    format!("Watch it in a browser. Each node has a page with its own view:\n\n{others}")
 }
 
 fn introduction() -> String {

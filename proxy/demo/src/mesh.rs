@@ -39,6 +39,8 @@ pub(super) struct DemoMesh {
     authority_pem: String,
     /// Where the clients of each site connect.
     locals: Vec<SocketAddr>,
+    /// The name of each node and the address of its page.
+    pages: Vec<(String, String)>,
     folder: Folder,
 }
 
@@ -62,6 +64,7 @@ impl DemoMesh {
             authority: authority_file,
             authority_pem: authority.certificate_pem().to_owned(),
             locals: Vec::new(),
+            pages: Vec::new(),
             folder,
         };
         let mut new_mesh = NewMesh::new(now);
@@ -103,7 +106,10 @@ impl DemoMesh {
         for index in 0..self.daemons.len() {
             let status = self.wait_for(index, deadline, |_, _| None).await?;
             let plan = self.daemons[index].plan;
-            self.shaper.set_real(&plan.name(), status.mesh_listen)?;
+            self.shaper.set_real(&plan.name(), status.process.mesh_listen)?;
+            if let Some(http) = status.process.admin_http {
+                self.pages.push((plan.name(), format!("http://{http}/")));
+            }
             if plan.part == Part::Worker {
                 let listen = apiserver_of(&status).and_then(|service| service.listen.first());
                 let name = plan.name();
@@ -185,6 +191,18 @@ impl DemoMesh {
         self.locals[site]
     }
 
+    /// The name of each node and the address of its page.
+    pub(super) fn pages(&self) -> &[(String, String)] {
+        &self.pages
+    }
+
+    /// The address of the page of a site's worker.
+    pub(super) fn page(&self, site: usize) -> String {
+        let worker = NodePlan { site, part: Part::Worker }.name();
+        let page = self.pages.iter().find(|(name, _)| *name == worker);
+        page.map(|(_, page)| page.clone()).unwrap_or_default()
+    }
+
     /// A client in a site.
     pub(super) fn client(&self, site: usize) -> Result<Client, Error> {
         Client::new(self.local(site), &self.authority_pem)
@@ -198,7 +216,12 @@ impl DemoMesh {
 }
 
 fn start_shaper(seed: u64) -> Result<Shaper, Error> {
-    let config = ShaperConfig { seed, default_link: LinkConfig::lan(), ..ShaperConfig::default() };
+    let config = ShaperConfig {
+        seed,
+        default_link: LinkConfig::lan(),
+        strangers: true,
+        ..ShaperConfig::default()
+    };
     let shaper = Shaper::start(config)?;
     for (a, b, ms) in DISTANCES_MS {
         shaper.set_link(a, b, &link(Duration::from_millis(ms)));

@@ -5,7 +5,7 @@
 //! given, so that no line wraps; elsewhere (a pipe, a log) one line is written per change of the
 //! phase, of who answers, or of the failures, so that the log stays short.
 //!
-//! Bounds: an [`OriginRow`] keeps the last [`WINDOW`] latencies.
+//! Bounds: an [`OriginRow`] keeps the last [`WINDOW`] latencies, a [`View`] the last `TRACE`.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -19,6 +19,10 @@ mod tests;
 
 /// How many latencies the median is taken over: few enough to follow what is going on.
 pub const WINDOW: usize = 64;
+/// Answers in the line of latencies: three seconds of the demo's client, within 80 columns.
+const TRACE: usize = 64;
+/// Below 2 ms, 4 ms, ... 128 ms, and above.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// One origin of the demo, as the client sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +87,8 @@ pub struct View {
     pub origins: Vec<OriginRow>,
     /// Which of them answered last.
     pub current: Option<usize>,
+    /// The latencies of the last answers, from any origin; none for a request without one.
+    recent: VecDeque<Option<Duration>>,
     /// Requests that were not answered.
     pub failed: u64,
     /// The last failure, in words.
@@ -93,12 +99,14 @@ impl View {
     /// Before the first request.
     pub fn new(phase: String, origins: Vec<OriginRow>) -> Self {
         let elapsed = Duration::ZERO;
-        Self { elapsed, phase, origins, current: None, failed: 0, last_error: None }
+        let recent = VecDeque::with_capacity(TRACE);
+        Self { elapsed, phase, origins, current: None, recent, failed: 0, last_error: None }
     }
 
     /// Notes an answer. One of an origin that is not on the view is not shown.
     pub fn answered(&mut self, origin: &str, latency: Duration) {
         self.current = self.origins.iter().position(|row| row.name == origin);
+        self.trace(Some(latency));
         if let Some(row) = self.current.and_then(|at| self.origins.get_mut(at)) {
             row.note(latency);
         }
@@ -108,6 +116,25 @@ impl View {
     pub fn failed(&mut self, error: impl std::fmt::Display) {
         self.failed += 1;
         self.last_error = Some(error.to_string());
+        self.trace(None);
+    }
+
+    fn trace(&mut self, latency: Option<Duration>) {
+        if self.recent.len() == TRACE {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(latency);
+    }
+
+    /// The last latencies as a line of bars, the newest at the right, a cross for a failure; each
+    /// bar is the next of eight steps for twice the time.
+    fn latencies(&self) -> String {
+        let bar = |latency: &Option<Duration>| {
+            let Some(latency) = latency else { return 'x' };
+            let steps = latency.as_millis().checked_ilog2().unwrap_or(0) as usize;
+            BARS[steps.min(BARS.len() - 1)]
+        };
+        self.recent.iter().map(bar).collect()
     }
 
     /// The lines of the table, without line ends.
@@ -138,6 +165,8 @@ impl View {
                 millis(row.last()),
             ));
         }
+        lines.push(String::new());
+        lines.push(format!("   LATENCY  {}", self.latencies()));
         lines
     }
 

@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use super::output;
 
 /// How the lines begin that are secrets.
-const SECRETS: [&[u8]; 2] = [b"meshport-invite-", b"meshport-next-secret-"];
+const SECRETS: [&[u8]; 3] = [b"meshport-invite-", b"meshport-next-secret-", b"meshport-mandate-"];
 /// What is written over them.
 const FILLER: u8 = b'x';
 /// The place of the address of the command line in `/proc/self/stat`, counted from the state, which

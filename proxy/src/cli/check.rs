@@ -70,6 +70,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
         if let Some(settings) = &report.effective {
             output::answer(&settings.to_toml())?;
         }
+        if report.problems.is_empty() && report.file.is_none() {
+            let file = paths.config().display();
+            output::advice(&format!("{file} does not exist; these are the defaults"));
+        }
         for obstacle in &report.obstacles {
             output::advice(&format!("problem: {obstacle}"));
         }
@@ -77,12 +81,16 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
             output::advice(&format!("warning: {warning}"));
         }
     }
-    let CheckReport { file, problems, obstacles, .. } = report;
+    let CheckReport { file, problems, obstacles, warnings, .. } = report;
     if !problems.is_empty() {
         return Err(Error::Config { path: file.unwrap_or_default(), problems });
     }
     match obstacles.len() {
-        0 => Ok(()),
+        0 if args.json || !warnings.is_empty() => Ok(()),
+        0 => {
+            output::advice("no problems found");
+            Ok(())
+        }
         1 => Err(Error::Unfit("a daemon cannot run with this configuration: 1 problem".into())),
         count => Err(Error::Unfit(format!(
             "a daemon cannot run with this configuration: {count} \
@@ -136,6 +144,11 @@ fn check_services(settings: &Settings, report: &mut CheckReport) {
             report.warnings.push(format!("service.{name}.allow: {doubt}"));
         }
     }
+    for (name, listener) in &settings.expose {
+        if let Some(doubt) = listener.doubt() {
+            report.warnings.push(format!("expose.{name}.allow: {doubt}"));
+        }
+    }
 }
 
 fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) {
@@ -179,12 +192,21 @@ fn check_credential(
         report.obstacles.push(error.to_string());
     }
     // One that has ended or begins later is refused with the identity.
-    let validity = Validity::of(credential.expires_at, now);
+    let validity = Validity::of_node(credential, now);
     let ends = findings::of_credential(credential, now).filter(|_| validity == Validity::EndsSoon);
     ends.into_iter().for_each(|it| report.find(it));
     for (name, service) in &settings.services {
         if service.origin.is_some() && !credential.roles.contains(&Role::Origin(name.clone())) {
             report.find(findings::of_role(name));
+        }
+    }
+    for role in &credential.roles {
+        let Role::Origin(service) = role else { continue };
+        let settings = settings.services.get(service);
+        if settings.is_none_or(|settings| settings.origin.is_none()) {
+            report.warnings.push(format!(
+                "the role origin:{service} has no effect: set `origin` under [service.{service}]"
+            ));
         }
     }
 }

@@ -24,6 +24,9 @@ pub(crate) struct DemoArgs {
     /// Keep everything running afterwards until Ctrl-C, to try it by hand
     #[arg(long)]
     keep_running: bool,
+    /// Open the page of the node that the requests go through in a browser
+    #[arg(long)]
+    open: bool,
     /// Seed of the emulated WAN's delays and losses
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -40,6 +43,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Error> {
     let options = Options {
         length: Duration::from_secs(args.seconds),
         keep_running: args.keep_running,
+        open: args.open,
         seed: args.seed,
         now: clock::wall(),
     };

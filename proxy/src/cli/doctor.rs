@@ -12,6 +12,7 @@ mod facts;
 mod holder;
 mod kubernetes;
 mod machine;
+mod members;
 mod mesh;
 pub(super) mod report;
 #[cfg(test)]
@@ -77,20 +78,21 @@ fn unknown(id: &str) -> Error {
     Error::Usage(format!("there is no finding {id}; {} lists all", findings::PAGE))
 }
 
-async fn examine(args: &DaemonArgs) -> Result<DoctorReport, Error> {
+pub(super) async fn examine(args: &DaemonArgs) -> Result<DoctorReport, Error> {
     let begun = clock::now();
     let facts = Arc::new(Facts::gather(args).await?);
     let left = MAX_TIME.saturating_sub(clock::now().saturating_duration_since(begun));
     let done = checks::run_all(all(&facts), left).await;
     let took = clock::now().saturating_duration_since(begun);
     let reported = facts.daemon.as_ref().ok().map(|it| it.status.findings.as_slice());
-    Ok(DoctorReport::new(done, reported, took))
+    Ok(DoctorReport::new(done, reported, took).with(facts.members()))
 }
 
 /// Every kind of finding is looked for by one of them.
 fn all(facts: &Arc<Facts>) -> Vec<Check> {
     let mut all = machine::checks(facts);
     all.extend(mesh::checks(facts));
+    all.extend(members::checks(facts));
     all.extend(kubernetes::checks(facts));
     all
 }

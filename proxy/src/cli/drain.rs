@@ -75,11 +75,18 @@ pub(crate) fn undrain(args: &UndrainArgs) -> Result<(), Error> {
     if args.json {
         return output::json(&report);
     }
-    output::answer(&format!("{}: offered again, as {}\n", report.service, report.state))
+    output::answer(&taken_up(&report))
+}
+
+fn taken_up(DrainReport { service, changed, state, .. }: &DrainReport) -> String {
+    match changed {
+        true => format!("{service}: offered again, as {state}\n"),
+        false => format!("{service}: was not draining; nothing changed, it is {state}\n"),
+    }
 }
 
 fn said(report: &DrainReport, successor: Option<&str>) -> String {
-    let DrainReport { service, state, sessions } = report;
+    let DrainReport { service, state, sessions, .. } = report;
     let open = format!("{} of other nodes", counted(*sessions, "session"));
     match (sessions, successor) {
         (0, _) => format!("{service}: {state}; no session of another node is open here\n"),
@@ -185,7 +192,8 @@ mod tests {
     fn says_how_many_are_left() {
         let report = |sessions, successor| {
             let service = ServiceName::kube_apiserver();
-            said(&DrainReport { service, state: "draining".into(), sessions }, successor)
+            let state = "draining".into();
+            said(&DrainReport { service, changed: true, state, sessions }, successor)
         };
         assert_eq!(
             report(0, Some("cp-2")),
@@ -195,6 +203,16 @@ mod tests {
         assert_eq!(report(1, Some("cp-2")), moves);
         let stay = report(12, None);
         assert!(stay.contains("12 sessions of other nodes left: no other origin is"), "{stay}");
+    }
+
+    #[test]
+    fn an_instance_that_was_not_draining_is_not_offered_again() {
+        let report = |changed| {
+            let (service, state) = (ServiceName::kube_apiserver(), "ready".into());
+            taken_up(&DrainReport { service, changed, state, sessions: 0 })
+        };
+        assert_eq!(report(true), "kube-apiserver: offered again, as ready\n");
+        assert!(report(false).contains("was not draining"));
     }
 
     #[test]

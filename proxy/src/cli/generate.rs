@@ -3,6 +3,7 @@
 //! Each output is a template with a few values inserted. It starts with what it is, what to change
 //! and which page explains it. No template holds a secret.
 
+mod monitoring;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,12 @@ pub(crate) struct GenerateArgs {
     /// The program's path on the nodes, for the systemd unit
     #[arg(long, value_name = "PATH", default_value = "/usr/local/bin/meshport")]
     pub(crate) binary: PlainWord,
+    /// Monitoring: the form of the output
+    #[arg(long, value_enum, default_value = "rules")]
+    pub(crate) format: monitoring::Format,
+    /// Monitoring: where the pages of docs/ are, for the runbook links of alerts
+    #[arg(long, value_name = "URL", default_value = "https://docs.example.com/meshport")]
+    pub(crate) runbooks: PlainWord,
 }
 
 /// What can be generated.
@@ -60,6 +67,10 @@ pub(crate) enum What {
     Rke2,
     /// Talos: a patch of the machine configuration
     Talos,
+    /// The way back from apiservers to nodes: EgressSelectorConfiguration and what goes with it
+    Egress,
+    /// Alerts for Prometheus or a dashboard for Grafana, see --format
+    Monitoring,
 }
 
 /// A value that means the same in YAML, in a unit and in a shell.
@@ -84,20 +95,23 @@ impl fmt::Display for PlainWord {
     }
 }
 
-impl What {
-    fn template(self) -> &'static str {
-        match self {
-            Self::Systemd => include_str!("generate/meshport.service"),
-            Self::StaticPod => include_str!("generate/static-pod.yaml"),
-            Self::Daemonset => include_str!("generate/daemonset.yaml"),
-            Self::KubeadmInit => include_str!("generate/kubeadm-init.yaml"),
-            Self::KubeadmJoin => include_str!("generate/kubeadm-join.yaml"),
-            Self::Clusterapi => include_str!("generate/clusterapi.yaml"),
-            Self::K3s => include_str!("generate/k3s.yaml"),
-            Self::K0s => include_str!("generate/k0s.yaml"),
-            Self::Rke2 => include_str!("generate/rke2.yaml"),
-            Self::Talos => include_str!("generate/talos.yaml"),
-        }
+impl GenerateArgs {
+    fn template(&self) -> String {
+        let template = match self.what {
+            What::Monitoring => return monitoring::generate(self.format, &self.runbooks.0),
+            What::Systemd => include_str!("generate/meshport.service"),
+            What::StaticPod => include_str!("generate/static-pod.yaml"),
+            What::Daemonset => include_str!("generate/daemonset.yaml"),
+            What::KubeadmInit => include_str!("generate/kubeadm-init.yaml"),
+            What::KubeadmJoin => include_str!("generate/kubeadm-join.yaml"),
+            What::Clusterapi => include_str!("generate/clusterapi.yaml"),
+            What::K3s => include_str!("generate/k3s.yaml"),
+            What::K0s => include_str!("generate/k0s.yaml"),
+            What::Rke2 => include_str!("generate/rke2.yaml"),
+            What::Talos => include_str!("generate/talos.yaml"),
+            What::Egress => include_str!("generate/egress.yaml"),
+        };
+        template.to_owned()
     }
 }
 
@@ -127,6 +141,6 @@ fn generate(args: &GenerateArgs) -> Result<String, Error> {
         ("@IMAGE@", args.image.to_string()),
         ("@BINARY@", args.binary.to_string()),
     ];
-    let template = args.what.template().to_owned();
+    let template = args.template();
     Ok(values.iter().fold(template, |text, (mark, value)| text.replace(mark, value)))
 }

@@ -10,6 +10,8 @@ use meshport_config::{
 use rand_core::OsRng;
 use serde::Serialize;
 
+mod many;
+
 use super::lifetime::Lifetime;
 use super::paths::Paths;
 use super::{clock, load, output, runtime, saved_directory};
@@ -31,18 +33,24 @@ pub(crate) struct InviteArgs {
     /// Site of the new node
     #[arg(long)]
     pub(crate) site: SiteName,
-    /// What the new node may do: node, origin:SERVICE, relay, operator; may be repeated
+    /// What the new node may do: node, origin:SERVICE, relay, operator, issuer, egress; may be
+    /// repeated
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', default_value = "node")]
     pub(crate) roles: Vec<Role>,
+    /// Keep apiservers from the new node's kubelet and pods (the role no-kubelet)
+    #[arg(long)]
+    pub(crate) no_kubelet: bool,
     /// How long the invite can be used to join
     #[arg(long, value_name = "TIME", default_value = "24h")]
     pub(crate) ttl: Lifetime,
     /// How long the new node's credential is valid
     #[arg(long, value_name = "TIME", default_value = "365d")]
     pub(crate) credential_ttl: Lifetime,
-    /// The only name the new node may take
+    /// The only name the new node may take; with --count what its number follows
     #[arg(long)]
     pub(crate) name: Option<NodeName>,
+    #[command(flatten)]
+    pub(crate) many: many::ManyArgs,
     /// Where new nodes reach this one; may be repeated [default: `mesh.advertise`, else what the
     /// running daemon announces]
     #[arg(long = "endpoint", value_name = "HOST:PORT")]
@@ -97,7 +105,18 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     };
     let socket = load::socket(args.config.as_deref(), args.state_dir.as_deref())?;
     let now = clock::wall();
+    let names = many::names(args)?;
     let known = members(&AdminClient::new(socket), &state_dir, now)?;
+    if let Some(names) = names {
+        let of = |name: NodeName| {
+            let args = InviteArgs { name: Some(name), ..args.clone() };
+            invite(&args, &state_dir, &advertised, &known, now)
+        };
+        return print(args, &names.into_iter().map(of).collect::<Result<Vec<_>, Error>>()?);
+    }
+    if args.many.out.is_some() {
+        return Err(Error::Usage("--out is for --count or --names".into()));
+    }
     let report = invite(args, &state_dir, &advertised, &known, now)?;
     if args.json {
         return output::json(&report);
@@ -105,6 +124,29 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     output::answer(&format!("{}\n", report.invite))?;
     output::advice(&advice(&report));
     Ok(())
+}
+
+/// Writes the invites of many machines, or prints them with their names.
+fn print(args: &InviteArgs, reports: &[InviteReport]) -> Result<(), Error> {
+    if let Some(folder) = &args.many.out {
+        many::write(folder, reports)?;
+        output::advice(&format!(
+            "{} invites are in {}. Each lets one name join; treat them as passwords",
+            reports.len(),
+            folder.display()
+        ));
+    }
+    match (args.json, &args.many.out) {
+        (true, _) => output::json(reports),
+        (false, Some(_)) => Ok(()),
+        (false, None) => {
+            let line = |it: &InviteReport| {
+                let name = it.name.as_ref().map_or("", NodeName::as_str);
+                format!("{name} {}\n", it.invite)
+            };
+            output::answer(&reports.iter().map(line).collect::<String>())
+        }
+    }
 }
 
 /// The members that the running daemon knows; where none answers, those of the saved directory.
@@ -136,7 +178,8 @@ pub(crate) fn invite(
     let state = StateDir::open(state_dir)?;
     let (authority, secret) = authority(args, &state)?;
     let mut seeds = seeds(args, &state, advertised, known)?;
-    let roles = Roles::new(args.roles.iter().cloned())?;
+    let forbidden = args.no_kubelet.then_some(Role::NoKubelet);
+    let roles = Roles::new(args.roles.iter().cloned().chain(forbidden))?;
     let join_until = now.saturating_add(args.ttl.seconds());
     let grant = Grant {
         roles: roles.clone(),
@@ -276,15 +319,20 @@ fn advice(report: &InviteReport) -> String {
         1 => format!("the seed {}", report.seeds[0]),
         count => format!("{count} seeds"),
     };
+    let roles = report.roles.to_string();
+    let roles = match roles.contains(',') {
+        true => format!("the roles {roles}"),
+        false => format!("the role {roles}"),
+    };
     let used = match report.roles.is_leaf() {
         true => "On the operator's machine:  meshport forward --invite FILE",
         false => "On the new machine:  meshport join FILE",
     };
     format!(
-        "This line lets anyone who has it join site {} {name}with the roles {}, until {}, with \
-         {seeds}. Treat it as a password, even after that time.\n{used}  (with the line in FILE; \
-         or - and the line on standard input)",
-        report.site, report.roles, report.join_until,
+        "Until {}, anyone who has this line can join site {} {name}with {roles}. It names {seeds}. \
+         It also holds the mesh secret: treat it as a password, even after that time.\n{used}  \
+         (with the line in FILE; or - and the line on standard input)",
+        report.join_until, report.site,
     )
 }
 
@@ -307,5 +355,6 @@ mod tests {
         assert!(node.contains("meshport join FILE") && !node.contains("forward"), "{node}");
         assert!(operator.contains("meshport forward --invite FILE"), "{operator}");
         assert!(!operator.contains("meshport join"), "{operator}");
+        assert!(node.contains("with the role node.") && node.contains("mesh secret"), "{node}");
     }
 }

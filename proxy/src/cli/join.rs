@@ -10,7 +10,7 @@ use super::{clock, line, output};
 use clap::Args;
 use meshport_config::{
     Credential, Invite, Join, MeshId, MeshSecret, NodeId, NodeKey, NodeName, RecordKey, Revocation,
-    Revocations, Roles, Seed, SiteName, UnixSeconds,
+    Revocations, Role, Roles, Seed, SiteName, UnixSeconds,
 };
 use meshport_daemon::Error;
 use meshport_daemon::state::{Existing, MAX_STORED_SEEDS, StateDir};
@@ -317,6 +317,14 @@ fn next_step(report: &JoinReport, paths: &Paths) -> String {
              others to reach this node.\n",
         );
     }
+    for role in joined.roles.iter().filter(|_| !paths.config().exists()) {
+        let Role::Origin(service) = role else { continue };
+        text.push_str(&format!(
+            "To offer {service}, first set `site`, and `origin` under [service.{service}], in \
+             {}.\n",
+            paths.config().display(),
+        ));
+    }
     text.push_str(&format!("Start it:  {}", run_command(state_dir, paths)));
     text
 }
@@ -359,6 +367,19 @@ mod tests {
         let args =
             JoinArgs { invite: line, name: None, site: None, state_dir: None, force, now, json };
         join(&text, &args, folder, NOW)
+    }
+
+    #[test]
+    fn what_an_origin_needs_before_its_start_is_told() {
+        let authority = AuthorityKey::generate(&mut OsRng);
+        let home = tempfile::tempdir().expect("a folder");
+        let paths = Paths::in_home(home.path()).expect("a home");
+        let mut report =
+            joined(&home.path().join("state"), line(&authority), false).expect("it joins");
+        assert!(!next_step(&report, &paths).contains("origin"), "a worker needs nothing");
+        report.joined.roles = "node,origin:kube-apiserver".parse().expect("roles");
+        let text = next_step(&report, &paths);
+        assert!(text.contains("`origin` under [service.kube-apiserver]"), "{text}");
     }
 
     /// The files in the order in which a join writes them, without the last.
@@ -424,7 +445,7 @@ mod tests {
         let before = state.credential().expect("loads");
         let refused = joined(&path, line(&authority), true).expect_err("it is out for good");
         let text = refused.to_string();
-        assert!(text.contains("only with new keys: move the state folder away"), "{text}");
+        assert!(text.contains("only with new keys: `meshport reset`"), "{text}");
         assert_eq!(state.credential().expect("loads"), before, "nothing was written");
 
         joined(&path, line(&abroad), true).expect("asked for");

@@ -1,14 +1,18 @@
-//! The log of `meshport run`: lines of text or JSON on standard error.
+//! The log of `meshport run`: lines of text or JSON on standard error. Where that is the journal of
+//! systemd, each line begins with its priority, which the journal takes off and keeps as a field.
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 
 use meshport_config::LogLevel;
-use tracing::warn;
+use rustix::fs::fstat;
+use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::field::{MakeExt, RecordFields};
 use tracing_subscriber::filter::ParseError;
-use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, reload};
 
 use meshport_daemon::Error;
@@ -35,6 +39,7 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
     let directives = variable.unwrap_or_else(|| level.to_owned());
     let filter = filter(&directives)
         .map_err(|error| Error::Usage(format!("{from} {directives:?} is not valid: {error}")))?;
+    let is_journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr());
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -43,12 +48,18 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
         .log_internal_errors(false);
     let twice = |error| Error::Bug(format!("logging was started twice: {error}"));
     let set_level: SetLevel = if json {
-        let builder = builder.json().with_filter_reloading();
+        let builder = builder
+            .json()
+            .map_event_format(|lines| Prioritised { lines, is_journal })
+            .with_filter_reloading();
         let handle = builder.reload_handle();
         builder.try_init().map_err(twice)?;
         Box::new(move |level| replace(level, |filter| handle.reload(filter)))
     } else {
-        let builder = builder.fmt_fields(Fields).with_filter_reloading();
+        let builder = builder
+            .fmt_fields(Fields)
+            .map_event_format(|lines| Prioritised { lines, is_journal })
+            .with_filter_reloading();
         let handle = builder.reload_handle();
         builder.try_init().map_err(twice)?;
         Box::new(move |level| replace(level, |filter| handle.reload(filter)))
@@ -64,6 +75,48 @@ fn replace(level: LogLevel, reload: impl FnOnce(EnvFilter) -> Result<(), reload:
     let filter = filter(level.as_str()).expect("each level is a directive");
     if let Err(error) = reload(filter) {
         warn!(%error, "the log level stays");
+    }
+}
+
+/// Whether this is the stream that systemd says leads to its journal, by device and inode: it may
+/// have been redirected since.
+fn is_journal(stream: Option<&str>, here: impl AsFd) -> bool {
+    let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else {
+        return false;
+    };
+    let same = |number: u64, text: &str| text.parse() == Ok(number);
+    fstat(here).is_ok_and(|stat| same(stat.st_dev, device) && same(stat.st_ino, inode))
+}
+
+/// Lines that begin with their priority as syslog numbers it, in the journal.
+#[derive(Debug)]
+struct Prioritised<F> {
+    lines: F,
+    is_journal: bool,
+}
+
+impl<S, N, F> FormatEvent<S, N> for Prioritised<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if self.is_journal {
+            let priority = match *event.metadata().level() {
+                Level::ERROR => 3,
+                Level::WARN => 4,
+                Level::INFO => 6,
+                Level::DEBUG | Level::TRACE => 7,
+            };
+            write!(writer, "<{priority}>")?;
+        }
+        self.lines.format_event(context, writer, event)
     }
 }
 
@@ -132,5 +185,32 @@ mod tests {
         let expected = " word=cp-fra words=\"no route to host\" odd=\"a\\nb=\\\"c\\\"\" \
                         text=\"cp-fra\" number=3 some=Some(1)\n";
         assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn lines_in_the_journal_begin_with_their_priority() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let builder = tracing_subscriber::fmt().with_ansi(false).without_time();
+        let builder = builder.map_event_format(|lines| Prioritised { lines, is_journal: true });
+        let log = builder.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(log, || {
+            tracing::error!("one");
+            tracing::warn!("two");
+            tracing::info!("three");
+        });
+        let text = String::from_utf8(kept.0.lock().expect("not poisoned").clone()).expect("text");
+        let begins: Vec<&str> = text.lines().filter_map(|line| line.get(..3)).collect();
+        assert_eq!(begins, ["<3>", "<4>", "<6>"], "{text}");
+    }
+
+    #[test]
+    fn the_journal_is_told_by_device_and_inode() {
+        let file = tempfile::tempfile().expect("a file");
+        let stat = fstat(&file).expect("it is open");
+        let of = |inode: u64| format!("{}:{inode}", stat.st_dev);
+        assert!(is_journal(Some(&of(stat.st_ino)), &file));
+        assert!(!is_journal(Some(&of(stat.st_ino + 1)), &file));
+        assert!(!is_journal(Some("8"), &file) && !is_journal(None, &file));
     }
 }

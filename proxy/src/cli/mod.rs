@@ -9,6 +9,7 @@ mod authority;
 mod check;
 mod core_dumps;
 mod credentials;
+mod delegate;
 mod demo;
 mod doctor;
 mod drain;
@@ -20,6 +21,7 @@ mod init;
 mod invite;
 mod join;
 mod kubeconfig;
+mod leave;
 mod lifetime;
 mod line;
 mod load;
@@ -31,15 +33,19 @@ mod query;
 mod reload;
 mod render;
 mod renew;
+mod reset;
 mod revoke;
 mod rotate_key;
 mod rotate_secret;
 mod run;
 mod saved_directory;
+mod service;
 mod signer;
 mod stand_in;
+mod support_bundle;
 mod text;
 mod textfile;
+mod top;
 mod version;
 mod wait;
 mod watch;
@@ -128,17 +134,35 @@ enum Verb {
     /// members, and warnings.
     #[command(after_long_help = text::STATUS)]
     Status(query::StatusArgs),
+    /// Watch the mesh as this node sees it, on the terminal
+    ///
+    /// Where sessions go and why, origins, paths, sessions of the last ten minutes, events and
+    /// nodes, as the page does in a browser. Survives restarts of the daemon. Keys: `?`.
+    #[command(after_long_help = text::TOP)]
+    Top(top::TopArgs),
     /// Look for everything that is known to go wrong
     ///
     /// Checks this machine, the mesh, services and kubeconfigs, all at once and within 10 s, with
     /// or without a running daemon. Says of each finding what it means and what to do.
     #[command(after_long_help = text::DOCTOR)]
     Doctor(doctor::DoctorArgs),
+    /// Write an archive with what support needs, without secrets
+    ///
+    /// The daemon's answers, what `doctor` finds, the configuration in force, the log of the unit,
+    /// limits and sockets, as far as they can be had; works without a daemon. Names and addresses
+    /// of nodes are in it, keys and tokens are not.
+    #[command(after_long_help = text::SUPPORT_BUNDLE)]
+    SupportBundle(support_bundle::SupportBundleArgs),
     /// Show the order in which new sessions try the origins
     ///
     /// One table per service: the candidates in order, and the reason for each position.
     #[command(after_long_help = text::ROUTES)]
     Routes(query::QueryArgs),
+    /// Show what was counted of each listener, service and origin
+    ///
+    /// Sessions, bytes, errors and connect times since the daemon's start, as a table, CSV or JSON.
+    #[command(after_long_help = text::STATS)]
+    Stats(query::StatsArgs),
     /// Explain why sessions go where they go
     ///
     /// Which origin, and why; why not the others; how other nodes see each of them; which relays
@@ -178,6 +202,19 @@ enum Verb {
     /// never comes back with the same key. Needs the authority's key.
     #[command(after_long_help = text::REVOKE)]
     Revoke(revoke::RevokeArgs),
+    /// Take this node out of the mesh for good
+    ///
+    /// Signed by the node's own key, so it needs neither the authority nor an invite. Every member
+    /// shuts the key out, sessions end, and the daemon stops. To come back, join with new keys and
+    /// a new invite.
+    #[command(after_long_help = text::LEAVE)]
+    Leave(leave::LeaveArgs),
+    /// Erase the state of this machine
+    ///
+    /// Keys, credential and all else in the state folder; the configuration stays. Refuses while a
+    /// daemon runs. Other nodes are not told.
+    #[command(after_long_help = text::RESET)]
+    Reset(reset::ResetArgs),
     /// List all credentials with age and expiry
     ///
     /// Those of all known nodes, this one first, and what was revoked. Exit code 1 if this node's
@@ -190,6 +227,13 @@ enum Verb {
     /// running daemon uses the new one at once, and no session ends.
     #[command(after_long_help = text::RENEW)]
     Renew(renew::RenewArgs),
+    /// Let a member renew the credentials of others
+    ///
+    /// Signs a mandate, bounded in roles, site and time, that is installed on a member with the
+    /// role issuer. Nodes then renew their credentials by themselves when a third of their life is
+    /// left, and the authority's key stays offline. Needs the authority's key.
+    #[command(after_long_help = text::DELEGATE)]
+    Delegate(delegate::DelegateArgs),
     /// Replace the mesh secret while sessions continue
     ///
     /// Use it when an old invite, a laptop or a revoked node still has the current one. Members get
@@ -291,7 +335,10 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Health(args) => health::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Status(args) => query::status(args),
+        Verb::Top(args) => top::run(args),
+        Verb::SupportBundle(args) => support_bundle::run(args),
         Verb::Routes(args) => query::routes(args),
+        Verb::Stats(args) => query::stats(args),
         Verb::Explain(args) => query::explain(args),
         Verb::Peers(args) => query::peers(args),
         Verb::Ping(args) => query::ping(args),
@@ -299,8 +346,11 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Drain(args) => drain::drain(args),
         Verb::Undrain(args) => drain::undrain(args),
         Verb::Revoke(args) => revoke::run(args),
+        Verb::Leave(args) => leave::run(args),
+        Verb::Reset(args) => reset::run(args),
         Verb::Credentials(args) => credentials::run(args),
         Verb::Renew(args) => renew::run(args),
+        Verb::Delegate(args) => delegate::run(args),
         Verb::RotateSecret(args) => rotate_secret::run(args),
         Verb::RotateKey(args) => rotate_key::run(args),
         Verb::Kubeconfig(args) => kubeconfig::run(args),

@@ -1,4 +1,4 @@
-//! `status`, `routes`, `explain`, `peers` and `ping`: questions to a running daemon.
+//! `status`, `stats`, `routes`, `explain`, `peers` and `ping`: questions to a running daemon.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,8 +15,9 @@ use meshport_daemon::admin::api::{NodeRef, OriginRef, PingReport, PingRequest, S
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::explain::Explanation;
 use meshport_daemon::admin::queries::{
-    ExplainRequest, PeersRequest, RoutesRequest, SeedsRequest, StatusRequest,
+    ExplainRequest, PeersRequest, RoutesRequest, SeedsRequest, StatsRequest, StatusRequest,
 };
+use meshport_daemon::admin::wayback::WayRequest;
 
 /// A person's curiosity must not load a path.
 const MIN_INTERVAL: Period = Period(Duration::from_millis(50));
@@ -69,6 +70,16 @@ pub(crate) struct PeersArgs {
     pub(crate) query: QueryArgs,
 }
 
+/// `meshport stats`
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Print CSV, with a header line
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+    #[command(flatten)]
+    pub(crate) query: QueryArgs,
+}
+
 /// `meshport ping`
 #[derive(Debug, Args)]
 pub(crate) struct PingArgs {
@@ -94,6 +105,9 @@ pub(crate) struct ExplainArgs {
     /// Only this service
     #[arg(long, value_name = "NAME")]
     pub(crate) service: Option<ServiceName>,
+    /// How an apiserver of this node reaches this node's kubelet (the way back)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["origin", "service"])]
+    pub(crate) node: Option<String>,
     #[command(flatten)]
     pub(crate) query: QueryArgs,
 }
@@ -155,8 +169,28 @@ pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
     output::answer(&render::routes(&routes, output::style()))
 }
 
+pub(crate) fn stats(StatsArgs { csv, query: args }: &StatsArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let rows = runtime()?.block_on(client.ask(&StatsRequest))?;
+    if args.json {
+        return output::json(&rows);
+    }
+    output::answer(&match csv {
+        true => render::stats_csv(&rows),
+        false => render::stats(&rows, output::style()),
+    })
+}
+
 pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
     let client = args.query.daemon.client()?;
+    if let Some(node) = &args.node {
+        let request = WayRequest { node: node.clone() };
+        let way = runtime()?.block_on(client.ask(&request))?;
+        return match args.query.json {
+            true => output::json(&way),
+            false => output::answer(&render::way(node, &way)),
+        };
+    }
     let all = runtime()?.block_on(client.ask(&ExplainRequest))?;
     let chosen = select(all, args.service.as_ref(), args.origin.as_deref())?;
     if args.query.json {
@@ -257,7 +291,8 @@ pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, TextError> {
+/// A time between two questions.
+pub(super) fn interval(text: &str) -> Result<Duration, TextError> {
     text.parse::<Period>()?.within(MIN_INTERVAL, MAX_INTERVAL).map(Duration::from)
 }
 

@@ -30,8 +30,8 @@ fn said(report: &ReloadReport) -> String {
         }
     };
     put("applied now:", applied);
-    put("after a restart:", needs_restart);
-    if text.is_empty() { "nothing has changed\n".into() } else { text }
+    put("waits for a restart of the daemon:", needs_restart);
+    if text.is_empty() { "no setting has changed\n".into() } else { text }
 }
 
 #[cfg(test)]
@@ -49,9 +49,9 @@ mod tests {
             applied: vec![change("log.level", Some("\"info\""), Some("\"debug\""))],
             needs_restart: vec![change("name", None, Some("\"cp-1\""))],
         };
-        let text = "applied now:\n  log.level: \"info\" -> \"debug\"\nafter a restart:\n  name: \
-                    not set -> \"cp-1\"\n";
+        let text = "applied now:\n  log.level: \"info\" -> \"debug\"\n\
+                    waits for a restart of the daemon:\n  name: not set -> \"cp-1\"\n";
         assert_eq!(said(&report), text);
-        assert_eq!(said(&ReloadReport::default()), "nothing has changed\n");
+        assert_eq!(said(&ReloadReport::default()), "no setting has changed\n");
     }
 }

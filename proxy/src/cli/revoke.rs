@@ -11,6 +11,7 @@ use meshport_core::names;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
+use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
 use super::{authority, clock, line, output, runtime, saved_directory};
 use meshport_daemon::Error;
@@ -18,6 +19,8 @@ use meshport_daemon::admin::api::{PeerRow, RevokeReport, RevokeRequest};
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::credentials::{CredentialRow, Validity};
 use meshport_daemon::admin::queries::{CredentialsRequest, PeersRequest};
+
+mod issuer;
 
 /// Begins what means an invite by its key.
 const KEY_OF_INVITE: &str = "invite:";
@@ -32,9 +35,16 @@ pub(crate) struct RevokeArgs {
     /// from a warning in `status`; - reads standard input
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
-    /// Import what --print printed: the line, a file with it, or - for standard input
+    /// Import what --print printed: the line, a file with the lines, or - for standard input
     #[arg(long, value_name = "LINE", conflicts_with_all = ["target", "print", "authority"])]
     pub(crate) import: Option<String>,
+    /// Revoke NODE as an issuer: the mandate that `meshport delegate` made for it, and what it
+    /// signed since the present part of the mandate began. It stays a member
+    #[arg(long, conflicts_with = "import")]
+    pub(crate) issuer: bool,
+    /// With --issuer, also what it signed in this time before now
+    #[arg(long, value_name = "TIME", requires = "issuer")]
+    pub(crate) since: Option<Lifetime>,
     /// Only print the line, for --import on a node
     #[arg(long)]
     pub(crate) print: bool,
@@ -61,32 +71,52 @@ struct Printed {
 
 pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
-    let revocation = match &args.import {
-        Some(word) => Revocation::from_text(&line::read(word)?)?,
+    let revocations = match &args.import {
+        Some(word) => {
+            let lines = line::read(word)?;
+            let read = |line| Revocation::from_text(line).map_err(Error::from);
+            lines.split_whitespace().map(read).collect::<Result<Vec<_>, _>>()?
+        }
         None => sign(args, &client)?,
     };
     if args.print {
-        let (line, revoked) = (revocation.to_text(), revocation.revoked.to_string());
-        if args.json {
-            return output::json(&Printed { revocation: line, revoked });
+        return print(args, &revocations);
+    }
+    let mut reports = Vec::new();
+    for revocation in &revocations {
+        // What an issuer signed is in force until its holder goes back to the credential before.
+        if !args.with_nodes && !args.issuer {
+            spare_nodes(&revocation.revoked, &client).map_err(|error| elsewhere(error, args))?;
         }
-        output::answer(&format!("{line}\n"))?;
-        let with_nodes = if args.with_nodes { " --with-nodes" } else { "" };
-        output::advice(&format!(
-            "on any node of the mesh: meshport revoke --import LINE{with_nodes}"
-        ));
-        return Ok(());
+        let request = RevokeRequest { revocation: revocation.to_text() };
+        let report = runtime()?.block_on(client.ask(&request));
+        reports.push(report.map_err(|error| elsewhere(error, args))?);
     }
-    if !args.with_nodes {
-        spare_nodes(&revocation.revoked, &client).map_err(|error| elsewhere(error, args))?;
+    match &reports[..] {
+        [report] if args.json => output::json(report),
+        all if args.json => output::json(&all),
+        all => output::answer(&all.iter().map(said).collect::<String>()),
     }
-    let request = RevokeRequest { revocation: revocation.to_text() };
-    let report = runtime()?.block_on(client.ask(&request));
-    let report = report.map_err(|error| elsewhere(error, args))?;
-    if args.json {
-        return output::json(&report);
+}
+
+fn print(args: &RevokeArgs, revocations: &[Revocation]) -> Result<(), Error> {
+    let of =
+        |it: &Revocation| Printed { revocation: it.to_text(), revoked: it.revoked.to_string() };
+    let printed: Vec<Printed> = revocations.iter().map(of).collect();
+    match &printed[..] {
+        [one] if args.json => return output::json(one),
+        all if args.json => return output::json(&all),
+        all => {
+            let lines = all.iter().map(|it| format!("{}\n", it.revocation));
+            output::answer(&lines.collect::<String>())?;
+        }
     }
-    output::answer(&said(&report))
+    let with_nodes = if args.with_nodes || args.issuer { " --with-nodes" } else { "" };
+    output::advice(&format!(
+        "on any node of the mesh: meshport revoke --import {}{with_nodes}",
+        if printed.len() == 1 { "LINE" } else { "FILE" }
+    ));
+    Ok(())
 }
 
 /// Where no daemon runs, the line goes to one that does.
@@ -139,7 +169,7 @@ fn said(report: &RevokeReport) -> String {
     said
 }
 
-fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
+fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Vec<Revocation>, Error> {
     let given = match args.target.as_deref().unwrap_or_default() {
         "-" => line::standard_input()?,
         word => Zeroizing::new(word.to_owned()),
@@ -152,26 +182,59 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Revocation, Error> {
     let folder = || args.daemon.state()?.authority_key();
     let file = args.authority.as_deref();
     let authority = authority::key(file, folder, authority::SIGN_ELSEWHERE)?;
+    if args.issuer {
+        return issuer::sign(target, args, client, &authority);
+    }
     let revoked = match Invite::parse(target) {
         _ if target.starts_with(KEY_OF_INVITE) => invite_of(target)?,
         Ok(invite) => invite.revoked(),
         Err(error) if target.starts_with("meshport-") => return Err(error.into()),
         Err(_) => match target.parse::<NodeId>() {
             Ok(node) => Revoked::Node(node),
-            Err(_) => Revoked::Node(named(target, args, client)?),
+            Err(_) => Revoked::Node(named(target, &args.daemon, client)?),
         },
     };
-    Ok(Revocation::issue(&authority, revoked, clock::wall()))
+    Ok(vec![Revocation::issue(&authority, revoked, clock::wall())])
 }
 
 /// The invite whose line is lost, or was never here.
 fn invite_of(target: &str) -> Result<Revoked, Error> {
-    let key = target.strip_prefix(KEY_OF_INVITE).unwrap_or(target).parse::<VerifyKey>()?;
+    let key = target.strip_prefix(KEY_OF_INVITE).unwrap_or(target);
+    let key = key.parse::<VerifyKey>().map_err(|error| {
+        Error::Usage(format!(
+            "{target}: {error}. After invite: comes the key that `meshport credentials` shows for \
+             the invite; or give the invite's line"
+        ))
+    })?;
     Ok(Revoked::Invite(key))
 }
 
+/// The node with this NodeId, short NodeId or name.
+pub(super) fn node(
+    target: &str,
+    daemon: &DaemonArgs,
+    client: &AdminClient,
+) -> Result<NodeId, Error> {
+    if let Ok(node) = target.parse() {
+        return Ok(node);
+    }
+    // Peers do not include this node.
+    match own(daemon) {
+        Some((name, node)) if name == target || node.short() == target => Ok(node),
+        _ => named(target, daemon, client),
+    }
+}
+
+/// The node of this machine, if there is one.
+fn own(daemon: &DaemonArgs) -> Option<Known> {
+    let state = daemon.state().ok()?;
+    let key = state.node_key().ok()??;
+    let credential = state.credential_to_renew(&key).ok()??;
+    Some((credential.name.to_string(), credential.node))
+}
+
 /// The one node that is called so.
-fn named(target: &str, args: &RevokeArgs, client: &AdminClient) -> Result<NodeId, Error> {
+fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<NodeId, Error> {
     match runtime()?.block_on(client.ask(&PeersRequest)) {
         Ok(peers) => {
             let name =
@@ -184,7 +247,7 @@ fn named(target: &str, args: &RevokeArgs, client: &AdminClient) -> Result<NodeId
         }
         Err(silent @ Error::NoDaemon { .. }) => {
             let saved =
-                args.daemon.state().and_then(|state| saved_directory::all(&state, clock::wall()));
+                daemon.state().and_then(|state| saved_directory::all(&state, clock::wall()));
             let known = saved.unwrap_or_default();
             let known = known.iter().map(|it| (it.credential.name.to_string(), it.credential.node));
             let known: Vec<Known> = known.collect();

@@ -236,7 +236,8 @@ fn an_authority_of_another_mesh_is_told_apart() {
 #[test]
 fn nothing_is_overwritten_unasked() {
     let (machines, line) = Machines::with_line(&[]);
-    assert!(message(machines.init("first", FIRST)).contains("--force"));
+    let taken = message(machines.init("first", FIRST));
+    assert!(taken.contains("`meshport invite`") && taken.contains("--force"), "{taken}");
     machines.join("worker", &line, NAMED).expect("it joins");
     let before = machines.state("worker").credential().expect("loads").expect("it is there");
     let text = message(machines.join("worker", &line, NAMED));
@@ -398,6 +399,21 @@ fn settings_that_contradict_the_credential_are_refused() {
     assert!(text.contains("\"worker-7\"") && text.contains("\"worker-9\""), "{text}");
     settings.site = "ams".parse().expect("a name");
     assert!(message(load::check_credential(&settings, &credential)).contains("site \"nyc\""));
+}
+
+#[test]
+fn a_role_that_offers_nothing_yet_is_told() {
+    let (machines, _) = Machines::with_line(&[]);
+    let (paths, first) = (paths(&machines), machines.path("first"));
+    let file = machines.path("meshport.toml");
+    let warns = |text: &str| {
+        fs::write(&file, text).expect("written");
+        let report = check::check(Some(&file), Some(&first), &paths, NOW).expect("can be read");
+        assert!(report.ok, "{report:?}");
+        report.warnings.iter().any(|text| text.contains("set `origin` under [service.kube-apis"))
+    };
+    assert!(warns("site = \"fra\"\n"));
+    assert!(!warns("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:6443\"\n"));
 }
 
 #[test]

@@ -76,6 +76,12 @@ EXAMPLES:
   Directly on the new machine:
     meshport invite --site fra | ssh worker-7 meshport join -
 
+  For many machines, one invite each, worth one name each:
+    meshport invite --site fra --names machines.txt --out invites
+    for name in $(cat machines.txt); do
+      ssh root@$name meshport join --now - < invites/$name.invite
+    done
+
   For an operator's laptop, used there with `meshport forward --invite FILE`:
     meshport invite --site fra --role operator --name laptop
 
@@ -129,6 +135,17 @@ EXAMPLES:
   meshport status --json | jq '.services[0].chosen.name'
 ";
 
+pub(super) const TOP: &str = "\
+EXAMPLES:
+  meshport top
+  meshport top --every 5s
+  ssh -t node-3 meshport top
+
+For terminals of 80x24 or more. Only what has changed is drawn, at most twice a
+second. NO_COLOR=1 turns colours off, too. The page at http://127.0.0.1:7446/
+shows the same with a map.
+";
+
 pub(super) const DOCTOR: &str = "\
 EXAMPLES:
   meshport doctor
@@ -147,10 +164,33 @@ Findings have stable ids: MP1xx this machine, MP2xx the mesh, MP3xx services and
 Kubernetes.
 ";
 
+pub(super) const SUPPORT_BUNDLE: &str = "\
+EXAMPLES:
+  meshport support-bundle
+  meshport support-bundle --output /tmp/bundle.tar.gz
+  ssh worker-7 sudo meshport support-bundle --output - > worker-7.tar.gz
+
+  What is in it, before you pass it on:
+    tar -xzf bundle.tar.gz && less meshport-support-*/README.txt
+";
+
 pub(super) const ROUTES: &str = "\
 EXAMPLES:
   meshport routes
   meshport routes --json | jq '.[0].origins[].name'
+";
+
+pub(super) const STATS: &str = "\
+EXAMPLES:
+  meshport stats
+  meshport stats --csv > stats.csv
+  meshport stats --json | jq '.[] | select(.kind == \"listener\")'
+
+COLUMNS:
+  ERRORS   listener: refused clients and those without an origin
+           service: clients without an origin or a place
+           origin: attempts that failed
+  95 %     what 95 of 100 sessions took at most until an origin answered
 ";
 
 pub(super) const EXPLAIN: &str = "\
@@ -227,10 +267,25 @@ EXAMPLES:
     meshport revoke worker-7
     meshport revoke - < leaked-invite.txt
     meshport revoke invite:9sRt...4k= --with-nodes
+    meshport revoke cp-1 --issuer --since 7d
 
   With an authority that stays offline, then on any node:
     meshport revoke 4WjD...9Q= --print --authority /media/stick/authority.key
     meshport revoke --import meshport-revocation-1.AbCd...
+";
+
+pub(super) const LEAVE: &str = "\
+EXAMPLES:
+  A machine that is given back:
+    meshport drain --wait 2m        # on an origin
+    meshport leave --erase --yes
+";
+
+pub(super) const RESET: &str = "\
+EXAMPLES:
+  An image that is to be copied to many machines, or a machine that left:
+    systemctl disable --now meshport
+    meshport reset
 ";
 
 pub(super) const CREDENTIALS: &str = "\
@@ -250,6 +305,18 @@ EXAMPLES:
 
   On every other, with an invite for the same site and roles:
     meshport renew - < invite.txt
+";
+
+pub(super) const DELEGATE: &str = "\
+EXAMPLES:
+  Where the authority's key is, for a control plane with the role issuer:
+    meshport delegate cp-1 --role node,origin:kube-apiserver > cp-1.mandate
+  and on cp-1:
+    meshport delegate --install - < cp-1.mandate
+
+  The same again before it ends, which `status` warns of. If cp-1 is stolen:
+    meshport revoke cp-1
+    meshport revoke cp-1 --issuer --since 7d
 ";
 
 pub(super) const ROTATE_SECRET: &str = "\
@@ -306,12 +373,14 @@ EXAMPLES:
   meshport generate kubeadm-init > kubeadm.yaml
   meshport generate static-pod --image registry.example.com/meshport:0.1.0
   meshport generate k0s --name api.example.com
+  meshport generate monitoring --format dashboard > dashboard.json
 ";
 
 pub(super) const DEMO: &str = "\
 EXAMPLES:
   meshport demo
   meshport demo --for 60 --keep-running
+  meshport demo --open
   meshport demo --json | jq .failover_ms
 
 Exit code 1 if a request failed, the nearest apiserver was not chosen, or the

@@ -51,15 +51,15 @@ pub(crate) fn run(args: &VersionArgs) -> Result<(), Error> {
         })
     });
     if args.json {
-        let daemon = asked.ok().map(|Status { version, me, uptime_s, .. }| Daemon {
-            version,
+        let daemon = asked.ok().map(|Status { process, me, .. }| Daemon {
+            version: process.version,
             name: me.name.to_string(),
-            uptime_s,
+            uptime_s: process.uptime_s,
         });
         return output::json(&Versions { version: PROGRAM, daemon });
     }
     output::answer(&format!("meshport {PROGRAM}\n{}\n", of_daemon(&asked)))?;
-    if let Some(remark) = asked.ok().and_then(|status| remark(&status.version)) {
+    if let Some(remark) = asked.ok().and_then(|status| remark(&status.process.version)) {
         output::advice(&remark);
     }
     Ok(())
@@ -67,8 +67,9 @@ pub(crate) fn run(args: &VersionArgs) -> Result<(), Error> {
 
 fn of_daemon(asked: &Result<Status, Error>) -> String {
     match asked {
-        Ok(Status { version, me, uptime_s, .. }) => {
-            format!("daemon {version} ({} in {}), up {}", me.name, me.site, age(*uptime_s))
+        Ok(Status { process, me, .. }) => {
+            let (version, uptime) = (&process.version, age(process.uptime_s));
+            format!("daemon {version} ({} in {}), up {uptime}", me.name, me.site)
         }
         Err(Error::NoDaemon { path, .. }) => format!("no daemon answers on {}", path.display()),
         Err(error) => format!("daemon: {error}"),

@@ -73,7 +73,7 @@ pub(crate) async fn wait(
         };
         if Instant::from_std(clock::now()) + INTERVAL > deadline {
             let waited = Period(patience);
-            return Err(Error::Negative(format!("not ready after {waited}: {obstacle}")));
+            return Err(Error::Negative(format!("timed out after {waited}: {obstacle}")));
         }
         sleep(INTERVAL).await;
     }

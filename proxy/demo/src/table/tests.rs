@@ -27,8 +27,24 @@ fn columns_line_up() {
         "   ANSWERED BY                DISTANCE  APISERVER  REQUESTS     MEDIAN       LAST",
         "   fra                       same site  stopped           1     2.0 ms     2.0 ms",
         " > a-long-name-of-an-origin      35 ms  serving           1   123.0 ms   123.0 ms",
+        "",
+        "   LATENCY  ▂▇",
     ];
     assert_eq!(view.lines(), expected);
+}
+
+#[test]
+fn the_line_of_latencies_shows_each_doubling_and_what_failed() {
+    let mut view = view();
+    for ms in [0, 1, 2, 4, 8, 16, 32, 64, 128, 5000] {
+        view.answered("fra", ms * MS);
+    }
+    view.failed("no answer");
+    assert_eq!(view.latencies(), "▁▁▂▃▄▅▆▇██x");
+    for _ in 0..1000 {
+        view.answered("fra", MS);
+    }
+    assert_eq!(view.latencies(), "▁".repeat(TRACE));
 }
 
 #[test]
@@ -45,9 +61,9 @@ fn a_terminal_is_overwritten_and_never_wraps() {
     table.note("below").unwrap();
     let out = table.finish();
     let drawings: Vec<&str> = text(&out).split("\x1b[J").collect();
-    assert!(!drawings[0].contains("\x1b[6A"), "nothing to overwrite yet");
-    assert!(drawings[1].starts_with("\x1b[6A"), "six lines are on the screen");
-    assert!(drawings[2].starts_with("\x1b[5A"), "then five");
+    assert!(!drawings[0].contains("\x1b[8A"), "nothing to overwrite yet");
+    assert!(drawings[1].starts_with("\x1b[8A"), "eight lines are on the screen");
+    assert!(drawings[2].starts_with("\x1b[7A"), "then seven");
     assert!(drawings[4].starts_with("stays\n\r\x1b[2K"), "a note is not overwritten");
     assert_eq!(drawings[5], "below\n", "nor is what was released");
     for line in text(&out).lines() {

@@ -4,7 +4,7 @@
 //! B's public address is judged by the [`Link`] between their sites and then delivered to B's real
 //! address *from A's public address*: to both it looks as if the other lived at its public
 //! address. The sender is known by its real source address, so a node must send from the socket it
-//! receives on, as WireGuard does.
+//! receives on, as WireGuard does. Others are strangers, whom a network may let in or not.
 //!
 //! The shaper has two threads of its own, one that receives (a tokio runtime) and one that
 //! delivers: its timing does not depend on what else the process does, and blocking code can use
@@ -53,12 +53,16 @@ pub struct ShaperConfig {
     pub bind: IpAddr,
     /// The link between two sites, or inside one, for which none was set.
     pub default_link: LinkConfig,
+    /// Carries what others than the nodes send, over the link inside the receiver's site and from
+    /// the receiver's own public address; otherwise it is dropped.
+    pub strangers: bool,
 }
 
 impl Default for ShaperConfig {
-    /// Seed 0, on 127.0.0.1, perfect links.
+    /// Seed 0, on 127.0.0.1, perfect links, without strangers.
     fn default() -> Self {
-        Self { seed: 0, bind: Ipv4Addr::LOCALHOST.into(), default_link: LinkConfig::default() }
+        let default_link = LinkConfig::default();
+        Self { seed: 0, bind: Ipv4Addr::LOCALHOST.into(), default_link, strangers: false }
     }
 }
 
@@ -215,6 +219,11 @@ impl Shaper {
         } else {
             state.cuts.remove(&cut);
         }
+    }
+
+    /// Whether strangers' datagrams are carried from now on, as [`ShaperConfig::strangers`].
+    pub fn set_strangers(&self, carried: bool) {
+        self.shared.lock().config.strangers = carried;
     }
 
     /// What the shaper has done so far.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use meshport_config::{NamedSeed, Seed, ServiceName, Settings, UnixSeconds};
 use meshport_core::findings::{Finding, Kind};
-use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -17,6 +16,7 @@ use crate::cli::{clock, kubeconfig};
 use meshport_daemon::admin::api::{FindingRow, PeerRow, ServiceStatus, Status};
 use meshport_daemon::admin::certificates::{CertificatesRequest, OriginCertificate};
 use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::inquire::{InquireRequest, InquiryReport, MemberAnswer};
 use meshport_daemon::admin::queries::{PeersRequest, StatusRequest};
 use meshport_daemon::{Error, StateDir};
 
@@ -29,6 +29,7 @@ const MAX_KUBECONFIGS: usize = 32;
 
 /// Why a check is not made.
 pub(super) const NO_ANSWER: &str = "no daemon answers";
+pub(super) const NO_MEMBERS: &str = "there is no other member to ask";
 pub(super) const NO_SETTINGS: &str = "the settings cannot be read";
 pub(super) const NO_STATE: &str = "the state folder cannot be opened";
 
@@ -40,6 +41,7 @@ pub(super) struct Facts {
     pub(super) client: AdminClient,
     pub(super) daemon: Result<Daemon, Error>,
     certificates: OnceCell<Result<Vec<OriginCertificate>, Skip>>,
+    inquiry: OnceCell<Result<InquiryReport, Skip>>,
     /// Kubeconfigs; those of one list are read as one.
     pub(super) kubeconfigs: Vec<Vec<PathBuf>>,
 }
@@ -76,8 +78,9 @@ impl Facts {
         });
         let mut kubeconfigs = of_components(Path::new(NODE_KUBECONFIGS));
         kubeconfigs.push(kubeconfig::source_files(None));
-        let (now, certificates) = (clock::wall(), OnceCell::new());
-        Ok(Self { now, loaded, state_dir, client, daemon, certificates, kubeconfigs })
+        let (certificates, inquiry) = (OnceCell::new(), OnceCell::new());
+        let now = clock::wall();
+        Ok(Self { now, loaded, state_dir, client, daemon, certificates, inquiry, kubeconfigs })
     }
 
     /// # Errors
@@ -100,6 +103,29 @@ impl Facts {
             Ok(answers) => Ok(answers),
             Err(why) => Err(why.clone()),
         }
+    }
+
+    /// What members say, asked once for all checks.
+    ///
+    /// # Errors
+    /// Why they cannot be asked.
+    pub(super) async fn inquiry(&self) -> Result<&InquiryReport, Skip> {
+        self.daemon()?;
+        let ask = || async {
+            let asked = self.client.ask(&InquireRequest).await;
+            asked.map_err(|error| Skip(error.to_string()))
+        };
+        match self.inquiry.get_or_init(ask).await {
+            Ok(report) if report.members.is_empty() => Err(NO_MEMBERS.into()),
+            Ok(report) => Ok(report),
+            Err(why) => Err(why.clone()),
+        }
+    }
+
+    /// What members said, if they were asked.
+    pub(super) fn members(&self) -> &[MemberAnswer] {
+        let asked = self.inquiry.get().and_then(|it| it.as_ref().ok());
+        asked.map_or(&[], |it| &it.members)
     }
 
     /// # Errors
@@ -148,9 +174,7 @@ impl Daemon {
     async fn ask(client: &AdminClient) -> Result<Self, Error> {
         let status = client.ask(&StatusRequest).await?;
         let peers = client.ask(&PeersRequest).await?;
-        let stream = UnixStream::connect(client.socket()).await;
-        let pid = stream.ok().and_then(|it| it.peer_cred().ok()?.pid());
-        Ok(Self { status, peers, pid })
+        Ok(Self { status, peers, pid: client.pid().await })
     }
 
     /// What the daemon itself has found of a kind.

@@ -25,7 +25,7 @@ const MAX_ENTRIES: usize = 100;
 const NOT_THE_OWNER: u32 = 0o077;
 /// Group and others, the right to write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Files that only the daemon may read, besides those that end with `.key`.
+/// Files that only the daemon may read, in addition to those that end with `.key`.
 const SECRETS: [&str; 2] = ["mesh.secret", "node.next"];
 
 pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
@@ -38,9 +38,6 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
         Check::of_files(&[&NO_DAEMON], facts, |facts| {
             let holder = facts.state().ok().and_then(|it| it.holder());
             Ok(silence(&facts.daemon, holder))
-        }),
-        Check::of_files(&[&VERSIONS_DIFFER], facts, |facts| {
-            Ok(version(&facts.daemon()?.status.version))
         }),
     ]
 }
@@ -70,7 +67,8 @@ fn is_closed(error: &Error) -> bool {
 
 fn not_free(settings: &Settings) -> Vec<Finding> {
     let services = settings.services.values().flat_map(|it| &it.listen);
-    let tcp = services.copied().chain(settings.admin.http);
+    let exposed = settings.expose.values().flat_map(|it| &it.listen);
+    let tcp = services.chain(exposed).copied().chain(settings.admin.http);
     let mut all: Vec<(SocketAddr, Protocol)> = tcp.map(|it| (it, Protocol::Tcp)).collect();
     all.push((settings.mesh.listen, Protocol::Udp));
     // That this user may not bind a low port says nothing about the daemon.
@@ -203,7 +201,13 @@ fn silence(daemon: &Result<Daemon, Error>, holder: Option<u32>) -> Vec<Finding> 
     let Err(error) = daemon else { return Vec::new() };
     let said = match error {
         Error::NoDaemon { path, source } => {
-            format!("no daemon answers on {}: {source}", path.display())
+            let why = match source.kind() {
+                io::ErrorKind::NotFound => "the socket does not exist".into(),
+                io::ErrorKind::ConnectionRefused => "the socket exists but nothing listens".into(),
+                io::ErrorKind::PermissionDenied => "this user may not open the socket".into(),
+                _ => source.to_string(),
+            };
+            format!("no daemon answers on {}: {why}", path.display())
         }
         error => error.to_string(),
     };
@@ -213,7 +217,8 @@ fn silence(daemon: &Result<Daemon, Error>, holder: Option<u32>) -> Vec<Finding> 
     }]
 }
 
-fn version(daemon: &str) -> Vec<Finding> {
+/// Whether program and daemon differ.
+pub(super) fn version(daemon: &str) -> Vec<Finding> {
     let program = env!("CARGO_PKG_VERSION");
     let differs = (daemon != program).then(|| {
         VERSIONS_DIFFER.found(format!("the daemon is {daemon} and this program {program}"))
@@ -259,7 +264,7 @@ mod tests {
         assert!(is_closed(&silent(io::ErrorKind::PermissionDenied)));
         assert!(!is_closed(&silent(io::ErrorKind::NotFound)));
         let found = silence(&Err(silent(io::ErrorKind::PermissionDenied)), None);
-        let said = "no daemon answers on /run/x.sock: permission denied";
+        let said = "no daemon answers on /run/x.sock: this user may not open the socket";
         assert_eq!((found[0].severity, &*found[0].detail), (Severity::Warning, said));
         let hangs = silence(&Err(silent(io::ErrorKind::TimedOut)), Some(7));
         assert_eq!(hangs[0].severity, Severity::Error);

@@ -8,9 +8,10 @@ use std::time::Duration;
 use meshport_config::{Endpoint, Host, NodeId, Seed};
 use meshport_core::findings::{
     AUTHORITY_KEY_HERE, BOTH_BEHIND_NAT, CLIENT_OVER_SHARE, CLIENT_RESETS, CREDENTIAL_ENDS,
-    DIRECTORY_FULL, FLOOD, Finding, KEY_USED_TWICE, Kind, NARROW_PATH, NEEDS_RESTART, NO_ANSWERS,
-    NO_ORIGIN, NO_ORIGIN_ANSWERS, NOT_ALLOWED, OVERLOADED, PROBE_REFUSED, ROLE_MISSING,
-    ROSTER_DIFFERS, SAME_NAMES, SECRET_LAGGING, SEED_NAME, SEED_SILENT, SESSIONS_FULL, STOPPING,
+    DIRECTORY_FULL, EGRESS_UNUSED, EVENTS_NOT_POSTED, FLOOD, Finding, KEY_USED_TWICE, Kind,
+    MANDATE_ENDS, NEEDS_RESTART, NO_ANSWERS, NO_ORIGIN, NO_ORIGIN_ANSWERS, NOT_ALLOWED,
+    OFFERS_NOTHING, OVERLOADED, PROBE_REFUSED, RENEWAL_FAILS, ROLE_MISSING, ROSTER_DIFFERS,
+    SAME_NAMES, SECRET_LAGGING, SEED_NAME, SEED_SILENT, SESSIONS_FULL, STOPPING, UNKNOWN_MESSAGES,
     WRONG_CLOCK,
 };
 use tokio::net::UdpSocket;
@@ -19,30 +20,36 @@ use tokio::time::timeout;
 
 use super::checks::{Check, Looked};
 use super::facts::{Daemon, Facts};
+use super::report::Skip;
 use meshport_daemon::admin::api::PeerRow;
 use meshport_daemon::{findings, state};
 
 /// What the daemon alone knows.
-const REPORTED: [&Kind; 19] = [
+const REPORTED: [&Kind; 24] = [
     &BOTH_BEHIND_NAT,
-    &NARROW_PATH,
     &NEEDS_RESTART,
     &STOPPING,
     &SESSIONS_FULL,
     &CLIENT_OVER_SHARE,
     &CLIENT_RESETS,
     &OVERLOADED,
+    &EVENTS_NOT_POSTED,
     &KEY_USED_TWICE,
     &SAME_NAMES,
     &ROLE_MISSING,
     &FLOOD,
     &DIRECTORY_FULL,
     &SECRET_LAGGING,
+    &RENEWAL_FAILS,
+    &MANDATE_ENDS,
+    &UNKNOWN_MESSAGES,
     &PROBE_REFUSED,
     &ROSTER_DIFFERS,
+    &EGRESS_UNUSED,
     &NO_ORIGIN,
     &NO_ORIGIN_ANSWERS,
     &NOT_ALLOWED,
+    &OFFERS_NOTHING,
 ];
 /// How long a refusal of a datagram is waited for: twice around the world.
 const REFUSAL: Duration = Duration::from_millis(600);
@@ -55,7 +62,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
     vec![
         Check::new(&[&SEED_NAME], async move { Ok(names(&of_names.seeds()?).await) }),
         Check::new(&[&NO_ANSWERS, &SEED_SILENT], async move { seeds(&of_seeds).await }),
-        Check::of_files(&[&WRONG_CLOCK, &CREDENTIAL_ENDS, &AUTHORITY_KEY_HERE], facts, own),
+        Check::of_files(&[&CREDENTIAL_ENDS, &AUTHORITY_KEY_HERE], facts, own),
         Check::of_files(&REPORTED, facts, |facts| {
             let daemon = facts.daemon()?;
             Ok(REPORTED.iter().flat_map(|kind| daemon.found(kind)).collect())
@@ -202,14 +209,25 @@ async fn send(to: SocketAddr) -> io::Result<()> {
 /// Of a running daemon its own view: its credential may be a newer one than was read here.
 fn own(facts: &Facts) -> Looked {
     if let Ok(daemon) = &facts.daemon {
-        let kinds = [&WRONG_CLOCK, &CREDENTIAL_ENDS, &AUTHORITY_KEY_HERE];
+        let kinds = [&CREDENTIAL_ENDS, &AUTHORITY_KEY_HERE];
         return Ok(kinds.into_iter().flat_map(|kind| daemon.found(kind)).collect());
     }
-    let state = facts.state()?;
-    let credential = state.credential().map_err(|error| error.to_string())?;
-    let of_credential = credential.and_then(|own| findings::of_credential(&own, facts.now));
+    let of_credential = of_credential(facts)?.filter(|it| *it.kind == CREDENTIAL_ENDS);
     let key = state::authority_key_in(facts.state_dir()?);
     Ok(of_credential.into_iter().chain(findings::of_authority_key(&key)).collect())
+}
+
+/// Whether the credential accuses this machine's clock.
+pub(super) fn clock(facts: &Facts) -> Looked {
+    if let Ok(daemon) = &facts.daemon {
+        return Ok(daemon.found(&WRONG_CLOCK));
+    }
+    Ok(of_credential(facts)?.into_iter().filter(|it| *it.kind == WRONG_CLOCK).collect())
+}
+
+fn of_credential(facts: &Facts) -> Result<Option<Finding>, Skip> {
+    let credential = facts.state()?.credential().map_err(|error| error.to_string())?;
+    Ok(credential.and_then(|own| findings::of_credential(&own, facts.now)))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use meshport_core::findings::{Finding, Kind, PAGE, Severity, by_id};
 use meshport_daemon::admin::api::FindingRow;
+use meshport_daemon::admin::inquire::MemberAnswer;
 use serde::Serialize;
 
 /// Grows when a field changes its meaning.
@@ -50,6 +51,8 @@ pub(crate) struct DoctorReport {
     pub(crate) duration_ms: u64,
     /// In the order of their ids; one that found several things has a row for each.
     pub(crate) checks: Vec<CheckRow>,
+    /// What members said when the daemon asked them.
+    pub(crate) members: Vec<MemberAnswer>,
 }
 
 /// A kind of finding that was looked for.
@@ -99,7 +102,14 @@ impl DoctorReport {
         // What could not be found out in time may well be wrong.
         let warnings = count(&[CheckStatus::Warning, CheckStatus::Late]);
         let (success, duration_ms) = (errors == 0, in_ms(took));
-        Self { version: VERSION, success, daemon, errors, warnings, duration_ms, checks }
+        let members = Vec::new();
+        Self { version: VERSION, success, daemon, errors, warnings, duration_ms, checks, members }
+    }
+
+    /// The same with what members said.
+    #[must_use]
+    pub(super) fn with(self, members: &[MemberAnswer]) -> Self {
+        Self { members: members.to_vec(), ..self }
     }
 }
 

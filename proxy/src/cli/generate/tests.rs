@@ -14,6 +14,8 @@ fn args(what: What) -> GenerateArgs {
         name: word("api.example.com"),
         image: word("registry.example.com/meshport:9"),
         binary: word("/opt/meshport"),
+        format: monitoring::Format::Rules,
+        runbooks: word("https://docs.example.com/meshport"),
     }
 }
 
@@ -132,7 +134,8 @@ fn pods_have_the_smallest_rights() {
 fn the_pods_run_commands_that_are_understood_and_no_shell() {
     let pod = documents(What::StaticPod).remove(0);
     let template = at(&documents(What::Daemonset)[1], "/spec/template").clone();
-    for container in [&pod, &template].map(|it| at(it, "/spec/containers/0").clone()) {
+    let talos = at(&documents(What::Talos)[0], "/machine/pods/0").clone();
+    for container in [&pod, &template, &talos].map(|it| at(it, "/spec/containers/0").clone()) {
         let lists = ["command", "args"].map(|list| container[list].as_array().cloned());
         let words = lists.into_iter().flatten().flatten();
         let words = words.map(|it| it.as_str().expect("a word").replace("$(NODE_NAME)", "w-1"));
@@ -140,7 +143,7 @@ fn the_pods_run_commands_that_are_understood_and_no_shell() {
         let parsed = <Cli as clap::Parser>::try_parse_from(&words);
         assert!(parsed.is_ok(), "{words:?}: {:?}", parsed.map(drop));
     }
-    for spec in [at(&pod, "/spec"), at(&template, "/spec")] {
+    for spec in [&pod, &template, &talos].map(|it| at(it, "/spec")) {
         assert_eq!(spec.get("initContainers"), None);
     }
 }

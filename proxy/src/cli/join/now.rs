@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Output};
 use std::time::Duration;
 
 use meshport_config::{Role, ServiceName};
@@ -17,9 +16,9 @@ use serde::Serialize;
 
 use super::Joined;
 use crate::cli::paths::Paths;
+use crate::cli::service::{UNIT, systemctl};
 use crate::cli::{load, runtime, wait};
 
-const UNIT: &str = "meshport.service";
 /// From the start of the service to an origin that answers: a join takes a second or two, and a
 /// machine that boots some more.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -124,10 +123,6 @@ fn write_configuration(joined: &Joined, path: &Path) -> Result<bool, Error> {
     });
     written.map_err(failed("write"))?;
     Ok(true)
-}
-
-fn systemctl(arguments: &[&str]) -> std::io::Result<Output> {
-    Command::new("systemctl").arg("--no-pager").args(arguments).output()
 }
 
 impl Started {

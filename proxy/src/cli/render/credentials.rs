@@ -1,7 +1,7 @@
 //! `meshport credentials`: one row per credential, and what was revoked.
 
 use super::table::{Column, Table, left, right};
-use super::units::age;
+use meshport_core::units::age;
 use meshport_daemon::admin::credentials::CredentialRow;
 
 const CREDENTIALS: [Column; 9] = [

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::style::{Style, Tone};
 use super::table::{toned, wrapped};
-use super::units::{clean, counted};
 use crate::cli::doctor::report::{CheckRow, CheckStatus, DoctorReport};
 use meshport_core::findings::{Kind, Severity};
+use meshport_core::units::{clean, counted};
 
 /// Columns of the longest word for a status.
 const STATUS: usize = 7;

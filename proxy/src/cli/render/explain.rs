@@ -3,7 +3,7 @@
 use super::status::{origin_place, path};
 use super::style::{Style, Tone};
 use super::table::{Cell, Column, Table, left, right, toned, wrapped};
-use super::units::{age, counted, milliseconds};
+use meshport_core::units::{age, counted, milliseconds};
 use meshport_daemon::admin::api::OriginRef;
 use meshport_daemon::admin::explain::{CandidateFacts, Explanation, RelayFacts, RouteChange};
 

@@ -10,10 +10,11 @@ mod explain;
 mod peers;
 mod ping;
 mod routes;
+mod stats;
 mod status;
 mod style;
 mod table;
-mod units;
+mod way;
 
 pub(crate) use self::credentials::credentials;
 pub(crate) use self::doctor::{doctor, doctor_short, explain_finding};
@@ -21,10 +22,12 @@ pub(crate) use self::explain::explain;
 pub(crate) use self::peers::peers;
 pub(crate) use self::ping::{PingSummary, ping_header, ping_line, ping_summary};
 pub(crate) use self::routes::routes;
+pub(crate) use self::stats::{stats, stats_csv};
 pub(crate) use self::status::status;
 pub(crate) use self::style::{Style, Tone};
 pub(crate) use self::table::wrapped;
-pub(crate) use self::units::{age, counted};
+pub(crate) use self::way::way;
+pub(crate) use meshport_core::units::{age, counted};
 
 #[cfg(test)]
 pub(crate) mod tests;

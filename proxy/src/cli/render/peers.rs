@@ -2,7 +2,7 @@
 
 use super::style::{Style, Tone};
 use super::table::{Cell, Column, Table, left, right};
-use super::units::{age, bytes, milliseconds};
+use meshport_core::units::{age, bytes, milliseconds};
 use meshport_daemon::admin::api::PeerRow;
 
 const PEERS: [Column; 10] = [

@@ -1,6 +1,6 @@
 //! `meshport ping`: a line per probe and a summary.
 
-use super::units::milliseconds;
+use meshport_core::units::milliseconds;
 use meshport_daemon::admin::api::NodeRef;
 
 /// What all probes together say.

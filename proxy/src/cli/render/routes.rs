@@ -3,7 +3,7 @@
 use super::status::{lacks, path, title};
 use super::style::{Style, of_state};
 use super::table::{Cell, Column, Table, left, right, wrapped};
-use super::units::milliseconds;
+use meshport_core::units::milliseconds;
 use meshport_daemon::admin::api::{OriginStatus, ServiceStatus};
 
 const CANDIDATES: [Column; 7] = [

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::style::{Style, Tone, of_state};
 use super::table::{Cell, Column, Table, item, left, right, toned, wrapped};
-use super::units::{age, clean, counted, milliseconds};
+use meshport_core::units::{age, clean, counted, milliseconds};
 use meshport_daemon::admin::api::{
-    AbsentMember, Offering, OriginRef, OriginStatus, ServiceStatus, Status,
+    AbsentMember, ExposedStatus, Offering, OriginRef, OriginStatus, ServiceStatus, Status,
 };
 use meshport_daemon::admin::credentials::SecretStatus;
 
@@ -34,6 +34,10 @@ pub(crate) fn status(status: &Status, now: u64, style: impl Into<Style>) -> Stri
         text.push('\n');
         text.push_str(&service_block(service, style));
     }
+    for exposed in &status.exposed {
+        text.push('\n');
+        text.push_str(&exposed_block(exposed, style));
+    }
     if !status.absent.is_empty() {
         text.push_str("\nAbsent\n");
         text.push_str(&absent(&status.absent, style));
@@ -56,13 +60,13 @@ fn header(status: &Status, now: u64, style: Style) -> String {
             me.name,
             me.site,
             status.roles,
-            age(status.uptime_s),
-            status.version
+            age(status.process.uptime_s),
+            status.process.version
         ),
         0,
         style,
     );
-    let mut mesh = format!("mesh on {}: {} alive", status.mesh_listen, members.alive);
+    let mut mesh = format!("mesh on {}: {} alive", status.process.mesh_listen, members.alive);
     for (count, word) in [(members.down, "down"), (members.left, "left")] {
         if count > 0 {
             write!(mesh, ", {count} {word}").expect("writing to a String does not fail");
@@ -92,6 +96,18 @@ fn header(status: &Status, now: u64, style: Style) -> String {
         let text = format!("a new key is in use; the former one ({key}) answers for {left}");
         lines.push_str(&wrapped(&text, 0, style));
     }
+    if let Some(back) = &status.way_back {
+        let nodes = [(back.nodes_down, "down"), (back.nodes_missing, "not in the mesh")];
+        let nodes = nodes.iter().filter(|(count, _)| *count > 0);
+        let nodes: String = nodes.map(|(count, word)| format!(", {count} {word}")).collect();
+        let text = format!(
+            "way back: {} reached{nodes}; {} open, {} refused since start",
+            counted(back.nodes_there, "node"),
+            counted(back.streams_open, "stream"),
+            back.refused
+        );
+        lines.push_str(&wrapped(&text, 0, style));
+    }
     lines
 }
 
@@ -117,6 +133,32 @@ fn service_block(service: &ServiceStatus, style: Style) -> String {
             table.row(origin_row(origin));
         }
         text.push_str(&table.render(2, style));
+    }
+    text
+}
+
+/// A listener for clients that run no meshport.
+fn exposed_block(exposed: &ExposedStatus, style: Style) -> String {
+    let names: Vec<&str> = exposed.services.iter().map(AsRef::as_ref).collect();
+    let listen: Vec<String> = exposed.listen.iter().map(ToString::to_string).collect();
+    let title =
+        format!("exposed {} at {}, to {}", exposed.name, listen.join(" and "), names.join(", "));
+    let mut text = wrapped(&title, 0, style);
+    if !exposed.closed.is_empty() {
+        let closed: Vec<String> = exposed.closed.iter().map(ToString::to_string).collect();
+        let closed = format!("closed, since no origin answers: {}", closed.join(" and "));
+        text.push_str(&toned(&closed, Tone::Bad, 2, style));
+    }
+    let counts = format!(
+        "{} open, {} since start",
+        counted(exposed.sessions_open, "connection"),
+        counted(exposed.sessions_total, "session")
+    );
+    text.push_str(&wrapped(&counts, 2, style));
+    if !exposed.refused.is_empty() {
+        let each = exposed.refused.iter().map(|(reason, count)| format!("{count} {reason}"));
+        let refused = format!("refused: {}", each.collect::<Vec<_>>().join(", "));
+        text.push_str(&wrapped(&refused, 2, style));
     }
     text
 }

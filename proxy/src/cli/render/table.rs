@@ -1,7 +1,7 @@
 //! Aligned columns that fit the terminal.
 
 use super::style::{Style, Tone};
-use super::units::clean;
+use meshport_core::units::clean;
 
 /// Between two columns.
 const GAP: usize = 2;

@@ -6,8 +6,8 @@ use meshport_config::UnixSeconds;
 
 use super::*;
 use meshport_daemon::admin::api::{
-    AbsentMember, Chosen, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
-    ServiceStatus, Status,
+    AbsentMember, Chosen, ExposedStatus, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus,
+    PeerRow, ProcessStatus, ServiceStatus, Status,
 };
 use meshport_daemon::admin::credentials::SecretStatus;
 
@@ -77,13 +77,17 @@ pub(crate) fn service() -> ServiceStatus {
 
 pub(crate) fn sample() -> Status {
     Status {
-        version: "0.1.0".into(),
+        process: ProcessStatus {
+            version: "0.1.0".into(),
+            uptime_s: 273_600,
+            mesh_listen: address("[::]:51820"),
+            admin_http: Some(address("127.0.0.1:7446")),
+            needs_restart: Vec::new(),
+            is_leaving: false,
+        },
         me: who("worker-7", "fra", 9),
         roles: "node".parse().expect("roles"),
         credential_expires_at: UnixSeconds(1_000_000 + 341 * 86_400),
-        uptime_s: 273_600,
-        mesh_listen: address("[::]:51820"),
-        admin_http: Some(address("127.0.0.1:7446")),
         members: MemberCounts { alive: 17, down: 1, left: 0 },
         absent: vec![AbsentMember {
             who: who("cp-3", "nyc", 3),
@@ -92,9 +96,10 @@ pub(crate) fn sample() -> Status {
         }],
         secret: SecretStatus::default(),
         former_key: None,
-        needs_restart: Vec::new(),
-        is_leaving: false,
+        renewal: Default::default(),
+        way_back: None,
         services: vec![service()],
+        exposed: Vec::new(),
         warnings: vec!["the seed seed.example.com:51820 does not resolve".into()],
         findings: Vec::new(),
     }
@@ -113,6 +118,28 @@ fn an_overlap_of_secrets_is_said() {
     let text = status(&sample, 1_000_000, None);
     let line = "mesh secret 3, the former one works for 1d; 2 members may lack it\n";
     assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn an_exposed_listener_is_shown_with_what_it_refused() {
+    let mut sample = sample();
+    sample.exposed = vec![ExposedStatus {
+        name: "ci".parse().expect("a name"),
+        listen: vec![address("203.0.113.5:6443")],
+        closed: Vec::new(),
+        services: vec!["kube-apiserver".parse().expect("a service name")],
+        sessions_open: 1,
+        sessions_total: 340,
+        refused: [("not-allowed", 3), ("over-rate", 1)].map(|(it, n)| (it.into(), n)).into(),
+    }];
+    let text = status(&sample, 1_000_000, None);
+    let block = "\nexposed ci at 203.0.113.5:6443, to kube-apiserver\n  \
+                 1 connection open, 340 sessions since start\n  \
+                 refused: 3 not-allowed, 1 over-rate\n";
+    assert!(text.contains(block), "{text}");
+    sample.exposed[0].closed = sample.exposed[0].listen.clone();
+    let text = status(&sample, 1_000_000, None);
+    assert!(text.contains("  closed, since no origin answers: 203.0.113.5:6443\n"), "{text}");
 }
 
 #[test]

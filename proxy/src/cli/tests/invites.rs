@@ -1,5 +1,7 @@
 //! Whom an invite names, and meshes that are made in two attempts.
 
+use std::collections::BTreeSet;
+
 use meshport_config::{MAX_SEEDS, NodeId, Revocation, Revocations, Revoked, Seed};
 
 use meshport_discovery::{Discovery, DiscoveryConfig, LocalNode, snapshot_of};
@@ -100,6 +102,38 @@ fn without_a_daemon_the_saved_directory_names_members() {
     assert!(saved_directory::members(&state, much_later).expect("all have ended").is_empty());
     state.store_directory(b"damaged").expect("stored");
     assert!(message(saved_directory::members(&state, NOW)).contains("directory"));
+}
+
+/// One that leaks is worth one name, and revoking it takes one machine out.
+#[test]
+fn invites_for_many_machines_are_bound_to_a_name_each() {
+    let machines = Machines::new();
+    machines.init("first", FIRST).expect("a mesh");
+    let (first, out) = (machines.path("first"), machines.path("invites"));
+    let (folder, state) = (out.to_string_lossy(), first.to_string_lossy());
+    let flags = ["--site", "nyc", "--count", "3", "--name", "worker", "--out", &folder];
+    let args = invite_args(&[&flags[..], HERE, &["--state-dir", &state]].concat());
+    invite::run(&args).expect("three lines");
+    let line = |number: u8| {
+        let path = out.join(format!("worker-{number}.invite"));
+        fs::read_to_string(path).expect("it is there")
+    };
+    let keys: BTreeSet<String> = (1..=3)
+        .map(|number| {
+            let invite = meshport_config::Invite::parse(line(number).trim()).expect("a line");
+            let name = invite.delegation.name.as_ref().expect("it has one");
+            assert_eq!(name.as_str(), format!("worker-{number}"));
+            invite.delegation.key.to_string()
+        })
+        .collect();
+    assert_eq!(keys.len(), 3, "each has a key of its own");
+    machines.join_at("w2", &line(2), &[], clock::wall()).expect("under its own name");
+    let refused = message(machines.join_at("w3", &line(3), &["--name", "other"], clock::wall()));
+    assert!(refused.contains("worker-3"), "{refused}");
+    // They are there already.
+    assert!(message(invite::run(&args)).contains("worker-1.invite"));
+    let nameless = invite_args(&[&["--site", "nyc", "--count", "3"], HERE].concat());
+    assert!(message(invite::run(&nameless)).contains("--name"));
 }
 
 #[test]

@@ -192,7 +192,8 @@ impl State {
     ) -> bool {
         self.counters.received += 1;
         self.counters.received_bytes += payload.len() as u64;
-        let Some(&from) = self.by_real.get(&source) else {
+        let known = self.by_real.get(&source).copied();
+        let Some(from) = known.or(self.config.strangers.then_some(to)) else {
             self.counters.dropped_unknown_sender += 1;
             return false;
         };

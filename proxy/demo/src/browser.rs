@@ -1,0 +1,51 @@
+//! Opens a page in the user's browser, with the program that the desktop has for that.
+
+use std::io;
+use std::process::{Command, Stdio};
+
+#[cfg(target_os = "macos")]
+const OPENER: &str = "open";
+#[cfg(not(target_os = "macos"))]
+const OPENER: &str = "xdg-open";
+
+/// Hands an address to the desktop and does not wait for what becomes of it.
+///
+/// # Errors
+/// Why that cannot be, with what to do instead.
+pub(crate) fn open(address: &str) -> Result<(), String> {
+    open_with(OPENER, address)
+}
+
+fn open_with(opener: &str, address: &str) -> Result<(), String> {
+    let quiet = Stdio::null;
+    let mut command = Command::new(opener);
+    command.arg(address).stdin(quiet()).stdout(quiet()).stderr(quiet());
+    let child = command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("no {opener} here to open a browser with: open {address} yourself")
+        }
+        _ => format!("{opener} does not start ({error}): open {address} yourself"),
+    })?;
+    // Some desktops keep it running for as long as the browser does.
+    let wait = move || {
+        let mut child = child;
+        let _ = child.wait();
+    };
+    std::thread::Builder::new()
+        .name("browser".to_owned())
+        .spawn(wait)
+        .map(drop)
+        .map_err(|error| format!("the system grants no thread ({error}): open {address} yourself"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_desktop_the_address_is_told() {
+        let told = open_with("no-such-program", "http://127.0.0.1:1/").unwrap_err();
+        assert!(told.contains("no-such-program") && told.ends_with("/ yourself"), "{told}");
+        assert_eq!(open_with("true", "http://127.0.0.1:1/"), Ok(()));
+    }
+}

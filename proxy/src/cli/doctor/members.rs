@@ -1,0 +1,51 @@
+//! Checks that need the other end: members say what they see of this node and of themselves.
+//!
+//! The daemon asks them once for all of these checks. One that is older than this program, or that
+//! is asked by somebody else just now, leaves out what only members know.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_core::findings::{
+    Finding, Kind, NARROW_PATH, SETTINGS_DIFFER, UDP_IN, VERSIONS_DIFFER, WRONG_CLOCK,
+};
+
+use super::checks::{Check, Looked};
+use super::facts::Facts;
+use super::{machine, mesh};
+use meshport_daemon::admin::api::FindingRow;
+
+/// Each member has 2 s, and call-backs come a little later.
+const LIMIT: Duration = Duration::from_secs(4);
+/// The words of the daemon for what is known of UDP from others.
+const DECIDED: [&str; 2] = ["reached", "not-reached"];
+
+pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
+    let check = |kind: &'static Kind| {
+        let facts = facts.clone();
+        Check::new(&[kind], async move { look(kind, &facts).await }).within(LIMIT)
+    };
+    [&WRONG_CLOCK, &UDP_IN, &NARROW_PATH, &SETTINGS_DIFFER, &VERSIONS_DIFFER].map(check).into()
+}
+
+async fn look(kind: &'static Kind, facts: &Facts) -> Looked {
+    let inquiry = facts.inquiry().await;
+    let mut found = match kind {
+        // Without members too.
+        it if *it == WRONG_CLOCK => mesh::clock(facts)?,
+        it if *it == NARROW_PATH => facts.daemon()?.found(&NARROW_PATH),
+        it if *it == VERSIONS_DIFFER => machine::version(&facts.daemon()?.status.process.version),
+        _ => match &inquiry {
+            Ok(report) if *kind == UDP_IN && !DECIDED.contains(&&*report.udp_in) => {
+                return Err(report.udp_in.as_str().into());
+            }
+            Ok(_) => Vec::new(),
+            Err(why) => return Err(why.clone()),
+        },
+    };
+    if let Ok(report) = inquiry {
+        let all: Vec<Finding> = report.findings.iter().filter_map(FindingRow::read).collect();
+        found.extend(all.into_iter().filter(|it| it.kind == kind));
+    }
+    Ok(found)
+}

@@ -1,0 +1,144 @@
+//! `meshport leave`: take this node out of the mesh for good.
+//!
+//! The node's own key signs that it has left, and its daemon tells the mesh: every node shuts that
+//! key out, as after a revocation by the authority. Then the daemon ends.
+
+use std::time::Duration;
+
+use clap::Args;
+use meshport_config::{NodeId, NodeName, Revocation};
+use meshport_daemon::Error;
+use meshport_daemon::admin::api::{RevokeRequest, Status};
+use meshport_daemon::admin::queries::StatusRequest;
+use meshport_daemon::state::{StateDir, StateLock};
+use serde::Serialize;
+use tokio::time::sleep;
+
+use super::query::DaemonArgs;
+use super::{clock, output, reset, runtime, service};
+
+/// A daemon that has said goodbye ends within this: it repeats that once, and writes its state.
+const END: Duration = Duration::from_secs(20);
+/// How long a daemon goes on after its departure, and some more.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// From one look whether it has ended to the next.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// `meshport leave`
+#[derive(Debug, Args)]
+pub(crate) struct LeaveArgs {
+    /// Also erase the state folder, as `meshport reset` does
+    #[arg(long)]
+    pub(crate) erase: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Left {
+    node: NodeId,
+    name: NodeName,
+    /// The systemd unit that was disabled.
+    disabled: Option<&'static str>,
+    #[serde(flatten)]
+    erased: Option<reset::Erased>,
+}
+
+pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
+    let state = args.daemon.state()?;
+    let client = args.daemon.client()?;
+    let runtime = runtime()?;
+    let status = runtime.block_on(client.ask(&StatusRequest)).map_err(unheard)?;
+    let departure = departure(&state, &status)?;
+    if args.erase {
+        reset::refuse_authority(&state, false)?;
+    }
+    let name = &status.me.name;
+    reset::confirm(
+        args.yes,
+        &format!(
+            "{name} leaves the mesh for good: its sessions end, its key is never accepted again{}.",
+            if args.erase { ", and its state is erased" } else { "" }
+        ),
+    )?;
+    runtime.block_on(client.ask(&RevokeRequest { revocation: departure.to_text() }))?;
+    // It says so twice before it ends, and then would be started again and again.
+    runtime.block_on(async { sleep(FAREWELL).await });
+    let disabled = service::disable(state.path())?;
+    let lock = runtime.block_on(ended(&state))?;
+    let erased = if args.erase { Some(reset::erase(&state, lock)?) } else { None };
+    let left = Left { node: status.me.node, name: name.clone(), disabled, erased };
+    if args.json {
+        return output::json(&left);
+    }
+    output::answer(&left.lines())?;
+    if left.disabled.is_none() {
+        output::advice(
+            "whatever starts the daemon here should not: disable its unit or remove its manifest",
+        );
+    }
+    Ok(())
+}
+
+fn unheard(error: Error) -> Error {
+    match error {
+        Error::NoDaemon { .. } => Error::Usage(format!(
+            "{error}; only a running daemon can tell the mesh. Start it, or erase this machine \
+             with `meshport reset` and shut the node out where the authority's key is: meshport \
+             revoke NODE"
+        )),
+        error => error,
+    }
+}
+
+/// The node's own word, if there is somebody to hear it.
+fn departure(state: &StateDir, status: &Status) -> Result<Revocation, Error> {
+    let (Some(key), Some(credential)) = (state.node_key()?, state.credential()?) else {
+        return Err(Error::Usage("this machine is no node: there is nothing to leave".into()));
+    };
+    if key.public() != status.me.node {
+        return Err(Error::Usage(
+            "the daemon runs with another key than the state folder has; name its folder with \
+             --state-dir, or try again when `rotate-key` has ended"
+                .into(),
+        ));
+    }
+    if status.members.alive <= 1 {
+        return Err(Error::Negative(
+            "no other member is here, so nobody would hear that this node leaves. Try again when \
+             `meshport status` counts some; to only erase this machine: meshport reset"
+                .into(),
+        ));
+    }
+    Ok(Revocation::of_departure(&key, &credential.mesh, clock::wall()))
+}
+
+/// Waits for the daemon's end.
+async fn ended(state: &StateDir) -> Result<StateLock, Error> {
+    let until = clock::now() + END;
+    loop {
+        match state.lock() {
+            Ok(lock) => return Ok(lock),
+            Err(error) if clock::now() >= until => return Err(error),
+            Err(_running) => sleep(LOOK).await,
+        }
+    }
+}
+
+impl Left {
+    fn lines(&self) -> String {
+        let mut said = format!("{} has left the mesh; its daemon has stopped\n", self.name);
+        if let Some(unit) = self.disabled {
+            said.push_str(&format!("disabled {unit}\n"));
+        }
+        said.push_str(&self.erased.as_ref().map_or_else(String::new, reset::Erased::line));
+        said
+    }
+}

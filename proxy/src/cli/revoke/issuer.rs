@@ -1,0 +1,39 @@
+//! `meshport revoke --issuer`: take back what a member may sign, and what it signed since a time.
+
+use meshport_config::{AuthorityKey, Mandate, Revocation, Revoked, Turn, UnixSeconds};
+
+use super::RevokeArgs;
+use crate::cli::clock;
+use crate::cli::lifetime::Lifetime;
+use meshport_daemon::Error;
+use meshport_daemon::admin::client::AdminClient;
+
+/// How the line of a mandate begins.
+const LINE: &str = "meshport-mandate-";
+
+/// One revocation for each key that signs what is dated after `--since`.
+pub(super) fn sign(
+    target: &str,
+    args: &RevokeArgs,
+    client: &AdminClient,
+    authority: &AuthorityKey,
+) -> Result<Vec<Revocation>, Error> {
+    let now = clock::wall();
+    let since = UnixSeconds(now.0.saturating_sub(args.since.map_or(0, Lifetime::seconds)));
+    let turns: Vec<Turn> = if target.starts_with(LINE) {
+        Mandate::from_text(target)?.since(since).collect()
+    } else {
+        let node = super::node(target, &args.daemon, client)?;
+        let all = args.daemon.state()?.turns_of(&node)?;
+        all.into_iter().filter(|turn| turn.until >= since).collect()
+    };
+    if turns.is_empty() {
+        return Err(Error::Usage(format!(
+            "nothing to revoke: no mandate that is still in force was made here for {target}. Run \
+             this with the state folder where `meshport delegate` was run, or give the line of the \
+             mandate on standard input"
+        )));
+    }
+    let revoke = |turn: Turn| Revocation::issue(authority, Revoked::Invite(turn.key), now);
+    Ok(turns.into_iter().map(revoke).collect())
+}
