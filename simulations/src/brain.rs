@@ -13,17 +13,22 @@ use meshport_config::{
     Settings, UnixSeconds,
 };
 use meshport_core::connect::ConnectConfig;
+use meshport_core::counter_hash::mix;
 use meshport_core::drift::{Cause, Leave};
 use meshport_core::health::{HealthConfig, Outcome, Question};
 use meshport_core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
 use meshport_core::reach::OwnEndpoints;
+use meshport_core::route::Draw;
+use meshport_daemon::admin::onlooker::Diary;
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
 
 use crate::scenario::{Tuning, service};
 
-pub(crate) use meshport_core::connect::{
-    Action, Connect, HedgeBudget, Kind, MAX_CALM_SEARCHES, SearchContext,
-};
+mod seen;
+
+pub(crate) use seen::Beside;
+
+pub(crate) use meshport_core::connect::{Action, Connect, Kind, SearchContext, Searches};
 pub(crate) use meshport_core::evidence::{Attempted, Verdict};
 pub(crate) use meshport_core::ledger::{Cut, End, Ledger, SessionId, Side, Traffic};
 pub(crate) use meshport_core::route::{Candidate, Line, Route};
@@ -80,6 +85,8 @@ pub(crate) struct Brain {
     patience: ConnectConfig,
     /// The addresses that its machine has.
     endpoints: Vec<SocketAddr>,
+    /// What happened, if somebody looks on.
+    diary: Option<Box<Diary>>,
 }
 
 impl Brain {
@@ -89,6 +96,7 @@ impl Brain {
         let health = birth.hosts.then(|| HealthConfig::from(&settings.health));
         let config = ServiceConfig {
             policy: settings.into(),
+            weights: settings.into(),
             damping: birth.tuning.damping(),
             drift: settings.into(),
             health,
@@ -105,7 +113,7 @@ impl Brain {
         let mut core = NodeCore::new(config, me, birth.generation, birth.seed, birth.now);
         core.set_fallback(&service, fallback(settings), birth.now);
         let (cut_window, patience) = (settings.cut_window, settings.into());
-        Self { core, service, cut_window, patience, endpoints: Vec::new() }
+        Self { core, service, cut_window, patience, endpoints: Vec::new(), diary: None }
     }
 
     /// Takes up what an earlier process saved.
@@ -141,7 +149,7 @@ impl Brain {
     /// What a reload changes in a running daemon.
     pub(crate) fn configure(&mut self, settings: &Settings, now: Instant) {
         let settings = &settings.services[&self.service];
-        self.core.set_policy(&self.service, settings.into(), now);
+        self.core.set_policy(&self.service, settings.into(), settings.into(), now);
         self.core.set_health(&self.service, HealthConfig::from(&settings.health), now);
         self.core.set_drift(&self.service, settings.into(), now);
         self.core.set_fallback(&self.service, fallback(settings), now);
@@ -211,6 +219,9 @@ impl Brain {
     /// The next thing it wants.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Wish> {
         if let Some(event) = self.core.poll_event() {
+            if let Some(diary) = &mut self.diary {
+                diary.note(&self.core, &event, now);
+            }
             return Some(match event {
                 Event::Route { change, .. } => Wish::Route { first_changed: change.is_some() },
                 Event::Reset { line, spread_percent, forgives, why, .. } => {
@@ -226,11 +237,12 @@ impl Brain {
                 Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.last().copied()),
                 Event::Member { node, up } => Wish::Member(node, up),
                 // Simulated sessions have no tunnel and no connection that waits, and none is
-                // denied.
+                // denied. All nodes are of one version.
                 Event::Silent(node) => Wish::Silent(node),
-                Event::Revived(_) | Event::Forgotten(_) | Event::Denied { .. } => {
-                    return self.poll(now);
-                }
+                Event::Revived(_)
+                | Event::Forgotten(_)
+                | Event::Denied { .. }
+                | Event::Unknown { .. } => return self.poll(now),
                 Event::Suspected(node) => Wish::Suspect(node),
                 Event::Revoked(revocation) => Wish::Revoked(revocation),
                 Event::Ignored { reason, .. } => Wish::Ignored(reason),
@@ -262,9 +274,13 @@ impl Brain {
         self.core.preferred_since(&self.service)
     }
 
-    /// Whether tickets are a counter instead of random numbers.
-    pub(crate) fn takes_turns(&self) -> bool {
-        self.route().takes_turns()
+    /// The ticket of a session: `turn` counts those of this node, of `client`.
+    pub(crate) fn ticket(&self, turn: u64, client: u64) -> u64 {
+        match self.route().draw() {
+            Draw::Turns => turn,
+            Draw::TwoChoices | Draw::Least => mix(turn),
+            Draw::Source => mix(client),
+        }
     }
 
     pub(crate) fn directory(&self) -> &Directory {

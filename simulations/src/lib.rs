@@ -10,6 +10,7 @@
 //! * `level` is what the wide level, [`full`] and [`lab`] share: rules, measures, clients.
 //! * [`measure`] is what is measured, [`report`] is what a run says.
 //! * [`storm`] makes random small worlds, for hunting.
+//! * `serve` lets a world go on in real time, with the daemon's page on it.
 //! * [`cli`] is the tool `meshport-sim`.
 
 mod brain;
@@ -28,6 +29,7 @@ mod queue;
 pub mod report;
 mod rules;
 pub mod scenario;
+mod serve;
 pub mod storm;
 pub mod trace;
 mod tunnel;

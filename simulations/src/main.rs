@@ -21,7 +21,7 @@ fn use_large_pages() {
     let mut arguments = std::env::args_os();
     let name = arguments.next();
     let arguments: Vec<_> = arguments.collect();
-    let simulates = ["run", "sweep", "hunt", "shrink"];
+    let simulates = ["run", "serve", "sweep", "hunt", "shrink"];
     let verb = arguments.first().and_then(|verb| verb.to_str());
     if std::env::var_os(TUNABLES).is_some() || !verb.is_some_and(|verb| simulates.contains(&verb)) {
         return;

@@ -52,6 +52,17 @@ pub(crate) struct Network {
     blocked: BTreeSet<(usize, usize)>,
 }
 
+/// What lies between two sites now, both directions as one: the worse.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Between {
+    /// The undisturbed round trip; none where nothing passes in one direction at least.
+    pub(crate) rtt: Option<Duration>,
+    /// Share of datagrams that are lost in a direction, percent.
+    pub(crate) loss_percent: u8,
+    /// Whether it is another one than at the start.
+    pub(crate) is_changed: bool,
+}
+
 /// What becomes of a datagram on the next stretch of its way, or why it is lost.
 pub(crate) type Fate = Result<Stretch, &'static str>;
 
@@ -252,6 +263,22 @@ impl Network {
             };
             (lost + share, varies + time)
         })
+    }
+
+    /// What lies between two sites.
+    pub(crate) fn between_sites(&self, a: usize, b: usize) -> Between {
+        let places = [a * self.sites + b, b * self.sites + a];
+        let links = places.map(|place| self.links[place].config());
+        let latency: Duration = links.iter().map(|it| it.latency).sum();
+        let loss = links.iter().map(|it| it.loss.mean()).fold(0.0, f64::max);
+        #[expect(clippy::cast_possible_truncation, reason = "at most 100")]
+        #[expect(clippy::cast_sign_loss, reason = "a share")]
+        let loss_percent = (loss * 100.0).round() as u8;
+        Between {
+            rtt: links.iter().all(|it| it.up).then_some(latency),
+            loss_percent,
+            is_changed: places.iter().zip(links).any(|(place, it)| *it != self.at_start[*place]),
+        }
     }
 
     /// The undisturbed round trip between two nodes.

@@ -19,6 +19,7 @@ mod hunt;
 mod lab;
 mod run;
 mod scale;
+mod serve;
 mod sets;
 mod shrink;
 mod sweep;
@@ -48,6 +49,13 @@ enum Verb {
     ///
     /// Example: meshport-sim run simulations/scenarios/three-sites.toml --seed 7 --report out
     Run(run::Arguments),
+    /// Run a scenario in real or accelerated time, and serve the daemon's page on it.
+    ///
+    /// The page shows any node's view. Links are cut, instances stopped and sites isolated by a
+    /// click; without clicks it is the same run as that of `run`.
+    ///
+    /// Example: meshport-sim serve simulations/scenarios/three-sites.toml --speed 5
+    Serve(serve::Arguments),
     /// Run a scenario with several seeds and values of settings, and compare them.
     ///
     /// Example: meshport-sim sweep simulations/scenarios/site-loss.toml --seeds 3
@@ -107,6 +115,7 @@ pub fn main() -> ExitCode {
     let done = match verb {
         Verb::Run(arguments) => run::main(&arguments),
         Verb::Lab(arguments) => lab::main(&arguments),
+        Verb::Serve(arguments) => serve::main(&arguments),
         Verb::Sweep(arguments) => sweep::main(&arguments),
         Verb::Scale(arguments) => scale::main(&arguments),
         Verb::Compare { before, after } => compare::main(&before, &after),

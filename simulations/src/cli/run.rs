@@ -139,7 +139,8 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     };
     let scenario = parse(&document, &once.choice)?;
     let end = scenario.duration().min(until.unwrap_or(Duration::MAX));
-    let options = Options { trace, until, progress: bar(end), costs: arguments.costs };
+    let (film, costs) = (arguments.report.is_some(), arguments.costs);
+    let options = Options { trace, until, progress: bar(end), live: false, film, costs };
     let is_full = scenario.level == Level::Full;
     let (run, effort) = match is_full {
         true => go_full(scenario.clone(), once.seed, options)?,

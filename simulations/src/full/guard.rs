@@ -16,9 +16,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use meshport_config::counters::Counter;
 use meshport_config::{Policy, UnixSeconds};
-use meshport_daemon::admin::api::Sample;
-use meshport_discovery::{MAX_LEAVES, MAX_MEMBERS};
+use meshport_daemon::admin::metrics::Sample;
+use meshport_discovery::{Count, MAX_LEAVES, MAX_MEMBERS};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 
@@ -36,15 +37,15 @@ const VANISHED: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(100);
 /// What discovery drops only where a queue or a table of its own is full. Each has room for far
 /// more than the nodes of this level can fill it with.
-const OVERFLOWS: [&str; 8] = [
-    "dropped_directory_full",
-    "dropped_events",
-    "dropped_paths",
-    "dropped_revocations",
-    "dropped_rumours",
-    "dropped_timers",
-    "dropped_transmits",
-    "dropped_wants",
+const OVERFLOWS: [Count; 8] = [
+    Count::DroppedDirectoryFull,
+    Count::DroppedEvents,
+    Count::DroppedPaths,
+    Count::DroppedRevocations,
+    Count::DroppedRumours,
+    Count::DroppedTimers,
+    Count::DroppedTransmits,
+    Count::DroppedWants,
 ];
 
 impl World {
@@ -174,23 +175,24 @@ impl World {
 /// A table or queue that is fuller than it may be, or from which something was dropped. The bounds
 /// are of the sessions of clients, and of those that are carried on.
 fn overflow(samples: &[Sample], records: usize, clients: f64, relayed: f64) -> Option<String> {
-    let is = |sample: &Sample, key: &str, value: &str| {
-        sample.labels.iter().any(|(name, text)| *name == key && text == value)
-    };
+    let overflows = OVERFLOWS.map(Counter::row);
     if records > MAX_MEMBERS {
         return Some(format!("{records} entries in the directory"));
     }
     samples.iter().find_map(|sample| {
-        let bound = match sample.name {
-            "discovery_events" if OVERFLOWS.iter().any(|it| is(sample, "event", it)) => 0.0,
-            "sessions_open" if is(sample, "side", "client") => clients,
-            "sessions_open" if is(sample, "side", "relayed") => relayed,
+        let name = sample.metric.name;
+        let is_overflow = overflows
+            .iter()
+            .any(|row| row.metric == name && sample.label(row.label) == Some(row.value));
+        let bound = match (name, sample.label("side")) {
+            _ if is_overflow => 0.0,
+            ("meshport_sessions_open", Some("client")) => clients,
+            ("meshport_sessions_open", Some("relayed")) => relayed,
             #[expect(clippy::cast_precision_loss, reason = "a small constant")]
-            "leaves" => MAX_LEAVES as f64,
+            ("meshport_leaves", _) => MAX_LEAVES as f64,
             _ => return None,
         };
-        let labels: Vec<&str> = sample.labels.iter().map(|(_, text)| text.as_str()).collect();
-        let (name, labels, value) = (sample.name, labels.join(", "), sample.value);
+        let (labels, value) = (sample.labels.join(", "), sample.number()?);
         (value > bound).then(|| format!("{name} of {labels}: {value}, more than {bound}"))
     })
 }
@@ -201,14 +203,13 @@ fn unbalanced(samples: &[Sample], left: u64, opened: u64) -> Option<String> {
     if left > 0 {
         return Some(format!("{left} sessions are open long after the last client went"));
     }
-    let count = |event: &str| {
-        let is_it = |sample: &&Sample| {
-            sample.name == "sessions" && sample.labels.iter().any(|(_, text)| text == event)
-        };
-        samples.iter().filter(is_it).map(|sample| sample.value).sum::<f64>()
+    let count = |name: &str, outcome: Option<&str>| {
+        let is_it = |it: &&Sample| it.metric.name == name && it.label("outcome") == outcome;
+        samples.iter().filter(is_it).filter_map(Sample::number).sum::<f64>()
     };
-    let [accepted, connected, failed, abandoned, over] =
-        ["accepted", "connected", "failed", "abandoned", "over-limit"].map(count);
+    let accepted = count("meshport_sessions_accepted_total", None);
+    let [connected, failed, abandoned, over] = ["connected", "failed", "abandoned", "over-limit"]
+        .map(|outcome| count("meshport_sessions_total", Some(outcome)));
     if accepted != connected + failed + abandoned + over {
         return Some(format!(
             "{accepted} clients accepted, but {connected} connected, {failed} failed, {abandoned} \

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::Error;
 use crate::identity::Mesh;
 use crate::instance::Instance;
-use crate::level::{Account, Follow, Level, Limits, Scene, Story};
+use crate::level::{Account, Camera, Follow, Level, Limits, Scene, Story, film};
 use crate::network::Network;
 use crate::report::Run;
 use crate::scenario::timeline::Planned;
@@ -143,7 +143,8 @@ impl World {
             tasks.spawn(instance::run(nodes[*at].host.clone(), states, number));
             nodes[*at].instance = Some(state);
         }
-        let scene = Scene::new(account, network, options.trace);
+        let film = options.film.then(|| film::film(scenario, &network));
+        let scene = Scene { film, ..Scene::new(account, network, options.trace) };
         let book = Arc::new(Mutex::new(Book::new(scene)));
         machine::inhabit(Box::new(Waiting(book.clone())));
         #[expect(clippy::disallowed_methods, reason = "the origin of virtual time")]
@@ -234,6 +235,7 @@ impl World {
             measures.traffic.tunnel_bytes += sum.bytes;
             measures.traffic.tunnel_packets += sum.datagrams;
             measures.traffic.handshakes += sum.handshakes;
+            book.film();
         }
         if !now.as_secs().is_multiple_of(SAVE_INTERVAL.as_secs()) {
             return;
@@ -361,7 +363,8 @@ impl World {
         let mut book = lock(&self.book);
         let outcome = self.story.outcome(&*book);
         let measures = std::mem::take(&mut book.scene.measures);
-        Run { outcome, measures, violations: Vec::new() }
+        book.film();
+        Run { outcome, measures, violations: Vec::new(), film: book.scene.film.take() }
     }
 }
 

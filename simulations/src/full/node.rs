@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use meshport_config::{Endpoint, HealthMode, Revocations, Seed, Settings};
+use meshport_daemon::state::KnownRenewals;
 use meshport_daemon::tcp::{Host, memory};
 use meshport_daemon::{Environment, Identity, Node as Process};
 use meshport_mesh::Shards;
@@ -105,6 +106,8 @@ impl Node {
             seeds: seeds.into_iter().map(Into::into).collect(),
             directory: self.directory.clone(),
             revocations,
+            renewals: KnownRenewals::default(),
+            nodes: None,
             admin_http: None,
         };
         let failed = |source| self.failed(source);

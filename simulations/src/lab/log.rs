@@ -8,7 +8,7 @@ use serde_json::Value;
 const DAY_S: f64 = 86_400.0;
 /// What the daemon says when its first origin is another one, and when it knows none.
 const CHANGED: &str = "route changed";
-const NONE: &str = "no origin is known";
+const NONE: &str = "no origin can be used";
 
 /// A node's first origin is another one.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ mod tests {
             "{\"message\":\"route changed\",\"service\":\"any\",\"to\":\"fra-1\"}}\n",
             "no JSON\n",
             "{\"timestamp\":\"2026-02-01T00:00:01.250000Z\",\"level\":\"WARN\",\"fields\":",
-            "{\"message\":\"no origin is known\",\"service\":\"kube-apiserver\"}}\n",
+            "{\"message\":\"no origin can be used\",\"service\":\"kube-apiserver\"}}\n",
             "{\"timestamp\":\"2026-02-01T00:00:02Z\",\"fields\":{\"message\":\"started\"}}\n",
         );
         let change = |millis, to| Change { at: Duration::from_millis(millis), node: 3, to };

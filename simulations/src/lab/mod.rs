@@ -257,7 +257,7 @@ impl World {
         let mut violations = std::mem::take(&mut self.book.scene.account.violations);
         // What was seen after the end is of the end.
         violations.iter_mut().for_each(|it| it.at = it.at.min(end));
-        Ok(Run { outcome, measures: self.book.scene.measures, violations })
+        Ok(Run { outcome, measures: self.book.scene.measures, violations, film: None })
     }
 
     /// Waits until each of these nodes has a route to every origin.

@@ -18,6 +18,7 @@ use crate::flight::Way;
 use crate::instance::Instance;
 use crate::measure::{Measures, Notice};
 use crate::network::Network;
+use crate::report::film::Film;
 use crate::report::{Violation, keys};
 use crate::rules::{self, Evictions, MAX_FOLLOWED, MAX_VIOLATIONS, Records, SETTLING};
 use crate::scenario::Scenario;
@@ -25,10 +26,12 @@ use crate::trace::{Trace, TraceFile};
 use crate::tunnel::Spread;
 
 pub(crate) mod clients;
+pub(crate) mod film;
 mod follow;
 mod judge;
 mod story;
 
+pub(crate) use film::Camera;
 pub(crate) use follow::Follow;
 pub(crate) use judge::Judge;
 pub(crate) use story::{Limits, Story};
@@ -191,13 +194,16 @@ pub(crate) struct Scene {
     pub(crate) account: Account,
     pub(crate) measures: Measures,
     pub(crate) trace: Trace,
+    /// What is seen of it, if it is filmed.
+    pub(crate) film: Option<Film>,
 }
 
 impl Scene {
     /// Before the first moment. The trace is written to this file too.
     pub(crate) fn new(account: Account, network: Network, file: Option<TraceFile>) -> Self {
         let trace = Trace::new(account.names().to_vec(), file);
-        Self { now: Duration::ZERO, network, account, measures: Measures::default(), trace }
+        let measures = Measures::default();
+        Self { now: Duration::ZERO, network, account, measures, trace, film: None }
     }
 }
 

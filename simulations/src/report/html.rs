@@ -1,16 +1,26 @@
-//! Runs and sweeps as a page, or a drawing, that needs nothing else: no script, no address outside.
+//! Runs and sweeps as a page, or a drawing, that needs nothing else: no address outside.
+//!
+//! The page of a run has one script, which draws its [film](super::film) with the drawing code of
+//! the daemon's own page.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
+use std::time::Duration;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use meshport_charts::{self as charts, Axis, Bars, Chart, Drawing, Panels, Series, short};
 
+use meshport_daemon::admin::page::{self, drawing};
+
+use super::film::Film;
 use super::text::{self, parts, time};
 use super::{Effort, NEVER, Run, Violation};
 use crate::measure::{Fault, Histogram, Second};
 
 const STYLE: &str = include_str!("page.css");
+/// The style and the script of a film.
+const FILM_STYLE: &str = include_str!("film.css");
+const FILM_SCRIPT: &str = include_str!("film.js");
 /// Faults and violations in a table.
 const MAX_ROWS: usize = 100;
 /// Panels of a sweep beside each other.
@@ -31,7 +41,7 @@ pub fn sweep(scenario: &str, measures: &[&str], rows: &Rows, notes: &[String]) -
     };
     let body = html! {
         h1 { "Sweep of " (scenario) }
-        div.wide { table {
+        div.wide tabindex="0" { table {
             tr { th {} @for measure in measures { th { (measure) } } }
             @for (place, (words, values)) in rows.iter().enumerate() {
                 tr {
@@ -42,9 +52,9 @@ pub fn sweep(scenario: &str, measures: &[&str], rows: &Rows, notes: &[String]) -
         } }
         @for note in notes { p { (note) "." } }
         h2 { "The measures that differ, the worst seed of each row" }
-        figure { (drawing(measures, rows)) }
+        figure tabindex="0" { (drawing(measures, rows)) }
     };
-    document(scenario, &body)
+    document(scenario, &body, false)
 }
 
 /// A sweep as a drawing: a panel for each measure that differs, a bar for each combination.
@@ -79,40 +89,103 @@ pub fn page(
         p.about { (run.outcome.description) }
         (tiles(run))
         @for it in run.violations.iter().take(MAX_ROWS) { (violation(it, &again(it))) }
-        h2 { "Where nodes go at the end" }
-        figure { (map(run)) }
+        @match &run.film {
+            Some(film) => (moments(run, film)),
+            None => { h2 { "Where nodes go at the end" } figure tabindex="0" { (map(run)) } },
+        }
         h2 { "What happened, and what clients saw" }
         (timelines(run))
         (faults(run))
         h2 { "Distributions" }
         (distributions(run))
         h2 { "Numbers" }
-        div.wide { table {
+        div.wide tabindex="0" { table {
             @for (name, words) in text::numbers(run, effort) {
                 tr { td.name { (name) } td.words { (words) } }
             }
         } }
         h2 { "Again" }
         p { "The same file and seed give the same run, to the last byte." }
-        pre { (command) }
+        pre tabindex="0" { (command) }
     };
-    document(scenario, &body)
+    document(scenario, &body, run.film.is_some())
 }
 
-fn document(title: &str, body: &Markup) -> String {
+/// A page, with the script of a film or without any.
+fn document(title: &str, body: &Markup, has_film: bool) -> String {
+    let script = format!("{}{FILM_SCRIPT}", drawing::SCRIPT);
+    let runs = if has_film { format!("'{}'", page::hash(&script)) } else { "'none'".into() };
+    let policy = format!(
+        "default-src 'none'; style-src 'unsafe-inline'; script-src {runs}; base-uri 'none'; \
+         form-action 'none'"
+    );
     let page = html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy);
                 meta name="viewport" content="width=device-width";
                 title { (title) }
-                style { (PreEscaped(charts::STYLE)) (PreEscaped(STYLE)) }
+                style {
+                    (PreEscaped(charts::STYLE)) (PreEscaped(STYLE))
+                    @if has_film {
+                        (PreEscaped(drawing::THEME)) (PreEscaped(drawing::STYLE))
+                        (PreEscaped(FILM_STYLE))
+                    }
+                }
             }
-            body { main { (body) } }
+            body {
+                main { (body) }
+                @if has_film { script { (PreEscaped(script)) } }
+            }
         }
     };
     page.into_string()
+}
+
+/// The map with its slider; without a script, the map at the end.
+fn moments(run: &Run, film: &Film) -> Markup {
+    let end = run.outcome.virtual_time;
+    html! {
+        h2 { "Where nodes go, from moment to moment" }
+        section.film aria-label="Film of the run" {
+            div.map #map {}
+            div.strip #strip {}
+            input.moment #moment type="range" min="0" max=(end.as_secs()) step="1" value="0"
+                aria-label="Moment, in virtual seconds";
+            div.slider {
+                button #play type="button" { "Play" }
+                button #before type="button" aria-label="One change back" { "‹" }
+                button #after type="button" aria-label="One change on" { "›" }
+                output #when for="moment" {}
+            }
+            p.now #now role="status" {}
+            ol.marks #marks {}
+            div.key aria-hidden="true" {
+                span { svg { path.path.used.ok d="M0 4H22" {} } "most nodes of a site go there" }
+                span { svg { path.path.mine.ok d="M0 4H22" {} } "some go there" }
+                span { svg { path.path.mine.warn d="M0 4H22" {} } "some of them in vain" }
+                span { svg { path.path.mine.bad d="M0 4H22" {} } "all of them in vain" }
+                span { svg { path.path.mine.relayed d="M0 4H22" {} } "through a relay" }
+                span { svg { path.path d="M0 4H22" {} } "other ways" }
+            }
+        }
+        noscript { figure tabindex="0" { (map(run)) } }
+        script type="application/json" #film { (PreEscaped(film.json(&marks(run, end), end))) }
+    }
+}
+
+/// When faults begin and end, in order, up to that time.
+fn marks(run: &Run, until: Duration) -> Vec<(f64, String)> {
+    let begins = |it: &Fault| (it.at.as_secs_f64(), it.what.clone());
+    let ends = |it: &Fault| Some((it.over?.as_secs_f64(), format!("{} ends", it.what)));
+    let faults = &run.measures.faults;
+    let mut marks: Vec<(f64, String)> =
+        faults.iter().map(begins).chain(faults.iter().filter_map(ends)).collect();
+    marks.retain(|(at, _)| *at <= until.as_secs_f64());
+    marks.sort_by(|a, b| a.0.total_cmp(&b.0));
+    marks
 }
 
 fn tiles(run: &Run) -> Markup {
@@ -148,9 +221,9 @@ fn violation(violation: &Violation, again: &str) -> Markup {
         section.violation {
             h3 { (violation.rule) " at " (at) ", " (node) }
             p { (violation.what) }
-            pre { (violation.last.join("\n")) }
+            pre tabindex="0" { (violation.last.join("\n")) }
             p { "To see it again:" }
-            pre { (again) }
+            pre tabindex="0" { (again) }
         }
     }
 }
@@ -215,13 +288,7 @@ fn timelines(run: &Run) -> Markup {
     let whole = usize::try_from(run.outcome.virtual_time.as_secs()).unwrap_or(usize::MAX);
     let line = &run.measures.timeline[..whole.min(run.measures.timeline.len())];
     let warmup = usize::try_from(run.outcome.warmup.as_secs()).unwrap_or(usize::MAX);
-    let begins = |it: &Fault| (it.at.as_secs_f64(), it.what.clone());
-    let ends = |it: &Fault| Some((it.over?.as_secs_f64(), format!("{} ends", it.what)));
-    let faults = &run.measures.faults;
-    let mut marks: Vec<(f64, String)> =
-        faults.iter().map(begins).chain(faults.iter().filter_map(ends)).collect();
-    marks.retain(|(at, _)| *at <= line.len() as f64);
-    marks.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let marks = marks(run, Duration::from_secs(line.len() as u64));
     let per_node = |of: u64, second: &Second| of as f64 / f64::from(second.running.max(1));
     let series = |name, class: &str, of: &dyn Fn(&Second) -> f64| {
         let points = line.iter().enumerate().map(|(at, second)| (at as f64, of(second))).collect();
@@ -256,9 +323,11 @@ fn timelines(run: &Run) -> Markup {
         bars("nodes that changed their first choice", "s2", &|it| f64::from(it.moved)),
     ];
     html! {
-        figure { (chart("Requests", "a second", requests)) }
-        figure { (chart("Routes and sessions", "a second", routes)) }
-        figure { (chart("Traffic of a node, after the start-up", "bytes/s, all headers", traffic)) }
+        figure tabindex="0" { (chart("Requests", "a second", requests)) }
+        figure tabindex="0" { (chart("Routes and sessions", "a second", routes)) }
+        figure tabindex="0" {
+            (chart("Traffic of a node, after the start-up", "bytes/s, all headers", traffic))
+        }
     }
 }
 
@@ -287,7 +356,7 @@ fn faults(run: &Run) -> Markup {
     html! {
         @if !faults.is_empty() {
             h2 { "Faults and changes" }
-            div.wide { table {
+            div.wide tabindex="0" { table {
                 tr {
                     th { "at" } th.words { "what" } th { "nodes" } th { "noticed by" } th { "half" }
                     th { "99 %" } th { "same site 99\u{a0}%" } th { "users who left" }
@@ -324,8 +393,10 @@ fn distributions(run: &Run) -> Markup {
         curve("quiet times", "s4", &measures.choices.stretch_quiet),
     ];
     html! {
-        figure { (chart("Time to connect, and of a request", "milliseconds", times)) }
-        figure { (chart("Stretch: chosen round trip over the best possible", "times", stretch)) }
+        figure tabindex="0" { (chart("Time to connect, and of a request", "milliseconds", times)) }
+        figure tabindex="0" {
+            (chart("Stretch: chosen round trip over the best possible", "times", stretch))
+        }
     }
 }
 

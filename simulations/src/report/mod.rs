@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use self::film::Film;
 use crate::measure::{Choices, Fault, Measures, News, Second, quantile, share};
 use crate::trace::TraceHash;
 use crate::tunnel::OVERHEAD;
 
+pub mod film;
 pub mod html;
 pub mod json;
 pub mod keys;
@@ -28,6 +30,8 @@ pub struct Run {
     pub measures: Measures,
     /// Rules that did not hold.
     pub violations: Vec<Violation>,
+    /// What there was to see from moment to moment, if it was filmed.
+    pub film: Option<Film>,
 }
 
 /// How a run ended.

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use meshport_core::counter_hash::mix;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -61,6 +62,39 @@ pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
     }
     plan.all.sort_by_key(|planned| planned.at);
     Ok(plan.all)
+}
+
+/// What an event means that happens now, or from now on, for its turn among all events; and the
+/// event as a scenario would have it. Whatever it says of its time is ignored.
+///
+/// # Errors
+/// As [`expand`]; and for `configure`, whose settings a scenario knows beforehand.
+pub(crate) fn improvise(
+    scenario: &Scenario,
+    seed: u64,
+    event: &Event,
+    now: Duration,
+    turn: usize,
+) -> Result<(Vec<Planned>, String), Error> {
+    if event.configure.is_some() {
+        return Err(Error::Scenario("configure: only a scenario can say it, beforehand".into()));
+    }
+    // As people write it; what happens, happens exactly now.
+    let told = (now.as_secs_f64() * 1e3).round() / 1e3;
+    let event = Event { at_s: Some(When::At(told)), ..event.clone() };
+    let seed = seed ^ mix(turn as u64);
+    let rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut plan = Plan { scenario, rng, all: Vec::new(), configured: 0, events: turn };
+    plan.event(&event)?;
+    if plan.all.len() > MAX_HAPPENINGS {
+        return Err(Error::Scenario(format!("more than {MAX_HAPPENINGS} happenings in one event")));
+    }
+    for planned in &mut plan.all {
+        planned.at = now + planned.at.saturating_sub(seconds(told, "at-s")?);
+    }
+    plan.all.sort_by_key(|planned| planned.at);
+    let said = toml::to_string(&event).map_err(|error| Error::Scenario(error.to_string()))?;
+    Ok((plan.all, said))
 }
 
 struct Plan<'a> {

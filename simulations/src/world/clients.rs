@@ -7,9 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use meshport_config::ServiceName;
 
-use crate::brain::{
-    Connect, HedgeBudget, Ledger, Line, MAX_CALM_SEARCHES, SearchContext, SessionId, Side, Traffic,
-};
+use crate::brain::{Connect, Ledger, Line, SearchContext, Searches, SessionId, Side, Traffic};
 use crate::flight::{SessionRef, Way};
 use crate::level::clients::MAX_SESSIONS;
 use crate::scenario::service;
@@ -80,8 +78,7 @@ pub(super) enum Owner {
 pub(super) struct OtherSearches<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) service: &'a ServiceName,
-    pub(super) budget: &'a mut HedgeBudget,
-    pub(super) searching: u64,
+    pub(super) searches: &'a mut Searches,
 }
 
 impl SearchContext for OtherSearches<'_> {
@@ -89,12 +86,8 @@ impl SearchContext for OtherSearches<'_> {
         self.ledger.count_line(self.service, Side::Client, *line)
     }
 
-    fn may_hedge(&mut self) -> bool {
-        self.budget.take()
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.searching > MAX_CALM_SEARCHES
+    fn searches<T>(&mut self, look: impl FnOnce(&mut Searches) -> T) -> T {
+        look(self.searches)
     }
 }
 
@@ -122,9 +115,7 @@ pub(super) struct Clients {
     /// The most there were on each line since the process began.
     peaks: BTreeMap<Line, u64>,
     pub(super) tickets: u64,
-    pub(super) budget: HedgeBudget,
-    /// How many search.
-    pub(super) searching: usize,
+    pub(super) searches: Searches,
     /// Settings changed by this event of the scenario.
     pub(super) configured: Option<usize>,
     /// Sessions that were opened and those that ended after that.
@@ -145,8 +136,7 @@ impl Clients {
             carried: BTreeMap::new(),
             peaks: BTreeMap::new(),
             tickets: 0,
-            budget: HedgeBudget::default(),
-            searching: 0,
+            searches: Searches::default(),
             configured: None,
             opened: 0,
             closed: 0,
@@ -181,7 +171,7 @@ impl Clients {
                 u32::try_from(self.sessions.len() - 1).ok()?
             }
         };
-        self.searching += 1;
+        self.searches.begin();
         self.sessions[place as usize] = Some(session);
         Some((place, self.numbers))
     }
@@ -195,7 +185,9 @@ impl Clients {
     pub(super) fn remove(&mut self, place: u32) -> Option<Session> {
         let session = self.sessions.get_mut(place as usize)?.take()?;
         self.free.push(place);
-        self.searching -= usize::from(!session.is_open());
+        if !session.is_open() {
+            self.searches.end();
+        }
         self.closed += u64::from(session.is_open());
         Some(session)
     }
@@ -270,7 +262,7 @@ impl Clients {
         self.owners.clear();
         self.carried.clear();
         self.peaks.clear();
-        self.searching = 0;
+        self.searches = Searches::default();
         open
     }
 }

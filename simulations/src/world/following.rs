@@ -20,7 +20,7 @@ impl World {
         let words = first_changed.then(|| self.way(at));
         self.route_changed(at, words);
         self.follow_news(at);
-        if self.nodes[at].clients.searching > 0 {
+        if self.nodes[at].clients.searches.under_way() > 0 {
             self.reroute(at);
         }
     }

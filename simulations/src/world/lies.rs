@@ -212,6 +212,7 @@ mod tests {
     use super::*;
     use crate::scenario::Scenario;
     use crate::world::Options;
+    use meshport_discovery::Count;
 
     /// One site with an origin and a relay, and a second one; `fra-2` lies from the start.
     fn played(how: &str) -> World {
@@ -254,11 +255,19 @@ mod tests {
         for other in others {
             let counters = other.brain.as_ref().expect("it runs").counters();
             let name = &other.credential.name;
-            assert_eq!((counters.dropped_malformed, counters.dropped_swim), (0, 0), "{name}");
+            assert_eq!(
+                (counters[Count::DroppedMalformed], counters[Count::DroppedSwim]),
+                (0, 0),
+                "{name}"
+            );
             // Of three others every two seconds for 70 s: 105 by either way.
-            assert!(counters.softened_claims > 150, "{name}: {}", counters.softened_claims);
+            assert!(
+                counters[Count::SoftenedClaims] > 150,
+                "{name}: {}",
+                counters[Count::SoftenedClaims]
+            );
             // It is suspected every other second, each time in a way that it has not refuted yet.
-            assert!(counters.refutations >= 30, "{name}: {}", counters.refutations);
+            assert!(counters[Count::Refutations] >= 30, "{name}: {}", counters[Count::Refutations]);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::brain::{Birth, Brain, Wish};
 use crate::flight::{Flight, Payload, SessionRef};
 use crate::identity::{Issuer, bytes32};
 use crate::instance::Instance;
-use crate::level::{Account, Follow, Judge, Level, Scene, Story};
+use crate::level::{Account, Camera, Follow, Judge, Level, Scene, Story, film};
 use crate::measure::Suspicions;
 use crate::network::{Network, whose};
 use crate::queue::Queue;
@@ -37,6 +37,7 @@ mod guard;
 mod journey;
 mod known;
 mod lies;
+pub mod live;
 mod moves;
 mod node;
 mod revoked;
@@ -59,6 +60,8 @@ const WALL_START: u64 = 1_800_000_000;
 const ISSUED_BEFORE_S: u64 = 500 * 24 * 3600;
 /// From one look at everything to the next.
 const LOOK: Duration = Duration::from_secs(1);
+/// The end of a world that goes on: some years.
+const NO_END: Duration = Duration::from_secs(100_000_000);
 
 #[derive(Debug, Clone)]
 enum Event {
@@ -160,6 +163,10 @@ pub struct Options {
     pub until: Option<Duration>,
     /// Is told the virtual time, about every second of it.
     pub progress: Option<Box<dyn FnMut(Duration) + Send>>,
+    /// Is looked at and changed while it goes on, and has no end.
+    pub live: bool,
+    /// Films the run, for a report.
+    pub film: bool,
     /// Measures processor time and memory of a few nodes of each role, which changes no decision.
     pub costs: bool,
 }
@@ -182,6 +189,9 @@ pub struct World {
     pace: Pace,
     costs: Costs,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
+    is_live: bool,
+    /// What people did, as events of a scenario.
+    done: Vec<String>,
 }
 
 impl std::fmt::Debug for World {
@@ -200,7 +210,10 @@ impl World {
     /// [`Error::Scenario`] when the scenario's names or roles do not make a mesh.
     pub fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let story = Story::new(scenario, seed, options.until)?;
+        let mut story = Story::new(scenario, seed, options.until)?;
+        if options.live {
+            story.end = NO_END;
+        }
         let scenario = &story.scenario;
         let authority = AuthorityKey::from_bytes(bytes32(&mut rng));
         let issuer = Issuer { key: authority, from: UnixSeconds(WALL_START - ISSUED_BEFORE_S) };
@@ -219,6 +232,7 @@ impl World {
         let ids = nodes.iter().map(|node| node.credential.node).collect();
         let account = Account::new(scenario, ids, &mut rng);
         let mut scene = Scene::new(account, network, options.trace);
+        scene.film = options.film.then(|| film::film(scenario, &scene.network));
         scene.measures.suspicions = Some(Suspicions::default());
         let mut world = Self {
             story: Arc::new(story),
@@ -232,6 +246,8 @@ impl World {
             mesh: Mesh { authority: issuer.key, memo, known: Vec::new() },
             scene,
             progress: options.progress,
+            is_live: options.live,
+            done: Vec::new(),
         };
         if world.story.scenario.known_at_start {
             world.mesh.known = world.first_records();
@@ -257,21 +273,27 @@ impl World {
     }
 
     fn play(&mut self) {
+        if self.advance(self.story.end) {
+            self.scene.now = self.story.end;
+            self.film();
+            self.check_end();
+        }
+    }
+
+    /// Has everything happen up to this time; false once so many rules are violated that there is
+    /// no more to see.
+    fn advance(&mut self, until: Duration) -> bool {
         let mut in_this_instant = 0;
-        while let Some((at, event)) = self.queue.pop(self.story.end) {
+        while !self.scene.account.has_enough()
+            && let Some((at, event)) = self.queue.pop(until)
+        {
             debug_assert!(at >= self.scene.now, "time goes forward");
             in_this_instant = if at == self.scene.now { in_this_instant + 1 } else { 0 };
             assert!(in_this_instant < MAX_EVENTS_AT_ONCE, "time stands still at {at:?}: {event:?}");
             self.scene.now = at;
             self.handle(event);
-            if self.scene.account.has_enough() {
-                break;
-            }
         }
-        if !self.scene.account.has_enough() {
-            self.scene.now = self.story.end;
-            self.check_end();
-        }
+        !self.scene.account.has_enough()
     }
 
     fn handle(&mut self, event: Event) {
@@ -341,6 +363,10 @@ impl World {
                 self.accuse();
                 self.look();
                 self.count_roles();
+                self.film();
+                if self.is_live {
+                    self.keep_diaries();
+                }
                 self.queue.push(self.scene.now + LOOK, Event::Look);
             }
         }
@@ -380,6 +406,9 @@ impl World {
             ids.push(self.nodes[seed].credential.node);
         }
         brain.introduce(endpoints, ids, now);
+        if self.is_live {
+            brain.keep_diary(now);
+        }
         self.nodes[at].brain = Some(brain);
         if !self.mesh.known.is_empty() && !self.nodes[at].folder.saves {
             self.nodes[at].folder.saved.1 = Arc::default();
@@ -472,7 +501,13 @@ impl World {
                 self.queue.push(self.scene.now + delay, event);
             }
             Wish::Route { first_changed } => self.reroutes(at, first_changed),
-            Wish::Reset { line, how, why } => self.cut_sessions(at, line, how, why),
+            Wish::Reset { line, how, why } => {
+                let (sessions, now) = (self.nodes[at].clients.count(line), self.instant());
+                if let Some(brain) = &mut self.nodes[at].brain {
+                    brain.note_reset(line, sessions, why, now);
+                }
+                self.cut_sessions(at, line, how, why);
+            }
             Wish::Move { line, count, insist } => self.move_sessions(at, line, count, insist),
             Wish::Own(state) => self.announced(at, state),
             Wish::Peer(node, at_endpoint) => {
@@ -529,6 +564,7 @@ impl World {
             outcome: RunOutcome { longest_queue: self.queue.longest(), ..outcome },
             measures: self.scene.measures,
             violations: self.scene.account.violations,
+            film: self.scene.film,
         }
     }
 }

@@ -9,6 +9,7 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::clients::Clients;
+use super::live::Tally;
 use super::{Event, WALL_START, World};
 use crate::Error;
 use crate::brain::Brain;
@@ -51,6 +52,8 @@ pub(super) struct Process {
     pub(super) leaving: bool,
     /// When it next needs the time.
     pub(super) wake: Option<Duration>,
+    /// What its clients did.
+    pub(super) tally: Tally,
 }
 
 /// What a node keeps when its process ends: its state folder.

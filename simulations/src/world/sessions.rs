@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::clients::{Attempt, OtherSearches, Request, Session};
 use super::{Event, World};
-use meshport_core::counter_hash::mix;
 
 use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
 use crate::flight::{Flight, Payload, SessionRef, Step, Way};
@@ -20,6 +19,8 @@ use crate::scenario::{Lie, Load};
 
 /// Requests of an open session are counted from here, attempts of its search from 0.
 const FIRST_REQUEST: u32 = 1 << 16;
+/// Clients of a node that the policy `source` tells apart.
+const CLIENTS: u64 = 8;
 
 /// What a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,11 +85,13 @@ impl World {
         let now = self.scene.now;
         let Some(brain) = &self.nodes[node].brain else { return };
         let turn = self.nodes[node].clients.tickets;
-        let ticket = if brain.takes_turns() { turn } else { mix(turn) };
+        let client = node as u64 * CLIENTS + turn % CLIENTS;
+        let ticket = brain.ticket(turn, client);
         let search = brain.search(ticket, self.epoch + now);
         let clients = &mut self.nodes[node].clients;
         clients.tickets += 1;
-        clients.budget.note_search();
+        self.nodes[node].process.tally.total += 1;
+        let clients = &mut self.nodes[node].clients;
         match clients.add(search, request, now, until) {
             Some((place, number)) => self.ask(SessionRef { node, place, number }),
             None => self.request_over(node, request, false),
@@ -103,10 +106,9 @@ impl World {
             let Some(slot) = clients.sessions.get_mut(place as usize) else { return };
             let Some(session) = slot.as_mut().filter(|it| it.number == number) else { return };
             let Some(search) = &mut session.search else { return };
-            let searching = clients.searching as u64;
             let (ledger, service) = (&clients.ledger, &clients.service);
-            let budget = &mut clients.budget;
-            let mut others = OtherSearches { ledger, service, budget, searching };
+            let searches = &mut clients.searches;
+            let mut others = OtherSearches { ledger, service, searches };
             match search.poll(now, &mut others) {
                 Some(Action::Start { id, candidate, hedge, .. }) => {
                     self.scene.measures.sessions.hedged += u64::from(hedge);
@@ -283,7 +285,11 @@ impl World {
         let session = SessionRef { node, place, number: session.number };
         let clients = &mut self.nodes[node].clients;
         clients.opened += 1;
-        clients.searching -= 1;
+        clients.searches.end();
+        if let Some(target) = &target {
+            clients.searches.note_answer(target.line, self.epoch + now);
+        }
+        self.nodes[node].process.tally.connected(now.saturating_sub(since));
         for loser in losers {
             self.quit(node, loser.entry);
         }
@@ -411,6 +417,7 @@ impl World {
         if let Some(search) = &mut session.search {
             self.tell_verdicts(node, search.take_verdicts(), None);
         }
+        self.nodes[node].process.tally.failed += 1;
         if let Some(request) = session.request {
             self.request_over(node, request, false);
         }

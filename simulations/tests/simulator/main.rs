@@ -8,9 +8,11 @@ mod followed;
 mod full;
 mod keys;
 mod lies;
+mod live;
 mod nat;
 mod scenarios;
 mod schema;
+mod serve;
 
 /// The program: that of this build, or the one `MESHPORT_SIM` names.
 fn program() -> PathBuf {

@@ -184,6 +184,25 @@ fn a_dead_instance_is_left_at_once_and_found_again() {
     assert_eq!(back.route_of("fra-5"), Some("fra-1"));
 }
 
+/// However sessions are balanced, a dead apiserver is left, and nothing that must hold breaks.
+#[test]
+fn every_balance_keeps_the_rules_when_an_apiserver_dies_and_comes_back() {
+    let kill = "[[event]]\nat-s = 45\nkill = \"fra-1\"\nfor-s = 20\n";
+    for balance in [
+        "policy = \"least-sessions\"",
+        "policy = \"source\"",
+        "policy = \"source\", weights = [\"ams-1=3\"]",
+        "policy = \"spread\", weights = [\"ams-1=3\", \"iad-1=2\"]",
+    ] {
+        let settings = format!("{{ service = {{ kube-apiserver = {{ {balance} }} }} }}");
+        let change = format!("[[event]]\nat-s = 32\nconfigure = \"all\"\nsettings = {settings}\n");
+        let run = run(&small(100, &format!("{change}{kill}")), 3);
+        assert_rules(&run);
+        let requests = &run.measures.requests;
+        assert!(requests.total > 500 && requests.failed == 0, "{balance}: {requests:?}");
+    }
+}
+
 /// Its etcd member stands still: a request that is under way is sent again elsewhere.
 #[test]
 fn a_stalled_instance_is_left_while_another_is_ready() {

@@ -1,29 +1,32 @@
+use meshport_daemon::admin::metrics::{Value, by_name};
+
 use super::*;
 
-fn sample(name: &'static str, labels: &[(&'static str, &str)], value: f64) -> Sample {
-    let labels = labels.iter().map(|(key, text)| (*key, (*text).to_owned())).collect();
-    Sample { name, help: "", counter: false, labels, value }
+fn sample(name: &str, labels: &[&str], value: f64) -> Sample {
+    let metric = by_name(name).expect("a metric");
+    let labels = labels.iter().map(|text| (*text).to_owned()).collect();
+    Sample { metric, labels, value: Value::Number(value) }
 }
 
 #[test]
 fn what_overflows_is_noticed() {
-    let event = |event, value| sample("discovery_events", &[("event", event)], value);
-    let open = |side, value| sample("sessions_open", &[("side", side)], value);
+    let dropped = |reason, value| sample("meshport_discovery_dropped_total", &[reason], value);
+    let open = |side, value| sample("meshport_sessions_open", &["any", side], value);
     let fine = [
-        event("sent_packets", 9.0),
-        event("dropped_events", 0.0),
+        dropped("malformed", 9.0),
+        dropped("events", 0.0),
         open("client", 10.0),
         open("served", 11.0),
         open("relayed", 2.0),
-        sample("leaves", &[], 3.0),
+        sample("meshport_leaves", &[], 3.0),
     ];
     assert_eq!(overflow(&fine, MAX_MEMBERS, 10.0, 2.0), None);
     assert!(overflow(&fine, MAX_MEMBERS + 1, 10.0, 2.0).is_some());
     for (bad, word) in [
-        (event("dropped_transmits", 1.0), "dropped_transmits"),
+        (dropped("transmits", 1.0), "transmits"),
         (open("client", 11.0), "client"),
         (open("relayed", 3.0), "relayed"),
-        (sample("leaves", &[], 1e9), "leaves"),
+        (sample("meshport_leaves", &[], 1e9), "leaves"),
     ] {
         let what = overflow(&[bad], 1, 10.0, 2.0).unwrap_or_default();
         assert!(what.contains(word), "{what}");
@@ -31,20 +34,14 @@ fn what_overflows_is_noticed() {
 }
 
 #[test]
-fn what_overflows_has_a_metric_of_that_name() {
-    let counters = serde_json::to_value(meshport_discovery::Counters::default()).expect("counters");
-    for name in OVERFLOWS {
-        assert!(counters.get(name).is_some(), "{name} is no counter");
-    }
-}
-
-#[test]
 fn a_count_that_does_not_add_up_is_noticed() {
     let page = |counts: [f64; 5]| {
-        let events = ["accepted", "connected", "failed", "abandoned", "over-limit"];
-        let one =
-            |(event, value)| sample("sessions", &[("service", "any"), ("event", event)], value);
-        events.into_iter().zip(counts).map(one).collect::<Vec<_>>()
+        let [accepted, outcomes @ ..] = counts;
+        let names = ["connected", "failed", "abandoned", "over-limit"];
+        let one = |(name, value)| sample("meshport_sessions_total", &["any", name], value);
+        let accepted = sample("meshport_sessions_accepted_total", &["any"], accepted);
+        let outcomes = names.into_iter().zip(outcomes).map(one);
+        outcomes.chain([accepted]).collect::<Vec<_>>()
     };
     let good = page([10.0, 6.0, 1.0, 2.0, 1.0]);
     assert_eq!(unbalanced(&good, 0, 6), None);

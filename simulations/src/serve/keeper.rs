@@ -1,0 +1,193 @@
+//! The thread that owns the world: lets its time pass and answers what is asked about it.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::pace::{MAX_SPEED, MIN_SPEED, Pace};
+use crate::Error;
+use crate::scenario::Event;
+use crate::world::World;
+use crate::world::live::Truth;
+
+/// Time of the world that passes between two looks at what was asked, and the wall's share of it.
+const SLICE: Duration = Duration::from_millis(100);
+const SLICE_OF_WALL: Duration = Duration::from_millis(20);
+/// Without questions, the world moves on so often.
+const TURN: Duration = Duration::from_millis(20);
+/// Things to happen in one request: what cuts one site off from all others, and more.
+pub(super) const MAX_EVENTS: usize = 300;
+
+/// A question with the place for its answer.
+pub(super) struct Asked {
+    pub(super) what: Question,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+/// A document, or why there is none.
+pub(super) type Answer = Result<String, Refusal>;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The question means nothing here.
+    Wrong(String),
+    /// There is nobody of that name, or it does not run.
+    Absent(String),
+}
+
+/// What may be asked.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// The view of this node, or of the first that runs.
+    View(Option<String>),
+    /// The world as it is; of many sites, the ways of this one.
+    World(Option<String>),
+    /// Something is to happen.
+    Happen(Vec<Event>),
+    /// Time is to pass otherwise.
+    Pace(PaceChange),
+}
+
+/// How time is to pass from now on; what is absent stays.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PaceChange {
+    speed: Option<f64>,
+    paused: Option<bool>,
+}
+
+/// The world, how its time passes, and what it is called.
+#[derive(Debug, Serialize)]
+struct State<'a> {
+    scenario: &'a str,
+    speed: f64,
+    actual_speed: f64,
+    paused: bool,
+    #[serde(flatten)]
+    truth: Truth,
+}
+
+/// See the module's description.
+pub(super) struct Keeper {
+    world: World,
+    pace: Pace,
+    scenario: String,
+    start: Instant,
+}
+
+impl Keeper {
+    pub(super) fn new(world: World, scenario: String, speed: f64, is_paused: bool) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "the wall that the world's time follows")]
+        let start = Instant::now();
+        Self { world, pace: Pace::new(speed, is_paused), scenario, start }
+    }
+
+    /// Until nobody can ask any more.
+    pub(super) fn keep(mut self, asked: &Receiver<Asked>) {
+        loop {
+            match asked.recv_timeout(if self.advance() { Duration::ZERO } else { TURN }) {
+                Ok(Asked { what, answer }) => {
+                    // Who asked may be gone.
+                    let _ = answer.send(self.answer(what));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn wall(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Lets time pass; whether it is late.
+    fn advance(&mut self) -> bool {
+        let began = self.wall();
+        let target = self.pace.target(began);
+        while self.world.time() < target && self.wall() - began < SLICE_OF_WALL {
+            let until = target.min(self.world.time() + SLICE);
+            if !self.world.step(until) {
+                break;
+            }
+        }
+        let (wall, world) = (self.wall(), self.world.time());
+        self.pace.reached(wall, world);
+        world < target && wall - began >= SLICE_OF_WALL
+    }
+
+    fn answer(&mut self, what: Question) -> Answer {
+        match what {
+            Question::View(name) => self.view(name),
+            Question::World(site) => Ok(self.state(site.as_deref())),
+            Question::Happen(events) => {
+                for event in &events {
+                    self.world.strike(event).map_err(|error| Refusal::Wrong(error.to_string()))?;
+                }
+                Ok(self.state(None))
+            }
+            Question::Pace(PaceChange { speed, paused }) => {
+                let speed = speed.unwrap_or(self.pace.speed());
+                check_speed(speed).map_err(Refusal::Wrong)?;
+                let paused = paused.unwrap_or(self.pace.is_paused());
+                self.pace.set(speed, paused, self.wall(), self.world.time());
+                Ok(self.state(None))
+            }
+        }
+    }
+
+    fn view(&self, name: Option<String>) -> Answer {
+        let first = || self.world.first_running().map(str::to_owned);
+        let Some(name) = name.or_else(first) else {
+            return Err(Refusal::Absent("no node runs".into()));
+        };
+        match self.world.view(&name) {
+            Some(view) => Ok(serde_json::to_string(&view).expect("a view is JSON")),
+            None => Err(Refusal::Absent(format!("{name} does not run"))),
+        }
+    }
+
+    fn state(&self, site: Option<&str>) -> String {
+        let state = State {
+            scenario: &self.scenario,
+            speed: self.pace.speed(),
+            actual_speed: (self.pace.actual() * 100.0).round() / 100.0,
+            paused: self.pace.is_paused(),
+            truth: self.world.truth(site),
+        };
+        json!(state).to_string()
+    }
+}
+
+/// Whether time may pass at this speed.
+pub(crate) fn check_speed(speed: f64) -> Result<(), String> {
+    let fits = (MIN_SPEED..=MAX_SPEED).contains(&speed);
+    let wrong = || format!("a speed is a number from {MIN_SPEED} to {MAX_SPEED}");
+    fits.then_some(()).ok_or_else(wrong)
+}
+
+/// Starts the thread of a world.
+pub(super) fn start(
+    keeper: impl FnOnce() -> Result<Keeper, Error> + Send + 'static,
+    questions: usize,
+) -> Result<SyncSender<Asked>, Error> {
+    let (ask, asked) = std::sync::mpsc::sync_channel(questions);
+    let (ready, started) = std::sync::mpsc::sync_channel(1);
+    let run = move || match keeper() {
+        Ok(keeper) => {
+            let _ = ready.send(Ok(()));
+            keeper.keep(&asked);
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+        }
+    };
+    let thread = std::thread::Builder::new().name("world".into()).spawn(run);
+    thread.map_err(|error| Error::Machine(format!("no thread for the world: {error}")))?;
+    let gone = |_| Error::Machine("the world ended at its beginning".into());
+    started.recv().map_err(gone)??;
+    Ok(ask)
+}
