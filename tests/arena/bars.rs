@@ -92,43 +92,43 @@ fn time(value: Option<f64>) -> f64 {
 
 /// When the last connection was disturbed; 0 when none was.
 fn disturbed(row: &Row) -> f64 {
-    row.disturbed_until_s.unwrap_or(0.0)
+    row.connects.disturbed_until_s.unwrap_or(0.0)
 }
 
 /// When the last held connection to the victim ended. Those that hold none have none to cut: they
 /// do not compete.
 fn cut(row: &Row) -> f64 {
-    time(row.victim_held_cut_s)
+    time(row.held.victim_held_cut_s)
 }
 
 fn touched(row: &Row) -> f64 {
-    count(row.victim_held_ended + row.healthy_held_cut)
+    count(row.held.victim_held_ended + row.held.healthy_held_cut)
 }
 
 fn failed(row: &Row) -> f64 {
-    count(row.failed)
+    count(row.connects.failed)
 }
 
 fn healthy_cut(row: &Row) -> f64 {
-    count(row.healthy_held_cut)
+    count(row.held.healthy_held_cut)
 }
 
 fn worst(row: &Row) -> f64 {
-    time(row.worst_connect_ms)
+    time(row.connects.worst_connect_ms)
 }
 
 fn extra(row: &Row) -> f64 {
-    time(row.extra_connect_ms)
+    time(row.connects.extra_connect_ms)
 }
 
 fn back(row: &Row) -> f64 {
-    time(row.back_in_use_s)
+    time(row.rotation.back_in_use_s)
 }
 
 /// When the last new connection went to a draining upstream; 0 when none did. Who does not use it
 /// when it is well either has nothing to show.
 fn late_news(row: &Row) -> f64 {
-    row.back_in_use_s.map_or(NEVER, |_| row.last_new_to_victim_s.unwrap_or(0.0))
+    row.rotation.back_in_use_s.map_or(NEVER, |_| row.rotation.last_new_to_victim_s.unwrap_or(0.0))
 }
 
 impl Bar {
@@ -173,7 +173,7 @@ fn of_the_dead() -> Vec<Bar> {
         bar("kill", "held ones cut within", "s", cut, 1.0),
         spread(bar("kill", "healthy held ones cut", "", healthy_cut, 0.0)),
         clean(bar("kill", "victim used again after", "s", back, 15.0)),
-        bar("kill", "failed after recovery", "", |row| count(row.failed_after_heal), 0.0),
+        bar("kill", "failed after recovery", "", |row| count(row.connects.failed_after_heal), 0.0),
         bar("blackhole", "failed connections", "", failed, 0.0),
         clean(bar("blackhole", "worst connect time", "ms", worst, 1_000.0)),
         bar("blackhole", "held ones cut within", "s", cut, 3.0),
@@ -201,13 +201,31 @@ fn of_the_living() -> Vec<Bar> {
         bar("all-unready", "failed connections", "", failed, 0.0),
         bar("all-unready", "held ones cut", "", touched, 0.0),
         // Away and back once is not flapping, though there is no need for it either.
-        bar("all-unready", "route changes", "", |row| count(row.route_changes), 2.0),
+        bar("all-unready", "route changes", "", |row| count(row.rotation.route_changes), 2.0),
         bar("all-down-2s", "failed connections", "", failed, 0.0),
-        bar("all-down-60s", "port closed within", "s", |row| time(row.refused_within_s), 4.0),
-        bar("all-down-60s", "slowest refusal", "ms", |row| time(row.refused_ms), 5.0),
-        bar("all-down-60s", "first success after", "s", |row| time(row.first_success_s), 1.0),
+        bar(
+            "all-down-60s",
+            "port closed within",
+            "s",
+            |row| time(row.refusals.refused_within_s),
+            4.0,
+        ),
+        bar("all-down-60s", "slowest refusal", "ms", |row| time(row.refusals.refused_ms), 5.0),
+        bar(
+            "all-down-60s",
+            "first success after",
+            "s",
+            |row| time(row.rotation.first_success_s),
+            1.0,
+        ),
         bar("flapping", "failed connections", "", failed, 0.0),
-        bar("flapping", "route changes", "", |row| count(row.route_changes), f64::from(FLAPS)),
+        bar(
+            "flapping",
+            "route changes",
+            "",
+            |row| count(row.rotation.route_changes),
+            f64::from(FLAPS),
+        ),
     ]
 }
 
@@ -215,16 +233,16 @@ fn of_the_network() -> Vec<Bar> {
     let bar = Bar::new;
     vec![
         bar("loss", "failed connections", "", failed, 0.0),
-        bar("loss", "home again after", "s", |row| time(row.home_s), 20.0),
+        bar("loss", "home again after", "s", |row| time(row.rotation.home_s), 20.0),
         bar(
             "partition",
             "served through the relay after",
             "s",
-            |row| time(row.first_answer_s),
+            |row| time(row.connects.first_answer_s),
             4.0,
         ),
         bar("partition", "failed connections", "", failed, 0.0),
-        bar("partition", "direct again after", "s", |row| time(row.usual_s), 20.0),
+        bar("partition", "direct again after", "s", |row| time(row.connects.usual_s), 20.0),
     ]
 }
 
@@ -234,7 +252,9 @@ pub(crate) fn judge(rows: &[Row]) -> Vec<Verdict> {
         let values = |balancer: &str| {
             let own = rows.iter().filter(|row| row.fault == bar.fault && row.balancer == balancer);
             let lost = balancer != bar.ours && bar.clean;
-            let value = |row: &Row| if lost && row.failed > 0 { NEVER } else { (bar.measure)(row) };
+            let value = |row: &Row| {
+                if lost && row.connects.failed > 0 { NEVER } else { (bar.measure)(row) }
+            };
             let mut values: Vec<f64> = own.map(value).collect();
             values.sort_by(f64::total_cmp);
             values
@@ -258,13 +278,14 @@ fn median(sorted: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::score::{Connects, HeldFigures};
 
     fn row(balancer: &str, failed: u64, cut: Option<f64>) -> Row {
         Row {
             fault: "kill".to_owned(),
             balancer: balancer.to_owned(),
-            failed,
-            victim_held_cut_s: cut,
+            connects: Connects { failed, ..Connects::default() },
+            held: HeldFigures { victim_held_cut_s: cut, ..HeldFigures::default() },
             ..Row::default()
         }
     }

@@ -124,8 +124,7 @@ fn main() -> ExitCode {
 
 /// After every run, so that what was played is not lost with a later one.
 fn write_rows(file: &Path, rows: &[Row]) {
-    let json: Vec<_> = rows.iter().map(Row::to_json).collect();
-    let text = serde_json::to_string_pretty(&json).expect("rows are plain values");
+    let text = serde_json::to_string_pretty(rows).expect("rows are plain values");
     fs::write(file, text + "\n").expect("the file of the rows can be written");
 }
 

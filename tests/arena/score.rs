@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::record::{Attempt, Failure, Held, Record};
 
@@ -30,12 +30,27 @@ pub(crate) struct Moments {
     pub(crate) end: Duration,
 }
 
-/// The figures of one balancer in one run.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The figures of one balancer in one run; flat in the JSON file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) fault: String,
     pub(crate) balancer: String,
     pub(crate) run: u32,
+    #[serde(flatten)]
+    pub(crate) connects: Connects,
+    #[serde(flatten)]
+    pub(crate) rotation: Rotation,
+    #[serde(flatten)]
+    pub(crate) refusals: Refusals,
+    #[serde(flatten)]
+    pub(crate) held: HeldFigures,
+    /// The most by which the load itself was late in the run.
+    pub(crate) late_ms: f64,
+}
+
+/// What new connections met.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Connects {
     /// New connections begun since the fault struck, and those of them that failed.
     pub(crate) attempts: u64,
     pub(crate) failed: u64,
@@ -53,6 +68,38 @@ pub(crate) struct Row {
     pub(crate) first_answer_s: Option<f64>,
     /// When the last disturbed new connection before healing began: it failed or was slow.
     pub(crate) disturbed_until_s: Option<f64>,
+    /// From healing to where no new connection is over 30 ms slower than before the fault.
+    pub(crate) usual_s: Option<f64>,
+}
+
+/// Where new connections went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Rotation {
+    /// When the last new connection that a victim served before healing began.
+    pub(crate) last_new_to_victim_s: Option<f64>,
+    /// How many of those began later than 2.5 s after the fault.
+    pub(crate) new_to_victim_late: u64,
+    /// From healing to the first answer.
+    pub(crate) first_success_s: Option<f64>,
+    /// From healing to the first new connection that a victim serves.
+    pub(crate) back_in_use_s: Option<f64>,
+    /// From healing to where victims serve every new connection for the rest of the run.
+    pub(crate) home_s: Option<f64>,
+    /// How often consecutive new connections were served by different upstreams.
+    pub(crate) route_changes: u64,
+}
+
+/// How clients were refused where nothing could serve them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Refusals {
+    /// From when on all new connections were refused until healing, and the slowest refusal.
+    pub(crate) refused_within_s: Option<f64>,
+    pub(crate) refused_ms: Option<f64>,
+}
+
+/// What became of connections that were open.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct HeldFigures {
     /// Connections held on a victim at the fault, and those of them that ended before healing.
     pub(crate) victim_held: u64,
     pub(crate) victim_held_ended: u64,
@@ -65,49 +112,6 @@ pub(crate) struct Row {
     pub(crate) cut_after_heal: u64,
     /// The longest time before healing for which a client that held a victim heard nothing.
     pub(crate) held_dark_s: Option<f64>,
-    /// When the last new connection that a victim served before healing began.
-    pub(crate) last_new_to_victim_s: Option<f64>,
-    /// How many of those began later than 2.5 s after the fault.
-    pub(crate) new_to_victim_late: u64,
-    /// From when on all new connections were refused until healing, and the slowest refusal.
-    pub(crate) refused_within_s: Option<f64>,
-    pub(crate) refused_ms: Option<f64>,
-    /// From healing to the first answer.
-    pub(crate) first_success_s: Option<f64>,
-    /// From healing to the first new connection that a victim serves.
-    pub(crate) back_in_use_s: Option<f64>,
-    /// From healing to where no new connection is over 30 ms slower than before the fault.
-    pub(crate) usual_s: Option<f64>,
-    /// From healing to where victims serve every new connection for the rest of the run.
-    pub(crate) home_s: Option<f64>,
-    /// How often consecutive new connections were served by different upstreams.
-    pub(crate) route_changes: u64,
-    /// The most by which the load itself was late in the run.
-    pub(crate) late_ms: f64,
-}
-
-impl Row {
-    /// As it stands in the JSON file.
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "fault": self.fault, "balancer": self.balancer, "run": self.run,
-            "failed": self.failed, "worst_connect_ms": self.worst_connect_ms,
-            "last_failure_s": self.last_failure_s,
-            "victim_held_cut_s": self.victim_held_cut_s,
-            "healthy_held_cut": self.healthy_held_cut, "back_in_use_s": self.back_in_use_s,
-            "attempts": self.attempts, "failed_after_heal": self.failed_after_heal,
-            "p50_before_ms": self.p50_before_ms, "extra_connect_ms": self.extra_connect_ms,
-            "disturbed_until_s": self.disturbed_until_s, "victim_held": self.victim_held,
-            "victim_held_ended": self.victim_held_ended, "healthy_held": self.healthy_held,
-            "cut_after_heal": self.cut_after_heal, "held_dark_s": self.held_dark_s,
-            "last_new_to_victim_s": self.last_new_to_victim_s,
-            "new_to_victim_late": self.new_to_victim_late,
-            "refused_within_s": self.refused_within_s, "refused_ms": self.refused_ms,
-            "first_answer_s": self.first_answer_s, "usual_s": self.usual_s,
-            "first_success_s": self.first_success_s, "home_s": self.home_s,
-            "route_changes": self.route_changes, "late_ms": self.late_ms,
-        })
-    }
 }
 
 /// The figures of one record, without the names of its row.
@@ -120,49 +124,54 @@ pub(crate) fn score(record: &Record, moments: Moments, victims: &[&str]) -> Row 
     let before = median(attempts[..fault].iter().filter(succeeded).map(|it| it.took));
     let during = &attempts[since..until.max(since)];
 
-    let mut row = Row { late_ms: millis(record.worst_late), ..Row::default() };
-    connects(&mut row, during, before, moments);
-    rotation(&mut row, during, moments, victims);
-    refusals(&mut row, during, moments);
-    held(&mut row, &record.held, moments, victims);
-    row
+    Row {
+        connects: connects(during, before, moments),
+        rotation: rotation(during, moments, victims),
+        refusals: refusals(during, moments),
+        held: held(&record.held, moments, victims),
+        late_ms: millis(record.worst_late),
+        ..Row::default()
+    }
 }
 
-fn connects(row: &mut Row, during: &[Attempt], before: Option<Duration>, moments: Moments) {
+fn connects(during: &[Attempt], before: Option<Duration>, moments: Moments) -> Connects {
+    let mut figures = Connects::default();
     let relative = |at: Duration| seconds(at, moments.fault);
     let well = moments.healed.unwrap_or(moments.end);
     let failed = || during.iter().filter(|attempt| attempt.outcome.is_err());
-    row.attempts = during.len() as u64;
-    row.failed = failed().count() as u64;
-    row.failed_after_heal = failed().filter(|attempt| attempt.begun >= well).count() as u64;
-    row.last_failure_s = failed().next_back().map(|attempt| relative(attempt.begun));
+    figures.attempts = during.len() as u64;
+    figures.failed = failed().count() as u64;
+    figures.failed_after_heal = failed().filter(|attempt| attempt.begun >= well).count() as u64;
+    figures.last_failure_s = failed().next_back().map(|attempt| relative(attempt.begun));
     let worst = during.iter().filter(succeeded).map(|attempt| attempt.took).max();
-    row.p50_before_ms = before.map(millis);
-    row.worst_connect_ms = worst.map(millis);
-    row.extra_connect_ms = worst.zip(before).map(|(worst, before)| {
+    figures.p50_before_ms = before.map(millis);
+    figures.worst_connect_ms = worst.map(millis);
+    figures.extra_connect_ms = worst.zip(before).map(|(worst, before)| {
         // A run in which nothing was slower than usual has no extra time.
         millis(worst.saturating_sub(before))
     });
     let answered = during.iter().filter(succeeded).map(|attempt| attempt.begun + attempt.took);
-    row.first_answer_s = answered.min().map(relative);
+    figures.first_answer_s = answered.min().map(relative);
     let slow = before.unwrap_or_default() + DISTURBED;
     let disturbed = during
         .iter()
         .take_while(|attempt| attempt.begun < well)
         .filter(|attempt| attempt.outcome.is_err() || attempt.took > slow);
-    row.disturbed_until_s = disturbed.last().map(|attempt| relative(attempt.begun));
-    let Some(healed) = moments.healed else { return };
+    figures.disturbed_until_s = disturbed.last().map(|attempt| relative(attempt.begun));
+    let Some(healed) = moments.healed else { return figures };
     let usual = before.unwrap_or_default() + UNUSUAL;
     let after = &during[during.partition_point(|attempt| attempt.begun < healed)..];
     let is_unusual = |attempt: &Attempt| attempt.outcome.is_err() || attempt.took > usual;
     // When all are usual, it was so from the beginning.
-    row.usual_s = match after.iter().rposition(is_unusual) {
+    figures.usual_s = match after.iter().rposition(is_unusual) {
         None => after.first().map(|_| 0.0),
         Some(last) => after.get(last + 1).map(|attempt| seconds(attempt.begun, healed)),
     };
+    figures
 }
 
-fn rotation(row: &mut Row, during: &[Attempt], moments: Moments, victims: &[&str]) {
+fn rotation(during: &[Attempt], moments: Moments, victims: &[&str]) -> Rotation {
+    let mut figures = Rotation::default();
     let by_victim = |attempt: &&Attempt| {
         attempt.outcome.as_ref().is_ok_and(|origin| victims.contains(&origin.as_str()))
     };
@@ -170,28 +179,31 @@ fn rotation(row: &mut Row, during: &[Attempt], moments: Moments, victims: &[&str
     // What a victim answered only once it was well again was not sent there in time.
     let early = during.iter().filter(by_victim).filter(|it| it.begun + it.took < heal);
     let late = early.clone().filter(|it| it.begun >= moments.fault + LEAVE);
-    row.new_to_victim_late = late.count() as u64;
-    row.last_new_to_victim_s = early.clone().next_back().map(|it| seconds(it.begun, moments.fault));
+    figures.new_to_victim_late = late.count() as u64;
+    figures.last_new_to_victim_s =
+        early.clone().next_back().map(|it| seconds(it.begun, moments.fault));
 
     let origins: Vec<&String> = during.iter().filter_map(|it| it.outcome.as_ref().ok()).collect();
-    row.route_changes = origins.windows(2).filter(|pair| pair[0] != pair[1]).count() as u64;
+    figures.route_changes = origins.windows(2).filter(|pair| pair[0] != pair[1]).count() as u64;
 
-    let Some(healed) = moments.healed else { return };
+    let Some(healed) = moments.healed else { return figures };
     let answered = during.iter().filter(succeeded).map(|it| it.begun + it.took);
     let first = answered.filter(|at| *at >= heal).min();
-    row.first_success_s = first.map(|at| seconds(at, healed));
+    figures.first_success_s = first.map(|at| seconds(at, healed));
     let after = &during[during.partition_point(|it| it.begun < healed)..];
-    row.back_in_use_s = after.iter().find(by_victim).map(|it| seconds(it.begun, healed));
+    figures.back_in_use_s = after.iter().find(by_victim).map(|it| seconds(it.begun, healed));
     // Without one elsewhere it was home from the beginning.
     let away = after.iter().rposition(|it| !by_victim(&it));
     let stretch = &after[away.map_or(0, |away| away + 1)..];
     if stretch.len() > HOME {
-        row.home_s = Some(if away.is_none() { 0.0 } else { seconds(stretch[0].begun, healed) });
+        figures.home_s = Some(if away.is_none() { 0.0 } else { seconds(stretch[0].begun, healed) });
     }
+    figures
 }
 
-fn refusals(row: &mut Row, during: &[Attempt], moments: Moments) {
-    let Some(heal) = moments.heal else { return };
+fn refusals(during: &[Attempt], moments: Moments) -> Refusals {
+    let mut figures = Refusals::default();
+    let Some(heal) = moments.heal else { return figures };
     let before = during.partition_point(|attempt| attempt.begun + attempt.took < heal);
     // Attempts that began before healing and were answered after it are not refusals.
     let unwell: Vec<&Attempt> = during[..before.max(1).min(during.len())]
@@ -200,11 +212,13 @@ fn refusals(row: &mut Row, during: &[Attempt], moments: Moments) {
         .collect();
     let is_refused = |attempt: &&Attempt| attempt.outcome == Err(Failure::Refused);
     let trailing: Vec<&Attempt> = unwell.into_iter().rev().take_while(is_refused).collect();
-    row.refused_within_s = trailing.last().map(|first| seconds(first.begun, moments.fault));
-    row.refused_ms = trailing.iter().map(|attempt| attempt.took).max().map(millis);
+    figures.refused_within_s = trailing.last().map(|first| seconds(first.begun, moments.fault));
+    figures.refused_ms = trailing.iter().map(|attempt| attempt.took).max().map(millis);
+    figures
 }
 
-fn held(row: &mut Row, held: &[Held], moments: Moments, victims: &[&str]) {
+fn held(held: &[Held], moments: Moments, victims: &[&str]) -> HeldFigures {
+    let mut figures = HeldFigures::default();
     let heal = moments.heal.unwrap_or(moments.end);
     let at_fault = || {
         let open = |it: &&Held| it.ended.is_none_or(|ended| ended >= moments.fault);
@@ -214,22 +228,23 @@ fn held(row: &mut Row, held: &[Held], moments: Moments, victims: &[&str]) {
     let cut = |it: &&Held| it.ended.is_some_and(|ended| ended < heal);
     let of_victims = || at_fault().filter(is_victim);
     let of_others = || at_fault().filter(|it| !is_victim(it));
-    row.victim_held = of_victims().count() as u64;
-    row.victim_held_ended = of_victims().filter(cut).count() as u64;
-    row.healthy_held = of_others().count() as u64;
-    row.healthy_held_cut = of_others().filter(cut).count() as u64;
-    if row.victim_held == row.victim_held_ended {
+    figures.victim_held = of_victims().count() as u64;
+    figures.victim_held_ended = of_victims().filter(cut).count() as u64;
+    figures.healthy_held = of_others().count() as u64;
+    figures.healthy_held_cut = of_others().filter(cut).count() as u64;
+    if figures.victim_held == figures.victim_held_ended {
         let last = of_victims().filter_map(|it| it.ended).max();
-        row.victim_held_cut_s = last.map(|at| seconds(at, moments.fault));
+        figures.victim_held_cut_s = last.map(|at| seconds(at, moments.fault));
     }
     let after = |it: &&Held| it.ended.is_some_and(|at| at >= heal && at < moments.end);
-    row.cut_after_heal = held.iter().filter(after).count() as u64;
+    figures.cut_after_heal = held.iter().filter(after).count() as u64;
     let dark = of_victims().map(|it| {
         let next = held.iter().filter(|next| next.slot == it.slot && next.opened > it.last_line);
         let heard = next.map(|next| next.opened).min().unwrap_or(heal).min(heal);
         heard.saturating_sub(it.last_line).as_secs_f64()
     });
-    row.held_dark_s = dark.reduce(f64::max);
+    figures.held_dark_s = dark.reduce(f64::max);
+    figures
 }
 
 fn succeeded(attempt: &&Attempt) -> bool {

@@ -37,18 +37,18 @@ pub(crate) fn of_fault(rows: &[Row]) -> String {
     lines.extend(rows.iter().map(|row| {
         vec![
             row.balancer.clone(),
-            format!("{}/{}", row.failed, row.attempts),
-            decimals(row.last_failure_s, 1),
-            decimals(row.p50_before_ms, 1),
-            decimals(row.worst_connect_ms, 0),
-            decimals(row.disturbed_until_s, 1),
-            format!("{}/{}", row.victim_held_ended, row.victim_held),
-            decimals(row.victim_held_cut_s, 1),
-            format!("{}/{}", row.healthy_held_cut, row.healthy_held),
-            decimals(row.held_dark_s, 1),
-            decimals(row.back_in_use_s, 1),
-            decimals(row.home_s, 1),
-            format!("{}/{}", row.failed_after_heal, row.cut_after_heal),
+            format!("{}/{}", row.connects.failed, row.connects.attempts),
+            decimals(row.connects.last_failure_s, 1),
+            decimals(row.connects.p50_before_ms, 1),
+            decimals(row.connects.worst_connect_ms, 0),
+            decimals(row.connects.disturbed_until_s, 1),
+            format!("{}/{}", row.held.victim_held_ended, row.held.victim_held),
+            decimals(row.held.victim_held_cut_s, 1),
+            format!("{}/{}", row.held.healthy_held_cut, row.held.healthy_held),
+            decimals(row.held.held_dark_s, 1),
+            decimals(row.rotation.back_in_use_s, 1),
+            decimals(row.rotation.home_s, 1),
+            format!("{}/{}", row.connects.failed_after_heal, row.held.cut_after_heal),
         ]
     }));
     align(&lines)

@@ -24,7 +24,7 @@ fn workload(rows: &[Row], kind: (Work, usize, u32)) -> Panels<'static> {
     let (work, connections, mtu) = kind;
     let way = if work == Work::Upload { "upload" } else { "download" };
     let of = |name: &'static str, value: fn(&Row) -> Option<f64>| {
-        let those = rows.iter().filter(|row| row.kind() == kind && row.contender == name);
+        let those = rows.iter().filter(|row| row.kind() == kind && row.case.contender == name);
         median(those, value)
     };
     let names = ALL.map(Contender::name);

@@ -49,19 +49,35 @@ pub(crate) struct Crowd {
     json: Option<PathBuf>,
 }
 
-/// What was seen.
+/// What was seen; flat in the JSON file.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     peers: u16,
     /// From the start of the peers until each had an answer.
     joined_s: f64,
     join_cpu_s: f64,
+    #[serde(flatten)]
+    present: Present,
+    #[serde(flatten)]
+    back: Back,
+    #[serde(flatten)]
+    answered: Answered,
+}
+
+/// What all peers cost while nothing happens.
+#[derive(Debug, Default, Serialize)]
+struct Present {
     tunnels_rss_mib: f64,
     /// Of one core, with tunnels alone.
     tunnels_idle_percent: f64,
     /// With a QUIC connection of each as well.
     connected_rss_mib: f64,
     connected_idle_percent: f64,
+}
+
+/// The daemon after it was killed.
+#[derive(Debug, Default, Serialize)]
+struct Back {
     /// From the start of the new daemon until each peer had an answer again.
     back_s: f64,
     back_half_s: f64,
@@ -71,7 +87,11 @@ struct Figures {
     back_peak_mib: f64,
     /// A node that joined in the midst of it: from its first packet to the answer.
     newcomer_s: f64,
-    /// Of a client on the origin's host, from the first that was answered until all were back.
+}
+
+/// A client on the origin's host, from the first request that was answered until all were back.
+#[derive(Debug, Default, Serialize)]
+struct Answered {
     requests: usize,
     requests_failed: usize,
     request_p50_ms: f64,
@@ -106,14 +126,14 @@ pub(crate) fn run(crowd: &Crowd) -> io::Result<()> {
     wait::until("each peer is answered", LIMIT, || (answered(&groups) == all).then_some(()));
     figures.joined_s = begun.elapsed().as_secs_f64();
     figures.join_cpu_s = (used(&mut world) - before).as_secs_f64();
-    figures.tunnels_idle_percent = idle(&mut world, crowd.idle);
-    figures.tunnels_rss_mib = resident(&mut world);
+    figures.present.tunnels_idle_percent = idle(&mut world, crowd.idle);
+    figures.present.tunnels_rss_mib = resident(&mut world);
 
     groups.iter_mut().try_for_each(|group| group.tell("connect"))?;
     let connected = |groups: &[Group]| sum(groups, |group| &group.connected);
     wait::until("each peer has a connection", LIMIT, || (connected(&groups) == all).then_some(()));
-    figures.connected_idle_percent = idle(&mut world, crowd.idle);
-    figures.connected_rss_mib = resident(&mut world);
+    figures.present.connected_idle_percent = idle(&mut world, crowd.idle);
+    figures.present.connected_rss_mib = resident(&mut world);
 
     storm(&mut world, &mut groups, &invite, crowd.mtu, &mut figures)?;
     print_line(&table(&figures));
@@ -129,13 +149,16 @@ impl Figures {
         let measured = [
             ("seconds to join", self.joined_s),
             ("processor time of the joining", self.join_cpu_s),
-            ("memory with tunnels", self.tunnels_rss_mib),
-            ("memory with connections", self.connected_rss_mib),
-            ("seconds to come back", self.back_s),
-            ("processor time of coming back", self.back_cpu_s),
-            ("memory of coming back", self.back_peak_mib),
-            ("seconds of a newcomer", self.newcomer_s),
-            ("answered requests", f64::from(u8::from(self.requests > self.requests_failed))),
+            ("memory with tunnels", self.present.tunnels_rss_mib),
+            ("memory with connections", self.present.connected_rss_mib),
+            ("seconds to come back", self.back.back_s),
+            ("processor time of coming back", self.back.back_cpu_s),
+            ("memory of coming back", self.back.back_peak_mib),
+            ("seconds of a newcomer", self.back.newcomer_s),
+            (
+                "answered requests",
+                f64::from(u8::from(self.answered.requests > self.answered.requests_failed)),
+            ),
         ];
         match measured.iter().find(|(_, figure)| *figure <= 0.0) {
             Some((what, _)) => Err(io::Error::other(format!("not measured: {what}"))),
@@ -174,22 +197,22 @@ fn storm(
         if newcomer.answered.load(Ordering::Relaxed) > 0 {
             new.get_or_insert(newcomer_begun.elapsed());
         }
-        if back == all && figures.back_s == 0.0 {
-            figures.back_s = begun.elapsed().as_secs_f64();
+        if back == all && figures.back.back_s == 0.0 {
+            figures.back.back_s = begun.elapsed().as_secs_f64();
         }
         (back == all && new.is_some()).then_some(())
     });
-    figures.back_half_s = half.unwrap_or_default().as_secs_f64();
-    figures.back_most_s = most.unwrap_or_default().as_secs_f64();
-    figures.newcomer_s = new.unwrap_or_default().as_secs_f64();
+    figures.back.back_half_s = half.unwrap_or_default().as_secs_f64();
+    figures.back.back_most_s = most.unwrap_or_default().as_secs_f64();
+    figures.back.newcomer_s = new.unwrap_or_default().as_secs_f64();
     let process = world.node_mut(ORIGIN).process();
-    figures.back_cpu_s = process.processor_time().as_secs_f64();
-    figures.back_peak_mib = mib(process.peak_kib());
+    figures.back.back_cpu_s = process.processor_time().as_secs_f64();
+    figures.back.back_peak_mib = mib(process.peak_kib());
     let (mut millis, failed) = requests.finish();
     millis.sort_by(f64::total_cmp);
-    (figures.requests, figures.requests_failed) = (millis.len() + failed, failed);
-    figures.request_p50_ms = quantile(&millis, 50);
-    figures.request_p99_ms = quantile(&millis, 99);
+    (figures.answered.requests, figures.answered.requests_failed) = (millis.len() + failed, failed);
+    figures.answered.request_p50_ms = quantile(&millis, 50);
+    figures.answered.request_p99_ms = quantile(&millis, 99);
     Ok(())
 }
 
@@ -322,36 +345,36 @@ fn table(figures: &Figures) -> String {
             "with tunnels".to_owned(),
             format!(
                 "{:.1} MiB, {:.2} % of a core",
-                figures.tunnels_rss_mib, figures.tunnels_idle_percent
+                figures.present.tunnels_rss_mib, figures.present.tunnels_idle_percent
             ),
         ),
         (
             "with QUIC connections".to_owned(),
             format!(
                 "{:.1} MiB, {:.2} % of a core",
-                figures.connected_rss_mib, figures.connected_idle_percent
+                figures.present.connected_rss_mib, figures.present.connected_idle_percent
             ),
         ),
         (
             "back after a restart".to_owned(),
             format!(
                 "half {:.1} s, 90 % {:.1} s, all {:.1} s, {:.1} CPU-s, at most {:.1} MiB",
-                figures.back_half_s,
-                figures.back_most_s,
-                figures.back_s,
-                figures.back_cpu_s,
-                figures.back_peak_mib
+                figures.back.back_half_s,
+                figures.back.back_most_s,
+                figures.back.back_s,
+                figures.back.back_cpu_s,
+                figures.back.back_peak_mib
             ),
         ),
-        ("a newcomer meanwhile".to_owned(), format!("{:.2} s", figures.newcomer_s)),
+        ("a newcomer meanwhile".to_owned(), format!("{:.2} s", figures.back.newcomer_s)),
         (
             "requests meanwhile".to_owned(),
             format!(
                 "{}, {} failed; 50 % {:.1} ms, 99 % {:.1} ms",
-                figures.requests,
-                figures.requests_failed,
-                figures.request_p50_ms,
-                figures.request_p99_ms
+                figures.answered.requests,
+                figures.answered.requests_failed,
+                figures.answered.request_p50_ms,
+                figures.answered.request_p99_ms
             ),
         ),
     ];

@@ -164,9 +164,10 @@ fn main() -> ExitCode {
 fn shortfall(arguments: &Arguments, rows: &[Row]) -> Option<String> {
     let ours = contenders::ALL[0];
     let is_asked = arguments.contenders.is_empty() || arguments.contenders.contains(&ours);
-    let measured = |name: &str| rows.iter().filter(|row| row.contender == name).count();
+    let measured = |name: &str| rows.iter().filter(|row| row.case.contender == name).count();
     let most = contenders::ALL.into_iter().map(|it| measured(it.name())).max()?;
-    let lost: u64 = rows.iter().filter(|it| it.contender == ours.name()).map(|it| it.failed).sum();
+    let lost: u64 =
+        rows.iter().filter(|it| it.case.contender == ours.name()).map(|it| it.failed).sum();
     let is_short = measured(ours.name()) < most || lost > 0;
     (is_asked && is_short)
         .then(|| format!("meshport did not do all of the work; {lost} new connections failed"))

@@ -119,7 +119,7 @@ fn mesh(nodes: u8, quiet: &Quiet) -> Vec<Row> {
 }
 
 fn used(world: &mut World, name: &str) -> Used {
-    let bytes = world.at(name).metrics().sum("meshport_mesh_shard_bytes_total", "");
+    let bytes = world.at(name).metrics().sum("meshport_mesh_bytes_total", "");
     let process = world.node_mut(name).process();
     let (processor, wakeups) = (process.processor_time(), process.wakeups());
     Used { at: wait::now(), processor, wakeups, bytes }

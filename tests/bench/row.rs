@@ -10,13 +10,8 @@ use crate::load::{Job, Seen, Work};
 /// One measurement as it stands in the JSON file; what does not apply is `null`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    pub(crate) workload: Work,
-    pub(crate) contender: &'static str,
-    pub(crate) mtu: u32,
-    /// `up` or `down`, for bulk.
-    pub(crate) direction: Option<&'static str>,
-    pub(crate) connections: usize,
-    pub(crate) round: u32,
+    #[serde(flatten)]
+    pub(crate) case: Case,
     /// Megabytes (10^6) per second of all streams.
     pub(crate) mb_per_s: Option<f64>,
     /// Processor seconds of all processes of the contender, per GiB (2^30) carried.
@@ -38,7 +33,19 @@ pub(crate) struct Row {
     pub(crate) failed: u64,
 }
 
-/// What is measured, at which MTU, and in which round.
+/// What is measured, with what, and how.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Case {
+    pub(crate) workload: Work,
+    pub(crate) contender: &'static str,
+    pub(crate) mtu: u32,
+    /// `up` or `down`, for bulk.
+    pub(crate) direction: Option<&'static str>,
+    pub(crate) connections: usize,
+    pub(crate) round: u32,
+}
+
+/// Who is measured, at which MTU, and in which round.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject {
     pub(crate) contender: Contender,
@@ -71,7 +78,7 @@ impl Row {
             seen.micros.get(at).copied()
         };
         let micros = u64::try_from(used.as_micros()).unwrap_or(u64::MAX);
-        Self {
+        let case = Case {
             workload: job.work,
             contender: contender.name(),
             mtu,
@@ -82,6 +89,9 @@ impl Row {
             },
             connections: job.connections,
             round,
+        };
+        Self {
+            case,
             mb_per_s: bulk(ratio(seen.bytes, 1_000_000) / seen.seconds.max(1e-9)),
             cpu_s_per_gib: bulk(used.as_secs_f64() / ratio(seen.bytes, GIB).max(1e-9))
                 .filter(|_| has_cost),
@@ -100,7 +110,7 @@ impl Row {
 
     /// What is measured: workload, connections, MTU.
     pub(crate) fn kind(&self) -> (Work, usize, u32) {
-        (self.workload, self.connections, self.mtu)
+        (self.case.workload, self.case.connections, self.case.mtu)
     }
 }
 
@@ -134,7 +144,7 @@ mod tests {
         let row = Row::of(subject, job(Work::Upload, 8), &seen, used, 2048);
         assert!((row.cpu_s_per_gib.expect("bulk") - 3.0).abs() < 1e-9);
         assert!((row.mb_per_s.expect("bulk") - 268.435).abs() < 0.01);
-        assert_eq!((row.direction, row.fairness, row.p50_us), (Some("up"), Some(0.5), None));
+        assert_eq!((row.case.direction, row.fairness, row.p50_us), (Some("up"), Some(0.5), None));
         assert!((row.rss_mib - 2.0).abs() < 1e-9);
         let direct = Subject { contender: Contender::Direct, ..subject };
         let row = Row::of(direct, job(Work::Upload, 1), &seen, used, 0);

@@ -67,8 +67,8 @@ fn title(work: Work, connections: usize) -> String {
 pub(crate) fn of(rows: &[Row], mtu: u32) -> String {
     let mut text = format!("\nMTU {mtu}; medians, in brackets each figure over meshport's\n");
     let mut seen = BTreeSet::new();
-    for row in rows.iter().filter(|row| row.mtu == mtu) {
-        let title = title(row.workload, row.connections);
+    for row in rows.iter().filter(|row| row.case.mtu == mtu) {
+        let title = title(row.case.workload, row.case.connections);
         if seen.insert(title.clone()) {
             block(&mut text, rows, row, &title);
         }
@@ -77,18 +77,19 @@ pub(crate) fn of(rows: &[Row], mtu: u32) -> String {
 }
 
 fn block(text: &mut String, rows: &[Row], kind: &Row, title: &str) {
-    let columns = columns(kind.workload);
+    let columns = columns(kind.case.workload);
     let _ = write!(text, "\n{title:<44}");
     for column in columns {
         let _ = write!(text, "{:>22}", column.name);
     }
     text.push('\n');
     let of = |name: &'static str, column: &Column| {
-        let those = rows.iter().filter(|row| row.kind() == kind.kind() && row.contender == name);
+        let those =
+            rows.iter().filter(|row| row.kind() == kind.kind() && row.case.contender == name);
         median(those, column.value)
     };
     for contender in ALL.map(crate::Contender::name) {
-        if !rows.iter().any(|row| row.kind() == kind.kind() && row.contender == contender) {
+        if !rows.iter().any(|row| row.kind() == kind.kind() && row.case.contender == contender) {
             continue;
         }
         let _ = write!(text, "  {contender:<42}");

@@ -1,6 +1,6 @@
 //! curl as the Kubernetes client of the tests: a real HTTP/2 and TLS stack that is not ours.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -37,12 +37,29 @@ impl Answer {
 pub struct Curl {
     authority: PathBuf,
     limit: Duration,
+    source: Option<IpAddr>,
+    name: Option<String>,
 }
 
 impl Curl {
     /// Trusts only `authority` (a PEM file), and gives up after `limit`.
     pub fn new(authority: &Path, limit: Duration) -> Self {
-        Self { authority: authority.to_path_buf(), limit }
+        Self { authority: authority.to_path_buf(), limit, source: None, name: None }
+    }
+
+    /// Connects from this address.
+    #[must_use]
+    pub fn from(mut self, source: IpAddr) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// Asks for another server name than `localhost`. No certificate carries it, so none is
+    /// checked.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
     }
 
     /// One GET on a fresh connection.
@@ -51,7 +68,7 @@ impl Curl {
     /// What curl says when there is no answer: refused, timed out, untrusted certificate.
     pub fn get(&self, local: SocketAddr, path: &str) -> Result<Answer, String> {
         let mut command = self.command();
-        command.arg("--write-out").arg(WRITE_OUT).args(target(local, path));
+        command.arg("--write-out").arg(WRITE_OUT).args(self.target(local, path));
         let output = command.output().map_err(|error| format!("cannot run curl: {error}"))?;
         if !output.status.success() {
             let problem = String::from_utf8_lossy(&output.stderr);
@@ -75,7 +92,7 @@ impl Curl {
         command.args(["--http1.1", "--parallel", "--parallel-immediate", "--parallel-max"]);
         command.arg(count.to_string()).args(["--output", "/dev/null"]);
         command.args(["--write-out", "%{http_code}\n"]);
-        command.args(target(local, &format!("{path}?request=[1-{count}]")));
+        command.args(self.target(local, &format!("{path}?request=[1-{count}]")));
         let output = command.output().map_err(|error| format!("cannot run curl: {error}"))?;
         if !output.status.success() {
             let problem = String::from_utf8_lossy(&output.stderr);
@@ -90,16 +107,24 @@ impl Curl {
         command.args(["--silent", "--show-error", "--http2", "--noproxy", "*", "--cacert"]);
         command.arg(&self.authority);
         command.arg("--max-time").arg(self.limit.as_secs_f64().to_string());
+        if let Some(source) = self.source {
+            command.arg("--interface").arg(source.to_string());
+        }
+        if self.name.is_some() {
+            command.arg("--insecure");
+        }
         command.stdin(Stdio::null());
         command
     }
-}
 
-/// The address under the name `localhost`, which every apiserver's certificate carries.
-fn target(local: SocketAddr, path: &str) -> [String; 3] {
-    let port = local.port();
-    let connect = format!("localhost:{port}:{}:{port}", local.ip());
-    ["--connect-to".to_owned(), connect, format!("https://localhost:{port}{path}")]
+    /// The address under the name `localhost`, which every apiserver's certificate carries, unless
+    /// it is to have another one.
+    fn target(&self, local: SocketAddr, path: &str) -> [String; 3] {
+        let name = self.name.as_deref().unwrap_or("localhost");
+        let port = local.port();
+        let connect = format!("{name}:{port}:{}:{port}", local.ip());
+        ["--connect-to".to_owned(), connect, format!("https://{name}:{port}{path}")]
+    }
 }
 
 fn parse(text: &str) -> Option<Answer> {

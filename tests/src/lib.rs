@@ -14,6 +14,7 @@ pub mod load;
 pub mod metrics;
 pub mod net;
 pub mod netns;
+pub mod page;
 pub mod process;
 pub mod repository;
 pub mod sbom;

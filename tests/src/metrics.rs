@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use meshport_config::counters::{Counter, CounterRow};
+
 /// The samples of one metrics page: `name{labels}` and its value.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(BTreeMap<String, f64>);
@@ -24,6 +26,12 @@ impl Metrics {
         };
         // Starts at +0, where the sum of an empty iterator is -0.
         self.0.iter().filter(|(key, _)| own(key)).fold(0.0, |sum, (_, value)| sum + value)
+    }
+
+    /// What this counter shows.
+    pub fn count(&self, counter: impl Counter) -> f64 {
+        let CounterRow { metric, label, value, .. } = counter.row();
+        self.sum(metric, &format!("{label}=\"{value}\""))
     }
 
     /// Every sample that is larger here than `before`, for the message of a failing test.

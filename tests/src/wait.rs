@@ -70,6 +70,12 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// The time of day, in Unix seconds.
+pub fn unix_now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -40,7 +40,10 @@ pub struct NodePlan {
     origin: Option<SocketAddr>,
     roles: Vec<String>,
     mtu: Option<u16>,
+    http: &'static str,
     settings: String,
+    lifetime: Option<&'static str>,
+    program: PathBuf,
 }
 
 impl NodePlan {
@@ -52,7 +55,10 @@ impl NodePlan {
             origin: None,
             roles: vec!["node".to_owned()],
             mtu: None,
+            http: "off",
             settings: String::new(),
+            lifetime: None,
+            program: meshport().to_owned(),
         }
     }
 
@@ -79,6 +85,27 @@ impl NodePlan {
     #[must_use]
     pub fn mtu(mut self, bytes: u16) -> Self {
         self.mtu = Some(bytes);
+        self
+    }
+
+    /// Joins with a credential that is valid for so long, such as `24s`.
+    #[must_use]
+    pub fn lifetime(mut self, lifetime: &'static str) -> Self {
+        self.lifetime = Some(lifetime);
+        self
+    }
+
+    /// Is made and run by another build of the product.
+    #[must_use]
+    pub fn program(mut self, program: &Path) -> Self {
+        program.clone_into(&mut self.program);
+        self
+    }
+
+    /// Serves metrics on a loopback port of the system's choice, see [`Node::http`].
+    #[must_use]
+    pub fn http(mut self) -> Self {
+        self.http = "127.0.0.1:0";
         self
     }
 
@@ -114,6 +141,11 @@ impl Node {
     /// Its state folder.
     pub fn state(&self) -> &Path {
         &self.state
+    }
+
+    /// The build that its daemon runs from its next start on.
+    pub fn set_program(&mut self, program: &Path) {
+        program.clone_into(&mut self.plan.program);
     }
 
     /// Its running daemon.
@@ -157,6 +189,11 @@ impl Node {
         let services = status["services"].as_array()?;
         let own = services.iter().find(|service| service["name"] == name)?;
         own["listen"][0].as_str()?.parse().ok()
+    }
+
+    /// Its loopback HTTP address, from the status.
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.status()?["admin_http"].as_str()?.parse().ok()
     }
 
     /// How many members it sees alive, itself included.
@@ -212,7 +249,8 @@ impl World {
     pub fn new() -> Self {
         /// Distinguishes the worlds of one process.
         static COUNT: AtomicU8 = AtomicU8::new(0);
-        let shaper = Shaper::start(ShaperConfig::default()).expect("the WAN emulator starts");
+        let config = ShaperConfig { strangers: true, ..ShaperConfig::default() };
+        let shaper = Shaper::start(config).expect("the WAN emulator starts");
         let folder = tempfile::Builder::new().prefix("mp").tempdir().expect("a temporary folder");
         // One world, one part of 127.0.0.0/8: 127.a.b.0/24, by process and count.
         let process = std::process::id().to_be_bytes();
@@ -344,17 +382,18 @@ impl World {
         let mut arguments = vec!["init", "--state-dir", &*state, "--site", &*node.plan.site];
         arguments.extend(["--name", &*node.plan.name]);
         arguments.extend(node.plan.roles.iter().flat_map(|role| ["--role", &**role]));
-        self.run(&arguments);
+        self.run(&node.plan.program, &arguments);
     }
 
     fn join(&mut self, node: &Node, invite: &str) {
         let state = node.state.to_string_lossy();
-        self.run(&["join", invite, "--state-dir", &*state, "--name", &*node.plan.name]);
+        let arguments = ["join", invite, "--state-dir", &*state, "--name", &*node.plan.name];
+        self.run(&node.plan.program, &arguments);
     }
 
     /// Runs a verb that makes a node, and keeps what it says.
-    fn run(&mut self, arguments: &[&str]) {
-        let output = run(&meshport().to_string_lossy(), arguments);
+    fn run(&mut self, program: &Path, arguments: &[&str]) {
+        let output = run(&program.to_string_lossy(), arguments);
         let problem = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "meshport {}: {problem}", arguments.join(" "));
         let what = format!("meshport {}", arguments[0]);
@@ -378,12 +417,14 @@ impl World {
     /// When the verb refuses.
     #[track_caller]
     pub fn invite(&self, by: &str, plan: &NodePlan) -> String {
-        let state = self.nodes[by].state.to_string_lossy().into_owned();
+        let Node { state, plan: NodePlan { program, .. }, .. } = &self.nodes[by];
+        let state = state.to_string_lossy().into_owned();
         let seed = self.shaper.public_addr(by).expect("a node has a public address").to_string();
         let mut arguments = vec!["invite", "--state-dir", &state, "--site", &plan.site];
         arguments.extend(["--ttl", "1h", "--endpoint", &seed]);
         arguments.extend(plan.roles.iter().flat_map(|role| ["--role", &**role]));
-        run_ok(&meshport().to_string_lossy(), &arguments)
+        arguments.extend(plan.lifetime.iter().flat_map(|lifetime| ["--credential-ttl", lifetime]));
+        run_ok(&program.to_string_lossy(), &arguments)
     }
 
     /// A place on this network for a machine that is no node: the UDP address it has to use.
@@ -421,7 +462,7 @@ impl World {
     #[track_caller]
     pub fn spawn(&mut self, name: &str) {
         let node = self.node_mut(name);
-        let mut command = Command::new(meshport());
+        let mut command = Command::new(&node.plan.program);
         command.arg("run").arg("--config").arg(&node.config);
         node.process = Some(Process::start(&node.plan.name, &mut command, &node.log));
     }
@@ -517,12 +558,12 @@ impl Default for World {
 }
 
 fn settings(node: &Node, public: SocketAddr) -> String {
-    let NodePlan { site, origin, mtu, settings, .. } = &node.plan;
+    let NodePlan { site, origin, mtu, http, settings, .. } = &node.plan;
     let state = node.state.display();
     let mtu = mtu.map_or_else(String::new, |bytes| format!("mtu = {bytes}\n"));
     let mut text = format!(
         "site = \"{site}\"\nstate-dir = \"{state}\"\n\n[mesh]\nlisten = \"{}\"\n\
-         advertise = [\"{public}\"]\n{mtu}\n[admin]\nhttp = \"off\"\n\n\
+         advertise = [\"{public}\"]\n{mtu}\n[admin]\nhttp = \"{http}\"\n\n\
          [service.kube-apiserver]\nlisten = [\"{}\"]\n",
         node.udp, node.local
     );

@@ -45,11 +45,11 @@ fn connections_are_counted_and_compared_with_before() {
         ..Record::default()
     };
     let row = score(&record, moments(None), &["near"]);
-    assert_eq!((row.attempts, row.failed), (3, 1));
-    assert!(close(row.last_failure_s, 0.2) && close(row.disturbed_until_s, 0.2));
-    assert!(close(row.p50_before_ms, 5.0) && close(row.worst_connect_ms, 205.0));
-    assert!(close(row.extra_connect_ms, 200.0));
-    assert_eq!(row.last_new_to_victim_s, None);
+    assert_eq!((row.connects.attempts, row.connects.failed), (3, 1));
+    assert!(close(row.connects.last_failure_s, 0.2) && close(row.connects.disturbed_until_s, 0.2));
+    assert!(close(row.connects.p50_before_ms, 5.0) && close(row.connects.worst_connect_ms, 205.0));
+    assert!(close(row.connects.extra_connect_ms, 200.0));
+    assert_eq!(row.rotation.last_new_to_victim_s, None);
 }
 
 #[test]
@@ -71,12 +71,12 @@ fn rotation_back_and_home() {
     };
     record.attempts.extend((0..=10).map(|at| attempt(heal + 4_000 + 200 * at, 4, Ok("near"))));
     let row = score(&record, moments(Some(heal)), &["near"]);
-    assert!(close(row.last_new_to_victim_s, 3.0));
-    assert_eq!(row.new_to_victim_late, 1);
-    assert!(close(row.back_in_use_s, 2.0) && close(row.home_s, 4.0));
-    assert!(close(row.first_success_s, 0.5));
-    assert_eq!(row.route_changes, 6);
-    assert!(close(row.usual_s, 0.0) && close(row.first_answer_s, 1.004));
+    assert!(close(row.rotation.last_new_to_victim_s, 3.0));
+    assert_eq!(row.rotation.new_to_victim_late, 1);
+    assert!(close(row.rotation.back_in_use_s, 2.0) && close(row.rotation.home_s, 4.0));
+    assert!(close(row.rotation.first_success_s, 0.5));
+    assert_eq!(row.rotation.route_changes, 6);
+    assert!(close(row.connects.usual_s, 0.0) && close(row.connects.first_answer_s, 1.004));
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn who_never_leaves_is_home_and_who_never_returns_is_not() {
         ..Record::default()
     };
     let home = score(&of("near"), moments(Some(heal)), &["near"]);
-    assert!(close(home.home_s, 0.0) && close(home.back_in_use_s, 0.1));
+    assert!(close(home.rotation.home_s, 0.0) && close(home.rotation.back_in_use_s, 0.1));
     let away = score(&of("mid"), moments(Some(heal)), &["near"]);
-    assert_eq!((away.home_s, away.back_in_use_s), (None, None));
+    assert_eq!((away.rotation.home_s, away.rotation.back_in_use_s), (None, None));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn the_usual_way_is_gone_again_after_the_last_slow_one() {
         ],
         ..Record::default()
     };
-    assert!(close(score(&record, moments(Some(heal)), &["near"]).usual_s, 0.3));
+    assert!(close(score(&record, moments(Some(heal)), &["near"]).connects.usual_s, 0.3));
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn refusals_count_from_the_first_of_the_last_row_of_them() {
         ..Record::default()
     };
     let row = score(&record, moments(Some(heal)), &["near", "mid", "far"]);
-    assert!(close(row.refused_within_s, 6.0) && close(row.refused_ms, 3.0));
-    assert!(close(row.first_success_s, 0.41));
+    assert!(close(row.refusals.refused_within_s, 6.0) && close(row.refusals.refused_ms, 3.0));
+    assert!(close(row.rotation.first_success_s, 0.41));
 }
 
 #[test]
@@ -143,10 +143,10 @@ fn held_connections_by_whose_they_are_and_when_they_end() {
         ..Record::default()
     };
     let row = score(&record, moments(Some(heal)), &["near"]);
-    assert_eq!((row.victim_held, row.victim_held_ended), (2, 2));
-    assert_eq!((row.healthy_held, row.healthy_held_cut), (2, 1));
-    assert!(close(row.victim_held_cut_s, 2.0) && close(row.held_dark_s, 2.1));
-    assert_eq!(row.cut_after_heal, 1);
+    assert_eq!((row.held.victim_held, row.held.victim_held_ended), (2, 2));
+    assert_eq!((row.held.healthy_held, row.held.healthy_held_cut), (2, 1));
+    assert!(close(row.held.victim_held_cut_s, 2.0) && close(row.held.held_dark_s, 2.1));
+    assert_eq!(row.held.cut_after_heal, 1);
 }
 
 #[test]
@@ -159,6 +159,6 @@ fn one_that_stays_is_never_cut() {
         ..Record::default()
     };
     let row = score(&record, moments(Some(FAULT + 20_000)), &["near"]);
-    assert_eq!((row.victim_held_ended, row.victim_held_cut_s), (1, None));
-    assert!(close(row.held_dark_s, 20.0));
+    assert_eq!((row.held.victim_held_ended, row.held.victim_held_cut_s), (1, None));
+    assert!(close(row.held.held_dark_s, 20.0));
 }

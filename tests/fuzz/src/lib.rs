@@ -24,23 +24,25 @@ pub use admin::admin;
 pub use seeds::seeds;
 pub use state::state;
 pub use statements::{config, credential, invite};
-pub use wire::{checks, discovery, gossip, handshake, inner, outer, stream};
+pub use wire::{checks, discovery, gossip, handshake, hello, inner, outer, proxy, stream};
 pub use world::world;
 
 /// A name, what is shown to the program in a sentence, and the function.
 pub type Target = (&'static str, &'static str, fn(&[u8]));
 
 /// All targets, in the order in which a packet meets them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
     ("outer", "datagrams at the UDP socket: handshakes, cookies, data, admission", outer),
     ("inner", "packets inside a tunnel, and control messages", inner),
     ("handshake", "the handshake of QUIC without keys", handshake),
-    ("stream", "the header of a proxied stream", stream),
+    ("stream", "the header of a proxied stream, questions and renewals of members", stream),
     ("checks", "what a failing apiserver answers", checks),
+    ("hello", "the TLS hello of a client of an exposed listener", hello),
+    ("proxy", "the PROXY header of a balancer", proxy),
     ("gossip", "messages, records and saved directories of discovery", gossip),
     ("discovery", "an admitted member that sends and signs anything", discovery),
     ("credential", "credentials and revocations, as bytes and text", credential),
-    ("invite", "invites and seeds", invite),
+    ("invite", "invites, mandates and seeds", invite),
     ("config", "the settings file", config),
     ("admin", "requests at the admin socket and the loopback port", admin),
     ("state", "the files of the state folder", state),

@@ -2,9 +2,13 @@
 
 use meshport_config::fuzzing::{Script, invite_payload};
 use meshport_config::{
-    Credential, Delegation, DelegationKey, Grant, Invite, InviteParams, MeshSecret, NodeKey,
-    RecordKey, Revocation, Revoked, Seed, Settings, Subject, Succession, UnixSeconds, reference,
+    Credential, Delegation, DelegationKey, Grant, Invite, InviteParams, Mandate, MeshSecret,
+    NodeKey, ProxyHeader, RecordKey, Revocation, Revoked, Seed, Settings, Subject, Succession,
+    Terms, UnixSeconds, reference,
 };
+use meshport_core::expose::header::{self, Ends};
+use meshport_core::inquiry::{Call, Question, Setting, Testimony};
+use meshport_core::renewal::{Refusal, Reply, Request};
 use meshport_core::wire::Header;
 use meshport_daemon::state::NextIdentity;
 use rand_core::{CryptoRng, Error, RngCore};
@@ -25,6 +29,8 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "handshake" => handshake(),
         "stream" => stream(),
         "checks" => checks(),
+        "hello" => hellos(),
+        "proxy" => proxies(),
         "gossip" => gossip(),
         "discovery" => discovery(),
         "credential" => credentials(),
@@ -82,6 +88,52 @@ fn checks() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
+/// Hellos by hand, behind the lengths of their pieces: with a name, without, cut, and no hello.
+fn hellos() -> Vec<Vec<u8>> {
+    let extension = |kind: u8, body: &[u8]| {
+        let length = u8::try_from(body.len()).expect("short");
+        [&[0, kind, 0, length][..], body].concat()
+    };
+    let name = b"api.prod.example.com";
+    let length = u8::try_from(name.len()).expect("short");
+    let sni = [&[0, length + 3, 0, 0, length][..], name].concat();
+    let signatures = extension(13, &[0, 4, 4, 3, 8, 4]);
+    let hello = |extensions: &[u8]| {
+        let begin = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0, 0]].concat();
+        let length = u8::try_from(extensions.len()).expect("short");
+        let body = [&begin[..], &[length], extensions].concat();
+        let length = u8::try_from(body.len()).expect("short");
+        [&[22, 3, 1, 0, length + 4, 1, 0, 0, length][..], &body].concat()
+    };
+    let named = hello(&[extension(0, &sni), signatures.clone()].concat());
+    let pieces = |lengths: [u8; 4], bytes: &[u8]| [&lengths[..], bytes].concat();
+    vec![
+        pieces([255; 4], &named),
+        pieces([1, 5, 40, 9], &named),
+        pieces([0; 4], &hello(&signatures)),
+        pieces([3; 4], &named[..named.len() / 2]),
+        pieces([9; 4], &[&named[..], &[23, 3, 3, 0, 1, 9]].concat()),
+        pieces([9; 4], b"GET / HTTP/1.1\r\n\r\n"),
+        pieces([9; 4], &[22, 3, 1, 0, 4, 2, 0, 0, 0]),
+    ]
+}
+
+fn proxies() -> Vec<Vec<u8>> {
+    let ends = |client: &str, local: &str| Ends {
+        client: client.parse().expect("an address"),
+        local: local.parse().expect("an address"),
+    };
+    let pairs = [
+        ends("192.0.2.1:56324", "198.51.100.7:443"),
+        ends("[2001:db8::1]:1", "[::1]:65535"),
+        ends("192.0.2.1:1", "[2001:db8::1]:2"),
+    ];
+    let each = |version| pairs.map(|ends| header::write(version, ends));
+    let written = [ProxyHeader::V1, ProxyHeader::V2].into_iter().flat_map(each);
+    let long = [&header::write(ProxyHeader::V2, pairs[0])[..16], &[7; 40]].concat();
+    written.chain([b"PROXY UNKNOWN ffff::1 1 2\r\n\x16".to_vec(), long]).collect()
+}
+
 fn inner() -> Vec<Vec<u8>> {
     let refused = [&[0, 1, 3][..], b"it has expired"].concat();
     let hello =
@@ -122,7 +174,22 @@ fn stream() -> Vec<Vec<u8>> {
         Header::carried(service(), credential(&[1]), second),
     ];
     let hello = b"\x16\x03\x01client hello";
-    headers.iter().map(|header| [&header.encode()[..], hello].concat()).collect()
+    let sessions = headers.iter().map(|header| [&header.encode()[..], hello].concat());
+    let testimony = Testimony {
+        version: "0.1.0".into(),
+        wall_s: 1_800_000_000,
+        sees_you_at: Some("[2001:db8::7]:51820".parse().expect("an address")),
+        mtu: Some(1420),
+        is_narrow: false,
+        call: Call::Sent(2),
+        settings: vec![Setting { key: "discovery.suspicion".into(), value: "5s".into() }],
+    };
+    let question = Question { call: Some([7; 16]) };
+    let request = Request { base: credential(&[1]).to_bytes() };
+    let issued = mandate().renew(&credential(&[0, 0, 1]), NOW).expect("within its terms");
+    let replies = [Reply(Ok(issued.to_bytes())), Reply(Err(Refusal::Revoked))];
+    let messages = [question.encode(), testimony.encode(), request.encode()];
+    sessions.chain(messages).chain(replies.map(|it| it.encode())).collect()
 }
 
 fn gossip() -> Vec<Vec<u8>> {
@@ -239,7 +306,22 @@ fn invites() -> Vec<Vec<u8>> {
         seeds.push([&[0][..], line.as_bytes()].concat());
         seeds.push([&[1][..], &invite_payload(&line)].concat());
     }
+    let line = mandate().to_text().expect("it is within its bounds");
+    seeds.push([&[3, 0, 0, 1, 1, 0, 0][..], line.as_bytes()].concat());
     seeds
+}
+
+/// A mandate of the corpus's authority, in force at its time.
+fn mandate() -> Mandate {
+    let terms = Terms {
+        issuer: NodeKey::from_bytes([4; 32]).public(),
+        roles: "node,origin:kube-apiserver".parse().expect("roles"),
+        site: None,
+        lifetime_s: 30 * DAY,
+        from: NOW,
+        until: NOW.saturating_add(60 * DAY),
+    };
+    Mandate::create(&authority(), &terms, &mut Counting(9)).expect("a mandate")
 }
 
 /// Not random at all: the same corpus each time.

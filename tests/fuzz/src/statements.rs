@@ -2,8 +2,8 @@
 
 use meshport_config::fuzzing::{Script, invite_line};
 use meshport_config::{
-    AuthorityKey, Credential, Defaults, Invite, Join, MAX_INVITE_BYTES, MeshSecret, MeshSecrets,
-    NextSecret, NodeKey, RecordKey, Revocation, Revocations, Seed, UnixSeconds, parse,
+    AuthorityKey, Credential, Defaults, Invite, Join, MAX_INVITE_BYTES, Mandate, MeshSecret,
+    MeshSecrets, NextSecret, NodeKey, RecordKey, Revocation, Revocations, Seed, UnixSeconds, parse,
     parse_leniently,
 };
 
@@ -100,11 +100,12 @@ pub(crate) fn authority() -> AuthorityKey {
     AuthorityKey::from_bytes([1; 32])
 }
 
-/// Invites and seeds: what parses is written as the same line, and who joins with it gets no more
-/// than it allows.
+/// Invites, mandates and seeds: what parses is written as the same line, and whoever joins or is
+/// renewed with it gets no more than it allows.
 pub fn invite(data: &[u8]) {
     let mut script = Script::new(data);
-    let line = match script.byte() % 3 {
+    let line = match script.byte() % 4 {
+        3 => return mandate(&mut script),
         0 => String::from_utf8_lossy(script.all()).into_owned(),
         1 => invite_line(script.all()),
         _ => return seed(&String::from_utf8_lossy(script.all())),
@@ -125,6 +126,26 @@ pub fn invite(data: &[u8]) {
         all.add(Revocation::issue(&authority(), invite.revoked(), NOW));
         assert!(all.covering(&credential).is_some(), "its revocation does not cover it");
     }
+}
+
+/// A mandate by its text, asked to renew a credential of the corpus's authority.
+fn mandate(script: &mut Script<'_>) {
+    let choices: Vec<u8> = (0..6).map(|_| script.byte()).collect();
+    let text = String::from_utf8_lossy(script.all());
+    let Ok(mandate) = Mandate::from_text(&text) else { return };
+    assert_eq!(*mandate.to_text().expect("it is within its bounds"), text.trim());
+    let mesh = authority().public();
+    // Nobody but the authority of the corpus could have signed it.
+    if mandate.verify(&mesh).is_err() {
+        return;
+    }
+    let present = crate::seeds::credential(&choices);
+    let Ok(issued) = mandate.renew(&present, NOW) else { return };
+    let next = issued.content();
+    assert_eq!((next.node, &next.roles, &next.site), (present.node, &present.roles, &present.site));
+    assert!(next.issued_at > present.issued_at, "it would not count");
+    let ends = next.issued_at.saturating_add(mandate.lifetime_s());
+    assert!(next.expires_at <= ends, "it is valid for longer than the mandate allows");
 }
 
 fn seed(text: &str) {

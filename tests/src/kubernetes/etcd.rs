@@ -1,7 +1,12 @@
 //! etcd: one for all apiservers on a host of its own, or stacked, a member beside each apiserver.
 
+use serde_json::Value;
+
 use super::{Cluster, START_LIMIT, program};
 use crate::wait;
+
+/// How much longer than the others the member waits that is not to become the leader by itself.
+const UNLIKELY: u32 = 3;
 
 /// The name of the etcd member beside an apiserver, as a process of a cluster.
 pub fn member(number: usize) -> String {
@@ -33,8 +38,34 @@ impl Cluster {
         }
     }
 
+    /// Has the member beside an apiserver lead a stacked etcd.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn lead(&self, number: usize) {
+        let of = |at: usize| format!("http://{}:2379", self.host(at).address);
+        let all: Vec<String> = (1..=self.origins()).map(of).collect();
+        let etcdctl = |endpoints: &str, arguments: &[&str]| {
+            let mut command = self.host(number).command(&program("etcdctl").to_string_lossy());
+            command.env("ETCDCTL_API", "3").args(["--endpoints", endpoints]).args(arguments);
+            let output = command.output().expect("etcdctl can be run");
+            output.status.success().then_some(output.stdout)
+        };
+        wait::until(&format!("{} leads", member(number)), START_LIMIT, || {
+            let status = etcdctl(&of(number), &["endpoint", "status", "--write-out=json"])?;
+            let status: Value = serde_json::from_slice(&status).ok()?;
+            let own = status[0]["Status"]["header"]["member_id"].as_u64()?;
+            if status[0]["Status"]["leader"].as_u64()? == own {
+                return Some(());
+            }
+            etcdctl(&all.join(","), &["move-leader", &format!("{own:x}")]);
+            None
+        });
+    }
+
     fn start_member(&mut self, name: &str, at: usize, all: &str) {
         let own = format!("http://{}", self.host(at).address);
+        let election = self.plan.election * if name == member(1) { UNLIKELY } else { 1 };
         let flags = [
             format!("--name={name}"),
             format!("--data-dir={}", self.path(name).display()),
@@ -44,11 +75,10 @@ impl Cluster {
             format!("--initial-advertise-peer-urls={own}:2380"),
             format!("--initial-cluster={all}"),
             "--quota-backend-bytes=4294967296".to_owned(),
-            // Beside builds that write a lot, a sync of the disk may take longer than the defaults
-            // of 100 ms and 1 s allow. The first member is the one that tests stall: it never
-            // leads, or all would stall until the others have elected a leader.
-            "--heartbeat-interval=200".to_owned(),
-            format!("--election-timeout={}", if name == member(1) { 6000 } else { 2000 }),
+            // The first member is the one that tests stall: it leads only when it is told to, or
+            // all would stall until the others have elected a leader.
+            format!("--heartbeat-interval={}", (self.plan.election / 10).as_millis()),
+            format!("--election-timeout={}", election.as_millis()),
         ];
         self.start(name, at, &program("etcd"), &flags);
     }

@@ -22,21 +22,26 @@ use crate::wait;
 
 mod beat;
 mod calls;
+mod controllers;
 mod etcd;
 mod faults;
+mod hold;
 mod kubectl;
 mod pki;
 mod stream;
 mod watch;
+mod watchers;
 
 pub use beat::Beat;
 pub use calls::{Calls, Volley};
 pub use etcd::member;
 pub use faults::Fault;
+pub use hold::{Held, Holds};
 pub use kubectl::{Call, Kubectl};
 pub use pki::{ADMIN_TOKEN, Pki};
 pub use stream::Streams;
-pub use watch::{Arrivals, Watch, Watchers};
+pub use watch::{Arrivals, Watch};
+pub use watchers::Watchers;
 
 /// How long an apiserver may take from its start to its first 200 on a busy two-core machine.
 pub const START_LIMIT: Duration = Duration::from_secs(90);
@@ -101,6 +106,9 @@ pub struct Plan {
     pub loopback_in_certificates: bool,
     /// Whether every control-plane host has an etcd member of its own, which its apiserver uses.
     pub stacked: bool,
+    /// How long members of a stacked etcd wait for a leader that is silent. etcd's default is 1 s;
+    /// beside builds a sync of the disk may take longer than that.
+    pub election: Duration,
     /// Further flags of every apiserver.
     pub flags: Vec<String>,
     /// Further settings in the table of the apiserver service of every daemon, TOML; `@PKI@` is
@@ -117,6 +125,7 @@ impl Default for Plan {
             anonymous: true,
             loopback_in_certificates: true,
             stacked: false,
+            election: Duration::from_secs(2),
             flags: Vec::new(),
             settings: String::new(),
         }
@@ -341,26 +350,6 @@ impl Cluster {
     /// Ends an apiserver as `kill -9` does.
     pub fn kill_apiserver(&mut self, number: usize) {
         self.kill(&process_name(number));
-    }
-
-    /// Starts a controller manager on a host; it talks only to the local address.
-    ///
-    /// # Panics
-    /// When it cannot be started.
-    pub fn start_controllers(&mut self, name: &str, at: usize) {
-        let config = self.pki.kubeconfig("controllers", LOCAL, Some("controllers"));
-        let flags = [
-            format!("--kubeconfig={}", config.display()),
-            format!("--authentication-kubeconfig={}", config.display()),
-            format!("--authorization-kubeconfig={}", config.display()),
-            "--leader-elect=true".to_owned(),
-            "--use-service-account-credentials=true".to_owned(),
-            format!("--service-account-private-key-file={}", self.pki.text("sa.key")),
-            format!("--root-ca-file={}", self.pki.text("ca.crt")),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--cert-dir={}", self.path(name).display()),
-        ];
-        self.start(name, at, &program("kube-controller-manager"), &flags);
     }
 
     /// Starts a hollow kubelet on a host; it talks only to the local address.

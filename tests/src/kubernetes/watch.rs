@@ -1,20 +1,19 @@
 //! Clients that watch the [`Beat`](super::Beat), and when each event reached them.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::Kubectl;
 use super::beat::NAME;
-use super::{Cluster, Kubectl};
-use crate::repository::root;
 use crate::wait;
 
 /// The times at which events came.
 #[derive(Clone, Debug, Default)]
-pub struct Arrivals(Vec<Instant>);
+pub struct Arrivals(pub(super) Vec<Instant>);
 
 impl Arrivals {
     /// How many came.
@@ -54,7 +53,7 @@ struct Shared {
     ends: Mutex<Vec<Instant>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -127,62 +126,6 @@ impl Drop for Watch {
             // A panic there has been printed; there is nothing to add while ending.
             let _ = thread.join();
         }
-    }
-}
-
-/// Watches by the Python client `kubernetes`: HTTP/1.1, a connection for each, no timeout.
-#[derive(Debug)]
-pub struct Watchers {
-    child: Child,
-    arrivals: Arc<Mutex<Vec<Arrivals>>>,
-}
-
-impl Watchers {
-    /// Starts `count` watches in one process on a host, and returns once each has seen the beat;
-    /// `None` when the client is not to be had (`MESHPORT_KUBERNETES_PYTHON` is not set).
-    ///
-    /// # Panics
-    /// When it cannot be started or does not see the beat.
-    pub fn start(cluster: &Cluster, at: usize, server: &str, count: usize) -> Option<Self> {
-        let python = std::env::var_os("MESHPORT_KUBERNETES_PYTHON")?;
-        let mut command: Command = cluster.host(at).command(&python.to_string_lossy());
-        command.arg(root().join("tests/kubernetes/watch.py"));
-        command.args([server, &cluster.pki.text("ca.crt"), super::ADMIN_TOKEN, NAME]);
-        command.arg(count.to_string()).env("no_proxy", "*");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("python can be run");
-        let output = child.stdout.take().expect("it has an output");
-        let arrivals = Arc::new(Mutex::new(vec![Arrivals::default(); count]));
-        let noting = Arc::clone(&arrivals);
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let Some(which) = line.split(' ').next().and_then(|it| it.parse::<usize>().ok())
-                else {
-                    continue;
-                };
-                if let Some(own) = lock(&noting).get_mut(which) {
-                    own.0.push(wait::now());
-                }
-            }
-        });
-        let watchers = Self { child, arrivals };
-        wait::until("every Python watch sees events", super::START_LIMIT, || {
-            watchers.arrivals().iter().all(|own| own.count() > 1).then_some(())
-        });
-        Some(watchers)
-    }
-
-    /// What has reached each watch so far.
-    pub fn arrivals(&self) -> Vec<Arrivals> {
-        lock(&self.arrivals).clone()
-    }
-}
-
-impl Drop for Watchers {
-    fn drop(&mut self) {
-        // Both fail only when it is gone already, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -323,7 +323,7 @@ fn stays_out_though_it_forgets(world: &mut World, daemon: &Process, revoked: &st
     fs::write(state.join("seeds"), format!("{node}@{address}\n")).expect("written");
     world.start(revoked);
     let refused = || {
-        let (name, label) = ("meshport_mesh_events_total", "event=\"dropped_revoked\"");
+        let (name, label) = ("meshport_mesh_dropped_total", "reason=\"revoked\"");
         sum_beside(daemon, &socket, name, label)
     };
     let before = refused();

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use meshport_mesh::MeshCount;
 use meshport_tests::flood::{self, Flood};
 use meshport_tests::identity::Identity;
 use meshport_tests::load::{Load, Request, failures};
@@ -64,11 +65,10 @@ fn flooded(
     initiations: Vec<Vec<u8>>,
     quiet: Duration,
 ) -> Flooded {
-    let event = |world: &World, event: &str| {
-        let event = format!("event=\"{event}\"");
-        world.at("cp-a").metrics().sum("meshport_mesh_events_total", &event)
+    let event = |world: &World, event| world.at("cp-a").metrics().count(event);
+    let count = |world: &World| {
+        [MeshCount::CookiesSent, MeshCount::InitiationsAccepted].map(|it| event(world, it))
     };
-    let count = |world: &World| ["cookies_sent", "initiations_accepted"].map(|it| event(world, it));
     let source = |host| {
         let source = IpAddr::V4(Ipv4Addr::new(127, 9, 9, host));
         UdpSocket::bind((source, 0)).expect("loopback has this address")

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use meshport_mesh::MeshCount;
 use meshport_tests::identity::Identity;
 use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::tap::Tap;
@@ -66,19 +67,18 @@ impl Stage {
         Self { world, tap }
     }
 
-    fn mesh_event(&self, event: &str) -> f64 {
-        let metrics = self.world.at("cp-a").metrics();
-        metrics.sum("meshport_mesh_events_total", &format!("event=\"{event}\""))
+    fn counted(&self, counter: MeshCount) -> f64 {
+        self.world.at("cp-a").metrics().count(counter)
     }
 
     /// Plays `attack` and waits until one of `events` has grown; then everything is still served.
     #[track_caller]
-    fn counts(&self, events: &[&str], attack: impl FnOnce()) {
-        let before: Vec<f64> = events.iter().map(|event| self.mesh_event(event)).collect();
+    fn counts(&self, events: &[MeshCount], attack: impl FnOnce()) {
+        let before: Vec<f64> = events.iter().map(|event| self.counted(*event)).collect();
         attack();
         for (event, before) in events.iter().zip(before) {
-            wait::until(&format!("{event} grows beyond {before}"), SETTLE, || {
-                (self.mesh_event(event) > before).then_some(())
+            wait::until(&format!("{event:?} grows beyond {before}"), SETTLE, || {
+                (self.counted(*event) > before).then_some(())
             });
         }
         self.serves();
@@ -156,14 +156,14 @@ fn datagrams_that_make_no_sense() {
             socket.send_to(&datagram, node).expect("loopback carries it");
         }
     };
-    stage.counts(&["dropped_malformed"], || {
+    stage.counts(&[MeshCount::DroppedMalformed], || {
         send((0..DATAGRAMS).map(|each| noise(each + 1, each * 14)).collect());
     });
     let events = [
-        "dropped_bad_mac",
-        "dropped_bad_response",
-        "dropped_bad_response",
-        "dropped_unknown_session",
+        MeshCount::DroppedBadMac,
+        MeshCount::DroppedBadResponse,
+        MeshCount::DroppedBadResponse,
+        MeshCount::DroppedUnknownSession,
     ];
     for ((kind, size), event) in TYPES.into_iter().zip(events) {
         stage.counts(&[event], || {
@@ -176,7 +176,7 @@ fn datagrams_that_make_no_sense() {
         });
     }
     let largest = (0..10).map(|each| noise(each + 1, 65_507)).collect();
-    stage.counts(&["dropped_malformed"], || send(largest));
+    stage.counts(&[MeshCount::DroppedMalformed], || send(largest));
 }
 
 #[test]
@@ -184,18 +184,18 @@ fn truncated_changed_and_replayed_packets() {
     let stage = Stage::new();
     let data = stage.seen(DATA);
     let inject = |datagrams: &[Vec<u8>]| stage.tap.inject(datagrams).expect("loopback carries it");
-    stage.counts(&["dropped_replayed"], || inject(&data));
-    stage.counts(&["dropped_replayed_initiation"], || inject(&stage.seen(INITIATION)));
+    stage.counts(&[MeshCount::DroppedReplayed], || inject(&data));
+    stage.counts(&[MeshCount::DroppedReplayedInitiation], || inject(&stage.seen(INITIATION)));
     // The counter of a data message is in bytes 8 to 15: a new one, so that it is no replay.
     let renumbered = |datagram: &Vec<u8>| {
         let mut datagram = datagram.clone();
         datagram[12] ^= 1;
         datagram
     };
-    stage.counts(&["dropped_unauthentic"], || {
+    stage.counts(&[MeshCount::DroppedUnauthentic], || {
         inject(&data.iter().map(renumbered).collect::<Vec<_>>());
     });
-    stage.counts(&["dropped_malformed"], || {
+    stage.counts(&[MeshCount::DroppedMalformed], || {
         let cut = |(each, datagram): (usize, &Vec<u8>)| datagram[..each % 32].to_vec();
         inject(&data.iter().enumerate().map(cut).collect::<Vec<_>>());
     });
@@ -203,7 +203,7 @@ fn truncated_changed_and_replayed_packets() {
 
 /// A daemon of another mesh comes to the origin, perhaps with the secret of the origin's mesh:
 /// `event` is counted, and in the end it is forgotten.
-fn a_stranger_is_given_up(knows_the_secret: bool, event: &str) {
+fn a_stranger_is_given_up(knows_the_secret: bool, event: MeshCount) {
     let stage = Stage::new();
     let node = stage.world.at("cp-a");
     let state = stage.world.path("foreign");
@@ -225,12 +225,12 @@ fn a_stranger_is_given_up(knows_the_secret: bool, event: &str) {
     )
     .expect("the folder can be written");
     let before = node.alive();
-    stage.counts(&["initiations_accepted", event, "provisional_expired"], || {
+    stage.counts(&[MeshCount::InitiationsAccepted, event, MeshCount::ProvisionalExpired], || {
         let mut command = Command::new(meshport());
         command.arg("run").arg("--config").arg(&config);
         let stranger = Process::start("stranger", &mut command, &stage.world.path("foreign.log"));
         wait::until("the stranger is given up", FORGOTTEN, || {
-            (stage.mesh_event("provisional_expired") > 0.0).then_some(())
+            (stage.counted(MeshCount::ProvisionalExpired) > 0.0).then_some(())
         });
         stranger.kill();
     });
@@ -240,13 +240,13 @@ fn a_stranger_is_given_up(knows_the_secret: bool, event: &str) {
 #[test]
 fn a_daemon_of_another_mesh() {
     // Without the secret its handshake is never completed.
-    a_stranger_is_given_up(false, "provisional_expired");
+    a_stranger_is_given_up(false, MeshCount::ProvisionalExpired);
 }
 
 #[test]
 fn a_daemon_of_another_mesh_with_a_stolen_secret() {
     // Its session stands, and not one packet of it counts.
-    a_stranger_is_given_up(true, "dropped_inner_source");
+    a_stranger_is_given_up(true, MeshCount::DroppedInnerSource);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn clients_that_send_nothing_and_clients_that_never_read() {
     let mut stage = Stage::new();
     let accepted = |stage: &Stage| {
         let metrics = stage.world.at("worker-b").metrics();
-        metrics.sum("meshport_sessions_total", "event=\"accepted\"")
+        metrics.sum("meshport_sessions_accepted_total", "")
     };
     let before = accepted(&stage);
     let local = stage.world.at("worker-b").local;

@@ -14,6 +14,8 @@ use meshport_config::{
     SiteName, Subject, Succession, UnixSeconds,
 };
 use meshport_core::wire::{Answer, Header};
+use meshport_discovery::Count;
+use meshport_mesh::MeshCount;
 use meshport_mesh::{Identity, Incoming, Mesh, MeshConfig, UdpOuter, ports};
 use meshport_tests::identity::Identity as Saved;
 use meshport_tests::process::{meshport, run_ok};
@@ -248,13 +250,11 @@ impl Stage {
     }
 
     fn rejected(&self, at: &str) -> f64 {
-        let event = "event=\"rejected_credentials\"";
-        self.world.at(at).metrics().sum("meshport_discovery_events_total", event)
+        self.world.at(at).metrics().count(Count::RejectedCredentials)
     }
 
     fn refused(&self, at: &str) -> f64 {
-        let event = "event=\"credentials_refused\"";
-        self.world.at(at).metrics().sum("meshport_mesh_events_total", event)
+        self.world.at(at).metrics().count(MeshCount::CredentialsRefused)
     }
 
     /// Every forged credential, as bytes: of each that the thief issues, with four wrong ends.

@@ -38,9 +38,14 @@ fn world() -> World {
     world
 }
 
-fn sessions(world: &World, event: &str) -> f64 {
-    let labels = format!("service=\"kube-apiserver\",event=\"{event}\"");
-    world.at("worker").metrics().sum("meshport_sessions_total", &labels)
+fn accepted(world: &World) -> f64 {
+    let labels = "service=\"kube-apiserver\"";
+    world.at("worker").metrics().sum("meshport_sessions_accepted_total", labels)
+}
+
+fn over_limit(world: &World) -> f64 {
+    let labels = "service=\"kube-apiserver\",outcome=\"over-limit\"";
+    world.at("worker").metrics().sum("meshport_sessions_total", labels)
 }
 
 /// What the node's status warns of.
@@ -67,16 +72,16 @@ fn clients_that_say_nothing_or_drip_hold_their_places_and_no_more() {
     let local = world.at("worker").local;
     let mut other = session(&world, "worker");
     let before = world.node_mut("worker").process().output().len();
-    let accepted = sessions(&world, "accepted");
+    let first = accepted(&world);
     let connect = |_| TcpStream::connect(local).expect("the address is open");
     let mut holders: Vec<TcpStream> = (0..PLACES).map(connect).collect();
     wait::until("they are taken", SETTLE, || {
-        (sessions(&world, "accepted") >= accepted + PLACES as f64).then_some(())
+        (accepted(&world) >= first + PLACES as f64).then_some(())
     });
-    assert_eq!(sessions(&world, "over-limit"), 0.0);
+    assert_eq!(over_limit(&world), 0.0);
     for turned_away in 1..=3 {
         is_turned_away(local);
-        assert_eq!(sessions(&world, "over-limit"), f64::from(turned_away));
+        assert_eq!(over_limit(&world), f64::from(turned_away));
     }
 
     let full = format!("kube-apiserver: the limit of {PLACES} client sessions is reached");

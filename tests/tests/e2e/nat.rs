@@ -3,6 +3,10 @@
 //! what the node sends keeps it: probes of paths to origins by default, `mesh.keepalive` elsewhere.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::Duration;
 
 use meshport_tests::netns::{self, Namespace};
@@ -157,4 +161,42 @@ fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
         assert_eq!(nat.mappings(plan), 1, "{}: its mapping has ended", plan.0);
         assert!(nat.is_reached(plan.0), "{} is out of reach", plan.0);
     }
+}
+
+/// The node outside is an apiserver's, and the worker's only way in is the tunnel it keeps open.
+#[test]
+#[ignore = "needs root for network namespaces, and nft: ./tests/run e2e"]
+fn an_apiserver_reaches_a_kubelet_behind_nat() {
+    let mut nat = Nat::new();
+    let binary = meshport().to_string_lossy();
+    let home = nat.state("outside");
+    let roles = ["--role", "node", "--role", "origin:kube-apiserver"];
+    let init = ["init", "--site", "x", "--name", "outside", "--state-dir", &home];
+    run_ok(&binary, &[&init[..], &roles].concat());
+    let socket = nat.folder.path().join("egress").join("egress.sock");
+    let advertise = format!("advertise = [\"{OUTSIDE}:51820\"]\n");
+    let origin = "[service.kube-apiserver]\nlisten = []\norigin = \"127.0.0.1:6443\"\n";
+    let egress = format!("{origin}[egress]\nsocket = {socket:?}\n");
+    nat.start("outside", Place::Outside, &advertise, &egress);
+    let invite = run_ok(&binary, &["invite", "--site", "x", "--state-dir", &home]);
+    let state = nat.state("worker");
+    run_ok(&binary, &["join", invite.trim(), "--name", "worker", "--state-dir", &state]);
+    let service = "[service.kube-apiserver]\nlisten = []\n";
+    nat.start("worker", Place::Inside, "listen = \"0.0.0.0:51820\"\n", service);
+    let kubelet = nat.inside.inside(|| TcpListener::bind("127.0.0.1:10250"));
+    let kubelet = kubelet.expect("the port is free inside");
+    thread::spawn(move || {
+        for mut client in kubelet.incoming().flatten() {
+            // One that has gone needs no answer.
+            let _ = client.write_all(b"the kubelet inside");
+        }
+    });
+    let answer = wait::until("the apiserver reaches the kubelet inside", SETTLE, || {
+        let mut stream = UnixStream::connect(&socket).ok()?;
+        stream.write_all(b"CONNECT worker:10250 HTTP/1.1\r\nHost: a\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.starts_with("HTTP/1.1 200 ").then_some(answer)
+    });
+    assert_eq!(answer, "HTTP/1.1 200 OK\r\n\r\nthe kubelet inside");
 }

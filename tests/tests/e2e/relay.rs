@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use meshport_demo::wan::Cut;
+use meshport_discovery::Count;
 use meshport_tests::load::{Load, failures};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -58,10 +59,7 @@ fn an_asymmetric_partition_is_gone_around() {
     world.node(&NodePlan::new("worker-a", "a"));
     world.meet();
     world.chooses("worker-a", "cp-b", SETTLE);
-    let told = |node: &str| {
-        let page = world.at(node).metrics();
-        page.sum("meshport_discovery_events_total", "event=\"published\"")
-    };
+    let told = |node: &str| world.at(node).metrics().count(Count::Published);
     wait::until("the relay has told its distances", SETTLE, || {
         (told("relay-c") >= 2.0).then_some(())
     });

@@ -110,8 +110,9 @@ fn twenty_days_before_the_end_log_status_and_metric_say_so() {
 
     let ends = row(&world, "worker", "worker")["expires_at"].as_u64().expect("a time");
     assert_eq!(days(&world, "worker", "worker"), 20);
-    let metric =
-        |world: &World| world.at("worker").metrics().sum("meshport_credential_expires_seconds", "");
+    let metric = |world: &World| {
+        world.at("worker").metrics().sum("meshport_credential_expiry_timestamp_seconds", "")
+    };
     assert_eq!(metric(&world), ends as f64);
     let warning = warned(&world, "worker").expect("the status warns");
     let log = world.node_mut("worker").process().output();

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meshport_demo::wan::Cut;
+use meshport_mesh::MeshCount;
 use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::process::{meshport, run, run_ok};
 use meshport_tests::wait;
@@ -193,11 +194,11 @@ fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
     world.start("cp");
     world.start("stolen");
     wait::until("the origin drops its handshakes unanswered", SETTLE, || {
-        let page = world.at("cp").metrics();
-        (page.sum("meshport_mesh_events_total", "event=\"dropped_revoked\"") > 0.0).then_some(())
+        let dropped = world.at("cp").metrics().count(MeshCount::DroppedRevoked);
+        (dropped > 0.0).then_some(())
     });
     let page = world.at("cp").metrics();
-    assert_eq!(page.sum("meshport_mesh_events_total", "event=\"peers_revoked\""), 1.0);
+    assert_eq!(page.count(MeshCount::PeersRevoked), 1.0);
     let log = world.node_mut("cp").process().output();
     assert!(log.contains("the sender claims to be this node, whose invite"), "{log}");
     wait::throughout("the others are four", WATCHED, || {

@@ -143,7 +143,7 @@ fn the_secret_is_exchanged_under_open_sessions() {
     assert!(warnings.contains("new secret yet: lost;"), "{warnings}");
     let page = world.at("cp").metrics();
     assert_eq!(page.sum("meshport_mesh_secret_number", ""), 1.0);
-    assert_eq!(page.sum("meshport_mesh_secret_lagging", ""), 1.0);
+    assert_eq!(page.sum("meshport_mesh_secret_lagging_members", ""), 1.0);
 
     // The end.
     for node in ["cp", "worker-1", "worker-2", "away", "late"] {

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use meshport_demo::wan::Cut;
+use meshport_discovery::Count;
+use meshport_mesh::MeshCount;
 use meshport_tests::echo::{self, Flow, SERVICE, answers, session};
 use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::wait;
@@ -77,7 +79,7 @@ fn exchange(world: &World, node: &str, words: &[&str]) -> (String, String) {
     assert!(said["in_force"] == true && said["is_new"] == true, "{said}");
     assert_eq!(said["former"]["node"], former.as_str());
     assert_eq!((id(world, node), new != former), (new.clone(), true));
-    assert!(world.at(node).metrics().sum("meshport_former_key_ends_seconds", "") > 1.0);
+    assert!(world.at(node).metrics().sum("meshport_former_key_expiry_timestamp_seconds", "") > 1.0);
     // While the overlap goes on nothing changes.
     let again = rotate(world, node, words);
     assert!(again["is_new"] == false && again["node"] == new.as_str(), "{again}");
@@ -144,10 +146,7 @@ fn sessions_go_on_while_nodes_get_new_keys() {
     run_ok("cp", &["-a", &stolen.to_string_lossy(), &folder]);
     fs::write(world.at("worker-1").state().join("seeds"), seed).expect("written");
     world.spawn("worker-1");
-    let refused = |world: &World| {
-        let page = world.at("worker-2").metrics();
-        page.sum("meshport_mesh_events_total", "event=\"dropped_revoked\"")
-    };
+    let refused = |world: &World| world.at("worker-2").metrics().count(MeshCount::DroppedRevoked);
     wait::until("it tries", SETTLE, || (refused(&world) >= 1.0).then_some(()));
     wait::throughout("the former key opens nothing", WATCHED, || world.at("worker-1").alive() <= 1);
 }
@@ -167,8 +166,7 @@ fn a_relay_gets_a_new_key_under_the_sessions_it_carries() {
     wait::until("the worker has a way to the relay, and that one to the origin", SETTLE, || {
         let peers = query(&world, "worker", &["peers"]);
         let relay = peers.as_array()?.iter().find(|it| it["name"] == "relay")?.clone();
-        let page = world.at("relay").metrics();
-        let told = page.sum("meshport_discovery_events_total", "event=\"published\"");
+        let told = world.at("relay").metrics().count(Count::Published);
         (relay["rtt_ms"].is_number() && told >= 2.0).then_some(())
     });
     world.shaper().set_down(Cut::Between("a".to_owned(), "b".to_owned()), true);

@@ -13,7 +13,7 @@ use data_encoding::{
     BASE32_NOPAD, BASE64, BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE, HEXUPPER,
 };
 use meshport_config::{Invite, MeshSecret, NodeId, NodeKey};
-use meshport_tests::process::{Process, meshport, run};
+use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -44,7 +44,7 @@ const PAIRS: usize = 2 * NODES * (NODES - 1) / 2;
 const TELLING: usize = SECRET_BYTES / 2;
 
 /// A secret and where it is kept.
-struct Secret {
+pub(crate) struct Secret {
     home: String,
     bytes: Vec<u8>,
     text: String,
@@ -72,7 +72,7 @@ impl Secret {
     }
 
     /// The secrets of a state folder.
-    fn in_folder(folder: &Path) -> Vec<Self> {
+    pub(crate) fn in_folder(folder: &Path) -> Vec<Self> {
         let paths = HOMES.iter().map(|home| folder.join(home));
         paths.filter(|path| path.is_file()).flat_map(|path| Self::all_of(&path)).collect()
     }
@@ -140,7 +140,7 @@ impl Secret {
 }
 
 /// Something that says which of the secrets a text has, in which forms.
-fn search(secrets: &[Secret]) -> impl Fn(&[u8]) -> BTreeSet<String> + use<> {
+pub(crate) fn search(secrets: &[Secret]) -> impl Fn(&[u8]) -> BTreeSet<String> + use<> {
     let forms = secrets.iter().flat_map(|secret| {
         let named = secret.forms().into_iter();
         named.map(|(form, bytes)| (format!("{} as {form}", secret.home), bytes))
@@ -244,6 +244,12 @@ fn ask_everything(world: &World, cluster: &Cluster, seen: &mut Seen) -> String {
     seen.run_ok(&["kubeconfig", "--from", &source, "--config", &config]);
     let merged = world.path("merged").display().to_string();
     seen.run_ok(&["kubeconfig", "--from", &source, "--merge", &merged, "--config", &config]);
+    let bundle = world.path("bundle.tar.gz").display().to_string();
+    seen.run_ok(&["support-bundle", "--output", &bundle, "--config", &config]);
+    let unpacked = world.path("bundle");
+    fs::create_dir(&unpacked).expect("a new folder");
+    // What is in the world's folder is searched at the end.
+    run_ok("tar", &["-xzf", &bundle, "-C", &unpacked.to_string_lossy()]);
     let socket = world.at("cp").state().join("meshport.sock").display().to_string();
     for page in ["metrics", "status", "livez", "nothing-here"] {
         let url = format!("http://meshport/{page}");

@@ -89,7 +89,7 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
     let text = format!("{text}\n[log]\nlevel = \"debug\"\n{}", late(echo));
     fs::write(&config, text).expect("ours");
     let told = run_ok(&meshport().to_string_lossy(), &["reload", "--config", &text_of(&config)]);
-    let (applied, waits) = told.split_once("after a restart:").expect("both");
+    let (applied, waits) = told.split_once("waits for a restart of the daemon:").expect("both");
     for change in ["log.level: \"info\" -> \"debug\"", "service.late: not set -> { listen ="] {
         assert!(applied.contains(change), "{change} is not in {told}");
     }

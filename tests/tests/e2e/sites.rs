@@ -47,20 +47,20 @@ fn three_sites() -> World {
 fn everyone_is_served_by_the_nearest(world: &World) {
     for (node, origin) in NEAREST {
         world.chooses(node, origin, SETTLE);
-        let answer = world.get(node, "/version");
-        assert_eq!(answer.status, 200, "{node}: {}", answer.body);
-        assert_eq!(answer.version, "2", "{node} speaks HTTP/{}", answer.version);
-        assert!(answer.subject().contains(origin), "{node} met {}", answer.subject());
+        serves(world, node, origin);
     }
 }
 
 /// Waits until `node` is served by `origin`, by the certificate it meets, and says how long it
-/// took.
+/// took. Every answer until then has to be a good one, but may come from elsewhere: on a busy
+/// machine the nearest is slow to answer, and a connection goes to whoever wins the race.
 fn serves(world: &World, node: &str, origin: &str) {
     let begun = wait::now();
     let what = format!("{node} is served by {origin}");
     wait::until(&what, SETTLE, || {
         let answer = world.get(node, "/version");
+        assert_eq!(answer.status, 200, "{node}: {}", answer.body);
+        assert_eq!(answer.version, "2", "{node} speaks HTTP/{}", answer.version);
         answer.subject().contains(origin).then_some(())
     });
     println!("{what} after {:?}", begun.elapsed());

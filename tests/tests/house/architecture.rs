@@ -7,7 +7,7 @@ use meshport_tests::repository::metadata;
 use serde_json::Value;
 
 /// Which workspace packages a package may depend on, in any kind of dependency.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("meshport-config", &[]),
     ("meshport-proto", &["meshport-config"]),
     ("meshport-mesh", &["meshport-config", "meshport-proto"]),
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
         &["meshport-config", "meshport-mesh", "meshport-discovery", "meshport-core"],
     ),
     ("meshport-demo", &["meshport-config", "meshport-daemon"]),
+    ("meshport-top", &["meshport-config", "meshport-core", "meshport-daemon"]),
     (
         "meshport",
         &[
@@ -27,6 +28,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "meshport-core",
             "meshport-daemon",
             "meshport-demo",
+            "meshport-top",
         ],
     ),
     ("meshport-charts", &[]),
@@ -49,6 +51,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "meshport-charts",
             "meshport-config",
             "meshport-mesh",
+            "meshport-discovery",
             "meshport-core",
             "meshport-daemon",
             "meshport-demo",

@@ -8,6 +8,9 @@ use meshport_tests::repository::{metadata, root, tracked_with_suffix};
 use serde_json::Value;
 use toml::Table;
 
+/// How packages and images begin, before their version.
+const PACKAGES: [&str; 3] = ["meshport_", "meshport-", "meshport:"];
+
 /// The crates of the product.
 const PRODUCT: [&str; 8] = [
     "meshport",
@@ -21,12 +24,13 @@ const PRODUCT: [&str; 8] = [
 ];
 
 /// What they use that has no part in keys or the network.
-const BYSTANDERS: [&str; 12] = [
+const BYSTANDERS: [&str; 13] = [
     "bytes",
     "clap",
     "clap_complete",
     "dashmap",
     "data-encoding",
+    "flate2",
     "strsim",
     "terminal_size",
     "thiserror",
@@ -79,12 +83,13 @@ const READERS: [&str; 36] = [
 
 /// What the product uses itself that takes no such bytes apart: primitives of cryptography, which
 /// know the length of what they take, sockets, and what a person alone feeds.
-const READ_NOTHING: [&str; 24] = [
+const READ_NOTHING: [&str; 25] = [
     "clap",
     "clap_complete",
     "curve25519-dalek",
     "dashmap",
     "ed25519-dalek",
+    "flate2",
     "hkdf",
     "landlock",
     "libc",
@@ -202,4 +207,38 @@ fn names_tests_that_exist(page: &str, text: &str, least: usize) {
     };
     let missing: Vec<&str> = named.into_iter().filter(|test| !exists(test)).collect();
     assert!(missing.is_empty(), "{page} names tests that are not there: {missing:?}");
+}
+
+/// The version that a page gives each package or image that it names.
+fn named_versions(text: &str) -> Vec<&str> {
+    let after = |name: &'static str| text.split(name).skip(1);
+    let version = |rest: &'_ str| {
+        rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len())
+    };
+    let cut = PACKAGES.into_iter().flat_map(after).map(|rest| &rest[..version(rest)]);
+    cut.map(|it| it.trim_end_matches('.')).filter(|it| it.matches('.').count() == 2).collect()
+}
+
+/// Whoever copies a command from a page gets what this version makes.
+#[test]
+fn pages_name_the_packages_of_this_version() {
+    assert_eq!(
+        named_versions("a meshport_0.2.1-1_amd64.deb, REG/meshport:0.3.0."),
+        ["0.2.1", "0.3.0"]
+    );
+    let all = metadata();
+    let packages = all["packages"].as_array().expect("a list");
+    let own = packages.iter().find(|it| it["name"] == "meshport").expect("it is there");
+    let version = own["version"].as_str().expect("a version");
+    let mut named = 0;
+    for file in tracked_with_suffix(".md") {
+        if !(file.path == "README.md" || file.path.starts_with("docs/")) {
+            continue;
+        }
+        for found in named_versions(&file.text) {
+            assert_eq!(found, version, "{} names a package of another version", file.path);
+            named += 1;
+        }
+    }
+    assert!(named >= 8, "{named}");
 }

@@ -14,6 +14,10 @@ use meshport_tests::repository::{TrackedFile, root, tracked_files, tracked_with_
 const MAX_FILE_LINES: usize = 600;
 /// Columns in one line of source.
 const MAX_COLUMNS: usize = 100;
+/// Fields of one struct; past that it is several things that belong together only in part.
+const MAX_FIELDS: usize = 15;
+/// Structs that mirror a file that people write, a field a key.
+const MIRRORS_OF_FILES: [&str; 4] = ["DiscoveryConfig", "Event", "Scenario", "ServiceSettings"];
 
 /// Leftovers of unfinished work.
 const LEFTOVERS: [&str; 4] =
@@ -54,6 +58,37 @@ fn too_large(file: &TrackedFile) -> Vec<String> {
         let columns = line.chars().count();
         if columns > MAX_COLUMNS {
             found.push(format!("{}:{number}: {columns} columns", file.path));
+        }
+    }
+    found
+}
+
+/// Structs with too many fields. The sources are formatted, so a field is a line four columns to
+/// the right of its struct.
+fn too_wide(file: &TrackedFile) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lines = numbered(&file.text);
+    while let Some((number, line)) = lines.next() {
+        let indent = line.len() - line.trim_start().len();
+        let Some((before, rest)) = line.split_once("struct ") else { continue };
+        let is_open = line.ends_with('{') && (before.trim().is_empty() || before.contains("pub"));
+        let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        if !is_open || MIRRORS_OF_FILES.contains(&name) {
+            continue;
+        }
+        let inside = lines.by_ref().map(|(_, line)| line);
+        let inside = inside.take_while(|line| *line != format!("{:indent$}}}", ""));
+        let is_field = |line: &&str| {
+            let field = line.get(indent + 4..).filter(|_| line[..indent + 4].trim().is_empty());
+            let name = field.and_then(|it| it.split_once(": ")).map(|(name, _)| name);
+            let name = name.and_then(|it| it.rsplit(' ').next()).unwrap_or_default();
+            let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            !name.is_empty() && name.chars().all(is_word) && !line.trim().starts_with("//")
+        };
+        let fields = inside.filter(is_field).count();
+        if fields > MAX_FIELDS {
+            let path = &file.path;
+            found.push(format!("{path}:{number}: {fields} fields, more than {MAX_FIELDS}"));
         }
     }
     found
@@ -199,6 +234,11 @@ fn sources_are_small() {
 }
 
 #[test]
+fn types_are_small() {
+    assert_clean(&tracked_with_suffix(".rs"), too_wide);
+}
+
+#[test]
 fn nothing_is_left_over() {
     assert_clean(&tracked_files(), leftovers);
 }
@@ -247,6 +287,21 @@ mod bad_samples {
         assert_eq!(too_large(&sample(&"x\n".repeat(MAX_FILE_LINES + 1))).len(), 1);
         assert_eq!(too_large(&sample(&"ä".repeat(MAX_COLUMNS))), Vec::<String>::new());
         assert_eq!(too_large(&sample(&"x".repeat(MAX_COLUMNS + 1))).len(), 1);
+    }
+
+    #[test]
+    fn wide_structs_are_seen() {
+        let of = |name: &str, fields: usize| {
+            let fields: String = (0..fields)
+                .map(|at| format!("    /// Of two: words.\n    pub(crate) field_{at}: u8,\n"))
+                .collect();
+            sample(&format!("#[derive(Debug)]\npub struct {name} {{\n{fields}}}\n"))
+        };
+        assert_eq!(too_wide(&of("Wide", MAX_FIELDS)), [] as [&str; 0]);
+        assert_eq!(too_wide(&of("Wide", MAX_FIELDS + 1)).len(), 1);
+        assert_eq!(too_wide(&of("Scenario", MAX_FIELDS + 1)), [] as [&str; 0]);
+        let inner = of("Wide", MAX_FIELDS + 1).text.replace("\n", "\n    ");
+        assert_eq!(too_wide(&sample(&format!("fn a() {{\n    {inner}"))).len(), 1);
     }
 
     #[test]

@@ -17,6 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use data_encoding::{BASE64, HEXLOWER};
+use meshport_config::counters::Counter;
+use meshport_discovery::Count;
+use meshport_mesh::MeshCount;
 use meshport_tests::flood;
 use meshport_tests::identity::Identity;
 use meshport_tests::metrics::Metrics;
@@ -28,6 +31,12 @@ use tempfile::TempDir;
 /// Where control messages, of which the credential is the first, are received inside the mesh.
 const CONTROL_PORT: u16 = 7400;
 const GOSSIP_PORT: u16 = 7402;
+/// Handshakes that the daemon began, that it answered, and why it would begin one too early.
+const HANDSHAKES: [MeshCount; 3] = [
+    MeshCount::HandshakesCompleted,
+    MeshCount::InitiationsAccepted,
+    MeshCount::HandshakesAfterSilence,
+];
 /// The hello's first bytes: version and kind; those of the answer that accepts it.
 const HELLO: [u8; 2] = [1, 1];
 const ACKNOWLEDGED: [u8; 2] = [1, 2];
@@ -162,17 +171,9 @@ impl Setup {
         path
     }
 
-    fn metrics(&self) -> Metrics {
+    fn counted(&self, counter: impl Counter) -> f64 {
         let socket = self.folder.path().join("node").join("meshport.sock");
-        metrics(&socket).expect("the daemon answers")
-    }
-
-    fn mesh_event(&self, event: &str) -> f64 {
-        self.metrics().sum("meshport_mesh_events_total", &format!("event=\"{event}\""))
-    }
-
-    fn discovery_event(&self, event: &str) -> f64 {
-        self.metrics().sum("meshport_discovery_events_total", &format!("event=\"{event}\""))
+        metrics(&socket).expect("the daemon answers").count(counter)
     }
 
     /// Sends one datagram through the tunnel and returns the answers to its port.
@@ -224,9 +225,9 @@ impl Setup {
 
     /// Waits until the daemon has completed a handshake that it began itself.
     fn daemon_shakes_hands(&self, what: &str, limit: Duration) {
-        let before = self.mesh_event("handshakes_completed");
+        let before = self.counted(MeshCount::HandshakesCompleted);
         wait::until(what, limit, || {
-            (self.mesh_event("handshakes_completed") > before).then_some(())
+            (self.counted(MeshCount::HandshakesCompleted) > before).then_some(())
         });
     }
 
@@ -385,8 +386,7 @@ fn the_daemon_renews(talks: Talks) {
     setup.daemon_begins();
     // What wireguard-go sends is its own then, or of this test.
     wireguard::silence(&setup.guest, &setup.interface, ONE_WAY_PORT, setup.folder.path());
-    let events = ["handshakes_completed", "initiations_accepted", "handshakes_after_silence"];
-    let before = events.map(|event| setup.mesh_event(event));
+    let before = HANDSHAKES.map(|counter| setup.counted(counter));
     let (first, begun) = (setup.handshake_at(), wait::now());
     let talk = |until: Duration| match talks {
         Talks::Daemon => setup.daemon_talks(begun + until),
@@ -402,7 +402,7 @@ fn the_daemon_renews(talks: Talks) {
     };
     assert_eq!(setup.handshake_at(), first, "{talks:?}: renewed too early");
     talk(REKEY_TALK);
-    let after = events.map(|event| setup.mesh_event(event));
+    let after = HANDSHAKES.map(|counter| setup.counted(counter));
     assert_eq!(after[0] - before[0], 1.0, "{talks:?}: the daemon renews the session that it began");
     assert_eq!(after[1..], before[1..], "{talks:?}: wireguard-go began, or nothing was heard");
     assert!(setup.handshake_at() >= first + 100, "{talks:?}: no renewal of two minutes");
@@ -423,15 +423,15 @@ fn the_daemon_begins_renews_and_moves() {
     let own = setup.peer.preshared_key(&setup.node.node());
     let answers = setup.show(&setup.peer.credential.to_bytes());
     assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
-    assert_eq!(setup.mesh_event("handshakes_completed"), 0.0, "the daemon has begun already");
+    assert_eq!(setup.counted(MeshCount::HandshakesCompleted), 0.0, "the daemon has begun already");
 
     // wireguard-go forgets its session and has another pre-shared key: it answers what the daemon
     // begins, and the daemon believes no answer.
     setup.anew(&BASE64.encode(&[7; 32]));
     wait::until("the daemon refuses the answer under another key", SHAKES_HANDS, || {
-        (setup.mesh_event("dropped_bad_response") > 0.0).then_some(())
+        (setup.counted(MeshCount::DroppedBadResponse) > 0.0).then_some(())
     });
-    assert_eq!(setup.mesh_event("handshakes_completed"), 0.0, "a session with two keys");
+    assert_eq!(setup.counted(MeshCount::HandshakesCompleted), 0.0, "a session with two keys");
     assert_eq!(setup.handshake_at(), 0, "wireguard-go has a session with two keys");
 
     setup.anew(&own);
@@ -439,15 +439,14 @@ fn the_daemon_begins_renews_and_moves() {
     wait::until("wireguard-go has the session", SETTLE, || {
         (setup.handshake_at() > 0).then_some(())
     });
-    let events = ["handshakes_completed", "initiations_accepted", "handshakes_after_silence"];
-    let before = events.map(|event| setup.mesh_event(event));
+    let before = HANDSHAKES.map(|counter| setup.counted(counter));
     let first = setup.handshake_at();
     assert!(setup.pings(REKEY_PINGS), "echoes were lost while the daemon renewed its session");
-    let after = events.map(|event| setup.mesh_event(event));
+    let after = HANDSHAKES.map(|counter| setup.counted(counter));
     assert_eq!(after[0] - before[0], 1.0, "the daemon renews the session that it began");
     assert_eq!(after[1..], before[1..], "wireguard-go began, or something was not answered");
     assert!(setup.handshake_at() >= first + 100, "no renewal of two minutes");
-    assert_eq!(setup.mesh_event("cookies_received"), 0.0, "the link was not quiet");
+    assert_eq!(setup.counted(MeshCount::CookiesReceived), 0.0, "the link was not quiet");
 
     let moved = format!("{MOVED}:{MOVED_PORT}");
     assert_ne!(setup.daemon_seen_at(), moved);
@@ -464,7 +463,7 @@ fn wireguard_go_begins_renews_and_moves() {
     // A session alone is worth nothing: neither echo nor gossip is answered.
     assert!(!setup.pings(2), "an echo was answered before any credential was shown");
     assert!(setup.handshake_at() > 0, "WireGuard's own handshake did not complete");
-    assert!(setup.mesh_event("dropped_not_admitted") > 0.0);
+    assert!(setup.counted(MeshCount::DroppedNotAdmitted) > 0.0);
 
     let own = setup.peer.credential.to_bytes();
     let mut tampered = own.clone();
@@ -480,11 +479,11 @@ fn wireguard_go_begins_renews_and_moves() {
     for (what, credential) in
         [("tampered", &tampered), ("foreign", &foreign), ("another's", &of_another), unsigned]
     {
-        let before = setup.mesh_event("credentials_refused");
+        let before = setup.counted(MeshCount::CredentialsRefused);
         let answers = setup.show(credential);
         assert!(!begins_with(&answers, ACKNOWLEDGED), "a {what} credential was accepted");
         assert!(begins_with(&answers, REFUSED), "a {what} credential was not refused: {answers:?}");
-        assert!(setup.mesh_event("credentials_refused") > before, "{what}: not counted");
+        assert!(setup.counted(MeshCount::CredentialsRefused) > before, "{what}: not counted");
     }
 
     let answers = setup.show(&own);
@@ -492,9 +491,9 @@ fn wireguard_go_begins_renews_and_moves() {
     assert!(setup.pings(3), "inner echo is not answered");
 
     // Larger than any gossip message, yet it fits the tunnel.
-    let before = setup.discovery_event("dropped_malformed");
+    let before = setup.counted(Count::DroppedMalformed);
     setup.send(GOSSIP_PORT, &[1; 1300]);
-    assert!(setup.discovery_event("dropped_malformed") > before, "oversized gossip is not counted");
+    assert!(setup.counted(Count::DroppedMalformed) > before, "oversized gossip is not counted");
     assert!(setup.pings(2), "the daemon does not serve after oversized gossip");
 
     let first = setup.handshake_at();
@@ -520,9 +519,9 @@ fn wireguard_go_under_load_and_with_another_secret() {
     setup.anew(&BASE64.encode(&[7; 32]));
     assert!(!setup.pings(2));
     assert_eq!(setup.handshake_at(), 0, "a session with two pre-shared keys");
-    assert!(setup.mesh_event("initiations_accepted") > 0.0, "no handshake was tried");
-    assert_eq!(setup.mesh_event("dropped_not_admitted"), 0.0, "data came through");
-    assert_eq!(setup.mesh_event("cookies_sent"), 0.0, "the daemon was under load");
+    assert!(setup.counted(MeshCount::InitiationsAccepted) > 0.0, "no handshake was tried");
+    assert_eq!(setup.counted(MeshCount::DroppedNotAdmitted), 0.0, "data came through");
+    assert_eq!(setup.counted(MeshCount::CookiesSent), 0.0, "the daemon was under load");
 
     // The daemon is under load: wireguard-go has to show a cookie, and does.
     path.crowd(Some(0));
@@ -534,7 +533,7 @@ fn wireguard_go_under_load_and_with_another_secret() {
         wireguard::count_before(&log, answered, &asked)
     });
     let cookies: Vec<usize> = tries.filter(|cookies| *cookies > 0).take(ASKED).collect();
-    println!("{} initiations, {} cookies", path.sent(), setup.mesh_event("cookies_sent"));
+    println!("{} initiations, {} cookies", path.sent(), setup.counted(MeshCount::CookiesSent));
     // One that is asked for again was of no use.
     assert_eq!(cookies, [1; ASKED], "cookies until a handshake was answered");
     path.crowd(None);
@@ -542,7 +541,7 @@ fn wireguard_go_under_load_and_with_another_secret() {
     assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
 
     // wireguard-go is under load and has lost its session: the daemon has to show a cookie.
-    assert_eq!(setup.mesh_event("cookies_received"), 0.0, "wireguard-go was under load");
+    assert_eq!(setup.counted(MeshCount::CookiesReceived), 0.0, "wireguard-go was under load");
     let before = path.sent();
     path.crowd(Some(1));
     let asked = format!("denied handshake message for {}\n", setup.way);
@@ -556,7 +555,7 @@ fn wireguard_go_under_load_and_with_another_secret() {
     let cookies = tries.find(|cookies| *cookies > 0);
     println!("{} initiations to wireguard-go", path.sent() - before);
     assert_eq!(cookies, Some(1), "cookies until a handshake was answered");
-    assert!(setup.mesh_event("cookies_received") > 0.0, "the daemon cannot read a cookie");
+    assert!(setup.counted(MeshCount::CookiesReceived) > 0.0, "the daemon cannot read a cookie");
     path.crowd(None);
     assert!(setup.pings(3), "echoes are lost afterwards");
 }

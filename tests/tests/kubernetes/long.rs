@@ -3,18 +3,22 @@
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
-use std::fs;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use meshport_tests::kubernetes::{
-    Beat, Call, Calls, Cluster, Fault, Kubectl, LOCAL, Plan, START_LIMIT, Streams, WORKER, Watch,
-    median, rounds,
+    Beat, Call, Calls, Cluster, Fault, LOCAL, Plan, START_LIMIT, Streams, WORKER, median, rounds,
 };
+use meshport_tests::netns::Namespace;
 use meshport_tests::process::Process;
-use meshport_tests::repository::root;
 use meshport_tests::wait;
-use meshport_tests::wireguard::{End, INNER, tunnel, wireguard_go};
+use meshport_tests::wireguard::{End, INNER, tunnel, wireguard_go_at};
+
+use crate::ways::{DIRECT, Way, haproxy, restart_haproxy, start_haproxy};
+
+mod herd;
+mod moves;
+mod stall;
 
 /// Two readings of the list and what they wait for.
 const LIST_LIMIT: Duration = Duration::from_secs(120);
@@ -24,14 +28,10 @@ const FAR: Duration = Duration::from_millis(35);
 const CALLS: usize = 25;
 /// Bytes of a very long answer.
 const GIBIBYTE: u64 = 1 << 30;
-/// Where haproxy listens on the worker.
-const HAPROXY: &str = "127.0.0.1:8443";
 /// Where the one listens that goes through wireguard-go.
 const OVER_WIREGUARD: &str = "127.0.0.1:8444";
 /// What the hosts' interfaces carry.
 const MTU: u32 = 1500;
-/// The first apiserver as the worker reaches it without anything in between.
-const DIRECT: &str = "https://10.77.0.11:6443";
 /// How long a comparison looks: client-go alone needs up to 45 s to notice a hang.
 const LOOK: Duration = Duration::from_secs(60);
 
@@ -92,29 +92,6 @@ fn kubectl_is_no_slower_than_straight_over_a_distance() {
     assert!(through.0 <= straight.0, "meshport is slower");
 }
 
-/// haproxy on the worker in front of these servers, configured as the kubeadm guide has it.
-fn start_haproxy(cluster: &mut Cluster, name: &str, listen: &str, servers: [&str; 3]) {
-    let template = root().join("tests/arena/balancers/kubeadm-haproxy.cfg");
-    let text = fs::read_to_string(template).expect("the arena has it");
-    let listens = text.replace("@LISTEN@", listen);
-    let text = (1..).zip(servers).fold(listens, |text, (number, server)| {
-        text.replace(&format!("@UP{number}@"), &format!("{server}:6443"))
-    });
-    let file = cluster.path(&format!("{name}.cfg"));
-    fs::write(&file, text).expect("the cluster's folder can be written");
-    let file = file.to_string_lossy().into_owned();
-    let flags = ["-db", "-f", &file].map(str::to_owned);
-    cluster.start(name, WORKER, Path::new("haproxy"), &flags);
-    let ask = [format!("https://{listen}/version")];
-    wait::until("haproxy answers", START_LIMIT, || cluster.curl(WORKER, &ask));
-}
-
-/// haproxy in front of all apiservers.
-fn start_plain_haproxy(cluster: &mut Cluster) {
-    let servers = [1, 2, 3].map(|number| cluster.host(number).address.to_string());
-    start_haproxy(cluster, "haproxy", HAPROXY, servers.each_ref().map(String::as_str));
-}
-
 /// wireguard-go between the worker and the nearest apiserver, and haproxy that goes through it.
 fn start_wireguard(cluster: &mut Cluster) {
     let [worker, origin] = [cluster.host(WORKER), cluster.host(1)];
@@ -123,8 +100,12 @@ fn start_wireguard(cluster: &mut Cluster) {
         End { host: worker.namespace(), address: &addresses[0], name: "wg-worker" },
         End { host: origin.namespace(), address: &addresses[1], name: "xg-origin" },
     ];
+    // The newest that can be had, or else this system's own.
+    let program = std::env::var_os("MESHPORT_BENCH_WIREGUARD_GO");
+    let program = program.map_or_else(|| PathBuf::from("wireguard-go"), PathBuf::from);
+    let command = |host: &Namespace, interface: &str| wireguard_go_at(&program, host, interface);
     let mut started = Vec::new();
-    tunnel(ends, MTU, &cluster.path(""), wireguard_go, |name, command| {
+    tunnel(ends, MTU, &cluster.path(""), command, |name, command| {
         let log = cluster.path(&format!("{name}.log"));
         started.push((name.to_owned(), Process::start(name, command, &log)));
     });
@@ -138,7 +119,7 @@ fn start_wireguard(cluster: &mut Cluster) {
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
 fn a_gibibyte_is_the_same_and_costs_this_much() {
     let mut cluster = Cluster::new(Plan::default());
-    start_plain_haproxy(&mut cluster);
+    restart_haproxy(&mut cluster);
     start_wireguard(&mut cluster);
     let streams = Streams::start(&cluster);
     let expected = Streams::sum(GIBIBYTE);
@@ -149,7 +130,7 @@ fn a_gibibyte_is_the_same_and_costs_this_much() {
             format!("https://{OVER_WIREGUARD}"),
             &["wg-worker", "xg-origin", "haproxy-wg"],
         ),
-        ("haproxy", format!("https://{HAPROXY}"), &["haproxy"]),
+        ("haproxy", haproxy(), &["haproxy"]),
         ("nothing in between", DIRECT.to_owned(), &[]),
     ];
     let mut all: [Vec<(Duration, Duration)>; 4] = Default::default();
@@ -173,26 +154,6 @@ fn a_gibibyte_is_the_same_and_costs_this_much() {
     }
 }
 
-/// A way to the apiservers and its clients.
-struct Way {
-    name: &'static str,
-    kubectl: Kubectl,
-    watches: Vec<Watch>,
-}
-
-impl Way {
-    /// What the objects that its calls make are named.
-    fn objects(&self, fault: Fault) -> String {
-        format!("{}-{fault:?}", self.name).to_lowercase()
-    }
-
-    /// The longest silence of any of its watches.
-    fn silence(&self, from: Instant, until: Instant) -> Duration {
-        let each = self.watches.iter().map(|watch| watch.arrivals().longest_gap(from, until));
-        each.max().unwrap_or_default()
-    }
-}
-
 /// What clients of one way noticed of one fault.
 #[derive(Clone, Copy)]
 struct Noticed {
@@ -205,20 +166,11 @@ struct Noticed {
 /// One fault of the first apiserver, for the clients of all ways at once.
 fn compare(cluster: &mut Cluster, fault: Fault, round: usize) -> [Noticed; 3] {
     cluster.settles();
-    // A new one, for which every apiserver is well: the old one asks twice before it takes back the
-    // one that was the last victim.
-    cluster.kill("haproxy");
-    start_plain_haproxy(cluster);
-    let way = |name, server: &str, count: usize| {
-        let kubectl = cluster.kubectl_to(WORKER, name, server);
-        let watches = (0..count).map(|_| Watch::start(&kubectl)).collect();
-        Way { name, kubectl, watches }
-    };
-    // haproxy takes its servers in turn: one of three watches is on the victim.
-    let haproxy = format!("https://{HAPROXY}");
-    let ways = [way("meshport", LOCAL, 1), way("haproxy", &haproxy, 3), way("straight", DIRECT, 1)];
+    restart_haproxy(cluster);
+    let ways = Way::all(cluster);
     let calls = ways.each_ref().map(|way| {
-        let objects = format!("{}-{round}", way.objects(fault));
+        // What the objects that its calls make are named.
+        let objects = format!("{}-{fault:?}-{round}", way.name).to_lowercase();
         Calls::start(&way.kubectl, &objects)
     });
     let begun = wait::now();

@@ -8,4 +8,5 @@ mod long;
 mod stalls;
 mod strict;
 mod watches;
+mod ways;
 mod worker;

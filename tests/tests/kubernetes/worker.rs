@@ -70,9 +70,8 @@ fn large_list(cluster: &Cluster) {
 
 /// `kubectl proxy` asks over one HTTP/2 connection until the server says that it is enough.
 fn reuse_and_goaway(cluster: &mut Cluster) {
-    let accepted = |cluster: &Cluster| {
-        cluster.metrics(WORKER).sum("meshport_sessions_total", "event=\"accepted\"")
-    };
+    let accepted =
+        |cluster: &Cluster| cluster.metrics(WORKER).sum("meshport_sessions_accepted_total", "");
     let kubectl = cluster.kubectl(WORKER);
     let mut proxy = kubectl.command(&["proxy", "--port", "8001"]);
     cluster.adopt("kubectl-proxy", &mut proxy);

@@ -1,0 +1,174 @@
+//! `/view` and the page of a real daemon: what they say beside `status`, and who gets nothing.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
+
+const SETTLE: Duration = Duration::from_secs(40);
+/// A request is answered within this time, whatever others do.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Connections of one user, one after the other, none of them closed by it.
+const FLOOD: usize = 3000;
+/// Of these, how many the test holds open at once: its own descriptors end.
+const HELD: usize = 500;
+/// Connections that a user has at once, as the daemon allows.
+const MAX_OF_ONE: usize = 16;
+/// What the daemon's memory may grow by in such a flood, in KiB.
+const GROWTH_KIB: u64 = 16 * 1024;
+
+struct Reply {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+fn exchange(at: SocketAddr, request: &str) -> Reply {
+    let mut stream = TcpStream::connect(at).expect("the port is open");
+    stream.set_read_timeout(Some(ANSWER)).expect("a timeout is set");
+    stream.write_all(request.as_bytes()).expect("the request is sent");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("the answer is complete");
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
+    let status = head.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
+    Reply { status, head: head.to_lowercase(), body: body.to_owned() }
+}
+
+/// A GET with more header lines, of which each ends with CR LF.
+fn get(at: SocketAddr, path: &str, headers: &str) -> Reply {
+    let host = if headers.starts_with("Host:") { String::new() } else { format!("Host: {at}\r\n") };
+    exchange(at, &format!("GET {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\n\r\n"))
+}
+
+fn view(at: SocketAddr) -> Value {
+    let reply = get(at, "/view", "");
+    assert_eq!(reply.status, 200, "{}", reply.head);
+    serde_json::from_str(reply.body.trim()).expect("the view is JSON")
+}
+
+/// Two sites, a worker that uses an origin elsewhere, and its loopback port.
+fn world() -> (World, SocketAddr) {
+    let mut world = World::new();
+    world.distance("a", "b", Duration::from_millis(20));
+    let address = world.apiserver("cp-b");
+    world.node(&NodePlan::new("cp-b", "b").origin(address));
+    world.node(&NodePlan::new("worker", "a").http());
+    world.meet();
+    world.chooses("worker", "cp-b", SETTLE);
+    let at = world.at("worker").http().expect("the port is on");
+    (world, at)
+}
+
+#[test]
+fn the_view_says_what_status_says_and_shows_a_failure() {
+    let (mut world, at) = world();
+    for _ in 0..3 {
+        assert_eq!(world.get("worker", "/version").status, 200);
+    }
+    let status = world.at("worker").status().expect("the daemon answers");
+    let shown = view(at);
+    assert_eq!(shown["format"], 1);
+    for key in ["name", "site", "node"] {
+        assert_eq!(shown["node"][key], status["me"][key], "{key}");
+    }
+    assert_eq!(shown["node"]["members"], status["members"]);
+    let (service, known) = (&shown["services"][0], &status["services"][0]);
+    assert_eq!(service["name"], known["name"]);
+    assert_eq!(service["chosen"]["name"], known["chosen"]["name"]);
+    assert_eq!(service["chosen"]["why"], known["chosen"]["why"]);
+    assert_eq!(service["sessions"]["total"], known["sessions_total"]);
+    assert_eq!(service["origins"][0]["state"], "ready");
+    assert_eq!(service["origins"][0]["path"]["kind"], "direct");
+    let names = |rows: &Value, key: &str| -> Vec<String> {
+        let rows = rows.as_array().expect("rows");
+        rows.iter().filter_map(|row| Some(row[key].as_str()?.to_owned())).collect()
+    };
+    assert_eq!(names(&shown["nodes"], "name"), ["worker", "cp-b"]);
+    assert_eq!(names(&shown["sites"], "name"), ["a", "b"]);
+    assert!(names(&shown["events"], "kind").contains(&"came".to_owned()), "{}", shown["events"]);
+
+    world.kill_apiserver("cp-b");
+    let found = wait::until("the view shows that the origin refuses", SETTLE, || {
+        let shown = view(at);
+        let lost = shown["services"][0]["chosen"].is_null();
+        (lost && !shown["findings"].as_array()?.is_empty()).then_some(shown)
+    });
+    let service = &found["services"][0];
+    assert_eq!(service["origins"][0]["state"], "refusing");
+    let summary = service["summary"].as_str().expect("a sentence");
+    assert!(summary.contains("does not answer"), "{summary}");
+    assert!(names(&found["findings"], "id").iter().all(|id| id.starts_with("MP")));
+}
+
+#[test]
+fn an_unchanged_view_is_not_sent_again() {
+    let (_world, at) = world();
+    let unchanged = wait::within(SETTLE, || {
+        let reply = get(at, "/view", "");
+        let tag = reply.head.lines().find_map(|line| line.strip_prefix("etag: "))?;
+        let again = get(at, "/view", &format!("If-None-Match: {}\r\n", tag.replace("w/", "W/")));
+        (again.status == 304 && again.body.is_empty()).then_some(())
+    });
+    assert!(unchanged.is_some(), "an idle node has news in every view");
+}
+
+#[test]
+fn names_of_others_pages_of_others_and_other_methods_get_nothing() {
+    let (_world, at) = world();
+    let port = at.port();
+    for path in ["/", "/view", "/metrics", "/status"] {
+        for host in ["meshport.example", "127.0.0.1.meshport.example", "169.254.169.254", ""] {
+            let reply = get(at, path, &format!("Host: {host}:{port}\r\n"));
+            assert!([400, 421].contains(&reply.status), "{path} for {host}: {}", reply.head);
+            assert!(!reply.body.contains("worker"), "{path} for {host}: {}", reply.body);
+        }
+        for site in ["cross-site", "same-site", "something-new"] {
+            let reply = get(at, path, &format!("Sec-Fetch-Site: {site}\r\n"));
+            assert_eq!(reply.status, 403, "{path} from {site}");
+            assert!(!reply.body.contains("worker"), "{path} from {site}: {}", reply.body);
+        }
+        for site in ["same-origin", "none"] {
+            assert_eq!(get(at, path, &format!("Sec-Fetch-Site: {site}\r\n")).status, 200, "{path}");
+        }
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
+            let head = format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n");
+            let reply = exchange(at, &format!("{head}Content-Length: 0\r\n\r\n"));
+            assert_eq!(reply.status, 405, "{method} {path}");
+        }
+    }
+    let page = get(at, "/", "");
+    assert!(page.head.contains("content-security-policy: default-src 'none'"), "{}", page.head);
+    assert!(page.head.contains("x-content-type-options: nosniff"), "{}", page.head);
+    assert!(!page.head.contains("access-control-allow-origin"), "{}", page.head);
+}
+
+#[test]
+fn thousands_of_connections_and_slow_readers_take_nothing_from_others() {
+    let (mut world, at) = world();
+    let before = world.node_mut("worker").process().resident_kib();
+    let mut held = Vec::new();
+    for place in 0..FLOOD {
+        let Ok(mut stream) = TcpStream::connect(at) else { continue };
+        // Some send nothing, some ask for the page again and again and never read it.
+        if place % 10 == 0 {
+            let request = format!("GET / HTTP/1.1\r\nHost: {at}\r\n\r\n");
+            let _ = stream.write_all(request.repeat(4).as_bytes());
+        }
+        match held.len() {
+            HELD => held[place % HELD] = stream,
+            _ => held.push(stream),
+        }
+    }
+    assert_eq!(view(at)["node"]["name"], "worker", "another request is answered");
+    assert_eq!(world.get("worker", "/version").status, 200, "clients are served");
+    let process = world.node_mut("worker").process();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", process.id())).expect("its files").count();
+    assert!(open < MAX_OF_ONE + 64, "{open} descriptors are open");
+    let grown = process.resident_kib().saturating_sub(before);
+    println!("{open} descriptors open, {grown} KiB more in memory");
+    assert!(grown < GROWTH_KIB, "memory has grown by {grown} KiB");
+}

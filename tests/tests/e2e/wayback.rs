@@ -1,0 +1,289 @@
+//! The way back: an apiserver's CONNECT on the socket of its node reaches the kubelet it names and
+//! nothing else, also through a relay, and is answered in a sentence when it does not.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use meshport_demo::wan::Cut;
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+
+mod kubelet;
+
+use kubelet::{ask, connect, of, whoami};
+
+/// How long something may take to be noticed on a busy machine.
+const SETTLE: Duration = Duration::from_secs(40);
+/// Every answer comes within 5 s; the rest is the machine's.
+const ANSWER: Duration = Duration::from_secs(6);
+
+/// A control plane in one site and workers with a kubelet each in another.
+fn world(workers: &[&str], more: &[NodePlan]) -> (World, PathBuf) {
+    let mut world = World::new();
+    for (one, other) in [("a", "b"), ("a", "c"), ("b", "c")] {
+        world.distance(one, other, Duration::from_millis(4));
+    }
+    let socket = world.path("egress").join("egress.sock");
+    let address = world.apiserver("cp-a");
+    let own = kubelet::settings(kubelet::start("cp-a"));
+    let egress = format!(
+        "\n[egress]\nsocket = {socket:?}\nnodes = [\"worker-b=10.0.0.7\", \"lost=10.0.0.9\"]\n\
+         service-cidrs = [\"10.96.0.0/12\"]\n"
+    );
+    world.node(&NodePlan::new("cp-a", "a").origin(address).settings(&(own + &egress)));
+    for plan in more {
+        world.node(plan);
+    }
+    for worker in workers {
+        let own = kubelet::settings(kubelet::start(worker));
+        world.node(&NodePlan::new(worker, "b").settings(&own));
+    }
+    world.meet();
+    (world, socket)
+}
+
+/// How often something was refused at a node.
+fn refused(world: &World, node: &str, at: &str, reason: &str) -> f64 {
+    let labels = format!("at=\"{at}\",reason=\"{reason}\"");
+    world.at(node).metrics().sum("meshport_wayback_refused_total", &labels)
+}
+
+#[test]
+fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
+    let shut = NodePlan::new("shut-b", "b").role("no-kubelet");
+    let off = NodePlan::new("off-b", "b").settings("\n[kubelet]\nserve = false\n");
+    let (world, socket) = world(&["worker-b", "worker-c"], &[shut, off]);
+    let mode = std::fs::metadata(&socket).expect("the socket is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o660, "of the socket");
+
+    for name in ["worker-b", "worker-c", "cp-a"] {
+        assert_eq!(whoami(&socket, &of(name)), Ok(name.to_owned()));
+    }
+    // By the address that the settings name.
+    assert_eq!(whoami(&socket, "10.0.0.7:10250"), Ok("worker-b".to_owned()));
+
+    let said = world.at("cp-a").explain(&["--node", "worker-b"]);
+    assert!(said.contains("member     worker-b in b\n"), "{said}");
+    assert!(said.contains("ways       direct"), "{said}");
+    let said = world.at("cp-a").explain(&["--node", "nobody"]);
+    assert!(said.contains("problem    none of "), "{said}");
+
+    let status = world.at("cp-a").status().expect("it answers");
+    assert_eq!(status["way_back"]["socket"], socket.to_string_lossy().as_ref(), "{status}");
+
+    // Each direction ends by itself.
+    let mut stream = connect(&socket, &of("worker-b")).expect("connected");
+    let sent = vec![9_u8; 3 << 20];
+    let mut writer = stream.try_clone().expect("another handle");
+    let whole = sent.clone();
+    let writing = std::thread::spawn(move || {
+        writer.write_all(b"echo\n").and_then(|()| writer.write_all(&whole)).expect("written");
+        writer.shutdown(Shutdown::Write).expect("half-closed");
+    });
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).expect("all of it");
+    writing.join().expect("written");
+    assert!(back == sent, "{} of {} bytes came back", back.len(), sent.len());
+
+    for (target, status, reason, said) in [
+        ("worker-b:22", "502", "port", "not the kubelet of worker-b"),
+        ("10.0.0.7:6443", "502", "port", "port 10250"),
+        ("nobody:10250", "502", "unknown", "nobody"),
+        ("10.9.9.9:10250", "502", "unknown", "10.9.9.9"),
+        ("127.0.0.1:10250", "502", "loopback", "127.0.0.1"),
+        ("localhost:7445", "502", "loopback", "localhost"),
+        ("[::1]:7446", "502", "loopback", "::1"),
+        ("10.0.0.9:10250", "502", "no-member", "lost is in the cluster"),
+        ("10.96.0.10:443", "503", "no-egress", "role egress"),
+        ("off-b:10250", "502", "off", "kubelet.serve"),
+    ] {
+        let before = refused(&world, "cp-a", "socket", reason);
+        let answer = connect(&socket, target).expect_err(target);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
+        assert!(answer.contains(said), "{target}: {answer}");
+        assert_eq!(refused(&world, "cp-a", "socket", reason), before + 1.0, "{target}");
+    }
+    let shut = connect(&socket, &of("shut-b")).expect_err("it has no way back");
+    assert!(shut.starts_with("HTTP/1.1 502 "), "{shut}");
+    assert_eq!(refused(&world, "off-b", "stream", "off"), 1.0);
+
+    let long = [&b"CONNECT a:1 HTTP/1.1\r\nX: "[..], &vec![b'x'; 1 << 20]].concat();
+    for (bytes, status, reason) in [
+        (&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], "405", "method"),
+        (b"\x16\x03\x01\x00", "400", "malformed"),
+        (b"CONNECT worker-b HTTP/1.1\r\n\r\n", "400", "malformed"),
+        (&long, "400", "too-long"),
+    ] {
+        let before = refused(&world, "cp-a", "socket", reason);
+        let (_, answer) = ask(&socket, bytes).expect("an answer");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{reason}: {answer}");
+        assert_eq!(refused(&world, "cp-a", "socket", reason), before + 1.0, "{reason}");
+    }
+    assert!(world.at("cp-a").metrics().sum("meshport_wayback_accepted_total", "") >= 20.0);
+    let connected = |node: &str| {
+        world.at(node).metrics().sum("meshport_wayback_connected_total", "target=\"kubelet\"")
+    };
+    assert_eq!((connected("worker-b"), connected("worker-c")), (3.0, 1.0));
+    assert_eq!(connected("cp-a"), 5.0);
+}
+
+#[test]
+fn a_node_that_is_no_origin_reaches_no_kubelet() {
+    let (mut world, _) = world(&["worker-b"], &[]);
+    // A worker that was taken over, with a socket of its own.
+    let socket = world.path("thief").join("egress.sock");
+    let plan = NodePlan::new("thief", "b");
+    world.node(&plan.settings(&format!("\n[egress]\nsocket = {socket:?}\n")));
+    world.meet();
+    for target in ["worker-b", "cp-a"] {
+        let answer = connect(&socket, &of(target)).expect_err("it is refused");
+        assert!(answer.contains("lacks the role origin:kube-apiserver"), "{answer}");
+        assert_eq!(refused(&world, target, "stream", "not-origin"), 1.0);
+        let log = world.node_mut(target).process().output();
+        let audited = |line: &&str| line.contains("stream-refused") && line.contains("not-origin");
+        assert!(log.lines().any(|line| audited(&line)), "{log}");
+    }
+    let log = world.node_mut("thief").process().output();
+    assert!(log.contains("lacks the role origin:kube-apiserver"), "{log}");
+}
+
+#[test]
+fn a_relay_leads_around_a_path_that_is_cut() {
+    let relay = NodePlan::new("relay-c", "c").role("relay");
+    let (world, socket) = world(&["worker-b"], &[relay]);
+    assert_eq!(whoami(&socket, &of("worker-b")), Ok("worker-b".to_owned()));
+    let partition = Cut::Between("a".to_owned(), "b".to_owned());
+    world.shaper().set_down(partition.clone(), true);
+    let begun = wait::now();
+    assert_eq!(whoami(&socket, &of("worker-b")), Ok("worker-b".to_owned()));
+    println!("through the relay after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < ANSWER);
+    let relayed = |node: &str| world.at(node).metrics().sum("meshport_wayback_relayed_total", "");
+    assert!(relayed("cp-a") >= 1.0 && relayed("worker-b") >= 1.0);
+    world.shaper().set_down(partition, false);
+    wait::until("the direct path is used again", SETTLE, || {
+        let before = relayed("worker-b");
+        whoami(&socket, &of("worker-b")).ok()?;
+        (relayed("worker-b") == before).then_some(())
+    });
+}
+
+#[test]
+fn a_node_that_was_killed_is_named_and_open_streams_end() {
+    let (mut world, socket) = world(&["worker-b"], &[]);
+    let mut open = connect(&socket, &of("worker-b")).expect("connected");
+    world.kill("worker-b");
+    let begun = wait::now();
+    let answer = connect(&socket, &of("worker-b")).expect_err("it is gone");
+    println!("after {:?}: {answer}", begun.elapsed());
+    assert!(begun.elapsed() < ANSWER, "{:?}", begun.elapsed());
+    assert!(answer.starts_with("HTTP/1.1 503 worker-b in b "), "{answer}");
+    wait::until("it is said to be down", SETTLE, || {
+        let answer = connect(&socket, &of("worker-b")).expect_err("it is gone");
+        answer.contains("worker-b in b is down since ").then_some(())
+    });
+    open.set_read_timeout(Some(SETTLE)).expect("a timeout");
+    assert_eq!(open.read(&mut [0; 16]).expect("its end"), 0);
+    world.start("worker-b");
+    wait::until("it is reached again", SETTLE, || whoami(&socket, &of("worker-b")).ok());
+}
+
+#[test]
+fn a_reader_that_stands_still_slows_nobody() {
+    let (world, socket) = world(&["worker-b"], &[]);
+    let ask = || {
+        let begun = wait::now();
+        assert_eq!(whoami(&socket, &of("worker-b")), Ok("worker-b".to_owned()));
+        begun.elapsed()
+    };
+    let alone = (0..20).map(|_| ask()).max().unwrap_or_default();
+    // More than the windows of the connection would hold without their sum over the streams.
+    let stalled: Vec<_> = (0..24)
+        .map(|_| {
+            let mut stream = connect(&socket, &of("worker-b")).expect("connected");
+            stream.write_all(b"pour\n").expect("written");
+            stream
+        })
+        .collect();
+    let slowest = (0..20).map(|_| ask()).max().unwrap_or_default();
+    println!("slowest of 20: alone {alone:?}, beside 24 readers that stand still {slowest:?}");
+    // A stream that waits for another's window waits for ever; the rest is the machine's pace.
+    assert!(slowest < alone * 10 + Duration::from_secs(2), "{slowest:?} and alone {alone:?}");
+    // And one that carries much.
+    let mut stream = connect(&socket, &of("worker-b")).expect("connected");
+    stream.write_all(b"pour\n").expect("written");
+    let mut rest = vec![0; 64 << 20];
+    let begun = wait::now();
+    stream.read_exact(&mut rest).expect("64 MiB");
+    println!("64 MiB beside them in {:?}", begun.elapsed());
+    drop(stalled);
+    wait::until("all streams are over", SETTLE, || {
+        drop(stream.shutdown(Shutdown::Both));
+        let metrics = world.at("cp-a").metrics();
+        let open = metrics.sum("meshport_sessions_open", "service=\"way-back\",side=\"client\"");
+        (open == 0.0).then_some(())
+    });
+}
+
+/// Descriptors that a node's daemon has open.
+fn descriptors(world: &mut World, node: &str) -> usize {
+    let process = world.node_mut(node).process().id();
+    let listed = std::fs::read_dir(format!("/proc/{process}/fd")).expect("the daemon runs");
+    listed.count()
+}
+
+#[test]
+fn two_thousand_streams_to_several_nodes_and_none_left_behind() {
+    const STREAMS: usize = 2_000;
+    kubelet::raise_descriptors();
+    let workers = ["worker-b", "worker-c", "worker-d", "worker-e"];
+    let (mut world, socket) = world(&workers, &[]);
+    for worker in workers {
+        assert_eq!(whoami(&socket, &of(worker)), Ok(worker.to_owned()));
+    }
+    let (at_origin, at_worker) =
+        (descriptors(&mut world, "cp-a"), descriptors(&mut world, "worker-b"));
+    let mut stalled = connect(&socket, &of("worker-b")).expect("connected");
+    stalled.write_all(b"pour\n").expect("written");
+
+    let begun = wait::now();
+    let mut open: Vec<_> = (0..STREAMS)
+        .map(|number| {
+            let worker = workers[number % workers.len()];
+            let mut stream = connect(&socket, &of(worker)).expect("connected");
+            stream.write_all(b"echo\n").expect("written");
+            stream
+        })
+        .collect();
+    println!("{STREAMS} streams opened in {:?}", begun.elapsed());
+    let begun = wait::now();
+    for (number, stream) in open.iter_mut().enumerate() {
+        let said = format!("{number:08}");
+        stream.write_all(said.as_bytes()).expect("written");
+        let mut back = [0; 8];
+        stream.read_exact(&mut back).expect("it comes back");
+        assert_eq!(back, said.as_bytes());
+    }
+    println!("a round trip on each in {:?}", begun.elapsed());
+    let opened = |world: &World| {
+        let metrics = world.at("cp-a").metrics();
+        metrics.sum("meshport_sessions_open", "service=\"way-back\",side=\"client\"")
+    };
+    assert!(opened(&world) > 2_000.0);
+    drop((open, stalled));
+    wait::until("all are over", SETTLE, || (opened(&world) == 0.0).then_some(()));
+
+    let begun = wait::now();
+    for number in 0..STREAMS {
+        let worker = workers[number % workers.len()];
+        assert_eq!(whoami(&socket, &of(worker)), Ok(worker.to_owned()));
+    }
+    println!("{STREAMS} opened and closed one after the other in {:?}", begun.elapsed());
+    wait::until("no descriptor is left behind", SETTLE, || {
+        let now = (descriptors(&mut world, "cp-a"), descriptors(&mut world, "worker-b"));
+        (now.0 <= at_origin + 4 && now.1 <= at_worker + 4).then_some(())
+    });
+}

@@ -1,0 +1,110 @@
+//! A stand-in for a kubelet, and an apiserver's side of the socket.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// The port of every kubelet.
+pub(super) const PORT: u16 = 10_250;
+/// How long a request may take: its answer comes within 5 s, on a busy machine a little later.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What a kubelet here does with a connection, by its first line: `whoami` gives its name, `echo`
+/// gives back what follows until its end, `pour` sends for ever.
+pub(super) fn start(name: &str) -> IpAddr {
+    let (listener, address) = listen();
+    let name = name.to_owned();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let name = name.clone();
+            thread::spawn(move || serve(&client, &name));
+        }
+    });
+    address
+}
+
+/// On an address of its own, so that each has the port.
+fn listen() -> (TcpListener, IpAddr) {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let process = std::process::id().to_be_bytes();
+    loop {
+        let host = NEXT.fetch_add(1, Ordering::Relaxed);
+        let address = IpAddr::from([127, 128 | (process[2] & 0x3f), process[3], host]);
+        if let Ok(listener) = TcpListener::bind((address, PORT)) {
+            return (listener, address);
+        }
+    }
+}
+
+fn serve(client: &TcpStream, name: &str) -> io::Result<()> {
+    let mut reader = BufReader::new(client);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let mut writer = client;
+    match line.trim_end() {
+        "whoami" => writeln!(writer, "{name}"),
+        "echo" => {
+            io::copy(&mut reader, &mut writer)?;
+            client.shutdown(Shutdown::Write)
+        }
+        "pour" => loop {
+            writer.write_all(&[7; 16 * 1024])?;
+        },
+        _ => Ok(()),
+    }
+}
+
+/// A connection through the socket, as an apiserver makes it; the status line where it is refused.
+pub(super) fn connect(socket: &Path, target: &str) -> Result<UnixStream, String> {
+    let head = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: test\r\n\r\n");
+    let (stream, status) = ask(socket, head.as_bytes()).map_err(|error| error.to_string())?;
+    if status == "HTTP/1.1 200 OK" { Ok(stream) } else { Err(status) }
+}
+
+/// Sends these bytes; the status line, and the connection behind the empty line.
+pub(super) fn ask(socket: &Path, bytes: &[u8]) -> io::Result<(UnixStream, String)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    // A request that is too long is refused while it is written.
+    let _ = stream.write_all(bytes);
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head);
+    let status = head.lines().next().unwrap_or_default().to_owned();
+    Ok((stream, status))
+}
+
+/// The name of the kubelet that answers at a target.
+pub(super) fn whoami(socket: &Path, target: &str) -> Result<String, String> {
+    let mut stream = connect(socket, target)?;
+    stream.write_all(b"whoami\n").map_err(|error| error.to_string())?;
+    let mut name = String::new();
+    stream.read_to_string(&mut name).map_err(|error| error.to_string())?;
+    Ok(name.trim_end().to_owned())
+}
+
+/// Where a node's kubelet is.
+pub(super) fn settings(kubelet: IpAddr) -> String {
+    format!("\n[kubelet]\naddresses = [\"{kubelet}\"]\n")
+}
+
+/// The target by a node's name.
+pub(super) fn of(name: &str) -> String {
+    format!("{name}:{PORT}")
+}
+
+/// Lets this process have as many descriptors as the system allows it.
+pub(super) fn raise_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("the limit may be raised to its maximum");
+}

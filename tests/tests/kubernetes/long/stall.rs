@@ -1,0 +1,119 @@
+//! A member of a stacked etcd stands still, for clients of three ways at once: through meshport,
+//! through haproxy, and straight to the apiserver beside it. Once it follows, once it leads.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use meshport_tests::kubernetes::{
+    Beat, Call, Cluster, Plan, START_LIMIT, Volley, WORKER, member, origin, rounds,
+};
+use meshport_tests::wait;
+
+use crate::ways::{Way, restart_haproxy};
+
+/// How long the member stands still.
+const STALL: Duration = Duration::from_secs(30);
+/// In each round the first member stalls as often, and leads every second time.
+const STALLS: [bool; 4] = [false, true, false, true];
+/// Calls meanwhile, one in so many of them a write: more would be a load of their own. Straight to
+/// the stalled one there are fewer still, since nearly all of them hang until their timeout.
+const CALLS: u32 = 75;
+const CALLS_STRAIGHT: u32 = 15;
+const WRITES: u32 = 10;
+/// Of the 300 calls of a round, how many may fail.
+const MAX_FAILED: usize = 5;
+/// How long a watch may be silent.
+const MAX_SILENCE: Duration = Duration::from_secs(4);
+/// etcd's default.
+const ELECTION: Duration = Duration::from_secs(1);
+
+/// What clients of one way noticed of one stall.
+#[derive(Clone, Debug)]
+struct Noticed {
+    calls: Vec<Call>,
+    silence: Duration,
+}
+
+impl Noticed {
+    fn failed(&self) -> usize {
+        self.calls.iter().filter(|call| !call.succeeded).count()
+    }
+
+    fn print(&self, stalled: Instant, at: &str, who: &str, way: &str) {
+        println!(
+            "{at}: {who} stalls, {way:9} {:3} of {:3} calls failed, silence of kubectl \
+             --watch {:4.1} s",
+            self.failed(),
+            self.calls.len(),
+            self.silence.as_secs_f64()
+        );
+        if way != "meshport" {
+            return;
+        }
+        for call in self.calls.iter().filter(|call| !call.succeeded) {
+            let (began, took) = ((call.at - stalled).as_secs_f64(), call.took.as_secs_f64());
+            println!("    began at {began:.2} s, took {took:.2} s: {}", call.said.trim());
+        }
+    }
+}
+
+/// The first member stands still for a while; what clients of each way noticed.
+fn stall(cluster: &mut Cluster, at: &str, leads: bool) -> [Noticed; 3] {
+    cluster.settles();
+    restart_haproxy(cluster);
+    let ways = Way::all(cluster);
+    let who = if leads { "the leader" } else { "a follower" };
+    if leads {
+        cluster.lead(1);
+    }
+    cluster.process(&member(1)).signal("STOP");
+    let stalled = wait::now();
+    let calls = ways.each_ref().map(|way| {
+        let count = if way.name == "straight" { CALLS_STRAIGHT } else { CALLS };
+        let name = format!("{}-{at}", way.name);
+        let kubectl = way.kubectl.clone();
+        thread::spawn(move || Volley::fire(&kubectl, &name, count, STALL / count, WRITES).finish())
+    });
+    wait::moment(stalled + STALL);
+    cluster.process(&member(1)).signal("CONT");
+    let mut calls = calls.map(|calls| calls.join().expect("a volley does not panic")).into_iter();
+    let noticed = ways.each_ref().map(|way| Noticed {
+        calls: calls.next().expect("one for each way"),
+        silence: way.silence(stalled, stalled + STALL),
+    });
+    for (noticed, way) in noticed.iter().zip(&ways) {
+        noticed.print(stalled, at, who, way.name);
+    }
+    noticed
+}
+
+#[test]
+#[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
+fn a_stalled_member_costs_few_calls_whether_it_leads_or_not() {
+    let plan = Plan { stacked: true, election: ELECTION, ..Plan::default() };
+    let mut cluster = Cluster::new(plan);
+    cluster.chooses(WORKER, &origin(1));
+    let _beat = Beat::start(&cluster, 3);
+    cluster.start_controllers("controllers", WORKER);
+    let direct = cluster.kubectl_direct(3);
+    direct.ok(&["create", "namespace", "warm"]);
+    wait::until("the controllers work", START_LIMIT, || {
+        let account = ["get", "serviceaccount", "default", "-n", "warm"];
+        direct.run(&account).status.success().then_some(())
+    });
+    for round in 1..=rounds() {
+        let mut all = Vec::new();
+        for (at, leads) in STALLS.into_iter().enumerate() {
+            let [meshport, ..] = stall(&mut cluster, &format!("round-{round}-{at}"), leads);
+            all.push(meshport);
+        }
+        let calls: usize = all.iter().map(|it| it.calls.len()).sum();
+        let failed: usize = all.iter().map(Noticed::failed).sum();
+        let silence = all.iter().map(|it| it.silence).max().unwrap_or_default();
+        println!("round {round}: {failed} of {calls} calls failed, silence at most {silence:.1?}");
+        let lost = cluster.process("controllers").output().matches("lost lease").count();
+        assert!(cluster.process("controllers").is_running() && lost == 0, "the lease was lost");
+        assert!(failed <= MAX_FAILED, "{failed} of {calls} calls failed");
+        assert!(silence <= MAX_SILENCE, "the watch was silent for {silence:?}");
+    }
+}
