@@ -17,12 +17,14 @@ pub mod join;
 pub mod judge;
 pub mod nodes;
 pub mod refusal;
+pub mod reply;
 pub mod ways;
 
-pub use self::refusal::{Refusal, Refused};
+pub use self::refusal::Refusal;
+pub use self::reply::Refused;
 
 /// From the end of a request to its answer at the latest. An apiserver has no deadline of its own
-/// here, so whoever typed `kubectl logs` would wait for ever.
+/// here, so `kubectl logs` would wait for ever.
 pub const ANSWER_LIMIT: Duration = Duration::from_millis(4_500);
 /// From accepting a connection to the end of its request.
 pub const HEAD_LIMIT: Duration = Duration::from_secs(5);

@@ -8,6 +8,7 @@
 //! sessions, and the share that one node may have of them, bound dials too. Relayed streams are
 //! bounded by `max_relayed`.
 
+mod calls;
 mod inquiry;
 mod renewal;
 
@@ -41,7 +42,8 @@ use crate::sessions::splice::{self, ABORTED, Carried, Early, Ending};
 use crate::sessions::totals::SessionCount;
 use crate::tcp::{Host, Tcp};
 use crate::wayback::WayBack;
-use crate::wayback::serve::Called;
+
+use self::calls::Called;
 
 /// How long a stream may take to say what it wants. The header is in its first packet.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,12 +14,10 @@ pub(crate) mod fuzzing;
 mod hello;
 mod listener;
 mod listeners;
-mod totals;
 
 use std::time::Duration;
 
 pub(crate) use self::listeners::{ExposeOwner, ExposedCounts, Exposures};
-pub(crate) use self::totals::{ExposeCount, Tally, is_refusal};
 
 /// How long a client, or the balancer before it, may take to say whose and for whom it is. Clients
 /// give up after about ten seconds.

@@ -181,7 +181,7 @@ impl Node {
         let routes = subscribe(&driver.outputs.routes);
         let mut tasks = serve_streams(&egress, streams, others);
         tasks.spawn(driver.run());
-        wayback::start(&egress, settings, &sources, &commands, &mut tasks);
+        wayback::start::start(&egress, settings, &sources, &commands, &mut tasks);
         let names = follow(settings, seeds, sources, &commands, &mut tasks);
         let controls = Controls { commands, context, limits, listeners, exposed, offers, names };
         Ok(Self {

@@ -4,6 +4,7 @@ pub(crate) mod arrived;
 pub(crate) mod attempt;
 pub mod client;
 pub(crate) mod durations;
+pub(crate) mod exposed;
 pub(crate) mod ingress;
 pub(crate) mod listen;
 pub(crate) mod origins;

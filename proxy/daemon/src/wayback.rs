@@ -2,7 +2,7 @@
 //!
 //! - `socket`: the Unix socket of an apiserver's node, and the requests on it
 //! - `search`: the attempts of one request
-//! - `serve`: streams of apiservers' nodes, to the own kubelet or on to another node
+//! - `dial`: the connection to a target, made by the node that serves it
 //! - `nodes`: the Node objects, read from Kubernetes and kept for a cold boot
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,27 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meshport_config::counters::{Counter, Counters, SharedCounters};
-use meshport_config::{
-    Credential, EgressSettings, KubeletSettings, ServiceName, Settings, counters,
-};
+use meshport_config::{Credential, EgressSettings, KubeletSettings, Settings, counters};
 use meshport_core::wayback::Refusal;
 use meshport_core::wayback::call::Want;
 use meshport_core::wayback::judge::{self, Own};
 use meshport_core::wayback::nodes::Nodes;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 
-use crate::egress::Egress;
-use crate::node::commands::Command;
-use crate::node::roster::Source;
-
-use self::socket::Requests;
-
+pub(crate) mod dial;
 pub(crate) mod find;
 pub(crate) mod nodes;
 mod search;
-pub(crate) mod serve;
 pub(crate) mod socket;
+pub(crate) mod start;
 
 counters! {
     /// What became of requests and streams.
@@ -174,24 +166,6 @@ impl WayBack {
         let [socket, stream] = &self.0.refused;
         [("socket", socket.read()), ("stream", stream.read())]
     }
-}
-
-/// Begins to read Node objects and to serve the socket, as far as the settings want it.
-pub(crate) fn start(
-    egress: &Egress,
-    settings: &Settings,
-    sources: &[(ServiceName, Source)],
-    commands: &mpsc::Sender<Command>,
-    tasks: &mut JoinSet<()>,
-) {
-    let Egress { context, back, asked, audit, credential, leaving, .. } = egress.clone();
-    context.sessions.register(&ServiceName::way_back());
-    let own = credential.borrow().clone();
-    socket::warn_of_missing_role(&settings.egress, &own);
-    if let Some((source, whose)) = nodes::source(settings, &own, sources) {
-        tasks.spawn(nodes::follow(source, whose, back.clone(), commands.clone()));
-    }
-    tasks.spawn(socket::serve(Requests { context, back, asked, audit, credential, leaving }));
 }
 
 /// Whether an address is one of this machine's: a socket can be bound to it.

@@ -12,6 +12,25 @@ use crate::flight::{SessionRef, Way};
 use crate::level::clients::MAX_SESSIONS;
 use crate::scenario::service;
 
+/// What clients of a node did since its process began.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tally {
+    pub(super) total: u64,
+    pub(super) connected: u64,
+    pub(super) failed: u64,
+    pub(super) connect_us: u64,
+    pub(super) slowest_us: u64,
+}
+
+impl Tally {
+    pub(super) fn connected(&mut self, after: Duration) {
+        let us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
+        self.connected += 1;
+        self.connect_us = self.connect_us.saturating_add(us);
+        self.slowest_us = self.slowest_us.max(us);
+    }
+}
+
 /// One session.
 #[derive(Debug)]
 pub(super) struct Session {

@@ -8,8 +8,7 @@ use meshport_discovery::Memo;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::clients::Clients;
-use super::live::Tally;
+use super::clients::{Clients, Tally};
 use super::{Event, WALL_START, World};
 use crate::Error;
 use crate::brain::Brain;

@@ -6,7 +6,8 @@
 
 use meshport_config::Endpoint;
 
-use super::refusal::{Refusal, Refused};
+use super::refusal::Refusal;
+use super::reply::Refused;
 
 /// The longest head in bytes. An apiserver's is below 600.
 pub const MAX_HEAD_BYTES: usize = 8 * 1024;

@@ -11,7 +11,8 @@ use std::net::IpAddr;
 use meshport_config::{Allow, Credential, NodeId, Role};
 
 use super::nodes::{NodeObject, Nodes};
-use super::refusal::{Refusal, Refused};
+use super::refusal::Refusal;
+use super::reply::Refused;
 
 /// Whether apiservers may reach what runs on the holder's machine.
 pub fn serves_kubelet(credential: &Credential) -> bool {

@@ -11,7 +11,8 @@ use meshport_config::{Cidr, Endpoint, Host, NodeAddress};
 use serde::{Deserialize, Serialize};
 
 use super::KUBELET_PORT;
-use super::refusal::{Refusal, Refused};
+use super::refusal::Refusal;
+use super::reply::Refused;
 
 /// The most nodes that are known: twice what Kubernetes is made for.
 pub const MAX_NODES: usize = 10_000;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::call::Want;
 use meshport_config::counters;
 use meshport_config::counters::Counter;
 
@@ -148,71 +147,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A refusal, in a sentence for whoever typed `kubectl logs`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// What it is counted as.
-    pub why: Refusal,
-    /// The sentence, of printable characters.
-    pub said: String,
-}
-
-impl Refused {
-    /// What a node, or a way to it, has answered. `who` is the node, `want` what it was to dial.
-    pub fn by_node(why: Refusal, who: &str, want: &Want) -> Self {
-        let what = match want {
-            Want::Kubelet(port) => format!("its kubelet on port {port}"),
-            Want::Pod(address) => format!("the pod at {address}"),
-            Want::Service(address) => format!("the service at {address}"),
-        };
-        let rule = match why {
-            Refusal::NoPath => return Self::new(why, format!("no way to {who}")),
-            Refusal::Silent => return Self::new(why, format!("{who} does not answer")),
-            Refusal::Connection => "the connection is refused there",
-            Refusal::Timeout => "it does not answer there",
-            Refusal::Failed => "it cannot be dialled there",
-            Refusal::Overloaded => "that node has no room for more streams",
-            Refusal::Leaving => "that node is stopping",
-            Refusal::Older => "that node runs an earlier meshport, which has no way back",
-            Refusal::NotOrigin => "this node lacks the role origin:kube-apiserver",
-            Refusal::NotRelay => "the relay lacks the role relay",
-            Refusal::OtherNode => "it is another node",
-            Refusal::NoKubelet => "its credential does not allow a way back",
-            Refusal::Off => "kubelet.serve is false there",
-            Refusal::Port => "that is not the port of its kubelet (kubelet.port there)",
-            Refusal::Pod => "that is none of its pod networks (kubelet.pod-cidrs there)",
-            Refusal::OwnAddress => "that is an address of the machine itself",
-            Refusal::Service => "that is no service network (egress.service-cidrs there)",
-            Refusal::NotEgress => "it lacks the role egress",
-            _ => "it does not say why",
-        };
-        Self::new(why, format!("{who} does not reach {what}: {rule}"))
-    }
-}
-
-/// The longest sentence of a status line, in bytes.
-const MAX_SAID_BYTES: usize = 400;
-
-impl Refused {
-    /// With this sentence.
-    pub fn new(why: Refusal, said: impl Into<String>) -> Self {
-        Self { why, said: said.into() }
-    }
-
-    /// The whole answer. Nothing of the sentence ends the line or the answer early.
-    pub fn answer(&self) -> Vec<u8> {
-        let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
-        let said: String = self.said.chars().take(MAX_SAID_BYTES).map(plain).collect();
-        let status = self.why.status();
-        let allow = if self.why == Refusal::Method { "Allow: CONNECT\r\n" } else { "" };
-        format!("HTTP/1.1 {status} {said}\r\n{allow}Content-Length: 0\r\nConnection: close\r\n\r\n")
-            .into_bytes()
-    }
-}
-
-/// The answer when the target is connected, and all of it.
-pub const CONNECTED: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n";
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,16 +167,5 @@ mod tests {
         let all = codes.len();
         codes.dedup();
         assert_eq!(codes.len(), all, "no code twice");
-    }
-
-    #[test]
-    fn a_sentence_stays_in_its_line() {
-        let refused = Refused::new(Refusal::Down, "a\r\nX: b\r\n\r\nÄ is down since 40 s");
-        let answer = String::from_utf8(refused.answer()).expect("ASCII");
-        assert!(answer.starts_with("HTTP/1.1 503 a??X: b????? is down since 40 s\r\n"), "{answer}");
-        assert_eq!(answer.matches("\r\n\r\n").count(), 1);
-        assert!(answer.ends_with("\r\n\r\n"));
-        let long = Refused::new(Refusal::Down, "x".repeat(5_000)).answer();
-        assert!(long.len() < 600);
     }
 }

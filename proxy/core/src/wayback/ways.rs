@@ -12,7 +12,8 @@ use meshport_config::NodeId;
 
 use crate::route::{Line, PathView};
 
-use super::refusal::{Refusal, Refused};
+use super::refusal::Refusal;
+use super::reply::Refused;
 
 /// The most ways that one request tries.
 pub const MAX_WAYS: usize = 4;

@@ -15,7 +15,7 @@ use tracing::info;
 
 use super::Audit;
 use crate::clock;
-use crate::expose::{ExposeCount, Tally};
+use crate::sessions::exposed::{ExposeCount, Tally};
 
 /// Lines about sessions of one listener: a burst of reconnecting clients, and ten a second.
 const SESSIONS: Rate = Rate { most: 1_000, each: Duration::from_millis(100) };

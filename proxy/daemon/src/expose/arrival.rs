@@ -13,12 +13,12 @@ use tokio::time::{sleep, timeout};
 
 use super::hello::{Hello, HelloReader, UNRECOGNIZED_NAME};
 use super::listener::{Config, Exposed, Place};
-use super::totals::ExposeCount;
-use super::{MAX_SAID, OPENING_LIMIT, Tally};
+use super::{MAX_SAID, OPENING_LIMIT};
 use crate::audit::{ExposedClient, ExposedSession};
 use crate::clock;
 use crate::sessions::arrived::Arrived;
 use crate::sessions::client::ClientId;
+use crate::sessions::exposed::{ExposeCount, Tally};
 use crate::sessions::ingress::Ingress;
 use crate::sessions::quota::Slot;
 use crate::sessions::splice;

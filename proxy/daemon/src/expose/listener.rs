@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use crate::audit::{Audit, ExposedBudgets};
 use crate::clock;
-use crate::expose::totals::ListenerTotals;
+use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
 use crate::tcp::{Closed, Listener};
 

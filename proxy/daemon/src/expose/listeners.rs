@@ -11,10 +11,10 @@ use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use super::listener::{self, Config, Exposed};
-use super::totals::{self, ExposeCount, ListenerTotals};
 use crate::Error;
 use crate::admin::api::ExposedStatus;
 use crate::audit::Audit;
+use crate::sessions::exposed::{ExposeCount, ListenerTotals, is_refusal};
 use crate::sessions::ingress::Ingress;
 use crate::tcp::{Host, Listener};
 
@@ -190,7 +190,7 @@ impl Exposures {
         let running = self.running();
         let one = |exposed: &Arc<Exposed>| {
             let own = || running.addresses.iter().filter(|it| it.name == exposed.name);
-            let refused = ExposeCount::ALL.iter().filter(|count| totals::is_refusal(**count));
+            let refused = ExposeCount::ALL.iter().filter(|count| is_refusal(**count));
             let refused = refused
                 .map(|count| (count.row().value.to_owned(), exposed.totals.counts.get(*count)));
             ExposedStatus {

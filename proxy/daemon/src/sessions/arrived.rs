@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::expose::Tally;
 use crate::sessions::client::ClientId;
+use crate::sessions::exposed::Tally;
 use crate::sessions::pacing::Paid;
 
 /// A client, as the address that it has connected to hands it over.

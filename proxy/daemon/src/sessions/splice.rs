@@ -22,7 +22,7 @@ use meshport_core::ledger::Traffic;
 use meshport_mesh::{RecvHalf, SendHalf, Stream};
 use tokio::time::timeout;
 
-use crate::expose::Tally;
+use crate::sessions::exposed::Tally;
 use crate::sessions::origins::OriginTotals;
 use crate::sessions::totals::{SessionCount, Totals};
 use crate::tcp::Tcp;

@@ -1,12 +1,11 @@
 //! The attempts of one request: streams to the node by several ways, of which the first that is
 //! connected wins. Those that lose are reset; nothing was sent through them.
 
-use std::io;
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::{Credential, NodeId, ServiceName};
 use meshport_core::ledger::Side;
 use meshport_core::node::Destination;
 use meshport_core::route::Line;
@@ -14,17 +13,16 @@ use meshport_core::wayback::call::{Call, Want, read_answer};
 use meshport_core::wayback::ways::Race;
 use meshport_core::wayback::{Refusal, Refused};
 use meshport_mesh::{Mesh, Stream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use super::socket::Requests;
+use super::WayBack;
+use super::dial::dial;
 use crate::clock;
+use crate::sessions::ingress::Context;
 use crate::sessions::registry::Guard;
 use crate::sessions::splice::ABORTED;
-use crate::tcp::{Host, Tcp};
-
-/// How long one address of a target may take to answer while another is left.
-const DIAL_LIMIT: Duration = Duration::from_secs(2);
+use crate::tcp::Tcp;
 
 /// What a search has found: a way on which the target is connected.
 #[derive(Debug)]
@@ -42,56 +40,67 @@ pub(super) enum Way {
     Local(Tcp),
 }
 
-/// Tries the ways until one is connected, or there is no time left.
-pub(super) async fn search(
-    requests: &Requests,
-    found: &Destination,
-    until: Instant,
-) -> Result<Reached, Refused> {
-    let mut race = Race::new(found.ways.clone(), clock::now(), until);
-    let mut attempts = JoinSet::new();
-    loop {
-        while let Some(line) = race.poll(clock::now()) {
-            // Before the attempt: its path is watched closely from the start.
-            let sessions = &requests.context.sessions;
-            let guard = sessions.open(&ServiceName::way_back(), Side::Client, line);
-            let attempt = Attempt { requests: requests.clone(), want: found.want, until };
-            attempts.spawn(async move {
-                let way = attempt.run(line).await?;
-                Ok(Reached { way, line, guard })
-            });
-        }
-        let now = clock::now();
-        if race.is_late(now) {
-            let Refused { why, .. } = race.into_refused();
-            return Err(Refused::by_node(why, &found.who, &found.want));
-        }
-        tokio::select! {
-            Some(ended) = attempts.join_next(), if !attempts.is_empty() => {
-                let why = match ended {
-                    Ok(Ok(reached)) => return Ok(reached),
-                    Ok(Err(why)) => why,
-                    Err(_gone) => Refusal::Failed,
-                };
-                let refused = Refused::by_node(why, &found.who, &found.want);
-                if race.handle_failure(refused, clock::now()) {
-                    return Err(race.into_refused());
-                }
+/// What a search needs of its node.
+#[derive(Debug, Clone)]
+pub(super) struct Search {
+    pub(super) context: Context,
+    pub(super) back: WayBack,
+    /// The credential of this node.
+    pub(super) credential: watch::Receiver<Arc<Credential>>,
+}
+
+impl Search {
+    /// Tries the ways until one is connected, or there is no time left.
+    pub(super) async fn run(
+        &self,
+        found: &Destination,
+        until: Instant,
+    ) -> Result<Reached, Refused> {
+        let mut race = Race::new(found.ways.clone(), clock::now(), until);
+        let mut attempts = JoinSet::new();
+        loop {
+            while let Some(line) = race.poll(clock::now()) {
+                // Before the attempt: its path is watched closely from the start.
+                let sessions = &self.context.sessions;
+                let guard = sessions.open(&ServiceName::way_back(), Side::Client, line);
+                let attempt = Attempt { search: self.clone(), want: found.want, until };
+                attempts.spawn(async move {
+                    let way = attempt.run(line).await?;
+                    Ok(Reached { way, line, guard })
+                });
             }
-            () = clock::sleep_until(Some(race.poll_timeout())) => {}
+            let now = clock::now();
+            if race.is_late(now) {
+                let Refused { why, .. } = race.into_refused();
+                return Err(Refused::by_node(why, &found.who, &found.want));
+            }
+            tokio::select! {
+                Some(ended) = attempts.join_next(), if !attempts.is_empty() => {
+                    let why = match ended {
+                        Ok(Ok(reached)) => return Ok(reached),
+                        Ok(Err(why)) => why,
+                        Err(_gone) => Refusal::Failed,
+                    };
+                    let refused = Refused::by_node(why, &found.who, &found.want);
+                    if race.handle_failure(refused, clock::now()) {
+                        return Err(race.into_refused());
+                    }
+                }
+                () = clock::sleep_until(Some(race.poll_timeout())) => {}
+            }
         }
     }
 }
 
 struct Attempt {
-    requests: Requests,
+    search: Search,
     want: Want,
     until: Instant,
 }
 
 impl Attempt {
     async fn run(&self, line: Line) -> Result<Way, Refusal> {
-        let Requests { context, back, credential, .. } = &self.requests;
+        let Search { context, back, credential } = &self.search;
         let mesh = &context.mesh;
         let left = self.until.saturating_duration_since(clock::now());
         match line {
@@ -108,7 +117,7 @@ impl Attempt {
     }
 
     async fn through(&self, hop: NodeId, call: Call) -> Result<Way, Refusal> {
-        let mut pending = Pending::open(&self.requests.context.mesh, hop).await?;
+        let mut pending = Pending::open(&self.search.context.mesh, hop).await?;
         let stream = pending.stream();
         stream.send.write_chunk(call.encode().into()).await.map_err(|_| Refusal::NoPath)?;
         let rest = answered(stream).await?;
@@ -158,31 +167,4 @@ impl Drop for Pending {
             stream.recv.stop(ABORTED);
         }
     }
-}
-
-/// Dials the first of these addresses that answers.
-pub(super) async fn dial(
-    host: &Host,
-    addresses: &[SocketAddr],
-    patience: Duration,
-) -> Result<Tcp, Refusal> {
-    let until = clock::now() + patience;
-    let mut worst = Refusal::Failed;
-    for (at, address) in addresses.iter().enumerate() {
-        let left = until.saturating_duration_since(clock::now());
-        let is_last = at + 1 == addresses.len();
-        let limit = if is_last { left } else { left.min(DIAL_LIMIT) };
-        match timeout(limit, host.connect(&address.to_string())).await {
-            Ok(Ok(tcp)) => {
-                tcp.set_nodelay();
-                return Ok(tcp);
-            }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                worst = Refusal::Connection;
-            }
-            Ok(Err(_)) => {}
-            Err(_elapsed) => worst = Refusal::Timeout,
-        }
-    }
-    Err(worst)
 }

@@ -13,7 +13,7 @@ use meshport_config::{Credential, EgressSettings, Endpoint, Role, ServiceName};
 use meshport_core::ledger::{End, Side};
 use meshport_core::route::Line;
 use meshport_core::wayback::head::{self, MAX_HEAD_BYTES};
-use meshport_core::wayback::refusal::CONNECTED;
+use meshport_core::wayback::reply::CONNECTED;
 use meshport_core::wayback::{ANSWER_LIMIT, HEAD_LIMIT, Refusal, Refused};
 use rustix::process::geteuid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::find::{FindTarget, IsAbsent};
-use super::search::{self, Reached, Way};
+use super::search::{Reached, Search, Way};
 use super::{At, WayBack};
 use crate::audit::Audit;
 use crate::clock;
@@ -63,7 +63,7 @@ pub(crate) struct Requests {
     pub(crate) back: WayBack,
     pub(crate) asked: Handle,
     pub(crate) audit: Audit,
-    /// This node's own.
+    /// The credential of this node.
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
     /// Whether this node is going away and takes no new requests.
     pub(crate) leaving: watch::Receiver<bool>,
@@ -195,7 +195,9 @@ impl Requests {
             }
             let stopping = |_| Refused::new(Refusal::Leaving, STOPPING);
             let found = self.asked.ask(FindTarget(target.clone())).await.map_err(stopping)??;
-            let refused = match search::search(self, &found, until).await {
+            let Self { context, back, credential, .. } = self.clone();
+            let search = Search { context, back, credential };
+            let refused = match search.run(&found, until).await {
                 Ok(reached) => {
                     let is_relayed = matches!(reached.line, Line::Relayed { .. });
                     self.back.note_connected(&found.want, is_relayed);

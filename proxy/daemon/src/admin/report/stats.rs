@@ -11,7 +11,8 @@ use meshport_core::node::NodeCore;
 use super::{Reporter, in_ms};
 use crate::admin::metrics::Distribution;
 use crate::admin::stats::{StatsKind, StatsRow};
-use crate::expose::{ExposeCount, ExposedCounts, is_refusal};
+use crate::expose::ExposedCounts;
+use crate::sessions::exposed::{ExposeCount, is_refusal};
 use crate::sessions::origins::{OriginTotals, Whose};
 use crate::sessions::totals::{SessionCount, Totals};
 

@@ -8,7 +8,7 @@ use meshport_config::counters;
 use meshport_config::counters::{Counter, SharedCounters};
 use meshport_core::expose::gate::Refusal;
 
-use crate::sessions::durations::{CONNECT_BOUNDS, Durations};
+use super::durations::{CONNECT_BOUNDS, Durations};
 
 counters! {
     /// What became of the connections of one listener.

@@ -1,4 +1,4 @@
-//! Streams of apiservers' nodes: to the own kubelet, pods and services, or on to another node.
+//! Streams of apiservers' nodes: to the local kubelet, pods and services, or on to another node.
 //!
 //! The stream of a peer without the role `origin:kube-apiserver` is refused before anything else is
 //! looked at. An open one ends when its node is revoked and when its credential expires, also
@@ -20,28 +20,28 @@ use meshport_mesh::Stream;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use super::At;
-use super::search::dial;
+use super::{Egress, HEADER_TIMEOUT, Peers};
 use crate::audit::RefusedStream;
 use crate::clock;
-use crate::egress::{Egress, HEADER_TIMEOUT, Peers};
 use crate::sessions::registry::Guard;
 use crate::sessions::splice::{self, ABORTED, Carried, Early, Ending};
 use crate::sessions::totals::SessionCount;
 use crate::tcp::Tcp;
+use crate::wayback::At;
+use crate::wayback::dial::dial;
 
 /// A stream that a peer has opened, as far as it is read.
-pub(crate) struct Called {
-    pub(crate) peer: NodeId,
-    pub(crate) call: Call,
-    pub(crate) stream: Stream,
+pub(super) struct Called {
+    pub(super) peer: NodeId,
+    pub(super) call: Call,
+    pub(super) stream: Stream,
     /// What came behind the call.
-    pub(crate) rest: Bytes,
+    pub(super) rest: Bytes,
 }
 
 impl Egress {
     /// Serves a stream of the way back to its end.
-    pub(crate) async fn serve_call(&self, called: Called) {
+    pub(super) async fn serve_call(&self, called: Called) {
         let Called { peer, call, .. } = &called;
         let (mesh, may_relay) =
             (&self.context.mesh, self.credential.borrow().roles.contains(&Role::Relay));
@@ -122,7 +122,7 @@ impl Egress {
             let Some(left) = judge::stays(holder, &revocations, &peers, clock::wall()) else {
                 return;
             };
-            // Whoever tells of news is gone only when the daemon is about to end.
+            // The sender is dropped only when the daemon is about to end.
             tokio::select! {
                 Ok(()) = revoked.changed() => {}
                 () = sleep(left) => {}
