@@ -4,6 +4,9 @@
 //! the nearest; where there is one victim, it is the nearest, because that is where meshport's
 //! sessions are.
 
+use std::time::Duration;
+
+use crate::score::Moments;
 use crate::stage::{CLIENT, Stage};
 
 /// Something that is done to an upstream, or to its host.
@@ -80,6 +83,17 @@ pub(crate) struct Fault {
     pub(crate) end: u32,
     /// Only meshport has an answer to it: a member that relays.
     pub(crate) relay: bool,
+    /// How long it may last from its first effect until it is healed: for longer it is another
+    /// fault, with other bars. A process that starts on a busy machine may take seconds.
+    pub(crate) longest: Option<Duration>,
+}
+
+impl Fault {
+    /// Whether a run was of this fault, and not of one that lasted longer.
+    pub(crate) fn is_of(&self, moments: &Moments) -> bool {
+        let lasted = moments.healed.map(|healed| healed.saturating_sub(moments.fault));
+        self.longest.is_none_or(|longest| lasted.is_some_and(|lasted| lasted <= longest))
+    }
 }
 
 const NEAR: &[usize] = &[0];
@@ -90,6 +104,9 @@ const FLAP: u32 = 3;
 /// Turns of a flapping process: a minute of them; the last one is a start.
 pub(crate) const FLAPS: u32 = 20;
 
+/// What a connection waits for an origin when none is there, less the time to dial it.
+const SHORT: Duration = Duration::from_millis(2_600);
+
 /// The schedule.
 pub(crate) fn all() -> Vec<Fault> {
     [to_one(), to_all(), to_links()].concat()
@@ -98,7 +115,7 @@ pub(crate) fn all() -> Vec<Fault> {
 /// Something done to the nearest, and undone again.
 fn done(name: &'static str, about: &'static str, acts: [Act; 2], heal: u32, end: u32) -> Fault {
     let steps = vec![(0, acts[0]), (heal, acts[1])];
-    Fault { name, about, victims: NEAR, steps, heal: Some(heal), end, relay: false }
+    Fault { name, about, victims: NEAR, steps, heal: Some(heal), end, relay: false, longest: None }
 }
 
 /// Faults of one upstream.
@@ -124,6 +141,7 @@ fn to_one() -> Vec<Fault> {
             // Before the server itself ends them.
             end: 57,
             relay: false,
+            longest: None,
         },
         Fault {
             name: "flapping",
@@ -133,6 +151,7 @@ fn to_one() -> Vec<Fault> {
             heal: Some((FLAPS - 1) * FLAP),
             end: 80,
             relay: false,
+            longest: None,
         },
     ]
 }
@@ -148,6 +167,7 @@ fn to_all() -> Vec<Fault> {
         heal: Some(heal),
         end,
         relay: false,
+        longest: None,
     };
     let down = || every(Act::Kill, 0).to_vec();
     let back = |at| vec![(at, Act::Start(1))];
@@ -157,7 +177,7 @@ fn to_all() -> Vec<Fault> {
     let long = "all three processes are killed; the second nearest starts after 60 s";
     vec![
         fault("all-unready", together, unready, 20, 30),
-        fault("all-down-2s", short, [down(), back(2)], 2, 17),
+        Fault { longest: Some(SHORT), ..fault("all-down-2s", short, [down(), back(2)], 2, 17) },
         fault("all-down-60s", long, [down(), back(60)], 60, 75),
     ]
 }
@@ -181,6 +201,7 @@ fn to_links() -> Vec<Fault> {
             heal: Some(20),
             end: 50,
             relay: true,
+            longest: None,
         },
     ]
 }
