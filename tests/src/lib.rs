@@ -8,6 +8,7 @@
 pub mod curl;
 pub mod echo;
 pub mod flood;
+pub mod http;
 pub mod identity;
 pub mod kubernetes;
 pub mod load;

@@ -2,31 +2,24 @@
 //! runs.
 //!
 //! The world has a thread of its own ([`keeper`]) and passes through the same code as a run; what
-//! people click is an event of a scenario that happens now. This module is the HTTP side. It
-//! answers programs of this machine and the page itself: Host is checked for every request, and for
-//! those that change something, Origin too, so that no page of another site changes the world.
+//! people click is an event of a scenario that happens now. This module is the HTTP side. Of
+//! requests that change something Origin is checked too, so that no page of another site changes
+//! the world.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN,
-    X_CONTENT_TYPE_OPTIONS,
-};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use meshport_daemon::admin::loopback::{is_for_loopback, is_from_here};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
+use hyper::{Method, Request, StatusCode};
+use meshport_daemon::admin::local_server::{self, MAX_CONNECTIONS, parameter};
 use meshport_daemon::admin::page::{Addition, Page};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{sleep, timeout};
+use meshport_daemon::admin::reply::{Reply, complaint, json};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::Error;
 use crate::scenario::{Event, Scenario};
@@ -41,21 +34,13 @@ pub(crate) use keeper::check_speed;
 
 /// Nodes of a world that is looked at: more do not fit into one view.
 pub(crate) const MAX_NODES: usize = meshport_daemon::admin::view::MAX_NODES;
-/// Connections at once: some tabs.
-const MAX_CONNECTIONS: usize = 64;
 /// Questions that wait for the world: each connection has one at most.
 const MAX_QUESTIONS: usize = MAX_CONNECTIONS;
 /// A request is a few lines; many events are a few more. In bytes.
 const MAX_BODY_BYTES: usize = 32 * 1024;
-const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// How long a client may take for its request, the world for an answer, and a connection in all.
+/// How long a client may take for its request, and the world for an answer.
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(5);
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
-const MAX_CONNECTION_TIME: Duration = Duration::from_secs(300);
-/// After a connection that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// What a browser may do with an answer that is no page: nothing.
-const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'";
 
 /// What to serve, and how.
 #[derive(Debug)]
@@ -70,8 +55,6 @@ pub(crate) struct Serve {
     pub(crate) listen: SocketAddr,
 }
 
-type Reply = Response<Full<Bytes>>;
-
 /// What all connections share.
 struct Server {
     page: Page,
@@ -84,31 +67,23 @@ struct Server {
 /// [`Error`] when the scenario is none, or the address cannot be had.
 pub(crate) async fn run(options: Serve, tell: impl FnOnce(SocketAddr)) -> Result<(), Error> {
     let Serve { scenario, name, seed, speed, is_paused, listen } = options;
-    if !listen.ip().is_loopback() {
-        let what = format!("--listen {listen}: only a loopback address, such as 127.0.0.1:7450");
-        return Err(Error::Scenario(what));
-    }
-    let no_address = |error| Error::Machine(format!("listen on {listen}: {error}"));
-    let listener = TcpListener::bind(listen).await.map_err(no_address)?;
+    let listener = local_server::bind(listen).await.map_err(|error| match error {
+        meshport_daemon::Error::Usage(why) => Error::Scenario(why),
+        error => Error::Machine(error.to_string()),
+    })?;
     let keeper = move || {
         let world = World::new(scenario, seed, Options { live: true, ..Options::default() })?;
         Ok(Keeper::new(world, name, speed, is_paused))
     };
     let server = Arc::new(Server { page: page(), world: keeper::start(keeper, MAX_QUESTIONS)? });
-    tell(listener.local_addr().map_err(no_address)?);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
-        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+    let address = listener.local_addr();
+    tell(address.map_err(|error| Error::Machine(format!("listen on {listen}: {error}")))?);
+    local_server::serve(listener, move |request| {
         let server = server.clone();
-        tokio::spawn(async move {
-            serve_connection(stream, server).await;
-            drop(place);
-        });
-    }
+        async move { answer(&server, request).await }
+    })
+    .await;
+    Ok(())
 }
 
 /// The daemon's page, with what it takes to change the world.
@@ -120,29 +95,7 @@ fn page() -> Page {
     })
 }
 
-async fn serve_connection(stream: TcpStream, server: Arc<Server>) {
-    let service = service_fn(move |request| {
-        let server = server.clone();
-        async move { Ok::<_, Infallible>(answer(&server, request).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(MAX_REQUEST_TIME)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
-    // One that breaks off, or lasts too long, is a tab that comes again.
-    let _ = timeout(MAX_CONNECTION_TIME, connection).await;
-}
-
 async fn answer(server: &Server, request: Request<Incoming>) -> Reply {
-    if !is_for_loopback(&request) {
-        let text = "this port answers only to localhost and loopback addresses in the Host header";
-        return complaint(StatusCode::MISDIRECTED_REQUEST, text);
-    }
-    if !is_from_here(request.headers()) {
-        let text = "this port answers no requests that a page of another site makes";
-        return complaint(StatusCode::FORBIDDEN, text);
-    }
     let path = request.uri().path().to_owned();
     let changes = matches!(path.as_str(), "/happen" | "/pace");
     let wanted = if changes { Method::POST } else { Method::GET };
@@ -227,7 +180,7 @@ async fn ask(server: &Server, what: Question) -> Reply {
         }
     }
     match timeout(MAX_ANSWER_TIME, answered).await {
-        Ok(Ok(Ok(document))) => reply(StatusCode::OK, document + "\n"),
+        Ok(Ok(Ok(document))) => json(StatusCode::OK, document),
         Ok(Ok(Err(Refusal::Wrong(why)))) => complaint(StatusCode::UNPROCESSABLE_ENTITY, &why),
         Ok(Ok(Err(Refusal::Absent(why)))) => complaint(StatusCode::SERVICE_UNAVAILABLE, &why),
         Ok(Err(_)) => complaint(StatusCode::INTERNAL_SERVER_ERROR, "the world has ended: a bug"),
@@ -235,32 +188,10 @@ async fn ask(server: &Server, what: Question) -> Reply {
     }
 }
 
-/// A parameter of a query. Names of nodes and sites need no escapes.
-fn parameter(query: Option<&str>, key: &str) -> Option<String> {
-    let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
-}
-
-fn complaint(status: StatusCode, text: &str) -> Reply {
-    reply(status, serde_json::json!({ "error": text }).to_string() + "\n")
-}
-
-fn reply(status: StatusCode, body: String) -> Reply {
-    let mut reply = Response::new(Full::new(Bytes::from(body)));
-    *reply.status_mut() = status;
-    for (name, value) in [
-        (CONTENT_TYPE, "application/json"),
-        (CACHE_CONTROL, "no-store"),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (CONTENT_SECURITY_POLICY, NOTHING),
-    ] {
-        reply.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    reply
-}
-
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderValue;
+
     use super::*;
 
     fn of(host: &'static str, origins: &[&'static str]) -> bool {
@@ -287,12 +218,5 @@ mod tests {
             assert!(!of("127.0.0.1:7450", &[other]), "{other}");
             assert!(!of("127.0.0.1:7450", &["http://127.0.0.1:7450", other]), "{other}");
         }
-    }
-
-    #[test]
-    fn parameters_are_found_by_their_whole_name() {
-        assert_eq!(parameter(Some("anode=x&node=fra-1"), "node"), Some("fra-1".into()));
-        assert_eq!(parameter(Some("node"), "node"), None);
-        assert_eq!(parameter(None, "node"), None);
     }
 }

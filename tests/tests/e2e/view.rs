@@ -1,16 +1,15 @@
 //! `/view` and the page of a real daemon: what they say beside `status`, and who gets nothing.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use meshport_tests::http::{exchange, get};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// A request is answered within this time, whatever others do.
-const ANSWER: Duration = Duration::from_secs(10);
 /// Connections of one user, one after the other, none of them closed by it.
 const FLOOD: usize = 3000;
 /// Of these, how many the test holds open at once: its own descriptors end.
@@ -19,30 +18,6 @@ const HELD: usize = 500;
 const MAX_OF_ONE: usize = 16;
 /// What the daemon's memory may grow by in such a flood, in KiB.
 const GROWTH_KIB: u64 = 16 * 1024;
-
-struct Reply {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-fn exchange(at: SocketAddr, request: &str) -> Reply {
-    let mut stream = TcpStream::connect(at).expect("the port is open");
-    stream.set_read_timeout(Some(ANSWER)).expect("a timeout is set");
-    stream.write_all(request.as_bytes()).expect("the request is sent");
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).expect("the answer is complete");
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
-    let status = head.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
-    Reply { status, head: head.to_lowercase(), body: body.to_owned() }
-}
-
-/// A GET with more header lines, of which each ends with CR LF.
-fn get(at: SocketAddr, path: &str, headers: &str) -> Reply {
-    let host = if headers.starts_with("Host:") { String::new() } else { format!("Host: {at}\r\n") };
-    exchange(at, &format!("GET {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\n\r\n"))
-}
 
 fn view(at: SocketAddr) -> Value {
     let reply = get(at, "/view", "");

@@ -13,12 +13,14 @@ pub mod explain;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 pub mod inquire;
+pub mod local_server;
 pub mod loopback;
 pub mod metrics;
 pub mod onlooker;
 pub mod page;
 pub(crate) mod ping;
 pub mod queries;
+pub mod reply;
 pub(crate) mod report;
 pub mod request;
 mod router;

@@ -4,6 +4,7 @@
 //! ([`super::api`] and beside it), its answer and its row in `node::driver::answers`, and the
 //! command. Router and client need nothing.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -50,4 +51,11 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn limit(&self) -> Duration {
         MAX_ANSWER_TIME
     }
+}
+
+/// Tells what is new in one reply from what is in another. Within one build only.
+pub(crate) fn tag(news: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(news.as_bytes());
+    hasher.finish()
 }

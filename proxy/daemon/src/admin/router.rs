@@ -1,23 +1,19 @@
 //! One request to one answer, for both listeners.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Body;
-use hyper::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderValue,
-    IF_NONE_MATCH, X_CONTENT_TYPE_OPTIONS,
-};
-use hyper::{Method, Request, Response, StatusCode};
-use serde::Serialize;
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH};
+use hyper::{Method, Request, StatusCode};
 use tokio::time::timeout;
 
-use super::loopback::{is_for_loopback, is_from_here};
+use super::local_server;
 use super::metrics::{self, Format};
 use super::page as web;
-use super::request::{Kind, MAX_ANSWER_TIME};
+use super::reply::{Reply, complaint, json, text};
+use super::request::{self, Kind, MAX_ANSWER_TIME};
 use crate::Error;
 use crate::node::driver::answers::{Ask, Failure, Lacking, Row, Samples, rows};
 
@@ -37,35 +33,18 @@ pub(super) enum ListenerKind {
     Loopback,
 }
 
-type Answer = Response<Full<Bytes>>;
-
-#[derive(Serialize)]
-struct Complaint<'a> {
-    error: &'a str,
-}
-
-/// What a browser may do with an answer that is no page of ours: show it, in no frame.
-const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'";
-
 /// Pages that are no requests of the table.
 const PAGES: [&str; 5] = ["/", "/metrics", "/healthz", "/livez", "/readyz"];
 
 /// Answers one request; every failure is an answer too.
-pub(super) async fn answer<A: Ask, B>(
-    ask: &A,
-    listener: ListenerKind,
-    request: Request<B>,
-) -> Answer
+pub(super) async fn answer<A: Ask, B>(ask: &A, listener: ListenerKind, request: Request<B>) -> Reply
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
-    if listener == ListenerKind::Loopback && !is_for_loopback(&request) {
-        let text = "this port answers only to localhost and loopback addresses in the Host header";
-        return complaint(StatusCode::MISDIRECTED_REQUEST, text);
-    }
-    if listener == ListenerKind::Loopback && !is_from_here(request.headers()) {
-        let text = "this port answers no requests that a page of another site makes";
-        return complaint(StatusCode::FORBIDDEN, text);
+    if let Some(refused) =
+        local_server::refusal(&request).filter(|_| listener == ListenerKind::Loopback)
+    {
+        return refused;
     }
     let path = request.uri().path().to_owned();
     let row = rows::<A>().into_iter().find(|row| row.path == path);
@@ -111,7 +90,7 @@ async fn answer_row<A, B>(
     ask: &A,
     body: B,
     known: Option<HeaderValue>,
-) -> Result<Answer, Answer>
+) -> Result<Reply, Reply>
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
@@ -123,8 +102,8 @@ where
     let tag = (row.news)(&reply).and_then(tag);
     let is_known = tag.is_some() && tag == known;
     let mut answer = match is_known {
-        true => page(StatusCode::NOT_MODIFIED, "application/json", String::new()),
-        false => page(StatusCode::OK, "application/json", reply + "\n"),
+        true => text(StatusCode::NOT_MODIFIED, "application/json", String::new()),
+        false => json(StatusCode::OK, reply),
     };
     if let Some(tag) = tag {
         answer.headers_mut().insert(ETAG, tag);
@@ -136,17 +115,15 @@ where
 
 /// A weak tag: replies with the same one say the same, at different times.
 fn tag(news: &str) -> Option<HeaderValue> {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(news.as_bytes());
-    HeaderValue::from_str(&format!("W/\"{:016x}\"", hasher.finish())).ok()
+    HeaderValue::from_str(&format!("W/\"{:016x}\"", request::tag(news))).ok()
 }
 
-async fn answer_page<A: Ask>(ask: &A, path: &str, format: Format) -> Result<Answer, Answer> {
+async fn answer_page<A: Ask>(ask: &A, path: &str, format: Format) -> Result<Reply, Reply> {
     match path {
         "/" => Ok(web::answer()),
         "/metrics" => {
             let samples = in_time(MAX_ANSWER_TIME, ask.ask(Samples)).await?;
-            Ok(page(StatusCode::OK, format.content_type(), metrics::render(&samples, format)))
+            Ok(text(StatusCode::OK, format.content_type(), metrics::render(&samples, format)))
         }
         "/readyz" => {
             let lacking = in_time(MAX_HEALTH_TIME, ask.ask(Lacking)).await?;
@@ -168,7 +145,7 @@ async fn answer_page<A: Ask>(ask: &A, path: &str, format: Format) -> Result<Answ
 }
 
 /// The body of a request.
-async fn read<B>(body: B) -> Result<Bytes, Answer>
+async fn read<B>(body: B) -> Result<Bytes, Reply>
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
@@ -185,13 +162,13 @@ where
 async fn in_time<T>(
     limit: Duration,
     question: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Answer> {
+) -> Result<T, Reply> {
     let answer = timeout(limit, question).await.map_err(|_late| Failure::Late(limit));
     answer.and_then(|answer| answer.map_err(Failure::Refused)).map_err(refusal)
 }
 
 /// Why there is no reply, as an answer whose status says who is to blame.
-fn refusal(failure: Failure) -> Answer {
+fn refusal(failure: Failure) -> Reply {
     let (status, why) = match failure {
         Failure::Malformed(why) => (StatusCode::BAD_REQUEST, why),
         Failure::Late(limit) => {
@@ -207,22 +184,6 @@ fn refusal(failure: Failure) -> Answer {
 }
 
 /// What probes want to read.
-fn fine() -> Answer {
-    page(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
-}
-
-fn complaint(status: StatusCode, text: &str) -> Answer {
-    let body = serde_json::to_string(&Complaint { error: text }).unwrap_or_default();
-    page(status, "application/json", body + "\n")
-}
-
-fn page(status: StatusCode, content_type: &'static str, body: String) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(body)));
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(NOTHING));
-    answer
+fn fine() -> Reply {
+    text(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
 }

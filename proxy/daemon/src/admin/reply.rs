@@ -1,0 +1,42 @@
+//! Answers over HTTP, with the headers that they are safe with in a browser.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+
+/// An answer whose body is in memory.
+pub type Reply = Response<Full<Bytes>>;
+
+/// What a browser may do with an answer that is no page of ours: show it, in no frame.
+const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'";
+
+#[derive(Serialize)]
+struct Complaint<'a> {
+    error: &'a str,
+}
+
+/// An answer that is not to be stored.
+pub(super) fn text(status: StatusCode, content_type: &'static str, body: String) -> Reply {
+    let mut reply = Response::new(Full::new(Bytes::from(body)));
+    *reply.status_mut() = status;
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(NOTHING));
+    reply
+}
+
+/// A JSON document.
+pub fn json(status: StatusCode, document: String) -> Reply {
+    text(status, "application/json", document + "\n")
+}
+
+/// Why there is no other answer, as JSON.
+pub fn complaint(status: StatusCode, why: &str) -> Reply {
+    json(status, serde_json::to_string(&Complaint { error: why }).unwrap_or_default())
+}
