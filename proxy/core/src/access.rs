@@ -35,6 +35,9 @@ pub enum Denial {
     /// The node it carries for is not believed.
     #[error("the credential of the node it relays for is not valid")]
     BadClient,
+    /// It reads what only operators may.
+    #[error("its credential lacks the role operator")]
+    NoOperator,
     /// The node it is to be carried to does not offer the service.
     #[error("the target node may not offer the service")]
     NoOrigin,

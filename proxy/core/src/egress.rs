@@ -72,6 +72,17 @@ pub fn holder(
     let own = credentials.of_peer(peer).ok_or(Denial::Unknown)?;
     let Some(client) = client else { return Ok(own) };
     access::may_relay(&own, now)?;
+    shown(client, credentials)
+}
+
+/// The credential that a member shows for the node whose stream it carries.
+///
+/// # Errors
+/// [`Denial::BadClient`] when it is not valid.
+pub fn shown(
+    client: &Credential,
+    credentials: &impl Credentials,
+) -> Result<Arc<Credential>, Denial> {
     // Most are known, and were verified when they came.
     if let Some(known) = credentials.of_peer(&client.node).filter(|known| **known == *client) {
         return Ok(known);

@@ -32,6 +32,7 @@ pub mod policy;
 pub mod quota;
 pub mod reach;
 pub mod relay;
+pub mod remote_view;
 pub mod renewal;
 pub mod roster;
 pub mod route;

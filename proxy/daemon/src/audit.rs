@@ -21,6 +21,8 @@ use meshport_config::{
 };
 use tracing::info;
 
+use meshport_core::access::Denial;
+
 use crate::clock;
 use crate::log_budget::LogBudget;
 use crate::sessions::splice::Carried;
@@ -31,6 +33,8 @@ pub(crate) use self::exposed::{ExposedBudgets, ExposedClient, ExposedSession};
 const MAX_SOURCES: usize = 20_736;
 /// From one search of the full table for nodes that need no budget to the next: it looks at all.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an operator may go on reading this node's view before another line says so.
+const VIEWING: Duration = Duration::from_secs(600);
 
 /// A stream that was refused for what the credentials say.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +72,8 @@ struct Source {
     budget: LogBudget,
     /// The credential it was admitted with, while its tunnel is up.
     admitted: Option<[u8; 8]>,
+    /// When a line last said that it reads this node's view.
+    viewed: Option<Instant>,
 }
 
 impl Sources {
@@ -79,7 +85,7 @@ impl Sources {
                 return None;
             }
         }
-        let new = || Source { budget: LogBudget::new(now), admitted: None };
+        let new = || Source { budget: LogBudget::new(now), admitted: None, viewed: None };
         Some(self.nodes.entry(node).or_insert_with(new))
     }
 
@@ -155,6 +161,51 @@ impl Audit {
             target: "audit",
             event = "stream-refused",
             node = %peer, name, client, %service, reason, suppressed,
+        );
+    }
+
+    /// Somebody who is no operator asked for this node's view, or for another's through this node.
+    pub(crate) fn refused_view(
+        &self,
+        peer: &NodeId,
+        credential: Option<&Credential>,
+        client: Option<&Credential>,
+        why: &Denial,
+    ) {
+        let source = credential.map(|_| *peer);
+        let Some(suppressed) = self.take(source, clock::now()) else { return };
+        let name = credential.map(|it| it.name.to_string());
+        let client = client.map(|it| it.node.to_string());
+        info!(
+            target: "audit",
+            event = "view-refused",
+            node = %peer, name, client, reason = %why, suppressed,
+        );
+    }
+
+    /// An operator reads this node's view. `dashboard` asks every few seconds, so one line stands
+    /// for [`VIEWING`].
+    pub(crate) fn operator_view(&self, operator: &Credential, carrier: Option<NodeId>) {
+        let now = clock::now();
+        let is_told = self.with(|sources| {
+            sources.node(operator.node, now).is_some_and(|source| {
+                let is_told =
+                    source.viewed.is_some_and(|at| now.saturating_duration_since(at) < VIEWING);
+                if !is_told {
+                    source.viewed = Some(now);
+                }
+                is_told
+            })
+        });
+        if is_told {
+            return;
+        }
+        let Some(suppressed) = self.take(Some(operator.node), now) else { return };
+        let relay = carrier.map(|carrier| carrier.to_string());
+        info!(
+            target: "audit",
+            event = "operator-view",
+            node = %operator.node, name = %operator.name, relay, suppressed,
         );
     }
 

@@ -11,6 +11,7 @@
 mod calls;
 mod inquiry;
 mod renewal;
+mod views;
 
 use std::io;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use meshport_core::egress::{self, Credentials, Offers, Refused};
 use meshport_core::inquiry::{self as question, Question};
 use meshport_core::ledger::Crowded;
 use meshport_core::relay::{self, Receive};
+use meshport_core::remote_view;
 use meshport_core::renewal::{self as request, Request};
 use meshport_core::wayback::call::{self, Call};
 use meshport_core::wire::{Answer, BadHeader, Header, MAX_HEADER_BYTES};
@@ -134,6 +136,10 @@ impl Egress {
             }
             Ok(Opening::Renewal(request)) => {
                 let answer = renewal::answer(&self.asked, peer, request, stream).await;
+                return self.context.sessions.others().answers.note(answer);
+            }
+            Ok(Opening::View(request)) => {
+                let answer = self.answer_view(peer, request, stream).await;
                 return self.context.sessions.others().answers.note(answer);
             }
             Err(NoHeader { version }) => {
@@ -387,6 +393,8 @@ enum Opening {
     Question(Question),
     /// A request for the next credential of the node at the other end.
     Renewal(Request),
+    /// An operator's request for the view of a node.
+    View(remote_view::Request),
 }
 
 /// A stream begins with something else.
@@ -419,6 +427,10 @@ async fn read_header(stream: &mut Stream) -> Result<Opening, NoHeader> {
             Some(&request::VERSION) => {
                 let read = Request::decode(&buffer).map_err(drop);
                 Some(read.map(|it| it.map(Opening::Renewal)))
+            }
+            Some(&remote_view::VERSION) => {
+                let read = remote_view::Request::decode(&buffer).map_err(drop);
+                Some(read.map(|it| it.map(Opening::View)))
             }
             _ => None,
         };

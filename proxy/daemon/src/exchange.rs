@@ -1,4 +1,5 @@
-//! One request and one reply on a stream between members, as `doctor` and renewals use them.
+//! One request and one reply on a stream between members, as `doctor`, renewals and `dashboard` use
+//! them.
 //!
 //! The request ends its side of the stream; the reply is one answer byte and, after
 //! [`Answer::Connected`], a message.
@@ -11,14 +12,18 @@ use meshport_core::wire::Answer;
 use meshport_mesh::Stream;
 use tokio::time::timeout;
 
-/// How long a reply may take to arrive before its stream is dropped.
+/// How long a short reply may take to arrive before its stream is dropped.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of a long one for which it has another second: a slow uplink carries more.
+const BYTES_A_SECOND: usize = 32 << 10;
 
 /// Why a request has no reply.
 #[derive(Debug)]
 pub(crate) enum Unanswered {
     /// The member runs a version that does not know this request.
     Older,
+    /// The member refuses.
+    Refused(Answer),
     /// For this reason.
     Broken(String),
 }
@@ -60,7 +65,7 @@ pub(crate) async fn receive<T, E: Display>(
                     None => return Err(broken(&"its answer has no end")),
                 },
                 Some(Answer::BadRequest) => return Err(Unanswered::Older),
-                Some(answer) => return Err(broken(&format_args!("it answers {answer}"))),
+                Some(answer) => return Err(Unanswered::Refused(answer)),
                 None => {
                     return Err(broken(&format_args!("it answers with {code}, which is unknown")));
                 }
@@ -76,8 +81,9 @@ pub(crate) async fn receive<T, E: Display>(
 pub(crate) async fn reply(mut stream: Stream, code: Answer, message: &[u8]) {
     let bytes = [&[code.code()][..], message].concat();
     if stream.send.write_chunk(bytes.into()).await.is_ok() && stream.send.finish().is_ok() {
+        let patience = PATIENCE + Duration::from_secs((message.len() / BYTES_A_SECOND) as u64);
         // A stream that is dropped before then takes the reply with it.
-        let _ = timeout(PATIENCE, stream.send.stopped()).await;
+        let _ = timeout(patience, stream.send.stopped()).await;
     }
 }
 

@@ -277,6 +277,7 @@ impl From<Unanswered> for Heard {
     fn from(why: Unanswered) -> Self {
         match why {
             Unanswered::Older => Self::Older,
+            Unanswered::Refused(answer) => Self::Silent(format!("it answers {answer}")),
             Unanswered::Broken(why) => Self::Silent(why),
         }
     }

@@ -1,5 +1,6 @@
 //! Start, reload, sandbox and end of the process.
 
+pub mod dashboard;
 pub(crate) mod descriptors;
 mod heap;
 pub mod leaf;

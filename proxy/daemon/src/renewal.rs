@@ -26,6 +26,7 @@ impl From<Unanswered> for Setback {
     fn from(why: Unanswered) -> Self {
         match why {
             Unanswered::Older => Self::Silent("it is of an earlier version".into()),
+            Unanswered::Refused(answer) => Self::Silent(format!("it answers {answer}")),
             Unanswered::Broken(why) => Self::Silent(why),
         }
     }

@@ -137,7 +137,7 @@ impl WayBack {
         self.0.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn note_connected(&self, want: &Want, is_relayed: bool) {
+    pub(crate) fn note_connected(&self, want: &Want, is_relayed: bool) {
         self.0.counts.bump(match want {
             Want::Kubelet(_) => WayCount::Kubelet,
             Want::Pod(_) => WayCount::Pod,
@@ -152,7 +152,7 @@ impl WayBack {
         self.0.counts.bump(WayCount::Outside);
     }
 
-    fn note_refused(&self, at: At, why: Refusal) {
+    pub(crate) fn note_refused(&self, at: At, why: Refusal) {
         self.0.refused[at as usize].bump(why);
     }
 

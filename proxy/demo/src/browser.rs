@@ -12,7 +12,7 @@ const OPENER: &str = "xdg-open";
 ///
 /// # Errors
 /// Why that cannot be, with what to do instead.
-pub(crate) fn open(address: &str) -> Result<(), String> {
+pub fn open(address: &str) -> Result<(), String> {
     open_with(OPENER, address)
 }
 

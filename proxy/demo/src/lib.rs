@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use meshport_daemon::Error;
 
 pub mod apiserver;
-mod browser;
+pub mod browser;
 pub mod client;
 mod console;
 mod daemon;

@@ -7,7 +7,7 @@
 
 mod child;
 mod context;
-mod identity;
+pub(super) mod identity;
 mod messages;
 
 use std::ffi::OsString;
@@ -23,14 +23,10 @@ use self::context::{Context, ContextArgs, TemporaryKubeconfig};
 use self::identity::{IdentityArgs, Start, Storage};
 use self::messages::Console;
 use super::kubeconfig::Evidence;
-use super::paths::Paths;
 use super::{clock, local, logging, runtime};
 use meshport_daemon::Error;
-use meshport_daemon::StateDir;
 use meshport_daemon::lifecycle::leaf::{Destination, Leaf, Options};
 
-/// The folder in the state folder.
-const FOLDER: &str = "forward";
 /// How long a first choice that is usable and not healthy may turn into a healthy one.
 const GRACE: Duration = Duration::from_secs(2);
 /// The longest wait, once an origin answered, for the answer of a nearer one; it is that origin's
@@ -84,17 +80,8 @@ pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
     if let Some(level) = args.log_level {
         logging::start(false, level.as_str())?;
     }
-    let paths = Paths::of_this_user()?;
-    let saved = args.identity.credential.clone();
-    let folder = saved.unwrap_or_else(|| paths.state_dir().join(FOLDER));
-    // A node's, where this machine is one and its state is readable.
-    let node = StateDir::open(paths.state_dir()).ok();
     let context = Context::find(args)?;
-    let (node, now) = (node.as_ref(), clock::wall());
-    let start = match &args.identity.invite {
-        Some(invite) => identity::from_invite(invite, &args.identity, &folder, node, now)?,
-        None => identity::saved(&folder, node, now)?,
-    };
+    let start = identity::start(&args.identity)?;
     runtime()?.block_on(forward(args, listen, start, context.as_ref()))
 }
 
@@ -206,7 +193,8 @@ impl Forward<'_> {
         destination: Destination,
         context: Option<&Context>,
     ) -> Result<u8, Error> {
-        let local = local::dialled(self.leaf.listen());
+        let listen = self.leaf.listen().ok_or_else(|| Error::Bug("nothing is bound".into()))?;
+        let local = local::dialled(listen);
         let kubeconfig = match context {
             Some(context) => self.write_context(context, local).await?,
             None => None,
@@ -223,12 +211,12 @@ impl Forward<'_> {
                                           invite again: {error}"
             ));
         }
-        self.take_secrets().await;
+        self.storage.take_secrets(&mut self.leaf).await;
         let mut last = Some(destination);
         loop {
             tokio::select! {
                 () = self.leaf.changed() => {
-                    self.take_secrets().await;
+                    self.storage.take_secrets(&mut self.leaf).await;
                     let now = self.leaf.destination();
                     self.tell_change(local, last.as_ref(), now.as_ref());
                     last = now;
@@ -287,18 +275,10 @@ impl Forward<'_> {
             }
         }
     }
-
-    /// Keeps a new secret of the mesh, if one came, and uses it.
-    async fn take_secrets(&mut self) {
-        if let Some(secrets) = self.leaf.offered_secrets() {
-            self.storage.store_secrets(secrets).await;
-            self.leaf.take_secrets().await;
-        }
-    }
 }
 
 /// The signals that end a program.
-struct EndSignals {
+pub(super) struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
@@ -315,7 +295,7 @@ enum EndSignal {
 }
 
 impl EndSignals {
-    fn new() -> Result<Self, Error> {
+    pub(super) fn new() -> Result<Self, Error> {
         let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
@@ -334,7 +314,7 @@ impl EndSignals {
         }
     }
 
-    async fn any(&mut self) {
+    pub(super) async fn any(&mut self) {
         self.next().await;
     }
 }

@@ -9,6 +9,7 @@ mod authority;
 mod check;
 mod core_dumps;
 mod credentials;
+mod dashboard;
 mod delegate;
 mod demo;
 mod doctor;
@@ -256,6 +257,13 @@ enum Verb {
     /// networks change, until Ctrl-C or the end of the command it runs.
     #[command(after_long_help = text::FORWARD)]
     Forward(Box<forward::ForwardArgs>),
+    /// Show the page of any node in a browser, read through the mesh
+    ///
+    /// For an operator's laptop: no daemon, no root, no configuration. Serves the page of the
+    /// daemons on a loopback port; its views come from the nodes themselves. Uses the credential of
+    /// `meshport forward`, or an invite with the role operator.
+    #[command(after_long_help = text::DASHBOARD)]
+    Dashboard(Box<dashboard::DashboardArgs>),
     /// Print or write a kubeconfig context for the local address
     ///
     /// Takes the cluster of an existing context and points it at this node's local address. The
@@ -336,6 +344,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Check(args) => check::run(args),
         Verb::Status(args) => query::status(args),
         Verb::Top(args) => top::run(args),
+        Verb::Dashboard(args) => dashboard::run(args),
         Verb::SupportBundle(args) => support_bundle::run(args),
         Verb::Routes(args) => query::routes(args),
         Verb::Stats(args) => query::stats(args),

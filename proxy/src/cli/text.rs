@@ -53,6 +53,18 @@ EXIT CODES:
   that of the command, or as for every verb: meshport --help
 ";
 
+pub(super) const DASHBOARD: &str = "\
+EXAMPLES:
+  The first time on a laptop, with an invite for the role operator in a file:
+    meshport dashboard --invite invite.txt --open
+
+  From then on, with the page of one node first:
+    meshport dashboard worker-7 --open
+
+EXIT CODES:
+  0  ended by Ctrl-C   1  no member answered, or the node cannot be reached
+";
+
 pub(super) const INIT: &str = "\
 EXAMPLES:
   A control-plane node that is also the first origin:

@@ -8,6 +8,7 @@ use meshport_config::{
 };
 use meshport_core::expose::header::{self, Ends};
 use meshport_core::inquiry::{Call, Question, Setting, Testimony};
+use meshport_core::remote_view;
 use meshport_core::renewal::{Refusal, Reply, Request};
 use meshport_core::wire::Header;
 use meshport_daemon::state::NextIdentity;
@@ -189,7 +190,10 @@ fn stream() -> Vec<Vec<u8>> {
     let issued = mandate().renew(&credential(&[0, 0, 1]), NOW).expect("within its terms");
     let replies = [Reply(Ok(issued.to_bytes())), Reply(Err(Refusal::Revoked))];
     let messages = [question.encode(), testimony.encode(), request.encode()];
-    sessions.chain(messages).chain(replies.map(|it| it.encode())).collect()
+    let view = remote_view::Request::new(Some(origin), 7).carried(credential(&[1])).encode();
+    let shown = remote_view::Reply::to(0, 7, "{}".into()).encode();
+    let sessions = sessions.chain(messages).chain(replies.map(|it| it.encode()));
+    sessions.chain([view]).chain(shown).collect()
 }
 
 fn gossip() -> Vec<Vec<u8>> {

@@ -4,6 +4,7 @@ use meshport_config::{Issued, ProxyHeader};
 use meshport_core::expose::header::{self, Ends, MAX_HEADER_BYTES as MAX_PROXY_BYTES, Reading};
 use meshport_core::health::{FailingChecks, MAX_CHECK_BYTES, MAX_CHECKS};
 use meshport_core::inquiry::{Question, Testimony};
+use meshport_core::remote_view;
 use meshport_core::renewal::{Reply, Request};
 use meshport_core::wayback::call::Call;
 use meshport_core::wayback::head;
@@ -92,11 +93,12 @@ pub fn proxy(data: &[u8]) {
 }
 
 /// The header of a proxied stream, byte by byte: the first answer that is not "more" stays the
-/// same however much follows. Questions and answers of members, requests for renewals and replies.
+/// same however much follows. Questions and answers of members, requests for renewals and views.
 pub fn stream(data: &[u8]) {
     inquiry(data);
     renewal(data);
     way_back(data);
+    view(data);
     let mut first = None;
     for length in 0..=data.len().min(MAX_HEADER_BYTES + 1) {
         let outcome = Header::decode(&data[..length]);
@@ -143,6 +145,17 @@ fn way_back(data: &[u8]) {
     }
     let nodes = Nodes::from_bytes(data);
     assert!(nodes.is_none_or(|nodes| nodes.len() <= MAX_NODES));
+}
+
+/// A request for a view and its reply mean the same when they are written again.
+fn view(data: &[u8]) {
+    if let Ok(Some(request)) = remote_view::Request::decode(data) {
+        assert_eq!(remote_view::Request::decode(&request.encode()), Ok(Some(request)));
+    }
+    if let Ok(Some(reply)) = remote_view::Reply::decode(data) {
+        let again = reply.encode().expect("what was read is short enough");
+        assert_eq!(remote_view::Reply::decode(&again), Ok(Some(reply)));
+    }
 }
 
 /// A question of a member reads the same however much follows; so does an answer, which has nothing

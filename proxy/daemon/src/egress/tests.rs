@@ -18,6 +18,7 @@ use crate::testing::{Node, credential, pair, pair_with, revocations, service, th
 
 mod calls;
 mod shares;
+mod views;
 
 /// Sessions that the relays of these tests carry at once.
 const MAX_RELAYED: u64 = 8;

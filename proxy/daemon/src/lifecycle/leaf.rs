@@ -28,6 +28,7 @@ use crate::admin::report::Reporter;
 use crate::clock;
 use crate::findings;
 use crate::health::certificates::{self, Origins};
+use crate::lifecycle::dashboard::Viewer;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK};
 use crate::node;
@@ -53,7 +54,8 @@ pub struct Options {
     pub directory: Option<Vec<u8>>,
     /// The service it leads to.
     pub service: ServiceName,
-    /// Where its clients may connect: the first of these that is free; port 0 is any.
+    /// Where its clients may connect: the first of these that is free; port 0 is any. Without one
+    /// it has no clients.
     pub listen: Vec<SocketAddr>,
     /// The UDP address it reaches members from; port 0 is any free one.
     pub mesh_listen: SocketAddr,
@@ -119,7 +121,7 @@ pub struct Progress {
 pub struct Leaf {
     mesh: Mesh,
     service: ServiceName,
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
     routes: watch::Receiver<Arc<Route>>,
     refused: watch::Receiver<Option<String>>,
     writes: mpsc::Receiver<Write>,
@@ -149,8 +151,7 @@ impl Leaf {
         let (mesh, Incoming { events, .. }) = started;
         let sessions = Sessions::default();
         let facts = services.facts(&settings);
-        let bound = facts.values().find_map(|facts| facts.listen.first().copied());
-        let listen = bound.ok_or_else(|| Error::Bug("nothing is bound".into()))?;
+        let listen = facts.values().find_map(|facts| facts.listen.first().copied());
         let reporter = Reporter::new(&identity, &mesh, &sessions, facts, &Host::Kernel);
         let (writer, writes) = mpsc::channel(MAX_WRITES);
         let leaf_of = Some(vec![service.clone()]);
@@ -194,8 +195,8 @@ impl Leaf {
         })
     }
 
-    /// The bound local address.
-    pub fn listen(&self) -> SocketAddr {
+    /// The bound local address, if one was wanted.
+    pub fn listen(&self) -> Option<SocketAddr> {
         self.listen
     }
 
@@ -204,6 +205,11 @@ impl Leaf {
         let route = self.routes.borrow();
         let first = route.choice()?;
         Some(Destination::of(first, &route.why))
+    }
+
+    /// Reads the views of nodes, as long as this leaf runs.
+    pub fn viewer(&self) -> Viewer {
+        Viewer::new(self.mesh.clone(), self.routes.clone())
     }
 
     /// How far it has come.
@@ -280,9 +286,12 @@ impl Leaf {
 
 /// Binds the first of the addresses that is free.
 fn bind(options: &Options) -> Result<(Settings, Services), Error> {
-    let mut last = Error::Usage("there is no local address to open; name one with --listen".into());
-    for address in &options.listen {
-        let settings = settings(options, *address);
+    let wanted = options.listen.iter().map(|address| vec![*address]);
+    // Without an address there is one way to bind: none.
+    let wanted = wanted.chain(options.listen.is_empty().then(Vec::new));
+    let mut last = Error::Bug("there is nothing to bind".into());
+    for listen in wanted {
+        let settings = settings(options, listen);
         match Services::bind(&Host::Kernel, &settings, |_| "--listen".into()) {
             Ok(services) => return Ok((settings, services)),
             Err(error) => last = error,
@@ -292,11 +301,10 @@ fn bind(options: &Options) -> Result<(Settings, Services), Error> {
 }
 
 /// The settings of a daemon that does only this.
-fn settings(options: &Options, listen: SocketAddr) -> Settings {
+fn settings(options: &Options, listen: Vec<SocketAddr>) -> Settings {
     let site = options.identity.credential.site.clone();
     let mut settings = Settings::with_defaults(site, &Defaults::default());
-    let service =
-        ServiceSettings { listen: vec![listen], ..ServiceSettings::defaults(&options.service) };
+    let service = ServiceSettings { listen, ..ServiceSettings::defaults(&options.service) };
     settings.services = BTreeMap::from([(options.service.clone(), service)]);
     settings.mesh.listen = options.mesh_listen;
     settings

@@ -13,13 +13,17 @@ use meshport_config::{
 };
 use rand_core::OsRng;
 
-use crate::cli::{join, line, output, saved_directory};
+use crate::cli::paths::Paths;
+use crate::cli::{clock, join, line, output, saved_directory};
 use meshport_daemon::Error;
 use meshport_daemon::Identity;
+use meshport_daemon::lifecycle::leaf::Leaf;
 use meshport_daemon::state::{Existing, StateDir, StateLock};
 
 /// Forwards that can run at once with one saved credential.
 const SLOTS: usize = 4;
+/// Where credentials are saved, in the state folder of the user.
+const FOLDER: &str = "forward";
 /// What brings back a saved credential that is damaged.
 const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new invite: `meshport \
                               invite --site SITE --role operator` makes one";
@@ -43,16 +47,16 @@ pub(crate) struct IdentityArgs {
 
 /// What a leaf starts with.
 #[derive(Debug)]
-pub(super) struct Start {
-    pub(super) identity: Identity,
-    pub(super) seeds: Vec<Seed>,
-    pub(super) directory: Option<Vec<u8>>,
-    pub(super) storage: Storage,
+pub(in crate::cli) struct Start {
+    pub(in crate::cli) identity: Identity,
+    pub(in crate::cli) seeds: Vec<Seed>,
+    pub(in crate::cli) directory: Option<Vec<u8>>,
+    pub(in crate::cli) storage: Storage,
 }
 
 /// Keeps on disk what the next start needs.
 #[derive(Debug)]
-pub(super) enum Storage {
+pub(in crate::cli) enum Storage {
     /// Nothing is kept.
     Nothing,
     /// The identity is from here; only what is known of the mesh changes.
@@ -63,18 +67,34 @@ pub(super) enum Storage {
 
 /// A folder with one identity, held while it is in use.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(in crate::cli) struct Slot {
     state: StateDir,
     _lock: StateLock,
 }
 
 /// New identities that are to be saved.
 #[derive(Debug)]
-pub(super) struct NewIdentities {
+pub(in crate::cli) struct NewIdentities {
     folder: PathBuf,
     /// The one in use comes first.
     identities: Vec<Identity>,
     seeds: Vec<Seed>,
+}
+
+/// The identity that the arguments name: of an invite, or saved earlier.
+///
+/// # Errors
+/// As [`from_invite`] and [`saved`].
+pub(in crate::cli) fn start(args: &IdentityArgs) -> Result<Start, Error> {
+    let paths = Paths::of_this_user()?;
+    let folder = args.credential.clone().unwrap_or_else(|| paths.state_dir().join(FOLDER));
+    // A node's, where this machine is one and its state is readable.
+    let node = StateDir::open(paths.state_dir()).ok();
+    let (node, now) = (node.as_ref(), clock::wall());
+    match &args.invite {
+        Some(invite) => from_invite(invite, args, &folder, node, now),
+        None => saved(&folder, node, now),
+    }
 }
 
 /// The first saved identity that no other process uses. `node` is the state folder of the node on
@@ -83,11 +103,7 @@ pub(super) struct NewIdentities {
 /// # Errors
 /// [`Error::State`] when nothing is saved or all are in use; [`Error::Trust`] when the credential
 /// has ended.
-pub(super) fn saved(
-    folder: &Path,
-    node: Option<&StateDir>,
-    now: UnixSeconds,
-) -> Result<Start, Error> {
+fn saved(folder: &Path, node: Option<&StateDir>, now: UnixSeconds) -> Result<Start, Error> {
     let mut busy = 0;
     for state in slots(folder) {
         let Some(_lock) = state.try_lock()? else {
@@ -137,7 +153,7 @@ pub(super) fn saved(
 /// # Errors
 /// [`Error::Trust`] when the invite is refused, [`Error::Usage`] when it does not make an operator,
 /// [`Error::State`] when the folder belongs to another mesh.
-pub(super) fn from_invite(
+fn from_invite(
     text: &str,
     args: &IdentityArgs,
     folder: &Path,
@@ -201,7 +217,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::State`] when the identity cannot be written.
-    pub(super) async fn store(&mut self, directory: Option<Vec<u8>>) -> Result<(), Error> {
+    pub(in crate::cli) async fn store(&mut self, directory: Option<Vec<u8>>) -> Result<(), Error> {
         if let Self::New(new) = std::mem::replace(self, Self::Nothing) {
             let saved = tokio::task::spawn_blocking(move || new.save()).await;
             let slot = saved.map_err(|error| Error::Bug(format!("saving ended: {error}")))??;
@@ -211,8 +227,16 @@ impl Storage {
         Ok(())
     }
 
+    /// Keeps a new secret of the mesh, if one came, and uses it.
+    pub(in crate::cli) async fn take_secrets(&self, leaf: &mut Leaf) {
+        if let Some(secrets) = leaf.offered_secrets() {
+            self.store_secrets(secrets).await;
+            leaf.take_secrets().await;
+        }
+    }
+
     /// Keeps a new secret of the mesh.
-    pub(super) async fn store_secrets(&self, secrets: &MeshSecrets) {
+    async fn store_secrets(&self, secrets: &MeshSecrets) {
         let Self::Saved(slot) = self else { return };
         let (state, secrets) = (slot.state.clone(), secrets.clone());
         let kept = tokio::task::spawn_blocking(move || Slot::store_secrets(&state, &secrets)).await;
@@ -224,7 +248,7 @@ impl Storage {
     }
 
     /// Keeps what is known of the mesh now.
-    pub(super) async fn store_directory(&self, directory: Option<Vec<u8>>) {
+    pub(in crate::cli) async fn store_directory(&self, directory: Option<Vec<u8>>) {
         let (Self::Saved(slot), Some(directory)) = (self, directory) else { return };
         let state = slot.state.clone();
         let kept = tokio::task::spawn_blocking(move || state.store_directory(&directory)).await;

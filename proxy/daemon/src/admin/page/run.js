@@ -93,7 +93,8 @@ async function ask() {
     shown.view = view;
     shown.builtAt = performance.now();
   } else if (answer.status !== 304) {
-    throw new Error(`the daemon answers ${answer.status}`);
+    const { error } = await answer.json().catch(() => ({}));
+    throw new Error(error || `the daemon answers ${answer.status}`);
   }
   // Else nothing has changed but the time. This machine may have slept, so it is asked in full
   // now and then.

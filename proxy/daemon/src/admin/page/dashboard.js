@@ -1,0 +1,35 @@
+// The page of `meshport dashboard`: whose view is shown. Every member answers through the member
+// that this machine has a tunnel with.
+
+let viewer = new URLSearchParams(location.search).get("node") || "";
+let offered = []; // nodes of the last view, by site
+
+// Only views go through the mesh, so a poll is a little rarer than on the node itself.
+shown.every = 3000;
+
+function watch(node) {
+  viewer = node;
+  shown.source = node ? `/view?node=${encodeURIComponent(node)}` : "/view";
+  etag = "";
+  shown.selected = null;
+  const link = node ? `?node=${encodeURIComponent(node)}` : location.pathname;
+  history.replaceState(null, "", link);
+  poll();
+}
+
+shown.drawRest = () => {
+  const { node, nodes } = shown.view;
+  offered = nodes.filter((it) => it.liveness !== "left")
+    .map((it) => ({ name: it.name, site: it.site, isDown: it.liveness === "down" }));
+  draw("viewer", [offered, node.name], () => {
+    const sites = [...new Set(offered.map((it) => it.site))].sort();
+    return sites.map((site) => h("optgroup", { label: site }, offered
+      .filter((it) => it.site === site).sort((a, b) => a.name.localeCompare(b.name))
+      .map((it) => h("option", { value: it.name, selected: it.name === node.name },
+        it.name + (it.isDown ? " (down)" : "")))));
+  });
+  say("viewer-says", `read through the mesh, ${count(offered.length, "node")} to choose from`);
+};
+
+byId("viewer").addEventListener("change", (event) => watch(event.target.value));
+if (viewer) watch(viewer);

@@ -1,0 +1,106 @@
+//! The view of this node, or of another one that it reaches, for an operator's `dashboard`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Credential, NodeId};
+use meshport_core::access::Denial;
+use meshport_core::relay::{self, Receive};
+use meshport_core::remote_view::{self, MAX_REPLY_BYTES, Reply, Request};
+use meshport_core::wire::Answer as Code;
+use meshport_mesh::Stream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::{Egress, Peers};
+use crate::admin::request::{self, MAX_ANSWER_TIME, Request as _};
+use crate::admin::view::ViewRequest;
+use crate::clock;
+use crate::exchange::{self, Unanswered, reply};
+use crate::node::driver::answers::Ask;
+
+/// Requests that are answered or carried on at once; more are refused, so that they cost no session
+/// anything.
+const MAX_UNDER_WAY: usize = 8;
+/// How long the node at the end may take, with a new tunnel to it if need be.
+const CARRY_LIMIT: Duration = Duration::from_secs(5);
+
+static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
+
+impl Egress {
+    /// Answers an operator's request for a view.
+    pub(super) async fn answer_view(&self, peer: NodeId, request: Request, stream: Stream) -> Code {
+        let code_and_message = async {
+            let Ok(_place) = UNDER_WAY.try_acquire() else { return Err(Code::Overloaded) };
+            self.reply_to(peer, &request).await?.encode().ok_or(Code::Overloaded)
+        };
+        let (code, message) = match code_and_message.await {
+            Ok(message) => (Code::Connected, message),
+            Err(code) => (code, Vec::new()),
+        };
+        reply(stream, code, &message).await;
+        code
+    }
+
+    async fn reply_to(&self, peer: NodeId, request: &Request) -> Result<Reply, Code> {
+        let mesh = &self.context.mesh;
+        // The asker may not know yet that this node has another key.
+        let target = request.node.filter(|node| !mesh.is_own(node));
+        let holder = {
+            let (peers, now) = (Peers(mesh), clock::wall());
+            remote_view::holder(&peer, request.client.as_deref(), &peers, now)
+        };
+        let holder = holder.map_err(|why| self.refuse_view(&peer, request, &why))?;
+        match relay::receive(mesh.node_id(), peer, target, request.hops, true) {
+            Receive::Serve => {
+                let carrier = request.client.as_ref().map(|_| peer);
+                self.own_view(&holder, carrier, request).await
+            }
+            Receive::Carry(target) => self.view_of(target, &holder, request).await,
+            Receive::Refuse => Err(Code::NoPath),
+        }
+    }
+
+    async fn own_view(
+        &self,
+        holder: &Credential,
+        carrier: Option<NodeId>,
+        request: &Request,
+    ) -> Result<Reply, Code> {
+        let asked = timeout(MAX_ANSWER_TIME, self.asked.ask(ViewRequest)).await;
+        let view = asked.map_err(|_late| Code::TimedOut)?.map_err(|_ending| Code::Leaving)?;
+        let document = serde_json::to_string(&view).map_err(|_| Code::Failed)?;
+        let tag = ViewRequest::news(&document).map_or(0, request::tag);
+        self.audit.operator_view(holder, carrier);
+        Ok(Reply::to(request.tag, tag, document))
+    }
+
+    /// The view of another node, as that one answers.
+    async fn view_of(
+        &self,
+        target: NodeId,
+        holder: &Arc<Credential>,
+        request: &Request,
+    ) -> Result<Reply, Code> {
+        let asked = async {
+            let mut next = self.context.mesh.open_stream(target).await.map_err(|_| Code::NoPath)?;
+            let onward = request.carried(Credential::clone(holder)).encode();
+            let answered = async {
+                exchange::send(&mut next, onward).await?;
+                exchange::receive(&mut next, MAX_REPLY_BYTES, Reply::decode).await
+            };
+            answered.await.map_err(|why| match why {
+                Unanswered::Older => Code::BadRequest,
+                Unanswered::Refused(code) => code,
+                Unanswered::Broken(_) => Code::NoPath,
+            })
+        };
+        timeout(CARRY_LIMIT, asked).await.unwrap_or(Err(Code::NoPath))
+    }
+
+    fn refuse_view(&self, peer: &NodeId, request: &Request, why: &Denial) -> Code {
+        let credential = self.context.mesh.credential(peer);
+        self.audit.refused_view(peer, credential.as_deref(), request.client.as_deref(), why);
+        Code::NotAllowed
+    }
+}

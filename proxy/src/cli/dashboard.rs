@@ -1,0 +1,157 @@
+//! `meshport dashboard`: the page of any node of the mesh, on an operator's machine.
+//!
+//! Needs no daemon: the leaf of `meshport forward`, without a local address for clients, reads
+//! views through the mesh, and the page is served on a loopback port.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use meshport_config::{LogLevel, NodeName, Period, ServiceName};
+use meshport_daemon::Error;
+use meshport_daemon::admin::local_server;
+use meshport_daemon::lifecycle::dashboard::{self, ViewError};
+use meshport_daemon::lifecycle::leaf::{Leaf, Options};
+use meshport_demo::browser;
+use tokio::time::{Instant, timeout};
+
+use super::forward::EndSignals;
+use super::forward::identity::{self, IdentityArgs, Start, Storage};
+use super::{clock, logging, output, runtime};
+
+/// From one attempt to read the first view to the next, unless something has changed before.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// `meshport dashboard`
+#[derive(Debug, Args)]
+pub(crate) struct DashboardArgs {
+    /// The node whose page is shown first; others are chosen on the page [default: the nearest
+    /// apiserver's node]
+    node: Option<NodeName>,
+    /// Loopback address of the page; port 0 is any free port
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Open the page in a browser
+    #[arg(long)]
+    open: bool,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// Local UDP address, for firewalls that require a fixed one [default: any]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:0", hide_default_value = true)]
+    mesh_listen: SocketAddr,
+    /// How long to look for a member before giving up
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    timeout: Period,
+    /// Log to standard error at this level: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<LogLevel>,
+}
+
+pub(crate) fn run(args: &DashboardArgs) -> Result<(), Error> {
+    if let Some(level) = args.log_level {
+        logging::start(false, level.as_str())?;
+    }
+    let start = identity::start(&args.identity)?;
+    runtime()?.block_on(serve(args, start))
+}
+
+async fn serve(args: &DashboardArgs, start: Start) -> Result<(), Error> {
+    let listener = local_server::bind(args.listen).await?;
+    let address = listener.local_addr().map_err(Error::io("read the address of the page"))?;
+    let Start { identity, seeds, directory, mut storage } = start;
+    let mut signals = EndSignals::new()?;
+    let mut leaf = Leaf::start(Options {
+        identity,
+        seeds,
+        directory,
+        service: ServiceName::kube_apiserver(),
+        listen: Vec::new(),
+        mesh_listen: args.mesh_listen,
+    })?;
+    let ready = tokio::select! {
+        ready = first_view(&mut leaf, args) => ready,
+        () = signals.any() => Err(Error::Negative("interrupted before a member answered".into())),
+    };
+    let served = match ready {
+        Ok(()) => {
+            if let Err(error) = storage.store(leaf.directory().await).await {
+                output::advice(&format!(
+                    "cannot save the credential; the next start needs the invite again: {error}"
+                ));
+            }
+            tell(args, address)?;
+            let page = dashboard::serve(listener, leaf.viewer());
+            tokio::select! {
+                () = page => {}
+                () = follow(&mut leaf, &storage) => {}
+                () = signals.any() => {}
+            }
+            storage.store_directory(leaf.directory().await).await;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    };
+    leaf.stop().await;
+    served
+}
+
+/// Waits until the first page has something to show.
+async fn first_view(leaf: &mut Leaf, args: &DashboardArgs) -> Result<(), Error> {
+    let viewer = leaf.viewer();
+    let node = args.node.as_ref().map(NodeName::as_str);
+    let deadline = Instant::from_std(clock::now()) + args.timeout.0;
+    loop {
+        let error = match viewer.view(node, 0).await {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        let is_final = matches!(error, ViewError::NotAllowed | ViewError::Older);
+        if is_final || Instant::from_std(clock::now()) >= deadline {
+            return Err(no_view(&error, leaf, args));
+        }
+        // Something may have changed without a word, so it is tried again soon.
+        let _ = timeout(LOOK, leaf.changed()).await;
+    }
+}
+
+fn no_view(error: &ViewError, leaf: &Leaf, args: &DashboardArgs) -> Error {
+    let of = args.node.as_ref().map(|node| format!(" of {node}")).unwrap_or_default();
+    let text = match error {
+        ViewError::NoMember => match leaf.progress().refused {
+            Some(reason) => format!("{reason}. Ask for a new invite with the role operator"),
+            None => format!(
+                "no member of the mesh answers after {}. Check that this machine may send UDP to \
+                 the addresses in the invite; members do not answer an invite of another mesh",
+                args.timeout
+            ),
+        },
+        ViewError::UnknownNode(_) => format!(
+            "{error}. `meshport dashboard` without a name shows the nearest apiserver's node, and \
+             all names"
+        ),
+        error => format!("cannot read the view{of}: {error}"),
+    };
+    Error::Negative(text)
+}
+
+/// Says where the page is, and opens it where that is asked for.
+fn tell(args: &DashboardArgs, address: SocketAddr) -> Result<(), Error> {
+    let node = args.node.as_ref().map(|node| format!("?node={node}")).unwrap_or_default();
+    let page = format!("http://{address}/{node}");
+    output::answer(&format!("{page}\n"))?;
+    if args.open
+        && let Err(why) = browser::open(&page)
+    {
+        output::advice(&why);
+    }
+    output::advice("The page of every node, read through the mesh. Ctrl-C ends it.");
+    Ok(())
+}
+
+/// Keeps the leaf's secrets. Never returns.
+async fn follow(leaf: &mut Leaf, storage: &Storage) {
+    loop {
+        leaf.changed().await;
+        storage.take_secrets(leaf).await;
+    }
+}
