@@ -116,6 +116,13 @@ async function panels(browser, pages) {
       assert.ok(cells.some((cell) => cell.includes(`${row.rtt_ms} ms`)), `${row.rtt_ms} ms`);
     }
     assert.equal((await texts(page, "#events li")).length, view.events.length);
+    const stats = await texts(page, "#stats tbody tr");
+    assert.equal(stats.length, view.stats.length);
+    view.stats.forEach((row, at) => {
+      for (const word of [row.name, String(row.sessions_total), String(row.errors)]) {
+        assert.ok(stats[at].includes(word), `${word} in ${stats[at]}`);
+      }
+    });
     const charts = await page.getAttribute("#charts svg", "aria-label");
     assert.match(charts, /\d{2,} sessions connected, 0 failed/);
     await close(stage);

@@ -7,6 +7,7 @@ use meshport_core::findings::{CREDENTIAL_ENDS, NO_ORIGIN_ANSWERS};
 use meshport_core::history::SECONDS;
 use meshport_daemon::admin::api::{FindingRow, MemberCounts, NodeRef, OriginRef};
 use meshport_daemon::admin::explain::Seen;
+use meshport_daemon::admin::stats::{StatsKind, StatsRow};
 use meshport_daemon::admin::view::{
     Choice, EventRow, FORMAT, FindingView, HistoryRows, NodeRow, Offer, OriginRow, PathRow,
     ServiceView, SessionCounts, SiteDistance, SiteRow, View, Viewer,
@@ -66,10 +67,40 @@ pub fn view(nodes: usize) -> View {
         nodes: rows,
         nodes_left_out: 0,
         findings: findings(),
+        stats: stats(),
         history: history(),
         events: events(),
         now_s: NOW_S,
     }
+}
+
+/// An exposed listener with a hostile name, a service and one origin of it.
+fn stats() -> Vec<StatsRow> {
+    let row = |kind, name: &str, sessions_total, errors| StatsRow {
+        kind,
+        name: name.into(),
+        service: None,
+        site: None,
+        sessions_open: 3,
+        sessions_total,
+        errors,
+        bytes_up: 1_234_567,
+        bytes_down: 9_876_543_210,
+        connect_mean_ms: Some(2.9),
+        connect_p95_ms: Some(5.0),
+    };
+    let origin = StatsRow {
+        service: Some(ServiceName::kube_apiserver()),
+        site: Some(site(1)),
+        connect_mean_ms: None,
+        connect_p95_ms: None,
+        ..row(StatsKind::Origin, "n001", 0, 0)
+    };
+    vec![
+        row(StatsKind::Listener, HOSTILE, 120, 7),
+        row(StatsKind::Service, ServiceName::KUBE_APISERVER, 34_567, 2),
+        origin,
+    ]
 }
 
 fn site(at: usize) -> SiteName {

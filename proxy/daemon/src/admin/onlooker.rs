@@ -121,6 +121,8 @@ impl Onlooker<'_> {
         let session = || Peer { session: true, ..Peer::default() };
         let peers = self.tunnels.iter().map(|node| (*node, session())).collect();
         let mut view = reporter.view_beside(core, &peers, &reporter.secret_alone(), now);
+        // Bytes and times are not simulated.
+        view.stats.clear();
         for service in view.services.iter_mut().filter(|it| it.name == self.service) {
             let candidates = core.route(&self.service).map_or(&[][..], |it| &it.candidates);
             for (row, candidate) in service.origins.iter_mut().zip(candidates) {

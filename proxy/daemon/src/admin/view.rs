@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::api::{FindingRow, MemberCounts, NodeRef, OriginRef};
 use super::explain::{LineSessions, RelayFacts, Seen};
 use super::request::{Kind, Request};
+use super::stats::StatsRow;
 
 /// The version of the document. It changes when a field gets another meaning.
 pub const FORMAT: u32 = 1;
@@ -59,6 +60,9 @@ pub struct View {
     pub nodes_left_out: usize,
     /// What needs attention, errors first; as in `meshport status` and `meshport doctor`.
     pub findings: Vec<FindingView>,
+    /// What was counted since the start, as `meshport stats` shows it.
+    #[serde(default)]
+    pub stats: Vec<StatsRow>,
     /// The last ten minutes of this node's clients.
     pub history: HistoryRows,
     /// What happened lately, newest first.

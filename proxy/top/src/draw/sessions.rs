@@ -1,6 +1,7 @@
 //! Sessions of this node's clients over the last minutes, with route changes on the same axis.
 
 use meshport_core::units::{age, bytes, counted};
+use meshport_daemon::admin::stats::StatsKind;
 use meshport_daemon::admin::view::View;
 use ratatui::text::{Line, Span};
 
@@ -92,7 +93,8 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, model: &Model) -> usize
     }
     if has_room {
         axis(canvas, &data, row);
-        lines(canvas, view, model, row + 3);
+        let row = lines(canvas, view, model, row + 3);
+        exposed(canvas, view, row);
     }
     0
 }
@@ -185,18 +187,41 @@ fn axis(canvas: &mut Canvas<'_>, data: &Series, row: usize) {
     canvas.line(row + 1, &Line::from(look.text(&text, Tone::Soft)));
 }
 
-/// Where the open sessions go.
-fn lines(canvas: &mut Canvas<'_>, view: &View, model: &Model, row: usize) {
+/// Where the open sessions go; the first row below that.
+fn lines(canvas: &mut Canvas<'_>, view: &View, model: &Model, row: usize) -> usize {
     let look = canvas.look;
-    let Some(service) = view.services.get(model.service) else { return };
+    let Some(service) = view.services.get(model.service) else { return row };
     if service.lines.is_empty() || row + 1 >= canvas.height() {
-        return;
+        return row;
     }
     canvas.line(row, &look.rule("Open sessions", "by where they go", canvas.width()));
     for (at, line) in service.lines.iter().enumerate() {
         let relay = line.who.relay.as_ref().map_or_else(String::new, |it| format!(" through {it}"));
         let place = format!("{:>8}  {} in {}{relay}", line.open, line.who.name, line.who.place());
         canvas.line(row + 1 + at, &Line::from(look.text(&place, Tone::Plain)));
+    }
+    row + service.lines.len() + 2
+}
+
+/// What was counted of the listeners for clients outside the mesh.
+fn exposed(canvas: &mut Canvas<'_>, view: &View, row: usize) {
+    let look = canvas.look;
+    let listeners = || view.stats.iter().filter(|it| it.kind == StatsKind::Listener);
+    if listeners().next().is_none() || row + 1 >= canvas.height() {
+        return;
+    }
+    canvas.line(row, &look.rule("Exposed listeners", "since the start", canvas.width()));
+    for (at, it) in listeners().enumerate() {
+        let tone = if it.errors > 0 { Tone::Warn } else { Tone::Plain };
+        let counts = format!(
+            "{:>8}  {}: {} in all, {} refused or without an origin, {} to clients",
+            it.sessions_open,
+            it.name,
+            it.sessions_total,
+            it.errors,
+            bytes(it.bytes_down)
+        );
+        canvas.line(row + 1 + at, &Line::from(look.text(&counts, tone)));
     }
 }
 

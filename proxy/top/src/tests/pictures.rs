@@ -76,6 +76,8 @@ fn every_page() {
         compare(&format!("{name}.txt"), &text(&picture(&mut model, SIZES[0], COLOUR)));
     }
     let mut model = model();
+    press(&mut model, "5");
+    compare("sessions-120x50.txt", &text(&picture(&mut model, (120, 50), COLOUR)));
     press(&mut model, "?");
     compare("help.txt", &text(&picture(&mut model, SIZES[0], COLOUR)));
 }

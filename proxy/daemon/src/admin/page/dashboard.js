@@ -19,7 +19,8 @@ function watch(node) {
 
 shown.drawRest = () => {
   const { node, nodes } = shown.view;
-  offered = nodes.filter((it) => it.liveness !== "left")
+  // Those that run a daemon, or did.
+  offered = nodes.filter((it) => !["left", "leaf"].includes(it.liveness))
     .map((it) => ({ name: it.name, site: it.site, isDown: it.liveness === "down" }));
   draw("viewer", [offered, node.name], () => {
     const sites = [...new Set(offered.map((it) => it.site))].sort();

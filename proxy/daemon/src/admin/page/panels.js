@@ -85,6 +85,26 @@ function drawOrigins(view) {
     h("tbody", {}, service.origins.map(row)));
 }
 
+// Listeners, then services with their origins; as `meshport stats`.
+function drawStats(view) {
+  const number = (value, extra = "num") => h("td", { class: extra }, value);
+  const time = (value) => (value === null || value === undefined ? "–" : `${value} ms`);
+  const row = (it) => h("tr", { class: it.kind === "origin" ? "inner" : "" },
+    h("th", { scope: "row" }, it.name, it.kind !== "origin"
+      && h("span", { class: "badge" }, it.kind === "listener" ? "exposed" : "service")),
+    h("td", {}, it.site || "–"),
+    number(String(it.sessions_open)), number(String(it.sessions_total)),
+    number(String(it.errors), it.errors ? "num t-bad" : "num"),
+    number(bytes(it.bytes_up)), number(bytes(it.bytes_down)),
+    number(time(it.connect_mean_ms)), number(time(it.connect_p95_ms)));
+  const head = (text, extra) => h("th", { scope: "col", class: extra }, text);
+  return h("table", {},
+    h("thead", {}, h("tr", {}, head("Listener, service, origin"), head("Site"),
+      ...["Open", "Sessions", "Errors", "From clients", "To clients", "Connect, mean",
+        "Connect, 95 %"].map((text) => head(text, "num")))),
+    h("tbody", {}, view.stats.map(row)));
+}
+
 function drawMatrix(view) {
   const rows = [...new Set(view.distances.map((it) => it.from))].sort();
   const columns = [...new Set(view.distances.map((it) => it.to))].sort();

@@ -46,6 +46,10 @@ function drawAll() {
   draw("changes", changesOf(view), () => changesOf(view).map((change, index) => h("li", {},
     h("span", { class: "n" }, String(index + 1)), h("span", {}, change.detail),
     h("span", { class: "faint" }, since(change.at_s)))));
+  const stats = view.stats || []; // absent in views of earlier versions
+  byId("stats-card").hidden = stats.length === 0;
+  say("stats-whose", `counted by ${me} since its daemon started`);
+  if (stats.length > 0) draw("stats", stats, () => drawStats(view));
   draw("matrix", [view.distances, view.node.site], () => drawMatrix(view));
   draw("events", view.events, () => drawEvents(view));
   draw("chips", shown.filter, () => FILTERS.map(([name, title]) => h("button", { type: "button",

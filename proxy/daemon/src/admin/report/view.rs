@@ -64,6 +64,7 @@ impl Reporter {
             nodes,
             nodes_left_out,
             findings: found.iter().map(finding).collect(),
+            stats: self.stats(core),
             history: self.history_rows(),
             events: self.events(),
             now_s: self.at_s(now),
