@@ -21,6 +21,7 @@ mod join_file;
 mod leave;
 mod listener;
 mod load;
+mod logs;
 mod nat;
 mod relay;
 mod renew;
