@@ -23,6 +23,7 @@ pub(super) fn check(settings: &Settings, positions: &Positions, problems: &mut P
     let mut rules = Rules { positions, problems };
     rules.socket(settings);
     rules.egress_socket(settings);
+    rules.events_have_a_way(settings);
     rules.keepalive(settings.mesh.keepalive);
     rules.seeds_differ(&settings.mesh.seeds);
     rules.discovery(&settings.discovery);
@@ -256,6 +257,15 @@ impl Rules<'_, '_> {
                 let expected = "a loopback address, or allow-remote-clients = true";
                 self.conflict(&keys[0], Some(index), format!("\"{addr}\""), expected);
             }
+        }
+    }
+
+    fn events_have_a_way(&mut self, settings: &Settings) {
+        let key = "events.kubernetes";
+        let has_one = settings.services.values().any(|it| it.cluster_kubeconfig.is_some());
+        if settings.events.kubernetes && !has_one && self.are_good(&[key]) {
+            let expected = "cluster-kubeconfig of a service, with which Events are written";
+            self.conflict(key, None, "true".to_owned(), expected);
         }
     }
 

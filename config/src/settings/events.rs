@@ -9,20 +9,23 @@ use super::tables::{path, path_text, reachable, url_path};
 use crate::TextError;
 use crate::endpoint::Endpoint;
 
-/// Where events go. Off without an address.
+/// Where events go. Nowhere by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventsSettings {
     /// Where they are posted; nowhere by default.
     pub url: Option<HttpUrl>,
     /// The certificates that verify the server's; by default those of the system.
     pub ca_file: Option<PathBuf>,
-    /// The most posts in a minute, 1 to 600. Default 12.
+    /// The most posts in a minute to each receiver, 1 to 600. Default 12.
     pub per_minute: u32,
+    /// Whether events about this node become Events of its Node object. Needs the
+    /// `cluster-kubeconfig` of a service. Default false.
+    pub kubernetes: bool,
 }
 
 impl Default for EventsSettings {
     fn default() -> Self {
-        Self { url: None, ca_file: None, per_minute: 12 }
+        Self { url: None, ca_file: None, per_minute: 12, kubernetes: false }
     }
 }
 
@@ -110,7 +113,8 @@ pub(super) const KEYS: &[Key<EventsSettings>] = &[
     },
     Key {
         name: "per-minute",
-        about: "The most posts in a minute. Each carries all events that wait, at most 32.",
+        about: "The most posts in a minute to each receiver. Each carries all events that wait, at \
+                most 32.",
         example: None,
         kind: Kind::Integer {
             min: 1,
@@ -118,6 +122,16 @@ pub(super) const KEYS: &[Key<EventsSettings>] = &[
             unit: "posts",
             get: |from| from.per_minute,
             set: |into, value| into.per_minute = value,
+        },
+    },
+    Key {
+        name: "kubernetes",
+        about: "Write route changes, changes of the local instance and resets as Events of this \
+                node's Node object, with `cluster-kubeconfig`.",
+        example: None,
+        kind: Kind::Flag {
+            get: |from| from.kubernetes,
+            set: |into, value| into.kubernetes = value,
         },
     },
 ];

@@ -514,7 +514,7 @@ fn the_reference_is_a_settings_file() {
         .flat_map(|line| [line, "\n"])
         .collect();
     assert_eq!(parse(&uncommented).as_ref(), Ok(&defaults));
-    assert_eq!(commented, 53, "keys with a default");
+    assert_eq!(commented, 54, "keys with a default");
     assert!(text.lines().all(|line| line.chars().count() <= 100));
 }
 

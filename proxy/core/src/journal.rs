@@ -55,6 +55,11 @@ impl Kind {
         }
     }
 
+    /// Whether it is about this node itself, and not about others.
+    pub fn is_of_this_node(self) -> bool {
+        matches!(self, Self::Route | Self::Instance | Self::Reset)
+    }
+
     /// Whether several of them that come together are one.
     pub(crate) fn gathers(self) -> bool {
         matches!(self, Self::Came | Self::Went | Self::Left | Self::Refused)

@@ -9,6 +9,7 @@
 //! post.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::journal::{Event, Journal, Kind, TOGETHER};
@@ -24,6 +25,24 @@ const MAX_RETRY: Duration = Duration::from_secs(300);
 /// Failures in a row after which it is a finding: not a restart of the receiver.
 const MANY_FAILURES: u32 = 4;
 
+/// Who takes events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Receiver {
+    /// The address in the settings.
+    Url,
+    /// The Kubernetes cluster, as Events of this node's Node object.
+    Kubernetes,
+}
+
+impl fmt::Display for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Url => "to the address in events.url",
+            Self::Kubernetes => "to Kubernetes",
+        })
+    }
+}
+
 /// What became of posts and events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutboxCounts {
@@ -38,6 +57,8 @@ pub struct OutboxCounts {
 /// See the module's doc.
 #[derive(Debug)]
 pub struct Outbox {
+    /// Which kinds its receiver takes.
+    takes: fn(Kind) -> bool,
     spacing: Duration,
     waiting: VecDeque<(Kind, Event)>,
     /// Up to when the events of each kind were taken.
@@ -55,6 +76,7 @@ impl Outbox {
     /// Of a node that starts now, with so many posts in a minute, at least 1.
     pub fn new(per_minute: u32, now: Instant) -> Self {
         Self {
+            takes: |_| true,
             spacing: Duration::from_secs(60) / per_minute.max(1),
             waiting: VecDeque::new(),
             taken: BTreeMap::new(),
@@ -66,6 +88,12 @@ impl Outbox {
         }
     }
 
+    /// The same for a receiver that takes these kinds only.
+    #[must_use]
+    pub fn of(self, takes: fn(Kind) -> bool) -> Self {
+        Self { takes, ..self }
+    }
+
     /// Takes what is new in the journal.
     pub fn handle_journal(&mut self, journal: &Journal, now: Instant) {
         let mut news: Vec<(Kind, &Event)> = journal
@@ -73,7 +101,7 @@ impl Outbox {
             .filter(|(kind, event)| {
                 let is_new = self.taken.get(kind).is_none_or(|taken| event.at > *taken);
                 let age = now.saturating_duration_since(event.at);
-                is_new && (!kind.gathers() || age >= TOGETHER)
+                (self.takes)(*kind) && is_new && (!kind.gathers() || age >= TOGETHER)
             })
             .collect();
         news.sort_by_key(|(_, event)| event.at);

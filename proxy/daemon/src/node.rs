@@ -35,6 +35,7 @@ use crate::node::controls::{Controls, Names};
 use crate::node::driver::answers::Asker;
 use crate::node::driver::seeds;
 use crate::node::driver::{Channels, Components, Driver};
+use crate::node::postbox::Destination;
 use crate::node::renewals::Renewals;
 use crate::node::roster::Source;
 use crate::node::services::Services;
@@ -182,6 +183,7 @@ impl Node {
         let mut tasks = serve_streams(&egress, streams, others);
         tasks.spawn(driver.run());
         wayback::start::start(&egress, settings, &sources, &commands, &mut tasks);
+        write_events(settings, &sources, &handle, &mut tasks);
         let names = follow(settings, seeds, sources, &commands, &mut tasks);
         let controls = Controls { commands, context, limits, listeners, exposed, offers, names };
         Ok(Self {
@@ -351,6 +353,19 @@ fn follow(
     Names { advertise, fallbacks }
 }
 
+/// Writes events of this node to the cluster, where the settings say so.
+fn write_events(
+    settings: &Settings,
+    sources: &[(ServiceName, Source)],
+    handle: &Handle,
+    tasks: &mut JoinSet<()>,
+) {
+    let source = sources.first().filter(|_| settings.events.kubernetes);
+    if let Some((_, source)) = source {
+        tasks.spawn(postbox::follow(Destination::Kubernetes(source.clone()), handle.clone()));
+    }
+}
+
 /// Where the cluster's own lists are read, for the services that have a kubeconfig for it.
 fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(ServiceName, Source)> {
     let each = settings.services.iter().filter_map(|(name, service)| {
@@ -364,7 +379,7 @@ fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(Servic
 /// Tells the reporter what the settings say, and the log that the node starts.
 fn describe(settings: &Settings, reporter: &mut Reporter) {
     reporter.process.agreeing = assemble::agreeing(settings);
-    reporter.told.outbox = assemble::outbox(settings);
+    reporter.told.outboxes = assemble::outboxes(settings);
     reporter.process.authority_key = Some(state::authority_key_in(&settings.state_dir));
     announce_start(reporter);
 }

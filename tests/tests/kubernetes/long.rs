@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use meshport_tests::kubernetes::{
-    Beat, Call, Calls, Cluster, Fault, LOCAL, Plan, START_LIMIT, Streams, WORKER, median, rounds,
+    Beat, Call, Calls, Cluster, Fault, LOCAL, Plan, START_LIMIT, Streams, WORKER, WORKER_NAME,
+    median, rounds,
 };
 use meshport_tests::netns::Namespace;
 use meshport_tests::process::Process;
@@ -39,7 +40,8 @@ const LOOK: Duration = Duration::from_secs(60);
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
 fn an_apiserver_that_the_mesh_does_not_know_is_told() {
     let mut cluster = Cluster::new(Plan {
-        settings: "cluster-kubeconfig = \"@PKI@/lister.conf\"\n".to_owned(),
+        settings: "cluster-kubeconfig = \"@PKI@/lister.conf\"\n\n[events]\nkubernetes = true\n"
+            .to_owned(),
         ..Plan::default()
     });
     let figure = |cluster: &Cluster, name: &str| cluster.metrics(WORKER).sum(name, "");
@@ -48,6 +50,15 @@ fn an_apiserver_that_the_mesh_does_not_know_is_told() {
         let differs = figure(&cluster, "meshport_cluster_differs");
         (listed == 3.0 && differs == 0.0).then_some(())
     });
+    let kubectl = cluster.kubectl(WORKER);
+    let of_node = format!("involvedObject.kind=Node,involvedObject.name={WORKER_NAME}");
+    let event = wait::until("the route is an Event of the Node", LIST_LIMIT, || {
+        let listed = kubectl.call(&["get", "events", "--field-selector", &of_node]);
+        let line = listed.said.lines().find(|line| line.contains("MeshRouteChanged"));
+        line.map(str::to_owned)
+    });
+    println!("{event}");
+    assert!(event.contains("kube-apiserver: "), "{event}");
     cluster.process("cp-3").signal("TERM");
     cluster.process("cp-3").ended(START_LIMIT);
     let begun = wait::now();

@@ -164,10 +164,11 @@ catalogue! {
     /// Events that are not taken.
     EVENTS_NOT_POSTED: Warning "MP120" {
         title: "events cannot be posted",
-        healthy: "events are posted, or no address for them is set",
-        meaning: "Whoever relies on them there is not told; the oldest are dropped when too many \
-                  wait. Nothing else depends on it",
-        remedy: "Check `url` and `ca-file` under [events], and the server there",
+        healthy: "events are posted, or no receiver is set",
+        meaning: "The receiver misses events; the oldest are dropped when too many wait. Nothing \
+                  else depends on them",
+        remedy: "Check `url` and `ca-file` under [events] and the server there; for Kubernetes, \
+                 whether the user of `cluster-kubeconfig` may create events in the namespace default",
     }
 
     /// A name does not resolve.

@@ -30,7 +30,7 @@ use meshport_core::inquiry::{CallBudget, Setting};
 use meshport_core::journal::{Journal, Kind};
 use meshport_core::names;
 use meshport_core::node::NodeCore;
-use meshport_core::outbox::Outbox;
+use meshport_core::outbox::{Outbox, Receiver};
 use meshport_core::reach::BOTH_BEHIND_NAT;
 use meshport_core::roster::Roster;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
@@ -107,8 +107,8 @@ pub(crate) struct Reporter {
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) journal: Journal,
-    /// Absent where events are posted nowhere.
-    pub(crate) outbox: Option<Outbox>,
+    /// One for each receiver of events that the settings name.
+    pub(crate) outboxes: BTreeMap<Receiver, Outbox>,
     /// How often members are called back.
     pub(crate) calls: CallBudget,
 }

@@ -25,7 +25,7 @@ use crate::lifecycle::sandbox::Sandbox;
 use crate::node::assemble;
 use crate::node::controls::Controls;
 use crate::node::driver::answers::Asker;
-use crate::node::postbox;
+use crate::node::postbox::{self, Destination};
 use crate::node::state_writer::StateWriter;
 use crate::node::write_queue::MAX_WRITES;
 use crate::node::{Environment, Node};
@@ -251,7 +251,10 @@ impl Daemon {
         let (stop_writer, writer_stopped) = oneshot::channel();
         let writer = tokio::spawn(writer.run(writer_stopped));
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
-        tokio::spawn(postbox::follow(settings.events.clone(), node.handle()));
+        if let Some(url) = settings.events.url.clone() {
+            let destination = Destination::Url(url, settings.events.ca_file.clone());
+            tokio::spawn(postbox::follow(destination, node.handle()));
+        }
         let handle = node.handle();
         let admin = tokio::spawn(admin.serve(handle, async {
             let _ = admin_stopped.await;

@@ -16,8 +16,9 @@ use tracing::warn;
 
 use crate::Error;
 use meshport_core::inquiry::Setting;
+use meshport_core::journal::Kind;
 use meshport_core::node::{CoreConfig, NodeCore, ServiceConfig};
-use meshport_core::outbox::Outbox;
+use meshport_core::outbox::{Outbox, Receiver};
 use meshport_core::route::Damping;
 
 use crate::clock;
@@ -127,10 +128,13 @@ pub(crate) fn agreeing(settings: &Settings) -> Vec<Setting> {
     all.map(setting).into()
 }
 
-/// Events on their way out, if they go somewhere.
-pub(crate) fn outbox(settings: &Settings) -> Option<Outbox> {
+/// Events on their way out, for each receiver that the settings name.
+pub(crate) fn outboxes(settings: &Settings) -> BTreeMap<Receiver, Outbox> {
     let events = &settings.events;
-    events.url.as_ref().map(|_| Outbox::new(events.per_minute, clock::now()))
+    let new = || Outbox::new(events.per_minute, clock::now());
+    let url = events.url.as_ref().map(|_| (Receiver::Url, new()));
+    let kubernetes = events.kubernetes.then(|| new().of(Kind::is_of_this_node));
+    url.into_iter().chain(kubernetes.map(|it| (Receiver::Kubernetes, it))).collect()
 }
 
 /// Within what time the sessions of a bad origin are reset.

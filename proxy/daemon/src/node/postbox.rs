@@ -1,9 +1,9 @@
-//! Posts events as JSON to the address in `[events]`; [`meshport_core::outbox`] decides which and
-//! when.
+//! Posts events to the address in `[events]` as JSON, and to Kubernetes as Events of this node's
+//! Node object; [`meshport_core::outbox`] decides which and when.
 //!
-//! One post at a time, each on a connection of its own, within [`LIMIT`]. The server's certificate
-//! is verified by `ca-file` or by the system's certificates, which are read anew for each post,
-//! since they are replaced in place. Redirects are not followed.
+//! To each receiver one post at a time, within [`LIMIT`]. The certificate of the server at the
+//! address is verified by `ca-file` or by the system's certificates, which are read anew for each
+//! post, since they are replaced in place. Redirects are not followed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,9 @@ use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use meshport_config::{EventsSettings, Host as Name, HttpUrl, ServiceName, UnixSeconds};
+use meshport_config::{Host as Name, HttpUrl, ServiceName, UnixSeconds};
 use meshport_core::journal::{Event, Kind};
+use meshport_core::outbox::Receiver;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -30,6 +31,9 @@ use tracing::{info, warn};
 use crate::clock;
 use crate::node::driver::Driver;
 use crate::node::driver::answers::{Answer, Ask, Asker};
+use crate::node::roster::{ListError, Source};
+
+mod kubernetes;
 
 /// From one look at the journal to the next.
 const LOOK: Duration = Duration::from_secs(1);
@@ -43,39 +47,52 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What became of the last post; the answer is the next one, if there is one to make.
+/// What became of the last post to a receiver; the answer is the next one, if there is one to make:
+/// the bodies of its requests.
 #[derive(Debug)]
-pub(crate) struct NextPost(Option<Result<(), String>>);
+pub(crate) struct NextPost {
+    to: Receiver,
+    outcome: Option<Result<(), String>>,
+}
 
 impl Answer for NextPost {
-    type Reply = Option<Vec<u8>>;
+    type Reply = Option<Vec<Vec<u8>>>;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
         let (now, wall) = (clock::now(), clock::wall());
         let reporter = &mut driver.reporter;
         let told = &mut reporter.told;
-        let events = told.outbox.as_mut().and_then(|outbox| {
-            if let Some(outcome) = self.0 {
+        let events = told.outboxes.get_mut(&self.to).and_then(|outbox| {
+            if let Some(outcome) = self.outcome {
                 outbox.handle_outcome(outcome, now);
             }
             outbox.handle_journal(&told.journal, now);
             outbox.poll_transmit(now)
         });
-        let post = events.map(|events| {
-            let me = &reporter.identity.me;
-            let at = |event: &Event| {
-                let age = now.saturating_duration_since(event.at).as_secs();
-                UnixSeconds(wall.0.saturating_sub(age))
-            };
-            let rows = events.iter().map(|(kind, event)| PostedEvent::of(*kind, event, at(event)));
-            let events: Vec<PostedEvent<'_>> = rows.collect();
-            let (node, name, site) =
-                (me.node.to_string(), me.name.to_string(), me.site.to_string());
-            serde_json::to_vec(&Post { format: 1, node, name, site, events })
-                .expect("plain data has JSON")
+        let me = &reporter.identity.me;
+        let at = |event: &Event| {
+            let age = now.saturating_duration_since(event.at).as_secs();
+            UnixSeconds(wall.0.saturating_sub(age))
+        };
+        let post = events.map(|events| match self.to {
+            Receiver::Url => {
+                let rows = events.iter().map(|(kind, it)| PostedEvent::of(*kind, it, at(it)));
+                let events: Vec<PostedEvent<'_>> = rows.collect();
+                let (node, name, site) =
+                    (me.node.to_string(), me.name.to_string(), me.site.to_string());
+                vec![json(&Post { format: 1, node, name, site, events })]
+            }
+            Receiver::Kubernetes => {
+                let bodies = events.iter();
+                bodies.map(|(kind, it)| kubernetes::body(&me.name, *kind, it, at(it))).collect()
+            }
         });
         let _ = to.send(Ok(post));
     }
+}
+
+fn json(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).expect("plain data has JSON")
 }
 
 /// The body of a post. Fields are only added; docs/page.md has them.
@@ -121,25 +138,61 @@ enum PostError {
     Late,
     #[error("it answers {0}")]
     Status(StatusCode),
+    #[error(transparent)]
+    Cluster(#[from] ListError),
+    #[error("these credentials may not create events in the namespace default (403)")]
+    Forbidden,
+}
+
+/// Where events are posted.
+pub(crate) enum Destination {
+    /// An address, verified by these certificates or the system's.
+    Url(HttpUrl, Option<PathBuf>),
+    /// The cluster.
+    Kubernetes(Source),
+}
+
+impl Destination {
+    fn receiver(&self) -> Receiver {
+        match self {
+            Self::Url(..) => Receiver::Url,
+            Self::Kubernetes(_) => Receiver::Kubernetes,
+        }
+    }
+
+    async fn post(&self, bodies: Vec<Vec<u8>>) -> Result<(), PostError> {
+        match self {
+            Self::Url(url, ca_file) => {
+                for body in bodies {
+                    send(url, ca_file.as_deref(), body).await?;
+                }
+                Ok(())
+            }
+            Self::Kubernetes(source) => kubernetes::post(source, bodies).await,
+        }
+    }
 }
 
 /// Posts for as long as the node answers.
-pub(crate) async fn follow(settings: EventsSettings, ask: impl Ask) {
-    let Some(url) = settings.url.clone() else { return };
+pub(crate) async fn follow(destination: Destination, ask: impl Ask) {
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let to = destination.receiver();
     let (mut outcome, mut is_failing) = (None, false);
     loop {
         ticks.tick().await;
-        let Ok(post) = ask.ask(NextPost(outcome.take())).await else { return };
-        let Some(body) = post else { continue };
-        let posted = timeout(LIMIT, send(&url, settings.ca_file.as_deref(), body)).await;
+        let Ok(post) = ask.ask(NextPost { to, outcome: outcome.take() }).await else { return };
+        let Some(bodies) = post else { continue };
+        let posted = timeout(LIMIT, destination.post(bodies)).await;
         let posted = posted.unwrap_or(Err(PostError::Late)).map_err(|error| error.to_string());
         match &posted {
-            // Each state once, not each attempt. The path may have a secret in it.
+            // Each state once, not each attempt. The path of a URL may have a secret in it.
             Err(problem) if !is_failing => {
-                let to = url.endpoint();
-                warn!(%to, problem, "cannot post events; trying again, later each time");
+                let to = match &destination {
+                    Destination::Url(url, _) => url.endpoint().to_string(),
+                    Destination::Kubernetes(_) => "kubernetes".to_owned(),
+                };
+                warn!(to, problem, "cannot post events; trying again, later each time");
             }
             Ok(()) if is_failing => info!("events are posted again"),
             _ => {}

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Uri};
@@ -54,10 +54,10 @@ pub(crate) struct Source {
     pub(crate) kubeconfig: PathBuf,
 }
 
-/// Why the list could not be read.
+/// Why a request to the cluster has no answer, or not the one that was wanted.
 #[derive(Debug, thiserror::Error)]
-enum ListError {
-    // Whoever wrote the kubeconfig, or gave its user its rights.
+pub(crate) enum ListError {
+    // The kubeconfig, or the rights of its user.
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
     #[error("the apiserver rejects these credentials (401)")]
@@ -159,13 +159,23 @@ impl Source {
     }
 
     async fn get(&self, access: &Access, path: &'static str) -> Result<(u16, Bytes), ListError> {
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = Uri::from_static(path);
+        self.exchange(access, request).await
+    }
+
+    /// Status and body of the answer to a request, which is sent with these credentials on a
+    /// connection of its own.
+    pub(crate) async fn exchange(
+        &self,
+        access: &Access,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(u16, Bytes), ListError> {
         let address = self.local;
         let failed = |source| ListError::Connect { address, source };
         let tls = self.connect(access).await.map_err(failed)?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
-        let mut request = Request::new(Empty::<Bytes>::new());
-        *request.uri_mut() = Uri::from_static(path);
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, HeaderValue::from_static("meshport"));
         headers.extend(HeaderValue::from_maybe_shared(address.to_string()).map(|it| (HOST, it)));

@@ -38,12 +38,15 @@ impl Reporter {
     }
 
     /// Events that nobody takes.
-    pub(super) fn unposted(&self) -> Option<Finding> {
-        let (failures, problem) = self.told.outbox.as_ref()?.trouble()?;
-        Some(
-            EVENTS_NOT_POSTED
-                .found(format!("{failures} posts of events in a row have failed: {problem}")),
-        )
+    pub(super) fn unposted(&self) -> impl Iterator<Item = Finding> {
+        self.told.outboxes.iter().filter_map(|(to, outbox)| {
+            let (failures, problem) = outbox.trouble()?;
+            Some(
+                EVENTS_NOT_POSTED.found(format!(
+                    "{failures} posts of events {to} in a row have failed: {problem}"
+                )),
+            )
+        })
     }
 
     fn known(&self, core: &NodeCore, service: &ServiceName) -> Vec<Known> {

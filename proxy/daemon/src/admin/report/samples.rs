@@ -133,11 +133,13 @@ impl Reporter {
         for (outcome, count) in self.audit.counts() {
             page.count(&metrics::AUDIT_LINES, &[outcome], count);
         }
-        let counts = self.told.outbox.as_ref().map(Outbox::counts).unwrap_or_default();
-        for (outcome, count) in [("posted", counts.posted), ("dropped", counts.dropped)] {
+        let outboxes = || self.told.outboxes.values().map(Outbox::counts);
+        let (posted, dropped) =
+            (outboxes().map(|it| it.posted).sum(), outboxes().map(|it| it.dropped).sum());
+        for (outcome, count) in [("posted", posted), ("dropped", dropped)] {
             page.count(&metrics::EVENTS, &[outcome], count);
         }
-        page.count(&metrics::EVENT_FAILURES, &[], counts.failed);
+        page.count(&metrics::EVENT_FAILURES, &[], outboxes().map(|it| it.failed).sum());
     }
 
     fn exposed_page(&self, page: &mut Page) {
