@@ -168,7 +168,8 @@ catalogue! {
         meaning: "The receiver misses events; the oldest are dropped when too many wait. Nothing \
                   else depends on them",
         remedy: "Check `url` and `ca-file` under [events] and the server there; for Kubernetes, \
-                 whether the user of `cluster-kubeconfig` may create events in the namespace default",
+                 whether the user of `cluster-kubeconfig` may create events in the namespace \
+                 default",
     }
 
     /// A name does not resolve.
