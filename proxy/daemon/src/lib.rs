@@ -52,3 +52,4 @@ pub use node::handle::Handle;
 pub use node::write_queue::Snapshot;
 pub use node::{Environment, Node};
 pub use state::{Identity, StateDir};
+pub use tcp::store::Inherited;

@@ -5,6 +5,7 @@
 //! machine a node runs on, as far as its local addresses go. Memory behaves as the kernel does
 //! where the daemon can tell: backlogs, half-close, resets, backpressure, refused connections.
 
+use std::future::pending;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
@@ -18,6 +19,9 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 
 pub mod memory;
+pub mod store;
+
+use store::Stored;
 
 /// Connections the kernel may hold before they are accepted; the kernel caps it at `somaxconn`.
 /// One controller manager alone dials 60 at once.
@@ -76,12 +80,19 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let chosen = if address.port() == 0 { free_port(address)? } else { address };
+fn listen(address: SocketAddr) -> io::Result<KernelListener> {
+    if let Some((socket, stored)) = store::inherit(address) {
+        let listener = TcpListener::from_std(socket.into())?;
+        return Ok(KernelListener { listener, stored: Some(stored) });
+    }
+    let is_named = address.port() != 0;
+    let chosen = if is_named { address } else { free_port(address)? };
     let socket = socket(chosen)?;
     socket.bind(&chosen.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    // The next process asks for another free port.
+    let stored = if is_named { Stored::put(&socket, chosen) } else { None };
+    Ok(KernelListener { listener: TcpListener::from_std(socket.into())?, stored })
 }
 
 /// A port that is free now. Of a socket that asked for port 0 the kernel takes the port away when
@@ -107,11 +118,33 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// A listener of the kernel's.
+#[derive(Debug)]
+pub struct KernelListener {
+    listener: TcpListener,
+    /// Its place in the service manager's store, where it has one.
+    stored: Option<Stored>,
+}
+
+impl KernelListener {
+    /// The next connection. None comes any more once the next process is to accept them.
+    async fn accept(&self) -> io::Result<TcpStream> {
+        if self.stored.is_none() {
+            return Ok(self.listener.accept().await?.0);
+        }
+        tokio::select! {
+            biased;
+            () = store::handed_over() => pending().await,
+            accepted = self.listener.accept() => Ok(accepted?.0),
+        }
+    }
+}
+
 /// Accepts connections; its drop gives the address up.
 #[derive(Debug)]
 pub enum Listener {
     /// The kernel's.
-    Kernel(TcpListener),
+    Kernel(KernelListener),
     /// Memory's.
     Memory(memory::Listener),
 }
@@ -123,7 +156,7 @@ impl Listener {
     /// The system is out of descriptors or memory.
     pub async fn accept(&self) -> io::Result<Tcp> {
         match self {
-            Self::Kernel(listener) => Ok(Tcp::Kernel(listener.accept().await?.0)),
+            Self::Kernel(kernel) => kernel.accept().await.map(Tcp::Kernel),
             Self::Memory(listener) => Ok(Tcp::Memory(listener.accept().await)),
         }
     }
@@ -134,7 +167,7 @@ impl Listener {
     /// When the socket is not usable.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
-            Self::Kernel(listener) => listener.local_addr(),
+            Self::Kernel(kernel) => kernel.listener.local_addr(),
             Self::Memory(listener) => Ok(listener.local_addr()),
         }
     }
@@ -145,10 +178,11 @@ impl Listener {
     /// The system does not let go of the socket, or its address; it is given up then.
     pub fn close(self) -> io::Result<Closed> {
         match self {
-            Self::Kernel(listener) => {
+            Self::Kernel(KernelListener { listener, stored }) => {
                 let socket = Socket::from(listener.into_std()?);
                 refuse(&socket)?;
-                Ok(Closed(Reserved::Kernel(socket)))
+                let is_stored = stored.is_some();
+                Ok(Closed(Reserved::Kernel { socket, is_stored }))
             }
             Self::Memory(listener) => Ok(Closed(Reserved::Memory(listener.close()))),
         }
@@ -161,7 +195,11 @@ pub struct Closed(Reserved);
 
 #[derive(Debug)]
 enum Reserved {
-    Kernel(Socket),
+    Kernel {
+        socket: Socket,
+        /// It was in the store while it was open.
+        is_stored: bool,
+    },
     Memory(memory::Closed),
 }
 
@@ -172,8 +210,8 @@ impl Closed {
     /// Another process listens there all the same, or the system is out of memory. Nothing has
     /// changed then.
     pub fn open(&self) -> io::Result<Listener> {
-        let socket = match &self.0 {
-            Reserved::Kernel(socket) => socket,
+        let (socket, is_stored) = match &self.0 {
+            Reserved::Kernel { socket, is_stored } => (socket, *is_stored),
             Reserved::Memory(closed) => return closed.open().map(Listener::Memory),
         };
         // Before it listens: afterwards nothing may fail that leaves clients in its queue.
@@ -192,7 +230,10 @@ impl Closed {
         if opened.is_err() {
             refuse(socket)?;
         }
-        opened.map(Listener::Kernel)
+        let listener = opened?;
+        let address = listener.local_addr().ok().filter(|_| is_stored);
+        let stored = address.and_then(|address| Stored::put(socket, address));
+        Ok(Listener::Kernel(KernelListener { listener, stored }))
     }
 }
 

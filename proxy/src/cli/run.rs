@@ -10,7 +10,7 @@ use super::paths::Paths;
 use super::{clock, line, load, logging, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::state::StateDir;
-use meshport_daemon::{self, Options, Source};
+use meshport_daemon::{self, Inherited, Options, Source};
 
 /// `meshport run`
 #[derive(Debug, Clone, Args)]
@@ -46,6 +46,8 @@ enum Format {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
+    // Closed with whatever ends this start: clients must not wait for a daemon that cannot run.
+    let inherited = Inherited::take();
     let joined = match &args.join_file {
         Some(file) => join_once(file, args, &Paths::of_this_user()?, clock::wall())?,
         None => None,
@@ -63,7 +65,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
     let args = args.clone();
     let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
     let source = Source { config, reread, set_level };
-    runtime()?.block_on(meshport_daemon::run(Options { settings, source, state }))
+    runtime()?.block_on(meshport_daemon::run(Options { settings, source, state, inherited }))
 }
 
 /// Joins with the invite in the file, unless there is a credential; what the machine is now.

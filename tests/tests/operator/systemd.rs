@@ -23,6 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NOT_CHECKED: &str = "MESHPORT_NOT_CHECKED";
 /// What nspawn's own filter has no rule for in version 252, and what a machine allows.
 const LANDLOCK: &str = "landlock_create_ruleset landlock_add_rule landlock_restrict_self";
+/// Restarts under clients, and the file that ends these.
+const RESTARTS: u32 = 10;
+const CLIENTS: &str = "1 2 3 4";
+const ENOUGH: &str = "/srv/enough";
 /// Folders of the root that are links into `/usr`.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 const PROGRAM: &str = "/usr/local/bin/meshport";
@@ -275,6 +279,7 @@ fn the_unit_serves_and_confines_under_a_running_systemd() {
     );
     install(&machine, &settings);
     serves_through_what_happens(&machine, &settings);
+    restarts_fail_no_client(&machine);
     outlives_a_mistake(&machine, &settings);
     takes_credentials(&machine, &settings);
     stops(&machine);
@@ -339,6 +344,43 @@ fn serves_through_what_happens(machine: &Machine, settings: &str) {
     machine.state_is_the_services();
 }
 
+/// Clients that connect all the time, while the daemon is restarted again and again.
+fn restarts_fail_no_client(machine: &Machine) {
+    let client = "curl -sSk -m 30 -o /dev/null -w 'served %{time_total}\\n' \
+                  https://127.0.0.1:7445/version";
+    let clients =
+        format!("for it in {CLIENTS}; do (until [ -e {ENOUGH} ]; do {client}; done)& done; wait");
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &machine.leader.to_string(), "--all", "env", "-i"]);
+    command.args(["PATH=/usr/bin", "sh", "-c", &clients]);
+    let log = machine.folder.path().join("clients.log");
+    let mut clients = Process::start("clients", &mut command, &log);
+    let served = || fs::read_to_string(&log).unwrap_or_default().matches("served").count();
+    let goes_on = || {
+        let before = served();
+        wait::until("clients are served", PATIENCE, || (served() > before + 10).then_some(()));
+    };
+    goes_on();
+    assert_ne!(machine.property("NFileDescriptorStore"), "0");
+    for _ in 0..RESTARTS {
+        let before = machine.property("MainPID");
+        machine.run(&["systemctl", "restart", "meshport"]);
+        assert_ne!(machine.property("MainPID"), before);
+        goes_on();
+    }
+    machine.run(&["touch", ENOUGH]);
+    clients.ended(PATIENCE);
+    let log = fs::read_to_string(&log).expect("it is there");
+    let failed: Vec<&str> = log.lines().filter(|line| !line.starts_with("served ")).collect();
+    assert!(failed.is_empty(), "{} served, failed: {failed:?}", served());
+    let times = log.lines().filter_map(|line| line.strip_prefix("served ")?.parse::<f64>().ok());
+    let longest = times.fold(0.0, f64::max);
+    println!(
+        "{RESTARTS} restarts, {} clients, none failed; the longest took {longest} s",
+        served()
+    );
+}
+
 /// A mistake in the settings ends it again and again; once that is mended it serves.
 fn outlives_a_mistake(machine: &Machine, settings: &str) {
     machine.write(SETTINGS, &settings.replace("origin", "orgin"));
@@ -348,6 +390,8 @@ fn outlives_a_mistake(machine: &Machine, settings: &str) {
         let restarts: u32 = machine.property("NRestarts").parse().expect("a number");
         (restarts > GIVEN_UP).then_some(())
     });
+    // Clients are refused meanwhile: nobody would accept them.
+    assert_eq!(machine.property("NFileDescriptorStore"), "0");
     machine.write(SETTINGS, settings);
     machine.serves();
 }

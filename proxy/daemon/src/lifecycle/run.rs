@@ -32,6 +32,7 @@ use crate::node::{Environment, Node};
 use crate::state;
 use crate::state::{Generation, Identity, StateDir, StateLock};
 use crate::tcp::Host;
+use crate::tcp::store::{self, Inherited};
 use crate::unix;
 use crate::wayback::socket;
 
@@ -40,6 +41,10 @@ use crate::wayback::socket;
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// From one warning of the credential's end to the next, in seconds.
 const DAY_S: u64 = 86_400;
+
+/// How long the clients that were accepted last may take to be answered, while later ones wait for
+/// the next process: as long as most of their requests take, and short enough for those who wait.
+const LAST_CLIENTS: Duration = Duration::from_secs(1);
 
 /// From the word of a node that it leaves to its end: discovery repeats it after a second.
 const FAREWELL: Duration = Duration::from_millis(1500);
@@ -59,6 +64,8 @@ pub struct Options {
     pub source: Source,
     /// Keys, credential and what was known before.
     pub state: StateDir,
+    /// Listening sockets that the process before this one has left.
+    pub inherited: Inherited,
 }
 
 impl std::fmt::Debug for Options {
@@ -77,7 +84,7 @@ impl std::fmt::Debug for Options {
 /// The state folder, a file the settings name, or an address does not serve. Once started it only
 /// ends by a signal, when the authority revokes this node, or without an error when it has left.
 pub async fn run(options: Options) -> Result<(), Error> {
-    let Options { settings, source, state } = options;
+    let Options { settings, source, state, inherited } = options;
     let _lock = succeed(&state, &settings.admin.socket).await?;
     let (identity, unsettled) = state.settled_identity(clock::wall())?;
     if let Some(error) = unsettled {
@@ -99,6 +106,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     }
     let sandbox = Sandbox::enter(&settings, &source.config);
     let mut daemon = Daemon::start(&settings, &identity, &state, shards).await?;
+    inherited.close_rest();
     let (reloads, revoked) = (daemon.node.take_reloads(), daemon.own_revocation.take());
     // Its keys may be replaced: nothing but what uses them holds them.
     drop(identity);
@@ -278,6 +286,9 @@ impl Daemon {
                         while"
         );
         self.node.leave(drain_time()).await;
+        if store::hand_over() {
+            sleep(LAST_CLIENTS).await;
+        }
         self.end_saved().await;
     }
 

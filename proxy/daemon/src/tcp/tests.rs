@@ -81,7 +81,7 @@ async fn an_address_that_was_lost_all_the_same_comes_back() {
     let listener = Host::Kernel.listen("127.0.0.1:0".parse().expect("good")).expect("free");
     let address = listener.local_addr().expect("bound");
     let closed = listener.close().expect("it lets go");
-    let Closed(Reserved::Kernel(socket)) = &closed else { panic!("{closed:?}") };
+    let Closed(Reserved::Kernel { socket, .. }) = &closed else { panic!("{closed:?}") };
     socket.set_reuse_address(true).expect("as in the moment of opening");
     let thief = take(address, true, false).expect("it shares");
     let error = closed.open().expect_err("somebody else listens there");

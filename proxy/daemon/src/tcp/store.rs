@@ -1,0 +1,235 @@
+//! Listening sockets that outlive this process, in systemd's descriptor store: clients that connect
+//! while one daemon ends and the next one starts wait in the socket's queue instead of being
+//! refused. See `FDSTORE` in sd_notify(3) and `LISTEN_FDS` in sd_listen_fds(3).
+//!
+//! A socket is in the store for as long as this node accepts clients there. One that is closed on
+//! purpose leaves it, or its clients would wait for nobody. One of the few files with unsafe code:
+//! inherited descriptors are known by their numbers only.
+
+use std::env;
+use std::future::pending;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use socket2::Socket;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+/// The first inherited descriptor, `SD_LISTEN_FDS_START`.
+const FIRST: RawFd = 3;
+/// Most descriptors that are taken over; `FileDescriptorStoreMax` of the unit is the same.
+const MAX_STORED: RawFd = 64;
+
+/// The store of this process, if its service manager has one.
+static STORE: OnceLock<Store> = OnceLock::new();
+
+#[derive(Debug)]
+struct Store {
+    /// Connected to the service manager.
+    manager: UnixDatagram,
+    /// Sockets of the former process that nothing has asked for yet.
+    inherited: Mutex<Vec<Socket>>,
+    /// The next process accepts the clients that come from now on.
+    handed_over: watch::Sender<bool>,
+}
+
+/// Takes over the sockets that the former daemon has left. Those that nothing has asked for when
+/// this is dropped are closed: nobody will accept their clients.
+#[derive(Debug)]
+pub struct Inherited(());
+
+impl Inherited {
+    /// For the start of a daemon, before anything else opens or needs a socket. Only the first call
+    /// of a process has an effect.
+    pub fn take() -> Self {
+        let Some(path) = env::var_os("NOTIFY_SOCKET") else { return Self(()) };
+        let manager = UnixDatagram::unbound().and_then(|socket| {
+            socket.connect(path)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        });
+        match manager {
+            Ok(manager) => {
+                STORE.get_or_init(|| Store {
+                    manager,
+                    inherited: Mutex::new(inherited()),
+                    handed_over: watch::Sender::new(false),
+                });
+            }
+            Err(error) => info!(%error, "the service manager does not listen: a restart refuses \
+                                         clients for a moment"),
+        }
+        Self(())
+    }
+
+    /// Closes what nothing has asked for.
+    pub(crate) fn close_rest(&self) {
+        let Some(store) = STORE.get() else { return };
+        let rest = std::mem::take(&mut *store.inherited());
+        for socket in rest {
+            if let Some(address) = address(&socket) {
+                info!(%address, "no longer an address of this node: closed");
+                store.remove(address);
+            }
+        }
+    }
+}
+
+impl Drop for Inherited {
+    fn drop(&mut self) {
+        self.close_rest();
+    }
+}
+
+/// Keeps a socket in the store until it is dropped; for the next process when that one takes over.
+#[derive(Debug)]
+pub(super) struct Stored(SocketAddr);
+
+impl Stored {
+    /// None without a store.
+    pub(super) fn put(socket: &impl AsFd, address: SocketAddr) -> Option<Self> {
+        let store = STORE.get()?;
+        let message = format!("FDSTORE=1\nFDNAME={}", name(address));
+        match send(&store.manager, &message, Some(socket.as_fd())) {
+            Ok(()) => Some(Self(address)),
+            Err(error) => {
+                warn!(%address, %error, "not kept over a restart, which refuses clients for a \
+                                         moment");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        if let Some(store) = STORE.get().filter(|store| !*store.handed_over.borrow()) {
+            store.remove(self.0);
+        }
+    }
+}
+
+/// The socket that the former process listened on at `address`. It is in the store already.
+pub(super) fn inherit(at: SocketAddr) -> Option<(Socket, Stored)> {
+    let mut inherited = STORE.get()?.inherited();
+    let found = inherited.iter().position(|socket| address(socket) == Some(at))?;
+    Some((inherited.swap_remove(found), Stored(at)))
+}
+
+/// Leaves all clients that come from now on to the next process. False without a store.
+pub(crate) fn hand_over() -> bool {
+    STORE.get().map(|store| store.handed_over.send_replace(true)).is_some()
+}
+
+/// Resolves once the next process accepts the clients.
+pub(super) async fn handed_over() {
+    let Some(store) = STORE.get() else { return pending().await };
+    // It fails when the sender is gone, which lives as long as the process.
+    let _ = store.handed_over.subscribe().wait_for(|is_over| *is_over).await;
+}
+
+impl Store {
+    fn inherited(&self) -> std::sync::MutexGuard<'_, Vec<Socket>> {
+        self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, address: SocketAddr) {
+        let message = format!("FDSTOREREMOVE=1\nFDNAME={}", name(address));
+        if let Err(error) = send(&self.manager, &message, None) {
+            warn!(%address, %error, "the service manager keeps a closed socket open");
+        }
+    }
+}
+
+/// What the service manager calls a socket; it allows no colon.
+fn name(address: SocketAddr) -> String {
+    format!("listen-{address}").replace(':', "_")
+}
+
+fn send(to: &UnixDatagram, message: &str, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let sockets: Vec<BorrowedFd<'_>> = socket.into_iter().collect();
+    if !sockets.is_empty() {
+        rights.push(SendAncillaryMessage::ScmRights(&sockets));
+    }
+    sendmsg(to, &[IoSlice::new(message.as_bytes())], &mut rights, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Where a socket listens, if it does.
+fn address(socket: &Socket) -> Option<SocketAddr> {
+    let listens = socket.is_listener().unwrap_or(false);
+    socket.local_addr().ok().filter(|_| listens)?.as_socket()
+}
+
+/// How many descriptors this process has inherited, by what its environment says.
+fn count(pid: Option<&str>, fds: Option<&str>, own: u32) -> RawFd {
+    let is_own = pid.and_then(|pid| pid.parse::<u32>().ok()) == Some(own);
+    let fds = fds.and_then(|fds| fds.parse::<RawFd>().ok()).filter(|_| is_own);
+    fds.unwrap_or(0).clamp(0, MAX_STORED)
+}
+
+/// The inherited sockets on which clients wait.
+#[expect(unsafe_code, reason = "inherited descriptors are known by their numbers only")]
+fn inherited() -> Vec<Socket> {
+    let [pid, fds] = ["LISTEN_PID", "LISTEN_FDS"].map(|name| env::var(name).ok());
+    let count = count(pid.as_deref(), fds.as_deref(), std::process::id());
+    let take = |number: RawFd| {
+        // SAFETY: the service manager has opened these descriptors for this very process, whose id
+        // it names, before the process ran. Nothing else knows their numbers, and this runs once,
+        // as the initialisation of a `OnceLock`.
+        Socket::from(unsafe { OwnedFd::from_raw_fd(number) })
+    };
+    let sockets = (FIRST..FIRST + count).map(take);
+    sockets.filter(|it| address(it).is_some() && it.set_nonblocking(true).is_ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+    use super::*;
+
+    #[test]
+    fn descriptors_for_another_process_or_out_of_bounds_are_not_taken() {
+        assert_eq!(count(Some("7"), Some("2"), 7), 2);
+        assert_eq!(count(Some("8"), Some("2"), 7), 0, "a parent's");
+        assert_eq!(count(None, Some("2"), 7), 0);
+        assert_eq!(count(Some("7"), None, 7), 0);
+        assert_eq!(count(Some("7"), Some("-1"), 7), 0);
+        assert_eq!(count(Some("7"), Some("many"), 7), 0);
+        assert_eq!(count(Some("7"), Some("2000000000"), 7), MAX_STORED);
+    }
+
+    #[test]
+    fn names_have_no_colon() {
+        let name = |text: &str| name(text.parse().expect("an address"));
+        assert_eq!(name("127.0.0.1:7445"), "listen-127.0.0.1_7445");
+        assert_eq!(name("[::1]:7445"), "listen-[__1]_7445");
+    }
+
+    #[test]
+    fn a_sent_socket_is_the_one_that_listens() {
+        let (to, at) = UnixDatagram::pair().expect("sockets");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        send(&to, "FDSTORE=1", Some(listener.as_fd())).expect("it is sent");
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = RecvAncillaryBuffer::new(&mut space);
+        let mut text = [0; 64];
+        let mut into = [io::IoSliceMut::new(&mut text)];
+        let got = recvmsg(&at, &mut into, &mut rights, RecvFlags::empty()).expect("it is there");
+        let sent = rights.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut sockets) => sockets.next(),
+            _ => None,
+        });
+        assert_eq!(&text[..got.bytes], b"FDSTORE=1");
+        let sent = Socket::from(sent.expect("a socket"));
+        assert_eq!(address(&sent), listener.local_addr().ok());
+        assert_eq!(address(&Socket::from(OwnedFd::from(at))), None, "not of a listener");
+    }
+}
