@@ -280,6 +280,7 @@ fn the_unit_serves_and_confines_under_a_running_systemd() {
     install(&machine, &settings);
     serves_through_what_happens(&machine, &settings);
     restarts_fail_no_client(&machine);
+    a_closed_address_is_not_kept(&machine, &settings, &port);
     outlives_a_mistake(&machine, &settings);
     takes_credentials(&machine, &settings);
     stops(&machine);
@@ -361,7 +362,6 @@ fn restarts_fail_no_client(machine: &Machine) {
         wait::until("clients are served", PATIENCE, || (served() > before + 10).then_some(()));
     };
     goes_on();
-    assert_ne!(machine.property("NFileDescriptorStore"), "0");
     for _ in 0..RESTARTS {
         let before = machine.property("MainPID");
         machine.run(&["systemctl", "restart", "meshport"]);
@@ -379,6 +379,22 @@ fn restarts_fail_no_client(machine: &Machine) {
         "{RESTARTS} restarts, {} clients, none failed; the longest took {longest} s",
         served()
     );
+}
+
+/// Without an apiserver the address is closed, and systemd has to let go of it too.
+fn a_closed_address_is_not_kept(machine: &Machine, settings: &str, port: &str) {
+    let kept = || machine.property("NFileDescriptorStore");
+    let before = kept();
+    assert_ne!(before, "0");
+    machine.write(SETTINGS, &settings.replace(port, "1"));
+    machine.run(&["systemctl", "reload", "meshport"]);
+    wait::until("systemd keeps no socket", PATIENCE, || (kept() == "0").then_some(()));
+    let refused = machine.output(&["curl", "-sSk", "https://127.0.0.1:7445/"]);
+    assert!(said(&refused).contains("connect"), "{}", said(&refused));
+    machine.write(SETTINGS, settings);
+    machine.run(&["systemctl", "reload", "meshport"]);
+    machine.serves();
+    wait::until("systemd keeps them again", PATIENCE, || (kept() == before).then_some(()));
 }
 
 /// A mistake in the settings ends it again and again; once that is mended it serves.
