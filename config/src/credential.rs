@@ -7,8 +7,8 @@
 //! so neither a field nor the kind of statement can be swapped.
 //!
 //! An issuer signs an [`Issued`]. It becomes a credential only when the node's WireGuard key signs
-//! it too. Of two credentials of a node the later one counts, whoever issued it; without the node's
-//! signature the holder of any invite could replace any node's credential.
+//! it too. If a node has two credentials, the later one counts, whatever its issuer; without the
+//! node's signature the holder of any invite could replace any node's credential.
 //!
 //! The holder of an invite can backdate a credential to before `join_until`. It still expires at
 //! most `credential_ttl_s` after `join_until`, which bounds a leaked invite.
@@ -230,7 +230,7 @@ impl Issued {
     }
 }
 
-/// The signed statement about one node, by whoever issued it and by the node itself.
+/// A statement about one node, signed by its issuer and by the node itself.
 ///
 /// A value of this type is well formed, not verified: [`Credential::verify`] says whether to
 /// believe it.

@@ -28,7 +28,7 @@ const FORM: &str =
 pub enum Host {
     /// An address.
     Ip(IpAddr),
-    /// A DNS name, resolved (and resolved again) by whoever connects.
+    /// A DNS name, resolved (and resolved again) by the connecting side.
     Name(String),
 }
 

@@ -15,7 +15,7 @@ use crate::text::TextError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    // Whoever wrote the text or the bytes.
+    // To blame: the writer of the text or the bytes.
     /// A text or a list is not of the form that its kind has.
     #[error(transparent)]
     Text(#[from] TextError),
@@ -103,7 +103,7 @@ pub enum Error {
     #[error("the invite does not fix this node's site; give one")]
     SiteNeeded,
 
-    // Whoever issued or presents the credential.
+    // To blame: the issuer or the presenter of the credential.
     /// It belongs to another mesh.
     #[error(
         "it belongs to another mesh: {found}, while this one is {expected}. Get one from this \

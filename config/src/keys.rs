@@ -195,7 +195,7 @@ signing_key! {
     RecordKey, VerifyKey, codec::RECORD_KEY
 }
 signing_key! {
-    /// The mesh's Ed25519 key: whoever has it decides who belongs to the mesh. Kept offline.
+    /// The mesh's Ed25519 key: its holder decides who belongs to the mesh. Kept offline.
     AuthorityKey, MeshId, codec::AUTHORITY_KEY
 }
 signing_key! {

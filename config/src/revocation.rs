@@ -255,7 +255,7 @@ impl Revocations {
     /// replaced.
     pub fn successor_of(&self, node: &NodeId) -> NodeId {
         let mut last = *node;
-        // Bounded, since whoever signs for two keys can have each succeed the other.
+        // Bounded, since a signer for two keys can make each succeed the other.
         for _ in 0..self.replaced.len() {
             match self.replaced.get(&last).and_then(Revocation::successor) {
                 Some(next) => last = next,

@@ -255,8 +255,8 @@ pub struct AdminSettings {
 /// Membership and measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoverySettings {
-    /// Time from one probe of a neighbour in the own site to the next, 100 ms to 1 min; a random
-    /// member is probed half as often. Default 1 s.
+    /// Time from one probe of a neighbour in this node's site to the next, 100 ms to 1 min; a
+    /// random member is probed half as often. Default 1 s.
     pub probe_interval: Duration,
     /// How long a probed member may take to answer, 10 ms to 30 s. Default 400 ms.
     pub probe_timeout: Duration,

@@ -116,7 +116,7 @@ mod tests {
             let error = credential(&invite, rng, node, Some(succession.clone())).unwrap_err();
             assert_eq!(error, Error::Tampered { link: Link::Succession });
         };
-        // Whoever holds an invite signs with its own key, in the name of the victim.
+        // A holder of an invite signs with its own key, in the name of the victim.
         let own = Succession::agree(&thief, &thief.public(), &mesh, NOW);
         let forged = Succession { former: former.public(), ..own };
         refused(&forged, &thief, &mut rng);

@@ -14,7 +14,7 @@ use crate::wire::MAX_ASKED_SERVICES;
 /// breaks when they differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryConfig {
-    /// How often each of the two neighbours in the own site is probed, by this node or by the
+    /// How often each of the two neighbours in this node's site is probed, by this node or by the
     /// neighbour, and half as often a random member. 1 s: a crash is noticed within that time and
     /// seven quick probes, whatever the size of the mesh.
     pub probe_interval: Duration,
@@ -24,7 +24,7 @@ pub struct DiscoveryConfig {
     /// How many others are asked.
     pub indirect_probes: u8,
     /// How long a suspect has to refute. 3 s: three direct notices and several rounds of gossip.
-    /// A neighbour in the own site gets half of it.
+    /// A neighbour in this node's site gets half of it.
     pub suspicion: Duration,
     /// How often membership news and rumours are passed on, while there are any.
     pub gossip_interval: Duration,
@@ -46,7 +46,7 @@ pub struct DiscoveryConfig {
     pub announce_longest: Duration,
     /// How long a member that is down or has left stays in the directory.
     pub forget_after: Duration,
-    /// The shortest time between two versions of the own record that carry no urgent news.
+    /// The shortest time between two versions of this node's record that carry no urgent news.
     pub publish_interval: Duration,
     /// Makes this node a leaf that wants the origins of these services, at most
     /// [`crate::MAX_ASKED_SERVICES`]: it asks members and takes no part in gossip. None: a member.

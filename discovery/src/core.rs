@@ -222,7 +222,7 @@ impl Discovery {
     }
 
     /// How this node's instance of a service does. Urgent when it changed. Ignored, with an event,
-    /// when the own credential does not allow the service: others would ignore it too.
+    /// when this node's credential does not allow the service: others would ignore it too.
     pub fn set_service(&mut self, service: ServiceName, state: OriginState, now: Instant) {
         if !self.local.credential().roles.may_offer(&service) {
             self.outbox.counters[Count::DroppedOwn] += 1;
@@ -315,8 +315,8 @@ impl Discovery {
         &self.outbox.counters
     }
 
-    /// The own generation. It may have been raised above the one given at the start, when the mesh
-    /// remembered a later one; the next start must use a greater one than this.
+    /// This node's generation. It may have been raised above the one given at the start, when the
+    /// mesh remembered a later one; the next start must use a greater one than this.
     pub fn generation(&self) -> u64 {
         self.local.generation()
     }

@@ -86,8 +86,8 @@ pub struct Entry {
     met: bool,
     /// There is one.
     here: bool,
-    /// Its record is its farewell. Kept here since it is asked of whoever a datagram is from, and
-    /// records lie elsewhere.
+    /// Its record is its farewell. Kept here since it is looked up for the sender of each datagram,
+    /// and records lie elsewhere.
     left: bool,
     digest: u64,
 }
@@ -192,8 +192,8 @@ impl Entry {
     }
 }
 
-/// A verified credential and, optionally, a verified state of the same node. Whoever makes one has
-/// verified both.
+/// A verified credential and, optionally, a verified state of the same node. The code that makes
+/// one has verified both.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) credential: Arc<Credential>,

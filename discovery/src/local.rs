@@ -32,7 +32,7 @@ const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(100);
 /// A round-trip time is news when it moved by a quarter and by this much.
 const RTT_STEP_US: u32 = 1000;
 /// A distance that loses so much more, or less, than others were told is told anew: four of the
-/// last sixteen probes. Whoever is to choose a relay, or another origin, sees nothing else of it.
+/// last sixteen probes. A node that chooses a relay, or another origin, sees no other loss figure.
 const LOSS_STEP_PERCENT: u8 = 25;
 
 /// How fast a version has to spread.

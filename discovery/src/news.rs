@@ -113,7 +113,7 @@ impl Offer {
     }
 }
 
-/// Records of others, or the own one, that are being passed on.
+/// Records of other nodes, or of this one, that are being passed on.
 #[derive(Debug, Default)]
 pub(crate) struct Rumours {
     spreading: BTreeMap<NodeId, Rumour>,

@@ -239,8 +239,8 @@ impl Paths {
         }
     }
 
-    /// The peer asks, so it is there: of two that watch each other one asks and both know. Whoever
-    /// waits for an answer goes on waiting, since that may be the way that is broken.
+    /// The peer asks, so it is there: of two that watch each other one asks and both know. A probe
+    /// that waits for an answer goes on waiting, since that direction may be the broken one.
     pub(crate) fn handle_probe(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         let interval = self.pace.interval(prober);

@@ -52,14 +52,14 @@ const IDS: usize = 16;
 const ENVELOPE: usize = 4;
 /// How often a suspect is told, spread over its time to refute.
 const TELLINGS: u8 = 4;
-/// The shortest time between two new lives of this node. Whoever calls it down again and again
+/// The shortest time between two new lives of this node. A node that calls it down again and again
 /// makes it speak to everybody once in this time and not more.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// The shortest time between two rounds of gossip that do not wait for their turn: as often again
 /// as those that do, however many members are gone at once.
 const HASTE: Duration = Duration::from_millis(200);
-/// Members that whoever announces itself is told of, to go on with. The rest it learns when it
-/// compares directories, and after a partition many announce themselves who know everybody.
+/// Members that a node is told of when it announces itself, to begin with. It learns the rest when
+/// it compares directories, and after a partition many announce themselves who know everybody.
 const MAX_FEED: usize = 8;
 /// Sessions from which on news go along them.
 pub(crate) const MIN_CONNECTED: usize = 32;

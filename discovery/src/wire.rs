@@ -77,8 +77,8 @@ impl Short {
     }
 }
 
-/// How a member stands in the eyes of whoever says so, in the order in which SWIM lets one override
-/// another of the same incarnation.
+/// How a member stands in the eyes of the claimant, in the order in which SWIM lets one claim
+/// override another of the same incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Standing {
     Alive,
@@ -181,7 +181,7 @@ pub(crate) enum Message<'a> {
     Want(Vec<Wanted>),
     /// Records asked for or owed.
     Items(#[serde(borrow)] Vec<Item<'a>>),
-    /// Records that are news and shall be passed on by whoever did not know them.
+    /// Records that are news, to be passed on by receivers that did not know them.
     Rumours(#[serde(borrow)] Vec<Item<'a>>),
     /// The sender's own record, urgent. Answered by `NewsSeen`, always.
     News(#[serde(borrow)] Item<'a>),

@@ -86,7 +86,7 @@ impl State {
         while self.unsent < BACKLOG_BYTES
             && let Some(((begins, _), (length, waiting))) = self.waiting.pop_first()
         {
-            // Whoever does not wait any more has no piece.
+            // A caller that stopped waiting has no piece.
             if !waiting.is_closed() {
                 let rank = self.pass(begins, length);
                 // It may have left since; then a little is counted that will not be sent.
@@ -224,7 +224,7 @@ mod tests {
         assert!(more.is_sorted_by(|a, b| a >= b));
         let ahead = more.iter().filter(|rank| **rank > bulk[0]).count() as u64;
         assert_eq!(ahead * (8 << 10), HEAD_START - 2 * PIECE as u64);
-        // Whoever has waited long does not come after those who have not.
+        // A caller that has waited long is not overtaken by later ones.
         backlog.drained();
         assert!(new(&backlog, PIECE).unwrap() < more[39]);
         lock(&backlog.0).passed = 64 << 40;

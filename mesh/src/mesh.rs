@@ -316,7 +316,7 @@ impl Mesh {
 
     /// This machine has slept for that long, or moved to another network: makes new sessions with
     /// all peers at once instead of waiting for their silence. Connections that no peer can have
-    /// kept for so long are cut, so that whoever uses them does not wait either.
+    /// kept for so long are cut, so that their users do not wait either.
     pub fn wake(&self, slept: Duration) {
         for shard in self.each() {
             shard.link.turn(Core::wake);

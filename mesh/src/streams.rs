@@ -131,7 +131,7 @@ enum Outgoing {
 #[derive(Debug)]
 pub(super) struct Streams {
     link: Arc<Link>,
-    /// Where connections live, whoever asks for them.
+    /// Where connections live, whichever task asks for them.
     runtime: Handle,
     setup: QuicSetup,
     connect_timeout: Duration,
@@ -521,7 +521,7 @@ impl Streams {
         let (done, answered) = oneshot::channel();
         {
             let mut pings = lock(&self.pings);
-            // Whoever stopped waiting does not take up room.
+            // A caller that stopped waiting does not take up room.
             pings.retain(|_, waiting| !waiting.is_closed());
             if pings.len() >= PINGS {
                 return Err(MeshError::QueueFull(node));

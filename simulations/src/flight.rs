@@ -78,7 +78,7 @@ pub(crate) struct Flight {
     pub(crate) missing: u32,
     /// How often it was sent since something of it arrived.
     pub(crate) repeats: u8,
-    /// The node it is meant for, by its number; none is whoever receives it.
+    /// The number of the node it is meant for; `None` stands for any receiver.
     pub(crate) target: Option<u32>,
     pub(crate) hops: Hops,
     pub(crate) trail: Trail,

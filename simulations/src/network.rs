@@ -6,7 +6,7 @@
 //! Where datagrams may wait for each other (a bottleneck, an ordered link), a link is asked about
 //! each at the moment that it gets there: otherwise what is sent now from afar would be served
 //! before what is sent later from nearby and gets there earlier. So a datagram that has such a link
-//! further on is carried in stretches, and whoever sent it asks again in between.
+//! further on is carried in stretches, and its sender asks again in between.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -381,7 +381,7 @@ mod tests {
         let [beside, far] = arrivals(&mut network(), &[burst.clone(), near].concat());
         assert!(alone.len() > 30 && far.len() > 80, "{} and {}", alone.len(), far.len());
         assert_eq!(beside, alone, "what is still at sea is in nobody's way");
-        // And whoever comes when it is there has to wait.
+        // A datagram that comes when the burst is there has to wait.
         let late: Vec<_> = (100..=110).map(|ms| (Duration::from_millis(ms), NEAR)).collect();
         let [behind, _] = arrivals(&mut network(), &[burst, late].concat());
         let first = behind.iter().min().expect("some arrive");

@@ -15,8 +15,8 @@ pub(crate) const NEVER_BACK: &str = "a directory never goes back";
 pub(crate) const EVICTED: &str = "nobody alive stays evicted";
 pub(crate) const QUEUES: &str = "queues are bounded";
 pub(crate) const SESSIONS: &str = "sessions opened = closed + open";
-pub(crate) const SHUT_OUT: &str = "whoever is revoked is shut out";
-pub(crate) const SERVED_NO_MORE: &str = "whoever is revoked is served no more";
+pub(crate) const SHUT_OUT: &str = "revoked nodes are shut out";
+pub(crate) const SERVED_NO_MORE: &str = "revoked nodes are served no more";
 pub(crate) const AGREEMENT: &str = "after a quiet time all agree";
 pub(crate) const GOOD_ROUTES: &str = "after a quiet time routes are good";
 pub(crate) const NEAR_ROUTES: &str = "after a quiet time routes are near";
@@ -24,7 +24,7 @@ pub(crate) const ONE_RELAY: &str = "one relay at most";
 pub(crate) const SLOWLY_HOME: &str = "sessions go home slowly";
 pub(crate) const ANSWERED: &str = "every request is answered";
 
-/// All of them, as whoever looks for violations of one may name it.
+/// All of them, by the names under which a user looks for violations.
 pub(crate) const ALL: [&str; 13] = [
     DEAD_ORIGIN,
     NEVER_BACK,
@@ -199,7 +199,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     #[test]
-    fn whoever_stays_evicted_without_an_excuse_is_found() {
+    fn a_node_that_stays_evicted_without_an_excuse_is_found() {
         let mut evictions = Evictions::default();
         assert!(evictions.begin(1, 2, S));
         assert!(!evictions.begin(1, 2, 2 * S), "it is down already");

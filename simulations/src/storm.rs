@@ -104,7 +104,7 @@ fn usual(seed: u64) -> String {
     draft.text
 }
 
-/// Origins in the last site alone, and the way there from the first is cut: whoever is there needs
+/// Origins in the last site alone, and the way there from the first is cut: nodes in the first need
 /// a relay of the sites between. Some relays lie, and some lose their own way while they are used.
 fn relayed(seed: u64) -> String {
     let mut draft = Draft::new(seed ^ 0x7265_6c61_7973);

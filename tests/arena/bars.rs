@@ -167,7 +167,7 @@ fn of_the_dead() -> Vec<Bar> {
     let (bar, clean, spread) = (Bar::new, Bar::clean, Bar::spread);
     vec![
         bar("kill", "failed connections", "", failed, 0.0),
-        // Over the own usual time, which is longest for who goes to far ones without need.
+        // Over its own usual time, which is longest for a tool that goes far without need.
         bar("kill", "worst extra connect time", "ms", extra, 50.0).own(),
         clean(bar("kill", "worst connect time", "ms", worst, 100.0)),
         bar("kill", "held ones cut within", "s", cut, 1.0),

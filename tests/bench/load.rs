@@ -1,5 +1,5 @@
 //! The clients: a process of its own on the client's host, told what to do on its command line, so
-//! that its processor time is nobody else's. What it saw is one line of JSON.
+//! that its processor time is its own. What it saw is one line of JSON.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -104,7 +104,7 @@ enum Inner {
     Endpoints(crowd::endpoints::Endpoints),
 }
 
-/// One line for whoever reads this program's output.
+/// One line for the reader of this program's output.
 #[expect(clippy::print_stdout, reason = "a command-line tool")]
 pub(crate) fn print_line(line: &str) {
     println!("{line}");

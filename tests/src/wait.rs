@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub fn until<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
     match within(limit, look) {
         Some(found) => found,
-        None => panic!("waited {limit:?} in vain for this: {what}"),
+        None => panic!("timed out after {limit:?} waiting for this: {what}"),
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "in vain for this: rain")]
+    #[should_panic(expected = "waiting for this: rain")]
     fn the_deadline_names_what_was_waited_for() {
         until("rain", Duration::ZERO, || None::<()>);
     }

@@ -175,7 +175,7 @@ pub enum Role {
     Issuer,
     /// Dial services of the cluster for apiservers.
     Egress,
-    /// Take nothing from apiservers for the own kubelet and pods, which the role `node` allows.
+    /// Take nothing from apiservers for its own kubelet and pods, which the role `node` allows.
     NoKubelet,
     /// Something of a later version. It allows nothing here, and is kept and passed on, because it
     /// is signed.

@@ -146,7 +146,7 @@ fn the_line_has_the_keys_and_no_changed_one_is_believed() {
     let shown = format!("{mandate:?}");
     assert!(shown.contains("redacted") && !shown.contains("signature"), "{shown}");
     let bytes = mandate.bytes().unwrap();
-    // The issuer's name is for people: whoever has the keys can sign.
+    // The issuer's name is for people: any holder of the keys can sign.
     for at in (32 * 8..bytes.len() * 8).step_by(61) {
         let mut bytes = bytes.to_vec();
         bytes[at / 8] ^= 1 << (at % 8);

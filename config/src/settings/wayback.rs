@@ -100,7 +100,7 @@ impl FromStr for SocketMode {
     fn from_str(text: &str) -> Result<Self, TextError> {
         let bits = u32::from_str_radix(text, 8).ok();
         let is_plain = text.len() == 4 && text.bytes().all(|b| b.is_ascii_digit());
-        // Nobody else: whoever opens it reaches every kubelet.
+        // No access for others: a process that opens it reaches every kubelet.
         let bits = bits.filter(|bits| is_plain && *bits <= 0o770 && bits & 0o007 == 0);
         bits.map(Self).ok_or_else(|| TextError::form("a mode", text, MODE_FORM))
     }

@@ -201,7 +201,7 @@ impl Discovery {
     }
 
     fn fetch_unknown(&mut self, theirs: &Have, from: NodeId) {
-        // There is no place for most of them; whoever comes or becomes an origin is in the news.
+        // There is no place for most of them; new members and new origins are in the news.
         if self.peers.directory.is_crowded() && self.dice.below(ASKED_WHEN_CROWDED) > 0 {
             return;
         }

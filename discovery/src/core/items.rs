@@ -191,7 +191,7 @@ impl Discovery {
         outcome
     }
 
-    /// Whoever a verified credential succeeds is over. After the successor was reported, so that
+    /// Ends the node that a verified credential succeeds. After the successor was reported, so that
     /// what the former one has goes over to it.
     fn end_former(&mut self, credential: &Credential, now: Instant) {
         if let Some(end) = credential.ends_former() {

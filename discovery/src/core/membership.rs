@@ -44,7 +44,7 @@ impl Discovery {
             self.peers.directory.note_claim(&from, claim);
         }
         if self.outbox.counters[Count::Renewals] > renewals {
-            // Whoever told us that we are down shall hear of the new life first.
+            // The member that told us that we are down is to hear of the new life first.
             self.swim.announce(from, &self.peers, now);
         }
         if seen.stale {
@@ -61,8 +61,9 @@ impl Discovery {
                     Some(entry) if entry.node() != self.peers.me && entry.is_old_news(&claim) => {}
                     Some(entry) => {
                         let node = entry.node();
-                        // Whoever spreads a life should have its record. One that has not answers
-                        // with the claim again, so that only membership may lead to the question.
+                        // A member that spreads a life should have its record. One without it
+                        // answers with the claim again, so only membership may lead to the
+                        // question.
                         if from != node && self.peers.is_unsigned(&node, claim.life) {
                             self.fetch(short, false, from);
                         }
@@ -143,8 +144,8 @@ impl Discovery {
     /// Somebody says that a living member is down. One voice alone may err or lie: the member is
     /// suspected and told, and down if it stays silent for a while. A second voice settles it, or a
     /// path to the member that has died just now, unless the member was heard since. One that has
-    /// been dead for longer says something about the path: a relay may be the way, and whoever
-    /// lies must not be able to close it.
+    /// been dead for longer says something about the path: a relay may be the way, and a liar must
+    /// not be able to close it.
     fn second_opinion(&mut self, from: NodeId, node: NodeId, claim: Claim, now: Instant) -> bool {
         let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
         let heard = self.peers.heard(&node);
@@ -162,9 +163,9 @@ impl Discovery {
         false
     }
 
-    /// Another member holds one for alive that is down here. If nobody else believed in that
+    /// Another member considers a node alive that is down here. If only this node believed in that
     /// death, and nothing passes between the two, the victim never hears of it and cannot refute
-    /// it. So it is taken up again as a suspect, of which everybody hears: it refutes that if it
+    /// it. So it is taken up again as a suspect, which everybody hears: it refutes that if it
     /// lives, and is down again soon if it does not.
     fn reconsider(&mut self, node: NodeId, claim: Claim, now: Instant) {
         self.swim.forget(node, claim.life);
@@ -270,7 +271,7 @@ impl Discovery {
         let came = self.set_liveness(node, Liveness::Alive, life, now);
         self.outbox.counters[Count::MembersUp] += u64::from(came);
         if first {
-            // Whoever took this node in does not know yet where it can be reached.
+            // The member that took this node in does not know yet where it can be reached.
             self.gossip.sync.hasten(now);
             self.spread(self.peers.me, true, now);
         }
@@ -315,7 +316,7 @@ impl Discovery {
         }
     }
 
-    /// Publishes the own record when it is due and spreads it as urgently as it asks.
+    /// Publishes this node's record when it is due and spreads it as urgently as it asks.
     pub(super) fn publish(&mut self, now: Instant) {
         let distances = || self.monitor.distances(&self.peers.directory);
         let Some((urgency, state)) = self.local.publish(distances, now) else { return };

@@ -38,7 +38,7 @@ impl Discovery {
         Ok(added)
     }
 
-    /// Takes up what an earlier run knew, verified by whoever saved it. Nobody is told.
+    /// Takes up what an earlier run knew and had verified. Nobody is told.
     pub fn restore_revocations(&mut self, all: Revocations, now: Instant) {
         self.trust.revocations = all;
         let all: Vec<Revocation> = self.trust.revocations.iter().cloned().collect();

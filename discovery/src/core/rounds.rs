@@ -20,7 +20,7 @@ const TOMBSTONE_FACTOR: u32 = 7;
 /// looked at to find them.
 const SEARCH_AT_ONCE: usize = 3;
 const SEARCH_LOOKS: usize = 256;
-/// Members of the own site that are told at once of a watched one that falls silent or is down.
+/// Members of this node's site that are told at once of a watched one that is silent or down.
 /// Those who watched it name the same ones, so that each of these hears of it from more than one,
 /// and as many at once pass it on: two rounds of gossip later ten times as many know.
 const WITNESSES: usize = 24;
@@ -152,8 +152,8 @@ impl Discovery {
         self.local.set_distances(distances, members, &mut self.dice, now);
     }
 
-    /// Keeps an eye on the next member of the own site in the order of ids and on the one before,
-    /// which do the same: who is asked need not ask. Random probes find a crash sooner or later;
+    /// Watches the next member of this node's site in the order of ids and the one before it, which
+    /// do the same: of each pair only one has to probe. Random probes find a crash sooner or later;
     /// these find it soon.
     fn adjust_watch(&mut self, now: Instant) {
         if std::mem::take(&mut self.monitor.members_changed) && !self.local.has_left() {
@@ -179,8 +179,8 @@ impl Discovery {
         }
     }
 
-    /// Tells the members beside a watched one of the own site what has become of it, if this node
-    /// has found that out by itself.
+    /// Tells the members next to a watched one of this node's site what has become of it, if this
+    /// node has found that out by itself.
     pub(super) fn tell_witnesses(&mut self, node: NodeId, standing: Standing) {
         if !self.monitor.is_silent(&node) {
             return;

@@ -491,7 +491,7 @@ fn idle_paths_are_tried_for_their_width_when_they_come_up_and_when_used() {
     bench.narrow = true;
     bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
     bench.run(ms(2000), ms(20), true);
-    assert_eq!(bench.state(), PathState::Dead, "whoever uses it finds out at once");
+    assert_eq!(bench.state(), PathState::Dead, "a user of the path finds out at once");
     // One that is narrow from the start is found out at once.
     let mut bench = Bench::new();
     bench.narrow = true;

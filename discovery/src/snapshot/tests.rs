@@ -72,7 +72,7 @@ fn a_snapshot_brings_back_records_and_asks_for_peers() {
     }
     let second = mesh.member(2, "a", "node").credential.node;
     assert!(wanted.contains(&(second, 1)));
-    assert_eq!(wanted.len(), 3, "whoever left is not wanted");
+    assert_eq!(wanted.len(), 3, "a node that left is not wanted");
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Identity for Id {
 }
 
 impl From<Id> for RawId {
-    /// Whoever sends it puts in the rest of the id.
+    /// The sender fills in the rest of the id.
     fn from(id: Id) -> Self {
         Self(*id.short.lowest().as_bytes(), id.life)
     }

@@ -80,7 +80,7 @@ struct Source {
 /// What happened, for the layer that drives the state machine.
 #[derive(Debug)]
 pub enum Notice {
-    /// A session exists: whoever waits for one may go on.
+    /// A session exists: callers that wait for one may go on.
     Ready,
     /// Streams and connections of this peer are dead: it was removed or is another process now.
     Cut(NodeId, &'static str),
@@ -378,7 +378,7 @@ impl Core {
         if peer.admission.reported_up {
             self.out.tell(MeshEvent::SessionDown(peer.node));
         }
-        // Whoever never got a packet through has no streams.
+        // A peer that never got a packet through has no streams.
         if peer.schedule.last_received().is_some() {
             self.out.notice(Notice::Cut(peer.node, reason));
         }

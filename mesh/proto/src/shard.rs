@@ -55,8 +55,8 @@ pub(crate) fn index_of(receiver: u32) -> u32 {
     receiver >> 8
 }
 
-/// The shard of `of` that `node` belongs to. A public key is as good as random; whoever chooses
-/// his chooses the shard that serves him, not how well.
+/// The shard of `of` that `node` belongs to. A public key is as good as random; a node that chooses
+/// its key chooses the shard that serves it, not how well.
 pub fn owner(node: &NodeId, of: usize) -> usize {
     usize::from(u16::from_le_bytes([node.as_bytes()[0], node.as_bytes()[1]])) % of.max(1)
 }

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_to_be_preferred_again_is_not_left() {
+    fn an_origin_that_waits_to_be_preferred_again_is_not_left() {
         let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 15 };
         let near = |state| origin(1, state, UP);
         let far = origin(2, OriginState::Ready, PathView::Up(Duration::from_millis(80)));

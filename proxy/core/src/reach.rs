@@ -126,7 +126,7 @@ impl Reach {
         }
     }
 
-    /// What to announce: the own endpoints, and where this node is seen from outside.
+    /// What to announce: this node's own endpoints, and the addresses others see it at.
     pub fn endpoints(&self) -> Vec<SocketAddr> {
         let mut all = self.own.clone();
         if !self.is_set {

@@ -44,7 +44,7 @@ const TRUST_AFTER: Duration = Duration::from_secs(10);
 /// Paths measured so that a relay is known before it is needed. Origins are measured anyway and may
 /// relay too; idle probes share one budget, so these cost tunnels rather than packets.
 pub const MAX_WATCHED: usize = 4;
-/// How many of these are of the own site while others are there: what cuts a site off from an
+/// How many of these are of this node's site while others exist: what cuts a site off from an
 /// origin cuts off its relays too.
 const MAX_WATCHED_NEAR: usize = 2;
 
@@ -186,7 +186,7 @@ impl Ways {
     ) -> Option<OriginView> {
         let Line::Direct(origin) = direct.line else { return None };
         let memory = self.by_origin.remove(&origin).unwrap_or_default();
-        // Whoever is no member any more is not reached by anyone either, unless sessions show it.
+        // A node that is no member any more is out of reach of all, unless sessions show otherwise.
         let usable = offers.iter().filter(|offer| offer.proven || direct.present);
         let usable: Vec<&Offer> = usable.collect();
         let mut way = decide(direct, &usable, memory, now);
@@ -279,8 +279,8 @@ pub enum Receive {
     Refuse,
 }
 
-/// What `me` does with a stream from `peer` for `target` (none is whoever receives it). Only a
-/// stream that may still take a hop is carried on, and it takes it; never back to where it is from.
+/// What `me` does with a stream from `peer` for `target` (`None` is any receiver). Only a stream
+/// that may still take a hop is carried on, and it takes it; never back to where it is from.
 pub fn receive(
     me: NodeId,
     peer: NodeId,
@@ -302,7 +302,7 @@ pub fn receive(
 pub struct RelayCandidate {
     /// Which one.
     pub node: NodeId,
-    /// Whether it is of the own site.
+    /// Whether it is of this node's site.
     pub near: bool,
     /// The path to it, if it is measured.
     pub path: Option<PathView>,
@@ -314,8 +314,8 @@ pub struct RelayCandidate {
     pub draw: u64,
 }
 
-/// Whose paths are worth measuring, so that there is a relay when one is needed: the own site's
-/// first, then the nearest known, then those who are close to an origin. One that answers stays.
+/// Whose paths are worth measuring, so that there is a relay when one is needed: first members of
+/// this node's site, then the nearest known, then those close to an origin. One that answers stays.
 pub fn watched(mut prospects: Vec<RelayCandidate>) -> BTreeSet<NodeId> {
     prospects.sort_by_key(|it| {
         let known = match it.path {

@@ -112,7 +112,7 @@ pub struct Candidate {
     pub origin: OriginView,
     /// How good it is.
     pub standing: Standing,
-    /// What it costs: its round-trip time, zero for the own node, and on a lossy path what
+    /// What it costs: its round-trip time, zero for the local node, and on a lossy path what
     /// retransmissions add.
     pub cost: Duration,
 }
@@ -225,7 +225,7 @@ impl Route {
             Draw::Turns => share::turn(self.home(), ticket),
             Draw::Least => share::least(self.home(), ticket, open),
             Draw::Source => {
-                // Whoever takes over is the client's own, too.
+                // The next in order is fixed for each client as well.
                 order[..sharing].sort_by(|a, b| share::by_client(a, b, ticket));
                 return order;
             }

@@ -30,7 +30,7 @@ pub const MAX_DEADLINE: Duration = Duration::from_secs(60);
 pub enum Hops {
     /// The receiver must be the origin itself.
     None,
-    /// The receiver may hand it to the target, and to nobody else.
+    /// The receiver may hand it to the target only.
     One,
 }
 

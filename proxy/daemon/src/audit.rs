@@ -551,8 +551,8 @@ mod tests {
         assert_eq!(last["fields"]["suppressed"], 0);
     }
 
-    /// Nodes that came and went fill the table; whoever comes then has a budget of its own, however
-    /// little strangers have left of theirs.
+    /// Nodes that came and went fill the table; a node that comes then has a budget of its own,
+    /// however little strangers have left of theirs.
     #[test]
     fn nodes_that_have_gone_make_room_for_others() {
         let node = |number: usize| {

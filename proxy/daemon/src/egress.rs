@@ -267,7 +267,7 @@ impl Egress {
                 egress::stays(holder, offers.get(service), &revocations, &Peers(mesh), now)
             };
             let Some(left) = left else { return };
-            // Whoever tells of news is gone only when the daemon is about to end.
+            // The sender of news is gone only when the daemon is about to end.
             tokio::select! {
                 Ok(()) = offers.changed() => {}
                 Ok(()) = revoked.changed() => {}

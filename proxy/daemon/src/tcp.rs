@@ -189,7 +189,7 @@ impl Listener {
     }
 }
 
-/// Keeps an address without accepting: clients are refused at once, and nobody else can have it.
+/// Keeps an address without accepting: clients are refused at once, and no process can take it.
 #[derive(Debug)]
 pub struct Closed(Reserved);
 
@@ -239,8 +239,8 @@ impl Closed {
 
 /// Keeps a socket bound and refuses its clients.
 fn refuse(socket: &Socket) -> io::Result<()> {
-    // As long as it listens nobody else may bind the address. Afterwards any user may who sets
-    // SO_REUSEADDR, unless this socket does not.
+    // As long as it listens, no other socket can bind the address. Afterwards any user's socket
+    // with SO_REUSEADDR can, unless this one does not set it.
     socket.set_reuse_address(false)?;
     // Linux takes a listening socket back to one that is only bound.
     match socket.shutdown(Shutdown::Read) {

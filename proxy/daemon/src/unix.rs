@@ -22,7 +22,7 @@ use crate::Error;
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long whoever has the path may take to answer.
+/// How long the process that has the path may take to answer.
 const MAX_PROBE_TIME: Duration = Duration::from_secs(5);
 
 /// Where a socket is to be.

@@ -2,7 +2,7 @@
 //! origin gave it (by its certificate), how long the connection took and how long all of it.
 //!
 //! It verifies the server against one authority, speaks HTTP/2 if the server does (ALPN), resumes
-//! no session (so that each request is a full handshake with whoever answers) and never retries:
+//! no session (so that each request is a full handshake with the answering server), never retries:
 //! a failure that a user would see is a failure here.
 //!
 //! Bounds: answers up to [`MAX_BODY_BYTES`], watch lines up to [`MAX_LINE_BYTES`]; transfers are

@@ -61,7 +61,7 @@ impl Folder {
         &self.path
     }
 
-    /// Leaves it there, for whoever wants to know what went wrong.
+    /// Leaves it there, so that the user can find out what went wrong.
     pub(super) fn keep(&mut self) {
         self.kept = true;
     }
@@ -70,7 +70,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.kept {
-            // What cannot be removed is left to whoever cleans temporary files.
+            // What cannot be removed is left to the cleaner of temporary files.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

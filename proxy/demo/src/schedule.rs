@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_hears_it_all_has_time_for_the_way_home() {
+    fn a_whole_demo_leaves_time_for_the_way_home() {
         assert_eq!(WHOLE.as_secs(), 20);
         for seconds in 20..200 {
             let Schedule { length, stop_at, restart_at } = schedule(seconds);

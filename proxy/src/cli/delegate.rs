@@ -1,6 +1,6 @@
 //! `meshport delegate`: let a member renew the credentials of others, and install that there.
 //!
-//! The authority's key signs a mandate, which is one line and a secret: whoever has it renews
+//! The authority's key signs a mandate, which is one line and a secret: its holder can renew
 //! credentials within its bounds. It is carried to the member as an invite is, and installed with
 //! `--install`; the key of the authority stays where it is.
 

@@ -1,6 +1,6 @@
 //! `meshport health`: liveness and readiness of the daemon as an exit code, for probes.
 //!
-//! It uses the admin socket, which only the daemon's user and root can open, so nobody else can
+//! It uses the admin socket, which only the daemon's user and root can open, so no other user can
 //! block it.
 
 use clap::Args;

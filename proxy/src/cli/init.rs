@@ -179,7 +179,7 @@ fn next_steps(report: &InitReport, paths: &Paths) -> String {
     };
     text.push_str(&format!(
         "Invite a node:    meshport invite{flag} --site {site} --endpoint THIS_HOST:51820\n\
-         Whoever has authority.key owns the mesh, and no daemon needs it. An invite needs two \
+         The holder of authority.key owns the mesh; no daemon needs it. An invite needs two \
          files, authority.key and mesh.secret, which every node has. To keep authority.key \
          offline, move it to another machine with a copy of mesh.secret and create invites there: \
          `meshport invite --state-dir FOLDER --site SITE --seed NODEID@HOST:PORT`; `meshport peers \

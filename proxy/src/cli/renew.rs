@@ -71,7 +71,7 @@ pub(crate) fn renew(
         former: &former,
         node: &node,
         record: &record,
-        // Whoever never heard of the former key learns of its end from this.
+        // A node that never heard of the former key learns of its end from this.
         succession: former.succession.clone(),
         // Of two that were issued in the same second others may keep the former.
         at: now.max(former.issued_at.saturating_add(1)),

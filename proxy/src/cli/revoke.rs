@@ -134,8 +134,8 @@ fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     })
 }
 
-/// Refuses to take an invite back with the nodes that joined with it, which whoever prints the line
-/// where no daemon is cannot know of.
+/// Refuses to take an invite back with the nodes that joined with it: without a daemon there is no
+/// list of them.
 fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
     if !matches!(revoked, Revoked::Invite(_)) {
         return Ok(());
@@ -357,7 +357,7 @@ mod tests {
         assert!(report(true, 0).contains("no current member"));
         assert!(report(true, 3).contains("3 members"));
         assert!(report(false, 0).contains("already revoked"));
-        // Whoever names a former key has not shut out the node of now.
+        // A user who names a former key has not shut out the present node.
         let text = of(true, 0, Some(node));
         assert!(text.contains("not revoked") && text.contains(&format!("revoke {node}\n")));
     }

@@ -83,7 +83,7 @@ impl Write for Announce {
             let told: serde_json::Value = serde_json::from_slice(&line)?;
             let address = told["listening"].as_str().and_then(|text| text.parse().ok());
             let address: SocketAddr = address.ok_or(io::ErrorKind::InvalidData)?;
-            // Whoever waits for the file finds it whole.
+            // A process that waits for the file finds it whole.
             let hidden = path.with_extension("tmp");
             std::fs::write(&hidden, format!("{}\n", address.port()))?;
             std::fs::rename(&hidden, path)?;

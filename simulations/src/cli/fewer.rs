@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(document["load"]["on"].as_str(), Some("a-3"));
     }
 
-    /// Whoever follows a story at another level gets the whole story.
+    /// A reader who follows a story at another level gets the whole story.
     #[test]
     fn every_ready_scenario_can_be_made_small() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");

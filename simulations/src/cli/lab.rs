@@ -101,7 +101,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.kept {
-            // What cannot be removed is left to whoever cleans temporary files.
+            // What cannot be removed is left to the cleaner of temporary files.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }

@@ -199,7 +199,7 @@ impl Book {
     /// A request has ended.
     pub(super) fn answered(&mut self, node: usize, started: Duration, answered: bool) {
         if self.scene.account.revoked[node].is_some() {
-            // Whoever is shut out gets nothing, as is meant: that is no failure.
+            // A node that is shut out gets nothing, as intended: that is no failure.
             return;
         }
         let now = self.scene.now;

@@ -6,7 +6,7 @@
 //! * Nobody who runs and is within reach is held for down for long: each second, by the status.
 //! * Directories never go back, and queues and tables are bounded: every few seconds, by what some
 //!   nodes would save, and by their metrics.
-//! * Whoever is revoked is shut out and served no more: each second and at each answer.
+//! * Revoked nodes are shut out and served no more: each second and at each answer.
 //! * After a quiet time all agree, and routes are good and near: at the end.
 //! * Sessions opened = closed + open: at the end, by the count of clients and by that of nodes, who
 //!   have none open once all clients have gone.

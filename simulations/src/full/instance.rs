@@ -74,7 +74,7 @@ async fn serve(tcp: Tcp, mut state: State, number: u16) {
     served.in_order = serve_all(&mut served.tcp, &mut state, number).await.is_ok();
 }
 
-/// A connection that breaks for whoever is connected, unless it ends in order.
+/// A connection that breaks for its client, unless it ends in order.
 struct Served {
     tcp: Tcp,
     in_order: bool,

@@ -183,7 +183,7 @@ impl World {
         }
         self.tasks.abort_all();
         run.violations = std::mem::take(&mut lock(&self.book).scene.account.violations);
-        // What was seen after the end is of the end, for whoever repeats the run.
+        // What was seen after the end is dated to the end, so that a repeated run finds it.
         run.violations.iter_mut().for_each(|it| it.at = it.at.min(self.story.end));
         Ok(run)
     }
@@ -287,7 +287,7 @@ impl World {
             return Ok(());
         }
         if let Some(leaving) = self.nodes[at].leaving.take() {
-            // Whoever starts a process anew ends the old one first.
+            // A process that is started anew replaces the old one, which ends first.
             leaving.abort();
             let _ = leaving.await;
         }

@@ -189,7 +189,7 @@ impl Node {
         // All of these fail only when it has ended and was waited for.
         let _ = child.kill();
         if let Some(mut stall) = self.stall.take() {
-            // While it is not waited for nobody else has its number.
+            // Until it is waited for, no other process gets its pid.
             let _ = stall.wait();
         }
         let _ = child.wait();

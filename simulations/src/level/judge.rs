@@ -130,8 +130,8 @@ pub(crate) trait Judge: Level {
         (0..account.len()).filter(is_late).collect()
     }
 
-    /// Whoever was revoked is known to be by all within reach, and nobody has anything to do with
-    /// it any more.
+    /// All nodes within reach of a revoked node know that it is revoked, and none has anything to
+    /// do with it any more.
     fn check_revoked(&mut self) {
         for subject in self.long_revoked() {
             let nodes = 0..self.account().len();

@@ -2,7 +2,7 @@
 //!
 //! One table for events and one for what means something only beside another key. From them come
 //! what is refused, the JSON schema and the reference, so that they cannot drift apart. A key that
-//! would mean nothing is an error: whoever wrote it believes that it does something.
+//! would mean nothing is an error: its author believes that it does something.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};

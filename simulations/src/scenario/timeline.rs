@@ -234,7 +234,7 @@ impl Plan<'_> {
             let others = (0..self.scenario.sites.len()).filter(|other| *other != own);
             let ways: Vec<Way> =
                 others.flat_map(|other| [site_way(own, other), site_way(other, own)]).collect();
-            // Whoever expects that all of its nodes go elsewhere should see why they do not.
+            // A reader who expects all of its nodes to go elsewhere should see why they do not.
             let words = match self.scenario.sites[own].origins {
                 0 => format!("isolate: {site}"),
                 1 => format!("isolate: {site} with its origin"),

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_comes_from_the_own_page_or_from_no_page() {
+    fn a_change_comes_from_its_own_page_or_from_no_page() {
         assert!(of("127.0.0.1:7450", &[]));
         assert!(of("127.0.0.1:7450", &["http://127.0.0.1:7450"]));
         for other in [

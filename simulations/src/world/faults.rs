@@ -111,8 +111,8 @@ impl World {
         self.queue.push(begins + stall, Event::Starve { node: at, stall, until });
     }
 
-    /// A server stopped: whoever is connected to it sees the end after the way back, and so do
-    /// those whose sessions a relay carries.
+    /// A server stopped: its clients see the end after the way back, and so do those whose sessions
+    /// a relay carries.
     pub(super) fn break_sessions_to(&mut self, origin: usize) {
         for node in 0..self.nodes.len() {
             let sessions = self.nodes[node].clients.sessions.iter().flatten();

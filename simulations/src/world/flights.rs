@@ -176,7 +176,7 @@ impl World {
         self.queue.push(self.scene.now + wait, Event::Repeat { node, boot, peer, flight });
     }
 
-    /// What is missing of a flight that was sent then is sent again by whoever sent it.
+    /// The missing part of a flight that was sent then is sent again by its sender.
     pub(super) fn repeat_later(
         &mut self,
         packet: &Packet,

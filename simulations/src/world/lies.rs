@@ -103,7 +103,7 @@ impl World {
         self.queue.push(self.scene.now, Event::Packet(answer));
     }
 
-    /// Whoever accuses does so now: by both of the ways in which claims travel, and each time with
+    /// All accusers accuse now: by both of the ways in which claims travel, and each time with
     /// other words: that the others were down all along, that they are suspect in a later
     /// incarnation than any of theirs, and either of that in the last there can be.
     pub(super) fn accuse(&mut self) {
@@ -156,7 +156,7 @@ impl World {
     }
 }
 
-/// Claims as items that whoever did not know them is to pass on.
+/// Claims as items that a receiver to which they are news is to pass on.
 fn rumours(about: &[Life], standing: Standing) -> Vec<u8> {
     let mut bytes = vec![VERSION, RUMOURS];
     number(&mut bytes, about.len() as u64);

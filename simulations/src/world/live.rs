@@ -146,7 +146,7 @@ impl World {
         for (place, planned) in planned.iter().enumerate() {
             self.queue.push(planned.at, Event::Happens(first + place));
         }
-        let story = Arc::get_mut(&mut self.story).expect("nobody else keeps it");
+        let story = Arc::get_mut(&mut self.story).expect("the world is its only owner");
         story.plan = all;
         if let Some(load) = &mut story.scenario.load {
             // Who cuts everything off wants to see that nothing is answered.

@@ -474,6 +474,6 @@ impl World {
 
     pub(super) fn session(&mut self, node: usize, place: u32) -> &mut Session {
         let session = self.nodes[node].clients.sessions[place as usize].as_mut();
-        session.expect("whoever asks has just looked it up")
+        session.expect("the caller has just looked it up")
     }
 }

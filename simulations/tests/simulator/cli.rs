@@ -481,7 +481,7 @@ fn laws_are_found_at_small_sizes_and_carried_to_a_large_one() {
     assert_eq!(status(&few), 3, "{few:?}");
 }
 
-/// Whoever is measured verifies by itself and shares nothing; it decides the same.
+/// A measured node verifies by itself and shares nothing; it decides the same.
 #[test]
 fn to_measure_costs_changes_nothing() {
     let folder = Folder::new("costs");

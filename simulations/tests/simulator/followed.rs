@@ -53,7 +53,7 @@ fn all_victims_of_an_event_are_followed_and_all_who_used_one_of_them() {
     assert_eq!((followed.nodes, followed.noticed, followed.concerned), (2, 18, 18));
     assert_eq!((followed.left, followed.users), (4, 4), "{fault:#?}");
     assert_eq!(run.route_of("fra-5"), Some("ams-1"));
-    // Whoever went from one to the other has not gone elsewhere: nobody did before a round trip.
+    // Going from one to the other is not going elsewhere: no node did before a round trip.
     assert!(fault.moved.values().all(|after| after.as_secs_f64() < 2.0), "{fault:#?}");
 }
 
@@ -67,7 +67,7 @@ fn two_crashed_nodes_are_both_missed_by_all_others() {
     assert!(seen.evictions >= 16, "{seen:?}");
 }
 
-/// A node that is away for three seconds is left by whoever uses it, each time.
+/// A node that is away for three seconds is left by its users, each time.
 #[test]
 fn a_rolling_restart_is_one_row_with_the_times_of_each_node() {
     let run = run(&event("rolling-restart = \"fra origins\"\ngap-s = 20\ndown-s = 3"));
@@ -109,7 +109,7 @@ fn every_event_that_may_disturb_somebody_has_a_row() {
 }
 
 #[test]
-fn whoever_joins_is_known_and_finds_an_origin() {
+fn a_node_that_joins_is_known_and_finds_an_origin() {
     let run = run(&event("join = \"fra-7\""));
     let followed = run.followed(only(&run));
     assert_eq!((followed.noticed, followed.concerned), (10, 10));

@@ -103,8 +103,8 @@ fn sessions_leave_what_is_killed_dark_or_hanging() {
     }
 }
 
-/// Of a node that crashed nobody is mistaken, whoever suspects it first and whoever joins in; with
-/// six datagrams in ten lost for half a minute, those who run are suspected too.
+/// No suspicion of a crashed node is a mistake, neither the first nor those that follow; with six
+/// datagrams in ten lost for half a minute, nodes that run are suspected too.
 #[test]
 fn suspicions_are_judged_by_whom_they_are_of() {
     let crash = result(&["--full", "--seed", "7"], &here("tests/compared/black-hole.toml"));
@@ -145,7 +145,7 @@ fn all_ends_well_after_everything_this_level_knows() {
 /// Real tunnels, real directories: nobody has anything to do with who was revoked, also after a
 /// restart that has forgotten it; and what a starved and a reconfigured node do breaks nothing.
 #[test]
-fn whoever_is_revoked_is_shut_out() {
+fn revoked_nodes_are_shut_out() {
     let result = result(&["--full", "--seed", "5"], &here("tests/full/stolen.toml"));
     let faults = result["faults"].as_array().expect("a list");
     let revoked: Vec<_> = faults.iter().filter(|fault| fault["kind"] == "revoke").collect();

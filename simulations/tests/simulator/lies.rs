@@ -151,8 +151,8 @@ fn carried(run: &Run, name: &str) -> u64 {
     run.measures.carried.get(&place).copied().unwrap_or(0)
 }
 
-/// Tries a lie in these positions: each time it is really told, and makes nobody else who does not
-/// go to the liar itself go elsewhere, or by another way.
+/// Tries a lie in these positions: each time it is really told, and no node that does not use the
+/// liar itself goes elsewhere, or by another way.
 fn changes_nobody_elses_choice(how: &str, positions: &[&str], besides: impl Fn(&str) -> String) {
     let quiet = run("");
     assert_eq!(quiet.moves, [], "without a lie nothing moves, or this test shows nothing");

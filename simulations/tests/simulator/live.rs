@@ -44,7 +44,7 @@ fn seconds(s: f64) -> Duration {
 }
 
 #[test]
-fn whoever_looks_on_changes_nothing() {
+fn looking_on_changes_nothing() {
     let film = Options { film: true, ..Options::default() };
     let filmed = World::new(scenario(), 7, film).expect("a good world").run();
     let run = World::new(scenario(), 7, Options::default()).expect("a good world").run();

@@ -273,7 +273,7 @@ fn a_cut_between_two_nodes_has_its_user() {
 }
 
 #[test]
-fn whoever_is_revoked_is_known_to_be_by_all_at_once() {
+fn all_nodes_know_of_a_revocation_at_once() {
     let run = run(include_str!("../../scenarios/stolen-node.toml"), 3);
     assert_rules(&run);
     assert_eq!(run.measures.requests.failed, 0);

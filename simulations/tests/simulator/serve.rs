@@ -173,7 +173,7 @@ fn time_stands_still_while_it_is_paused() {
 }
 
 #[test]
-fn only_this_machine_and_the_own_page_are_answered() {
+fn only_this_machine_and_its_own_page_are_answered() {
     let served = Served::start("serve-hostile", &["--paused"]);
     let json = ("Content-Type", "application/json");
     let own = format!("http://{}", served.at);
@@ -210,7 +210,7 @@ fn only_this_machine_and_the_own_page_are_answered() {
     let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "x".repeat(64 * 1024));
     assert_eq!(served.send(head.as_bytes()).0, 431);
     assert_eq!(served.send(b"\x16\x03\x01 hello\r\n\r\n").0, 400);
-    // Nothing of it has happened, and the own page may.
+    // Nothing of it has happened, and the program's own page may change the world.
     let world = served.get("/world");
     assert_eq!(world["done"], json!([]));
     assert_eq!(served.request("POST /happen", &[json, ("Origin", &own)], change).0, 200);

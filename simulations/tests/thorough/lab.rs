@@ -86,8 +86,8 @@ fn simulation_and_reality_agree_on_failover() {
     assert!(apart.is_empty(), "more than {TOLERANCE_S} s apart: {apart:?}\n{table}");
 }
 
-/// Those who come while a daemon stands still are answered late, and none in vain; at the end every
-/// rule of the lab holds.
+/// Clients that come while a daemon stands still are answered late, and none fails; at the end
+/// every rule of the lab holds.
 #[test]
 #[ignore = "half a minute of real time; the suite lab of tests/run runs it"]
 fn a_process_that_gets_no_time_serves_late() {

@@ -83,8 +83,8 @@ fn an_instance_that_is_said_to_be_ready_for_ever() {
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn revocations_that_nobody_hears_of() {
-    found("Revocation", "whoever is revoked is shut out");
-    found("Revocation", "whoever is revoked is served no more");
+    found("Revocation", "revoked nodes are shut out");
+    found("Revocation", "revoked nodes are served no more");
 }
 
 #[test]

@@ -74,5 +74,5 @@ fn an_instance_that_is_said_to_be_ready_for_ever() {
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn revocations_that_nobody_hears_of() {
-    found("Revocation", ("full/stolen.toml", "3", &[]), "whoever is revoked is shut out");
+    found("Revocation", ("full/stolen.toml", "3", &[]), "revoked nodes are shut out");
 }

@@ -100,8 +100,8 @@ pub(crate) fn authority() -> AuthorityKey {
     AuthorityKey::from_bytes([1; 32])
 }
 
-/// Invites, mandates and seeds: what parses is written as the same line, and whoever joins or is
-/// renewed with it gets no more than it allows.
+/// Invites, mandates and seeds: what parses is written as the same line, and a node that joins or
+/// is renewed with it gets no more than it allows.
 pub fn invite(data: &[u8]) {
     let mut script = Script::new(data);
     let line = match script.byte() % 4 {

@@ -22,7 +22,7 @@ impl Running {
     }
 
     pub(super) fn add(&self, child: &Child) {
-        // Where the kernel has no such handles the child is ended by whoever holds it, or not.
+        // Where the kernel has no such handles only the owner of the child can end it.
         let Ok(handle) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return };
         if let Ok(mut children) = self.0.lock() {
             children.insert(child.id(), handle);

@@ -1,5 +1,5 @@
-//! A service for some nodes only: whoever its list means is served, whoever it does not is refused,
-//! knows why, and is served as soon as the list says so; and what the audit log says of it.
+//! A service for some nodes only: a node on its list is served; another one is refused, is told
+//! why, and is served as soon as the list names it; and what the audit log says of it.
 
 use std::fs;
 use std::process::Command;

@@ -89,7 +89,7 @@ fn credentials_are_renewed_under_open_sessions() {
     assert!(!log.contains("member down") && !log.contains("sessions reset"), "{log}");
 }
 
-/// The own credential's end as the status warns of it, if it does.
+/// The status's warning of the end of the node's own credential, if there is one.
 fn warned(world: &World, node: &str) -> Option<String> {
     let warnings = world.at(node).status()?["warnings"].as_array()?.clone();
     let mut texts = warnings.iter().filter_map(|it| it.as_str().map(str::to_owned));

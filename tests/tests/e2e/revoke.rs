@@ -121,7 +121,7 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("--authority"), "{text}");
 
-    // Whoever names the key that a node had before is told that this shuts nobody out.
+    // A user who names a former key of a node is told that this shuts nobody out.
     let key = world.at("cp").state().join("authority.key").to_string_lossy().into_owned();
     let state = world.at("worker-1").state().to_string_lossy().into_owned();
     let rotate = ["rotate-key", "--json", "--authority", &key, "--state-dir", &state];

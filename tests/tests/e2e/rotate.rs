@@ -156,7 +156,7 @@ fn the_secret_is_exchanged_under_open_sessions() {
     join_with(&world, "late", &old_line);
     world.spawn("late");
     world.spawn("lost");
-    // The old line names both of them, so they may find each other, and nobody else.
+    // The old line names both of them, so they may find each other, but no other node.
     wait::throughout("nodes with only the old secret are out", WATCHED, || {
         ["late", "lost"].iter().all(|it| world.at(it).alive() <= 2)
     });

@@ -137,7 +137,7 @@ fn sessions_go_on_while_nodes_get_new_keys() {
         assert!(log.contains(event), "{event}: {log}");
     }
 
-    // Whoever has the former key, all that was beside it and the way to a node reaches nobody.
+    // With the former key, all files of its state folder and a node's address one reaches nobody.
     let listens = status(&world, "worker-2", "mesh_listen");
     let seed = format!("{}@{}\n", id(&world, "worker-2"), listens.as_str().expect("an address"));
     world.kill("worker-1");

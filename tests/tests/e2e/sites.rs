@@ -53,7 +53,7 @@ fn everyone_is_served_by_the_nearest(world: &World) {
 
 /// Waits until `node` is served by `origin`, by the certificate it meets, and says how long it
 /// took. Every answer until then has to be a good one, but may come from elsewhere: on a busy
-/// machine the nearest is slow to answer, and a connection goes to whoever wins the race.
+/// machine the nearest is slow to answer, and a connection goes to the winner of the race.
 fn serves(world: &World, node: &str, origin: &str) {
     let begun = wait::now();
     let what = format!("{node} is served by {origin}");

@@ -1,5 +1,5 @@
-//! `meshport support-bundle` on a real node, with its daemon and without: what is in it, whose it
-//! is, and that no secret of the state folder is, whoever wrote one into the log.
+//! `meshport support-bundle` on a real node, with its daemon and without: what is in it, who owns
+//! it, and that it has no secret of the state folder, not even one that was logged.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -219,7 +219,7 @@ fn named_versions(text: &str) -> Vec<&str> {
     cut.map(|it| it.trim_end_matches('.')).filter(|it| it.matches('.').count() == 2).collect()
 }
 
-/// Whoever copies a command from a page gets what this version makes.
+/// A command copied from a page gets the packages of this version.
 #[test]
 fn pages_name_the_packages_of_this_version() {
     assert_eq!(

@@ -474,7 +474,7 @@ fn wireguard_go_begins_renews_and_moves() {
         Identity::read(&state).credential.to_bytes()
     };
     let of_another = setup.node.credential.to_bytes();
-    // Whoever issued it left the node's own signature out.
+    // Its issuer left the node's own signature out.
     let unsigned = ("one-sided", &own[..own.len() - 64].to_vec());
     for (what, credential) in
         [("tampered", &tampered), ("foreign", &foreign), ("another's", &of_another), unsigned]

@@ -260,7 +260,7 @@ fn members_whose_credential_ran_out_go_and_come_back_with_the_clock() {
     let node = net.id(1);
     net.with(0, |discovery, now| discovery.handle_timeout(now + secs(11), much_later));
     assert!(net.get(0).directory().get(&node).is_none());
-    assert_eq!(net.get(0).directory().len(), 1, "the own entry stays");
+    assert_eq!(net.get(0).directory().len(), 1, "its own entry stays");
     net.run(secs(12));
     // The clock is right again and the mesh admits them anew.
     let credential = net.nodes[1].member.credential.clone();

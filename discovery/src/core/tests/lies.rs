@@ -201,7 +201,7 @@ fn calling_everybody_down_evicts_nobody() {
         net.run(secs(1));
     }
     net.run(secs(10));
-    // Each victim hears it about itself and goes on in a new life; nobody else believes a word.
+    // Each victim hears it about itself and goes on in a new life; no member believes the lie.
     assert!(net.agreed());
     assert_eq!(member_downs(&net), 0);
     assert!(

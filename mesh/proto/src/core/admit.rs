@@ -175,9 +175,9 @@ impl Core {
                 && credential.node == peer.node
                 && revocation.successor().is_none()
             {
-                // Whoever has the mesh's secret can make up keys and name a revoked invite without
-                // end. Only for a credential that the invite has signed is a place taken, whatever
-                // the time: one that has run out is of a real node.
+                // A holder of the mesh's secret can make up keys and name a revoked invite without
+                // end. A place is taken only for a credential that the invite has signed, expired
+                // or not: one that has expired is of a real node.
                 let signed = credential.verify(self.local.mesh(), now.wall);
                 return Err(match signed {
                     Ok(()) | Err(Error::NotYetValid { .. } | Error::Expired { .. }) => {
@@ -198,8 +198,8 @@ impl Core {
     }
 
     /// What counts of a node that shows a good credential: a later one of its own that is known
-    /// here, if there is. With fewer roles it was agreed to too, and whoever has an old copy of the
-    /// state folder does not get the former ones back.
+    /// here, if there is. With fewer roles it was agreed to too, and an old copy of the state
+    /// folder does not bring the former ones back.
     fn latest(&self, slot: Slot, now: Now, shown: Credential) -> Credential {
         let known = self.peers.get(slot).and_then(|peer| peer.admission.credential.as_deref());
         let is_later = |known: &&Credential| {

@@ -21,7 +21,7 @@ use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, Under, classif
 const INITIATION_GAP: Duration = Duration::from_millis(20);
 /// A peer that was heard so recently has no need of a handshake that it cannot begin itself. One
 /// that was restarted repeats its own each second at first; one that is alive may be silent longer,
-/// and a handshake in vain costs little.
+/// and a handshake that fails costs little.
 const SESSION_IS_ALIVE: Duration = Duration::from_secs(4);
 /// Least gap between two looks for the owner of data without a session.
 const STRAY_GAP: Duration = Duration::from_millis(100);
@@ -305,8 +305,8 @@ impl Core {
     /// until its clock has caught up. So this side begins a handshake, where it knows the peer to
     /// be, unless the session is alive: where the caller says, or for a peer that nobody named,
     /// such as a leaf, where the packets came from by which it was admitted. Never where the
-    /// initiation came from: whoever has recorded one could draw the peer's traffic through himself
-    /// with it.
+    /// initiation came from: an attacker who has recorded one could use it to draw the peer's
+    /// traffic through a host of his own.
     fn answer_an_old_clock(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let heard =

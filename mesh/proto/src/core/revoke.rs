@@ -11,8 +11,8 @@ use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
 use crate::peers::Slot;
 
-/// The user is told no more often that somebody knocks in the name of the same node: whoever knows
-/// its key can do so at any rate, and the first time says all there is to know.
+/// The user is told no more often that a handshake comes in the name of the same node: a holder of
+/// its key can send them at any rate, and the first report says all there is to know.
 const KNOCK_GAP: Duration = Duration::from_secs(600);
 /// Names that are remembered for that, 48 bytes each; as many as the authority can revoke. Beyond
 /// them knocks are only counted, until one of these is old.

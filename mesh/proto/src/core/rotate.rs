@@ -26,7 +26,7 @@ const HAND_GAP: Duration = Duration::from_millis(100);
 /// How long a secret that was handed over may take to the disk before it is taken once more.
 const KEEP_TIME: Duration = Duration::from_secs(5);
 impl Core {
-    /// Holds these secrets from now on; whoever has an older one is told. No session ends.
+    /// Holds these secrets from now on; peers with an older one are told. No session ends.
     pub fn set_secrets(&mut self, secrets: MeshSecrets, now: Now) {
         let is_newer = secrets.number() > self.secrets.number();
         self.secrets = secrets;

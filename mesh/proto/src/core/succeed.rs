@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Erases the former key. Whoever has no session with the present one has none any more.
+    /// Erases the former key. Peers without a session under the present key have none any more.
     pub fn retire(&mut self, now: Now) {
         if !self.local.retire() {
             return;

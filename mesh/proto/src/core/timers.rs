@@ -33,8 +33,8 @@ impl Core {
     }
 
     /// Moves the timers in front that packets have put off since they were set, so that nobody is
-    /// woken for them: a peer that asks every few seconds and is answered is never due. For whoever
-    /// is about to sleep; a packet moves one timer at most, so that there are fewer moves than
+    /// woken for them: a peer that asks every few seconds and is answered is never due. To be
+    /// called before a sleep; a packet moves one timer at most, so that there are fewer moves than
     /// packets.
     pub fn postpone(&mut self) {
         while let Some(&(at, slot)) = self.timers.first() {

@@ -28,7 +28,7 @@ pub(crate) struct Ends {
     pub(crate) peer: Ipv6Addr,
 }
 
-/// All that a half is made from, beside the own private key.
+/// All that a half is made from, except this node's private key.
 pub(crate) struct Terms {
     pub(crate) under: Under,
     pub(crate) ends: Ends,

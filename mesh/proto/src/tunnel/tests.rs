@@ -155,8 +155,8 @@ fn under_load_one_source_has_its_share() {
     assert!(!matches!(later, Checked::TooMany));
 }
 
-/// Two hundred addresses of one attacker, each proven, cost as much as a few together, and whoever
-/// comes after them is still heard.
+/// Two hundred addresses of one attacker, each proven, cost as much as a few together, and a peer
+/// that comes after them is still heard.
 #[test]
 fn many_proven_sources_leave_few_to_each() {
     let gate = gate(1);

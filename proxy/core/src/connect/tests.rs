@@ -244,7 +244,7 @@ fn an_answer_to_others_delays_no_race_when_few_are_searching() {
 }
 
 #[test]
-fn whoever_is_connected_first_has_a_client_that_is_not_tls() {
+fn the_first_connected_origin_gets_a_client_that_is_not_tls() {
     let mut bench = Bench::new(config(), &[1, 20]);
     bench.started();
     bench.sleep();

@@ -33,7 +33,7 @@ struct Net {
 }
 
 impl Net {
-    /// Nodes with these roles; whoever is an origin is ready.
+    /// Nodes with these roles; those that are origins are ready.
     fn new(roles: &[&str], delay: Duration) -> Self {
         let now = Instant::now();
         let authority = AuthorityKey::from_bytes([9; 32]);

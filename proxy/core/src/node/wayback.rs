@@ -28,7 +28,7 @@ pub struct Destination {
     pub ways: Vec<Line>,
 }
 
-/// What is known of the mesh and the cluster besides.
+/// What else is known of the mesh and the cluster.
 #[derive(Debug)]
 pub struct Known<'a, F> {
     /// The nodes of the cluster; none before Kubernetes was ever asked.
@@ -47,7 +47,7 @@ impl NodeCore {
     /// Whose target this is, and the ways there.
     ///
     /// # Errors
-    /// [`Refused`] with the reason, for whoever waits.
+    /// [`Refused`] with the reason, for the waiting caller.
     pub fn find_target<F: Fn(&NodeId) -> Option<IpAddr>>(
         &self,
         target: &Endpoint,

@@ -128,7 +128,7 @@ fn after_a_death_a_relays_word_needs_proof_or_time() {
     let mut bench = Bench::new(vec![near(2, ms(1), Some(ms(1)))]);
     bench.timings.add(Bench::line(2), ms(3), bench.now);
     assert_eq!(standing(bench.way(&dead, Duration::ZERO)).standing, Standing::Healthy);
-    // Whoever is no member any more is believed dead, unless sessions get through.
+    // A node that is no member any more is believed dead, unless sessions get through.
     let gone = OriginView { present: false, ..dead };
     assert_eq!(bench.relay(&gone, Duration::ZERO), Some(2));
     let mut unproven = Bench::new(vec![near(2, ms(1), Some(ms(1)))]);

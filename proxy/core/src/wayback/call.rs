@@ -50,7 +50,7 @@ impl Want {
 /// What the opener of a stream asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The node that is to dial, and nobody else.
+    /// The only node that may dial.
     pub node: NodeId,
     /// What it is to dial.
     pub want: Want,

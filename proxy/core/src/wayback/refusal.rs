@@ -96,7 +96,7 @@ impl Refusal {
             Self::Timeout => 13,
             Self::Overloaded => 15,
             Self::Leaving => 16,
-            // Those of the socket are told to nobody else.
+            // Those of the socket go to its own client only.
             _ => 14,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Nobody waits for a slot. A connection over its client's share, or beyond all slots, replaces one
 //! that waits for a request: first the same client's, otherwise one of the client with the most. So
-//! silent connections last only while nobody else needs their slot, and one client cannot take them
+//! silent connections last only while no other needs their slot, and one client cannot take them
 //! all. A request being answered is never cut.
 //!
 //! Bounds: [`MAX_CONNECTIONS`] in all, [`MAX_OF_ONE`] of one client.

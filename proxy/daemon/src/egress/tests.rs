@@ -189,7 +189,7 @@ async fn a_dial_counts_as_open_and_ends_with_its_opener() {
     timeout(HEADER_TIMEOUT, until(0)).await.expect("given up with its opener");
 }
 
-/// The address of an instance that greets whoever comes and then repeats what it hears.
+/// The address of an instance that greets each client and then repeats what it hears.
 async fn greeter() -> String {
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = instance.local_addr().expect("bound").to_string();
@@ -210,7 +210,7 @@ async fn greeter() -> String {
 /// An instance that has no answer is no reason to keep back that it was dialled, nor is one that
 /// ends.
 #[tokio::test]
-async fn whoever_asks_at_once_hears_of_an_instance_that_says_nothing() {
+async fn a_node_that_asks_at_once_hears_of_an_instance_that_says_nothing() {
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = instance.local_addr().expect("bound").to_string();
     let (near, far) = pair();
@@ -294,7 +294,7 @@ async fn a_relay_passes_first_bytes_answers_and_half_closes() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_relay_refuses() {
+async fn a_node_that_may_not_relay_refuses() {
     let (near, relay, origin, sessions) = relayed("node").await;
     assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::NoPath));
     assert_eq!(count(&sessions, Answer::NoPath), 1);

@@ -178,7 +178,7 @@ async fn revocation_of_this_node(told: Option<oneshot::Receiver<Revocation>>) ->
     std::future::pending().await
 }
 
-/// Says once a day that the own credential is about to end. Never returns.
+/// Warns once a day that this node's credential is about to end. Never returns.
 async fn warn_of_end(own: watch::Receiver<Arc<Credential>>) {
     let mut days = interval(Duration::from_secs(DAY_S));
     days.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -18,7 +18,7 @@ pub(crate) mod tests;
 /// Why this node keeps the identity it has.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IdentityError {
-    // Whoever made the other one.
+    // To blame: the maker of the other one.
     #[error("its name, site or key differs from the current one, which needs a restart")]
     NotThisNode,
     #[error(transparent)]

@@ -61,7 +61,7 @@ fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
 ///
 /// The address is open only while there is hope: once no origin has been usable for the service's
 /// hold time and none answers a trial either, it is closed, so that clients are refused at once
-/// instead of waiting for their own timeouts. It stays bound, so that nobody else meets them. It
+/// instead of waiting for their own timeouts. It stays bound, so that no other process takes it. It
 /// opens again with the first usable route.
 pub(crate) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
     let Ok(address) = listener.local_addr() else { return };

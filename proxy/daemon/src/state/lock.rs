@@ -101,6 +101,6 @@ mod tests {
         assert_eq!(state.holder(), Some(std::process::id()));
         drop(lock);
         assert_eq!(state.holder(), None);
-        drop(state.lock().expect("nobody else has it"));
+        drop(state.lock().expect("the lock is free again"));
     }
 }

@@ -282,7 +282,7 @@ impl Listener {
     }
 }
 
-/// The address of a listener that accepts nobody for now. In memory nobody else would take it.
+/// The address of a listener that accepts nobody for now. In memory no one would take it.
 #[derive(Debug)]
 pub struct Closed {
     host: Host,

@@ -1,5 +1,5 @@
 //! Reads the Node objects of the cluster, through the mesh, with the credentials of a kubeconfig:
-//! all of them on an apiserver's node, the own one elsewhere.
+//! all of them on an apiserver's node, only its own on any other node.
 //!
 //! A list, then a watch from there, for ever. What was read last stays while nothing can be read,
 //! and is stored for a cold boot, when a control plane may need the way back before it can tell

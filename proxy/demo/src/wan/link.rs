@@ -336,8 +336,8 @@ impl Link {
         Some(self.busy_until)
     }
 
-    /// Moves the Gilbert-Elliott chain to this time. It does not go back: whoever is asked about
-    /// late finds the state that later datagrams have found.
+    /// Moves the Gilbert-Elliott chain to this time. It does not go back: a datagram that is asked
+    /// about late finds the state that later datagrams have found.
     fn draw_loss(&mut self, now: Duration) -> bool {
         let loss = self.config.loss;
         let after = now.saturating_sub(self.looked_at);

@@ -1,4 +1,4 @@
-//! Keeps secrets out of a bundle, whoever may have written one into a log or an answer.
+//! Keeps secrets out of a bundle, even one that was written into a log or an answer.
 //!
 //! Nothing that is gathered is supposed to contain a secret; this is the second lock. A line that
 //! contains a key of the state folder in a usual form, or that looks like an invite, a private key

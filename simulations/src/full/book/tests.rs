@@ -147,7 +147,7 @@ fn says(book: &Book, rule: &str, word: &str) {
 }
 
 #[test]
-fn whoever_disagrees_is_noticed() {
+fn a_node_that_disagrees_is_noticed() {
     let mut book = book();
     let record = |generation, version| Record { key: (generation, version), services: Vec::new() };
     for (at, seen) in book.seen.iter_mut().enumerate() {
@@ -258,7 +258,7 @@ fn a_suspicion_is_by_mistake_if_the_other_one_runs_within_reach_and_nothing_excu
     book.scene.now = Duration::from_secs(100 + SETTLING.as_secs());
     book.suspects(NEAR, WORKER);
     assert_eq!(suspicions(&book), (3, 2));
-    // Its process has ended, whoever suspects is about to end, and there is no way.
+    // Its process has ended, the suspecting node is about to end, and there is no way.
     book.routes[WORKER] = None;
     book.suspects(NEAR, WORKER);
     book.suspects(WORKER, FAR);
@@ -312,7 +312,7 @@ fn an_answer_to_or_from_a_revoked_node_is_noticed_after_a_while() {
     book.check_served(WORKER, FAR);
     assert!(book.scene.account.violations.is_empty());
     book.scene.now = Duration::from_secs(131);
-    // Its own clients on its own host are nobody else's business.
+    // Its own clients on its own host do not count.
     book.check_served(FAR, FAR);
     book.check_served(WORKER, NEAR);
     assert!(book.scene.account.violations.is_empty());
@@ -331,7 +331,7 @@ fn an_answer_to_or_from_a_revoked_node_is_noticed_after_a_while() {
     let rule = rules::SERVED_NO_MORE;
     assert_eq!(found[0], (rule, Some("fra-1"), "it serves a client of ams-1"));
     assert_eq!(found[1], (rule, Some("ams-1"), "it serves a client of fra-2"));
-    // The ways have changed: whoever serves may not have heard.
+    // The ways have changed: the serving node may not have heard.
     book.happens(&Happening::Way(0, 0, true));
     book.check_served(WORKER, FAR);
     assert_eq!(book.scene.account.violations.len(), 2);

@@ -96,7 +96,7 @@ impl Cluster {
         assert!(!said.contains("probing without the token"), "the probes had no token");
     }
 
-    /// Damages each file, and lets whoever reads it say so.
+    /// Damages each file, and lets each of its readers report it.
     pub(super) fn damage(&self, world: &World, seen: &mut Seen) {
         let config = world.path("cp.toml").display().to_string();
         let damaged = self.path("damaged");

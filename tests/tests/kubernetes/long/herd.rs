@@ -30,7 +30,7 @@ fn changes(cluster: &mut Cluster) -> (usize, f64) {
     (routes, ended)
 }
 
-/// The last changes of the route, for whoever wants to know why there was one.
+/// Prints the last changes of the route, with their reasons.
 fn print_changes(cluster: &Cluster) {
     let output = cluster.meshport(WORKER, &["explain"]).output().expect("meshport runs");
     println!("{}", String::from_utf8_lossy(&output.stdout));

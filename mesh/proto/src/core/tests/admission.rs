@@ -409,7 +409,7 @@ fn another_credential_is_shown_to_all_and_cuts_nobody() {
     assert!(!shown.iter().any(|it| matches!(it, MeshEvent::SessionDown(_))), "{shown:?}");
     let cut = |it: &Notice| matches!(it, Notice::Cut(..));
     assert!(!net.notices(2).iter().any(cut) && !net.notices(1).iter().any(cut));
-    // Whoever meets it later sees the new one.
+    // A peer that meets it later sees the new one.
     net.connect(3, 1);
     net.seconds(2);
     assert!(net.events(3).iter().any(admitted));

@@ -228,7 +228,7 @@ fn what_a_source_has_too_much_under_load_is_counted_apart() {
     assert_eq!(dropped, [10, 49], "of sixty, fifty are read, and one of them is answered");
 }
 
-/// Whoever has the addresses for it may pass the gate a thousand times a second, with a key made up
+/// An attacker with enough addresses passes the gate a thousand times a second, with a key made up
 /// for each: few of these handshakes are computed, and peers come back meanwhile.
 #[test]
 fn strangers_are_few_and_take_no_handshake_from_a_peer() {
@@ -474,8 +474,8 @@ fn session_numbers(net: &mut Net, number: u8, peer: u8) -> [u32; 2] {
     })
 }
 
-/// Whoever watches can tell that two sessions of one process are with the same peer, and nothing
-/// that outlives the process.
+/// An observer can tell that two sessions of one process are with the same peer, and nothing that
+/// outlives the process.
 #[test]
 fn numbers_of_sessions_are_masked_anew_in_every_process() {
     let mut net = Net::new(3);

@@ -37,7 +37,7 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     // Being named with a valid credential does not help.
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&Arc::new(good(2)))));
     assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
-    // Nobody else is concerned.
+    // Other peers are not affected.
     net.connect(1, 3);
     assert!(net.reaches(1, 3));
 }
@@ -138,7 +138,7 @@ fn guests() -> Net {
 }
 
 #[test]
-fn whoever_joined_with_a_revoked_invite_is_cut_and_nobody_else() {
+fn only_nodes_that_joined_with_a_revoked_invite_are_cut() {
     let mut net = guests();
     net.node(1, |core, now| core.set_revocations(leaked(2), now));
     let down = net.events(1);

@@ -159,7 +159,7 @@ fn all_get_it_even_if_much_is_lost() {
 }
 
 #[test]
-fn whoever_has_only_one_of_two_gets_in_at_once() {
+fn a_node_with_only_one_of_two_secrets_gets_in_at_once() {
     let old = MeshSecrets::from(secret(0));
     let mut new = both(1);
     new.retire(UnixSeconds(WALL.0 + OVERLAP));

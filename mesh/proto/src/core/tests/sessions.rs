@@ -30,7 +30,7 @@ fn retries_have_jitter_and_end() {
     let mut net = Net::new(2);
     net.keep = Box::new(|_| false);
     net.connect(1, 2);
-    net.send(1, 2, b"in vain").unwrap();
+    net.send(1, 2, b"lost").unwrap();
     net.seconds(100);
     let times: Vec<Duration> = net.sent.iter().map(|sent| net.since_start(sent.at)).collect();
     assert_eq!(times.len(), net.counters(1)[MeshCount::InitiationsSent] as usize);
@@ -435,7 +435,7 @@ fn a_tunnel_has_room_for_sessions_while_there_are_any() {
     assert!(!rests(&net, 1, 2) && !rests(&net, 2, 1));
     net.seconds(190);
     net.keep = Box::new(|_| false);
-    net.send(1, 2, b"in vain").unwrap();
+    net.send(1, 2, b"lost").unwrap();
     net.seconds(60);
     assert!(!rests(&net, 1, 2), "it tries on");
     net.seconds(60);

@@ -47,7 +47,7 @@ fn exchange(net: &mut Net, from: u8, to: (u8, NodeId)) -> (bool, Vec<MeshEvent>)
     (events.iter().any(|it| matches!(it, MeshEvent::Datagram { .. })), events)
 }
 
-/// A QUIC packet to whoever `label` is; the label under which it arrives.
+/// Sends a QUIC packet to `label`; the label under which it arrives.
 fn stream(net: &mut Net, from: u8, to: u8, label: Ipv6Addr) -> Option<Ipv6Addr> {
     let mut out = Vec::new();
     let batch = net.node(from, |core, now| {
@@ -167,7 +167,7 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     net.connect(1, 2);
     let before = label(&net, 1, id(2)).unwrap();
     let credential = agreed(2, 12);
-    // The revocation comes first: whoever is followed is not cut.
+    // The revocation comes first: a node that has a successor is not cut.
     let mut all = Revocations::default();
     all.add(credential.ends_former().unwrap());
     net.node(1, |core, now| core.set_revocations(all.clone(), now));
@@ -178,7 +178,7 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     assert!(!net.up(1, 2) && net.up(1, 12));
     assert_eq!(label(&net, 1, id(12)), Some(before));
     assert_eq!(net.counters(1)[MeshCount::PeersRevoked], 0);
-    // A node that was never told and meets whoever has the former key cuts it when it is.
+    // A node that was not told and meets a holder of the former key cuts it once it is told.
     net.add(3, identity(3), MeshConfig::default());
     net.add(8, identity(2), MeshConfig::default());
     for (number, other) in [(3, 8), (8, 3)] {
@@ -190,7 +190,7 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     net.node(3, |core, now| core.set_peer(now, id(12), &[at(2)], None));
     net.node(3, |core, now| core.set_revocations(all.clone(), now));
     assert!(!net.up(3, 2) && net.counters(3)[MeshCount::PeersRevoked] == 1);
-    // Whoever still has the former key gets no handshake.
+    // A holder of the former key gets no handshake.
     net.add(9, identity(2), MeshConfig::default());
     net.node(9, |core, now| core.set_peer(now, id(1), &[at(1)], None));
     net.node(9, |core, now| core.connect(now, &id(1))).unwrap();

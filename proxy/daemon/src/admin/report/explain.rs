@@ -262,7 +262,7 @@ mod tests {
         assert!(detail.starts_with("2 nodes are named cp-1 ("), "{detail}");
         let one = NodeId::from_bytes([1; 32]);
         assert!(detail.contains(&one.short()));
-        // The own record beside the own name is no second node.
+        // This node's record next to its own name is no second node.
         assert!(same_names([(&names[0], one), (&names[0], one)].into_iter()).is_empty());
     }
 

@@ -144,7 +144,7 @@ fn bursts_last_as_long_as_configured_whatever_is_sent() {
     assert!((72.0..89.0).contains(&mean), "{mean} datagrams of one each ms");
     let mean = mean_run(loss, 400_000, 10 * MILLISECOND);
     assert!((7.6..9.2).contains(&mean), "{mean} datagrams of one each 10 ms");
-    // Whoever sends one a second finds none of the last burst: only chance loses two in a row.
+    // A sender of one a second finds none of the last burst: only chance loses two in a row.
     let mean = mean_run(loss, 200_000, 1000 * MILLISECOND);
     assert!((1.03..1.075).contains(&mean), "{mean} datagrams of one a second");
 }
