@@ -43,5 +43,6 @@ pub mod timing;
 pub mod units;
 pub mod unknown;
 pub mod view;
+pub mod vip;
 pub mod wayback;
 pub mod wire;

@@ -1,0 +1,492 @@
+//! Who answers for a virtual address: the part of one node.
+//!
+//! A standby claims the address after [`SILENCE`] without any sign of a holder, neither on the LAN
+//! nor over the mesh, and after probes that nobody answered. The holder gives those signs each
+//! [`REPEAT_INTERVAL`] and has lost the address by itself once [`LEASE`] has passed since its last
+//! announcement left. `LEASE` is shorter than `SILENCE`, so a holder that was stopped finds that it
+//! lost before another node claims, and a dead one leaves nothing behind.
+//!
+//! Two holders (a LAN that was cut has healed) hear each other's announcements. The one with the
+//! lower hardware address stays: both see the two numbers in every frame, so they agree without
+//! the mesh. Preference (priority, then node) decides only which standby claims, and whether a
+//! holder hands over.
+//!
+//! The bound on two owners holds for messages that arrive within `SILENCE - REPEAT_INTERVAL` of
+//! being sent. Without that (a cut LAN and a cut mesh), each side has one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use meshport_config::NodeId;
+
+use super::boot_time::BootTime;
+use super::claim::{Claim, Stance};
+use super::frame::{Frame, Hardware, Heard};
+
+/// From one announcement, and one claim, to the next: two may be lost within [`SILENCE`].
+pub const REPEAT_INTERVAL: Duration = Duration::from_millis(400);
+/// How long an announcement entitles its sender to answer.
+pub const LEASE: Duration = Duration::from_millis(800);
+/// How long a holder is believed to be there after its last sign.
+pub const SILENCE: Duration = Duration::from_secs(1);
+/// Probes before a claim, and from each to what follows it (RFC 5227 takes one to two seconds,
+/// which is for hosts that have time; the interval is longer than a LAN takes for an answer).
+pub const PROBES: u8 = 3;
+/// See [`PROBES`].
+pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
+/// How late a probe may be; later ones begin anew, since answers may be unread.
+const PROBE_SLACK: Duration = Duration::from_millis(100);
+/// A loop that takes longer has not read what happened: longer than [`REPEAT_INTERVAL`], at which
+/// it runs.
+const STALL: Duration = Duration::from_millis(600);
+/// How much later a standby claims that is not the preferred one, if that one does not.
+const DEFERENCE: Duration = Duration::from_millis(600);
+/// From one turn to the next while another node is awaited.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// After the loss of the address, until it may be probed for again.
+const QUIET: Duration = Duration::from_secs(1);
+/// The same after a station that does not yield (RFC 5227, `DEFEND_INTERVAL`).
+const CONFLICT_QUIET: Duration = Duration::from_secs(10);
+/// From one defence to the next, which all stations hear.
+const DEFENCE_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a station may contest the address before the holder gives it up.
+const CONTEST_LIMIT: Duration = Duration::from_millis(900);
+/// How long a release waits for a successor: longer than the successor's silence and probes take.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+/// A releasing node that has not run for so long is silent: shorter than its successor's probes.
+const RELEASE_STALL: Duration = Duration::from_millis(300);
+/// How long announcements are accompanied by answers, as caches need.
+const REFRESH_PERIOD: Duration = Duration::from_secs(4);
+/// How long a preferred node must have been usable before the holder hands over.
+pub const SETTLED: Duration = Duration::from_secs(10);
+/// After a hand-over until the next: a preferred node that cannot claim costs one gap in ten
+/// minutes.
+const HANDOVER_INTERVAL: Duration = Duration::from_secs(600);
+/// Other nodes of a group that are heard; more are ignored.
+pub const MAX_PEERS: usize = 16;
+/// Frames that wait to be sent. Answers beyond are not given: clients ask again.
+const MAX_FRAMES: usize = 64;
+/// Events that wait to be read.
+const MAX_EVENTS: usize = 16;
+
+/// What does not change about a contest.
+#[derive(Debug, Clone, Copy)]
+pub struct Contender {
+    /// This node.
+    pub node: NodeId,
+    /// This start of the daemon; later starts have larger numbers.
+    pub incarnation: u64,
+    /// The address of the interface that answers.
+    pub hardware: Hardware,
+    /// Larger numbers are preferred.
+    pub priority: u8,
+}
+
+/// Why the address was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// A station with a lower hardware address has it, or one that does not yield.
+    Contested(Hardware),
+    /// A node that has it too, and stays, says so over the mesh.
+    Claimed(NodeId),
+    /// No announcement has left for too long.
+    Stalled,
+    /// No origin is usable from here.
+    Unusable,
+    /// A preferred node takes it.
+    HandedOver,
+    /// The daemon stops.
+    Stopped,
+}
+
+/// What changed for this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It answers for the address from now on.
+    Gained,
+    /// It does not answer any more.
+    Lost(Loss),
+}
+
+/// What to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transmit<I> {
+    /// To the LAN.
+    Frame(Frame<I>),
+    /// To the nodes of the group, over the mesh.
+    Claim(Claim),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Listening,
+    Probing { sent: u8, due: BootTime },
+    Holding { since: BootTime, announced: BootTime, due: BootTime },
+    Releasing { until: BootTime, why: Loss },
+    Stopped,
+}
+
+#[derive(Debug)]
+struct Peer {
+    claim: Claim,
+    heard: BootTime,
+    /// Since when it has been usable and preferred to this node.
+    preferred_since: Option<BootTime>,
+}
+
+/// A station that says it has the address while this node holds it.
+#[derive(Debug, Clone, Copy)]
+struct Dispute {
+    since: BootTime,
+    last: BootTime,
+}
+
+/// The part of this node in the contest for one address; `I` is the kind of address.
+///
+/// All verbs take the time, and find first what a late one means.
+#[derive(Debug)]
+pub struct Contest<I> {
+    own: Contender,
+    state: State,
+    usable: bool,
+    peers: BTreeMap<NodeId, Peer>,
+    /// The last moment that is known here.
+    seen: BootTime,
+    /// From when on no holder is believed to be there.
+    clear: BootTime,
+    /// From when on this node may probe, whatever it hears.
+    quiet: BootTime,
+    /// When a node that awaits another looks again.
+    look: BootTime,
+    dispute: Option<Dispute>,
+    defended: Option<BootTime>,
+    handover: BootTime,
+    claim_due: BootTime,
+    sequence: u64,
+    frames: VecDeque<Frame<I>>,
+    events: VecDeque<Event>,
+}
+
+impl<I: Copy> Contest<I> {
+    /// A standby that has heard nothing yet and waits for [`SILENCE`].
+    pub fn new(own: Contender, now: BootTime) -> Self {
+        Self {
+            own,
+            state: State::Listening,
+            usable: false,
+            peers: BTreeMap::new(),
+            seen: now,
+            clear: now + SILENCE,
+            quiet: now,
+            look: now,
+            dispute: None,
+            defended: None,
+            handover: now,
+            claim_due: now,
+            sequence: 0,
+            frames: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Whether clients are answered at `now`. A holder that has not run for [`LEASE`] is none.
+    pub fn answers(&self, now: BootTime) -> bool {
+        match self.state {
+            State::Holding { announced, .. } => now.since(announced) < LEASE,
+            State::Releasing { until, .. } => now < until && now.since(self.seen) < RELEASE_STALL,
+            State::Listening | State::Probing { .. } | State::Stopped => false,
+        }
+    }
+
+    /// Whether a clean stop is complete.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.state, State::Stopped)
+    }
+
+    /// An origin is usable from here and the interface can send, or not.
+    pub fn handle_usable(&mut self, usable: bool, now: BootTime) {
+        self.observe(now);
+        if self.usable == usable {
+            return;
+        }
+        self.usable = usable;
+        self.claim_due = now;
+        match self.state {
+            State::Holding { .. } if !usable => self.release(Loss::Unusable, now),
+            State::Probing { .. } if !usable => self.state = State::Listening,
+            _ => {}
+        }
+    }
+
+    /// `from` says `claim`; the mesh has authenticated it as a member of the group.
+    pub fn handle_claim(&mut self, from: NodeId, claim: Claim, now: BootTime) {
+        self.observe(now);
+        if from == self.own.node || !self.remember(from, claim, now) {
+            return;
+        }
+        match (claim.stance, self.state) {
+            (Stance::Holding, State::Holding { .. }) => {
+                let stays = (self.own.hardware, self.own.node) < (claim.hardware, from);
+                if !stays {
+                    self.lose(Loss::Claimed(from), QUIET, now);
+                }
+            }
+            (Stance::Holding, State::Releasing { why, .. }) => self.lose(why, QUIET, now),
+            (Stance::Holding, State::Probing { .. }) => self.state = State::Listening,
+            _ => {}
+        }
+        match claim.stance {
+            Stance::Holding => self.clear = now + SILENCE,
+            // The holder itself says that the address is free.
+            Stance::Releasing if !self.answers(now) => self.clear = self.clear.min(now),
+            Stance::Releasing | Stance::Standby => {}
+        }
+    }
+
+    /// A frame about the address was received.
+    pub fn handle_frame(&mut self, heard: Heard<I>, now: BootTime) {
+        self.observe(now);
+        match heard {
+            Heard::Claimed(hardware) if hardware != self.own.hardware => {
+                self.handle_other(hardware, now);
+            }
+            Heard::Probed(hardware) if hardware != self.own.hardware => match self.state {
+                State::Holding { .. } => self.defend(now),
+                State::Probing { .. } if hardware < self.own.hardware => {
+                    self.state = State::Listening;
+                    self.clear = now + SILENCE;
+                }
+                _ => {}
+            },
+            Heard::Asked { hardware, ip } if self.answers(now) => {
+                if self.frames.len() < MAX_FRAMES {
+                    self.frames.push_back(Frame::Answer { hardware, ip });
+                }
+            }
+            Heard::Claimed(_) | Heard::Probed(_) | Heard::Asked { .. } => {}
+        }
+    }
+
+    /// Releases the address and takes no part any more; complete at [`Contest::is_stopped`].
+    pub fn handle_stop(&mut self, now: BootTime) {
+        self.observe(now);
+        self.usable = false;
+        self.claim_due = now;
+        match &mut self.state {
+            State::Holding { .. } => self.release(Loss::Stopped, now),
+            State::Releasing { why, .. } => *why = Loss::Stopped,
+            state => *state = State::Stopped,
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: BootTime) {
+        self.observe(now);
+        if now >= self.clear || matches!(self.state, State::Releasing { .. }) {
+            self.look = now + LOOK_INTERVAL;
+        }
+        match self.state {
+            State::Listening if self.may_probe(now) => {
+                self.frames.clear();
+                self.frames.push_back(Frame::Probe);
+                self.state = State::Probing { sent: 1, due: now + PROBE_INTERVAL };
+            }
+            State::Probing { sent, due } if now >= due && sent < PROBES => {
+                self.frames.push_back(Frame::Probe);
+                self.state = State::Probing { sent: sent + 1, due: now + PROBE_INTERVAL };
+            }
+            State::Probing { due, .. } if now >= due => self.gain(now),
+            State::Holding { since, announced, due } if now >= due => {
+                self.announce(now.since(since) < REFRESH_PERIOD);
+                self.state = State::Holding { since, announced, due: now + REPEAT_INTERVAL };
+                let settled = |peer: &Peer| {
+                    let since = peer.preferred_since.filter(|_| peer.is_fresh(now));
+                    since.is_some_and(|since| now.since(since) >= SETTLED)
+                };
+                if now >= self.handover && self.peers.values().any(settled) {
+                    self.handover = now + HANDOVER_INTERVAL;
+                    self.release(Loss::HandedOver, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What to send next. What has waited for longer than it may be said is gone.
+    pub fn poll_transmit(&mut self, now: BootTime) -> Option<Transmit<I>> {
+        self.observe(now);
+        if let Some(frame) = self.frames.pop_front() {
+            if let (Frame::Announce, State::Holding { announced, .. }) = (frame, &mut self.state) {
+                *announced = now;
+            }
+            return Some(Transmit::Frame(frame));
+        }
+        if now < self.claim_due {
+            return None;
+        }
+        self.claim_due = now + REPEAT_INTERVAL;
+        self.sequence += 1;
+        Some(Transmit::Claim(self.claim()))
+    }
+
+    /// What changed for this node.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Contest::handle_timeout`] and [`Contest::poll_transmit`] are due: within
+    /// [`REPEAT_INTERVAL`], whatever happens.
+    pub fn poll_timeout(&self) -> BootTime {
+        let due = match self.state {
+            State::Listening if self.usable => self.clear.max(self.quiet).max(self.look),
+            State::Probing { due, .. } | State::Holding { due, .. } => due,
+            State::Releasing { until, .. } => until.min(self.look),
+            State::Listening | State::Stopped => self.claim_due,
+        };
+        due.min(self.claim_due)
+    }
+
+    /// Finds what it means that it is `now`, before anything else is believed.
+    fn observe(&mut self, now: BootTime) {
+        let late = now.since(self.seen);
+        self.seen = self.seen.max(now);
+        match self.state {
+            State::Holding { announced, .. } if now.since(announced) >= LEASE => {
+                self.lose(Loss::Stalled, QUIET, now);
+            }
+            State::Releasing { until, why } if late >= RELEASE_STALL || now >= until => {
+                self.lose(why, QUIET, now);
+            }
+            State::Probing { due, .. } if now.since(due) > PROBE_SLACK => {
+                self.state = State::Listening;
+                self.clear = now + SILENCE;
+            }
+            State::Listening if late >= STALL => self.clear = self.clear.max(now + SILENCE),
+            _ => {}
+        }
+    }
+
+    /// Keeps what a peer says; whether it is new.
+    fn remember(&mut self, from: NodeId, claim: Claim, now: BootTime) -> bool {
+        let known = self.peers.get(&from);
+        if known.is_some_and(|peer| !claim.is_newer_than(&peer.claim)) {
+            return false;
+        }
+        let since = known.filter(|peer| peer.is_fresh(now)).and_then(|peer| peer.preferred_since);
+        if known.is_none() && self.peers.len() >= MAX_PEERS {
+            self.peers.retain(|_, peer| peer.is_fresh(now));
+            if self.peers.len() >= MAX_PEERS {
+                return false;
+            }
+        }
+        let preferred = claim.usable && claim.priority > self.own.priority;
+        let preferred_since = preferred.then(|| since.unwrap_or(now));
+        self.peers.insert(from, Peer { claim, heard: now, preferred_since });
+        true
+    }
+
+    /// A station other than this one says that it has the address.
+    fn handle_other(&mut self, hardware: Hardware, now: BootTime) {
+        self.clear = now + SILENCE;
+        match self.state {
+            State::Probing { .. } => self.state = State::Listening,
+            State::Releasing { why, .. } => self.lose(why, QUIET, now),
+            State::Holding { .. } if hardware < self.own.hardware => {
+                self.lose(Loss::Contested(hardware), QUIET, now);
+            }
+            State::Holding { .. } => {
+                let kept = self.dispute.filter(|dispute| now.since(dispute.last) < SILENCE);
+                let since = kept.map_or(now, |dispute| dispute.since);
+                self.dispute = Some(Dispute { since, last: now });
+                if now.since(since) >= CONTEST_LIMIT {
+                    self.lose(Loss::Contested(hardware), CONFLICT_QUIET, now);
+                } else {
+                    self.defend(now);
+                }
+            }
+            State::Listening | State::Stopped => {}
+        }
+    }
+
+    fn defend(&mut self, now: BootTime) {
+        if self.defended.is_none_or(|last| now.since(last) >= DEFENCE_INTERVAL) {
+            self.defended = Some(now);
+            self.announce(false);
+        }
+    }
+
+    fn gain(&mut self, now: BootTime) {
+        self.state = State::Holding { since: now, announced: now, due: now + REPEAT_INTERVAL };
+        self.dispute = None;
+        self.claim_due = now;
+        self.announce(true);
+        self.tell(Event::Gained);
+    }
+
+    /// Stops defending the address, and answers on until another node does.
+    fn release(&mut self, why: Loss, now: BootTime) {
+        self.frames.clear();
+        self.state = State::Releasing { until: now + RELEASE_LIMIT, why };
+        self.look = now + LOOK_INTERVAL;
+        self.claim_due = now;
+    }
+
+    fn lose(&mut self, why: Loss, quiet: Duration, now: BootTime) {
+        self.frames.clear();
+        self.state = if why == Loss::Stopped { State::Stopped } else { State::Listening };
+        self.clear = now + SILENCE;
+        self.quiet = now + quiet;
+        self.claim_due = now;
+        self.tell(Event::Lost(why));
+    }
+
+    fn may_probe(&self, now: BootTime) -> bool {
+        if !self.usable || now < self.quiet || now < self.clear {
+            return false;
+        }
+        let is_preferred = |(node, peer): (&NodeId, &Peer)| {
+            let theirs = (peer.claim.priority, std::cmp::Reverse(*node));
+            let own = (self.own.priority, std::cmp::Reverse(self.own.node));
+            peer.is_fresh(now) && peer.claim.usable && theirs > own
+        };
+        !self.peers.iter().any(is_preferred) || now.since(self.clear) >= DEFERENCE
+    }
+
+    fn claim(&self) -> Claim {
+        let stance = match self.state {
+            State::Holding { .. } => Stance::Holding,
+            State::Releasing { .. } => Stance::Releasing,
+            State::Listening | State::Probing { .. } | State::Stopped => Stance::Standby,
+        };
+        let Contender { incarnation, hardware, priority, .. } = self.own;
+        let (sequence, usable) = (self.sequence, self.usable);
+        Claim { incarnation, sequence, usable, priority, stance, hardware }
+    }
+
+    /// Announces before anything else is sent: the lease depends on it.
+    fn announce(&mut self, with_refresh: bool) {
+        self.frames.retain(|frame| matches!(frame, Frame::Answer { .. }));
+        if with_refresh {
+            self.frames.push_front(Frame::Refresh);
+        }
+        self.frames.push_front(Frame::Announce);
+    }
+
+    fn tell(&mut self, event: Event) {
+        if self.events.len() >= MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}
+
+impl Peer {
+    fn is_fresh(&self, now: BootTime) -> bool {
+        now.since(self.heard) < SILENCE
+    }
+}
+
+#[cfg(test)]
+mod schedules;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! What is said about a virtual address on its LAN, whichever protocol says it.
+
+use std::fmt;
+
+/// An Ethernet address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hardware(pub [u8; 6]);
+
+impl Hardware {
+    /// All stations.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// Whether it can be that of one station: neither zero nor a group's.
+    pub fn is_station(self) -> bool {
+        self.0 != [0; 6] && self.0[0] & 1 == 0
+    }
+}
+
+impl fmt::Display for Hardware {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// A frame to send; `I` is the kind of address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame<I> {
+    /// Asks whether the address is in use (RFC 5227, 2.1; RFC 4862, 5.4).
+    Probe,
+    /// Says to all that the address is here.
+    Announce,
+    /// Says the same as an answer, for stations that learn from answers only.
+    Refresh,
+    /// Answers one station.
+    Answer {
+        /// Its hardware address.
+        hardware: Hardware,
+        /// Its address.
+        ip: I,
+    },
+}
+
+/// A frame about the address that was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard<I> {
+    /// A station says that it has the address.
+    Claimed(Hardware),
+    /// A station asks whether the address is in use, before it takes it.
+    Probed(Hardware),
+    /// A station wants to reach the address.
+    Asked {
+        /// Its hardware address.
+        hardware: Hardware,
+        /// Its address.
+        ip: I,
+    },
+}
