@@ -74,7 +74,7 @@ pub enum Error {
          invite` of the version installed here"
     )]
     InviteOutdated,
-    /// A mandate to renew credentials is over, or has no turn for this time.
+    /// A mandate to renew credentials has expired, or has no turn for this time.
     #[error(
         "the mandate ended at {until}, and it is {now} here; make a new one with `meshport \
          delegate` where the authority's key is"

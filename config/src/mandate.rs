@@ -212,8 +212,8 @@ impl Mandate {
         self.turns().filter(move |turn| turn.until >= time)
     }
 
-    /// Without the turns that are over: their keys are erased with the value they were in. None
-    /// when all are over.
+    /// Without the turns that have ended: their keys are erased with the value they were in. None
+    /// when all have ended.
     pub fn without_ended(&self, now: UnixSeconds) -> Option<Self> {
         let parts = self.parts.iter().filter(|part| part.delegation.join_until >= now);
         let parts: Vec<Part> = parts.cloned().collect();

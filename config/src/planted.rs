@@ -15,7 +15,7 @@ pub enum Bug {
     RouteChoice,
     /// The share of sessions that goes home in ten seconds goes in one.
     RebalancingRate,
-    /// A node that is held for down does not go on in a new life.
+    /// A node that is considered down does not go on in a new life.
     Refutation,
     /// The preferred origin is kept however much nearer another one is.
     Nearness,

@@ -91,7 +91,7 @@ impl Revocation {
         Self::of_succession(mesh, &NOBODY, &Succession::agree(key, &NOBODY, mesh, at))
     }
 
-    /// Who goes on in the place of the revoked node, if it was replaced.
+    /// The node that replaces the revoked one, if there is one.
     pub fn successor(&self) -> Option<NodeId> {
         match self.revoked {
             Revoked::Succeeded { by, .. } if !self.revoked.is_departure() => Some(by),

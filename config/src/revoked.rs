@@ -19,9 +19,9 @@ pub enum Revoked {
     /// A node, by its key, in whose place another one goes on, or nobody because it has left:
     /// signed by itself.
     Succeeded {
-        /// The node that is over.
+        /// The node that has ended.
         node: NodeId,
-        /// Who goes on; 32 zero bytes for nobody.
+        /// The successor; 32 zero bytes for none.
         by: NodeId,
     },
 }

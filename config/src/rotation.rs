@@ -307,7 +307,7 @@ impl MeshSecrets {
         Self { former: None, ..self.clone() }
     }
 
-    /// Erases the former one when its time is over; whether that was now.
+    /// Erases the former one when its time has expired; returns whether that was now.
     pub fn retire(&mut self, now: UnixSeconds) -> bool {
         let is_over = self.retires_at().is_some_and(|at| at <= now);
         if is_over {

@@ -121,7 +121,7 @@ choice! {
 choice! {
     /// The least important lines that are still logged.
     LogLevel, "a log level", "error, warn, info, debug or trace", {
-        /// Something failed that somebody has to look at.
+        /// Something failed that an operator has to look at.
         Error = "error",
         /// Something is wrong but work goes on.
         Warn = "warn",
@@ -224,7 +224,7 @@ pub struct LogSettings {
 pub struct MeshSettings {
     /// The UDP address for packets of the mesh; `[::]` takes IPv4 as well. Default `[::]:51820`.
     pub listen: SocketAddr,
-    /// Where others reach this node, besides what they observe. At most [`MAX_ADVERTISE`].
+    /// Where others reach this node, in addition to what they observe. At most [`MAX_ADVERTISE`].
     pub advertise: Vec<Endpoint>,
     /// Members to contact first, in addition to those in the state folder. At most
     /// [`MAX_SETTINGS_SEEDS`].

@@ -22,7 +22,7 @@ const DOMAIN: &[u8] = b"meshport succession v1\0";
 /// believe it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Succession {
-    /// The node that agrees, and is over with this.
+    /// The node that agrees, and ends with this.
     pub former: NodeId,
     /// When it was signed; for people, nothing depends on it.
     pub at: UnixSeconds,

@@ -66,7 +66,7 @@ pub(crate) struct Contacts {
 
 impl Contacts {
     pub(crate) fn heard(&mut self, peer: NodeId, now: Instant) {
-        // Once for each datagram: allowances can wait until somebody asks for them.
+        // Once for each datagram: allowances can wait until they are asked for.
         if let Some(contact) = self.peers.get_mut(&peer) {
             contact.heard = Some(now);
         } else if let Some(contact) = self.contact(peer, now) {

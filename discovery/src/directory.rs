@@ -299,7 +299,7 @@ impl Directory {
         })
     }
 
-    /// The services somebody offers and may.
+    /// The services that at least one node offers and may offer.
     pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
         self.origins.keys()
     }

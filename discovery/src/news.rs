@@ -107,7 +107,7 @@ impl Offer {
         Self { node, with_credential: true }
     }
 
-    /// Without, for somebody who has the credential.
+    /// Without, for a receiver that has the credential.
     pub(crate) fn record(node: NodeId) -> Self {
         Self { node, with_credential: false }
     }

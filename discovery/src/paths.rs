@@ -1,6 +1,6 @@
 //! Paths to the origins: distance and health, measured by this node's own probes.
 //!
-//! A path is direct and belongs to one peer. Membership may hold a node for alive while this node
+//! A path is direct and belongs to one peer. Membership may consider a node alive while this node
 //! cannot reach it, and vice versa; routes follow paths. A path with sessions is probed often,
 //! others rarely; silence makes probes faster, and after three silent intervals, adapted to the
 //! round-trip time, the path is dead. Acknowledged data counts as an answer, so a transfer that
@@ -252,7 +252,7 @@ impl Paths {
         prober.move_to(prober.or_width(prober.send_at), node, &mut self.schedule);
     }
 
-    /// Asks a peer at once that somebody else misses.
+    /// Probes a peer at once that another member misses.
     pub(crate) fn hurry(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         if prober.path.state == PathState::Up && prober.silence.is_none() {

@@ -77,7 +77,7 @@ impl Rtt {
         *self = Self::default();
     }
 
-    /// Of two the smaller: the first packet of a path often waits for a handshake.
+    /// The smaller of two: the first packet of a path often waits for a handshake.
     fn median_of_last(&self, count: usize) -> Duration {
         let count = count.min(self.samples);
         let mut sorted = [Duration::ZERO; USUAL];

@@ -63,7 +63,7 @@ pub(crate) fn write<'a>(
     encode(nodes.chain(ended), mesh, wall)
 }
 
-/// A snapshot of nodes that nobody holds for down, for [`crate::Discovery::restore`]: where many
+/// A snapshot of nodes that are not considered down, for [`crate::Discovery::restore`]: where many
 /// nodes are to begin as after a restart of the whole mesh.
 pub fn snapshot_of<'a>(
     nodes: impl Iterator<Item = (&'a Credential, &'a SignedState)>,

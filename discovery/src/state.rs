@@ -113,7 +113,7 @@ pub struct NodeState {
     /// The owner has left the mesh on purpose.
     pub left: bool,
     /// Others see the owner at an address that is not its own, and it does not say that it can be
-    /// reached there: somebody behind another NAT finds no direct path to it.
+    /// reached there: a node behind another NAT finds no direct path to it.
     pub behind_nat: bool,
 }
 

@@ -440,7 +440,7 @@ impl Swim {
             self.add(now + after, Tick::Protocol { timer, set: now });
         }
         for (notice, id) in std::mem::take(&mut self.collector.notices) {
-            // Who is not known is not a member for long.
+            // A node that is not known is not a member for long.
             let Some(node) = view.resolve(id.short) else { continue };
             self.hurry |= matches!(notice, Notice::Down) && self.foca.updates_backlog() < MANY_NEWS;
             if matches!(notice, Notice::Renewed) {
@@ -460,7 +460,7 @@ impl Swim {
     fn take_sends(&mut self, view: &impl View) -> bool {
         let mut pinged = false;
         let mut told = Vec::new();
-        // Only an announcement may go to somebody who is not known.
+        // Only an announcement may go to a node that is not known.
         let stranger = self.collector.stranger.take();
         for (to, mut bytes) in std::mem::take(&mut self.collector.sends) {
             let stranger = stranger.filter(|node| Short::of(node) == to);

@@ -277,7 +277,7 @@ mod tests {
         }
         let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
         assert!(*least > 1 << 20 && most - least <= 128 << 10, "{had:?}");
-        // Who was silent for long does not keep the others from their turns now.
+        // A sender that was silent for long does not delay the others' turns now.
         let mut late = Share::default();
         backlog.queue(&mut late, PIECE).expect_err("it waits");
         assert!(late.0 >= lock(&backlog.0).virtual_time + PIECE as u64);

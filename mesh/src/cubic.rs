@@ -179,7 +179,7 @@ impl Cubic {
         if self.reduced.is_some_and(|reduced| sent.at <= reduced) {
             return;
         }
-        // Who had less than before leaves room for others.
+        // A flow that had less than before leaves room for others.
         let is_less = self.window < self.highest;
         self.highest = if is_less { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.window = (self.window * BETA).max(to_f64(MIN_WINDOW * self.mtu));

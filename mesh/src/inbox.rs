@@ -13,7 +13,7 @@ use meshport_proto::core::{Batch, HandOver};
 
 /// Bytes that may wait for one shard, as at its socket.
 const MAX_BYTES: usize = 4 << 20;
-/// What a batch counts for besides its bytes, so that small ones are bounded as well.
+/// What a batch counts for in addition to its bytes, so that small ones are bounded as well.
 const BATCH_COST: usize = 256;
 
 #[derive(Debug, Default)]

@@ -228,7 +228,7 @@ impl Link {
     pub(super) fn send_streams(&self, to: &std::net::Ipv6Addr, contents: &[u8], segment: usize) {
         let now = self.now();
         let mut sender = lock(&self.sender);
-        // On its own: an answer, a request or an acknowledgement, and somebody waits for it.
+        // On its own: an answer, a request or an acknowledgement, and a caller waits for it.
         let alone = sender.run.length == 0 && contents.len() <= segment;
         let ends = alone || !contents.len().is_multiple_of(segment.max(1));
         let mut rest = contents;

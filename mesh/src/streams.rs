@@ -66,7 +66,7 @@ pub(super) struct Counted {
     connection: Connection,
     /// Streams open on it.
     streams: Arc<AtomicUsize>,
-    /// Somebody wanted it since [`Streams::close_unused`] looked.
+    /// A caller wanted it since [`Streams::close_unused`] looked.
     wanted: AtomicBool,
     /// The same since [`Streams::close_after_bursts`] looked.
     wanted_lately: AtomicBool,

@@ -47,7 +47,7 @@ pub(super) const QUEUE_BYTES: u64 = 1 << 20;
 /// Bytes a peer may have in flight on one stream of a path with this round-trip time.
 pub(super) fn stream_window(rtt: Duration) -> u32 {
     let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
-    // A quarter more: the window is told anew only when an eighth of it was read.
+    // A quarter more: the window is announced again only when an eighth of it was read.
     let bytes = micros.saturating_mul(STREAM_RATE + STREAM_RATE / 4);
     u32::try_from(bytes).unwrap_or(u32::MAX).clamp(STREAM_WINDOW, MAX_STREAM_WINDOW)
 }

@@ -81,7 +81,7 @@ async fn sends(said: Option<u16>, passes: usize) -> Vec<(usize, usize)> {
     let ((a, noting), (b, _)) = (nodes.next().unwrap(), nodes.next().unwrap());
     a.mesh.set_peer(id(2), &[at(2)], None);
     let (_b, _task) = echo(b);
-    // The path is known when the first transfer is over.
+    // The path is known when the first transfer has ended.
     within(LIMIT, round_trip(&a.mesh, id(2), &vec![1; 4_000_000])).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     noting.sends.lock().unwrap().clear();

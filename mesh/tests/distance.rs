@@ -149,7 +149,7 @@ async fn readers_that_stopped_do_not_keep_the_others_of_a_connection_waiting() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     within(Duration::from_secs(2), fetch_once(&near.mesh, 4 << 20)).await;
-    // And they go on when somebody reads.
+    // And they go on when the receiver reads.
     for (_, mut recv) in stopped {
         let rest = within(Duration::from_secs(2), read_to_end(&mut recv)).await.unwrap();
         assert!(rest.len() > 3 << 20);

@@ -41,13 +41,13 @@ pub(crate) const ALL: [&str; 13] = [
     ANSWERED,
 ];
 
-/// How long a node may be held for down by mistake: a refutation has gone round by then.
+/// How long a node may be considered down by mistake: a refutation has gone round by then.
 pub(crate) const MAX_EVICTION: Duration = Duration::from_secs(15);
 /// After how long a quiet time everybody agrees: some comparisons of directories.
 pub(crate) const QUIET: Duration = Duration::from_secs(60);
-/// After a start or a change of ways a node may be held for down, or not known yet, for this long.
+/// A node may be considered down, or be unknown, for this long after a start or change of ways.
 pub(crate) const SETTLING: Duration = Duration::from_secs(30);
-/// Who stands still for longer than this at a time is as good as gone, and may be held for it.
+/// A node that stands still for longer at a time is as good as gone, and may be considered gone.
 pub(crate) const LONG_STALL: Duration = Duration::from_secs(1);
 /// Everybody within reach knows of a revocation by then: news floods within round trips, and what
 /// it misses some comparisons of directories find.
@@ -104,7 +104,7 @@ pub(crate) fn is_far(own: Duration, least: Duration) -> bool {
     own > least + FARTHER.max(least * FARTHER_PERCENT / 100)
 }
 
-/// Whom nodes hold for down, rightly or not, and since when: what is right now may be wrong later.
+/// The nodes that others consider down, rightly or not, and since when: that may change later.
 /// At most one entry for each pair of nodes, and gone with the holder's process.
 #[derive(Debug, Default)]
 pub(crate) struct Evictions(BTreeMap<(usize, usize), Duration>);
@@ -126,7 +126,7 @@ impl Evictions {
         self.0.retain(|(of, _), _| *of != holder);
     }
 
-    /// These are all that the holder holds for down now; those of them that are new.
+    /// These are all that the holder considers down now; returns those that are new.
     pub(crate) fn set(
         &mut self,
         holder: usize,
@@ -137,7 +137,7 @@ impl Evictions {
         all.iter().copied().filter(|subject| self.begin(holder, *subject, now)).collect()
     }
 
-    /// Who has been held for down for longer than there is an excuse for. `settles` says from when
+    /// Nodes considered down for longer than there is an excuse for. `settles` says from when
     /// on two nodes have none; none while they need not know each other.
     pub(crate) fn overdue(
         &self,

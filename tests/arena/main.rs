@@ -180,7 +180,7 @@ fn play(
     played.records.iter().map(row).collect()
 }
 
-/// What is to be played, and those who can run; who cannot is named.
+/// What is to be played, and the contenders that can run; the others are named.
 #[expect(clippy::print_stderr, reason = "a command-line tool")]
 fn choose(arguments: &Arguments) -> Result<(Vec<Fault>, Vec<Contender>), String> {
     let faults = faults::all();

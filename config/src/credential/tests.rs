@@ -310,7 +310,7 @@ fn only_the_node_itself_makes_a_credential_of_what_was_issued() {
     let refused = issue().countersign(&thief).unwrap_err();
     let (expected, found) = (thief.public(), good.node);
     assert_eq!(refused, Error::WrongNodeKey { expected, found });
-    // What somebody else may put in its place: own signatures, nothing, and the node's of another.
+    // What a forger may put in its place: own signatures, nothing, and the node's of another.
     let message = good.countersigned();
     assert!(message.starts_with(COUNTERSIGNATURE_DOMAIN));
     let undomained = &message[COUNTERSIGNATURE_DOMAIN.len()..];
@@ -331,7 +331,7 @@ fn only_the_node_itself_makes_a_credential_of_what_was_issued() {
     }
 }
 
-/// Who holds an invite dates a credential of somebody else's node later, with fewer roles.
+/// The holder of an invite dates a credential of another's node later, with fewer roles.
 #[test]
 fn what_the_node_signed_once_serves_no_other_credential() {
     let World { authority, node, credential, .. } = world();

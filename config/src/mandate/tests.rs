@@ -55,7 +55,7 @@ fn a_renewal_is_the_same_node_for_longer_and_every_release_verifies_it() {
     later.verify(&mesh, at(100)).unwrap();
     let signer = |it: &Credential| it.delegation.as_ref().unwrap().key;
     assert_ne!(signer(&next), signer(&later));
-    // Who has not signed it has not got it.
+    // Only the node itself can countersign it.
     let stranger = NodeKey::generate(&mut TestRng::new(1));
     assert!(mandate.renew(&next, at(100)).unwrap().countersign(&stranger).is_err());
 }

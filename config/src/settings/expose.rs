@@ -125,7 +125,7 @@ impl ExposeSettings {
         self.service.iter().filter(other).chain(self.rules.keys())
     }
 
-    /// What it means that nobody can connect; none when somebody can.
+    /// Why no client can connect; none when one can.
     pub fn doubt(&self) -> Option<&'static str> {
         self.allow.is_empty().then_some(
             "an empty list refuses every client; name the networks that may connect, such as \

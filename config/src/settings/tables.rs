@@ -563,7 +563,7 @@ pub(super) fn path(text: &str) -> Option<PathBuf> {
     is_path.then(|| PathBuf::from(text))
 }
 
-/// An endpoint that somebody can connect to.
+/// An endpoint that a node can connect to.
 pub(super) fn reachable(text: &str) -> Option<Endpoint> {
     let endpoint: Endpoint = text.parse().ok()?;
     let is_nowhere = matches!(endpoint.host(), Host::Ip(ip) if ip.is_unspecified());

@@ -36,7 +36,7 @@ pub struct EgressSettings {
     /// The addresses of services: to be dialled by a node with the role `egress`, and dialled by
     /// it. At most [`MAX_CIDRS`].
     pub service_cidrs: Vec<Cidr>,
-    /// Addresses of nodes beside what Kubernetes says. At most [`MAX_EGRESS_NODES`].
+    /// Addresses of nodes, in addition to those in Kubernetes. At most [`MAX_EGRESS_NODES`].
     pub nodes: Vec<NodeAddress>,
     /// Targets that this node dials itself. At most [`MAX_OUTSIDE`].
     pub outside: Vec<Endpoint>,
@@ -65,9 +65,9 @@ pub struct KubeletSettings {
     pub serve: bool,
     /// The port of the kubelet. Default 10250.
     pub port: u16,
-    /// Where the kubelet listens beside 127.0.0.1. At most [`MAX_KUBELET_ADDRESSES`].
+    /// Where the kubelet listens in addition to 127.0.0.1. At most [`MAX_KUBELET_ADDRESSES`].
     pub addresses: Vec<IpAddr>,
-    /// The addresses of this node's pods beside what Kubernetes says. At most [`MAX_CIDRS`].
+    /// Networks of this node's pods, in addition to those in Kubernetes. At most [`MAX_CIDRS`].
     pub pod_cidrs: Vec<Cidr>,
 }
 

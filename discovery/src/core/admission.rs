@@ -73,7 +73,7 @@ impl Discovery {
                 self.peers.directory.set_here(&node, true);
             }
         }
-        // Who has forgotten this node meanwhile takes no record that it knew before.
+        // A member that has forgotten this node takes no record that it knew before.
         self.local.want(Urgency::Rumour, Duration::ZERO, now);
         self.gossip.search_at = now;
         self.look_for_members(now);

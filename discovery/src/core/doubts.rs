@@ -11,7 +11,7 @@ use crate::state::Life;
 const LIFETIME: Duration = Duration::from_secs(5);
 const MAX_DOUBTS: usize = 4096;
 
-/// Who was the first to call each of them down.
+/// The first member to call each of them down.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(BTreeMap<NodeId, Doubt>);
 

@@ -240,7 +240,7 @@ impl Discovery {
             Ok(credential) if self.trust.is_revoked(&credential) => {
                 self.gossip.sync.got(item.short);
                 self.outbox.counters[Count::RejectedCredentials] += 1;
-                // Who tells of it has not heard.
+                // The sender has not heard of the revocation.
                 self.tell_covering(from, &credential, now);
                 false
             }

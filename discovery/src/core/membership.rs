@@ -141,7 +141,7 @@ impl Discovery {
         true
     }
 
-    /// Somebody says that a living member is down. One voice alone may err or lie: the member is
+    /// Another member says that a living one is down. One voice alone may err or lie: the member is
     /// suspected and told, and down if it stays silent for a while. A second voice settles it, or a
     /// path to the member that has died just now, unless the member was heard since. One that has
     /// been dead for longer says something about the path: a relay may be the way, and a liar must

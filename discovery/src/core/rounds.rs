@@ -186,7 +186,7 @@ impl Discovery {
             return;
         }
         let Some(life) = self.peers.get(&node).and_then(|entry| entry.life) else { return };
-        // Of a suspicion only the other one who watches: it need not wait for its next turn.
+        // A suspicion goes only to the other watcher, which need not wait for its next turn.
         let count = if standing == Standing::Down { WITNESSES } else { 1 };
         let claim = Claim { life, incarnation: self.swim.incarnation_of(&node), standing };
         for witness in self.peers.witnesses(node, count) {

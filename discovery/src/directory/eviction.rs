@@ -54,7 +54,7 @@ pub(crate) enum Priority {
 }
 
 impl Priority {
-    /// Of somebody that others tell of.
+    /// The priority of a node that others tell of.
     pub(crate) fn of_hearsay(credential: &Credential) -> Self {
         if is_useful(credential) { Self::UsefulHeard } else { Self::Heard }
     }
@@ -85,8 +85,8 @@ fn issuer_of(credential: &Credential) -> Issuer {
 struct Rank {
     issuer: Issuer,
     priority: Priority,
-    /// Of those that are over the oldest goes first, of the others the one that came last: a flood
-    /// comes later than those whom it would displace.
+    /// Ended entries go first, the oldest of them; then the entry that came last: a flood
+    /// comes later than the entries that it would displace.
     over: Option<Instant>,
     since: Reverse<Option<Instant>>,
     node: NodeId,
@@ -262,7 +262,7 @@ impl Directory {
         self.entries.len() < MAX_MEMBERS && !is_used_up(&issuer, self.occupancy.of(&issuer))
     }
 
-    /// Whether somebody found no place, and there are few free ones since.
+    /// Whether a node found no place, and few have become free since.
     pub(crate) fn is_crowded(&self) -> bool {
         self.occupancy.crowd.is_some()
     }
@@ -410,7 +410,7 @@ mod tests {
             take(&mut up, honest(number), Priority::UsefulHeard, base());
             take(&mut down, honest(2 - number), Priority::UsefulHeard, base());
         }
-        // Somebody came to each itself.
+        // The guest comes to each of them itself.
         let guest = like(&plain, 200_000);
         assert_eq!(take(&mut up, guest.clone(), Priority::Here, base()), Merge::New);
         assert_eq!(take(&mut down, guest, Priority::Here, base()), Merge::New);

@@ -358,7 +358,7 @@ fn of_two_that_watch_each_other_one_asks() {
 }
 
 #[test]
-fn whom_somebody_else_misses_is_asked_at_once() {
+fn a_peer_that_another_member_misses_is_probed_at_once() {
     let mut bench = Bench::new();
     let (peer, rtt) = (node(1), ms(1));
     assert!(bench.paths.set(peer, Some(PathUse::Active), true, bench.now));

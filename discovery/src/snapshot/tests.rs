@@ -181,7 +181,7 @@ fn no_flipped_bit_and_no_missing_end_restores_anything() {
     assert_eq!(fresh.restore(&good, base(), WALL), Ok(4));
 }
 
-/// As a disk does not do it, and somebody who knows the format does.
+/// Damage that a disk does not do, and an attacker who knows the format does.
 #[test]
 fn damage_under_a_good_checksum_restores_nothing_that_was_not_signed() {
     let mesh = Mesh::new(1);
@@ -213,7 +213,7 @@ fn damage_under_a_good_checksum_restores_nothing_that_was_not_signed() {
             assert_eq!(fresh.directory().len(), 1);
             continue;
         }
-        assert!(fresh.directory().len() <= 2, "somebody was made up");
+        assert!(fresh.directory().len() <= 2, "a node was made up");
         match signed(fresh.directory()) {
             None => less += 1,
             Some(found) => {

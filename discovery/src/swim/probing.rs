@@ -23,8 +23,8 @@ struct Cycle {
 }
 
 impl Probing {
-    /// A probe goes out; the one before is over. Its silence counts against this node only if there
-    /// was a session, because a handshake may fail for many reasons.
+    /// A probe goes out; the one before has ended. Its silence counts against this node only if
+    /// there was a session, because a handshake may fail for many reasons.
     pub(crate) fn begin(&mut self, target: NodeId, number: u8, had_session: bool, ping: Vec<u8>) {
         if let Some(before) = self.cycle.take()
             && before.had_session

@@ -13,7 +13,7 @@ use crate::wire::MAX_DATAGRAM;
 /// not quite even, make it more.
 const REPETITIONS: (u8, u8) = (6, 24);
 /// How much more often it says that one is suspected or down, or that a suspect lives. Who misses
-/// this goes on talking to somebody dead, or leaves out somebody alive. With 12 instead of 6 the
+/// this goes on talking to a dead member, or leaves out a living one. With 12 instead of 6 the
 /// estimate is 1 in 160,000. With 9 (1 in 8,000), and packets lost, three of a thousand had not
 /// heard of a death when it was said no more.
 pub(super) const MORE_OFTEN: u8 = 6;

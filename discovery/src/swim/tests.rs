@@ -456,7 +456,7 @@ fn gossip_that_says_nothing_is_not_sent_except_to_refute() {
         }
         seen.drain(..).filter_map(|output| claims_of_gossip(&output)).collect::<Vec<_>>()
     };
-    // Of those who never answer some are suspected and die meanwhile, each with a hurried round.
+    // Some of those that never answer are suspected and die meanwhile, each with a hurried round.
     let gossip = run(&mut swim, start, 60);
     assert!(gossip.len() > 20, "{gossip:?}");
     assert!(gossip.iter().all(|claims| *claims > 0), "{gossip:?}");

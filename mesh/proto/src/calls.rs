@@ -1,6 +1,6 @@
 //! Call-backs: datagrams by which a member shows that it reaches this node unasked.
 //!
-//! A node that wants to know whether others can begin with it gives members a token each, through
+//! A node that wants to know whether others can reach it unasked gives each member a token, through
 //! their tunnels. Each sends it back outside the tunnel, from a socket that this node has not sent
 //! to. What arrives is not encrypted and says nothing but the token, which counts once and only
 //! while it is expected.

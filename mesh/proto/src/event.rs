@@ -72,10 +72,10 @@ pub enum MeshEvent {
         /// What this node is to hold from now on.
         secrets: Box<MeshSecrets>,
     },
-    /// Somebody begins handshakes in the name of a node that is shut out, and gets no answer. Told
-    /// of each name every ten minutes at most.
+    /// Handshakes come in the name of a node that is shut out, and get no answer. Reported at most
+    /// once in ten minutes per name.
     Knocked {
-        /// Whom it claims to be; nothing has proven it.
+        /// The node that it claims to be, which is not proven.
         node: NodeId,
         /// Why that node is shut out, as the rest of a sentence about it.
         why: String,

@@ -30,7 +30,7 @@ const PENDING_LIMIT: usize = 8;
 /// What a peer needs now; see [`Peer::due`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// The provisional time is over.
+    /// The provisional time has expired.
     Forget,
     /// What the schedule of its tunnel asks for.
     Tunnel(schedule::Need),

@@ -57,7 +57,7 @@ pub enum Need {
         /// Nothing was heard although an answer was due.
         silence: bool,
     },
-    /// The session's time is over: end it, then [`Schedule::session_lost`].
+    /// The session's time has expired: end it, then [`Schedule::session_lost`].
     Expire,
     /// [`Schedule::keepalive_done`], then send an empty packet.
     Keepalive,

@@ -37,7 +37,7 @@ pub struct MeshConfig {
     /// cookie; a quarter of them may come at once. One costs about 0.28 ms of CPU.
     pub handshakes_per_second: u32,
     /// Peers known at once to a shard, all kinds together. One takes about 1 KiB, and
-    /// 12 more from the first handshake until its last session is over.
+    /// 12 more from the first handshake until its last session has ended.
     pub max_peers: usize,
     /// Unknown initiators that have not shown a credential, at once.
     pub max_provisional: usize,

@@ -318,7 +318,7 @@ impl Tunnel {
 
     /// Adds a half for another secret or key.
     pub(crate) fn add(&mut self, gate: &Gate, terms: &Terms) {
-        // Of those without a session, else of all, the oldest gives way.
+        // The oldest without a session gives way; if all have one, the oldest of all.
         if self.spares.len() >= MAX_SPARES {
             let idle = self.spares.iter().position(|half| !half.session);
             self.spares.remove(idle.unwrap_or(0));

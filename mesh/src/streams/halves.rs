@@ -98,7 +98,7 @@ impl SendHalf {
         let mut writing = pin!(self.stream.write_chunk(chunk));
         let written = match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
             Poll::Ready(written) => written,
-            // Who reads slowly must not keep the others waiting.
+            // A slow reader must not keep the others waiting.
             Poll::Pending => {
                 backlog.leave(length);
                 writing.await

@@ -5,7 +5,7 @@
 //! (Dean, Barroso, "The Tail at Scale", hedged requests). In a crowd of searches a candidate that
 //! answers others is not raced: it is slow because of them. When all have failed they are tried
 //! again after a pause, in rounds, until the deadline. A client whose bytes must not go out twice
-//! is raced only until one instance is connected. An attempt is over when its patience
+//! is raced only until one instance is connected. An attempt ends when its patience
 //! ([`super::patience`]) is: what it waits for is to be connected, and then, once the instance was
 //! asked something, its answer. What the client sends meanwhile prolongs nothing.
 //!
@@ -182,7 +182,7 @@ impl Connect {
         self.attempts.handle_failure(id, verdict);
     }
 
-    /// An attempt has an answer: the search is over, and all others are to be given up.
+    /// An attempt has an answer: the search has ended, and all others are to be given up.
     pub fn handle_answer(&mut self, id: u32) {
         self.attempts.handle_answer(id);
     }

@@ -54,7 +54,7 @@ pub trait Credentials {
     fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>>;
     /// The newest that is known of a node, which may have ended.
     fn known(&self, node: &NodeId) -> Option<Arc<Credential>>;
-    /// Whether one that somebody else shows is valid now.
+    /// Whether one that another node shows is valid now.
     fn is_valid(&self, credential: &Credential) -> bool;
 }
 

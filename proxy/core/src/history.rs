@@ -99,7 +99,7 @@ impl History {
         self.seconds.iter().map(|(at, second)| (*at, second))
     }
 
-    /// Drops what is over, except for the second that those after it differ from.
+    /// Drops expired seconds, except for the one that those after it differ from.
     fn forget(&mut self) {
         let first = self.looked_s.saturating_sub(SECONDS as u32);
         while self.seconds.get(1).is_some_and(|(at, _)| *at <= first) {

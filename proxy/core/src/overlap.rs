@@ -1,4 +1,4 @@
-//! When a former secret may be erased for good: when its time is over, and the clock can be
+//! When a former secret may be erased for good: when its time has expired, and the clock can be
 //! believed.
 //!
 //! Whether a former secret still opens tunnels is judged by the wall clock each time, which is
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_secs(60);
 pub struct Overlap {
     /// When the wall clock last said that the end was still to come, and how long it was to take.
     before: Option<(Instant, Duration)>,
-    /// Since when it has said that it is over.
+    /// Since when it has said that it has expired.
     over_since: Option<Instant>,
 }
 

@@ -103,7 +103,7 @@ impl Reach {
         self.sights.remove(by);
     }
 
-    /// Whether somebody behind another NAT has no way to begin with this node.
+    /// Whether a node behind another NAT cannot start a handshake with this one.
     pub fn is_behind_nat(&self) -> bool {
         !self.is_set && self.sights.values().any(|sight| !sight.is_own)
     }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_all_see_is_announced_beside_the_own_ones() {
+    fn an_address_that_all_see_is_announced_with_its_own_ones() {
         let mapped = "203.0.113.7:41000";
         for seen in [&[(mapped, false)][..], &[(mapped, false), (mapped, false), (OWN, true)]] {
             let reach = reach(seen);

@@ -138,7 +138,7 @@ impl Offer {
     }
 }
 
-/// What a relayed way costs besides its round trips.
+/// What a relayed way costs in addition to its round trips.
 pub(super) fn penalty(rtt: Duration) -> Duration {
     PENALTY.max(rtt * PENALTY_PERCENT / 100)
 }

@@ -67,7 +67,7 @@ macro_rules! refusals {
 refusals! {
     /// It holds no mandate.
     NoMandate = 1, "it holds no mandate";
-    /// Its mandate is over, has not begun, or was taken back.
+    /// Its mandate has expired, has not begun, or was taken back.
     MandateEnded = 2, "its mandate is not in force";
     /// The mandate does not cover these roles or this site.
     Outside = 3, "its mandate does not cover the roles or the site of this node";

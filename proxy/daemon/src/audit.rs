@@ -143,7 +143,7 @@ impl Audit {
         info!(target: "audit", event = "refused", node = %node, reason, suppressed);
     }
 
-    /// Somebody begins handshakes in the name of a node that is shut out. Only the owner of that
+    /// Handshakes come in the name of a node that is shut out. Only the owner of that
     /// key could go on, but nothing has proven yet that it is him.
     pub(crate) fn knocked(&self, node: &NodeId, why: &str) {
         let reason = format!("the sender claims to be this node, {why}; not proven");
@@ -164,7 +164,8 @@ impl Audit {
         );
     }
 
-    /// Somebody who is no operator asked for this node's view, or for another's through this node.
+    /// A node without the role operator asked for this node's view, or for another's through this
+    /// node.
     pub(crate) fn refused_view(
         &self,
         peer: &NodeId,
@@ -235,7 +236,7 @@ impl Audit {
         info!(target: "audit", event = "revoked", %revoked, %at, suppressed = 0);
     }
 
-    /// Two processes use one node's key. Told of each node every ten minutes at most.
+    /// Two processes use one node's key. Reported at most once in ten minutes per node.
     pub(crate) fn duplicate(&self, node: &NodeId, at: &str, by: Option<&NodeId>) {
         let source = by.copied().unwrap_or(*node);
         let Some(suppressed) = self.take(Some(source), clock::now()) else { return };
@@ -340,7 +341,7 @@ impl Audit {
             .map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed)))
     }
 
-    /// Whether a line may be written now; with how many were held back before it.
+    /// Whether a line may be written now; if so, the number of lines suppressed before it.
     fn take(&self, source: Option<NodeId>, now: Instant) -> Option<u64> {
         let taken = self.with(|sources| sources.take(source, now));
         let Inner { written, held_back, .. } = &*self.0;

@@ -90,7 +90,7 @@ mod tests {
         let soon = before(thirty_days - 1).expect("it is time");
         assert_eq!(soon.detail, "this node's credential expires in 29 d 23 h");
         assert_eq!((soon.kind.id, soon.severity), ("MP203", Severity::Warning));
-        let ended = before(0).expect("it is over");
+        let ended = before(0).expect("it has ended");
         assert_eq!((ended.kind.id, ended.severity), ("MP203", Severity::Error));
     }
 

@@ -27,7 +27,7 @@ impl LogBudget {
         passed >= u64::from(BURST - self.tokens)
     }
 
-    /// Whether a line may be written now; with how many were held back since the last one.
+    /// Whether a line may be written now; if so, the number suppressed since the last one.
     pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
         if passed > 0 {

@@ -67,7 +67,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// How often a leaving node looks whether its sessions have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
-/// What a node is started with, beside settings and identity.
+/// What a node is started with, in addition to settings and identity.
 #[derive(Debug)]
 pub struct Environment {
     /// The sockets under the mesh, and where their peers are served.
@@ -282,7 +282,7 @@ impl Node {
                 () = ended => {}
                 () = over => {
                     let open = self.sessions.count();
-                    info!(open, "the drain time is over: open sessions are reset");
+                    info!(open, "the drain time has expired: open sessions are reset");
                 }
             }
         };

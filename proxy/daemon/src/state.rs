@@ -125,7 +125,7 @@ const ERASED: [&str; 17] = [
 ];
 /// A configuration that a person keeps beside the state.
 const CONFIG: &str = "meshport.toml";
-/// Of all files in the folder those without a secret; any other may have one.
+/// The files of the folder that have no secret; any other may have one.
 const PUBLIC: [&str; 12] = [
     CREDENTIAL,
     renewals::BASE,

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_is_the_own_one_and_then_the_least_far() {
+    fn the_nearest_is_the_local_one_and_then_the_least_far() {
         for site in 0..SITES.len() {
             assert_eq!(nearest(site, |_| true), Some(site));
         }

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_end_counts_or_any_and_what_is_revoked_never() {
+    fn the_local_end_counts_or_any_and_what_is_revoked_never() {
         let day = 86_400;
         let rows = [row(true, Some(100 * day)), row(false, Some(5 * day)), row(false, None)];
         let ending = |flags: &[&str]| {

@@ -115,7 +115,7 @@ fn faults(text: &mut String, old: &Value, new: &Value) -> usize {
 
 /// A time of a fault, or the word "never" if some had something to notice and did not.
 fn reached(fault: &Value, key: &str, of: &str) -> Value {
-    // Who may stay has not failed to leave.
+    // A node that may stay has not failed to leave.
     let is_asked = key != "failover_p99_s" || fault["must_leave"] != false;
     let concerned = is_asked && fault[of].as_u64().unwrap_or(0) > 0;
     if fault[key].is_null() && concerned { NEVER.into() } else { fault[key].clone() }

@@ -135,7 +135,7 @@ impl Book {
         self.route_changed(node, words);
     }
 
-    /// A node's status: whom it holds for down, and counts for there.
+    /// A node's status: the nodes it considers down, and counts as present.
     pub(super) fn status(&mut self, node: usize, status: &Status) {
         let number = |id: &NodeId| self.scene.account.number(id);
         let absent = status.absent.iter().filter_map(|it| number(&it.who.node)).collect();

@@ -3,7 +3,7 @@
 //!
 //! * No session begins at an origin its node knows to be dead while another is healthy: at each
 //!   beginning, by the route that the node has published.
-//! * Nobody who runs and is within reach is held for down for long: each second, by the status.
+//! * No node that runs and is within reach is considered down for long: each second, by status.
 //! * Directories never go back, and queues and tables are bounded: every few seconds, by what some
 //!   nodes would save, and by their metrics.
 //! * Revoked nodes are shut out and served no more: each second and at each answer.

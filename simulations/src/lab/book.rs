@@ -33,7 +33,7 @@ pub(super) struct Shown {
     /// Where it goes, and for how long if its settings are to go to the nearest.
     line: Option<Line>,
     lasting: Option<Duration>,
-    /// Whom it holds for down, or gone.
+    /// The nodes it considers down or gone.
     absent: BTreeSet<usize>,
     /// How many it holds for there, itself included.
     alive: usize,

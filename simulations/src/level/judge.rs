@@ -3,10 +3,10 @@
 //! * No session begins at an origin its node knows to be dead while another is healthy: at each
 //!   first attempt.
 //! * A directory never goes back to an older record: now and then, for some nodes.
-//! * A node that runs and is within reach is not held for down longer than `MAX_EVICTION`, counted
-//!   from when both nodes and the ways have had `SETTLING`: each second.
+//! * A node that runs and is within reach is not considered down for longer than `MAX_EVICTION`,
+//!   counted from when both nodes and the ways have had `SETTLING`: each second.
 //! * Sessions opened = closed + open: at the end.
-//! * Who was revoked is known to be, has no tunnel and no session, and is served no more: each
+//! * Revoked nodes are known as such, have no tunnel or session, and are served no more: each
 //!   second and at each answer.
 //! * After a quiet time all nodes within reach of each other agree, and routes are good and near:
 //!   at the end. What is near by a way that loses more, or varies more, need not be gone to.
@@ -70,7 +70,7 @@ pub(crate) trait Judge: Level {
         measures.false_evictions += u64::from(is_wrong);
     }
 
-    /// These are all that a node holds for down now, or for gone; who has left.
+    /// These are all nodes that a node considers down or gone now; who has left.
     fn holds_absent(
         &mut self,
         holder: usize,

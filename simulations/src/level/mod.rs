@@ -221,7 +221,7 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// Whether it holds it for alive.
+    /// Whether it considers it alive.
     pub(crate) fn is_there(self) -> bool {
         matches!(self, Self::Newest | Self::Older)
     }

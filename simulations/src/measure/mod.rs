@@ -187,7 +187,7 @@ pub struct Second {
     pub broken: u32,
     /// Nodes that changed their first choice.
     pub moved: u32,
-    /// Times a member was held for down.
+    /// Times a member was considered down.
     pub downs: u32,
     /// Bytes of discovery, with all headers.
     pub gossip_bytes: u64,

@@ -86,7 +86,7 @@ impl World {
         node.tunnels = Tunnels::default();
         node.process.wake = None;
         if std::mem::take(&mut node.process.leaving) && node.folder.saves {
-            // Who goes in good order writes down last whom it knows.
+            // A node that leaves in good order saves its directory last.
             node.folder.saved = (self.scene.now, brain.snapshot().into());
         }
         let targets = node.clients.targets(at);

@@ -149,7 +149,7 @@ impl World {
         let story = Arc::get_mut(&mut self.story).expect("the world is its only owner");
         story.plan = all;
         if let Some(load) = &mut story.scenario.load {
-            // Who cuts everything off wants to see that nothing is answered.
+            // A user who cuts everything off wants to see that nothing is answered.
             load.may_fail = true;
         }
         self.done.push(said);

@@ -225,7 +225,7 @@ fn a_site_that_is_isolated_with_an_origin_is_said_to_serve_itself() {
     }
 }
 
-/// A node that is back after a second is never held for down, which is no quick detection.
+/// A node that is back after a second is never considered down, which is no quick detection.
 #[test]
 fn a_sweep_says_what_was_never_noticed() {
     let folder = Folder::new("never");
@@ -462,7 +462,7 @@ fn laws_are_found_at_small_sizes_and_carried_to_a_large_one() {
             assert!(law["carried"].as_f64().is_some(), "{law}");
         }
     }
-    // Who is asked by all the others hears more than they do, and more so with each of them.
+    // A node that all the others ask hears more than they do, and more so with each of them.
     let heard = |at: usize, role: &str| {
         let place = format!("/result/roles/{role}/received_packets_per_s");
         runs[at].pointer(&place).and_then(Value::as_f64).expect("a number")

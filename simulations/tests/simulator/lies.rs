@@ -169,7 +169,7 @@ fn changes_nobody_elses_choice(how: &str, positions: &[&str], besides: impl Fn(&
         assert!(run.violations.is_empty(), "{place}: {:#?}", run.violations);
         for node in NODES.iter().filter(|node| *node != who) {
             let home = quiet.run.route_of(node).expect("everybody has a route");
-            // Who goes to the liar itself may leave it, for one that serves.
+            // A node that uses the liar itself may leave it for one that serves.
             if home == *who {
                 assert!(run.route_of(node).is_some(), "{place}: {node}");
                 continue;

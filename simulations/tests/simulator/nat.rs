@@ -1,4 +1,4 @@
-//! An origin and its clients behind two NATs: nobody can begin with anybody, but all reach a relay.
+//! An origin and its clients behind two NATs: no two can start a handshake, but all reach a relay.
 
 use meshport_simulations::scenario::Scenario;
 use meshport_simulations::world::{Options, World};

@@ -157,7 +157,7 @@ fn what_waits_twice_on_its_way_arrives_and_is_the_same_for_one_seed() {
 }
 
 #[test]
-fn everybody_uses_the_own_site_when_all_is_well() {
+fn everybody_uses_its_own_site_when_all_is_well() {
     let run = run(&small(70, ""), 3);
     assert_rules(&run);
     for name in ["fra-5", "ams-10", "iad-2"] {

@@ -149,8 +149,8 @@ fn five_sites(nodes: u64) -> Vec<String> {
 }
 
 /// A site whose nodes stand still for 200 ms again and again, and 2 % of loss everywhere: in ten
-/// hours nobody is held for down by mistake. That the count would show it is shown by nodes that do
-/// it: they wait for a sixth of the time, and ten times as much is lost.
+/// hours no node is considered down by mistake. Nodes that wait for a sixth of the time, with ten
+/// times as much loss, show that the count would notice it.
 #[test]
 #[ignore = "ten hours of sixty nodes, optimised: ./tests/run sim"]
 fn ten_hours_of_starved_nodes_evict_nobody_by_mistake() {

@@ -342,7 +342,7 @@ fn what_an_issuer_says_of_nodes_that_exist_changes_none_of_them() {
         assert_eq!(stage.all_rows(), before);
         true
     });
-    // Who knows nobody yet, and hears that before all else.
+    // A node that knows nobody yet, and hears that before all else.
     stage.world.kill("worker-c");
     let directory = stage.world.at("worker-c").state().join("directory");
     if directory.exists() {

@@ -1,4 +1,4 @@
-//! More members than there are places: validly signed ones, made up by somebody with an invite.
+//! More members than there are places: validly signed ones, made up by the holder of an invite.
 
 use std::time::{Duration, Instant};
 
@@ -109,7 +109,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     lone.tell(members(&leaked, 100_000, MAX_OF_INVITE + 99));
     assert_eq!(lone.of_invite(&leaked), MAX_OF_INVITE);
     assert_eq!((lone.refused(), lone.displaced()), (100, 0));
-    let crowding = lone.discovery.directory().crowding().expect("somebody found no place");
+    let crowding = lone.discovery.directory().crowding().expect("a node found no place");
     assert_eq!((crowding.invite, crowding.entries), (Some(leaked.invite()), MAX_OF_INVITE));
     // Others have their places.
     lone.tell(members(&own, 200_000, 3));
@@ -202,7 +202,7 @@ fn a_forgotten_node_that_has_signed_a_record_since_returns_by_hearsay() {
     let id = node.credential.node;
     lone.discovery.peers.directory.set_liveness(&id, Liveness::Down, None, lone.now);
     lone.discovery.peers.directory.forget(&id, lone.now);
-    // A late copy, and somebody who makes up a later one.
+    // A late copy, and a forger of a later one.
     tell(&mut lone, &node, 3);
     tell(&mut lone, &mesh.member(7, "a", "node"), 4);
     assert!(!lone.knows(&node));

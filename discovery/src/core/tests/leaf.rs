@@ -94,7 +94,7 @@ fn what_a_leaf_announces_is_not_heard() {
         ..Item::about(&net.id(leaf))
     };
     let asked = attached(&net, leaf);
-    let host = (0..9).find(|it| asked.contains(&net.id(*it))).expect("it asks somebody");
+    let host = (0..9).find(|it| asked.contains(&net.id(*it))).expect("it asks a member");
     for message in [
         Message::Items(vec![item]),
         Message::Rumours(vec![item]),

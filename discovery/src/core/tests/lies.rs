@@ -144,7 +144,7 @@ fn a_stranger_does_not_get_in_by_hearsay() {
     assert_eq!(net.get(3).counters()[Count::RejectedCredentials], 2);
 }
 
-/// Who holds an invite signs a later credential for an origin that exists, with fewer roles, and a
+/// An invite's holder signs a later credential for an origin that exists, with fewer roles, and a
 /// member tells it. It counts once that node has signed it, and not before.
 #[test]
 fn a_later_credential_that_its_node_has_not_signed_takes_nothing_from_it() {

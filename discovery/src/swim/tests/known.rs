@@ -25,7 +25,7 @@ fn after_gossip(from: Life, known: bool) -> Vec<(Duration, Output)> {
 #[test]
 fn gossip_of_a_known_member_changes_nothing_whether_it_is_read_or_not() {
     let read = after_gossip(life(1), false);
-    assert!(!read.is_empty(), "somebody is probed");
+    assert!(!read.is_empty(), "a member is probed");
     assert_eq!(after_gossip(life(1), true), read);
 }
 

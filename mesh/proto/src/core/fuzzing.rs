@@ -159,7 +159,7 @@ impl Wire {
         }
     }
 
-    /// A fresh initiation by somebody without the mesh's secret.
+    /// A fresh initiation by a stranger without the mesh's secret.
     fn initiate(&mut self, number: u8, skip: u8) {
         self.pass(Duration::from_millis(u64::from(skip)));
         self.nodes.remove(&number);
@@ -272,7 +272,7 @@ impl Wire {
         let mut arrived = false;
         for event in events {
             if let MeshEvent::Datagram { from, payload, .. } = event {
-                assert_eq!(from, id(HONEST), "a datagram of somebody who was not admitted");
+                assert_eq!(from, id(HONEST), "a datagram of a node that was not admitted");
                 arrived |= payload == "?";
             }
         }

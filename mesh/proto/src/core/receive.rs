@@ -39,7 +39,7 @@ pub struct StreamPacket {
 /// What an initiation that has passed the gate says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// This node, or whom it was before: for whose key it was made.
+    /// This node's present or former identity: the one whose key it was made for.
     pub(crate) own: NodeId,
     /// Whose it is, if it is authentic.
     pub(crate) node: NodeId,
@@ -300,7 +300,7 @@ impl Core {
         accepted
     }
 
-    /// An initiation that is not newer than the last one was repeated by somebody, or it is by a
+    /// An initiation that is not newer than the last one is either a replay, or it is by a
     /// process whose clock is behind that of the one before it, and all it sends will be refused
     /// until its clock has caught up. So this side begins a handshake, where it knows the peer to
     /// be, unless the session is alive: where the caller says, or for a peer that nobody named,

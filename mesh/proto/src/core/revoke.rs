@@ -29,7 +29,7 @@ pub enum NotBelieved {
     Revoked(Revoked),
 }
 
-/// Who is not listened to any more, whatever they show.
+/// Identities that are not listened to any more, whatever they show.
 #[derive(Default)]
 pub(super) struct Blocked {
     /// What the authority has taken back.
@@ -128,7 +128,7 @@ impl Core {
         covering.map_or(Ok(()), |it| Err(NotBelieved::Revoked(it.revoked)))
     }
 
-    /// Somebody begins a handshake in the name of a node that is blocked, which nothing has proven.
+    /// A handshake begins in the name of a node that is blocked; the name is not proven.
     /// The counter has them all; the user is told of each name now and then.
     pub(super) fn note_knock(&mut self, node: NodeId, now: Now) {
         self.out.counters[MeshCount::DroppedRevoked] += 1;

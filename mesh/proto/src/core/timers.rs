@@ -187,8 +187,8 @@ impl Core {
         self.check_session(slot, now);
     }
 
-    /// The session is over by this clock, whatever the tunnel's own says. The tunnel would renew a
-    /// session that was ever used; nobody needs one now.
+    /// The session has ended by this clock, whatever the tunnel's own says. The tunnel would renew
+    /// a session that was ever used; nobody needs one now.
     fn expire(&mut self, slot: Slot, now: Now) {
         self.tick(slot, now, false);
         if let Some(peer) = self.peers.get_mut(slot) {

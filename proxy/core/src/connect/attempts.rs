@@ -44,7 +44,7 @@ impl Attempt {
         Attempted { line: self.candidate.origin.line, verdict, began: self.began }
     }
 
-    /// When its patience is over. An instance that was not asked anything may wait for as long as
+    /// When its patience ends. An instance that was not asked anything may wait for as long as
     /// its client does.
     fn overdue_at(&self, kind: Kind) -> Option<Instant> {
         match (self.connected, kind) {
@@ -158,7 +158,7 @@ impl Attempts {
         self.vacancy = true;
     }
 
-    /// One has an answer, and all are over.
+    /// One has an answer, and all have ended.
     pub(super) fn handle_answer(&mut self, id: u32) {
         for running in self.running.drain(..) {
             if running.id == id {
@@ -169,7 +169,7 @@ impl Attempts {
         }
     }
 
-    /// The time of the search is over.
+    /// The time of the search has expired.
     pub(super) fn give_up(&mut self) {
         let silent = self.running.drain(..).filter(|it| it.slow);
         self.verdicts.extend(silent.map(|it| it.shows(Verdict::Silent)));
@@ -200,12 +200,12 @@ impl Attempts {
         self.running.iter().filter_map(|it| it.hedge_at).min()
     }
 
-    /// When the patience of the next one is over.
+    /// When the patience of the next one ends.
     pub(super) fn overdue_at(&self, kind: Kind) -> Option<Instant> {
         self.running.iter().filter_map(|it| it.overdue_at(kind)).min()
     }
 
-    /// Ends an attempt whose patience is over. One that is looked at too late for that is spared
+    /// Ends an attempt whose patience has ended. One that is looked at too late for that is spared
     /// once: its answer may well lie there unread.
     pub(super) fn take_overdue(&mut self, kind: Kind, now: Instant) -> Option<u32> {
         let lateness = |it: &Attempt| now.checked_duration_since(it.overdue_at(kind)?);

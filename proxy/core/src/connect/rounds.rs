@@ -26,7 +26,7 @@ impl Rounds {
         Self { ticket, number: 0, queue: None, tried: BTreeSet::new(), resume_at: None }
     }
 
-    /// Rounds that are over.
+    /// Rounds that have ended.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
@@ -42,7 +42,7 @@ impl Rounds {
         self.queue = None;
     }
 
-    /// Whether nobody is to be tried now. A pause that is over begins a round.
+    /// Whether nobody is to be tried now. A pause that has ended begins a round.
     pub(super) fn is_pause(&mut self, now: Instant) -> bool {
         if self.resume_at.is_some_and(|at| at > now) {
             return true;

@@ -36,7 +36,7 @@ impl Searches {
         self.tenths = (self.tenths + Self::PER_SEARCH).min(Self::MAX_BURST * 10);
     }
 
-    /// A search is over.
+    /// A search has ended.
     pub fn end(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }

@@ -162,7 +162,7 @@ impl Gate {
         self.admit(client, now)
     }
 
-    /// A connection is over that had a place; `source` is whose it was, where that was known.
+    /// A connection that had a place has ended; `source` is whose it was, where that was known.
     pub fn leave(&mut self, source: Option<Source>) {
         self.open = self.open.saturating_sub(1);
         if let Some(source) = source {
@@ -170,7 +170,7 @@ impl Gate {
         }
     }
 
-    /// Goes by other rules from now on. Who is inside stays inside.
+    /// Applies other rules from now on. Admitted clients stay admitted.
     pub fn set_rules(&mut self, rules: Rules, now: Instant) {
         if rules.rate != self.rules.rate {
             self.sources.values_mut().for_each(|held| held.credit.set_rate(rules.rate, now));

@@ -49,7 +49,7 @@ catalogue! {
         title: "the clock of this machine or of a member is wrong",
         healthy: "this clock agrees with this node's credential and with members",
         meaning: "Sessions continue, but a clock that is off by more than 5 min refuses \
-                  credentials that are valid, and a daemon may not start by it",
+                  credentials that are valid, and a daemon may fail to start",
         remedy: "Correct the clock and keep it synchronised (`timedatectl`, `chronyc tracking`)",
     }
     /// Packets do not get out, or no answer comes back.
@@ -65,7 +65,7 @@ catalogue! {
         title: "members cannot reach this node's UDP port unasked",
         healthy: "members reach this node's UDP port unasked",
         meaning: "A firewall lets in only answers. This node finds others, but a node that does \
-                  not know it yet, or has lost its session, cannot begin with it",
+                  not know it yet, or has lost its session, cannot start a handshake",
         remedy: "Allow incoming UDP to the port of `listen` under [mesh], from any address and \
                  port",
     }
@@ -121,14 +121,14 @@ catalogue! {
         title: "settings of the configuration wait for a restart",
         healthy: "no setting waits for a restart",
         meaning: "The daemon runs with the former values",
-        remedy: "Restart the daemon when it suits",
+        remedy: "Restart the daemon at a convenient time",
     }
     /// The daemon is on its way out.
     STOPPING: Warning "MP113" {
         title: "this daemon is stopping",
         healthy: "the daemon is not stopping",
         meaning: "It accepts no client; open sessions may continue for a while",
-        remedy: "Nothing to do if that is meant; otherwise look at who stopped it",
+        remedy: "Nothing to do if this is intended; otherwise find out who stopped it",
     }
     /// All places for clients are taken.
     SESSIONS_FULL: Warning "MP114" {
@@ -211,7 +211,7 @@ catalogue! {
         title: "settings that must agree differ between members",
         healthy: "settings that must agree are the same on the members asked",
         meaning: "Members judge each other's silence by different times; the one with the \
-                  shortest calls others down that are only slow",
+                  shortest declares slow members down",
         remedy: "Set the same values under [discovery] on all nodes, and restart those that change",
     }
     /// Program, daemon and members differ.
@@ -292,7 +292,7 @@ catalogue! {
     /// An issuer's mandate.
     MANDATE_ENDS: Warning "MP215" {
         title: "this issuer's mandate ends soon, has ended or is missing",
-        healthy: "this node's mandate is good for long, or it is no issuer",
+        healthy: "this node's mandate is valid for long, or it is no issuer",
         meaning: "Without a mandate in force it renews nobody. If no other issuer does, \
                   credentials expire",
         remedy: "Where the authority's key is: `meshport delegate NODE`; then here: `meshport \
@@ -337,7 +337,7 @@ catalogue! {
     EGRESS_UNUSED: Warning "MP305" {
         title: "no apiserver uses the way back",
         healthy: "the socket of the way back is used, or there is none",
-        meaning: "`kubectl logs` and webhooks go their own way, or fail where there is none",
+        meaning: "`kubectl logs` and webhooks bypass meshport, or fail where there is no other way",
         remedy: "Give the apiserver of this machine --egress-selector-config-file and the folder \
                  of the socket (`meshport generate egress`), and restart it",
     }

@@ -123,7 +123,7 @@ fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// Whether somebody reaches this node who was not sent to before.
+/// Whether members reach this node from sockets that it has not sent to.
 fn calls(own: &Own, accounts: &[(&str, &Account)]) -> Option<Finding> {
     let sent = |it: &Account| matches!(it.testimony.call, Call::Sent(_));
     let callers: Vec<_> = accounts.iter().filter(|(_, it)| sent(it)).collect();

@@ -74,7 +74,7 @@ pub enum Crowded {
 pub struct Crowding {
     /// Streams that found none, since the start.
     pub turned_away: u64,
-    /// Who has most sessions.
+    /// The holders with the most sessions.
     pub most: Vec<(Holder, u64)>,
 }
 
@@ -86,7 +86,7 @@ struct TurnedAway {
     said: Option<Instant>,
 }
 
-/// Who has how many, none of them zero: at most two for each session.
+/// Sessions by holder, none of them zero: at most two holders for each session.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     held: BTreeMap<Holder, u64>,

@@ -88,10 +88,10 @@ impl NodeCore {
     fn former_way(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
         let entry = self.discovery.directory().get(relay);
         let said = entry.and_then(Entry::node_state).map_or(&[][..], |state| &state.distances);
-        // Of a node that is no member any more, records say nothing.
+        // Records say nothing of a node that is no member any more.
         let word = said.iter().find(|it| it.origin == origin);
         let lost = word.map_or(!present, |it| it.rtt_us.is_none());
-        // Of one that has just come in the place of another nothing may be known yet.
+        // Nothing may be known yet of one that has just replaced another.
         let mut ends = self.discovery.revocations().iter();
         if entry.is_none() && ends.any(|it| it.successor() == Some(*relay)) {
             return PathView::Unmeasured;

@@ -124,7 +124,7 @@ impl Race {
         if self.waiting.is_empty() { self.until } else { self.next_at.min(self.until) }
     }
 
-    /// Whether the time is over.
+    /// Whether the time has expired.
     pub fn is_late(&self, now: Instant) -> bool {
         now >= self.until
     }

@@ -301,7 +301,7 @@ pub struct PeerRow {
     pub tx_bytes: u64,
 }
 
-/// `meshport peers --seeds`: a member as other nodes can begin with it.
+/// `meshport peers --seeds`: a member's key and addresses, for `mesh.seeds`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeedRow {
     /// Its key and where it says that it can be reached: `NODEID@HOST:PORT,HOST:PORT`.

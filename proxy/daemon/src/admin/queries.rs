@@ -35,7 +35,7 @@ plain! {
     StatsRequest, "/stats", Query, Vec<StatsRow>;
     /// Every node the mesh knows.
     PeersRequest, "/peers", Query, Vec<PeerRow>;
-    /// Every member that is not away, as others can begin with it; the daemon's own node first.
+    /// Every member that is not away, as a seed for others; the daemon's own node first.
     SeedsRequest, "/seeds", Query, Vec<SeedRow>;
     /// All the credentials the daemon knows, its own first.
     CredentialsRequest, "/credentials", Query, Vec<CredentialRow>;

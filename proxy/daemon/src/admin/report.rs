@@ -1,6 +1,6 @@
 //! Builds the answers of [`crate::admin::api`] from the daemon's state.
 //!
-//! Reads only; builds nothing unless somebody asked.
+//! Reads only; builds nothing unless it is asked.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -86,7 +86,7 @@ pub(crate) struct Reporter {
     pub(crate) sessions: Sessions,
     pub(crate) audit: Audit,
     pub(crate) duplicates: Duplicates,
-    /// Who sends what this version does not know.
+    /// The members that send messages unknown to this version.
     pub(crate) unknown: Unknown,
     pub(crate) floods: Floods,
     pub(crate) crowding: CrowdingLog,

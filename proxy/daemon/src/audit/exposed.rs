@@ -53,7 +53,7 @@ pub(crate) struct ExposedClient<'a> {
 }
 
 impl Audit {
-    /// Whether a line may be written now; with how many were held back before it.
+    /// Whether a line may be written now; if so, the number of lines suppressed before it.
     fn take_of(&self, budget: &Mutex<Budget>) -> Option<u64> {
         let mut budget = budget.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = budget.credit.take(clock::now());

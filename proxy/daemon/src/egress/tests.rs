@@ -93,7 +93,7 @@ fn count(sessions: &Sessions, answer: Answer) -> u64 {
 }
 
 #[tokio::test]
-async fn what_the_own_credential_does_not_allow_is_not_dialled() {
+async fn what_this_nodes_credential_does_not_allow_is_not_dialled() {
     let (near, far) = pair();
     let node = far.mesh.node_id();
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
@@ -504,7 +504,7 @@ async fn a_carried_session_ends_when_its_node_is_revoked_at_the_origin_alone() {
     stream.send.write_chunk(through(origin_id).encode().into()).await.expect("open");
     assert_eq!(read(&mut stream, 7).await[0], Answer::Connected.code());
 
-    // News of somebody else changes nothing.
+    // News of another node changes nothing.
     know.send_replace(revocations(credential(8, "node").node));
     stream.send.write_chunk(Bytes::from_static(b"still here")).await.expect("open");
     assert_eq!(read(&mut stream, 10).await, b"still here");

@@ -5,7 +5,7 @@ use tracing::info;
 
 use crate::tcp::Host;
 
-/// Descriptors beside sessions: sockets, files, the runtime.
+/// Descriptors not used by sessions: sockets, files, the runtime.
 const BESIDE_SESSIONS: u64 = 64;
 
 /// Raises the soft limit to the hard one. Works without privileges; what it cannot do is left as it

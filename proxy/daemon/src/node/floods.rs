@@ -56,7 +56,7 @@ impl Floods {
             Some(flood) if now.saturating_duration_since(flood.last) >= OVER_AFTER => {
                 let lasted_s = flood.last.saturating_duration_since(flood.began).as_secs();
                 let held_off = self.held_off - flood.before;
-                info!(held_off, lasted_s, "the flood of handshakes is over");
+                info!(held_off, lasted_s, "the flood of handshakes has ended");
                 self.present = None;
             }
             Some(_) => {}

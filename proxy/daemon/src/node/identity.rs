@@ -52,7 +52,7 @@ impl From<IdentityError> for Error {
 pub(crate) struct CurrentIdentity {
     pub(crate) credential: Arc<Credential>,
     pub(crate) secrets: MeshSecrets,
-    /// The key that still answers beside the present one.
+    /// The former key, which still answers together with the present one.
     pub(crate) former_key: Option<FormerKey>,
     /// The credential's name, site and NodeId, in the form of reports.
     pub(crate) me: NodeRef,

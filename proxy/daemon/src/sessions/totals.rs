@@ -61,7 +61,7 @@ counters! {
             Retried = "",
         }
         "meshport_attempts_hedged_total" by "" {
-            /// Were started beside a silent one.
+            /// Were started in parallel to a silent one.
             Hedged = "",
         }
         "meshport_attempts_cancelled_total" by "" {

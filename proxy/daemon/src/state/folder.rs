@@ -113,7 +113,7 @@ impl Folder {
         if folder.open_to_others().is_some()
             && folder.names().is_ok_and(|names| names.iter().all(|it| own.contains(&it.as_str())))
         {
-            // Who may not is told by `open_to_others`.
+            // `open_to_others` reports a folder whose mode this user may not change.
             let _ = fchmod(&*folder.handle, Mode::from_raw_mode(DIR_MODE));
         }
         Ok(folder)

@@ -206,7 +206,7 @@ async fn send(to: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Of a running daemon its own view: its credential may be a newer one than was read here.
+/// A running daemon's own view: its credential may be newer than the one read here.
 fn own(facts: &Facts) -> Looked {
     if let Ok(daemon) = &facts.daemon {
         let kinds = [&CREDENTIAL_ENDS, &AUTHORITY_KEY_HERE];

@@ -157,7 +157,7 @@ async fn answers(client: &AdminClient, status: &Result<Status, String>) -> Vec<P
         content: status.as_ref().map_err(Clone::clone).and_then(to_json),
     }];
     if status.is_err() {
-        // Who does not answer the first question is not asked five more.
+        // A daemon that does not answer the first question is not asked five more.
         let why = "they are missing for the same reason".to_owned();
         parts.push(Part { name: "the daemon's other answers", content: Err(why) });
         return parts;

@@ -174,7 +174,7 @@ fn a_node_that_disagrees_is_noticed() {
     judge(with(FAR, Some(record(0, 9))), "ams-1 is not the newest");
     let services = vec![(crate::scenario::service(), OriginState::Unready)];
     judge(with(FAR, Some(Record { services, ..record(2, 1) })), "ams-1 is not the newest");
-    // Who is out of reach may be held for anything.
+    // A node out of reach may be considered in any state.
     book.scene.network.block(WORKER, FAR, false);
     book.seen[WORKER].absent.insert(FAR);
     assert_eq!(book.disagreement(WORKER), None);

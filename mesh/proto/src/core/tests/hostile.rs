@@ -289,7 +289,7 @@ fn a_peer_whose_clock_was_set_back_is_met_halfway() {
     net.pump();
     assert!(net.up(1, 2) && net.up(2, 1));
     assert_eq!(net.counters(2)[MeshCount::HandshakesForOldClocks], 1);
-    // Repeated by somebody else while the session is alive, it does nothing.
+    // Replayed by another sender while the session is alive, it does nothing.
     net.deliver(at(MALLORY), at(2), &old);
     assert_eq!(net.counters(2)[MeshCount::DroppedReplayedInitiation], 2);
     assert_eq!(net.counters(2)[MeshCount::HandshakesForOldClocks], 1);

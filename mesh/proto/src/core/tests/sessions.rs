@@ -430,7 +430,7 @@ fn a_tunnel_has_room_for_sessions_while_there_are_any() {
     net.seconds(170);
     assert!(!rests(&net, 1, 2) && !rests(&net, 2, 1));
     net.seconds(20);
-    assert!(rests(&net, 1, 2) && rests(&net, 2, 1), "the session is over");
+    assert!(rests(&net, 1, 2) && rests(&net, 2, 1), "the session has ended");
     assert!(net.reaches(2, 1));
     assert!(!rests(&net, 1, 2) && !rests(&net, 2, 1));
     net.seconds(190);

@@ -219,7 +219,7 @@ fn nobody_follows_a_stranger_that_only_says_whom_it_succeeds() {
     assert!(refused.is_some_and(|it| it.contains("agreement")), "{events:?}");
     assert!(net.up(1, 2) && !net.up(1, 3));
     assert_eq!(net.counters(1)[MeshCount::PeersSucceeded], 0);
-    // Nor does the node itself go on as somebody who is not its own successor.
+    // Nor does the node itself go on as a node that is not its successor.
     let secret = MeshSecret::from_bytes([1; 32]);
     let foreign = Identity { key: key(12), credential: agreed(2, 12), secret };
     let gate = net.nodes[&at(1)].gate_for(&foreign);

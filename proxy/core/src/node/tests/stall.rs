@@ -1,4 +1,4 @@
-//! Apiservers whose etcd stands still, each beside a whole node: one of three, and all three.
+//! Apiservers whose etcd hangs, each next to a whole node: one of three, and all three.
 
 use super::*;
 

@@ -94,7 +94,7 @@ impl Reporter {
     }
 }
 
-/// Who has how many sessions here.
+/// Sessions here, by holder.
 fn said(holder: &Holder, count: u64, name: impl Fn(&NodeId) -> String) -> String {
     match holder {
         Holder::Node(node) => format!("{} {count}", name(node)),

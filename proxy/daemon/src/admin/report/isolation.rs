@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_answered_by_somebody_has_a_network() {
+    fn a_node_that_gets_any_answer_has_a_network() {
         for (alive, down, dead, working) in
             [(1, 6, 2, 1), (0, 0, 0, 0), (3, 0, 0, 3), (2, 0, 1, 0), (5, 0, 0, 0)]
         {

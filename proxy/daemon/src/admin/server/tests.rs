@@ -412,7 +412,7 @@ async fn a_folder_that_takes_no_socket_stops_no_daemon_and_is_used_once_it_does(
 }
 
 #[tokio::test]
-async fn a_loopback_port_that_somebody_has_stops_no_daemon_and_is_used_once_it_is_free() {
+async fn a_taken_loopback_port_stops_no_daemon_and_is_used_once_it_is_free() {
     let folder = tempfile::tempdir().expect("a folder");
     let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = holder.local_addr().expect("bound");

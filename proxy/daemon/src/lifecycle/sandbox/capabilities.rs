@@ -33,7 +33,7 @@ impl fmt::Display for KeptCapabilities {
 
 /// Gives up what this thread, and those it starts, has, and the way to get any by running a
 /// program. It keeps the right to ports below 1024, since listeners close and open again, and for
-/// root the right to `files` that belong to somebody else.
+/// root the right to `files` of other users.
 pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
@@ -51,7 +51,7 @@ pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     let kept = before.permitted & wanted;
     let none = CapabilitySet::empty();
     let after = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
-    // Who has nothing to give up may be in a sandbox that refuses the call, as systemd's does.
+    // A process without any may be in a sandbox that refuses the call, as systemd's does.
     if after != before {
         set_capabilities(None, after)?;
     }

@@ -176,7 +176,7 @@ mod tests {
         let address = SocketAddr::from_abstract_name(name).expect("a name");
         let _listener = UnixListener::bind_addr(&address).expect("the name is free");
         UnixStream::connect_addr(&address).expect("reachable so far");
-        let parent = rustix::process::getppid().expect("somebody started this");
+        let parent = rustix::process::getppid().expect("a process started this");
         restricted(|_| {
             let denied = UnixStream::connect_addr(&address).expect_err("out of reach");
             assert_eq!(denied.kind(), ErrorKind::PermissionDenied);

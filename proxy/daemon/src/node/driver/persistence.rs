@@ -191,7 +191,7 @@ impl Driver {
             }
             Write::Renewal(_) => self.lose_renewal(error),
             Write::Mandate(_) => {
-                warn!(%error, "cannot erase keys of the mandate that are over; tried again later");
+                warn!(%error, "cannot erase expired keys of the mandate; trying again later");
             }
             Write::Nodes(_) => warn!(%error, "cannot store the nodes of the cluster"),
             Write::Directory(_) => {}

@@ -48,7 +48,7 @@ impl Answer for MandateRequest {
 }
 
 impl Driver {
-    /// Asks an issuer when it is time, and erases keys of this node's own mandate that are over.
+    /// Asks an issuer when it is time, and erases expired keys of this node's own mandate.
     pub(crate) fn renew_in_time(&mut self, now: Instant) {
         let wall = clock::wall();
         if let Some(left) = self.reporter.renewals.erase_ended(now, wall) {

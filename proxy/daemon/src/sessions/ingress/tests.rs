@@ -312,7 +312,7 @@ fn echo_once(node: Node) {
             }
             read_more(&mut stream, &mut bytes).await;
         };
-        // Only then may the client's bytes come: who does not speak TLS may not be asked twice.
+        // Only then may the client's bytes come: a server without TLS may not be asked twice.
         say(&mut stream, b"").await;
         while bytes.len() < used + 5 {
             read_more(&mut stream, &mut bytes).await;
