@@ -170,8 +170,17 @@ impl Node {
     /// When the verb refuses.
     #[track_caller]
     pub fn explain(&self, arguments: &[&str]) -> String {
+        self.ask("explain", arguments)
+    }
+
+    /// What a verb answers that asks the daemon.
+    ///
+    /// # Panics
+    /// When the verb refuses.
+    #[track_caller]
+    pub fn ask(&self, verb: &str, arguments: &[&str]) -> String {
         let config = self.config.to_string_lossy();
-        let all = [&["explain", "--config", &*config], arguments].concat();
+        let all = [&[verb, "--config", &*config], arguments].concat();
         run_ok(&meshport().to_string_lossy(), &all)
     }
 

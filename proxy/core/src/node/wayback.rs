@@ -146,6 +146,14 @@ impl NodeCore {
         }
     }
 
+    /// The way on which a member's kubelet is tried first; none for a member that serves none.
+    pub fn way_back_to(&self, member: &Credential) -> Option<Line> {
+        let serves = join::serves_kubelet(member);
+        let relays = || self.wayback_relays(&member.site);
+        let ways = serves.then(|| ways::to_node(member.node, self.path_to(&member.node), relays()));
+        ways?.into_iter().next()
+    }
+
     /// For each node of the cluster whether it is reached through the mesh: those that are there,
     /// those that are down, and those that are no members.
     pub fn count_kubelets<F: Fn(&NodeId) -> Option<IpAddr>>(

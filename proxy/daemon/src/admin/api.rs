@@ -291,6 +291,10 @@ pub struct PeerRow {
     /// Why there is no direct path to it, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacks: Option<String>,
+    /// How apiservers of this node reach its kubelet first: `direct`, `through NAME` or `down`;
+    /// absent without `egress.socket` here, and where no kubelet is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way_back: Option<String>,
     /// Seconds since the last WireGuard handshake.
     pub handshake_age_s: Option<u64>,
     /// Round-trip time in milliseconds where it is measured.

@@ -269,6 +269,7 @@ impl Reporter {
             let is_apart = !peer.session && core.discovery().both_behind_nat(&peer.node);
             PeerRow {
                 lacks: is_apart.then(|| BOTH_BEHIND_NAT.into()),
+                way_back: credential.and_then(|it| self.way_back_to(core, it)),
                 node: peer.node,
                 name: credential.map(|credential| credential.name.clone()),
                 site: credential.map(|credential| credential.site.clone()),

@@ -247,6 +247,7 @@ mod tests {
     fn peer(number: u8, liveness: &str) -> PeerRow {
         PeerRow {
             lacks: None,
+            way_back: None,
             node: NodeId::from_bytes([number; 32]),
             name: Some(format!("cp-{number}").parse().expect("a name")),
             site: None,

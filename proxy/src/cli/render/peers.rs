@@ -5,7 +5,7 @@ use super::table::{Cell, Column, Table, left, right};
 use meshport_core::units::{age, bytes, milliseconds};
 use meshport_daemon::admin::api::PeerRow;
 
-const PEERS: [Column; 10] = [
+const PEERS: [Column; 11] = [
     left("NAME", 0),
     left("SITE", 0),
     left("LIVENESS", 0),
@@ -14,9 +14,16 @@ const PEERS: [Column; 10] = [
     right("HANDSHAKE", 3),
     right("RECEIVED", 4),
     right("SENT", 4),
+    left("WAY BACK", 2),
     left("NODE", 1),
     left("ROLES", 5),
 ];
+
+/// Empty where this node has no way back, so that the column is left out there.
+fn way_back(row: &PeerRow) -> Cell {
+    let way = row.way_back.as_deref().unwrap_or_default();
+    Cell::new(way, if way == "down" { Tone::Bad } else { Tone::Plain })
+}
 
 /// The table, or a sentence when there is nobody.
 pub(crate) fn peers(rows: &[PeerRow], style: impl Into<Style>) -> String {
@@ -36,6 +43,7 @@ pub(crate) fn peers(rows: &[PeerRow], style: impl Into<Style>) -> String {
             known(row.handshake_age_s.map(age)).into(),
             bytes(row.rx_bytes).into(),
             bytes(row.tx_bytes).into(),
+            way_back(row),
             row.node.short().into(),
             known(row.roles.as_ref().map(ToString::to_string)).into(),
         ]);

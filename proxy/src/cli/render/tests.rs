@@ -226,6 +226,7 @@ kube-apiserver at 127.0.0.1:7445 and [::1]:7445, policy nearest
 fn peers_known_and_unknown() {
     let known = PeerRow {
         lacks: None,
+        way_back: None,
         node: who("cp-1", "fra", 1).node,
         name: Some("cp-1".parse().expect("a node name")),
         site: Some("fra".parse().expect("a site name")),
@@ -240,6 +241,7 @@ fn peers_known_and_unknown() {
     };
     let unknown = PeerRow {
         lacks: Some("both behind NAT: no direct path".into()),
+        way_back: None,
         node: who("x", "y", 2).node,
         name: None,
         site: None,
@@ -262,6 +264,38 @@ AgICAgIC: both behind NAT: no direct path
 "
     );
     assert_eq!(peers(&[], None), "no other node is known yet\n");
+}
+
+#[test]
+fn peers_of_a_node_with_a_way_back_show_it() {
+    let row = |number, name: &str, liveness: &str, way_back: Option<&str>| PeerRow {
+        lacks: None,
+        way_back: way_back.map(Into::into),
+        node: who(name, "fra", number).node,
+        name: Some(name.parse().expect("a node name")),
+        site: Some("fra".parse().expect("a site name")),
+        roles: Some("node".parse().expect("roles")),
+        invite: None,
+        liveness: liveness.into(),
+        endpoint: None,
+        handshake_age_s: None,
+        rtt_ms: None,
+        rx_bytes: 0,
+        tx_bytes: 0,
+    };
+    let shown = peers(
+        &[
+            row(1, "worker-1", "alive", Some("direct")),
+            row(2, "worker-2", "alive", Some("through relay-1")),
+            row(3, "worker-3", "down", Some("down")),
+            row(4, "relay-1", "alive", None),
+        ],
+        None,
+    );
+    let column = shown.find("WAY BACK").expect("the column is there");
+    let ways = shown.lines().map(|line| line[column..column + 17].trim());
+    let ways: Vec<&str> = ways.collect();
+    assert_eq!(ways, ["WAY BACK", "direct", "through relay-1", "down", ""], "{shown}");
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, ServiceName};
+use meshport_config::{Credential, NodeId, ServiceName};
 use meshport_core::findings::{EGRESS_UNUSED, Finding};
 use meshport_core::ledger::Side;
 use meshport_core::node::{Known, NodeCore};
+use meshport_core::route::Line;
 use meshport_mesh::Mesh;
 
 use super::Reporter;
@@ -42,6 +43,18 @@ impl Reporter {
             nodes_missing: missing,
             streams_open: self.sessions.count_side(&ServiceName::way_back(), Side::Client),
             refused: refused.iter().map(|(_, count)| count).sum(),
+        })
+    }
+
+    /// How a member's kubelet is reached first, in words; none without a socket here, and for a
+    /// member that serves no kubelet.
+    pub(super) fn way_back_to(&self, core: &NodeCore, member: &Credential) -> Option<String> {
+        self.process.way_back.egress().socket.as_ref()?;
+        let way = core.way_back_to(member)?;
+        Some(match way {
+            _ if core.absence(&member.node, clock::now()).is_some() => "down".into(),
+            Line::Relayed { relay, .. } => format!("through {}", self.name(core, &relay)),
+            Line::Direct(_) | Line::Outside(_) => "direct".into(),
         })
     }
 
