@@ -63,7 +63,8 @@ function tell(frame) {
     const site = frame.sites[chosen];
     const goes = frame.flows.filter((it) => it.f === chosen).map((it) => `${it.n} to ${
       it.t === chosen ? "their own site" : nameOf(it.t)}${
-      it.v === undefined ? "" : ` through ${nameOf(it.v)}`}${it.x ? `, ${it.x} failed` : ""}`);
+      it.v === undefined ? "" : ` through ${nameOf(it.v)}`}${
+      it.x ? `, ${it.x} cannot connect` : ""}`);
     parts.push(`${nameOf(chosen)}: ${site.r} of ${plural(film.sites[chosen].nodes, "node")} run${
       goes.length ? `; ${goes.join("; ")}` : ""}`);
   }

@@ -165,8 +165,8 @@ fn moments(run: &Run, film: &Film) -> Markup {
             div.key aria-hidden="true" {
                 span { svg { path.path.used.ok d="M0 4H22" {} } "most nodes of a site go there" }
                 span { svg { path.path.mine.ok d="M0 4H22" {} } "some go there" }
-                span { svg { path.path.mine.warn d="M0 4H22" {} } "some of them failed" }
-                span { svg { path.path.mine.bad d="M0 4H22" {} } "all of them failed" }
+                span { svg { path.path.mine.warn d="M0 4H22" {} } "some of them cannot connect" }
+                span { svg { path.path.mine.bad d="M0 4H22" {} } "none of them can connect" }
                 span { svg { path.path.mine.relayed d="M0 4H22" {} } "through a relay" }
                 span { svg { path.path d="M0 4H22" {} } "other ways" }
             }

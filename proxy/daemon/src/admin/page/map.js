@@ -201,7 +201,7 @@ function drawFlows(view, at) {
     lines.push(s("path", { d: line.d, class: `path mine ${health} ${flow.most ? "used" : ""} `
       + `${flow.via ? "relayed" : ""}` }), tip(line, health));
     const text = flow.failing === 0 ? count(flow.nodes, "node")
-      : `${flow.failing} of ${count(flow.nodes, "node")} failed`;
+      : `${flow.failing} of ${count(flow.nodes, "node")} cannot connect`;
     const { x, y } = clearest(line, at);
     tags.push(tag(x, y, text + (flow.via ? ` via ${flow.via}` : "")));
   }
