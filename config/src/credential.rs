@@ -161,7 +161,7 @@ impl Delegation {
     }
 }
 
-/// Whom a credential is about.
+/// The node that a credential is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// The node's WireGuard key.

@@ -93,7 +93,7 @@ pub enum Error {
     ForeignMandate {
         /// This node.
         expected: NodeId,
-        /// Whom it is for.
+        /// The node it is for.
         found: NodeId,
     },
     /// The invite leaves the name open and none was given.
@@ -134,7 +134,7 @@ pub enum Error {
          or it was changed. `meshport renew` there makes a new one"
     )]
     WrongCountersignature {
-        /// Whom it is about.
+        /// The node it is about.
         node: NodeId,
     },
     /// A signature over other data does not match.

@@ -46,7 +46,7 @@ pub(crate) enum Urgency {
     News,
 }
 
-/// Who this node is.
+/// This node's identity.
 #[derive(Debug)]
 pub struct LocalNode {
     /// The node's own credential; its mesh is the mesh.

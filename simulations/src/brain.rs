@@ -33,7 +33,7 @@ pub(crate) use meshport_core::evidence::{Attempted, Verdict};
 pub(crate) use meshport_core::ledger::{Cut, End, Ledger, SessionId, Side, Traffic};
 pub(crate) use meshport_core::route::{Candidate, Line, Route};
 
-/// Who a node is, and what its process starts with.
+/// A node's identity, and what its process starts with.
 pub(crate) struct Birth<'a> {
     pub(crate) credential: &'a Credential,
     pub(crate) record_key: &'a RecordKey,

@@ -12,13 +12,13 @@ use crate::scenario::{Place, Scenario, service};
 /// Credentials outlive every run.
 const LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
 
-/// Who signs credentials that are valid from this time on.
+/// Signs credentials that are valid from this time on.
 pub(crate) struct Issuer {
     pub(crate) key: AuthorityKey,
     pub(crate) from: UnixSeconds,
 }
 
-/// Who signs, and what all share.
+/// The signer, and what all nodes share.
 pub(crate) struct Mesh {
     pub(crate) issuer: Issuer,
     secret: MeshSecret,

@@ -14,15 +14,15 @@ mod events;
 
 /// How long a world is left alone at its end, so that all must agree, in virtual seconds.
 const QUIET_S: u32 = 75;
-/// Of so many seeds one gives a world that needs its relays.
+/// One seed in this many gives a world that needs its relays.
 const RELAYED_EVERY: u64 = 4;
 
-/// Of so many seeds one gives a world in which a cut takes nobody's only way.
+/// One seed in this many gives a world in which a cut leaves every node a path.
 const PARTED_EVERY: u64 = 8;
 /// Which of them that is: none that is [`relayed`], or has a revocation.
 const PARTED: u64 = 6;
 
-/// Of so many seeds one has a revocation.
+/// One seed in this many has a revocation.
 const REVOKED_EVERY: u64 = 4;
 
 /// Where nodes are when they are at none of the other sites.
@@ -45,7 +45,7 @@ struct Draft {
     /// A clock has jumped. One is enough: two jumps back could go beyond what credentials are old,
     /// which is no mistake of a node.
     stepped: bool,
-    /// Who lies, and does so only once: all that is promised is promised of one liar.
+    /// The node that lies, and does so only once: every promise is about one liar.
     liar: Option<String>,
 }
 

@@ -149,7 +149,7 @@ impl Hasher for Spread {
         self.0
     }
 
-    /// Of an id eight bytes are enough.
+    /// Eight bytes of an id are enough.
     fn write(&mut self, bytes: &[u8]) {
         let mut first = [0; 8];
         let kept = bytes.len().min(8);

@@ -29,7 +29,7 @@ pub(crate) struct Attempt {
     pub(crate) begun: Duration,
     /// Until the first byte of the answer, or until the failure.
     pub(crate) took: Duration,
-    /// Who answered, or why nobody did.
+    /// The upstream that answered, or why none did.
     pub(crate) outcome: Result<String, Failure>,
 }
 

@@ -25,7 +25,7 @@ const RELIEF: usize = MAX_MEMBERS / 8;
 /// Entries that are looked at for one that may go: more than the caller ever asks to be kept.
 const LOOKS: usize = 2048;
 
-/// Who signed: the key of an invite, or the authority itself.
+/// The signer: the key of an invite, or the authority itself.
 type Issuer = Option<VerifyKey>;
 
 /// How firmly an entry holds its place, weakest first. Those that may offer a service or relay are

@@ -376,7 +376,7 @@ proptest! {
     }
 }
 
-/// Who is told in the first rounds of gossip, and the datagrams.
+/// The nodes that are told in the first rounds of gossip, and the datagrams.
 fn gossip(sight: &Sight) -> Vec<(NodeId, Vec<u8>)> {
     let (mut swim, start) = (swim(1), base());
     for number in 2..100 {

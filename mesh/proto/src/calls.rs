@@ -10,7 +10,7 @@ pub type CallToken = [u8; 16];
 
 /// No WireGuard message begins like this: the first byte of those is 1 to 4.
 const MAGIC: [u8; 8] = *b"\xc1mpcall1";
-/// Of a whole datagram.
+/// Bytes of a whole datagram.
 const BYTES: usize = MAGIC.len() + size_of::<CallToken>();
 /// Tokens expected at once: of the members that are asked in one go, and some more.
 pub const MAX_EXPECTED: usize = 16;

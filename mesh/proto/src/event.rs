@@ -54,9 +54,9 @@ pub enum MeshEvent {
     },
     /// A peer goes on under another key, with its sessions and streams, and agrees to that itself.
     Succeeded {
-        /// Whom it was.
+        /// The former peer.
         former: NodeId,
-        /// Who it is, verified.
+        /// Its credential, verified.
         credential: Box<Credential>,
     },
     /// An admitted peer has a WireGuard session now and had none before.
@@ -67,7 +67,7 @@ pub enum MeshEvent {
     /// Keep these on disk and then call `Mesh::set_secrets`; until then
     /// nothing has changed.
     Rotated {
-        /// Who handed it over.
+        /// The peer that handed it over.
         from: NodeId,
         /// What this node is to hold from now on.
         secrets: Box<MeshSecrets>,
@@ -101,7 +101,7 @@ pub enum MeshEvent {
     /// Two processes run with one peer's key, both heard here since the other. Told every few
     /// seconds at most while they take turns.
     Duplicate {
-        /// Whose key it is.
+        /// The node whose key it is.
         node: NodeId,
         /// Where the two are, the one heard last first.
         at: [SocketAddr; 2],

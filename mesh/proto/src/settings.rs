@@ -6,7 +6,7 @@ use meshport_config::{Credential, MeshSecret, NodeKey};
 
 use crate::MeshError;
 
-/// Who this node is. The mesh it belongs to is the one its credential names.
+/// This node's identity. Its credential names the mesh it belongs to.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// The node's X25519 key; its public half is the `NodeId`.

@@ -37,13 +37,13 @@ pub(super) struct Book {
 /// What a node shows of others, and of itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
-    /// Who is down, or has left.
+    /// The nodes that are down, or have left.
     absent: BTreeSet<usize>,
     /// How many are there, itself included.
     pub(super) alive: usize,
     /// What it would save of each.
     pub(super) records: BTreeMap<usize, Record>,
-    /// Who is among its peers though it is revoked.
+    /// Revoked nodes that are among its peers.
     pub(super) revoked_peers: BTreeSet<usize>,
     /// For how long it has gone where it goes, if its settings are to go to the nearest.
     pub(super) lasting: Option<Duration>,

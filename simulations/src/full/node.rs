@@ -37,7 +37,7 @@ pub(super) struct Node {
     pub(super) boot: u32,
     /// What its state folder holds.
     pub(super) directory: Option<Vec<u8>>,
-    /// Who follows its process...
+    /// What follows its process...
     pub(super) company: JoinSet<()>,
     /// ...and its clients.
     pub(super) clients: JoinSet<()>,

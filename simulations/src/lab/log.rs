@@ -42,7 +42,7 @@ fn change(line: &str, node: usize, start_s: f64) -> Option<Change> {
     Some(Change { at: Duration::try_from_secs_f64(since).unwrap_or_default(), node, to })
 }
 
-/// Of a time such as `2026-01-31T23:59:59.123456Z`.
+/// Reads a time such as `2026-01-31T23:59:59.123456Z`.
 fn second_of_day(text: &str) -> Option<f64> {
     let (_, time) = text.trim_end_matches('Z').split_once('T')?;
     let mut parts = time.split(':').map(str::parse::<f64>);

@@ -144,7 +144,7 @@ struct World {
     shaper: Shaper,
     measures: Arc<Mutex<Measures>>,
     book: Book,
-    /// Who stands still again and again.
+    /// The nodes that stand still again and again.
     starved: Vec<Starved>,
     start: Instant,
 }

@@ -37,11 +37,11 @@ pub(crate) enum Notice {
 /// Whose first choice is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Users {
-    /// Of nodes that go to a victim, until they go to none.
+    /// For nodes that go to a victim, until they go to none.
     Theirs,
-    /// Of the victims, until it is another one.
+    /// For the victims, until it is another one.
     Own,
-    /// Of the victims, until there is one.
+    /// For the victims, until there is one.
     Joining,
     /// Of nodes that go to what is behind the way.
     Ways,
@@ -74,9 +74,9 @@ pub struct Fault {
     pub over: Option<Duration>,
     /// The number of its event.
     event: usize,
-    /// Of so many victims one is watched by all others.
+    /// One victim in this many is watched by all other nodes.
     stride: usize,
-    /// Who was hit last, and when.
+    /// The last victim, and when it was hit.
     last: (Option<usize>, Duration),
 }
 
@@ -140,7 +140,7 @@ impl Fault {
         }
     }
 
-    /// Who was hit last; none if it is about ways.
+    /// The last victim; none if the fault is of paths.
     pub(crate) fn newest(&self) -> Option<usize> {
         self.last.0
     }

@@ -89,7 +89,7 @@ pub struct Choices {
 pub struct Requests {
     /// That ended.
     pub total: u64,
-    /// Whose client got no answer.
+    /// The node whose client got no answer.
     pub failed: u64,
     /// That were sent again in another session because theirs broke.
     pub retried: u64,
@@ -125,7 +125,7 @@ pub struct Sessions {
 pub struct Suspicions {
     /// Times a node found a member silent, and told the others that it suspects it.
     pub raised: u64,
-    /// Of those, times the member ran and was within reach.
+    /// How often the member ran and was within reach then.
     pub wrong: u64,
     /// Times a node held a member for down that had not said goodbye.
     pub evictions: u64,

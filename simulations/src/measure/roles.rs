@@ -10,9 +10,9 @@ use super::share;
 /// What was counted of both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Roles {
-    /// Of nodes that host an instance.
+    /// For nodes that host an instance.
     pub origin: Role,
-    /// Of all others.
+    /// For all other nodes.
     pub other: Role,
 }
 

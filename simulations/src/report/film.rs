@@ -143,7 +143,7 @@ impl Film {
         }
     }
 
-    /// Of the frames of one step, the last is kept.
+    /// The last frame of each step is kept.
     fn add(&mut self, at_s: u64, text: String) {
         if let Some((last, _)) = self.frames.last()
             && last / self.step == at_s / self.step

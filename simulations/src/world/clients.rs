@@ -84,7 +84,7 @@ impl Session {
     }
 }
 
-/// Whose an entry among a node's sessions is.
+/// The session that an entry belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Owner {
     /// A session of its own clients, in this place.
@@ -127,7 +127,7 @@ pub(super) struct Clients {
     /// The daemon's own: sessions and attempts of its clients, and what it carries on for others.
     pub(super) ledger: Ledger,
     pub(super) service: ServiceName,
-    /// Whose the entries are.
+    /// The sessions that the entries belong to.
     owners: BTreeMap<SessionId, Owner>,
     /// The entries of sessions of other nodes that this one carries on.
     carried: BTreeMap<SessionRef, SessionId>,
@@ -241,7 +241,7 @@ impl Clients {
         self.ledger.close(entry);
     }
 
-    /// Whose an entry is.
+    /// The session that an entry belongs to.
     pub(super) fn owner(&self, entry: SessionId) -> Option<Owner> {
         self.owners.get(&entry).copied()
     }

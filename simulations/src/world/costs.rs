@@ -23,7 +23,7 @@ const CLOCK_READINGS: usize = 1001;
 pub(super) struct Costs {
     /// By the node's number; empty if nothing is measured.
     weighed: Vec<bool>,
-    /// Of nodes that offer an origin, and of others.
+    /// For nodes that offer an origin, and for others.
     busy: [Busy; 2],
     origins: Vec<usize>,
     /// The start-up is over; a flag, since every datagram asks for it.

@@ -32,7 +32,7 @@ const WRONG_AT_S: u64 = 40;
 /// From when its clock is right until no request of a client may fail any more.
 const BACK_S: u64 = 10;
 
-/// Whom it hits: a worker, an origin, a whole site.
+/// What it hits: a worker, an origin, a whole site.
 fn comes_back(who: &str, by_s: i64, for_s: u64) {
     let right_at_s = WRONG_AT_S + for_s;
     let back_s = -by_s;

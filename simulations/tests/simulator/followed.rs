@@ -127,7 +127,7 @@ fn a_new_policy_shows_who_goes_elsewhere_by_it() {
     assert_eq!(followed.failover_p99.is_some(), followed.left > 0);
 }
 
-/// Who waits for an apiserver that hangs waits in its time, and not in that of a later event.
+/// A client that waits for a hung apiserver waits within its own fault, not a later one's.
 #[test]
 fn slow_requests_count_for_what_happened_when_they_ended() {
     let hang = "hang = \"all origins\"\nfor-s = 6";

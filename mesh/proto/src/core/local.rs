@@ -9,13 +9,13 @@ use crate::event::{Now, Route};
 use crate::settings::Identity;
 use crate::tunnel::{Checked, Gate};
 
-/// Whom this node was before.
+/// This node's identity before its key was rotated.
 struct Former {
     node: NodeId,
     gate: Arc<Gate>,
 }
 
-/// Who this node is, and what it shows of itself.
+/// This node's identity, and what it shows of itself.
 pub(super) struct Local {
     identity: Identity,
     pub(super) node: NodeId,
