@@ -53,6 +53,23 @@ fn refused(world: &World, node: &str, at: &str, reason: &str) -> f64 {
     world.at(node).metrics().sum("meshport_wayback_refused_total", &labels)
 }
 
+/// The column of `meshport peers`, as JSON.
+fn peers_show_the_ways(world: &World) {
+    let ways = |node: &str| -> BTreeMap<String, String> {
+        let rows: Value = serde_json::from_str(&world.at(node).ask("peers", &["--json"]))
+            .expect("peers are JSON");
+        let rows = rows.as_array().expect("rows").iter();
+        let way = |row: &Value| {
+            Some((row["name"].as_str()?.to_owned(), row["way_back"].as_str()?.to_owned()))
+        };
+        rows.filter_map(way).collect()
+    };
+    let of_origin = ways("cp-a");
+    assert_eq!(of_origin["worker-b"], "direct", "{of_origin:?}");
+    assert!(!of_origin.contains_key("shut-b"), "it serves no kubelet: {of_origin:?}");
+    assert_eq!(ways("worker-b"), BTreeMap::new(), "it has no socket");
+}
+
 #[test]
 fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
     let shut = NodePlan::new("shut-b", "b").role("no-kubelet");
@@ -73,20 +90,7 @@ fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
     let said = world.at("cp-a").explain(&["--node", "nobody"]);
     assert!(said.contains("problem    none of "), "{said}");
 
-    let ways = |node: &str| -> BTreeMap<String, String> {
-        let rows: Value = serde_json::from_str(&world.at(node).ask("peers", &["--json"]))
-            .expect("peers are JSON");
-        let rows = rows.as_array().expect("rows").iter();
-        let way = |row: &Value| {
-            Some((row["name"].as_str()?.to_owned(), row["way_back"].as_str()?.to_owned()))
-        };
-        rows.filter_map(way).collect()
-    };
-    let of_origin = ways("cp-a");
-    assert_eq!(of_origin["worker-b"], "direct", "{of_origin:?}");
-    assert!(!of_origin.contains_key("shut-b"), "it serves no kubelet: {of_origin:?}");
-    assert_eq!(ways("worker-b"), BTreeMap::new(), "it has no socket");
-
+    peers_show_the_ways(&world);
     let status = world.at("cp-a").status().expect("it answers");
     assert_eq!(status["way_back"]["socket"], socket.to_string_lossy().as_ref(), "{status}");
 
