@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use std::time::Duration;
 pub(super) const PORT: u16 = 10_250;
 /// How long a request may take: its answer comes within 5 s, on a busy machine a little later.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Bytes that `pour` has sent in this process, which is that of one test.
+static POURED: AtomicU64 = AtomicU64::new(0);
 
 /// What a kubelet here does with a connection, by its first line: `whoami` gives its name, `echo`
 /// gives back what follows until its end, `pour` sends for ever.
@@ -25,6 +27,11 @@ pub(super) fn start(name: &str) -> IpAddr {
         }
     });
     address
+}
+
+/// Bytes that kubelets have sent on streams that `pour`.
+pub(super) fn poured() -> u64 {
+    POURED.load(Ordering::Relaxed)
 }
 
 /// On an address of its own, so that each has the port.
@@ -52,7 +59,9 @@ fn serve(client: &TcpStream, name: &str) -> io::Result<()> {
             client.shutdown(Shutdown::Write)
         }
         "pour" => loop {
-            writer.write_all(&[7; 16 * 1024])?;
+            let bytes = [7; 16 * 1024];
+            writer.write_all(&bytes)?;
+            POURED.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         },
         _ => Ok(()),
     }
