@@ -72,7 +72,7 @@ pub struct Turn {
 #[derive(Clone, PartialEq)]
 pub struct Mandate {
     issuer: NodeId,
-    /// 1 to [`MAX_TURNS`], in order, alike but for key and times.
+    /// 1 to [`MAX_TURNS`], in order. They differ only in key and times.
     parts: Vec<Part>,
 }
 

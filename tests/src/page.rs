@@ -28,8 +28,12 @@ pub const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'`</script>";
 pub fn view(nodes: usize) -> View {
     let sites = nodes.div_ceil(SITE_NODES).max(nodes.min(3));
     let rows: Vec<NodeRow> = (0..nodes).map(|at| node(at, sites)).collect();
-    let origins: Vec<OriginRow> =
-        rows.iter().filter(|row| !row.offers.is_empty()).enumerate().map(origin).collect();
+    let origins: Vec<OriginRow> = rows
+        .iter()
+        .filter(|row| !row.offers.is_empty())
+        .enumerate()
+        .map(|(place, row)| origin(place, row))
+        .collect();
     let count = |is: &str| rows.iter().filter(|row| row.liveness == is).count();
     let members = MemberCounts { alive: count("alive"), down: count("down"), left: 0 };
     let chosen = origins.first().map(|origin| Choice {
@@ -167,7 +171,7 @@ fn node(at: usize, sites: usize) -> NodeRow {
     }
 }
 
-fn origin((place, row): (usize, &NodeRow)) -> OriginRow {
+fn origin(place: usize, row: &NodeRow) -> OriginRow {
     let is_dead = row.path.kind == "dead";
     OriginRow {
         who: OriginRef {

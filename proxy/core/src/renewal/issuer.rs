@@ -15,7 +15,7 @@ pub const MAX_GIVEN: usize = 4096;
 /// In one lifetime a node gets at most so many different credentials of one issuer.
 const MOST_PER_LIFETIME: u64 = 12;
 
-/// A node that asks, all of it verified but for `base`.
+/// A node that asks. Everything is verified except `base`.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     /// Its credential, which the tunnel has shown.

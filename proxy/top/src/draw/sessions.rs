@@ -86,7 +86,7 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, model: &Model) -> usize
     for chart in &CHARTS {
         // A row between charts where they are higher than one.
         let height = if rows > 1 { rows - 1 } else { 1 };
-        for (at, line) in draw_chart(chart, &data, (labels, height), look).into_iter().enumerate() {
+        for (at, line) in draw_chart(chart, &data, labels, height, look).into_iter().enumerate() {
             canvas.line(row + at, &line);
         }
         row += rows;
@@ -115,7 +115,8 @@ fn totals(view: &View, model: &Model, look: Look) -> Line<'static> {
 fn draw_chart(
     chart: &Chart,
     data: &Series,
-    (labels, height): (usize, usize),
+    labels: usize,
+    height: usize,
     look: Look,
 ) -> Vec<Line<'static>> {
     let highest = data.columns.iter().map(chart.of).fold(chart.least, f64::max);
@@ -126,7 +127,7 @@ fn draw_chart(
             let label = if is_lowest { label(chart, data, labels) } else { String::new() };
             let mut spans = vec![look.text(&format!("{label:<labels$}"), Tone::Plain)];
             let below = height - 1 - row;
-            spans.extend(data.columns.iter().map(|it| bar(chart, it, most, (below, height), look)));
+            spans.extend(data.columns.iter().map(|it| bar(chart, it, most, below, height, look)));
             if row == 0 {
                 spans.push(look.text(&format!(" {}", (chart.unit)(most)), Tone::Soft));
             }
@@ -151,7 +152,8 @@ fn bar(
     chart: &Chart,
     column: &Column,
     most: f64,
-    (below, height): (usize, usize),
+    below: usize,
+    height: usize,
     look: Look,
 ) -> Span<'static> {
     let eighths = (chart.of)(column) / most * (height * 8) as f64;
