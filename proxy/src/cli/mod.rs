@@ -388,7 +388,7 @@ fn completions(shell: &str) -> Result<(), Error> {
     output::answer(&String::from_utf8_lossy(&text))
 }
 
-/// The runtime of one verb: a single thread, as for the daemon.
+/// The runtime of one verb: a single thread.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -7,7 +7,7 @@ use meshport_config::{LogFormat, LogLevel, NodeName, Settings, UnixSeconds};
 
 use super::join::{self, JoinArgs, Joined};
 use super::paths::Paths;
-use super::{clock, line, load, logging, runtime};
+use super::{clock, line, load, logging};
 use meshport_daemon::Error;
 use meshport_daemon::state::StateDir;
 use meshport_daemon::{self, Inherited, Options, Source};
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
     let args = args.clone();
     let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
     let source = Source { config, reread, set_level };
-    runtime()?.block_on(meshport_daemon::run(Options { settings, source, state, inherited }))
+    meshport_daemon::run(Options { settings, source, state, inherited })
 }
 
 /// Joins with the invite in the file, unless there is a credential; what the machine is now.

@@ -78,12 +78,19 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// Runs until SIGTERM or SIGINT, then drains and leaves.
+/// Runs the daemon on the calling thread until SIGTERM or SIGINT, then drains and leaves.
 ///
 /// # Errors
 /// The state folder, a file the settings name, or an address does not serve. Once started it only
 /// ends by a signal, when the authority revokes this node, or without an error when it has left.
-pub async fn run(options: Options) -> Result<(), Error> {
+pub fn run(options: Options) -> Result<(), Error> {
+    // The event loop is compiled in this crate, which is built for speed; the command line is
+    // built for size.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Error::io("start the event loop"))?.block_on(serve(options))
+}
+
+async fn serve(options: Options) -> Result<(), Error> {
     let Options { settings, source, state, inherited } = options;
     let _lock = succeed(&state, &settings.admin.socket).await?;
     let (identity, unsettled) = state.settled_identity(clock::wall())?;
