@@ -25,6 +25,7 @@ mod contenders;
 mod crowd;
 mod distance;
 mod load;
+mod pages;
 mod quiet;
 mod rivals;
 mod row;
@@ -95,6 +96,8 @@ enum Inner {
     Crowd(crowd::Crowd),
     /// What nodes cost while nobody wants anything of them, in meshes of several sizes
     Quiet(quiet::Quiet),
+    /// What open pages cost the daemon that serves them
+    Pages(pages::Pages),
     /// What bulk takes over long paths, with and without loss
     Distance(distance::Distance),
     /// What several shards give an origin with busy peers
@@ -130,6 +133,7 @@ fn main() -> ExitCode {
             return ended(seen);
         }
         Some(Inner::Crowd(crowd)) => return ended(crowd::run(crowd)),
+        Some(Inner::Pages(pages)) => return ended(pages::run(pages)),
         Some(Inner::Quiet(quiet)) => return ended(quiet::run(quiet)),
         Some(Inner::Distance(distance)) => return ended(distance::run(distance)),
         Some(Inner::Shards(shards)) => return ended(shards::run_all(shards)),

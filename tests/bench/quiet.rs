@@ -85,22 +85,35 @@ pub(crate) fn run(quiet: &Quiet) -> io::Result<()> {
     }
 }
 
-fn mesh(nodes: u8, quiet: &Quiet) -> Vec<Row> {
+/// A mesh of so many nodes over three sites, which have met. The last one serves its page.
+pub(crate) fn world(nodes: u8) -> World {
     let mut world = World::new();
     for (index, a) in SITES.iter().enumerate() {
         SITES[index + 1..].iter().for_each(|b| world.distance(a, b, DISTANCE));
     }
-    let origins = if nodes < MANY { 1 } else { SITES.len() };
     for number in 0..nodes {
         let site = SITES[usize::from(number) % SITES.len()];
         let mut plan = NodePlan::new(&format!("node-{number}"), site);
-        if usize::from(number) < origins {
+        if usize::from(number) < origins(nodes) {
             let address = world.apiserver(&format!("apiserver-{number}"));
             plan = plan.origin(address);
+        }
+        if number + 1 == nodes {
+            plan = plan.http();
         }
         world.node(&plan);
     }
     world.meet();
+    world
+}
+
+/// How many nodes are origins, the first ones.
+fn origins(nodes: u8) -> usize {
+    if nodes < MANY { 1 } else { SITES.len() }
+}
+
+fn mesh(nodes: u8, quiet: &Quiet) -> Vec<Row> {
+    let mut world = world(nodes);
     wait::moment(wait::now() + Duration::from_secs(quiet.settle));
     let all: Vec<String> = (0..nodes).map(|number| format!("node-{number}")).collect();
     let before: Vec<Used> = all.iter().map(|name| used(&mut world, name)).collect();
@@ -109,7 +122,7 @@ fn mesh(nodes: u8, quiet: &Quiet) -> Vec<Row> {
     for (number, (name, before)) in all.iter().zip(before).enumerate() {
         let after = used(&mut world, name);
         let resident = world.node_mut(name).process().resident_kib();
-        figures.push((number < origins, rates(before, after, resident)));
+        figures.push((number < origins(nodes), rates(before, after, resident)));
     }
     let of = |kind, is_origin| {
         let own = figures.iter().filter(|(origin, _)| *origin == is_origin).map(|(_, own)| *own);
