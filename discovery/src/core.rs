@@ -214,6 +214,12 @@ impl Discovery {
         self.local.is_behind_nat()
     }
 
+    /// Which release this node runs, as [`crate::NodeState::release`] bounds it. Set before the
+    /// first record is published.
+    pub fn set_release(&mut self, release: &str) {
+        self.local.set_release(release);
+    }
+
     /// Whether no direct path to a node can be expected: both it and this node are behind NAT.
     pub fn both_behind_nat(&self, node: &NodeId) -> bool {
         let entry = self.peers.get(node);

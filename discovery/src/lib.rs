@@ -55,8 +55,8 @@ pub use paths::{IDLE_PROBES_PER_S, MAX_PATHS, Path, PathState, PathUse, Paths};
 pub use seeds::MAX_SEEDS;
 pub use snapshot::{MAX_SNAPSHOT_BYTES, SavedMember, members_of, snapshot_of};
 pub use state::{
-    Distance, MAX_DISTANCES, MAX_ENDPOINTS, MAX_SERVICES, MAX_STATE_BYTES, NodeState, OriginState,
-    SignedState,
+    Distance, MAX_DISTANCES, MAX_ENDPOINTS, MAX_RELEASE_BYTES, MAX_SERVICES, MAX_STATE_BYTES,
+    NodeState, OriginState, SignedState,
 };
 pub use verify::{MAX_MEMO, Memo, Rejected};
 pub use wire::{Family, MAX_ASKED_SERVICES, MAX_DATAGRAM, VERSION, WIDE_DATAGRAM, family, kind};

@@ -67,6 +67,7 @@ pub(crate) struct LocalRecord {
     distances: BTreeMap<NodeId, Distance>,
     left: bool,
     behind_nat: bool,
+    release: Option<Box<str>>,
     /// Until when the first version waits; none once the endpoints are known, or it is out.
     waits_until: Option<Instant>,
     /// What is waiting to be published, and when it may.
@@ -96,6 +97,7 @@ impl LocalRecord {
             distances: BTreeMap::new(),
             left: false,
             behind_nat: false,
+            release: None,
             waits_until: Some(now + FIRST_WAIT),
             pending: None,
             published_at: None,
@@ -153,6 +155,11 @@ impl LocalRecord {
 
     pub(crate) fn is_behind_nat(&self) -> bool {
         self.behind_nat
+    }
+
+    /// Told with the next version; no version is published for it alone.
+    pub(crate) fn set_release(&mut self, release: &str) {
+        self.release = Some(release.into());
     }
 
     /// False when there are too many services.
@@ -266,6 +273,7 @@ impl LocalRecord {
             distances: self.distances.values().cloned().collect(),
             left: self.left,
             behind_nat: self.behind_nat,
+            release: self.release.clone(),
         };
         Some((urgency, Arc::new(SignedState::sign(state, &self.credential.mesh, &self.key))))
     }

@@ -19,6 +19,8 @@ pub const MAX_ENDPOINTS: usize = 8;
 pub const MAX_SERVICES: usize = 16;
 /// Distances in one record: the nearest origins; a relay farther away is of no use.
 pub const MAX_DISTANCES: usize = 16;
+/// Bytes of [`NodeState::release`]: a version of three numbers with a suffix.
+pub const MAX_RELEASE_BYTES: usize = 32;
 /// Bytes of a record with its signature: with headers and a claim it fits one datagram.
 pub const MAX_STATE_BYTES: usize = 1024;
 
@@ -115,6 +117,9 @@ pub struct NodeState {
     /// Others see the owner at an address that is not its own, and it does not say that it can be
     /// reached there: a node behind another NAT finds no direct path to it.
     pub behind_nat: bool,
+    /// The release that the owner runs, such as `0.1.0`: printable ASCII, at most
+    /// [`MAX_RELEASE_BYTES`]. None from releases that do not tell it.
+    pub release: Option<Box<str>>,
 }
 
 /// A record with the bytes and the signature it travels with. It exists only signed or verified.
@@ -218,6 +223,8 @@ fn signed_bytes(mesh: &MeshId, body: &[u8]) -> Vec<u8> {
 
 /// Flag of a body: [`NodeState::behind_nat`].
 const FLAG_BEHIND_NAT: u8 = 1;
+/// Flag of a body: [`NodeState::release`] follows the flags, a byte of length first.
+const FLAG_RELEASE: u8 = 2;
 
 /// The format of the body; the fields in this order, encoded by postcard. A byte of flags follows
 /// where one is set, or where a later version has added fields, which come behind it.
@@ -250,15 +257,24 @@ impl NodeState {
         };
         let mut body =
             postcard::to_stdvec(&body).expect("writing plain values to memory cannot fail");
-        body.extend(self.behind_nat.then_some(FLAG_BEHIND_NAT));
+        let mut flags = if self.behind_nat { FLAG_BEHIND_NAT } else { 0 };
+        let release = self.release.as_deref().filter(|it| is_release(it.as_bytes()));
+        flags |= if release.is_some() { FLAG_RELEASE } else { 0 };
+        body.extend((flags != 0).then_some(flags));
+        if let Some(release) = release {
+            body.push(u8::try_from(release.len()).expect("its length is bounded"));
+            body.extend_from_slice(release.as_bytes());
+        }
         body
     }
 
     fn from_body(bytes: &[u8]) -> Result<Self, BadState> {
         let (body, rest) =
             postcard::take_from_bytes::<Body<'_>>(bytes).map_err(|_| BadState::Malformed)?;
-        // Other flags, and what follows them, are of later versions.
-        let behind_nat = rest.first().is_some_and(|flags| flags & FLAG_BEHIND_NAT != 0);
+        // Other flags, and what follows these fields, are of later versions.
+        let (flags, rest) = rest.split_first().map_or((0, rest), |(flags, rest)| (*flags, rest));
+        let behind_nat = flags & FLAG_BEHIND_NAT != 0;
+        let release = if flags & FLAG_RELEASE != 0 { read_release(rest) } else { None };
         let within = body.endpoints.len() <= MAX_ENDPOINTS
             && body.services.len() <= MAX_SERVICES
             && body.distances.len() <= MAX_DISTANCES
@@ -285,6 +301,7 @@ impl NodeState {
             version: body.version,
             left: body.left,
             behind_nat,
+            release,
             endpoints: body.endpoints,
             services,
             distances: body.distances.into_iter().map(distance).collect(),
@@ -299,6 +316,18 @@ impl NodeState {
     pub(crate) fn life(&self) -> Life {
         Life { generation: self.generation, renewal: self.renewal }
     }
+}
+
+fn is_release(bytes: &[u8]) -> bool {
+    (1..=MAX_RELEASE_BYTES).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+}
+
+/// Reads what [`FLAG_RELEASE`] announces. It is for people only, so a record with a malformed one
+/// is as good as one without.
+fn read_release(bytes: &[u8]) -> Option<Box<str>> {
+    let (length, rest) = bytes.split_first()?;
+    let release = rest.get(..usize::from(*length)).filter(|it| is_release(it))?;
+    std::str::from_utf8(release).ok().map(Into::into)
 }
 
 /// Which record of a node it is; a later one replaces an earlier one.
@@ -337,12 +366,45 @@ mod tests {
         assert_eq!(NodeState::from_body(&plain), Ok(state));
     }
 
+    #[test]
+    fn the_release_of_the_owner_follows_the_flags() {
+        let mut state = Mesh::new(1).member(1, "fra", "node").state(1, 1);
+        let plain = state.to_body();
+        for (behind_nat, flags) in [(false, 2), (true, 3)] {
+            state.behind_nat = behind_nat;
+            state.release = Some("0.2.0".into());
+            let body = state.to_body();
+            assert_eq!(body, [&plain[..], &[flags, 5], b"0.2.0"].concat());
+            assert_eq!(NodeState::from_body(&body), Ok(state.clone()));
+            // A later version has more behind it.
+            let longer = [&body[..], &[1, 2, 3]].concat();
+            assert_eq!(NodeState::from_body(&longer), Ok(state.clone()));
+        }
+    }
+
+    #[test]
+    fn a_release_that_no_screen_shows_is_left_out() {
+        let mut state = Mesh::new(1).member(1, "fra", "node").state(1, 1);
+        let plain = state.to_body();
+        let long = [&[2, 33][..], &[b'1'; 33]].concat();
+        let ends: [&[u8]; 6] =
+            [&[2], &[2, 0], &[2, 9, b'1'], &[2, 2, b'1', 0x1b], &[2, 1, 0xff], &long];
+        for end in ends {
+            let read = NodeState::from_body(&[&plain[..], end].concat());
+            assert_eq!(read, Ok(state.clone()), "{end:?}");
+        }
+        for release in ["", "0.1.0 beta", "a\u{301}", &"1".repeat(33)] {
+            state.release = Some(release.into());
+            assert_eq!(state.to_body(), plain, "{release:?}");
+        }
+    }
+
     /// It is read as far as it is known here, kept as it came, and as good as any.
     #[test]
     fn a_record_with_more_than_is_known_is_verified_and_kept() {
         let member = Mesh::new(1).member(1, "fra", "node");
         let state = member.state(1, 1);
-        for (end, behind_nat) in [(&[0, 9, 9][..], false), (&[3], true), (&[6; 40], false)] {
+        for (end, behind_nat) in [(&[0, 9, 9][..], false), (&[5], true), (&[4; 40], false)] {
             let body = [&state.to_body()[..], end].concat();
             let (id, key) = (member.credential.mesh, member.record_key());
             let signature = key.sign(&signed_bytes(&id, &body));

@@ -168,6 +168,7 @@ impl Member {
             distances: Vec::new(),
             left: false,
             behind_nat: false,
+            release: None,
         }
     }
 

@@ -161,7 +161,8 @@ fn node(at: usize, sites: usize) -> NodeRow {
         roles: roles.parse::<Roles>().expect("roles"),
         liveness: if is_silent { "down" } else { "alive" }.into(),
         since_at_s: if is_silent { 700 } else { 2 },
-        version: (at == 0).then(|| "0.1.0".into()),
+        // One in ten is not upgraded yet, and one is of a release that does not tell it.
+        version: (at != 3).then(|| if at % 10 == 9 { "0.0.9" } else { "0.1.0" }.into()),
         credential_issued_at: UnixSeconds(STARTED_AT - 86_400),
         credential_expires_at: UnixSeconds(STARTED_AT + 90 * 86_400),
         behind_nat: at == 4,

@@ -111,7 +111,8 @@ impl NodeCore {
     ) -> Self {
         let (id, name, site) =
             (me.credential.node, me.credential.name.clone(), me.credential.site.clone());
-        let discovery = Discovery::new(config.discovery, me, generation, seed, now);
+        let mut discovery = Discovery::new(config.discovery, me, generation, seed, now);
+        discovery.set_release(env!("CARGO_PKG_VERSION"));
         let mut core = Self {
             me: id,
             name,

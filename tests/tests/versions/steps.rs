@@ -82,6 +82,19 @@ fn restart(world: &mut World, name: &str, version: Version) {
     world.start(name);
 }
 
+/// Waits until a node of the current release sees so many members of it, and so many that do not
+/// tell theirs, as the release before this one.
+fn counts_releases(world: &World, name: &str, current: u64, silent: u64) {
+    let what = format!("{name} sees {current} upgraded members and {silent} others");
+    wait::until(&what, SETTLE, || {
+        let releases = &world.at(name).status()?["releases"];
+        let count = |release| releases[release].as_u64().unwrap_or(0);
+        let all = releases.as_object()?.len();
+        let is_so = count(env!("CARGO_PKG_VERSION")) == current && count("unknown") == silent;
+        (is_so && all == 1 + usize::from(silent > 0)).then_some(())
+    });
+}
+
 /// As an operator does it: the nodes that only use services first, then the origins, and all the
 /// way back, since an upgrade that turns out badly is taken back.
 #[test]
@@ -99,9 +112,12 @@ fn a_mesh_is_upgraded_node_by_node_and_back() {
     world.node(&worker.program(program(Version::Previous)));
     world.meet();
     for version in [Version::Current, Version::Previous] {
-        for name in names {
+        for (upgraded, name) in (1_u64..).zip(names) {
             restart(&mut world, name, version);
             world.meet();
+            if version == Version::Current {
+                counts_releases(&world, name, upgraded, names.len() as u64 - upgraded);
+            }
             let mut open = session(&world, "worker");
             assert!(answers(&mut open), "after {name} runs {version:?}");
             assert_eq!(world.get("worker", "/version").status, 200);

@@ -50,6 +50,10 @@ pub struct Status {
     pub credential_expires_at: UnixSeconds,
     /// Members by liveness, this node included in `alive`.
     pub members: MemberCounts,
+    /// Members that are alive by the release that they run, this node included; `unknown` for those
+    /// that do not tell it.
+    #[serde(default)]
+    pub releases: BTreeMap<String, usize>,
     /// Members that are down or left, most recent first.
     pub absent: Vec<AbsentMember>,
     /// Which secret of the mesh is in force.

@@ -201,28 +201,18 @@ impl Reporter {
     }
 
     pub(crate) fn status(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Status {
-        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
-        let mut absent = Vec::new();
-        for (node, entry) in core.discovery().directory().iter() {
-            if *node == self.identity.me.node {
-                continue;
-            }
-            match entry.liveness {
-                Liveness::Down => members.down += 1,
-                Liveness::Left => members.left += 1,
-                Liveness::Alive => {
-                    members.alive += 1;
-                    continue;
-                }
-                // Only its record is known, from before a restart or from others.
-                Liveness::Unknown => continue,
-            }
-            absent.push(AbsentMember {
+        let others = core.discovery().directory().iter().map(|(_, entry)| entry);
+        let gone = others.filter(|entry| {
+            entry.node() != self.identity.me.node
+                && matches!(entry.liveness, Liveness::Down | Liveness::Left)
+        });
+        let mut absent: Vec<AbsentMember> = gone
+            .map(|entry| AbsentMember {
                 who: node_ref(entry),
                 liveness: entry.liveness.to_string(),
                 since_s: age_s(entry.since, now),
-            });
-        }
+            })
+            .collect();
         absent.sort_by_key(|member| member.since_s);
         let services = self.services(core, now);
         let secret = self.secret(core, mesh);
@@ -239,7 +229,8 @@ impl Reporter {
             me: self.identity.me.clone(),
             roles: self.identity.credential.roles.clone(),
             credential_expires_at: self.identity.credential.expires_at,
-            members,
+            members: self.members(core),
+            releases: self.releases(core),
             absent,
             warnings: found.iter().map(ToString::to_string).collect(),
             findings: found.iter().map(FindingRow::from).collect(),
@@ -250,6 +241,34 @@ impl Reporter {
             services,
             exposed: self.process.exposures.status(),
         }
+    }
+
+    /// Of a member whose liveness is unknown only its record is known, from before a restart or from
+    /// others.
+    fn members(&self, core: &NodeCore) -> MemberCounts {
+        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
+        for (node, entry) in core.discovery().directory().iter() {
+            match entry.liveness {
+                _ if *node == self.identity.me.node => {}
+                Liveness::Alive => members.alive += 1,
+                Liveness::Down => members.down += 1,
+                Liveness::Left => members.left += 1,
+                Liveness::Unknown => {}
+            }
+        }
+        members
+    }
+
+    fn releases(&self, core: &NodeCore) -> BTreeMap<String, usize> {
+        let mut releases = BTreeMap::from([(env!("CARGO_PKG_VERSION").to_owned(), 1)]);
+        for (node, entry) in core.discovery().directory().iter() {
+            if *node == self.identity.me.node || entry.liveness != Liveness::Alive {
+                continue;
+            }
+            let release = entry.node_state().and_then(|state| state.release.as_deref());
+            *releases.entry(release.unwrap_or("unknown").to_owned()).or_default() += 1;
+        }
+        releases
     }
 
     pub(crate) fn services(&self, core: &NodeCore, now: Instant) -> Vec<ServiceStatus> {

@@ -1,5 +1,6 @@
 //! `meshport status`: this node, its services with their origins, who is absent, what to look at.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 
 use super::style::{Style, Tone, of_state};
@@ -80,6 +81,13 @@ fn header(status: &Status, now: u64, style: Style) -> String {
         left => (format!("credential expires in {}", age(left)), Tone::Plain),
     };
     lines.push_str(&toned(&format!("{mesh}; {credential}"), tone, 0, style));
+    if status.releases.len() > 1 {
+        let mut most_first: Vec<_> = status.releases.iter().collect();
+        most_first.sort_by_key(|(_, many)| Reverse(*many));
+        let counts = most_first.into_iter().map(|(release, many)| format!("{release} ({many})"));
+        let text = format!("members run {}", counts.collect::<Vec<_>>().join(", "));
+        lines.push_str(&wrapped(&text, 0, style));
+    }
     if let Some(ends) = status.secret.former_ends_at {
         let SecretStatus { number, lagging, .. } = &status.secret;
         let left = age(ends.0.saturating_sub(now));

@@ -11,10 +11,9 @@ use meshport_core::history::{Counts, SECONDS};
 use meshport_core::journal::{Event, Kind};
 use meshport_core::node::NodeCore;
 use meshport_core::route::{Candidate, PathView};
-use meshport_discovery::Liveness;
 use meshport_mesh::Mesh;
 
-use crate::admin::api::{FindingRow, MemberCounts, ServiceStatus};
+use crate::admin::api::{FindingRow, ServiceStatus};
 use crate::admin::credentials::SecretStatus;
 use crate::admin::view::{
     Choice, EventRow, FORMAT, FindingView, HistoryRows, OfferingRow, OriginRow, PathRow,
@@ -114,16 +113,6 @@ impl Reporter {
     }
 
     fn viewer(&self, core: &NodeCore) -> Viewer {
-        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
-        for (node, entry) in core.discovery().directory().iter() {
-            match entry.liveness {
-                _ if *node == self.identity.me.node => {}
-                Liveness::Alive => members.alive += 1,
-                Liveness::Down => members.down += 1,
-                Liveness::Left => members.left += 1,
-                Liveness::Unknown => {}
-            }
-        }
         Viewer {
             who: self.identity.me.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -132,7 +121,7 @@ impl Reporter {
             started_at: self.process.started_at,
             mesh_listen: self.process.mesh_listen,
             behind_nat: core.discovery().is_behind_nat(),
-            members,
+            members: self.members(core),
             is_leaving: self.is_leaving,
         }
     }

@@ -1,4 +1,5 @@
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -45,6 +46,7 @@ fn status() -> Status {
         roles: "node".parse().expect("roles"),
         credential_expires_at: meshport_config::UnixSeconds(9),
         members: MemberCounts::default(),
+        releases: BTreeMap::new(),
         absent: Vec::new(),
         secret: SecretStatus::default(),
         former_key: None,

@@ -109,7 +109,7 @@ impl Reporter {
             roles: entry.credential.roles.clone(),
             liveness: if own { Liveness::Alive } else { entry.liveness }.to_string(),
             since_at_s: self.at_s(entry.since),
-            version: own.then(|| env!("CARGO_PKG_VERSION").into()),
+            version: entry.node_state().and_then(|state| state.release.as_deref().map(Into::into)),
             credential_issued_at: entry.credential.issued_at,
             credential_expires_at: entry.credential.expires_at,
             behind_nat: entry.node_state().is_some_and(|state| state.behind_nat),
