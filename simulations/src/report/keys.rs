@@ -1,4 +1,4 @@
-//! The keys of a result: what each of them says, and at which level nobody can know it. There it is
+//! The keys of a result: the meaning of each, and the levels at which it is unknown. There it is
 //! null, since a 0 would look like something that was measured.
 //!
 //! The table in REFERENCE.md is made from this one, and [`super::json`] goes by it.
@@ -57,38 +57,42 @@ const fn but(path: &'static str, about: &'static str, unknown: &'static [Unknown
 /// All keys, in the order of the table.
 pub const KEYS: &[Key] = &[
     key("scenario", "The file's name without its extension; in a sweep, the values."),
-    key("description", "The scenario's own."),
+    key("description", "The description in the scenario."),
     key("command", "The command for the same run."),
     key("level", "`wide`, `full` or `lab`."),
-    key("seed", "The seed of everything random."),
+    key("seed", "The seed of all randomness."),
     key("nodes", "Nodes of the scenario, including those that join later."),
-    key("sites", "Its sites."),
+    key("sites", "Sites of the scenario."),
     key("virtual_s", "Virtual duration."),
     key("wall_s", "Wall time of the run."),
     but("cpu_s", "CPU time of the run.", &[PROCESSES]),
-    but("cpu_us_per_node_s", "The same for each second of a node, in microseconds.", &[PROCESSES]),
+    but(
+        "cpu_us_per_node_s",
+        "CPU time per node and virtual second, in microseconds.",
+        &[PROCESSES],
+    ),
     but("memory_bytes_per_node", "Peak memory of the run per node.", &[PROCESSES]),
     but("trace_hash", "Hash of everything that happened.", &[(LAB, "no second run repeats one")]),
     key("datagrams", "Datagrams on the wire, including lost ones."),
     key("violations[].at_s", "Time of the violation."),
-    key("violations[].rule", "Which one."),
-    key("violations[].node", "The node; null if it is about none."),
+    key("violations[].rule", "The rule that was violated."),
+    key("violations[].node", "The node concerned; null if there is none."),
     key("violations[].what", "What was observed."),
     key("violations[].last", "The last events of that node."),
     key("violations[].again", "The command that repeats it."),
     key("requests.total", "Finished client requests; opening a session is one."),
-    key("requests.failed", "Without an answer."),
-    key("requests.retried", "Sent again because their session broke."),
-    key("requests.slow", "Longer than a second."),
+    key("requests.failed", "Requests without an answer."),
+    key("requests.retried", "Requests sent again because their session broke."),
+    key("requests.slow", "Requests that took longer than a second."),
     key("sessions.begun", "Sessions started by a client."),
-    key("sessions.opened", "Those that reached an origin."),
-    key("sessions.closed", "Those that were opened and ended."),
-    key("sessions.broken", "Those that broke while open."),
-    but("sessions.relayed", "Those that reached their origin through a relay.", &[OF_DAEMONS]),
-    but("sessions.outside", "Those that went to a fallback outside the mesh.", &[OF_DAEMONS]),
+    key("sessions.opened", "Sessions that reached an origin."),
+    key("sessions.closed", "Sessions that were opened and ended."),
+    key("sessions.broken", "Sessions that broke while open."),
+    but("sessions.relayed", "Sessions that reached their origin through a relay.", &[OF_DAEMONS]),
+    but("sessions.outside", "Sessions that went to a fallback outside the mesh.", &[OF_DAEMONS]),
     but("sessions.attempts", "Attempts beyond the first, after a failure.", &[OF_DAEMONS]),
     but("sessions.hedged", "Attempts that were raced against a silent one.", &[OF_DAEMONS]),
-    but("sessions.moved", "Those that were moved elsewhere.", &[OF_DAEMONS]),
+    but("sessions.moved", "Sessions that were moved to another origin.", &[OF_DAEMONS]),
     but(
         "connect_ms.*",
         "Time from a client's connect to its instance, after the start-up.",
@@ -97,7 +101,7 @@ pub const KEYS: &[Key] = &[
     key("latency_ms.*", "Time from a request to its answer."),
     but(
         "stretch.*",
-        "Round trip to the chosen origin divided by that to the best.",
+        "Round trip to the chosen origin divided by the one to the best.",
         &[NO_DISTANCES],
     ),
     but("stretch_quiet.*", "The same in quiet times.", &[NO_DISTANCES]),
@@ -113,17 +117,24 @@ pub const KEYS: &[Key] = &[
     key("faults[].at_s", "Start time."),
     key("faults[].over_s", "End time; null if it did not end."),
     key("faults[].nodes", "Nodes that were hit; 0 for a path event."),
-    but("faults[].concerned", "Nodes that had something to notice.", &[UNNOTICED]),
-    but("faults[].noticed", "How many of them did.", &[UNNOTICED]),
-    but("faults[].detected_p50_s", "Time until half of them had; null if fewer did.", &[UNNOTICED]),
+    but("faults[].concerned", "Nodes that should have noticed the fault.", &[UNNOTICED]),
+    but("faults[].noticed", "How many of them noticed it.", &[UNNOTICED]),
+    but(
+        "faults[].detected_p50_s",
+        "Time until half of them had noticed it; null if fewer did.",
+        &[UNNOTICED],
+    ),
     but("faults[].detected_p99_s", "Time until 99 % of them had, likewise.", &[UNNOTICED]),
     but("faults[].detected_same_site_p99_s", "The same in the victim's site.", &[UNNOTICED]),
     key("faults[].users", "Nodes whose first origin was hit."),
-    key("faults[].left", "How many of them went elsewhere."),
-    key("faults[].must_leave", "Whether all of them must."),
-    key("faults[].failover_p99_s", "Time until 99 % had; null if fewer did, or there were none."),
+    key("faults[].left", "How many of them changed to another origin."),
+    key("faults[].must_leave", "Whether all of them had to change."),
+    key(
+        "faults[].failover_p99_s",
+        "Time until 99 % had changed; null if fewer did, or there were none.",
+    ),
     key("faults[].failed", "Requests of all clients that failed, until ten seconds after its end."),
-    key("faults[].slow", "Slow ones, likewise."),
+    key("faults[].slow", "Slow requests, likewise."),
     but(
         "news_p99_s",
         "Time until 99 % of the nodes knew the slowest update of an origin; null without one, or \
@@ -138,7 +149,7 @@ pub const KEYS: &[Key] = &[
     ),
     but("suspicions", "Times a node suspected a silent member.", &[UNSEEN]),
     but("false_suspicions", "Of those, times the member ran and was reachable.", &[UNSEEN]),
-    but("evictions", "Times a node held another for down that had not left.", &[UNSEEN]),
+    but("evictions", "Times a node considered another down that had not left.", &[UNSEEN]),
     but("false_evictions", "Of those, times that node ran and was reachable.", &[UNSEEN]),
     key("route_changes", "Changes of nodes' first origins."),
     but("bytes_per_node_per_s", "Discovery, sent, with all headers.", &[ENCRYPTED]),
@@ -212,7 +223,7 @@ fn clear(value: &mut Value, path: &str) {
 
 /// The table, as Markdown.
 pub fn markdown() -> String {
-    let mut text = String::from("| key | what it says | null |\n| --- | --- | --- |");
+    let mut text = String::from("| key | meaning | null |\n| --- | --- | --- |");
     for key in KEYS {
         let unknown = key.unknown.iter().map(|(levels, why)| {
             let levels: Vec<&str> = levels.iter().map(|level| level.name()).collect();

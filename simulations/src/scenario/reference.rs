@@ -35,7 +35,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// What goes with which event.
+/// The keys that each event needs and takes.
 fn kinds(text: &mut String) {
     let keys = |keys: &[&str]| {
         let keys = keys.iter().map(|key| format!("`{key}`"));
@@ -43,9 +43,9 @@ fn kinds(text: &mut String) {
     };
     let _ = writeln!(
         text,
-        "### What goes with which event\n\nAll need `at-s`, and take `times` with `every-s` (or \
-         with an `at-s` of two numbers).\nAny other key beside them is refused, since it would \
-         mean nothing.\n\n| event | needs | takes |\n| --- | --- | --- |"
+        "### Keys of each event\n\nAll need `at-s`, and take `times` with `every-s` (or \
+         with an `at-s` of two numbers).\nAny other key is refused, since it would have no \
+         effect.\n\n| event | needs | takes |\n| --- | --- | --- |"
     );
     for kind in &KINDS {
         let beside = BESIDE.iter().filter(|it| it.kind == Some(kind.key));
