@@ -140,10 +140,22 @@ pub enum Error {
     /// A signature over other data does not match.
     #[error("the signature does not match the data and the key")]
     BadSignature,
-    /// It begins to be valid in the future, beyond the allowed clock difference.
+    /// An invite was created in the future, beyond the allowed clock difference: the clock here is
+    /// behind, or that of the issuer was ahead.
     #[error(
-        "it is not valid before {valid_from}, and it is {now} here. Check this machine's clock, or \
-         wait"
+        "this machine's clock is behind: it says {now}, and the invite was created at {valid_from}. \
+         Set the clock (`timedatectl` shows it) and try again"
+    )]
+    InviteNotYetValid {
+        /// When the invite was created.
+        valid_from: UnixSeconds,
+        /// The time of this machine's clock.
+        now: UnixSeconds,
+    },
+    /// A credential or mandate begins in the future, beyond the allowed clock difference.
+    #[error(
+        "it is not valid before {valid_from}, and this machine's clock says {now}. Correct the \
+         clock, or wait"
     )]
     NotYetValid {
         /// When it begins.
@@ -153,8 +165,8 @@ pub enum Error {
     },
     /// The credential has expired.
     #[error(
-        "the credential expired at {expired_at}, and it is {now} here. Join again with a new \
-         invite, or correct this machine's clock"
+        "the credential expired at {expired_at}, and this machine's clock says {now}. Join again \
+         with a new invite, or correct the clock"
     )]
     Expired {
         /// When it ended.
@@ -174,7 +186,10 @@ pub enum Error {
         at: UnixSeconds,
     },
     /// The invite may not be used any more.
-    #[error("the invite expired at {join_until}, and it is {now} here. Ask for a new invite")]
+    #[error(
+        "the invite expired at {join_until}, and this machine's clock says {now}. Ask for a new \
+         invite, or correct the clock"
+    )]
     InviteExpired {
         /// When joining ended.
         join_until: UnixSeconds,

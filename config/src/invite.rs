@@ -207,7 +207,7 @@ impl Invite {
     /// A clock up to [`MAX_CLOCK_SKEW_S`] behind the issuer's is allowed.
     ///
     /// # Errors
-    /// [`Error::Tampered`], [`Error::WrongDelegationKey`], [`Error::NotYetValid`] or
+    /// [`Error::Tampered`], [`Error::WrongDelegationKey`], [`Error::InviteNotYetValid`] or
     /// [`Error::InviteExpired`].
     pub fn verify(&self, now: UnixSeconds) -> Result<(), Error> {
         self.delegation.verify(self.mesh())?;
@@ -219,7 +219,7 @@ impl Invite {
         authority.verify(&self.signed()?, &self.signature).map_err(tampered)?;
         let (valid_from, join_until) = (self.delegation.not_before, self.delegation.join_until);
         if valid_from > now.saturating_add(MAX_CLOCK_SKEW_S) {
-            return Err(Error::NotYetValid { valid_from, now });
+            return Err(Error::InviteNotYetValid { valid_from, now });
         }
         if now > join_until {
             return Err(Error::InviteExpired { join_until, now });

@@ -128,6 +128,11 @@ name! {
     "one or two DNS labels with ':' between, 63 bytes in all"
 }
 
+/// Services that the documentation names.
+const COMMON_SERVICES: [&str; 3] = [ServiceName::KUBE_APISERVER, "konnectivity", "rke2-supervisor"];
+/// The most wrong, missing, extra or swapped characters of a misspelt name.
+const MAX_SLIPS: usize = 2;
+
 impl ServiceName {
     /// The first and default service.
     pub const KUBE_APISERVER: &str = "kube-apiserver";
@@ -135,6 +140,18 @@ impl ServiceName {
     /// The name of the Kubernetes apiserver's service, `kube-apiserver`.
     pub fn kube_apiserver() -> Self {
         Self(Self::KUBE_APISERVER.into())
+    }
+
+    /// The common service that this name is probably a misspelling of; none if the name is one of
+    /// them or clearly another.
+    pub fn misspelt(&self) -> Option<&'static str> {
+        let name = self.as_str();
+        COMMON_SERVICES.into_iter().filter(|_| !COMMON_SERVICES.contains(&name)).find(|common| {
+            // An addition before or after, such as "kube-apiserver-2", is a name of its own.
+            !name.starts_with(common)
+                && !name.ends_with(common)
+                && strsim::osa_distance(name, common) <= MAX_SLIPS
+        })
     }
 
     /// Under which name streams of the way back are counted, `way-back`. Settings cannot use it.

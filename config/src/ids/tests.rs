@@ -42,6 +42,18 @@ fn names_follow_their_rules() {
 }
 
 #[test]
+fn a_misspelt_service_is_told_from_a_name_of_its_own() {
+    let misspelt = |text: &str| text.parse::<ServiceName>().expect("a name").misspelt();
+    for text in ["kube-api-server", "kubeapiserver", "kube-apisrever", "kube-apiservre"] {
+        assert_eq!(misspelt(text), Some("kube-apiserver"), "{text}");
+    }
+    assert_eq!(misspelt("konectivity"), Some("konnectivity"));
+    for text in ["kube-apiserver", "kube-apiserver-2", "b-kube-apiserver", "registry", "etcd"] {
+        assert_eq!(misspelt(text), None, "{text}");
+    }
+}
+
+#[test]
 fn names_are_checked_when_deserialised() {
     assert!(serde_error::<SiteName>("\"Fra\""));
     assert!(serde_error::<NodeName>("\"a..b\""));

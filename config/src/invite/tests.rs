@@ -113,7 +113,7 @@ fn time_is_checked() {
     let now = UnixSeconds(NOW.0 - MAX_CLOCK_SKEW_S);
     assert_eq!(accept(now).unwrap().issued_at, NOW);
     let now = UnixSeconds(now.0 - 1);
-    assert_eq!(accept(now), Err(Error::NotYetValid { valid_from: NOW, now }));
+    assert_eq!(accept(now), Err(Error::InviteNotYetValid { valid_from: NOW, now }));
 }
 
 #[test]

@@ -139,6 +139,9 @@ pub(crate) fn files(settings: &Settings) -> CheckReport {
 
 fn check_services(settings: &Settings, report: &mut CheckReport) {
     for (name, service) in &settings.services {
+        if let Some(meant) = name.misspelt() {
+            report.warnings.push(format!("service.{name}: did you mean \"{meant}\"?"));
+        }
         check_files(name.as_str(), service, report);
         if let Some(doubt) = Allow::doubt(&service.allow) {
             report.warnings.push(format!("service.{name}.allow: {doubt}"));

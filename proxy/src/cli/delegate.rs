@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
 use super::renew::no_node;
-use super::{authority, clock, line, output, revoke, runtime};
+use super::{authority, clock, line, output, revoke, roles, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::MandateRequest;
 
@@ -90,6 +90,7 @@ pub(crate) fn run(args: &DelegateArgs) -> Result<(), Error> {
 }
 
 fn make(args: &DelegateArgs) -> Result<(), Error> {
+    roles::warn_of_misspelt(&args.roles);
     let state = args.daemon.state()?;
     let authority = authority::key(args.authority.as_deref(), || state.authority_key(), ELSEWHERE)?;
     let client = args.daemon.client()?;

@@ -23,7 +23,7 @@ use self::context::{Context, ContextArgs, TemporaryKubeconfig};
 use self::identity::{IdentityArgs, Start, Storage};
 use self::messages::Console;
 use super::kubeconfig::Evidence;
-use super::{clock, local, logging, runtime};
+use super::{clock, local, logging, output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::lifecycle::leaf::{Destination, Leaf, Options};
 
@@ -81,6 +81,12 @@ pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
         logging::start(false, level.as_str())?;
     }
     let context = Context::find(args)?;
+    if args.exec && context.is_none() && args.service.as_str() == ServiceName::KUBE_APISERVER {
+        output::advice(
+            "warning: no kubeconfig was found, so KUBECONFIG is not set for the command; name one \
+             with --from, or use the address in MESHPORT_ADDRESS",
+        );
+    }
     let start = identity::start(&args.identity)?;
     runtime()?.block_on(forward(args, listen, start, context.as_ref()))
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::lifetime::Lifetime;
 use super::paths::Paths;
-use super::{clock, output};
+use super::{clock, output, roles};
 use meshport_daemon::Error;
 use meshport_daemon::state::{Existing, StateDir};
 
@@ -57,6 +57,7 @@ pub(crate) struct InitReport {
 pub(crate) fn run(args: &InitArgs) -> Result<(), Error> {
     let paths = Paths::of_this_user()?;
     let state_dir = args.state_dir.clone().unwrap_or_else(|| paths.state_dir().to_owned());
+    roles::warn_of_misspelt(&args.roles);
     let report = init(args, &state_dir, clock::wall())?;
     if args.json {
         return output::json(&report);

@@ -14,7 +14,7 @@ mod many;
 
 use super::lifetime::Lifetime;
 use super::paths::Paths;
-use super::{clock, load, output, runtime, saved_directory};
+use super::{clock, load, output, roles, runtime, saved_directory};
 use meshport_core::names;
 use meshport_core::seeds::{self, Known};
 use meshport_daemon::Error;
@@ -89,6 +89,7 @@ pub(crate) struct InviteReport {
 }
 
 pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
+    roles::warn_of_misspelt(&args.roles);
     let paths = Paths::of_this_user()?;
     let of_file = load::of_file(args.config.as_deref(), args.state_dir.as_deref(), &paths);
     let settings = match of_file {

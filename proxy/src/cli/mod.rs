@@ -36,6 +36,7 @@ mod render;
 mod renew;
 mod reset;
 mod revoke;
+mod roles;
 mod rotate_key;
 mod rotate_secret;
 mod run;

@@ -343,7 +343,7 @@ fn each_refused_invite_says_which_it_is_and_writes_nothing() {
     refuse("meshport-credential-2.AAAA", NAMED, NOW, "not an invite");
     refuse("hello", NAMED, NOW, "not an invite");
     refuse(&line, NAMED, NOW.saturating_add(25 * HOUR), "the invite expired at");
-    refuse(&line, NAMED, UnixSeconds(NOW.0 - HOUR), "not valid before");
+    refuse(&line, NAMED, UnixSeconds(NOW.0 - HOUR), "this machine's clock is behind");
     refuse(&line, &["--name", "worker-8"], NOW, "the name worker-8 does not match its invite");
     refuse(&line, &["--site", "fra"], NOW, "the site fra does not match its invite");
     let named = machines.join("worker", &line, &[]).expect("the invite has a name");

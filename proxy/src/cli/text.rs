@@ -36,7 +36,7 @@ EXAMPLES:
   The first time on a laptop, with an invite for the role operator in a file:
     meshport forward --invite invite.txt
 
-  From then on, with a kubeconfig that has the cluster under another address:
+  Later, with a kubeconfig that has the cluster under another address:
     meshport forward --exec -- kubectl get nodes
     meshport forward --kubeconfig ~/.kube/config
   and in another terminal:
@@ -50,7 +50,7 @@ ENVIRONMENT OF THE COMMAND:
   MESHPORT_ADDRESS   the local address, for programs without a kubeconfig
 
 EXIT CODES:
-  that of the command, or as for every verb: meshport --help
+  that of the command, or those of all verbs: meshport --help
 ";
 
 pub(super) const DASHBOARD: &str = "\
@@ -58,7 +58,7 @@ EXAMPLES:
   The first time on a laptop, with an invite for the role operator in a file:
     meshport dashboard --invite invite.txt --open
 
-  From then on, with the page of one node first:
+  Later, starting with the page of one node:
     meshport dashboard worker-7 --open
 
 EXIT CODES:
@@ -76,7 +76,7 @@ EXAMPLES:
 
 pub(super) const INVITE: &str = "\
 EXAMPLES:
-  A worker in the same site, which reaches this node here:
+  A worker in the same site; it reaches this node at that endpoint:
     meshport invite --site fra --endpoint 203.0.113.5:51820
 
   A control-plane node in another site, within the hour:
@@ -88,7 +88,7 @@ EXAMPLES:
   Directly on the new machine:
     meshport invite --site fra | ssh worker-7 meshport join -
 
-  For many machines, one invite each, worth one name each:
+  For many machines, one invite each, valid for one name each:
     meshport invite --site fra --names machines.txt --out invites
     for name in $(cat machines.txt); do
       ssh root@$name meshport join --now - < invites/$name.invite
@@ -98,8 +98,8 @@ EXAMPLES:
     meshport invite --site fra --role operator --name laptop
 
 SEEDS:
-  An invite names up to eight members, so a new node gets in while some of
-  them are down: this node, those of --seed, and others that the daemon here
+  An invite names up to eight members, so that a new node can join while some
+  of them are down: this node, those of --seed, and others that the daemon here
   knows, origins and other sites first.
 ";
 
@@ -123,7 +123,7 @@ EXAMPLES:
   meshport run
   meshport run --config ./meshport.toml --log-level debug
 
-  Join at the first start, as a container does:
+  Join at the first start, as in a container:
     meshport run --join-file worker.invite
 
 LOG:
@@ -153,9 +153,9 @@ EXAMPLES:
   meshport top --every 5s
   ssh -t node-3 meshport top
 
-For terminals of 80x24 or more. Only what has changed is drawn, at most twice a
-second. NO_COLOR=1 turns colours off, too. The page at http://127.0.0.1:7446/
-shows the same with a map.
+For terminals of 80x24 or more. Only changes are drawn, at most twice a second.
+NO_COLOR=1 also turns colours off. The page at http://127.0.0.1:7446/ shows the
+same with a map.
 ";
 
 pub(super) const DOCTOR: &str = "\
@@ -165,7 +165,7 @@ EXAMPLES:
   meshport doctor --explain MP203
 
   In a nightly job, also for warnings:
-    meshport doctor --strict --json > doctor.json || notify-somebody
+    meshport doctor --strict --json > doctor.json || send-alert
 
 EXIT CODES:
   0  no error, with --strict no warning either
@@ -182,7 +182,7 @@ EXAMPLES:
   meshport support-bundle --output /tmp/bundle.tar.gz
   ssh worker-7 sudo meshport support-bundle --output - > worker-7.tar.gz
 
-  What is in it, before you pass it on:
+  Read it before you pass it on:
     tar -xzf bundle.tar.gz && less meshport-support-*/README.txt
 ";
 
@@ -202,7 +202,7 @@ COLUMNS:
   ERRORS   listener: refused clients and those without an origin
            service: clients without an origin or a place
            origin: attempts that failed
-  95 %     what 95 of 100 sessions took at most until an origin answered
+  95 %     95 of 100 sessions had an answer of an origin within this time
 ";
 
 pub(super) const EXPLAIN: &str = "\
@@ -212,8 +212,20 @@ EXAMPLES:
   meshport explain --service kube-apiserver --json | jq '.[0].changes[0].cause'
 
 COLUMNS:
-  STANDING   best first: healthy, unproven, suspect, doubtful, fallback, down
-  COST       round-trip time plus penalties for loss and a relay; least first
+  *          the origin of new sessions
+  STANDING   healthy, or else, from better to worse:
+             unproven   ready, but its path is not measured or its relay not
+                        proven yet
+             suspect    recent sessions were silent, refused or slow
+             doubtful   unready, stalled, draining, or in an unknown state
+             fallback   an address outside the mesh
+             down       refuses, hangs, cannot be reached, or does not allow
+                        this node
+  COST       round-trip time plus penalties for loss and a relay; the lowest
+             of equal standing comes first
+  RTT        smoothed round-trip time through the mesh; - if not measured
+  DEVIATION  mean deviation of single round trips from RTT
+  PATH       own, direct, through a relay, outside the mesh, or dead
   EVIDENCE   score of recent silent, refused and slow sessions, 0 to 4; suspect
              from 1.5
 ";
@@ -288,14 +300,14 @@ EXAMPLES:
 
 pub(super) const LEAVE: &str = "\
 EXAMPLES:
-  A machine that is given back:
+  Before a machine is returned:
     meshport drain --wait 2m        # on an origin
     meshport leave --erase --yes
 ";
 
 pub(super) const RESET: &str = "\
 EXAMPLES:
-  An image that is to be copied to many machines, or a machine that left:
+  Before an image is copied to many machines, or on a machine that left:
     systemctl disable --now meshport
     meshport reset
 ";
@@ -307,7 +319,17 @@ EXAMPLES:
     jq '.[] | select(.validity == \"ends-soon\").name'
 
   In a nightly job, for the whole mesh:
-    meshport credentials --any --within 14d > /dev/null || notify-somebody
+    meshport credentials --any --within 14d > /dev/null || send-alert
+
+COLUMNS:
+  *           this node
+  AGE         time since the credential was issued
+  EXPIRES IN  time until other nodes refuse it
+  STATUS      valid, expires soon, expired; revoked or replaced, with the time
+  SECRET      number of the mesh secret that the node is known to have; it
+              grows with each `meshport rotate-secret`
+  KEY         short NodeId, or the key of a revoked invite
+  -           not known, or not applicable
 ";
 
 pub(super) const RENEW: &str = "\
@@ -315,7 +337,7 @@ EXAMPLES:
   On the machine with the authority's key:
     meshport renew
 
-  On every other, with an invite for the same site and roles:
+  On every other machine, with an invite for the same site and roles:
     meshport renew - < invite.txt
 ";
 
@@ -326,14 +348,16 @@ EXAMPLES:
   and on cp-1:
     meshport delegate --install - < cp-1.mandate
 
-  The same again before it ends, which `status` warns of. If cp-1 is stolen:
+  Repeat this before the mandate ends; `status` warns in time.
+
+  If cp-1 is stolen:
     meshport revoke cp-1
     meshport revoke cp-1 --issuer --since 7d
 ";
 
 pub(super) const ROTATE_SECRET: &str = "\
 EXAMPLES:
-  On the machine with the authority's key, then see who has it:
+  On the machine with the authority's key; `status` lists nodes without it:
     meshport rotate-secret
     meshport status
 
@@ -348,7 +372,7 @@ EXAMPLES:
   On the machine with the authority's key:
     meshport rotate-key
 
-  On every other, with an invite for the same site and roles:
+  On every other machine, with an invite for the same site and roles:
     meshport rotate-key - < invite.txt
 
 First update all nodes to a version with this command: older ones refuse the new
@@ -357,11 +381,11 @@ key. Other nodes learn the new key by themselves; new invites must name it.
 
 pub(super) const KUBECONFIG: &str = "\
 EXAMPLES:
-  Beside the present kubeconfig, which keeps the user:
+  In addition to the present kubeconfig, which keeps the user:
     meshport kubeconfig > ~/.kube/meshport
     export KUBECONFIG=~/.kube/meshport:~/.kube/config
 
-  Into it, and use it from now on:
+  Into the present kubeconfig, as its current context:
     meshport kubeconfig --merge ~/.kube/config --use
 
   The kubelet of this node (then restart it):

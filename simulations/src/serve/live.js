@@ -3,6 +3,7 @@
 const SPEEDS = [0.2, 0.5, 1, 2, 5, 10, 20, 50, 100];
 const WORLD_EVERY = 500; // ms
 shown.every = 500;
+shown.runner = "simulated node";
 let world = null;
 let worldAt = 0; // when it came, by performance.now()
 let worldTimer = 0;

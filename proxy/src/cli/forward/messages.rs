@@ -120,10 +120,14 @@ pub(super) fn no_origin(progress: &Progress, args: &ForwardArgs) -> Error {
             "no member of the mesh answers after {waited}. Check that this machine may send UDP to \
              the addresses in the invite; members do not answer an invite of another mesh"
         ),
-        (_, members, 0, _) => format!(
-            "{members} members answer, and none knows an origin of {service} after {waited}. \
-             `meshport status` on a member shows its services; name one with --service"
-        ),
+        (_, members, 0, _) => {
+            let meant = service.misspelt().map(|name| format!(" Did you mean {name}?"));
+            format!(
+                "{members} members answer, and none knows an origin of {service} after {waited}.{} \
+                 `meshport status` on a member shows its services; name one with --service",
+                meant.unwrap_or_default()
+            )
+        }
         (_, _, origins, 0) => format!(
             "none of the {origins} origins of {service} can be reached from here after {waited}. \
              Check that this machine may send UDP to them, or give a member near them \

@@ -54,8 +54,8 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Instant) {
         let room = canvas.height().saturating_sub(row + 1);
         for (at, service) in view.services.iter().take(room).enumerate() {
             let is_selected = view.services.len() > 1 && at == model.service;
-            let room = (canvas.width(), look);
-            canvas.line(row, &summary(service, view.now_s, is_selected, room));
+            let line = summary(service, view.now_s, is_selected, canvas.width(), look);
+            canvas.line(row, &line);
             row += 1;
         }
     }
@@ -95,7 +95,8 @@ fn summary(
     service: &ServiceView,
     now_s: u64,
     is_selected: bool,
-    (width, look): (usize, Look),
+    width: usize,
+    look: Look,
 ) -> Line<'static> {
     let chosen = service.origins.iter().find(|origin| origin.chosen);
     let tone = match chosen {

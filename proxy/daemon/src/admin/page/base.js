@@ -38,6 +38,7 @@ const shown = {
   // tells that a way was clicked; and what draws the rest, each time that this is drawn.
   source: "/view",
   every: 2000, // ms
+  runner: "daemon", // what runs the node that is shown
   pace: 1,
   beside: {},
   pickLink: null,

@@ -48,7 +48,7 @@ function drawAll() {
     h("span", { class: "faint" }, since(change.at_s)))));
   const stats = view.stats || []; // absent in views of earlier versions
   byId("stats-card").hidden = stats.length === 0;
-  say("stats-whose", `counted by ${me} since its daemon started`);
+  say("stats-whose", `counted by ${me} since its ${shown.runner} started`);
   if (stats.length > 0) draw("stats", stats, () => drawStats(view));
   draw("matrix", [view.distances, view.node.site], () => drawMatrix(view));
   draw("events", view.events, () => drawEvents(view));
@@ -59,7 +59,7 @@ function drawAll() {
     () => drawNodes(view));
   const { alive, down, left } = view.node.members;
   say("footer", `${count(alive, "member")} present, ${down} silent, ${left} left · credential of `
-    + `this node ${until(view.node.credential_expires_at)} · daemon started ${
+    + `this node ${until(view.node.credential_expires_at)} · ${shown.runner} started ${
       new Date(view.node.started_at * 1000).toLocaleString()} · GET /view is this page's data`);
   shown.drawRest();
   tellAges();
@@ -72,10 +72,10 @@ function tellFreshness() {
   document.documentElement.classList.toggle("stale", isStale);
   byId("notice").hidden = !isStale;
   if (isStale) {
-    const text = view ? `No answer from the daemon for ${
-      age(silentFor / 1000)} (${shown.problem}). This is what it said `
-      + "before; the page goes on by itself when it answers."
-      : "No answer from the daemon yet; trying again.";
+    const text = view ? `No answer from the ${shown.runner} for ${
+      age(silentFor / 1000)} (${shown.problem}). This is its last `
+      + "answer; the page continues by itself when it answers again."
+      : `No answer from the ${shown.runner} yet; trying again.`;
     const line = byId("notice").firstElementChild;
     if (line.textContent !== text) line.textContent = text;
   }
@@ -98,7 +98,7 @@ async function ask() {
     shown.builtAt = performance.now();
   } else if (answer.status !== 304) {
     const { error } = await answer.json().catch(() => ({}));
-    throw new Error(error || `the daemon answers ${answer.status}`);
+    throw new Error(error || `the ${shown.runner} answers ${answer.status}`);
   }
   // Else nothing has changed but the time. This machine may have slept, so it is asked in full
   // now and then.
