@@ -91,8 +91,8 @@ const URL_FORM: &str = "an address such as \"https://hooks.example.com/meshport\
 pub(super) const KEYS: &[Key<EventsSettings>] = &[
     Key {
         name: "url",
-        about: "Where events of this node are posted as JSON: who came, went, was refused or \
-                revoked, route changes, instances, resets. Off by default.",
+        about: "Where events of this node are posted as JSON: nodes that came, left, were refused \
+                or revoked; route changes, instances, resets. Off by default.",
         example: Some("\"https://hooks.example.com/meshport\""),
         kind: Kind::Text {
             expected: URL_FORM,

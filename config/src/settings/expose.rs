@@ -198,8 +198,8 @@ pub(super) const KEYS: &[Key<Named>] = &[
     },
     Key {
         name: "service",
-        about: "The service that clients reach. With rules, it is for clients whose TLS server \
-                name no rule has; without it those are refused.",
+        about: "The service that clients reach. If there are rules, it serves clients whose TLS \
+                server name matches no rule; without it those are refused.",
         example: Some("\"kube-apiserver\""),
         kind: Kind::Text {
             expected: SERVICE_FORM,
@@ -221,8 +221,8 @@ pub(super) const KEYS: &[Key<Named>] = &[
     },
     Key {
         name: "allow",
-        about: "The networks whose clients are let in; all others are reset before a byte of \
-                theirs is read. Default: nobody. Sessions that a new list does not allow end.",
+        about: "The networks whose clients may connect; all others are reset before any data is \
+                read. Default: none. Sessions that a new list does not allow end.",
         example: Some("[\"192.0.2.0/24\"]"),
         kind: networks!(allow),
     },
@@ -236,7 +236,7 @@ pub(super) const KEYS: &[Key<Named>] = &[
     },
     Key {
         name: "send-proxy",
-        about: "Whether instances are told the client's address by a PROXY header. Every \
+        about: "Whether to send the client's address to instances in a PROXY header. Every \
                 instance of the service must expect it. Apiservers do not and refuse such \
                 connections; the audit log has their clients' addresses.",
         example: Some("\"off\""),
@@ -260,14 +260,14 @@ pub(super) const KEYS: &[Key<Named>] = &[
     },
     Key {
         name: "max-rate-per-source",
-        about: "New connections of one source in a second; as many may come at once. Further ones \
-                are reset.",
+        about: "New connections of one source per second; the same number may come in one burst. \
+                Further ones are reset.",
         example: Some("100"),
         kind: number!(max_rate_per_source, 10_000, "connections per second"),
     },
     Key {
         name: "idle-timeout",
-        about: "How long a session may carry nothing before it ends. Watches may be silent for \
+        about: "How long a session may be idle before it is closed. Watches may be silent for \
                 minutes.",
         example: Some("\"off\""),
         kind: Kind::PeriodOrOff {
@@ -292,8 +292,8 @@ pub(super) const RULE_KEYS: &[Key<Ruled>] = &[
     },
     Key {
         name: "sni",
-        about: "The TLS server names that lead to it. \"*\" stands for one label. A name as a \
-                whole comes before one with \"*\". TLS itself passes through. Required.",
+        about: "The TLS server names that lead to it. \"*\" stands for one label. An exact name \
+                takes precedence over one with \"*\". TLS itself passes through. Required.",
         example: Some("[\"*.prod.example.com\"]"),
         kind: Kind::List {
             expected: NamePattern::FORM,

@@ -79,7 +79,7 @@ macro_rules! optional_file {
 pub(super) const ROOT: &[Key<Settings>] = &[
     Key {
         name: "site",
-        about: "The site this node is in: a place with low latency inside. Required.",
+        about: "The site of this node: a place with low latency between its machines. Required.",
         example: Some("\"fra\""),
         kind: Kind::Text {
             expected: SITE_FORM,
@@ -343,8 +343,8 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "weights",
-        about: "How many sessions an origin gets for one of an origin that is not named, where \
-                several share sessions.",
+        about: "Weights of origins that share sessions. An origin with the weight 3 gets three \
+                sessions for each one of an origin that is not in the list.",
         example: None,
         kind: list!(weights, MAX_PINNED, Weight::FORM, parsed),
     },
@@ -482,7 +482,7 @@ pub(super) const HEALTH: &[Key<HealthSettings>] = &[
     },
     Key {
         name: "fall",
-        about: "How many checks in a row must fail.",
+        about: "How many checks in a row must fail before the instance counts as failed.",
         example: None,
         kind: Kind::Integer {
             min: 1,

@@ -162,8 +162,8 @@ pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     },
     Key {
         name: "uids",
-        about: "The users whose processes may use the socket, by number. Default: root and the \
-                daemon's own.",
+        about: "The users whose processes may use the socket, by user id. Default: root and the \
+                daemon's user.",
         example: None,
         kind: Kind::List {
             expected: "a user id, such as \"0\"",
@@ -178,9 +178,9 @@ pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     },
     Key {
         name: "service-cidrs",
-        about: "The addresses of the cluster's services (--service-cluster-ip-range). On a node \
-                with the socket: hand these to the nearest member with the role egress. On a \
-                member with that role: what it dials.",
+        about: "The addresses of the cluster's services (--service-cluster-ip-range). A node with \
+                the socket sends connections to them to the nearest member with the role egress. \
+                A member with that role dials only these.",
         example: None,
         kind: Kind::List {
             expected: CIDR_FORM,
@@ -192,7 +192,7 @@ pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     },
     Key {
         name: "nodes",
-        about: "Addresses of nodes that Kubernetes does not tell, or without a \
+        about: "Addresses of nodes that Kubernetes does not have, or of all nodes if there is no \
                 cluster-kubeconfig.",
         example: None,
         kind: Kind::List {
@@ -265,8 +265,8 @@ pub(super) const KUBELET: &[Key<KubeletSettings>] = &[
     },
     Key {
         name: "pod-cidrs",
-        about: "The addresses of this machine's pods, if its Node object does not tell them (or \
-                there is no cluster-kubeconfig). Pods outside are refused.",
+        about: "The addresses of this machine's pods, if its Node object does not have them or \
+                there is no cluster-kubeconfig. Pods outside these networks are refused.",
         example: None,
         kind: Kind::List {
             expected: CIDR_FORM,

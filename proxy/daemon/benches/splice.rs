@@ -32,7 +32,7 @@ fn main() {
     divan::main();
 }
 
-/// Whose TCP connections are used.
+/// The kind of TCP connection that is measured.
 #[derive(Clone, Copy, Debug)]
 enum Tcps {
     Kernel,

@@ -63,7 +63,7 @@ struct Incoming {
 struct Admitted {
     address: String,
     open: Guard,
-    /// Whose client it is.
+    /// The credential of the node whose client it is.
     holder: Arc<Credential>,
 }
 
@@ -152,7 +152,7 @@ impl Egress {
             }
         };
         let may_relay = self.credential.borrow().roles.contains(&Role::Relay);
-        // Who opened it may not know yet that this node has another key.
+        // The node that opened it may not know yet that this node has another key.
         let target = header.target.filter(|target| !self.context.mesh.is_own(target));
         let verdict =
             relay::receive(self.context.mesh.node_id(), peer, target, header.hops, may_relay);
@@ -399,7 +399,7 @@ enum Opening {
 
 /// A stream begins with something else.
 struct NoHeader {
-    /// Of a header that a later version has written.
+    /// The version of a header that a later release has written.
     version: Option<u8>,
 }
 

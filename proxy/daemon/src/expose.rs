@@ -19,9 +19,9 @@ use std::time::Duration;
 
 pub(crate) use self::listeners::{ExposeOwner, ExposedCounts, Exposures};
 
-/// How long a client, or the balancer before it, may take to say whose and for whom it is. Clients
+/// How long a client, or the balancer in front of it, may take to send header and hello. Clients
 /// give up after about ten seconds.
 pub(crate) const OPENING_LIMIT: Duration = Duration::from_secs(5);
-/// Bytes that are read before it is known whose and for whom a connection is: a header and a hello
-/// with post-quantum keys and a ticket have less than half of it.
+/// Bytes that are read to find the client's address and the service: a header and a hello with
+/// post-quantum keys and a ticket take less than half of it.
 pub(crate) const MAX_SAID: usize = 16 << 10;

@@ -44,7 +44,7 @@ pub(crate) struct Called {
     pub(crate) from: SocketAddr,
 }
 
-/// Whom to ask, and what is compared with the answers.
+/// The members to ask, and the facts that their answers are compared with.
 pub(crate) struct Inquiry {
     pub(crate) mesh: Mesh,
     pub(crate) members: Vec<NodeRef>,

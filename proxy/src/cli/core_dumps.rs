@@ -11,7 +11,7 @@ use super::output;
 pub(super) enum Children {
     /// There are none but its own.
     Limited,
-    /// They are somebody else's, who may want their dumps: the limit can be raised again.
+    /// Programs that the user names, which may want their dumps: the limit can be raised again.
     MayRaise,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct CredentialsArgs {
     /// Exit with 1 if this node's own credential expires within this time
     #[arg(long, value_name = "TIME", default_value = "30d")]
     pub(crate) within: Lifetime,
-    /// Exit with 1 if any node's does, not only this node's
+    /// Exit with 1 if the credential of any node does, not only this node's
     #[arg(long)]
     pub(crate) any: bool,
     #[command(flatten)]

@@ -46,7 +46,7 @@ pub(crate) struct InviteArgs {
     /// How long the new node's credential is valid
     #[arg(long, value_name = "TIME", default_value = "365d")]
     pub(crate) credential_ttl: Lifetime,
-    /// The only name the new node may take; with --count what its number follows
+    /// The only name the new node may take; with --count, the part before the number
     #[arg(long)]
     pub(crate) name: Option<NodeName>,
     #[command(flatten)]
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     let paths = Paths::of_this_user()?;
     let of_file = load::of_file(args.config.as_deref(), args.state_dir.as_deref(), &paths);
     let settings = match of_file {
-        // A damaged default file is of no concern to somebody who names everything.
+        // A damaged default file does not matter to a caller who names everything.
         Err(_) if args.config.is_none() && !args.endpoints.is_empty() => None,
         settings => settings?,
     };

@@ -152,7 +152,7 @@ pub(crate) fn join(
     let credential = accept(&node_key, &record_key)?;
     // What is damaged, or of another mesh, is not known.
     let known = state.revocations(&mesh);
-    // A node with keys that were revoked would be refused at its start, and by everybody.
+    // All nodes would refuse a node with revoked keys, and its own start would too.
     known.as_ref().map_or(Ok(()), |known| refuse_revoked(known, &credential))?;
 
     let mut seeds = invite.seeds.clone();
@@ -167,7 +167,8 @@ pub(crate) fn join(
     if args.force {
         state.remove_next()?;
     }
-    // Without a credential all else is what an unfinished join left; not so beside an authority.
+    // Without a credential, everything else is left from an unfinished join, unless an authority is
+    // here.
     let is_unused = former.mesh.is_none() && state.authority_key()?.is_none();
     let replaced = existing(args.force || is_unused);
     write(&state, &node_key, &record_key, &invite.mesh_secret, replaced)?;
@@ -188,7 +189,7 @@ fn existing(replaced: bool) -> Existing {
 
 /// What an earlier join left in the folder.
 struct Former {
-    /// Of its credential; none when it was not finished.
+    /// The mesh of its credential; none when the join was not finished.
     mesh: Option<MeshId>,
     keys: (Option<NodeKey>, Option<RecordKey>),
     seeds: Vec<Seed>,

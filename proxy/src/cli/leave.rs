@@ -98,7 +98,7 @@ fn unheard(error: Error) -> Error {
     }
 }
 
-/// The node's own word, if there is somebody to hear it.
+/// The departure, signed by the node's own key, if some node can hear it.
 fn departure(state: &StateDir, status: &Status) -> Result<Revocation, Error> {
     let (Some(key), Some(credential)) = (state.node_key()?, state.credential()?) else {
         return Err(Error::Usage("this machine is no node: there is nothing to leave".into()));

@@ -19,7 +19,7 @@ pub(crate) struct LocalAddresses {
     pub(crate) source: AddressSource,
 }
 
-/// Who knew the addresses.
+/// The source of the addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AddressSource {
     Daemon,

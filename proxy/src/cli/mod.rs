@@ -142,17 +142,17 @@ enum Verb {
     /// nodes, as the page does in a browser. Survives restarts of the daemon. Keys: `?`.
     #[command(after_long_help = text::TOP)]
     Top(top::TopArgs),
-    /// Look for everything that is known to go wrong
+    /// Check for known problems
     ///
-    /// Checks this machine, the mesh, services and kubeconfigs, all at once and within 10 s, with
-    /// or without a running daemon. Says of each finding what it means and what to do.
+    /// Checks this machine, the mesh, services and kubeconfigs in at most 10 s, with or without a
+    /// running daemon. For each finding it prints the meaning and what to do.
     #[command(after_long_help = text::DOCTOR)]
     Doctor(doctor::DoctorArgs),
-    /// Write an archive with what support needs, without secrets
+    /// Write an archive for support, without secrets
     ///
-    /// The daemon's answers, what `doctor` finds, the configuration in force, the log of the unit,
-    /// limits and sockets, as far as they can be had; works without a daemon. Names and addresses
-    /// of nodes are in it, keys and tokens are not.
+    /// Contains the daemon's answers, the findings of `doctor`, the configuration in force, the log
+    /// of the unit, limits and sockets, as far as they are available; works without a daemon. It
+    /// has names and addresses of nodes, but no keys and tokens.
     #[command(after_long_help = text::SUPPORT_BUNDLE)]
     SupportBundle(support_bundle::SupportBundleArgs),
     /// Show the order in which new sessions try the origins
@@ -160,20 +160,20 @@ enum Verb {
     /// One table per service: the candidates in order, and the reason for each position.
     #[command(after_long_help = text::ROUTES)]
     Routes(query::QueryArgs),
-    /// Show what was counted of each listener, service and origin
+    /// Show counters of each listener, service and origin
     ///
     /// Sessions, bytes, errors and connect times since the daemon's start, as a table, CSV or JSON.
     #[command(after_long_help = text::STATS)]
     Stats(query::StatsArgs),
     /// Explain why sessions go where they go
     ///
-    /// Which origin, and why; why not the others; how other nodes see each of them; which relays
-    /// could be used; the last ten route changes with their causes.
+    /// Shows the origin in use and the reason; what the others lack; how other nodes see each of
+    /// them; the relays that could be used; the last ten route changes with their causes.
     #[command(after_long_help = text::EXPLAIN)]
     Explain(query::ExplainArgs),
     /// Show every node in the mesh
     ///
-    /// With its endpoint, the age of its WireGuard handshake and the bytes in both directions.
+    /// One row per node: endpoint, age of the WireGuard handshake, bytes in both directions.
     #[command(after_long_help = text::PEERS)]
     Peers(query::PeersArgs),
     /// Measure the round trip to a node through the mesh
@@ -189,8 +189,8 @@ enum Verb {
     Wait(wait::WaitArgs),
     /// Move all sessions away from this origin
     ///
-    /// New sessions go elsewhere at once, open ones within the drain window, each while idle; if no
-    /// other origin is ready they stay. Lasts until undrain or a restart.
+    /// New sessions go to another origin at once, open ones within the drain window, each while
+    /// idle; if no other origin is ready, they stay. Lasts until undrain or a restart.
     #[command(after_long_help = text::DRAIN)]
     Drain(drain::DrainArgs),
     /// End a drain: offer this origin again
@@ -200,33 +200,33 @@ enum Verb {
     Undrain(drain::UndrainArgs),
     /// Revoke a node or an invite
     ///
-    /// For a stolen machine or a leaked line. Its sessions end everywhere within a second, and it
-    /// never comes back with the same key. Needs the authority's key.
+    /// For a stolen machine or a leaked invite. Its sessions end everywhere within a second, and the
+    /// key can never be used again. Needs the authority's key.
     #[command(after_long_help = text::REVOKE)]
     Revoke(revoke::RevokeArgs),
     /// Take this node out of the mesh for good
     ///
-    /// Signed by the node's own key, so it needs neither the authority nor an invite. Every member
-    /// shuts the key out, sessions end, and the daemon stops. To come back, join with new keys and
-    /// a new invite.
+    /// The node's own key signs this, so it needs neither the authority nor an invite. Every member
+    /// refuses the key from then on, sessions end, and the daemon stops. To come back, join with new
+    /// keys and a new invite.
     #[command(after_long_help = text::LEAVE)]
     Leave(leave::LeaveArgs),
     /// Erase the state of this machine
     ///
-    /// Keys, credential and all else in the state folder; the configuration stays. Refuses while a
-    /// daemon runs. Other nodes are not told.
+    /// Erases keys, credential and everything else in the state folder; the configuration stays.
+    /// Refuses while a daemon runs. Does not notify other nodes.
     #[command(after_long_help = text::RESET)]
     Reset(reset::ResetArgs),
     /// List all credentials with age and expiry
     ///
-    /// Those of all known nodes, this one first, and what was revoked. Exit code 1 if this node's
-    /// own expires within 30 days.
+    /// Lists the credentials of all known nodes, this one first, and revoked ones. Exit code 1 if
+    /// this node's credential expires within 30 days.
     #[command(after_long_help = text::CREDENTIALS)]
     Credentials(credentials::CredentialsArgs),
     /// Renew this node's credential without interruption
     ///
-    /// Signed by the authority's key, or by an invite. The node keeps its keys and its name; a
-    /// running daemon uses the new one at once, and no session ends.
+    /// The authority's key or an invite signs it. The node keeps its keys and its name; a running
+    /// daemon uses the new credential at once, and no session ends.
     #[command(after_long_help = text::RENEW)]
     Renew(renew::RenewArgs),
     /// Let a member renew the credentials of others
@@ -297,7 +297,7 @@ enum Verb {
     StandIn(stand_in::StandInArgs),
     /// Print the version of this program and of the running daemon
     ///
-    /// They differ between an update and the next restart. It is no error if no daemon answers.
+    /// They differ between an update and the next restart. It is not an error if no daemon answers.
     #[command(after_long_help = text::VERSION)]
     Version(version::VersionArgs),
     /// Print shell completions
@@ -305,7 +305,7 @@ enum Verb {
     /// Source the output, or put it where the shell looks for completions.
     #[command(after_long_help = text::COMPLETIONS)]
     Completions {
-        /// Which shell
+        /// The shell
         #[arg(value_parser = ["bash", "zsh", "fish"])]
         shell: String,
     },

@@ -25,7 +25,7 @@ const MAX_INTERVAL: Period = Period(Duration::from_secs(60));
 /// A day of probes at one per second fits.
 const MAX_COUNT: i64 = 100_000;
 
-/// Which daemon is asked, and in which form the answer is shown.
+/// The daemon to ask, and the form of the answer.
 #[derive(Debug, Args)]
 pub(crate) struct QueryArgs {
     /// Print JSON
@@ -46,7 +46,7 @@ pub(crate) struct StatusArgs {
     pub(crate) query: QueryArgs,
 }
 
-/// Which daemon is asked.
+/// The daemon to ask.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
     /// The daemon's socket [default: `admin.socket` of the configuration]

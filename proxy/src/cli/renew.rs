@@ -73,7 +73,7 @@ pub(crate) fn renew(
         record: &record,
         // A node that never heard of the former key learns of its end from this.
         succession: former.succession.clone(),
-        // Of two that were issued in the same second others may keep the former.
+        // If both were issued in the same second, others may keep the former.
         at: now.max(former.issued_at.saturating_add(1)),
     };
     let credential = args.signer.sign(state, "renew", holder)?;

@@ -22,7 +22,7 @@ pub(crate) struct ResetArgs {
     /// State folder to erase [default: this user's]
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Erase the authority's key too; without a copy nobody joins this mesh any more
+    /// Erase the authority's key too; without a copy no machine can join this mesh again
     #[arg(long)]
     pub(crate) with_authority: bool,
     /// Do not ask

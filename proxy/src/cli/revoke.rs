@@ -1,4 +1,4 @@
-//! `meshport revoke`: shut a node or an invite out of the mesh, for ever.
+//! `meshport revoke`: shut a node or an invite out of the mesh for good.
 //!
 //! The authority's key signs a line; a running daemon of the mesh spreads it. Where both are on one
 //! machine that is one step, else the line is printed here and handed over there with --import.
@@ -38,11 +38,11 @@ pub(crate) struct RevokeArgs {
     /// Import what --print printed: the line, a file with the lines, or - for standard input
     #[arg(long, value_name = "LINE", conflicts_with_all = ["target", "print", "authority"])]
     pub(crate) import: Option<String>,
-    /// Revoke NODE as an issuer: the mandate that `meshport delegate` made for it, and what it
-    /// signed since the present part of the mandate began. It stays a member
+    /// Revoke NODE as an issuer: the mandate that `meshport delegate` made for it, and credentials
+    /// that it signed since the present part of the mandate began. It stays a member
     #[arg(long, conflicts_with = "import")]
     pub(crate) issuer: bool,
-    /// With --issuer, also what it signed in this time before now
+    /// With --issuer, also revoke what it signed within this time before now
     #[arg(long, value_name = "TIME", requires = "issuer")]
     pub(crate) since: Option<Lifetime>,
     /// Only print the line, for --import on a node

@@ -44,10 +44,10 @@ pub(crate) struct RotateKeyArgs {
 /// What became of it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
-    /// Who the node is from now on.
+    /// The node with its new key.
     #[serde(flatten)]
     pub(crate) who: Who,
-    /// Who it was, while a running daemon still answers for that key.
+    /// Its former key, while a running daemon still answers for it.
     pub(crate) former: Option<FormerKey>,
     /// False when the last change was not over, so that this one was not begun.
     pub(crate) is_new: bool,
@@ -55,13 +55,13 @@ pub(crate) struct Outcome {
     pub(crate) in_force: bool,
 }
 
-/// Who a node is after the command.
+/// The node's identity after the command.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Who {
     /// What its new credential says.
     New(Joined),
-    /// Whom the change before made it.
+    /// The node that the previous change made it.
     AsBefore {
         /// That key.
         node: NodeId,

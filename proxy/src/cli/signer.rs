@@ -1,5 +1,5 @@
-//! Who signs a new credential for the node of this machine: the authority's key or an invite, and
-//! the node itself.
+//! The signers of a new credential for the node of this machine: the authority's key or an invite,
+//! and the node itself.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub(crate) struct SignerArgs {
     credential_ttl: Lifetime,
 }
 
-/// Whose the new credential is to be.
+/// The node that the new credential is for.
 pub(super) struct Holder<'a> {
     /// The credential that it follows: name and site stay, and the roles but for an invite's.
     pub(super) former: &'a Credential,

@@ -26,9 +26,9 @@ use super::query::DaemonArgs;
 use super::{clock, output, runtime};
 use meshport_daemon::Error;
 
-/// Of one part, in bytes: the peers of ten thousand nodes take 4 MiB.
+/// The most bytes of one part: the peers of ten thousand nodes take 4 MiB.
 const MAX_PART_BYTES: usize = 16 * 1024 * 1024;
-/// Of all parts before they are compressed, in bytes; about a tenth of it remains.
+/// The most bytes of all parts before they are compressed; about a tenth of it remains.
 const MAX_ALL_BYTES: usize = 64 * 1024 * 1024;
 /// Characters of a node's name in that of the archive.
 const MAX_NAME_CHARACTERS: usize = 63;

@@ -69,7 +69,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file beside the target; what is left of it is removed on drop.
+/// A temporary file in the target's folder; removed on drop if it is still there.
 struct Temporary(PathBuf);
 
 impl Temporary {

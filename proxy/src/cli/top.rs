@@ -20,7 +20,7 @@ pub(crate) struct TopArgs {
     /// Show no colours, as with NO_COLOR
     #[arg(long)]
     no_color: bool,
-    /// Show ASCII characters only [default: as the locale says]
+    /// Show ASCII characters only [default: depends on the locale]
     #[arg(long)]
     ascii: bool,
     #[command(flatten)]

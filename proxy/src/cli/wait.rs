@@ -79,7 +79,7 @@ pub(crate) async fn wait(
     }
 }
 
-/// Whether the wait is over.
+/// Whether the wait has ended.
 #[derive(Debug)]
 enum Readiness {
     /// This is the healthy first choice.

@@ -42,7 +42,7 @@ pub struct Status {
     /// The running daemon.
     #[serde(flatten)]
     pub process: ProcessStatus,
-    /// Who this daemon is.
+    /// This node.
     pub me: NodeRef,
     /// What its credential allows.
     pub roles: Roles,
@@ -56,7 +56,7 @@ pub struct Status {
     pub releases: BTreeMap<String, usize>,
     /// Members that are down or left, most recent first.
     pub absent: Vec<AbsentMember>,
-    /// Which secret of the mesh is in force.
+    /// The mesh secret in force.
     #[serde(default)]
     pub secret: SecretStatus,
     /// The key this node had before, while it still answers.
@@ -144,7 +144,7 @@ pub struct MemberCounts {
 /// A member that is not taking part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AbsentMember {
-    /// Which one.
+    /// The member.
     #[serde(flatten)]
     pub who: NodeRef,
     /// `down` or `left`.
@@ -234,7 +234,7 @@ pub struct Chosen {
 /// One origin of a service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OriginStatus {
-    /// Which one.
+    /// The origin.
     #[serde(flatten)]
     pub who: OriginRef,
     /// What it says of its local instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
@@ -343,7 +343,7 @@ impl SeedRow {
 /// `meshport ping NAME`: round trips through the tunnel.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PingReport {
-    /// Who was asked.
+    /// The node that was probed.
     #[serde(flatten)]
     pub who: NodeRef,
     /// Probes sent.
@@ -402,7 +402,7 @@ impl Request for DrainRequest {
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainReport {
-    /// Which service.
+    /// The service.
     pub service: ServiceName,
     /// Whether it was otherwise before.
     #[serde(default = "changed")]
@@ -440,7 +440,7 @@ pub struct RevokeReport {
     pub is_new: bool,
     /// How many present members it shut out, as far as the daemon knows.
     pub cut: usize,
-    /// Who goes on in the place of the node under a new key, which is not revoked by this.
+    /// The node that continues with a new key; it is not revoked with this one.
     #[serde(default)]
     pub successor: Option<NodeId>,
 }

@@ -11,7 +11,7 @@ use super::request::{Kind, Request};
 use crate::health::certificate::Certificate;
 use crate::health::handshake::CertificateError;
 
-/// Which service's origins are asked.
+/// The service whose origins are asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificatesRequest {
     /// Its name.
@@ -27,7 +27,7 @@ impl Request for CertificatesRequest {
 /// What one origin showed in a TLS handshake. Nothing in it is verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginCertificate {
-    /// Which one.
+    /// The origin.
     #[serde(flatten)]
     pub who: OriginRef,
     /// Its certificate, DER in base64; absent when none was read.

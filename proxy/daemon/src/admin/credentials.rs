@@ -24,12 +24,12 @@ pub enum Validity {
     EndsSoon,
     /// It has ended.
     Ended,
-    /// It was taken back, by the authority or for a new key, for ever.
+    /// It was revoked, by the authority or because the node has a new key. This is final.
     Revoked,
 }
 
 impl Validity {
-    /// Of a credential that nobody has revoked.
+    /// The validity of a credential that is not revoked.
     pub fn of(expires_at: UnixSeconds, now: UnixSeconds) -> Self {
         match expires_at.seconds_since(now) {
             0 => Self::Ended,
@@ -65,7 +65,7 @@ impl Validity {
 /// kept, and the name if the node was known when it was revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialRow {
-    /// Whose it is; absent for a revoked invite.
+    /// Its node; absent for a revoked invite.
     pub node: Option<NodeId>,
     /// The name in it.
     pub name: Option<NodeName>,
@@ -83,7 +83,7 @@ pub struct CredentialRow {
     pub expires_at: Option<UnixSeconds>,
     /// When the authority took it back, or its node went on under another key.
     pub revoked_at: Option<UnixSeconds>,
-    /// Who goes on in the place of its node, when that has a new key.
+    /// The node that continues in its place with a new key.
     #[serde(default)]
     pub successor: Option<NodeId>,
     /// Whether it opens anything.
@@ -164,7 +164,7 @@ pub struct MandateReport {
     pub is_new: bool,
 }
 
-/// Which secret of the mesh is in force, in `meshport status`.
+/// The mesh secret in force, in `meshport status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretStatus {
     /// Grows with every rotation; 0 for the first.
@@ -218,7 +218,7 @@ pub struct RotateReport {
 /// The key a node had before its present one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerKey {
-    /// Whom the node was with it.
+    /// The node with that key.
     pub node: NodeId,
     /// When it is erased.
     pub ends_at: UnixSeconds,
@@ -254,9 +254,9 @@ impl Request for RotateKeyRequest {
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotateKeyReport {
-    /// Who the node is now.
+    /// The node with its present key.
     pub node: NodeId,
-    /// Who it was, while that key still answers.
+    /// Its former key, while that still answers.
     pub former: Option<FormerKey>,
     /// Whether that was news to the daemon.
     pub is_new: bool,

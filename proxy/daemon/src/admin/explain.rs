@@ -28,7 +28,7 @@ pub struct Explanation {
 /// One candidate, with what its place rests on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CandidateFacts {
-    /// Which one, its state, its path and what it lacks.
+    /// The origin, its state, its path and what it lacks.
     #[serde(flatten)]
     pub status: OriginStatus,
     /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`: better ones go first.
@@ -99,9 +99,9 @@ pub struct LineSessions {
 pub struct RouteChange {
     /// Seconds since it happened.
     pub age_s: u64,
-    /// Who was first before, "cp-2 through relay-1" where a relay took part.
+    /// The former first choice, "cp-2 through relay-1" if a relay took part.
     pub from: Option<String>,
-    /// Who is since.
+    /// The new first choice.
     pub to: Option<String>,
     /// Why, as a phrase: "path dead", "refusing", "nearer for long enough".
     pub cause: String,

@@ -34,14 +34,14 @@ pub struct InquiryReport {
 /// A member that was asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MemberAnswer {
-    /// Which one.
+    /// The member.
     #[serde(flatten)]
     pub who: NodeRef,
     /// `answered`, `older` when it does not know the question, or `silent`.
     pub outcome: String,
     /// Why it is silent.
     pub problem: Option<String>,
-    /// Of its daemon.
+    /// The version of its daemon.
     pub version: Option<String>,
     /// Until its answer was here, in milliseconds.
     pub rtt_ms: Option<f64>,
@@ -53,6 +53,6 @@ pub struct MemberAnswer {
     pub mtu_to_bytes: Option<u16>,
     /// The largest IP packet known to get from it to here, in bytes.
     pub mtu_from_bytes: Option<u16>,
-    /// Of its call-back from a new socket: `arrived`, `lost`, or why there was none.
+    /// The result of its call-back from a new socket: `arrived`, `lost`, or why there was none.
     pub call: Option<String>,
 }

@@ -46,7 +46,7 @@ pub async fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(listen).await.map_err(Error::io(format!("listen on {listen} (--listen)")))
 }
 
-/// Answers requests for ever; connections end with the future.
+/// Answers requests and never returns; connections end when the future is dropped.
 pub async fn serve<A, F>(listener: TcpListener, answer: A)
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,

@@ -80,7 +80,7 @@ pub fn by_name(name: &str) -> Option<&'static Metric> {
 /// One value of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Which metric.
+    /// The metric.
     pub metric: &'static Metric,
     /// The values of its labels, in the order of their names.
     pub labels: Vec<String>,
@@ -107,8 +107,8 @@ impl Sample {
 /// The value of a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Of a gauge or a counter.
+    /// The value of a gauge or a counter.
     Number(f64),
-    /// Of a histogram.
+    /// The value of a histogram.
     Distribution(Distribution),
 }

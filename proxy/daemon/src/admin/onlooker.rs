@@ -26,7 +26,7 @@ pub struct Diary {
 }
 
 impl Diary {
-    /// Of a process that begins now.
+    /// For a process that starts now.
     pub fn new(now: Instant) -> Self {
         Self { journal: Journal::default(), history: History::new(now) }
     }
@@ -73,7 +73,7 @@ impl Diary {
 /// Sessions that are reset.
 #[derive(Debug)]
 pub struct Reset<'a> {
-    /// Of which service.
+    /// The service.
     pub service: &'a ServiceName,
     /// On which line.
     pub line: Line,
@@ -86,7 +86,7 @@ pub struct Reset<'a> {
 /// A node, with what its core does not know.
 #[derive(Debug)]
 pub struct Onlooker<'a> {
-    /// Who it is.
+    /// The node's credential.
     pub credential: &'a Arc<Credential>,
     /// When its process began.
     pub started: Instant,

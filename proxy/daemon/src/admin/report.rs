@@ -434,7 +434,7 @@ impl Reporter {
         let is_apart = matches!(path, PathView::Dead | PathView::Unmeasured);
         let is_drained = state == OriginState::Draining;
         match (path, line) {
-            // Of its local instance a node knows what the last probe found.
+            // For its local instance a node knows the result of the last probe.
             (PathView::Own, _) if candidate.standing >= Standing::Doubtful && !is_drained => {
                 core.health(service).map_or_else(String::new, Health::detail)
             }

@@ -17,7 +17,7 @@ use crate::sessions::client::ClientId;
 
 /// Connections of one listener at once: a handful of scrapers, probes and people.
 pub(super) const MAX_CONNECTIONS: usize = 64;
-/// Connections of one client, so that there is room for three others beside it.
+/// Connections of one client, so that three other clients have room too.
 pub(super) const MAX_OF_ONE: usize = 16;
 
 /// All connections of a listener. Clones are the same.
@@ -26,7 +26,7 @@ pub(super) struct Slots(Arc<Mutex<Held>>);
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Of what happened to a connection, each has a number.
+    /// The number of the last event of a connection; events are numbered in order.
     last: u64,
     connections: BTreeMap<u64, Connection>,
 }

@@ -43,8 +43,8 @@ pub struct StatsRow {
     pub sessions_open: u64,
     /// Sessions that reached an origin.
     pub sessions_total: u64,
-    /// Of a listener refused clients and those without an origin, of a service clients without an
-    /// origin or a place, of an origin attempts that failed.
+    /// For a listener: refused clients and those without an origin. For a service: clients without
+    /// an origin or a place. For an origin: attempts that failed.
     pub errors: u64,
     /// Bytes from clients.
     pub bytes_up: u64,

@@ -46,7 +46,7 @@ impl Request for ViewRequest {
 pub struct View {
     /// [`FORMAT`].
     pub format: u32,
-    /// Whose view it is.
+    /// The node that shows this view.
     pub node: Viewer,
     /// The services this node uses or offers.
     pub services: Vec<ServiceView>,
@@ -146,7 +146,7 @@ pub struct SessionCounts {
 /// One origin of a service, as this node sees it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OriginRow {
-    /// Which one, and through whom.
+    /// The origin, and the relay to it.
     #[serde(flatten)]
     pub who: OriginRef,
     /// What it says of its local instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
@@ -230,9 +230,9 @@ pub struct SiteRow {
 /// How far the origins of a site are from the nodes of another, or of the same.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SiteDistance {
-    /// Whose nodes say so.
+    /// The site of the nodes that report it.
     pub from: SiteName,
-    /// Whose origins it is about.
+    /// The site of the origins.
     pub to: SiteName,
     /// The median round-trip time in milliseconds; absent when none is reached.
     pub rtt_ms: Option<f64>,
@@ -279,7 +279,7 @@ pub struct NodeRow {
 /// A service that a node offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Which one.
+    /// The service.
     pub service: ServiceName,
     /// What it says of its instance.
     pub state: String,
@@ -330,7 +330,7 @@ pub struct EventRow {
     pub at_s: u64,
     /// `came`, `went`, `left`, `refused`, `revoked`, `route`, `instance` or `reset`.
     pub kind: String,
-    /// Whom it concerns.
+    /// The nodes concerned.
     pub names: Vec<String>,
     /// How many more.
     #[serde(default, skip_serializing_if = "is_zero")]

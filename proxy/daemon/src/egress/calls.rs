@@ -45,7 +45,7 @@ impl Egress {
         let Called { peer, call, .. } = &called;
         let (mesh, may_relay) =
             (&self.context.mesh, self.credential.borrow().roles.contains(&Role::Relay));
-        // Who opened it may not know yet that this node has another key.
+        // The node that opened it may not know yet that this node has another key.
         let target = Some(call.node).filter(|node| !mesh.is_own(node));
         match relay::receive(mesh.node_id(), *peer, target, call.hops, may_relay) {
             Receive::Serve => self.dial_for(called).await,
@@ -79,7 +79,7 @@ impl Egress {
         }
     }
 
-    /// Whose stream it is, its entry among the open ones, and where to dial.
+    /// The node that opened the stream, its entry among the open ones, and the address to dial.
     fn admit_call(
         &self,
         peer: &NodeId,

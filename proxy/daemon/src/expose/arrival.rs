@@ -58,7 +58,7 @@ struct Guest {
 struct Admitted {
     config: Arc<Config>,
     ingress: Arc<Ingress>,
-    /// A session of the service, until it is over.
+    /// A session of the service, until it ends.
     slot: Slot,
     /// What was read of the client.
     said: Bytes,
@@ -111,7 +111,7 @@ impl Exposed {
         }
     }
 
-    /// Reads whose and for whom a connection is.
+    /// Reads the client's address and the service that the connection is for.
     async fn admit(&self, guest: &mut Guest) -> Result<Admitted, Refused> {
         let mut said = BytesMut::new();
         if guest.is_balanced {

@@ -172,7 +172,7 @@ impl Drop for Place {
     }
 }
 
-/// Accepts clients at one address, for the listener that it belongs to, for ever.
+/// Accepts clients at one address, for the listener that it belongs to; never returns.
 ///
 /// As a service's own addresses it is open only while there is hope for one of its services, so
 /// that clients and balancers in front turn to another node at once.
@@ -227,7 +227,7 @@ async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) 
     }
 }
 
-/// Waits for hope, then for the address if somebody else has it all the same.
+/// Waits for hope, then for the address if another process has taken it.
 async fn reopen(
     closed: std::io::Result<Closed>,
     address: SocketAddr,

@@ -44,7 +44,7 @@ struct Address {
     asked: SocketAddr,
     bound: SocketAddr,
     is_open: watch::Receiver<bool>,
-    /// Whose clients it accepts.
+    /// The listener that its clients belong to.
     owner: watch::Sender<Arc<Exposed>>,
     task: AbortHandle,
 }

@@ -26,7 +26,7 @@ const MAX_UNDER_WAY: usize = 4;
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
 
-/// Whom to ask, and by what way.
+/// The origin to ask, and the path to it.
 #[derive(Debug)]
 pub(crate) struct Origins {
     pub(crate) origins: Vec<(OriginRef, Candidate)>,

@@ -1,8 +1,8 @@
 //! A TLS handshake only to read the certificate: nothing is verified, nothing is requested.
 //!
-//! The handshake is finished and closed properly, so that the server has nothing to complain about.
-//! It sends no server name: a server with several certificates shows the one for everybody. The
-//! state is moved by bytes, so that it runs over a stream of the mesh and over plain TCP alike.
+//! The handshake is finished and closed properly, so that the server logs no error. It sends no
+//! server name, so a server with several certificates shows its default one. The state is driven by
+//! bytes, so that it runs over a stream of the mesh and over plain TCP alike.
 
 use std::io;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// The server's certificate once the handshake is over, which is closed then.
+    /// The server's certificate once the handshake has finished; the connection is then closed.
     pub(crate) fn certificate(&mut self) -> Option<Vec<u8>> {
         if self.tls.is_handshaking() {
             return None;

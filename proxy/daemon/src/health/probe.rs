@@ -38,8 +38,8 @@ pub(crate) use unverified::AnyCertificate;
 const ALIVE_PATH: &str = "/version";
 /// The question "ready" on a Kubernetes apiserver.
 const READY_PATH: &str = "/readyz";
-/// The question "live" on a Kubernetes apiserver: it fails when etcd stands still, and not while
-/// the apiserver drains.
+/// The question "live" on a Kubernetes apiserver: it fails when etcd stalls, and not while the
+/// apiserver drains.
 const LIVE_PATH: &str = "/livez";
 /// The longest token accepted, in bytes; service account tokens have about one KiB.
 const MAX_TOKEN_BYTES: u64 = 16 * 1024;

@@ -173,7 +173,7 @@ impl Viewer {
     }
 }
 
-/// Serves the page for ever.
+/// Serves the page; never returns.
 pub async fn serve(listener: TcpListener, viewer: Viewer) {
     let page = Arc::new(Page::with(Addition {
         style: include_str!("../admin/page/dashboard.css"),

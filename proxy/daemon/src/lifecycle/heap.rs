@@ -1,5 +1,5 @@
-//! Returns memory to the kernel after a burst of sessions. The C library would keep it for ever,
-//! since small live allocations lie between: it is asked to release whole pages once most of the
+//! Returns memory to the kernel after a burst of sessions. The C library would keep it, since small
+//! live allocations lie between the free ones; it is asked to release whole pages once most of the
 //! sessions are gone. One of the few files with unsafe code: no crate in the tree offers the call
 //! safely.
 

@@ -144,7 +144,7 @@ impl Leaf {
         let Options { identity, seeds, directory, service, .. } = options;
         descriptors::raise();
         findings::warn_of_few_descriptors(&settings);
-        // Nobody may open streams to a leaf: what comes in is dropped with the queue.
+        // No node may open streams to a leaf: incoming ones are dropped with the queue.
         let shards = assemble::bind_mesh(&settings, 1)?;
         let [mesh_seed, core_seed] = assemble::two_seeds(assemble::seed()?);
         let started = assemble::start_mesh(&settings, &identity, shards, mesh_seed)?;

@@ -59,12 +59,12 @@ struct Process {
 }
 
 impl Reload {
-    /// Of a node without a process around it.
+    /// For a node that is not a process of its own.
     pub(crate) fn new(settings: Settings) -> Self {
         Self { settings, process: None }
     }
 
-    /// Of a daemon.
+    /// For a daemon.
     pub(crate) fn within(
         settings: Settings,
         source: Source,

@@ -49,7 +49,8 @@ const LAST_CLIENTS: Duration = Duration::from_secs(1);
 /// From the word of a node that it leaves to its end: discovery repeats it after a second.
 const FAREWELL: Duration = Duration::from_millis(1500);
 
-/// How long the next daemon waits for one that stops: until its sessions are over, and some more.
+/// How long the next daemon waits for one that stops: until its sessions have ended, and a little
+/// more.
 const SUCCESSION: Duration = DRAIN_TIME.saturating_add(Duration::from_secs(10));
 /// How long a folder may be locked while nobody answers: the beginning and the end of a daemon.
 const MAX_SILENCE: Duration = Duration::from_secs(2);

@@ -143,7 +143,7 @@ pub(crate) fn cut_windows(settings: &Settings) -> BTreeMap<ServiceName, Duration
     services.map(|(name, service)| (name.clone(), service.cut_window)).collect()
 }
 
-/// Where the offered services are dialled, and for whom.
+/// The addresses at which offered services are dialled, and the nodes that may use each.
 pub(crate) fn offers(settings: &Settings) -> Offers {
     let offer = |(name, service): (&ServiceName, &ServiceSettings)| {
         let address = service.origin.as_ref()?.to_string();
@@ -152,7 +152,7 @@ pub(crate) fn offers(settings: &Settings) -> Offers {
     settings.services.iter().filter_map(offer).collect()
 }
 
-/// Who asks the offered services how they are, each made by `make`.
+/// The probers of the offered services, each made by `make`.
 pub(crate) fn probers(
     host: &Host,
     settings: &Settings,

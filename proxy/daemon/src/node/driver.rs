@@ -116,7 +116,7 @@ pub(crate) struct Channels {
     pub(crate) revocations: watch::Receiver<Revocations>,
     /// This node's own credential.
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
-    /// Whom this node suspects.
+    /// The nodes that this node suspects.
     pub(crate) suspected: broadcast::Sender<NodeId>,
 }
 
@@ -460,7 +460,7 @@ impl Driver {
             }
             Event::Revived(node) => self.mesh.renew_connection(&node),
             Event::Suspected(node) => self.tell_suspected(&node),
-            // A seed is asked for ever.
+            // Seeds are never forgotten.
             Event::Forgotten(node) if self.seeds.at.contains_key(&node) => {}
             Event::Forgotten(node) => self.mesh.release_peer(&node),
             Event::Member { node, up } => self.tell_member(&node, up),
@@ -480,7 +480,7 @@ impl Driver {
         self.fall_back(&all);
         let own = all.covering(&self.reporter.identity.credential);
         if own.is_some_and(|it| it.successor().is_none()) {
-            // Nobody serves this node any more: its clients need not wait to find out.
+            // No node serves this one any more: its clients need not wait to find out.
             self.sessions.end(|_| true);
         }
         self.store_revocations(all.clone());

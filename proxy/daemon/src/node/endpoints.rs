@@ -31,8 +31,8 @@ pub(crate) const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9),
 ];
 
-/// Looks up the seeds and what this node advertises for ever, and tells the driver whenever the
-/// addresses changed.
+/// Looks up the seeds and the endpoints that this node advertises, again and again, and tells the
+/// driver whenever the addresses changed.
 pub(crate) async fn follow(
     seeds: Vec<Seed>,
     mut advertise: watch::Receiver<Vec<Endpoint>>,
@@ -72,8 +72,9 @@ pub(crate) async fn follow(
     }
 }
 
-/// Looks `endpoints` up anew; says whether `addresses`, at most `most`, changed. Clears `complete`
-/// if a name was not found, in which case the addresses known before stay beside the new ones.
+/// Looks up `endpoints` again; returns whether `addresses`, at most `most`, changed. Clears
+/// `complete` if a name was not found; the addresses known before are then kept in addition to the
+/// new ones.
 pub(crate) async fn refresh(
     addresses: &mut Vec<SocketAddr>,
     endpoints: &[Endpoint],

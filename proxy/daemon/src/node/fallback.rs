@@ -29,8 +29,8 @@ pub(crate) fn of(settings: &Settings) -> Fallbacks {
     services.map(|(name, service)| (name.clone(), service.fallback.clone())).collect()
 }
 
-/// Looks up the fallback of all services for ever, and tells the driver whenever the addresses of
-/// one changed.
+/// Looks up the fallback of all services, again and again, and tells the driver whenever the
+/// addresses of one changed.
 pub(crate) async fn follow(
     mut wanted: watch::Receiver<Fallbacks>,
     commands: mpsc::Sender<Command>,

@@ -9,8 +9,8 @@ use tracing::{info, warn};
 
 /// From one look at the mesh's counters to the next.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// So long without a handshake held off, and it is over. It bounds the log too: a line for a
-/// beginning and one for an end in this time, however often a flood pauses.
+/// A flood has ended after this time without a refused handshake. It bounds the log too: one line
+/// for a beginning and one for an end in this time, however often a flood pauses.
 const OVER_AFTER: Duration = Duration::from_secs(60);
 
 /// Handshakes that were not answered at once because of load: those who made them got a cookie,

@@ -1,4 +1,5 @@
-//! Who this node is: one value, and the only ways in which it changes. No socket, no clock.
+//! The identity of this node: one value, and the only ways in which it changes. No socket, no
+//! clock.
 //!
 //! The private keys are absent: the mesh and the core use them, and nothing else holds them.
 

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::node::write_queue::RenewalWrite;
 use crate::state::KnownRenewals;
 
-/// For how long the wall clock has to say that a turn is over before its key is erased: one that
+/// How long the wall clock must say that a turn has ended before its key is erased: a clock that
 /// was wrong for a while erases nothing.
 const MOST_DOUBT: Duration = Duration::from_secs(3600);
 
@@ -35,7 +35,7 @@ impl Renewals {
         Self { seeker, issuer, base, former, over_since: None }
     }
 
-    /// What is shown to an issuer beside `own`, in its byte form.
+    /// The credential that is shown to an issuer in addition to `own`, in its byte form.
     pub(crate) fn base_bytes(&self, own: &Credential) -> Vec<u8> {
         let base = self.base.as_ref().filter(|_| own.is_renewal());
         base.map_or(Vec::new(), Credential::to_bytes)
@@ -70,7 +70,7 @@ impl Renewals {
         (opens && revoked.covering(former).is_none()).then_some(former)
     }
 
-    /// The mandate without turns that are over beyond doubt, when there are new ones of these:
+    /// The mandate without the turns that have certainly ended, if more have since the last call:
     /// their keys are to be erased from the disk too.
     pub(crate) fn erase_ended(&mut self, now: Instant, wall: UnixSeconds) -> Option<Mandate> {
         let issuer = self.issuer.as_mut()?;

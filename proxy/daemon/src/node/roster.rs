@@ -93,7 +93,7 @@ pub(crate) fn start(
     }
 }
 
-/// Reads for ever and tells the driver.
+/// Reads it again and again, and tells the driver.
 async fn follow(service: ServiceName, source: Source, commands: mpsc::Sender<Command>) {
     let mut pause = Duration::ZERO;
     let mut told: Option<String> = None;

@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub generation: u64,
 }
 
-/// Who this node is to be, and how long the former key answers beside.
+/// The identity that this node gets, and how long its former key still answers.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyWrite {
     pub(crate) identity: Arc<NextIdentity>,

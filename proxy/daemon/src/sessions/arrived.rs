@@ -16,9 +16,9 @@ pub(crate) struct Arrived {
     pub(crate) preface: Bytes,
     /// What was read of the client already.
     pub(crate) said: Bytes,
-    /// Who it is, where its listener knows.
+    /// The client, if its listener has identified it.
     pub(crate) client: Option<ClientId>,
-    /// Where its bytes count, beside the service.
+    /// The counters to which its bytes are added, in addition to those of the service.
     pub(crate) tally: Option<Arc<Tally>>,
 }
 

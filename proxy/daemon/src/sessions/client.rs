@@ -49,7 +49,7 @@ impl std::fmt::Display for ClientId {
 }
 
 impl ClientId {
-    /// Who is behind a connection from `peer` to `local`.
+    /// The client of a connection from `peer` to `local`.
     pub(crate) fn behind(peer: SocketAddr, local: SocketAddr) -> Self {
         match peer.ip().to_canonical() {
             ip if ip.is_loopback() => owner(peer, local).map_or(Self::Unknown, Self::User),

@@ -574,7 +574,8 @@ impl<'a> Search<'a> {
         let kind = self.shared.opening(|opening| {
             match bytes {
                 Ok(Some(bytes)) => opening.push(&bytes),
-                // Nobody ends after a TLS hello, or before any word, who still wants an answer.
+                // A client that ends its side after a TLS hello, or before any byte, wants no
+                // answer.
                 Ok(None) if !opening.is_empty() && !opening.begins_tls() => {
                     opening.ended = true;
                 }

@@ -205,7 +205,7 @@ fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLo
     );
 }
 
-/// Waits for hope, then for the address if somebody else has it all the same.
+/// Waits for hope, then for the address if another process has taken it.
 async fn reopen(
     closed: io::Result<Closed>,
     address: SocketAddr,

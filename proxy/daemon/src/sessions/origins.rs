@@ -15,7 +15,7 @@ use crate::sessions::durations::{CONNECT_BOUNDS, Durations};
 /// Origins that are told apart: as many as there are at once.
 const MAX_COUNTED: usize = MAX_ORIGINS;
 
-/// Whose instance, whatever way leads there.
+/// The node of an instance, whatever path leads to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
     Node(NodeId),

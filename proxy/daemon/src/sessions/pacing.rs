@@ -120,7 +120,7 @@ impl Paid {
         }
     }
 
-    /// The session is over: it was of use if it has lasted.
+    /// The session has ended: it was of use if it lasted long enough.
     pub(crate) fn repay_if_lasted(&mut self) {
         if clock::now().saturating_duration_since(self.at) >= LASTS {
             self.repay();

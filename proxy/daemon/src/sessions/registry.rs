@@ -57,7 +57,7 @@ pub(crate) struct Guard {
 }
 
 impl Sessions {
-    /// Of a process that may open so many descriptors for them.
+    /// For a process that may open this many descriptors for sessions.
     pub(crate) fn within(descriptors: u64) -> Self {
         Self { inner: Arc::new(Inner { descriptors, ..Inner::default() }) }
     }

@@ -70,7 +70,7 @@ impl Counted {
 }
 
 impl Carried {
-    /// Of a client's session that has sent so many bytes already and waits for the answer.
+    /// For a client's session that has already sent this many bytes and waits for the answer.
     pub(crate) fn of_client(sent: u64, counted: Counted) -> Self {
         let carried = Self { counted: Some(counted), ..Self::default() };
         carried.add_up(sent);
@@ -185,7 +185,7 @@ pub(crate) async fn with_tcp(
     Ok(())
 }
 
-/// Tells a client that its connection is over, and waits until it closes it; false when it sends
+/// Tells a client that its connection has ended, and waits until it closes it; false when it sends
 /// something instead, or takes too long.
 async fn take_leave(tcp: &Tcp) -> bool {
     tcp.finish();
@@ -329,9 +329,9 @@ async fn to_tcp(
 /// What there is to read of a stream, in place of what is in `chunks`, waiting for something; false
 /// at the end.
 ///
-/// Beside other streams a stream gets its data a datagram at a time, and a write of each would
-/// cost more than all the rest. So the other tasks are let go first, the one that receives among
-/// them, for as long as each round of theirs brings more.
+/// While other streams are busy, a stream gets its data one datagram at a time, and a write of each
+/// would cost more than all the rest. So other tasks run first, among them the one that receives,
+/// for as long as each round brings more.
 async fn gather(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
     if !next(recv, chunks).await? {
         return Ok(false);

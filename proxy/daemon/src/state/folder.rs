@@ -329,7 +329,7 @@ fn read_opened(
     Ok(bytes)
 }
 
-/// A second name may be that of somebody else's file, which would be written to.
+/// The file of a second name may belong to another program, and would be overwritten.
 fn must_be_alone(file: &File) -> io::Result<()> {
     let metadata = file.metadata()?;
     match metadata.is_file() && metadata.nlink() <= 1 {
@@ -351,8 +351,8 @@ struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    /// Of this owner, if one is given. The file is given away by its handle: its name may be
-    /// exchanged by the owner of the folder.
+    /// Writes it for this owner, if one is given. The owner is set through the open file: the owner
+    /// of the folder could exchange the name.
     fn write(
         folder: &'a Folder,
         target: &'a str,

@@ -20,14 +20,14 @@ const END: &str = "end";
 const FROM_SCRATCH: &str = "Remove the file to keep the node as it was, then run `meshport \
                             rotate-key` again";
 
-/// Who a node is to be.
+/// The identity that a node is about to take.
 #[derive(Clone)]
 pub struct NextIdentity {
     /// The WireGuard key.
     pub node_key: NodeKey,
     /// Signs the node's records.
     pub record_key: RecordKey,
-    /// Who it is, signed.
+    /// Its signed credential.
     pub credential: Credential,
 }
 
@@ -67,7 +67,7 @@ impl FromStr for NextIdentity {
         }
         let (node_key, record_key): (NodeKey, RecordKey) = (node.parse()?, record.parse()?);
         let credential = match Credential::from_text(credential) {
-            // As an earlier meshport left it; the key that has to sign it is beside it.
+            // As an earlier meshport left it; the key that has to sign it is in the same file.
             Err(Self::Err::NotCountersigned) => {
                 Issued::from_text(credential)?.countersign(&node_key)?
             }
@@ -124,8 +124,9 @@ impl StateDir {
         self.folder.remove(NEXT)
     }
 
-    /// As [`StateDir::settle_next`], and who the node is then. What could not be written is given
-    /// beside: the node is committed to its new keys all the same, and the next start goes on.
+    /// As [`StateDir::settle_next`], and returns the identity after it. A failure to write comes
+    /// back with it: the node is committed to its new keys all the same, and the next start
+    /// finishes.
     ///
     /// # Errors
     /// As [`StateDir::identity`], and when the file with new keys is damaged.

@@ -14,11 +14,11 @@ pub(super) const MANDATE: &str = "mandate";
 pub(super) const BASE: &str = "credential.base";
 /// The one before the present one, to which a node goes back when its issuer is revoked.
 pub(super) const FORMER: &str = "credential.former";
-/// Whom the authority's key that is used here has given mandates, so that they can be revoked.
+/// The members that got mandates from the authority's key used here, so that they can be revoked.
 pub(super) const MANDATES: &str = "mandates";
 /// A mandate has 4,000 bytes at most before base64.
 const MAX_MANDATE_TEXT_BYTES: usize = 8 * 1024;
-/// Of the record of mandates: some thousand turns.
+/// The size of the record of mandates: some thousand turns.
 const MAX_MANDATES_BYTES: usize = 512 * 1024;
 const DELEGATE: &str = "Remove it, and install a new mandate: `meshport delegate` where the \
                         authority's key is";

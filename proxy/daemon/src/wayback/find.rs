@@ -14,7 +14,7 @@ use crate::clock;
 use crate::node::driver::Driver;
 use crate::node::driver::answers::{Answer, Asker};
 
-/// Whose target is this, and how is it reached?
+/// The node that serves a target, and the way to reach it.
 #[derive(Debug)]
 pub(crate) struct FindTarget(pub(crate) Endpoint);
 

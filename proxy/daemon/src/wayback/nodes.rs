@@ -48,7 +48,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(300);
 /// From one writing of what is known to the next.
 const STORE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Whose Node objects are read.
+/// The cluster whose Node objects are read.
 #[derive(Debug, Clone)]
 pub(crate) enum Whose {
     /// Those of all nodes.
@@ -197,7 +197,7 @@ pub(crate) fn source(
     Some((source.clone(), whose))
 }
 
-/// Reads them for ever.
+/// Reads them again and again; never returns.
 pub(crate) async fn follow(
     source: Source,
     whose: Whose,

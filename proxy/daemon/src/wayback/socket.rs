@@ -160,7 +160,7 @@ impl Requests {
         }
     }
 
-    /// Who asks, and for what.
+    /// The asking process, and its target.
     async fn admit(&self, client: &mut UnixStream) -> Result<Option<Endpoint>, Refused> {
         let user = client.peer_cred().map(|peer| peer.uid());
         let own = geteuid().as_raw();

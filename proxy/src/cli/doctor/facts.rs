@@ -24,7 +24,7 @@ use meshport_daemon::{Error, StateDir};
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Where kubeadm and others keep the kubeconfigs of a node's own components.
 const NODE_KUBECONFIGS: &str = "/etc/kubernetes";
-/// Of that folder; kubeadm has 5.
+/// The most kubeconfigs that are read in that folder; kubeadm has 5.
 const MAX_KUBECONFIGS: usize = 32;
 
 /// Why a check is not made.

@@ -123,7 +123,7 @@ impl Cluster {
             ));
             return if who.is_empty() { Vec::new() } else { vec![found] };
         }
-        // A component of a control plane may well use the apiserver beside it.
+        // A component of a control plane may well use the apiserver on the same machine.
         let is_own = at.iter().any(|it| Some(it.port()) == self.own_port && is_here(it.ip()));
         let is_of_this_cluster = self.certificates.iter().any(|(_, it)| it.is_for(&file.host))
             || at.iter().any(|it| self.members.contains(&it.ip()));

@@ -62,7 +62,7 @@ pub(crate) struct CheckRow {
     /// What is wrong, or what is so when nothing is.
     pub(crate) title: &'static str,
     pub(crate) status: CheckStatus,
-    /// Of what was found.
+    /// The severity of the finding.
     pub(crate) severity: Option<&'static str>,
     /// What was found, or why it was not looked for.
     pub(crate) detail: Option<String>,
@@ -163,7 +163,7 @@ fn of_finding(it: &Finding, took: Duration) -> CheckRow {
     }
 }
 
-/// Of a daemon that is newer than this program.
+/// For a finding of a daemon that is newer than this program.
 fn of_a_newer(row: &FindingRow) -> CheckRow {
     let (status, severity) = match row.is_error {
         true => (CheckStatus::Error, Severity::Error),

@@ -23,12 +23,12 @@ const MAX_LIST_BYTES: u64 = 192 * 1024;
 /// Invites for many machines at once
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ManyArgs {
-    /// Make so many invites, one for each machine: NAME-1, NAME-2 and so on, at most 1000. Prints
-    /// name and line of each
+    /// Create this many invites, one for each machine: NAME-1, NAME-2 and so on, at most 1000.
+    /// Prints name and line of each
     #[arg(long, value_name = "N", conflicts_with = "names",
         value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_COUNT)))]
     pub(crate) count: Option<u16>,
-    /// Make an invite for each name in this file, one a line; - reads standard input
+    /// Create an invite for each name in this file, one per line; - reads standard input
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     pub(crate) names: Option<PathBuf>,
     /// Write the invites of --count or --names to DIR/NAME.invite, for this user only

@@ -42,7 +42,7 @@ impl Evidence {
         self.asked.iter().filter_map(|it| it.read.as_ref().ok().cloned()).collect()
     }
 
-    /// Who showed a certificate that is not valid for `name`.
+    /// The origins whose certificate is not valid for `name`.
     fn lacking(&self, name: &str) -> Vec<&str> {
         let lacks = |it: &&ShownCertificate| it.read.as_ref().is_ok_and(|read| !read.is_for(name));
         self.asked.iter().filter(lacks).map(|it| it.who.as_str()).collect()

@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use meshport_config::UnixSeconds;
 
-/// Of a header, and what contents are padded to, in bytes.
+/// The size of a header, and the multiple to which contents are padded, in bytes.
 const BLOCK: usize = 512;
 /// Longest name of an entry, in bytes; the field has one more for its end.
 pub(super) const MAX_NAME: usize = 99;

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 const SECRET_BYTES: usize = 32;
 /// Bytes of an encoded secret that tell it: half of a key in its shortest form.
 const TELLING: usize = SECRET_BYTES / 2;
-/// Of a file with secrets, in bytes; more than any of them has.
+/// The most bytes that are read of a file with secrets; more than any of them has.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// Files of a state folder; it has a dozen.
 const MAX_FILES: usize = 100;

@@ -29,9 +29,9 @@ use meshport_daemon::admin::request::Request;
 const LIMIT: Duration = Duration::from_secs(5);
 /// Lines of the log: an hour of a node that logs one each second, and more of a calm one.
 const LOG_LINES: &str = "5000";
-/// Of the log, in bytes; lines are far below 500 bytes.
+/// The most bytes of the log that are kept; lines are far below 500 bytes.
 const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
-/// Of a file of the system, in bytes: a table of ten thousand sockets.
+/// The most bytes of a file of the system: a table of ten thousand sockets.
 const MAX_FILE_BYTES: u64 = 2 * 1024 * 1024;
 /// Entries of the state folder that are listed; it has a dozen.
 const MAX_ENTRIES: usize = 100;
@@ -55,7 +55,7 @@ pub(super) struct Gathered {
     pub(super) parts: Vec<Part>,
 }
 
-/// Of the kernel and its network, below /proc; files of a process are below its own folder.
+/// Files of the kernel and its network, below /proc; files of a process are below its own folder.
 const OF_SYSTEM: [(&str, &str); 15] = [
     ("system/kernel.txt", "/proc/sys/kernel/osrelease"),
     ("system/os-release.txt", "/usr/lib/os-release"),

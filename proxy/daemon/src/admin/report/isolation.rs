@@ -27,7 +27,7 @@ impl Reporter {
                 _ if *node == self.identity.me.node => continue,
                 Liveness::Alive => others.alive += 1,
                 Liveness::Down => others.down += 1,
-                // Nobody expects an answer of these.
+                // No answer is expected from these.
                 Liveness::Left | Liveness::Unknown => continue,
             }
             match core.discovery().paths().get(node).map(|path| path.state) {

@@ -1,4 +1,4 @@
-//! Which members are asked about this node, and what is compared with their answers.
+//! The members that are asked about this node, and the facts that their answers are compared with.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Which mesh secret is current, and which members have not reported it.
+//! The current mesh secret, and the members that have not reported it.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ impl Reporter {
     }
 }
 
-/// Which secret each peer says that it has.
+/// The number of the mesh secret that each peer has reported.
 pub(super) fn numbers(mesh: &Mesh) -> BTreeMap<NodeId, u64> {
     mesh.peers().into_iter().filter_map(|peer| Some((peer.node, peer.secret_number?))).collect()
 }

@@ -16,7 +16,7 @@ use crate::sessions::exposed::{ExposeCount, is_refusal};
 use crate::sessions::origins::{OriginTotals, Whose};
 use crate::sessions::totals::{SessionCount, Totals};
 
-/// Of so many sessions in 100 the time is told.
+/// The share of sessions, in percent, that the reported time covers.
 const MOST_PERCENT: u64 = 95;
 
 impl Reporter {

@@ -51,7 +51,7 @@ pub(crate) trait Answer: Send + 'static {
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>);
 }
 
-/// Who can be asked: the handle of a running node.
+/// The handle of a running node, which answers questions.
 pub(crate) trait Ask: Clone + Send + Sync + 'static {
     /// Waits for the answer.
     fn ask<Q: Answer>(&self, question: Q) -> impl Future<Output = Result<Q::Reply, Error>> + Send;

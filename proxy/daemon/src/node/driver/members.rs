@@ -24,7 +24,7 @@ impl Driver {
         self.reporter.note(kind, name, said, clock::now());
     }
 
-    /// Resets the streams of apiservers whose path has died: `kubectl logs -f` would wait for ever.
+    /// Resets the streams of apiservers whose path has died: `kubectl logs -f` would wait forever.
     pub(crate) fn cut_way_back(&self, node: &NodeId) {
         let service = ServiceName::way_back();
         for (line, _) in self.sessions.lines(&service, Side::Client) {

@@ -54,7 +54,7 @@ impl Persistence {
             .min()
     }
 
-    /// Nobody is told twice. An asker that went away needs no answer.
+    /// Each asker is answered once. An asker that has gone away needs no answer.
     fn answer_secret(&mut self, number: u64, answer: Result<RotateReport, Error>) {
         if let Some((_, asker)) = self.secret_asker.take_if(|(asked, _)| *asked <= number) {
             let _ = asker.send(answer);
@@ -208,8 +208,8 @@ impl Driver {
         self.persistence.answer_key(Err(Error::Refused(error)));
     }
 
-    /// Ends the former secret and the former key when their time is over: the secret beyond doubt,
-    /// since until then the mesh judges by the clock whether it opens anything.
+    /// Ends the former secret and the former key when they have expired: the secret only when that
+    /// is certain, since until then the mesh decides by the clock whether it accepts it.
     pub(crate) fn end_former(&mut self, now: Instant, wall: UnixSeconds) {
         if self.persistence.former_key_until.take_if(|until| *until <= now).is_some() {
             // Nothing can refuse this one.

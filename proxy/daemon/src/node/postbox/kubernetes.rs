@@ -13,7 +13,7 @@ use crate::node::roster::{Access, ListError, Source};
 
 /// Where Events of objects without a namespace are kept.
 const PATH: &str = "/api/v1/namespaces/default/events";
-/// Who writes them.
+/// The component that writes the events.
 const COMPONENT: &str = "meshport";
 
 /// An Event (core/v1) of the Node object with this node's name. Its `uid` is the name, as in the

@@ -35,7 +35,7 @@ impl Shared {
         look(&self.0.borrow().opening)
     }
 
-    /// An attempt is over.
+    /// An attempt has ended.
     pub(crate) fn release(&self, id: u32) {
         self.0.send_if_modified(|claims| claims.handle_end(id));
     }
