@@ -118,7 +118,7 @@ pub enum Error {
     /// A signature does not match: something was changed after signing, or signed by another key.
     #[error("{link} was tampered with: its signature does not match. Ask for a new invite")]
     Tampered {
-        /// Which link of the chain does not hold.
+        /// The link of the chain that does not hold.
         link: Link,
     },
     /// A credential as its issuer made it: the node that it is about has not signed it. So were

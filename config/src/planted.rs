@@ -19,7 +19,7 @@ pub enum Bug {
     Refutation,
     /// The preferred origin is kept however much nearer another one is.
     Nearness,
-    /// An origin whose instance was ready once says so for ever.
+    /// An origin whose instance was ready once reports it as ready forever.
     Health,
     /// What peers say of revocations is ignored.
     Revocation,

@@ -24,8 +24,8 @@ use crate::succession::Succession;
 
 /// The largest revocation, in bytes: six fit one datagram.
 pub const MAX_REVOCATION_BYTES: usize = 176;
-/// Revocations a mesh can have. They are kept for ever; one costs about 200 bytes on each node, and
-/// a mesh that needs more is better made anew.
+/// The most revocations of a mesh. They are kept forever; one costs about 200 bytes on each node. A
+/// mesh that needs more is better created anew.
 pub const MAX_REVOCATIONS: usize = 1024;
 
 /// Nodes with a new key whose former one is remembered, apart from those: what nodes sign
@@ -285,8 +285,8 @@ impl Revocations {
         self.all.is_empty()
     }
 
-    /// Of those of the authority: the same for equal sets, and as good as always another one for
-    /// others; 0 for the empty set.
+    /// A digest of the authority's revocations: the same for equal sets, almost certainly another
+    /// one for other sets, and 0 for the empty set.
     pub fn digest(&self) -> u64 {
         self.digest
     }

@@ -70,7 +70,7 @@ pub struct Rotation {
     pub mesh: MeshId,
     /// Grows with every rotation; the secret that `init` made has number 0.
     pub number: u64,
-    /// Which secret it is about.
+    /// The secret that it is about.
     pub secret: SecretId,
     /// When it was signed; for people, nothing depends on it.
     pub at: UnixSeconds,
@@ -100,8 +100,8 @@ impl Rotation {
         mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
     }
 
-    /// Which of two secrets follows the other. Two with one number, which only a careless operator
-    /// makes, have an order too, so that all nodes end with the same one.
+    /// The order of two secrets. Two with one number, which only a careless operator makes, have an
+    /// order too, so that all nodes end with the same one.
     fn order(&self, other: &Self) -> Ordering {
         (self.number, self.secret).cmp(&(other.number, other.secret))
     }

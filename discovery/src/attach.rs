@@ -116,7 +116,7 @@ impl Attach {
         (ask, lost)
     }
 
-    /// This machine has slept or moved: asks everybody at once.
+    /// This machine has slept or moved: asks all members at once.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.search_at = now;
         for asked in self.asked.values_mut() {

@@ -187,8 +187,8 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// The nodes to announce to for ever, at most [`crate::MAX_SEEDS`]; replaces the earlier ones.
-    /// Their addresses are the mesh's business.
+    /// The nodes to announce to for as long as this node runs, at most [`crate::MAX_SEEDS`];
+    /// replaces the earlier ones. The mesh has their addresses.
     pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
         let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.peers.me).collect();
         self.outbox.counters[Count::DroppedOwn] += self.gossip.seeds.set(&others, now) as u64;

@@ -37,7 +37,8 @@ counters! {
             /// Datagrams not sent because their receiver is not known here: a liar made it up, or
             /// it was forgotten since.
             DroppedUnknownReceiver = "unknown-receiver",
-            /// What a leaf said that it may not, or somebody about one; leaves beyond the bound.
+            /// A message of a leaf that it may not send, or of a member about a leaf; leaves beyond
+            /// the bound.
             DroppedLeaf = "leaf",
             /// Datagrams of another version of the format.
             DroppedVersion = "version",

@@ -313,7 +313,7 @@ pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
     let (credential, short) = (entry.credential.to_bytes(), Short::of(node));
     let item =
         Item { credential: Some(&credential), state: Some(state.as_bytes()), ..Item::about(node) };
-    // Of another mesh: the form is right, and nobody may believe it.
+    // Of another mesh: well formed, and no node may believe it.
     let other = AuthorityKey::from_bytes([9; 32]);
     let revocation = Revocation::issue(&other, meshport_config::Revoked::Node(*node), WALL);
     let revocation = revocation.to_bytes();

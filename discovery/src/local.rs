@@ -26,8 +26,8 @@ const URGENT_INTERVAL: Duration = Duration::from_millis(100);
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 /// Per member, the time between two versions for distances only.
 const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
-/// Per member, the longest random pause before such a version, so that an event which everybody
-/// sees does not make everybody speak at once.
+/// Per member, the longest random pause before such a version, so that members do not all send at
+/// once after an event that all of them see.
 const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(100);
 /// A round-trip time is news when it moved by a quarter and by this much.
 const RTT_STEP_US: u32 = 1000;

@@ -93,7 +93,7 @@ impl Rtt {
 /// to forget a path's past within seconds once it is well.
 pub(crate) const LOSS_WINDOW: u32 = 16;
 
-/// Which of the last [`LOSS_WINDOW`] probes went unanswered.
+/// The unanswered ones of the last [`LOSS_WINDOW`] probes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Loss {
     lost: u32,

@@ -43,7 +43,7 @@ pub enum OriginState {
     Hung,
     /// Not probed yet, or readiness cannot be asked.
     Unknown,
-    /// Answers, and says that it is neither ready nor live: what it depends on stands still.
+    /// Answers that it is neither ready nor live: something that it depends on stalls.
     Stalled,
 }
 
@@ -330,7 +330,7 @@ fn read_release(bytes: &[u8]) -> Option<Box<str>> {
     std::str::from_utf8(release).ok().map(Into::into)
 }
 
-/// Which record of a node it is; a later one replaces an earlier one.
+/// The version of a node's record; a later one replaces an earlier one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Revision {
     pub(crate) generation: u64,

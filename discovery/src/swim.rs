@@ -53,13 +53,13 @@ const ENVELOPE: usize = 4;
 /// How often a suspect is told, spread over its time to refute.
 const TELLINGS: u8 = 4;
 /// The shortest time between two new lives of this node. A node that calls it down again and again
-/// makes it speak to everybody once in this time and not more.
+/// makes it tell all members once in this time and not more often.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// The shortest time between two rounds of gossip that do not wait for their turn: as often again
 /// as those that do, however many members are gone at once.
 const HASTE: Duration = Duration::from_millis(200);
 /// Members that a node is told of when it announces itself, to begin with. It learns the rest when
-/// it compares directories, and after a partition many announce themselves who know everybody.
+/// it compares directories. After a partition many nodes announce themselves that know all others.
 const MAX_FEED: usize = 8;
 /// Sessions from which on news go along them.
 pub(crate) const MIN_CONNECTED: usize = 32;
@@ -161,7 +161,7 @@ impl Swim {
         let answered = self.probing.answered(from, &header.message);
         let own_part = &bytes[..bytes.len() - rest.len()];
         let data = [&Short::of(&from).0[..], &Short::of(&self.me).0, own_part].concat();
-        // Of claims it reads only that the sender is there.
+        // In claims it reads only that the sender is present.
         let taken = match header.incarnation {
             0 => self.foca.handle_data(&data, &mut self.collector),
             _ => self.emphatically(|it| it.foca.handle_data(&data, &mut it.collector)),
@@ -499,10 +499,11 @@ impl Swim {
         pinged
     }
 
-    /// Whom to tell instead of a member drawn from all of them: one to whom a session exists, where
-    /// there are enough of these. Making one costs five times what the news does, and a round trip.
-    /// Who has probed random members and was probed by others for three minutes has sessions with a
-    /// random part of the mesh, along which news go round as well; and probes are not readdressed.
+    /// The member to tell instead of one drawn from all: one to which a session exists, if there
+    /// are enough of these. A new session costs five times as much as the news, and a round trip. A
+    /// node that has probed random members and was probed by others for three minutes has sessions
+    /// with a random part of the mesh, so news spreads along them as well. Probes are not
+    /// redirected.
     fn connected(&mut self, told: &[NodeId], view: &impl View) -> Option<(NodeId, Life)> {
         if view.sessions() < MIN_CONNECTED {
             return None;

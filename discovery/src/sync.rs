@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The shortest time between two comparisons, and the first pause after something big happened.
 const SOONEST: Duration = Duration::from_millis(500);
 
-/// Whom to ask for what, in lists of at most [`MAX_WANTED`].
+/// The entries to ask each member for, in lists of at most [`MAX_WANTED`].
 pub(crate) type Requests = BTreeMap<NodeId, Vec<Vec<Wanted>>>;
 
 /// A node that got more records than this from one comparison has been far behind and may still be.

@@ -15,7 +15,7 @@ pub const MAX_DATAGRAM: usize = 1180;
 /// Bytes of a probe of a path's width, and of its echo: the smallest datagram that QUIC may rely
 /// on, and so a packet of the same length.
 pub const WIDE_DATAGRAM: usize = 1200;
-/// Of these, what says nothing: all but version, kind, nonce and the length of the rest.
+/// Bytes of it without meaning: all but version, kind, nonce and the length of the rest.
 const WIDE_PADDING: usize = WIDE_DATAGRAM - 12;
 /// The first byte of every datagram.
 pub const VERSION: u8 = 1;
@@ -156,7 +156,7 @@ impl Item<'_> {
 /// What a leaf wants to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ask {
-    /// Whose origins.
+    /// The services whose origins it wants.
     pub(crate) services: Vec<ServiceName>,
     /// The digest of what it has: the records of those origins and of the member it asks.
     pub(crate) digest: [u8; 8],

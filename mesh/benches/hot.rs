@@ -59,7 +59,7 @@ fn identity(key: NodeKey) -> Identity {
 
 fn start_as(key: NodeKey, number: u8, switch: &Switch) -> (Mesh, Incoming) {
     let socket = switch.attach(at(number));
-    // Nobody is asked for a cookie: it is the rest that is measured.
+    // No cookies: the rest is measured.
     let config = MeshConfig { handshakes_per_second: u32::MAX, ..MeshConfig::default() };
     Mesh::start(identity(key), config, socket, [number; 32], || WALL).unwrap()
 }

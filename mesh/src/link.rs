@@ -195,7 +195,7 @@ impl Link {
                     }
                 }
                 Err(mpsc::error::TrySendError::Full(())) => return false,
-                // Nobody listens any more; that is the user's choice.
+                // The receiver was dropped; that is the user's choice.
                 Err(mpsc::error::TrySendError::Closed(())) => drop(core.poll_event()),
             }
         }

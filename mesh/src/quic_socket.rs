@@ -51,7 +51,7 @@ struct Receiver {
     offset: usize,
     /// The messages are one batch of another shard; it may be an initiation that claims this.
     claimed: Option<Claim>,
-    /// Whose turn it is: other shards', or the socket's.
+    /// Whether datagrams of other shards have the next turn; otherwise the socket has it.
     others_first: bool,
     /// Where one datagram is opened.
     opened: Vec<u8>,

@@ -402,7 +402,7 @@ impl Streams {
         }
     }
 
-    /// Whose connection it is now; it was `node`'s.
+    /// The node that has the connection now; it was `node`'s.
     fn holder(&self, live: &Live, node: NodeId) -> NodeId {
         match live.connection.remote_address().ip() {
             IpAddr::V6(address) => self.link.look(|core| core.node_at(&address)).unwrap_or(node),

@@ -50,7 +50,7 @@ pub(super) fn check(settings: &Settings, positions: &Positions, problems: &mut P
 /// One TCP address this node listens on.
 struct Listener {
     key: String,
-    /// Which element of the key's list.
+    /// The index of the element in the key's list.
     index: usize,
     addr: SocketAddr,
 }
@@ -383,7 +383,8 @@ impl Rules<'_, '_> {
         }
     }
 
-    /// An origin that is one of this node's own listeners would be reached through itself for ever.
+    /// An origin that is one of this node's own listeners would be reached through itself in a
+    /// loop.
     fn no_loops(&mut self, settings: &Settings, listeners: &[Listener]) {
         for (name, service) in &settings.services {
             let Some(origin) = &service.origin else { continue };

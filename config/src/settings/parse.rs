@@ -25,9 +25,9 @@ pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Probl
     }
 }
 
-/// As [`parse_with`], with what is understood of a text that has problems beside them; what is not
-/// has its default. For questions to a running daemon, which began with another text. None when the
-/// text is too large to be looked at.
+/// As [`parse_with`], with the settings that could be read from a text with problems; the others
+/// have their defaults. For questions to a running daemon, which started with another text. None
+/// when the text is too large to be read.
 pub fn parse_leniently(text: &str, defaults: &Defaults) -> (Option<Settings>, Vec<Problem>) {
     let mut problems = Problems::of(text);
     if text.len() > MAX_SETTINGS_BYTES {

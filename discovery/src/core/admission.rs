@@ -1,5 +1,5 @@
-//! Who enters the directory, also from a snapshot, and who goes: for a stronger newcomer, or when a
-//! credential ends.
+//! Decides which nodes enter the directory, also from a snapshot, and which leave it: for a
+//! stronger newcomer, or when a credential ends.
 
 use std::time::{Duration, Instant};
 

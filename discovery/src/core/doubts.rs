@@ -29,7 +29,7 @@ impl Doubt {
 }
 
 impl Doubts {
-    /// Who called a member down in this life first, if that was lately.
+    /// The first member that called a member down in this life, if that was recent.
     pub(super) fn first(&self, node: &NodeId, life: Life, now: Instant) -> Option<NodeId> {
         let doubt = self.0.get(node).filter(|doubt| doubt.life == life && doubt.is_fresh(now));
         doubt.map(|doubt| doubt.from)

@@ -19,8 +19,8 @@ const MAX_REPLY: usize = 16;
 const MAX_PUSH: usize = 4;
 /// Records pushed unasked; a peer that lacks more is told what there is instead.
 const PUSHED_RECORDS: usize = 8;
-/// Of so many unknown nodes in a list one is asked for while there is no place for all of them: two
-/// full directories that differ for ever would otherwise exchange all that at each comparison.
+/// While the directory is full, one of this many unknown nodes in a list is asked for: two full
+/// directories with different entries would otherwise exchange all of them at each comparison.
 const ASKED_WHEN_CROWDED: usize = 16;
 /// Room for entries in a list: the datagram without its header and the two ends of the range.
 const LIST_ROOM: usize = MAX_DATAGRAM - 24;

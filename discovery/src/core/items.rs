@@ -250,7 +250,7 @@ impl Discovery {
                 }
                 self.gossip.sync.got(item.short);
                 self.let_return(&credential, item.state);
-                // Nobody goes for one that is not let in.
+                // No entry is removed for a node that is not admitted.
                 if !self.peers.directory.is_forgotten(&credential.node) {
                     self.evict_for(&credential, Priority::of_hearsay(&credential), now);
                 }

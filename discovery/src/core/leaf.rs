@@ -144,7 +144,7 @@ impl Discovery {
         by_turns.flatten().flatten().take(MAX_CANDIDATES).collect()
     }
 
-    /// This machine has slept or moved: measures every path anew and asks everybody at once.
+    /// This machine has slept or moved: measures every path again and asks all members at once.
     pub fn wake(&mut self, now: Instant) {
         self.monitor.paths.wake(now);
         if let Some(attach) = &mut self.attach {

@@ -19,8 +19,8 @@ const SMALL_MESH: usize = 64;
 /// A member heard this recently is suspected, not down, whatever others say. No true death is
 /// declared sooner, since the suspicion before it takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
-/// A member that has been down for so long and is alive to another one is looked at again. Of a
-/// true death everybody has heard long before, also those whose path to it died with it.
+/// A member that has been down for this long here and is alive to another one is checked again. All
+/// members, including those whose path to it died with it, have heard of a true death long before.
 const DENIED_AFTER: Duration = Duration::from_secs(15);
 
 /// Origins that a newcomer is told of at once, in as many datagrams at most: those of its own site

@@ -28,7 +28,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Of a node that knows nobody, not even itself.
+    /// For a node that knows no node, not even itself.
     pub(super) fn new(me: NodeId, site: SiteName) -> Self {
         Self { me, site, directory: Directory::new(), contacts: Contacts::default() }
     }
@@ -92,7 +92,7 @@ impl Peers {
         })
     }
 
-    /// Whom to tell rumours: random members, with sessions if there are enough of those.
+    /// Members to tell rumours: random ones, with sessions if there are enough of those.
     pub(super) fn audience(&self, count: usize, dice: &mut Dice) -> Vec<NodeId> {
         if self.contacts.sessions() < MIN_CONNECTED {
             return self.random_members(count, &[], dice);

@@ -148,7 +148,7 @@ impl Discovery {
         added
     }
 
-    /// Forgets everybody whose credential is covered, as if they had never been.
+    /// Forgets all nodes whose credential is covered, as if they had never been known.
     fn forget_covered(&mut self, revocation: &Revocation, now: Instant) {
         let covered = |(node, entry): (&NodeId, &Entry)| {
             let covers = revocation.revoked.covers(&entry.credential) && *node != self.peers.me;

@@ -212,7 +212,7 @@ impl Discovery {
     }
 
     fn spread_rumours(&mut self, now: Instant) {
-        // Nobody to tell: the rumour keeps until there is.
+        // Without members to tell, the rumour waits.
         if self.peers.is_alone() || !self.gossip.rumours.take_due(self.config.gossip_interval, now)
         {
             return;

@@ -1,4 +1,4 @@
-//! Which credentials and records a node believes.
+//! Decides which credentials and records a node believes.
 //!
 //! Everything from others and from disk is verified here, and revocations are kept. Those that are
 //! told once more are bounded by [`MAX_AGAIN`], all of them by [`Revocations`].

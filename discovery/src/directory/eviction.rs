@@ -1,4 +1,4 @@
-//! Which entries stay in a full directory.
+//! Decides which entries stay in a full directory.
 //!
 //! The holder of an invite can sign any number of credentials, and gossip carries them everywhere.
 //! So the nodes of one invite get at most [`MAX_OF_INVITE`] entries. A newcomer to a full directory
@@ -110,15 +110,15 @@ impl Rank {
     }
 }
 
-/// A directory without a place for everybody.
+/// A directory without room for all nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crowding {
-    /// The invite with which the most nodes of it joined; none when those are the ones for whom the
-    /// authority signed itself.
+    /// The invite with which most of its nodes joined; none when most were signed by the authority
+    /// itself.
     pub invite: Option<VerifyKey>,
-    /// How many these are.
+    /// How many nodes joined with it.
     pub entries: usize,
-    /// Of how many.
+    /// The number of all entries.
     pub of: usize,
 }
 
@@ -267,8 +267,8 @@ impl Directory {
         self.occupancy.crowd.is_some()
     }
 
-    /// Whose nodes fill the directory, from the first that found no place until there is room for
-    /// many again.
+    /// The invite whose nodes fill the directory, from the first node without a place until an
+    /// eighth is free again.
     pub fn crowding(&self) -> Option<Crowding> {
         let (entries, invite) = *self.occupancy.crowd.as_ref()?.sizes.last()?;
         Some(Crowding { invite, entries, of: self.entries.len() })

@@ -280,8 +280,8 @@ impl Prober {
         self.width.stalled(by);
     }
 
-    /// Of small and long packets the loss of those that fare worse is that of the path: sessions
-    /// send both.
+    /// The loss of the path is that of small or of long packets, whichever is higher: sessions send
+    /// both.
     pub(super) fn weigh_loss(&mut self) {
         self.path.loss_percent = self.loss.percent().max(self.width.loss_percent());
     }

@@ -63,7 +63,7 @@ struct Look {
 }
 
 impl Look {
-    /// Of a path on which nothing long came through for a while.
+    /// For a path on which no long packet has passed for a while.
     fn useless() -> Self {
         let mut look = Self::default();
         (0..LOSS_WINDOW).for_each(|_| look.add(false));
@@ -84,7 +84,7 @@ impl Look {
 }
 
 impl Width {
-    /// Of a path that is not up yet; never `tried` where nothing but small packets goes.
+    /// For a path that is not up yet; `tried` is never set where only small packets pass.
     pub(super) fn new(tried: bool) -> Self {
         Self { tried, ..Self::default() }
     }

@@ -21,7 +21,7 @@ pub(super) enum Notice {
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     pub(super) sends: Vec<(Short, Vec<u8>)>,
-    /// To whom one of them goes, known or not.
+    /// The receiver of one of them, known or not.
     pub(super) stranger: Option<NodeId>,
     pub(super) timers: Vec<(Timer<Id>, Duration)>,
     pub(super) notices: Vec<(Notice, Id)>,

@@ -7,22 +7,22 @@ use super::{Config, ENVELOPE, IDS, PeriodicParams};
 use crate::config::DiscoveryConfig;
 use crate::wire::MAX_DATAGRAM;
 
-/// How often each member says that there is a newcomer, at least and at most. An estimate: if
-/// everybody says a thing k times to members drawn evenly, about one in e to the power of k hears
-/// nothing (1 in 400 for 6), and learns it when directories are compared. Loss, and draws that are
-/// not quite even, make it more.
+/// How often each member tells others of a newcomer, at least and at most. An estimate: if all
+/// members tell something k times to members drawn evenly, about one in e to the power of k hears
+/// nothing (1 in 400 for 6), and learns it when directories are compared. Loss and uneven draws
+/// increase that.
 const REPETITIONS: (u8, u8) = (6, 24);
-/// How much more often it says that one is suspected or down, or that a suspect lives. Who misses
-/// this goes on talking to a dead member, or leaves out a living one. With 12 instead of 6 the
-/// estimate is 1 in 160,000. With 9 (1 in 8,000), and packets lost, three of a thousand had not
-/// heard of a death when it was said no more.
+/// How much more often it tells that a member is suspected or down, or that a suspect lives. A
+/// member that misses this goes on talking to a dead member, or leaves out a living one. With 12
+/// instead of 6 the estimate is 1 in 160,000. With 9 (1 in 8,000) and loss, three of a thousand had
+/// not heard of a death when it was no longer told.
 pub(super) const MORE_OFTEN: u8 = 6;
-/// News waiting to be said from which on none is said more often: a whole site is gone, or back,
-/// and what a member misses of it the comparisons of directories bring in any case.
+/// With this many news waiting, none is told more often: a whole site has gone or returned, and
+/// comparisons of directories bring what a member misses.
 pub(super) const MANY_NEWS: usize = 8;
-/// News waiting to be said, a few datagrams full, from which on newcomers that others spoke of are
-/// not added, and those from which on nothing is that others said. The protocol goes through all of
-/// them for each packet. In a mass join everybody compares directories in any case.
+/// With this many news waiting, a few datagrams full, newcomers told by others are not added; with
+/// the second number, nothing told by others is. The protocol goes through all of them for each
+/// packet. In a mass join all members compare directories anyway.
 pub(super) const MAX_NEWCOMERS: usize = 64;
 pub(super) const MAX_NEWS: usize = 512;
 /// Probes of a neighbour for one of a random member. Neighbours find a crash; what is left to

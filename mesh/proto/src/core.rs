@@ -70,7 +70,7 @@ pub struct Transmit {
     pub bytes: Vec<u8>,
 }
 
-/// Which session of which peer a packet came in.
+/// The peer and session that a packet came in.
 #[derive(Debug, Clone, Copy)]
 struct Source {
     slot: Slot,
@@ -356,8 +356,8 @@ impl Core {
         }
     }
 
-    /// The caller knows a peer no more. With a session it stays until that is over, as one does
-    /// that nobody named.
+    /// The caller does not need a peer any more. If it has a session, it stays until that ends,
+    /// like a peer that was never named.
     pub fn release_peer(&mut self, node: &NodeId) {
         let Some(slot) = self.peers.of_node(node) else { return };
         match self.peers.get_mut(slot) {

@@ -86,14 +86,14 @@ pub enum MeshEvent {
     /// An admitted peer sees this node's packets come from there: a hint, and told again only when
     /// it changes.
     SeenAt {
-        /// Who says so.
+        /// The peer.
         by: NodeId,
         /// The address and port, behind NAT not this node's own.
         at: SocketAddr,
     },
     /// A datagram with an expected token came in outside all tunnels.
     Called {
-        /// Which one.
+        /// The token.
         token: CallToken,
         /// Where it came from.
         from: SocketAddr,
@@ -108,7 +108,7 @@ pub enum MeshEvent {
     },
     /// An admitted peer says that another process runs with this node's own key.
     OwnDuplicate {
-        /// Who says so.
+        /// The peer.
         by: NodeId,
         /// Where the other one is.
         at: SocketAddr,
@@ -125,7 +125,7 @@ pub enum MeshEvent {
     Refused {
         /// The peer.
         node: NodeId,
-        /// Which of the two and why.
+        /// Which of the two it was, and why.
         reason: String,
     },
 }

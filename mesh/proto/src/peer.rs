@@ -42,14 +42,15 @@ pub(crate) enum Need {
     SeekOther,
 }
 
-/// Which session of a peer is the newest, and what is said in it of who and where both are.
+/// The newest session of a peer, and the state of the messages in it about process and address of
+/// both.
 #[derive(Debug, Default)]
 pub(crate) struct Here {
     /// The session that was agreed last.
     pub(crate) newest: Option<SessionId>,
     /// When it was looked at last because it sends something though it is not admitted.
     pub(crate) asked_at: Option<Instant>,
-    /// Which processes spoke under its key.
+    /// The processes that have spoken under its key.
     pub(crate) processes: Processes,
     /// In which session it was told who this is and where it is seen, there, and when.
     pub(crate) said: Option<(SessionId, SocketAddr, Instant)>,
@@ -85,7 +86,7 @@ pub(crate) struct Admission {
     pub(crate) unknown_told_at: Option<Instant>,
 }
 
-/// Which of the mesh's secrets a peer has, and which were used with it.
+/// The mesh secrets that a peer has, and those that were used with it.
 #[derive(Debug, Default)]
 pub(crate) struct PeerSecret {
     /// The number of the mesh's secret, as this process of the peer said it.
@@ -241,8 +242,8 @@ impl Peer {
         !self.answered.pending.is_empty()
     }
 
-    /// Whether there is neither a session nor a handshake, of either side; its own, when it was
-    /// answered and never used, is over as a session would be.
+    /// Whether there is neither a session nor a handshake, of either side. An initiation of the
+    /// peer that was answered and never used ends as a session would.
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= REJECT_AFTER;
         !self.schedule.has_session()

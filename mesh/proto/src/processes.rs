@@ -1,4 +1,4 @@
-//! Which process uses a peer's key, and whether there are two.
+//! Finds out which process uses a peer's key, and whether there are two.
 //!
 //! Every process has an instance number and sends it in each session. A number replaced by another
 //! means a restart. A number that is *back* after another one was heard proves that both processes

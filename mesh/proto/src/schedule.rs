@@ -1,9 +1,9 @@
 //! When to shake hands with one peer, to renew its session, and to send it an empty packet.
 //!
 //! The timers of the WireGuard paper (section 6) on the caller's clock, with faster first retries
-//! and a faster answer to silence. Nothing here knows keys, addresses or packets: the owner says
-//! what it sent and received, and does what [`Schedule::need`] answers at [`Schedule::due`]. The
-//! simulator runs it beside tunnels that are only pretended.
+//! and a faster reaction to silence. It knows no keys, addresses or packets: the owner reports what
+//! it sent and received, and does what [`Schedule::need`] returns at [`Schedule::due`]. The
+//! simulator runs it with simulated tunnels.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const EARLY_RETRY: Duration = Duration::from_secs(1);
 const EARLY_RETRIES: u32 = 5;
 /// Gap before later retries (the WireGuard paper, section 6.1: Rekey-Timeout).
 const LATE_RETRY: Duration = Duration::from_secs(5);
-/// Random extra of every retry, so that two nodes do not collide for ever.
+/// Random extra of every retry, so that two nodes do not collide again and again.
 const RETRY_JITTER: Duration = Duration::from_millis(333);
 /// A handshake without an answer is given up after this (Rekey-Attempt-Time).
 const ATTEMPT_TIME: Duration = Duration::from_secs(90);

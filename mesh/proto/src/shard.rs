@@ -1,4 +1,4 @@
-//! Which shard of a node a peer belongs to.
+//! The shard of a node that a peer belongs to.
 //!
 //! A node with several cores runs several shards, each with its own peers, socket and thread. Its
 //! `NodeId` selects the shard, so every process with the same settings agrees. The receiver indices
@@ -16,7 +16,7 @@ pub const SHARD_BITS: u32 = 2;
 /// These bits.
 const SHARD_MASK: u32 = (1 << SHARD_BITS) - 1;
 
-/// Which of a node's shards.
+/// One of a node's shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardIndex {
     index: usize,

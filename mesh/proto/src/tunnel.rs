@@ -55,8 +55,8 @@ const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// Strangers whose handshakes are computed to their end in a second, as a multiple of the limit:
 /// as many as pass without a cookie, so that a spoofed flood leaves room for those with one.
 const STRANGERS: u32 = 2;
-/// Halves beside the main one: one for the other secret, one for the other key, and one whose
-/// secret is erased and whose session lasts a little longer.
+/// Halves in addition to the main one: one for the other secret, one for the other key, and one
+/// whose secret is erased and whose session lasts a little longer.
 const MAX_SPARES: usize = 3;
 /// Where in the 24 bits of a peer's receiver index the number of its half is. The 16 below name the
 /// peer, and the last two its shard.
@@ -388,10 +388,10 @@ impl Tunnel {
         self.main.session
     }
 
-    /// There is no session and no handshake: gives back the room for them. What is forgotten beside
-    /// is the time of the last initiation that was answered, so that a recorded one can be answered
-    /// again. It disturbs nothing then, as after a restart of this process (the WireGuard paper,
-    /// section 5.1), and the peer's next is newer.
+    /// Frees the memory for sessions and handshakes, when there are none. This also forgets the
+    /// time of the last initiation that was answered, so that a recorded one can be answered again.
+    /// That does no harm, as after a restart of this process (the WireGuard paper, section 5.1),
+    /// and the peer's next initiation is newer.
     pub(crate) fn rest(&mut self) {
         for half in std::iter::once(&mut self.main).chain(&mut self.spares) {
             (half.tunn, half.session) = (None, false);

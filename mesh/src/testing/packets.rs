@@ -15,7 +15,7 @@ const OUTER_HEADERS: usize = 28;
 pub struct Packets {
     near: Core,
     far: Core,
-    /// Time stands still: no timer comes between the packets.
+    /// Time is stopped: no timer comes between the packets.
     now: Now,
     to: Ipv6Addr,
     sealed: Vec<u8>,

@@ -86,7 +86,7 @@ pub enum Action {
     Start {
         /// What to call the attempt.
         id: u32,
-        /// Whom to try.
+        /// The candidate to try.
         candidate: Candidate,
         /// Time until the deadline of the search.
         left: Duration,
@@ -95,7 +95,7 @@ pub enum Action {
     },
     /// Give up an attempt; nothing it does counts any more.
     Cancel {
-        /// Which one.
+        /// The attempt.
         id: u32,
         /// Whether it was silent for longer than its patience.
         overdue: bool,

@@ -54,7 +54,7 @@ pub enum Cause {
 /// Leave for some sessions of a line to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leave {
-    /// Which line.
+    /// The line.
     pub line: Line,
     /// How many sessions; none takes back what was given and not used yet.
     pub count: u64,

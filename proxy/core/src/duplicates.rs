@@ -24,7 +24,7 @@ const REMIND: Duration = Duration::from_secs(600);
 struct Evidence {
     /// Where the two are; of this node itself where the other one is.
     at: Vec<SocketAddr>,
-    /// Who says so; none when this node has seen it itself.
+    /// The peer that reports it; none when this node has seen it itself.
     by: Option<NodeId>,
     first: Instant,
     last: Instant,

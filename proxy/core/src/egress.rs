@@ -23,7 +23,7 @@ pub type Offers = BTreeMap<ServiceName, Offer>;
 pub struct Offer {
     /// Where its instance is dialled.
     pub address: String,
-    /// Whom it is for.
+    /// The nodes and operators that may use it.
     pub allow: Vec<Allow>,
 }
 

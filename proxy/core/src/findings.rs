@@ -93,7 +93,7 @@ impl fmt::Display for Kind {
 /// Something that is wrong here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which trouble it is.
+    /// The kind of trouble.
     pub kind: &'static Kind,
     /// How bad it is here.
     pub severity: Severity,

@@ -312,8 +312,8 @@ impl Health {
         asking.counts_late = question != Question::Alive;
     }
 
-    /// An instance that refuses is asked more often, since asking costs it nothing, and one that is
-    /// back is asked at once whether it is ready: everybody waits for it.
+    /// An instance that refuses is asked more often, since asking costs it nothing. One that is
+    /// back is asked at once whether it is ready, because all nodes wait for it.
     fn hurry(&mut self, was: Alive, now: Instant) {
         let soon = match self.alive {
             Alive::Refused => (Question::Alive, now + self.config.interval / REFUSED_HASTE),

@@ -61,7 +61,7 @@ pub struct History {
 }
 
 impl History {
-    /// Of a node that starts now.
+    /// For a node that starts now.
     pub fn new(now: Instant) -> Self {
         let seconds = VecDeque::with_capacity(SECONDS);
         Self { began: now, last: Counts::default(), looked_s: 0, seconds }

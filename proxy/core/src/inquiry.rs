@@ -31,7 +31,7 @@ pub const MAX_QUESTION_BYTES: usize = 256;
 pub const MAX_TESTIMONY_BYTES: usize = 2048;
 /// Settings that one answer names; 3 must agree now.
 const MAX_SETTINGS: usize = 32;
-/// Of a version, a key or a value, in bytes.
+/// The most bytes of a version, a key or a value.
 const MAX_TEXT_BYTES: usize = 64;
 /// What a member repeats in its call-back.
 pub type CallToken = [u8; 16];
@@ -59,7 +59,7 @@ pub enum Call {
 /// What a member says of itself and of its path to the asker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Testimony {
-    /// Of its daemon.
+    /// The version of its daemon.
     pub version: String,
     /// Its time of day, in seconds since 1970.
     pub wall_s: u64,

@@ -71,7 +71,7 @@ impl Kind {
 pub struct Event {
     /// When it happened; of several the last.
     pub at: Instant,
-    /// Whom it concerns, at most [`MAX_NAMES`].
+    /// The nodes concerned, at most [`MAX_NAMES`].
     pub names: Vec<String>,
     /// How many more it concerns.
     pub others: u32,

@@ -39,7 +39,7 @@ pub const RELAYED_SHARE: u64 = 4;
 /// Descriptors of a session with a client of this machine: the client's, and the local instance's.
 const CLIENT_DESCRIPTORS: u64 = 2;
 
-/// Which side of the mesh a session is on.
+/// The side of the mesh that a session is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// A client of this node, going there.
@@ -82,7 +82,7 @@ struct Group {
 #[derive(Debug)]
 struct Session {
     key: Key,
-    /// Peer and node of one that is served, for whom it counts.
+    /// The peer and the node that a served session counts for.
     holder: Option<(NodeId, NodeId)>,
     /// Its turn to move, if it waits for one.
     turn: Option<u64>,
@@ -111,8 +111,8 @@ pub struct Ledger {
     /// The most open sessions since [`Ledger::take_peak`].
     peak: u64,
     shares: Shares,
-    /// Nodes that have another key by now, while sessions from before are open: they stay under
-    /// the line they began on, and are the successor's to everybody who asks.
+    /// Nodes that have another key by now, while sessions from before are open: these stay under
+    /// the line they began on, and are reported as the successor's.
     renamed: BTreeMap<NodeId, NodeId>,
     /// Sessions that have something to do now, or another time at which they will.
     changed: VecDeque<SessionId>,
@@ -196,8 +196,8 @@ impl Ledger {
         }
     }
 
-    /// The origin of a session has answered, and its client is carried from now on. What was said
-    /// before that does not concern it, if an answer `shows` anything, unless its line is over.
+    /// The origin of a session has answered, and its client is carried from now on. An earlier
+    /// order to end does not apply to it if an answer `shows` anything, unless its line has ended.
     pub fn handle_carried(&mut self, id: SessionId, shows: bool, now: Instant) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if shows {

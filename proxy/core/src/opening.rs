@@ -107,7 +107,7 @@ impl Opening {
             }
             have += record.len();
             if have > 0 && message[0] != CLIENT_HELLO {
-                // Nor does one begin like this.
+                // No TLS hello begins like this either.
                 return true;
             }
             let length = u32::from_be_bytes([0, message[1], message[2], message[3]]) as usize;

@@ -25,7 +25,7 @@ const MAX_RETRY: Duration = Duration::from_secs(300);
 /// Failures in a row after which it is a finding: not a restart of the receiver.
 const MANY_FAILURES: u32 = 4;
 
-/// Who takes events.
+/// A receiver of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Receiver {
     /// The address in the settings.
@@ -57,7 +57,7 @@ pub struct OutboxCounts {
 /// See the module's doc.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Which kinds its receiver takes.
+    /// Whether its receiver takes this kind.
     takes: fn(Kind) -> bool,
     spacing: Duration,
     waiting: VecDeque<(Kind, Event)>,
@@ -73,7 +73,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Of a node that starts now, with so many posts in a minute, at least 1.
+    /// For a node that starts now, with this many posts per minute, at least 1.
     pub fn new(per_minute: u32, now: Instant) -> Self {
         Self {
             takes: |_| true,

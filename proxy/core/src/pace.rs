@@ -31,10 +31,10 @@ struct Holder<T> {
     waiting: VecDeque<T>,
 }
 
-/// Who has paid for a session.
+/// The account that has paid for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payer<K> {
-    /// Everybody together.
+    /// The account of all holders together.
     Common,
     /// This holder.
     Holder(K),
@@ -56,7 +56,7 @@ pub enum Arrival<T> {
 pub struct Pace<K, T> {
     common: Credit,
     holders: BTreeMap<K, Holder<T>>,
-    /// Who was given out last.
+    /// The holder whose client was served last.
     last: Option<K>,
 }
 

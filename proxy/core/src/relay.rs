@@ -51,7 +51,7 @@ const MAX_WATCHED_NEAR: usize = 2;
 /// A member that may relay, as it is from here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Near {
-    /// Which one.
+    /// The relay.
     pub relay: NodeId,
     /// The measured round-trip time to it.
     pub rtt: Duration,
@@ -103,7 +103,7 @@ impl Offer {
         Some(Self {
             relay,
             rtt: claimed.max(timed.unwrap_or_default()),
-            // Of the second leg nothing is told; it is taken to be like the first.
+            // The deviation of the second leg is not known; it is assumed to be that of the first.
             deviation: near.deviation * 2,
             loss_percent: either(near.loss_percent, onward.loss_percent),
             suspect: evidence.is_suspect(&line),
@@ -300,7 +300,7 @@ pub fn receive(
 /// A member that has the role to relay, for [`watched`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayCandidate {
-    /// Which one.
+    /// The member.
     pub node: NodeId,
     /// Whether it is of this node's site.
     pub near: bool,
@@ -314,8 +314,9 @@ pub struct RelayCandidate {
     pub draw: u64,
 }
 
-/// Whose paths are worth measuring, so that there is a relay when one is needed: first members of
-/// this node's site, then the nearest known, then those close to an origin. One that answers stays.
+/// The members whose paths are worth measuring, so that there is a relay when one is needed: first
+/// members of this node's site, then the nearest known, then those close to an origin. One that
+/// answers stays.
 pub fn watched(mut prospects: Vec<RelayCandidate>) -> BTreeSet<NodeId> {
     prospects.sort_by_key(|it| {
         let known = match it.path {

@@ -41,7 +41,7 @@ pub type Tag = u64;
 /// A request for a view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Whose view; none is the receiver's.
+    /// The node whose view is wanted; none for the receiver's.
     pub node: Option<NodeId>,
     /// Whether the receiver may carry the request on to that node.
     pub hops: Hops,
@@ -102,7 +102,7 @@ impl Request {
 /// A reply, behind the byte of the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// Of the document that holds now; 0 when it has none.
+    /// The tag of the present document; 0 when there is none.
     pub tag: Tag,
     /// The document; none when it is the one that the asker has.
     pub document: Option<String>,

@@ -62,7 +62,7 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Takes up a list as it was read, beside the origins as they are known now.
+    /// Takes a list as it was read, and the origins as they are known now.
     pub fn handle_list(&mut self, listed: BTreeSet<SocketAddr>, origins: &[Known], now: Instant) {
         self.readings = self.readings.saturating_add(1);
         self.listed = listed.into_iter().take(MAX_LISTED).collect();

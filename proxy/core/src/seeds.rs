@@ -1,4 +1,4 @@
-//! Which seeds an invite names, so that a new node gets in while some are down.
+//! Chooses the seeds that an invite names, so that a new node can join while some are down.
 
 use std::collections::BTreeMap;
 

@@ -26,9 +26,9 @@ pub enum Line {
     Direct(NodeId),
     /// To the instance of a node, through another node.
     Relayed {
-        /// Whose instance.
+        /// The node of the instance.
         origin: NodeId,
-        /// Who carries it there.
+        /// The relay to it.
         relay: NodeId,
     },
     /// To an address outside the mesh.
@@ -94,7 +94,7 @@ pub enum PathView {
 /// What this node knows of one origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginView {
-    /// Which one, and by what way.
+    /// The origin, and the path to it.
     pub line: Line,
     /// What people call it: the node's name, or the address outside the mesh.
     pub name: String,

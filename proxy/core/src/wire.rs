@@ -25,7 +25,7 @@ pub const MAX_HEADER_BYTES: usize = MAX_PLAIN_BYTES + MAX_CREDENTIAL_BYTES;
 /// The longest deadline a header can carry. A client that waits longer has long given up.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Who may still carry the stream on.
+/// The nodes that may still forward the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hops {
     /// The receiver must be the origin itself.
@@ -45,7 +45,8 @@ pub struct Header {
     pub hops: Hops,
     /// How long the opener is willing to wait for [`Answer`], in milliseconds.
     deadline_ms: u32,
-    /// Whose client it is, when the opener carries it for another node. Well formed, not verified.
+    /// The node whose client it is, when the opener carries it for that node. Well formed, not
+    /// verified.
     #[serde(skip)]
     pub client: Option<Box<Credential>>,
 }

@@ -1,4 +1,4 @@
-//! Who takes part in the demo and how far apart: a pure description.
+//! The nodes of the demo and the distances between them: a pure description.
 //!
 //! Three sites, each with an apiserver, an origin in front of it and a worker for clients. The
 //! first site is the stage: there the client is, and there the apiserver is the one that is

@@ -54,7 +54,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, model: &Model, look: Look, now: Ins
     }
 }
 
-/// Of everything the most important, as much as there is room for.
+/// The most important facts of all pages, as many as fit.
 fn overview(canvas: &mut Canvas<'_>, view: &View, model: &Model) -> usize {
     let findings = view.findings.len().min(if canvas.area.height < TALL { 2 } else { 5 });
     if findings > 0 {

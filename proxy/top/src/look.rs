@@ -18,7 +18,7 @@ pub struct Look {
 pub(crate) enum Tone {
     #[default]
     Plain,
-    /// Less important than what is beside it.
+    /// Less important than the text around it.
     Soft,
     /// As it should be.
     Good,

@@ -58,7 +58,7 @@ pub enum Outcome {
 /// One screenful about one thing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Page {
-    /// Of everything the most important.
+    /// The most important facts of all pages.
     #[default]
     Overview,
     /// Findings with their remedies.
@@ -106,7 +106,7 @@ impl Page {
     }
 }
 
-/// Nobody answers.
+/// No daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Silence {
     pub(crate) since: Instant,
@@ -121,18 +121,18 @@ pub struct Model {
     pub(crate) came: Instant,
     pub(crate) silence: Option<Silence>,
     pub(crate) page: Page,
-    /// Which of the services is shown.
+    /// The index of the service that is shown.
     pub(crate) service: usize,
     /// Rows that are scrolled off above.
     pub(crate) scrolled: usize,
     pub(crate) is_help: bool,
-    /// Whether the picture stands still; answers are dropped then.
+    /// Whether the picture is frozen; answers are dropped then.
     pub(crate) is_held: bool,
     pub(crate) nodes: Listing,
 }
 
 impl Model {
-    /// Of a program that has just started.
+    /// For a program that has just started.
     pub fn new(now: Instant) -> Self {
         Self {
             view: None,

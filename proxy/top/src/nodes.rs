@@ -7,7 +7,7 @@ use meshport_daemon::admin::view::{NodeRow, View};
 
 use crate::look::{Tone, of_liveness, of_path};
 
-/// Which nodes are shown.
+/// The nodes that are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Filter {
     #[default]

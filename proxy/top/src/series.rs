@@ -31,7 +31,7 @@ pub(crate) struct Series {
     pub(crate) span_s: u64,
     /// Oldest first.
     pub(crate) columns: Vec<Column>,
-    /// The last second that is over.
+    /// The last second that has ended.
     pub(crate) last: Column,
 }
 

@@ -32,7 +32,7 @@ enum Refusal {
     NotValid(String),
     /// It says itself that it is covered by a revocation, and nothing proves it.
     Claimed(String),
-    /// The authority has taken back what it has shown, for ever.
+    /// The authority has revoked the credential that it has shown, for good.
     Revoked(String),
     /// It comes too soon after another one. Nothing is answered, so an honest peer repeats it.
     TooSoon,

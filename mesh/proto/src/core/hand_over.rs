@@ -37,7 +37,7 @@ impl Batch {
 /// Datagrams for another shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOver {
-    /// Whose they are.
+    /// The shard.
     pub shard: usize,
     /// The datagrams.
     pub batch: Batch,

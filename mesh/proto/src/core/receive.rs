@@ -41,7 +41,7 @@ pub struct StreamPacket {
 pub struct Claim {
     /// This node's present or former identity: the one whose key it was made for.
     pub(crate) own: NodeId,
-    /// Whose it is, if it is authentic.
+    /// Its node, if it is authentic.
     pub(crate) node: NodeId,
 }
 

@@ -76,7 +76,7 @@ impl Rounds {
         self.resume_at = Some(now + wait);
     }
 
-    /// Who is tried next.
+    /// The candidate that is tried next.
     pub(super) fn next(&self) -> Option<&Candidate> {
         self.queue.as_ref()?.front()
     }

@@ -1,4 +1,4 @@
-//! Which service a client of a listener is for, by the TLS server name it asks for.
+//! The service that a client of a listener is for, by the TLS server name it asks for.
 
 use meshport_config::{ExposeSettings, NamePattern, ServiceName};
 

@@ -60,10 +60,10 @@ catalogue! {
         remedy: "Check its link and routes, and that outgoing UDP from the port of `listen` under \
                  [mesh] is allowed",
     }
-    /// Nobody reaches this node unasked.
+    /// No unsolicited packet reaches this node.
     UDP_IN: Warning "MP105" {
-        title: "members cannot reach this node's UDP port unasked",
-        healthy: "members reach this node's UDP port unasked",
+        title: "unsolicited UDP packets do not reach this node",
+        healthy: "unsolicited UDP packets reach this node",
         meaning: "A firewall lets in only answers. This node finds others, but a node that does \
                   not know it yet, or has lost its session, cannot start a handshake",
         remedy: "Allow incoming UDP to the port of `listen` under [mesh], from any address and \
@@ -107,7 +107,7 @@ catalogue! {
         meaning: "A running daemon goes on with the settings it has; the next start fails",
         remedy: "Correct it; `meshport check` lists all problems and the settings in force",
     }
-    /// Nobody answers on the admin socket.
+    /// No daemon answers on the admin socket.
     NO_DAEMON: Warning "MP111" {
         title: "no daemon answers",
         healthy: "the daemon answers",

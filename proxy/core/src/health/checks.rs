@@ -1,4 +1,4 @@
-//! Which checks of an apiserver's `/readyz` fail, as its answer says.
+//! The checks of an apiserver's `/readyz` that fail, as its answer says.
 //!
 //! An answer other than 200 lists every check in a line of its own, with and without `?verbose`:
 //! `[+]ping ok` or `[-]etcd failed: reason withheld`. So no second question is needed. The text

@@ -18,7 +18,7 @@ const MAX_NAMES: usize = 5;
 /// What this node knows of itself.
 #[derive(Debug, Clone)]
 pub struct Own {
-    /// Of its daemon.
+    /// The version of its daemon.
     pub version: String,
     /// Those that must agree.
     pub settings: Vec<Setting>,

@@ -114,8 +114,8 @@ impl Life {
         self.due = Some(Due { forgives, ..first });
     }
 
-    /// Its origin has just answered: what was said before that does not concern it, unless its line
-    /// is over for good or an answer shows nothing.
+    /// Its origin has just answered: an earlier order to end does not apply to it, unless its line
+    /// has ended for good or an answer shows nothing.
     pub(super) fn handle_answer(&mut self) {
         self.due = self.due.filter(|it| !it.forgives);
     }

@@ -18,8 +18,8 @@ use super::take_one;
 /// a third of all, and leaves its relay another.
 const CARRIED_SHARE: u64 = 2;
 
-/// So long after the last stream without a place it is over, as far as the status goes; and from
-/// one line in the log to the next, since they may come by the thousand.
+/// This long after the last stream without a place, the shortage has ended as far as the status
+/// goes. It is also the time between two lines in the log, since they may come by the thousand.
 const LASTS: Duration = Duration::from_secs(60);
 
 /// Holders that are named, those with most sessions first.
@@ -109,7 +109,7 @@ impl Shares {
         Ok(())
     }
 
-    /// A session that was counted is over.
+    /// A counted session has ended.
     pub(super) fn give_back(&mut self, peer: NodeId, node: NodeId) {
         Holder::all_of(peer, node).for_each(|holder| take_one(&mut self.held, holder));
     }

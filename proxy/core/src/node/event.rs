@@ -15,7 +15,7 @@ use crate::route::{Line, Route};
 pub enum Event {
     /// A service's route changed.
     Route {
-        /// Which service.
+        /// The service.
         service: ServiceName,
         /// The new order.
         route: Arc<Route>,
@@ -24,9 +24,9 @@ pub enum Event {
     },
     /// Nothing can come through the sessions that are open to this origin any more: reset them.
     Reset {
-        /// Which service.
+        /// The service.
         service: ServiceName,
-        /// Which origin, and by what way.
+        /// The origin, and the path to it.
         line: Line,
         /// How much of the service's window the resets are spread over, in percent: their clients
         /// come back, and must not all come at once where they have somewhere to go.
@@ -39,21 +39,21 @@ pub enum Event {
     /// Some sessions of this node's clients are to be elsewhere: each may end as soon as it is
     /// quiet.
     Move {
-        /// Which service.
+        /// The service.
         service: ServiceName,
-        /// Which and how many.
+        /// The sessions, and how many.
         leave: Leave,
     },
     /// An origin has said, for the first time in a while, that this node may not use its instance.
     Denied {
-        /// Which service.
+        /// The service.
         service: ServiceName,
-        /// Which origin.
+        /// The origin.
         origin: NodeId,
     },
     /// The local instance of a service changed state.
     Own {
-        /// Which service.
+        /// The service.
         service: ServiceName,
         /// Its state now.
         state: OriginState,
@@ -62,7 +62,7 @@ pub enum Event {
     },
     /// The mesh should know how to reach this node.
     Peer {
-        /// Which node.
+        /// The node.
         node: NodeId,
         /// Where it may be reached.
         endpoints: Vec<SocketAddr>,
@@ -80,7 +80,7 @@ pub enum Event {
     Forgotten(NodeId),
     /// Membership changed its mind about a node.
     Member {
-        /// Which node.
+        /// The node.
         node: NodeId,
         /// Whether it is present now.
         up: bool,
@@ -89,7 +89,7 @@ pub enum Event {
     Revoked(Revocation),
     /// Something a peer said was not taken.
     Ignored {
-        /// Who is responsible for it.
+        /// The node that caused it.
         node: NodeId,
         /// Why, as a sentence.
         reason: String,

@@ -104,7 +104,8 @@ impl NodeCore {
         self.services.get(service)?.health.as_ref()
     }
 
-    /// Changes what is known of the local instance, and tells everybody if that changes its state.
+    /// Changes what is known of the local instance, and announces it to the mesh if that changes
+    /// its state.
     fn change_own(&mut self, name: &ServiceName, now: Instant, change: impl FnOnce(&mut Service)) {
         let Some(service) = self.services.get_mut(name) else { return };
         let before = service.own_state();

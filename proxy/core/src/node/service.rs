@@ -18,8 +18,8 @@ use crate::relay::Ways;
 use crate::route::{Line, OriginView, Policy, Preference, Route, Standing, Weights};
 use crate::timing::Timings;
 
-/// After a stall of all, each origin says that it is over when the questions under way are
-/// answered, which etcd does at once, and gossip has passed it on: less than this later.
+/// After a stall of all origins, each reports the end once the questions under way are answered,
+/// which etcd does at once, and gossip passes it on: all within this time.
 const READY_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a service's sessions are spread over its origins.
@@ -47,7 +47,7 @@ pub(super) struct Service {
     pub(super) ways: Ways,
     /// Where it is found outside the mesh.
     pub(super) fallback: Vec<SocketAddr>,
-    /// Who went first lately.
+    /// The recent first choices.
     pub(super) changes: Changes,
     pub(super) drift: Drift,
     /// Since when the operator wants the local instance left.

@@ -1,4 +1,5 @@
-//! Which paths a node measures: those to origins and a few relays, and closely those with sessions.
+//! The paths that a node measures: those to origins and a few relays, and closely those with
+//! sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -44,7 +44,7 @@ pub struct Known<'a, F> {
 }
 
 impl NodeCore {
-    /// Whose target this is, and the ways there.
+    /// The node of this target, and the ways there.
     ///
     /// # Errors
     /// [`Refused`] with the reason, for the waiting caller.

@@ -1,4 +1,4 @@
-//! Which of a client's attempts may have its first bytes.
+//! Decides which of a client's attempts gets its first bytes.
 
 use bytes::Bytes;
 
@@ -26,8 +26,8 @@ impl Claims {
         self.connected.push(id);
     }
 
-    /// An attempt is over: if it was to have the client's bytes, the next one may, unless they are
-    /// out and must not go out again. Whether that changes anything for the others.
+    /// An attempt has ended. If it had the client's bytes, the next one may have them, unless they
+    /// are out and must not go out again. Returns whether that changes anything for the others.
     pub fn handle_end(&mut self, id: u32) -> bool {
         let held = self.connected.first() == Some(&id);
         if held && !self.opening.may_retry() {

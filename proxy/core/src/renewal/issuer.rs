@@ -50,7 +50,7 @@ impl Issuer {
         &self.mandate
     }
 
-    /// Another mandate is in force, or the same without turns that are over.
+    /// Another mandate is in force, or the same without turns that have ended.
     pub fn set_mandate(&mut self, mandate: Mandate) {
         self.mandate = mandate;
     }

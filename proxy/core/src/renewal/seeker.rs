@@ -90,7 +90,7 @@ impl Seeker {
         self.setback.as_ref().map(|setback| (self.failures, setback))
     }
 
-    /// Whom to ask now, if anybody; each answer goes to [`Seeker::handle_answer`]. `issuers` are
+    /// The issuer to ask now, if any; pass its answer to [`Seeker::handle_answer`]. `issuers` are
     /// those that are up, the nearest first.
     pub fn poll(
         &mut self,

@@ -75,12 +75,12 @@ pub(super) struct Verdict {
 }
 
 impl Preference {
-    /// Of nothing yet.
+    /// For a route that has no preferred origin yet.
     pub fn new(damping: Damping) -> Self {
         Self { damping, ..Self::default() }
     }
 
-    /// Of nothing again.
+    /// The same settings without a preferred origin.
     pub(crate) fn forgotten(&self) -> Self {
         Self::new(self.damping)
     }
@@ -90,7 +90,7 @@ impl Preference {
         self.better.map(|better| better.due)
     }
 
-    /// Which of the candidates, of which there is one and the first is the best, goes first.
+    /// The candidate that goes first. There is at least one, and the first is the best.
     pub(super) fn weigh(&self, candidates: &[Candidate], now: Instant) -> Verdict {
         let best = &candidates[0];
         let place = self.preferred.and_then(|(line, _)| {

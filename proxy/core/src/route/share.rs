@@ -32,7 +32,7 @@ impl Weights {
     }
 }
 
-/// Which of these has its turn: each as often as its weight, in a round of all weights.
+/// The candidate whose turn it is: each as often as its weight, in a round of all weights.
 pub(super) fn turn(sharing: &[Candidate], counter: u64) -> usize {
     let weight = |candidate: &Candidate| u64::from(candidate.origin.weight.max(1));
     let all: u64 = sharing.iter().map(weight).sum();
@@ -47,7 +47,7 @@ pub(super) fn turn(sharing: &[Candidate], counter: u64) -> usize {
     0
 }
 
-/// Which of these has the least load; by the ticket, where several have.
+/// The candidate with the least load; the ticket decides between equal ones.
 pub(super) fn least(sharing: &[Candidate], ticket: u64, open: impl Fn(&Line) -> u64) -> usize {
     let loads: Vec<u64> = sharing.iter().map(|it| open(&it.origin.line)).collect();
     let compare = |a: usize, b: usize| {
@@ -60,7 +60,7 @@ pub(super) fn least(sharing: &[Candidate], ticket: u64, open: impl Fn(&Line) -> 
     usize::try_from(drawn).ok().and_then(|drawn| equal.get(drawn).copied()).unwrap_or(best)
 }
 
-/// Which of two has more sessions for its weight, counting the one to come.
+/// Compares the sessions of two origins in relation to their weights, counting the one to come.
 pub(super) fn compare_loads(a: &OriginView, of_a: u64, b: &OriginView, of_b: u64) -> Ordering {
     let with_next = |open: u64| u128::from(open) + 1;
     let (a_weight, b_weight) = (u128::from(a.weight.max(1)), u128::from(b.weight.max(1)));

@@ -58,7 +58,7 @@ pub struct Call {
     pub hops: Hops,
     /// How long the opener waits for the answer, in milliseconds.
     deadline_ms: u32,
-    /// Whom a relay carries it for. Well formed, not verified.
+    /// The node that a relay carries it for. Well formed, not verified.
     #[serde(skip)]
     pub client: Option<Box<Credential>>,
 }
@@ -143,8 +143,8 @@ pub fn answer_for(why: Refusal) -> Answer {
     }
 }
 
-/// Reads an answer from the front of `bytes`; none means that more are needed, unless this was the
-/// end of the stream. Beside it, how many bytes it took.
+/// Reads an answer from the front of `bytes`, and returns how many bytes it took as well; none
+/// means that more are needed, unless this was the end of the stream.
 pub fn read_answer(bytes: &[u8], is_end: bool) -> Option<(Result<(), Refusal>, usize)> {
     let (&first, rest) = bytes.split_first()?;
     match (Answer::from_code(first), rest.first()) {

@@ -1,10 +1,10 @@
-//! Which member of the mesh a node of the cluster is.
+//! Finds the member of the mesh that a node of the cluster is.
 //!
 //! By name: the credential of that name. Under an invite that fixes no name a node chooses its own,
-//! so a name that the authority has vouched for counts before any other, and two that are as good
-//! lead nowhere. Else by address: the member whose tunnel comes from an address of the Node object,
-//! unless it goes by the name of another node. What members announce of their addresses counts for
-//! nothing here: a worker could announce another's.
+//! so a name that an invite has fixed comes before any other, and two equal claims lead nowhere.
+//! Otherwise by address: the member whose tunnel comes from an address of the Node object, unless
+//! it has the name of another node. Addresses that members announce are not used here: a worker
+//! could announce another's.
 
 use std::net::IpAddr;
 

@@ -67,7 +67,7 @@ impl NodeObject {
     }
 }
 
-/// Whose target it is, and what of that node's.
+/// The part of a node that a target means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spot {
     /// The kubelet of this node, on this port.
@@ -153,10 +153,10 @@ impl Nodes {
         Some(Self::new(objects))
     }
 
-    /// Whose target this is; `services` are the networks of services.
+    /// The node and part that this target means; `services` are the networks of services.
     ///
     /// # Errors
-    /// [`Refused`] for what is nobody's, two nodes', or not a kubelet's port.
+    /// [`Refused`] for a target of no node or of two, or a port that is not a kubelet's.
     pub fn find(&self, target: &Endpoint, services: &[Cidr]) -> Result<Spot, Refused> {
         let port = target.port();
         match target.host() {
@@ -232,7 +232,7 @@ fn kubelet(object: &NodeObject, target: &Endpoint) -> Result<Spot, Refused> {
     Err(Refused::new(Refusal::Port, said))
 }
 
-/// Whether an address means the machine itself, everybody, or nobody.
+/// Whether an address means the machine itself, all machines, or none.
 pub(super) fn is_nowhere(ip: IpAddr) -> bool {
     let is_local = match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.octets()[0] == 0,

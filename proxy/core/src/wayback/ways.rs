@@ -19,14 +19,14 @@ use super::reply::Refused;
 pub const MAX_WAYS: usize = 4;
 /// The most of them through relays to one node.
 const MAX_RELAYS: usize = 3;
-/// How long a way may be silent before the next is tried beside it: a handshake and a round trip
-/// on a path of 200 ms, and some more.
+/// How long a way may be silent before the next is tried in parallel: a handshake and a round trip
+/// on a path of 200 ms, and a little more.
 pub const HEDGE: Duration = Duration::from_millis(700);
 
 /// A member that may relay, or dial services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prospect {
-    /// Which one.
+    /// The node.
     pub node: NodeId,
     /// Whether it is in the target's site; for services in this node's.
     pub is_near: bool,

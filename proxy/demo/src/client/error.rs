@@ -30,7 +30,7 @@ pub enum ClientError {
     /// The status was not the one that was needed.
     #[error("{origin} answered {status}")]
     Status {
-        /// Who answered.
+        /// The origin that answered.
         origin: String,
         /// What.
         status: StatusCode,

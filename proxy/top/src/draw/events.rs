@@ -32,7 +32,7 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, scrolled: usize) -> usi
     canvas.lines(1, &lines, scrolled)
 }
 
-/// Whom it concerns and what happened.
+/// The nodes concerned and what happened.
 fn words(event: &EventRow, has_services: bool) -> String {
     let mut who = event.names.join(", ");
     if event.others > 0 {
