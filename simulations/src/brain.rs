@@ -85,7 +85,7 @@ pub(crate) struct Brain {
     patience: ConnectConfig,
     /// The addresses that its machine has.
     endpoints: Vec<SocketAddr>,
-    /// What happened, if somebody looks on.
+    /// The events so far, if the node is observed.
     diary: Option<Box<Diary>>,
 }
 

@@ -13,7 +13,7 @@ pub enum Error {
     /// A node does not start.
     #[error("node {name}: {source}")]
     Node {
-        /// Which one.
+        /// The name.
         name: String,
         /// Why not.
         source: meshport_daemon::Error,
@@ -24,7 +24,7 @@ pub enum Error {
     /// A result file is not what this tool writes.
     #[error("{path}: {reason}")]
     Result {
-        /// Which file.
+        /// The file.
         path: String,
         /// What is wrong with it.
         reason: String,
@@ -32,7 +32,7 @@ pub enum Error {
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: String,
         /// The operating system's answer.
         source: std::io::Error,

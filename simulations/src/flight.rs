@@ -1,13 +1,12 @@
 //! What travels inside a tunnel, besides gossip: the steps of a client's session, each a flight of
 //! one or more datagrams.
 //!
-//! A stream's header says for whom it is and how far it may go, as in `meshport_core::wire`, and a
-//! flight carries it with the nodes it has come through, which lead its answer back.
+//! A stream's header names its target and the hops that are left, as in `meshport_core::wire`. A
+//! flight carries it with the nodes it has passed, through which its answer returns.
 //!
-//! A session's bytes are not simulated, only how many they are and what the flight means. Datagrams
-//! of a flight that do not arrive are sent again, as QUIC does: when others of it have arrived,
-//! after the time that tells that they are lost, else after a probe timeout, each twice the one
-//! before.
+//! A session's bytes are not simulated, only their number and the meaning of the flight. Lost
+//! datagrams of a flight are sent again, as QUIC does: if others of the flight have arrived, after
+//! the loss timeout, otherwise after a probe timeout that doubles each time.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Who the nodes of a scenario are: keys and credentials of one mesh, all drawn from the seed.
+//! The identities of a scenario's nodes: keys and credentials of one mesh, all derived from the
+//! seed.
 
 use meshport_config::{
     AuthorityKey, Credential, MeshSecret, NodeKey, RecordKey, Role, Roles, Subject, UnixSeconds,

@@ -310,7 +310,7 @@ pub(crate) fn endpoint(address: u16, port: usize) -> SocketAddr {
     (Ipv4Addr::new(10, high, low, 1), port).into()
 }
 
-/// Which address an endpoint stands for, and which port.
+/// The address and port that an endpoint stands for.
 pub(crate) fn whose(endpoint: SocketAddr) -> Option<(u16, usize)> {
     let SocketAddr::V4(v4) = endpoint else { return None };
     let [_, high, low, _] = v4.ip().octets();

@@ -43,14 +43,14 @@ pub(crate) const ALL: [&str; 13] = [
 
 /// How long a node may be considered down by mistake: a refutation has gone round by then.
 pub(crate) const MAX_EVICTION: Duration = Duration::from_secs(15);
-/// After how long a quiet time everybody agrees: some comparisons of directories.
+/// After this long without a disturbance all nodes agree: some comparisons of directories.
 pub(crate) const QUIET: Duration = Duration::from_secs(60);
 /// A node may be considered down, or be unknown, for this long after a start or change of ways.
 pub(crate) const SETTLING: Duration = Duration::from_secs(30);
-/// A node that stands still for longer at a time is as good as gone, and may be considered gone.
+/// A node that is stopped for longer at a time counts as gone, and may be considered down.
 pub(crate) const LONG_STALL: Duration = Duration::from_secs(1);
-/// Everybody within reach knows of a revocation by then: news floods within round trips, and what
-/// it misses some comparisons of directories find.
+/// All nodes within reach know of a revocation by then: news floods within round trips, and some
+/// comparisons of directories find what it misses.
 pub(crate) const MAX_NEWS: Duration = Duration::from_secs(15);
 /// Violations after which a run ends.
 pub(crate) const MAX_VIOLATIONS: usize = 5;

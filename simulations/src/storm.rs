@@ -19,7 +19,7 @@ const RELAYED_EVERY: u64 = 4;
 
 /// One seed in this many gives a world in which a cut leaves every node a path.
 const PARTED_EVERY: u64 = 8;
-/// Which of them that is: none that is [`relayed`], or has a revocation.
+/// The remainder of those seeds; such a world is not [`relayed`] and has no revocation.
 const PARTED: u64 = 6;
 
 /// One seed in this many has a revocation.
@@ -65,7 +65,7 @@ impl Site {
     }
 }
 
-/// Origins everywhere, so that nearly everybody reaches one straight.
+/// Origins everywhere, so that nearly all nodes reach one directly.
 fn usual(seed: u64) -> String {
     let mut draft = Draft::new(seed ^ 0x0073_746f_726d);
     let sites: u32 = draft.rng.random_range(2..=5);

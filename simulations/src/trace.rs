@@ -45,7 +45,7 @@ pub(crate) struct Sent {
 }
 
 impl Trace {
-    /// Of nodes with these names.
+    /// For nodes with these names.
     pub(crate) fn new(names: Vec<String>, file: Option<TraceFile>) -> Self {
         let kept = vec![VecDeque::new(); names.len()];
         Self { hash: Sha256::default(), datagrams: 0, file, names, kept }

@@ -61,7 +61,7 @@ impl Tunnel {
         heard.into_iter().chain(said)
     }
 
-    /// The session is over; where the peer is stays known.
+    /// The session has ended; the peer's endpoint stays known.
     pub(crate) fn end(&mut self) {
         self.schedule.session_lost();
         (self.with_boot, self.connected, self.made) = (0, false, Duration::ZERO);
@@ -83,7 +83,7 @@ pub(crate) struct Tunnels {
     all: HashMap<u32, Tunnel, BuildHasherDefault<Spread>>,
     /// Payloads that wait for a handshake, apart since few tunnels have any.
     waiting: HashMap<u32, Vec<Payload>, BuildHasherDefault<Spread>>,
-    /// Of those that have lost long packets of sessions since the last one that arrived.
+    /// Peers to which long packets of sessions were lost since the last one that arrived.
     unacknowledged: HashMap<u32, Unacknowledged, BuildHasherDefault<Spread>>,
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Bar {
     /// What is measured: less is better, [`NEVER`] is worst.
     measure: fn(&Row) -> f64,
     pub(crate) limit: f64,
-    /// Which service of meshport it is asked of.
+    /// The service of meshport that it is asked of.
     ours: &'static str,
     /// Whether a rival has to lose no connection in that fault to compete: one that does not leave
     /// a dead upstream is quick to use it again, and what it lost is not among its slow ones.

@@ -144,7 +144,7 @@ async fn run(all: Vec<Common>) {
     for request in requests {
         request.await.expect("clients do not panic");
     }
-    // Held connections are cut with their tasks: the run is over.
+    // Held connections are cut with their tasks: the run has ended.
     tasks.shutdown().await;
 }
 
@@ -182,7 +182,7 @@ async fn request(common: Common) {
     common.record().attempt(Attempt { begun, took, outcome });
 }
 
-/// Who answers one request, and when the answer began.
+/// The origin that answers one request, and when the answer began.
 async fn ask(common: &Common) -> io::Result<(String, Duration)> {
     let mut stream = connect(common, "/whoami").await?;
     let mut answer = vec![0; MAX_ANSWER];

@@ -34,7 +34,7 @@ pub(crate) enum Act {
     Lose(usize),
     /// They are not any more.
     LoseNothing(usize),
-    /// The client's host and its host cannot reach each other; both reach everybody else.
+    /// The client's host and its host cannot reach each other; both reach all others.
     Part(usize),
     /// They can again.
     Join(usize),

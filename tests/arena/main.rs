@@ -7,7 +7,7 @@
 //! instant on the same machine; what they saw becomes figures ([`score`]), tables, plots and a
 //! verdict ([`bars`]).
 //!
-//! Needs root, `/dev/net/tun`, `ip`, `setpriv` and `unshare`. See README.md beside this file.
+//! Needs root, `/dev/net/tun`, `ip`, `setpriv` and `unshare`. See README.md in this folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};

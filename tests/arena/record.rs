@@ -36,11 +36,11 @@ pub(crate) struct Attempt {
 /// One held connection: an endless answer that says something every now and then.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
-    /// Which of the clients that hold a connection.
+    /// The number of the client that holds the connection.
     pub(crate) slot: usize,
     /// When its first line came.
     pub(crate) opened: Duration,
-    /// Who answers it.
+    /// The origin that answers it.
     pub(crate) origin: String,
     /// When its latest line came.
     pub(crate) last_line: Duration,

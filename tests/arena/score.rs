@@ -68,7 +68,7 @@ pub(crate) struct Connects {
     pub(crate) first_answer_s: Option<f64>,
     /// When the last disturbed new connection before healing began: it failed or was slow.
     pub(crate) disturbed_until_s: Option<f64>,
-    /// From healing to where no new connection is over 30 ms slower than before the fault.
+    /// From healing until no new connection is more than 30 ms slower than before the fault.
     pub(crate) usual_s: Option<f64>,
 }
 

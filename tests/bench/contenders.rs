@@ -1,4 +1,4 @@
-//! Who is compared: meshport, the ways people build the same today, and the price of no encryption.
+//! The contenders: meshport, what people use today, and the cost without encryption.
 
 use std::ffi::OsString;
 use std::fs;

@@ -68,7 +68,7 @@ struct Figures {
 #[derive(Debug, Default, Serialize)]
 struct Present {
     tunnels_rss_mib: f64,
-    /// Of one core, with tunnels alone.
+    /// Percent of one core, with tunnels alone.
     tunnels_idle_percent: f64,
     /// With a QUIC connection of each as well.
     connected_rss_mib: f64,

@@ -77,7 +77,7 @@ struct Row {
     first_s: Option<f64>,
     /// The median of those after it.
     later_s: Option<f64>,
-    /// Of all lists together, as far as they came.
+    /// The rate of all lists together, as far as they came.
     mb_per_s: f64,
     cpu_s_per_gib: f64,
 }

@@ -30,7 +30,7 @@ pub(crate) enum Work {
     Download,
     /// Small requests, one at a time, on each open connection.
     Request,
-    /// The same on one connection beside saturating downloads.
+    /// The same on one connection during saturating downloads.
     RequestBesideBulk,
     /// New connections one after another that begin as TLS does: time from the connect to the first
     /// byte of an answer.

@@ -272,7 +272,7 @@ fn play(testbed: &Testbed, job: Job, name: &str) -> Option<Seen> {
     let log = testbed.file(&format!("{name}-{:?}-{}.json", job.work, job.connections));
     let mut clients = start(testbed, job, &log);
     let limit = Duration::from_millis(job.millis) + GRACE;
-    // Who stalls has not done it; the others go on.
+    // A contender that stalls has failed; the others go on.
     let ended = wait::within(limit, || (!clients.is_running()).then_some(())).is_some();
     (ended && clients.ended(GRACE).success()).then(|| parse(&log))?
 }

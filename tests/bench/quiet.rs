@@ -41,7 +41,7 @@ struct Row {
     nodes: u8,
     /// `origin` or `worker`.
     kind: &'static str,
-    /// Of one core.
+    /// Percent of one core.
     cpu_percent: f64,
     /// Times that a thread went to sleep, in a second.
     wakeups_per_s: f64,
@@ -74,7 +74,7 @@ pub(crate) fn run(quiet: &Quiet) -> io::Result<()> {
     if let Some(file) = &quiet.json {
         std::fs::write(file, serde_json::to_string_pretty(&rows)?)?;
     }
-    // Of the processor a node may have used less than the kernel counts, even since its start.
+    // A node may have used less CPU time than the kernel counts, even since its start.
     let is_measured = |row: &Row| {
         let figures = [row.wakeups_per_s, row.bytes_per_s, row.rss_mib];
         figures.iter().all(|figure| *figure > 0.0)

@@ -18,7 +18,7 @@ pub(crate) struct Row {
     pub(crate) cpu_s_per_gib: Option<f64>,
     /// Processor microseconds of all its processes, per small exchange or new connection.
     pub(crate) cpu_us_each: Option<f64>,
-    /// Of small exchanges, or of new connections to the first byte.
+    /// The median of small exchanges, or of new connections to the first byte.
     pub(crate) p50_us: Option<u64>,
     pub(crate) p99_us: Option<u64>,
     /// Small exchanges, or new connections, per second.
@@ -45,7 +45,7 @@ pub(crate) struct Case {
     pub(crate) round: u32,
 }
 
-/// Who is measured, at which MTU, and in which round.
+/// The contender, the MTU and the round of a measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject {
     pub(crate) contender: Contender,
@@ -95,7 +95,7 @@ impl Row {
             mb_per_s: bulk(ratio(seen.bytes, 1_000_000) / seen.seconds.max(1e-9)),
             cpu_s_per_gib: bulk(used.as_secs_f64() / ratio(seen.bytes, GIB).max(1e-9))
                 .filter(|_| has_cost),
-            // Beside bulk streams most of the time is theirs.
+            // With bulk streams running, most of the time is theirs.
             cpu_us_each: small(ratio(micros, count))
                 .filter(|_| has_cost && job.work != Work::RequestBesideBulk),
             p50_us: rank(50),

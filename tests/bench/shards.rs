@@ -76,9 +76,9 @@ struct Row {
     work: Work,
     round: u32,
     slow_percent: Option<u8>,
-    /// Of all peers together.
+    /// The rate of all peers together.
     mb_per_s: f64,
-    /// Of the peer that had least over that of the one that had most.
+    /// The rate of the peer with the least divided by that of the peer with the most.
     fairness: f64,
     origin_cpu_s_per_gib: f64,
     /// Origin and peers.

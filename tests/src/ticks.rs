@@ -33,7 +33,7 @@ pub fn serve() -> SocketAddr {
     address
 }
 
-/// Serves clients of a listener for ever.
+/// Serves clients of a listener; never returns.
 pub fn serve_on(listener: &TcpListener) {
     for client in listener.incoming().flatten() {
         thread::spawn(move || talk(client));

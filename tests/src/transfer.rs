@@ -17,10 +17,10 @@ use crate::wait;
 
 /// The unit of writing and of numbering.
 const BLOCK_BYTES: usize = 64 * 1024;
-/// A transfer that stands still for this long has failed.
+/// A transfer without progress for this long has failed.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Which way the bytes go, seen from the client.
+/// The direction of the bytes, seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the client to the service.
@@ -32,7 +32,7 @@ pub enum Way {
 /// A finished transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
-    /// Which way it went.
+    /// Its direction.
     pub way: Way,
     /// Payload bytes.
     pub bytes: u64,

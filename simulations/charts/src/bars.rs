@@ -1,4 +1,4 @@
-//! Bars in panels beside each other, a bar for each row.
+//! Bar charts in panels next to each other, with a bar for each row.
 
 use maud::{Markup, html};
 
@@ -13,7 +13,7 @@ const FOOT: f64 = 12.0;
 const GAP: f64 = 10.0;
 const NUMBER: f64 = 55.0;
 
-/// Panels beside each other that have the same rows.
+/// Panels next to each other that have the same rows.
 #[derive(Debug)]
 pub struct Panels<'a> {
     /// What the rows have in common; may be empty.

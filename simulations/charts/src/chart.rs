@@ -29,7 +29,7 @@ pub struct Axis<'a> {
 pub struct Series<'a> {
     /// In the legend.
     pub name: &'a str,
-    /// Of the style sheet.
+    /// Its class in the style sheet.
     pub class: String,
     /// In the order of x.
     pub points: Vec<(f64, f64)>,
@@ -158,7 +158,7 @@ impl Chart<'_> {
         }
     }
 
-    /// The names in columns beside what x is, and the height with them.
+    /// The names in columns next to the label of x, and the height with them.
     fn legend(&self, top: f64) -> (Markup, f64) {
         let names = self.series.iter().map(|series| width(series.name));
         let column = names.fold(0.0, f64::max) + 5.0 * LETTER;
@@ -191,7 +191,7 @@ struct Scale {
     log: bool,
     low: f64,
     high: f64,
-    /// Between two numbers beside it; 1 in powers of ten.
+    /// The distance between two numbers on the axis; 1 in powers of ten.
     step: f64,
     from: f64,
     to: f64,
@@ -211,7 +211,7 @@ impl Scale {
         scale
     }
 
-    /// To the next numbers beside it.
+    /// Extends it to the next numbers on the axis.
     fn rounded(mut self) -> Self {
         self.low = (self.low / self.step).floor() * self.step;
         self.high = (self.high / self.step).ceil() * self.step;
@@ -227,7 +227,7 @@ impl Scale {
         px(self.from + share.clamp(0.0, 1.0) * (self.to - self.from))
     }
 
-    /// The numbers beside it, which are round.
+    /// The round numbers on the axis.
     fn ticks(&self) -> Vec<f64> {
         let (low, high) = (self.low - self.step * 1e-6, self.high + self.step * 1e-6);
         let powers = (-3..=9).flat_map(|power| [1.0, 2.0, 5.0].map(|it| it * 10_f64.powi(power)));

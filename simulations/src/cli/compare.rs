@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{read, say};
 use crate::Error;
 
-/// Which way a value gets worse.
+/// The direction in which a value gets worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Worse {
     Up,

@@ -16,7 +16,7 @@ use crate::{Error, lab};
 pub(super) struct Arguments {
     #[command(flatten)]
     once: Once,
-    /// The meshport binary [default: the one beside this program].
+    /// The meshport binary [default: the one in the folder of this program].
     #[arg(long, value_name = "PATH")]
     meshport: Option<PathBuf>,
     /// Keep logs, configurations and state folders in this new folder.

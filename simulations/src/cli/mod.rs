@@ -97,7 +97,7 @@ enum Verb {
     },
 }
 
-/// Which scenario, with which seed and settings.
+/// The scenario, the seed and changed settings.
 #[derive(Debug, Args)]
 struct Choice {
     /// The scenario, a TOML file.

@@ -198,8 +198,8 @@ pub(super) fn document(choice: &Choice) -> Result<Table, Error> {
     Ok(document)
 }
 
-/// The scenario of a [`document`] that the command line may have changed: what is wrong with it now
-/// is on no line that somebody wrote.
+/// The scenario of a [`document`] that the command line may have changed: an error in it now
+/// belongs to no line of the file.
 pub(super) fn parse(document: &Table, choice: &Choice) -> Result<Scenario, Error> {
     Scenario::parse(&document.to_string()).map_err(|error| match error {
         Error::Scenario(message) => {

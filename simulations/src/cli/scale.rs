@@ -24,7 +24,7 @@ mod fit;
 
 /// Sizes that a law needs at least: two to fit it and one to check it.
 const FEWEST_SIZES: usize = 3;
-/// Runs beside each other in a table.
+/// Runs in one row of a table.
 const COLUMNS: usize = 8;
 /// What is measured: its name, and where a result has it.
 const MEASURES: [(&str, &str); 14] = [
@@ -84,7 +84,8 @@ struct Played {
 struct Found {
     name: &'static str,
     law: Law,
-    /// Of the largest run and of those to check with: its size, what was said and what was seen.
+    /// For the largest run and the ones to check with: its size, the predicted value and the
+    /// measured one.
     checks: Vec<(Size, f64, f64)>,
     carried: Option<f64>,
 }

@@ -100,7 +100,7 @@ impl Level for Book {
         match notice {
             Notice::Instance | Notice::Gone => self.believes_in(at, victim),
             Notice::Revoked => true,
-            // Nobody sees here when a node becomes a member.
+            // At this level it is not visible when a node becomes a member.
             Notice::Came | Notice::Way | Notice::Nothing => false,
         }
     }
@@ -190,7 +190,7 @@ impl Book {
         number
     }
 
-    /// The session of that number is over.
+    /// The session with that number has ended.
     pub(super) fn closed(&mut self, number: u64) {
         self.scene.measures.sessions.closed += 1;
         self.sessions.close(number);

@@ -146,7 +146,7 @@ impl World {
         }
         let silent = [Some(Instance::Hung), Some(Instance::Stalled)];
         let hangs = lock(&self.book).scene.account.instances.iter().any(|it| silent.contains(it));
-        // Who hangs does not say that a session is over either.
+        // A node that hangs does not report the end of a session either.
         let judged = lock(&self.book).is_quiet() && !hangs;
         for node in &mut self.nodes {
             node.clients.shutdown().await;

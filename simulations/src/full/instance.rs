@@ -41,7 +41,7 @@ const LIVE_PATH: &str = "/livez";
 
 type State = watch::Receiver<Instance>;
 
-/// Serves for ever, in whatever way `state` says.
+/// Serves in the way that `state` says; never returns.
 pub(super) async fn run(host: Host, mut state: State, number: u16) {
     let address = ADDRESS.parse().expect("a socket address");
     loop {
@@ -123,7 +123,7 @@ async fn ask_etcd(state: &mut State) {
     let _ = state.wait_for(|state| *state != Instance::Stalled).await;
 }
 
-/// The time an answer takes; for ever while it hangs.
+/// The time an answer takes; does not return while it hangs.
 async fn think(state: &mut State) {
     tokio::time::sleep(ANSWER_TIME).await;
     // Fails only at the end of the run.
@@ -198,9 +198,10 @@ impl Greeted {
         Ok(())
     }
 
-    /// Resolves when it is over.
+    /// Resolves when the connection has ended.
     pub(super) async fn over(&mut self) {
-        // Nobody speaks unasked: whatever can be read is the end, or the connection broke.
+        // Neither side sends first here: anything that can be read is the end, or the connection
+        // broke.
         let _ = self.tcp.read(&mut [0; 1]).await;
     }
 }

@@ -6,10 +6,10 @@
 //! read time, wait, and draw random numbers, and those ask this module. A thread that has called
 //! [`begin`] is such a machine; every other thread sees the real one.
 //!
-//! Time stands still while anything runs. It moves only when the runtime has nothing left to do
-//! and waits: then it jumps to the next arrival of the [`World`], or to the moment until which the
-//! runtime wanted to wait, whichever comes first. So a run depends on its seed alone, however busy
-//! the real machine is.
+//! Time stops while code runs. It moves only when the runtime has nothing left to do and waits:
+//! then it jumps to the next arrival of the [`World`], or to the moment until which the runtime
+//! wanted to wait, whichever comes first. So a run depends on its seed alone, however busy the real
+//! machine is.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ thread_local! {
     static DICE: Dice = const { RefCell::new(None) };
 }
 
-/// Which clock is read.
+/// The clock that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
     /// Never goes back, begins anywhere.
@@ -116,10 +116,11 @@ pub fn is_simulated() -> bool {
     NOW.get().is_some()
 }
 
-/// Lets time pass: the runtime has nothing to do, and wants to wait for so long (for ever if none).
+/// Lets time pass: the runtime has nothing to do, and wants to wait for this long (without end if
+/// none).
 ///
 /// # Panics
-/// When it would wait for ever for nothing.
+/// When it would wait without end for nothing.
 pub fn pass(patience: Option<Duration>) {
     let now = now();
     let until = patience.map(|patience| now + patience);

@@ -115,7 +115,7 @@ struct World {
     rng: ChaCha8Rng,
     nodes: Vec<Node>,
     authority: AuthorityKey,
-    /// The instances, and who makes processes stand still or hears what they suspect.
+    /// The instances, and the tasks that stop processes or listen for what they suspect.
     tasks: JoinSet<()>,
     book: Arc<Mutex<Book>>,
     reader: Reader,

@@ -1,5 +1,5 @@
-//! What a node's saved directory says, read by somebody who is no member: that shows what the node
-//! holds without a window into the daemon.
+//! Reads a node's saved directory without being a member: this shows the node's knowledge without
+//! access to the inside of the daemon.
 
 use std::time::Instant;
 

@@ -43,7 +43,7 @@ enum Cargo {
     Datagram { to: usize, datagram: Sealed },
     /// One that has come to a link where others may be in its way.
     Onward { onward: Onward, datagram: Sealed },
-    /// One that a process which stands still has yet to send.
+    /// One that a stopped process has yet to send.
     Unsent { from: usize, boot: u32, to: SocketAddr, bytes: Arc<[u8]> },
 }
 
@@ -61,14 +61,14 @@ struct Onward {
 /// The socket of a node's present process.
 #[derive(Default)]
 struct Port {
-    /// Which process it belongs to; 0 is none.
+    /// The process it belongs to; 0 is none.
     boot: u32,
     queue: VecDeque<Sealed>,
     queued: usize,
     waker: Option<Waker>,
 }
 
-/// Until when each process stands still, as far as the others can tell.
+/// Until when each process is stopped, as far as the others can tell.
 type Still = Vec<Duration>;
 
 /// Bytes and datagrams that nodes have sent, all headers counted, and answers to handshakes.

@@ -77,7 +77,7 @@ impl Level for Book {
 }
 
 impl Book {
-    /// Of daemons that write these logs.
+    /// For daemons that write these logs.
     pub(super) fn new(scene: Scene, logs: Vec<PathBuf>) -> Self {
         let shown = |log| Shown { log, ..Shown::default() };
         Self { scene, shown: logs.into_iter().map(shown).collect() }

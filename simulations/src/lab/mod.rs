@@ -144,18 +144,18 @@ struct World {
     shaper: Shaper,
     measures: Arc<Mutex<Measures>>,
     book: Book,
-    /// The nodes that stand still again and again.
+    /// The nodes whose process is stopped again and again.
     starved: Vec<Starved>,
     start: Instant,
 }
 
-/// A node whose process stands still again and again.
+/// A node whose process is stopped again and again.
 #[derive(Debug)]
 struct Starved {
     node: usize,
     stall: Duration,
     until: Duration,
-    /// When it stands still next.
+    /// When it is stopped next.
     next: Duration,
 }
 
@@ -305,7 +305,7 @@ impl World {
         node.clients.spawn(crate::level::clients::run(door, rng));
     }
 
-    /// Lets time pass, makes those stand still whose time has come, and notices daemons that end by
+    /// Lets time pass, stops the processes whose time has come, and notices daemons that end by
     /// themselves.
     async fn wait_until(&mut self, at: Duration) -> Result<(), Error> {
         loop {
@@ -463,7 +463,7 @@ fn loopback(at: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, FIRST_NET + high, low, node)
 }
 
-/// The program `meshport` beside this one.
+/// The program `meshport` in the folder of this one.
 ///
 /// # Errors
 /// [`Error::Machine`] when there is none, with how to build it.

@@ -1,8 +1,8 @@
 //! One node of the lab: a real daemon as a child process with a folder of its own.
 //!
-//! The child lives no longer than the lab: the verb it runs ends when its standard input does, and
-//! dropping the value kills it and waits for it. Who makes it stand still is a process of its own,
-//! which lets it go on whatever becomes of the lab.
+//! The child does not outlive the lab: the verb it runs ends when its standard input does, and
+//! dropping the value kills it and waits for it. A separate process stops and continues it, so that
+//! it continues whatever happens to the lab.
 
 use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,7 +27,7 @@ const CLIENTS: u16 = 7445;
 const MESH: u16 = 51820;
 /// Lines of a log that are shown when something is wrong with its daemon.
 const TAIL: usize = 12;
-/// Makes a process stand still for some seconds. Nothing that ends the lab ends this.
+/// Stops a process for some seconds. Nothing that ends the lab ends this.
 const STALL: &str = "trap '' HUP INT TERM; kill -STOP \"$1\" && sleep \"$2\"; kill -CONT \"$1\"";
 
 /// See the module's description.
@@ -43,7 +43,7 @@ pub(super) struct Node {
     child: Option<Child>,
     /// Its former process, while that takes its leave.
     leaving: Option<Child>,
-    /// Who makes it stand still, if somebody does.
+    /// The process that stops it, if there is one.
     stall: Option<Child>,
 }
 
@@ -195,7 +195,7 @@ impl Node {
         let _ = child.wait();
     }
 
-    /// Its process stands still for so long, unless it does already.
+    /// Stops its process for this long, unless it is stopped already.
     pub(super) fn stall(&mut self, length: Duration) -> Result<(), Error> {
         let Some(child) = &self.child else { return Ok(()) };
         if let Some(stall) = &mut self.stall

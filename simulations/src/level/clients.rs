@@ -92,7 +92,7 @@ pub(crate) trait Door: Clone + Send + Sync + 'static {
     /// Sends a request and waits for the whole answer.
     fn ask(&self, session: &mut Self::Session) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Resolves when a session that nobody asks on is over.
+    /// Resolves when an idle session has ended.
     fn over(session: &mut Self::Session) -> impl Future<Output = ()> + Send;
 
     /// A session has ended.
@@ -102,7 +102,7 @@ pub(crate) trait Door: Clone + Send + Sync + 'static {
     fn answered(&self, started: Duration, answered: bool);
 }
 
-/// Brings clients for ever; they end with it.
+/// Starts clients again and again; they end with it.
 pub(crate) async fn run<D: Door>(door: D, mut rng: ChaCha8Rng) {
     let mut sessions = JoinSet::new();
     let mut is_first = true;

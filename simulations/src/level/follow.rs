@@ -15,8 +15,8 @@ impl<L: Level> Follow for L {}
 
 /// See the module's description.
 pub(crate) trait Follow: Level {
-    /// The first of these is about to happen. If it may disturb somebody: who has to notice it, and
-    /// who has to go elsewhere, or may?
+    /// Called just before the first of these happens. If it is a fault, it notes the nodes that
+    /// have to notice it, and those that have to leave an origin, or may.
     fn begins(&mut self, plan: &[Planned]) {
         let Some(planned) = plan.first() else { return };
         let Scene { now, account, measures, trace, .. } = self.scene_mut();
@@ -33,7 +33,8 @@ pub(crate) trait Follow: Level {
         self.scene_mut().measures.faults = faults;
     }
 
-    /// Who has something to notice of the newest victim of a fault, and who goes there.
+    /// The nodes that should notice the newest victim of a fault, and the nodes that use its
+    /// instance.
     fn concerned(&self, fault: &Fault) -> (Vec<Pair>, Vec<Pair>) {
         let victim = fault.newest();
         let nodes = 0..self.account().len();
@@ -134,8 +135,8 @@ pub(crate) trait Follow: Level {
         }
     }
 
-    /// A node's process stands still for so long at a time, until then. Who does so for long is as
-    /// good as gone.
+    /// A node's process is stopped for this long at a time, until then. A node that is stopped for
+    /// long counts as gone.
     fn stands_still(&mut self, node: usize, stall: Duration, until: Duration) {
         let account = &mut self.scene_mut().account;
         account.disturbed(until);

@@ -88,7 +88,7 @@ pub(crate) trait Judge: Level {
         self.scene_mut().account.evictions.end(holder, subject);
     }
 
-    /// Nobody alive stays evicted.
+    /// No living node stays evicted.
     fn check_evicted(&mut self) {
         let settles = |holder, subject| self.settles(holder, subject);
         for (holder, subject) in self.account().evictions.overdue(self.now(), settles) {
@@ -202,7 +202,7 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// Everybody knows of everybody within reach, and goes where it should.
+    /// All nodes know all others within reach, and use the origin that they should.
     fn check_settled(&mut self) {
         let nodes: Vec<usize> =
             (0..self.account().len()).filter(|at| self.takes_part(*at)).collect();

@@ -87,7 +87,8 @@ struct Since {
 }
 
 impl Account {
-    /// Of a scenario's nodes, with these ids. Which directories are followed is drawn.
+    /// For a scenario's nodes, with these ids. The directories that are followed are drawn at
+    /// random.
     pub(crate) fn new(scenario: &Scenario, ids: Vec<NodeId>, rng: &mut ChaCha8Rng) -> Self {
         let nodes = ids.len();
         let hosts = |place| scenario.hosts(place).then_some(Instance::Ready);
@@ -354,7 +355,7 @@ pub(crate) trait Level {
         mutual.then(|| self.account().settled(&[holder, subject]))
     }
 
-    /// Who is told first of something: this one, or the first that takes part.
+    /// The node that gets news first: this one, or the first that takes part.
     fn teller(&self, through: Option<usize>) -> Option<usize> {
         let takes_part = |at: &usize| self.takes_part(*at);
         let first = || (0..self.account().len()).find(takes_part);

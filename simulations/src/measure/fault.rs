@@ -1,7 +1,7 @@
-//! What may disturb somebody: who was hit, and how the others followed.
+//! Faults: the nodes that were hit, and the reactions of the others.
 //!
-//! An event of a scenario is one fault, whatever number of nodes it hits and however long it takes
-//! to come to all of them. Times count from when each of them was hit.
+//! An event of a scenario is one fault, however many nodes it hits and however long it takes to
+//! reach all of them. Times count from when each of them was hit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) enum Notice {
     Nothing,
 }
 
-/// Whose first choice is followed.
+/// The nodes whose first choice is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Users {
     /// For nodes that go to a victim, until they go to none.
@@ -43,32 +43,32 @@ pub(crate) enum Users {
     Own,
     /// For the victims, until there is one.
     Joining,
-    /// Of nodes that go to what is behind the way.
+    /// For nodes that use an origin behind the cut way.
     Ways,
 }
 
-/// Something that may disturb somebody.
+/// An event that may affect nodes.
 #[derive(Debug, Clone)]
 pub struct Fault {
     /// The key of the event.
     pub kind: &'static str,
-    /// In words.
+    /// The event in words.
     pub what: String,
     /// When it began.
     pub at: Duration,
-    /// Who is hit, and since when; nobody if it is about ways.
+    /// The nodes that were hit, and when; empty if it is about ways.
     pub victims: BTreeMap<usize, Duration>,
-    /// Those to whom nothing has been given back yet.
+    /// The victims that have not been restored yet.
     pub(crate) out: BTreeSet<usize>,
-    /// The ways that are concerned, if it is about ways.
+    /// The ways that are affected, if it is about ways.
     pub cut: Cut,
-    /// Who has something to notice of whom, and has not noticed yet.
+    /// Pairs of a node and a victim that the node should notice and has not noticed yet.
     pub unaware: BTreeSet<Pair>,
-    /// After what time they noticed.
+    /// The time it took each pair to notice.
     pub detected: BTreeMap<Pair, Duration>,
-    /// Who went to whom, and still does.
+    /// Pairs of a node and the victim that it used and still uses.
     pub staying: BTreeSet<Pair>,
-    /// After what time they went elsewhere.
+    /// The time it took each pair until the node used another origin.
     pub moved: BTreeMap<Pair, Duration>,
     /// When it was over, or will be, if it is known.
     pub over: Option<Duration>,
@@ -162,7 +162,7 @@ impl Fault {
         }
     }
 
-    /// Whose first choice is followed.
+    /// The nodes whose first choice is followed.
     pub(crate) fn users(&self) -> Users {
         match self.kind {
             "join" => Users::Joining,
@@ -184,7 +184,7 @@ impl Fault {
         self.over.map_or(until, |over| over.min(until))
     }
 
-    /// Until when what clients see counts for it: until it is over; a minute, if it never is.
+    /// Until when requests of clients count for it: until it ends; a minute, if it never does.
     pub(crate) fn counted_until(&self) -> Duration {
         self.over.unwrap_or(self.last.1 + FOLLOWED_FOR)
     }

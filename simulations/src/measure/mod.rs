@@ -38,7 +38,7 @@ pub struct Measures {
     pub latency: Latency,
     /// Where nodes went.
     pub choices: Choices,
-    /// What may have disturbed somebody, and how the nodes followed.
+    /// The faults, and the reactions of the nodes.
     pub faults: Vec<Fault>,
     /// Announcements of origins, and when nodes knew.
     pub news: Vec<News>,

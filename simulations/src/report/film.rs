@@ -20,7 +20,7 @@ const MAX_MARKS: usize = 60;
 /// One moment, by the places of sites in [`Film::sites`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Frame {
-    /// Of each site.
+    /// One for each site.
     pub sites: Vec<SiteFrame>,
     /// Where nodes go.
     pub flows: Vec<Flow>,
@@ -109,7 +109,7 @@ pub struct Film {
 }
 
 impl Film {
-    /// Of these sites, of which the largest with origins are taken first, before its first moment.
+    /// For these sites, the largest with origins first, before its first moment.
     pub fn new(mut sites: Vec<Site>) -> Self {
         sites.sort_by(|a, b| {
             let rank = |site: &Site| (site.origins == 0, std::cmp::Reverse(site.nodes));

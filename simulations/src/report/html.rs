@@ -23,7 +23,7 @@ const FILM_STYLE: &str = include_str!("film.css");
 const FILM_SCRIPT: &str = include_str!("film.js");
 /// Faults and violations in a table.
 const MAX_ROWS: usize = 100;
-/// Panels of a sweep beside each other.
+/// Panels of a sweep in one row.
 const COLUMNS: usize = 3;
 /// Height of a drawing without its words.
 const HEIGHT: f64 = 165.0;

@@ -17,7 +17,7 @@ pub mod text;
 /// Stands for a time in a sweep when some who had something to notice never did: it is worse than
 /// any time, and no plot may leave it out.
 pub const NEVER: f64 = f64::INFINITY;
-/// For so long after a fault is over, requests count for it: clients wait that long for an answer
+/// Requests count for a fault until this long after its end: clients wait that long for an answer
 /// unless the scenario says otherwise.
 const AFTERMATH: Duration = Duration::from_secs(10);
 
@@ -74,7 +74,7 @@ pub struct Outcome {
 pub struct Violation {
     /// When.
     pub at: Duration,
-    /// Which rule.
+    /// The rule.
     pub rule: &'static str,
     /// At which node, if at one.
     pub node: Option<String>,

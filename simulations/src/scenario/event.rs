@@ -125,7 +125,7 @@ pub enum Lie {
     Relay,
     /// It signs that it is no time at all from every origin.
     Near,
-    /// It tells everybody, each second, that all others are down, or by turns suspect.
+    /// It tells all nodes, each second, that all others are down, or by turns suspect.
     Accuse,
 }
 
@@ -138,7 +138,7 @@ pub enum Happening {
     Crash(usize),
     /// This node's process starts, with its saved directory or without.
     Start {
-        /// Which node.
+        /// The node.
         node: usize,
         /// Whether it finds what it saved.
         with_state: bool,
@@ -153,9 +153,9 @@ pub enum Happening {
     Quality(usize, usize, Option<LinkConfig>),
     /// The wall clock of this node jumps by so many seconds.
     Clock(usize, i64),
-    /// This node's process stands still for `stall` again and again.
+    /// This node's process is stopped for `stall` again and again.
     Starve {
-        /// Which node.
+        /// The node.
         node: usize,
         /// For how long at a time.
         stall: Duration,
@@ -170,7 +170,7 @@ pub enum Happening {
     Configure(usize, usize),
     /// The authority takes this node's credential back.
     Revoke {
-        /// Which node.
+        /// The node.
         node: usize,
         /// The node that is told first.
         through: Option<usize>,

@@ -1,8 +1,8 @@
-//! Which keys have a meaning beside which others.
+//! Which keys have an effect together.
 //!
-//! One table for events and one for what means something only beside another key. From them come
-//! what is refused, the JSON schema and the reference, so that they cannot drift apart. A key that
-//! would mean nothing is an error: its author believes that it does something.
+//! One table for events, and one for keys that have an effect only with another key. The refusals,
+//! the JSON schema and the reference come from them, so they cannot drift apart. A key without an
+//! effect is an error: its author believes that it does something.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use super::event::When;
 use super::{Event, Site, SitePath, strict};
 use crate::Error;
 
-/// What may happen: the key that says it, and what stands beside it.
+/// An event: its key, and the keys that go with it.
 #[derive(Debug)]
 pub(super) struct Kind {
     /// The key that says what happens.
@@ -60,7 +60,7 @@ pub(super) const KINDS: [Kind; 23] = [
     kind("revoke", &[], &["through", "over-s"]),
 ];
 
-/// A key that means something only beside another one, which is not `false` there.
+/// A key that has an effect only with another one, which is not `false` there.
 #[derive(Debug)]
 pub(super) struct Beside {
     /// The table: its name in the schema.
@@ -89,7 +89,7 @@ pub(super) const BESIDE: [Beside; 6] = [
 /// Repeated at one moment, an event happens once.
 const TIMES_NEEDS: &str = "\"times\" means nothing without \"every-s\" or an at-s of two numbers";
 
-/// Whether an event says one thing, and nothing beside it that means nothing there.
+/// Checks that an event is one event, without keys that have no effect in it.
 ///
 /// # Errors
 /// [`Error::Scenario`] with the key and what to do.

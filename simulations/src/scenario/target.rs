@@ -1,4 +1,4 @@
-//! Which nodes an event is about, in words.
+//! The nodes that an event is about, in words.
 //!
 //! | words | nodes |
 //! | --- | --- |

@@ -28,8 +28,8 @@ pub struct Planned {
     pub happening: Happening,
     /// The event it belongs to: those of one event, at one of its times, have the same number.
     pub event: usize,
-    /// The key of that event, when this is what may disturb somebody; none for what gives it back,
-    /// and for all but the first of the ways that one event changes.
+    /// The key of that event, if it is a fault; none for an event that ends a fault, and for all
+    /// but the first of the ways that one event changes.
     pub fault: Option<&'static str>,
 }
 

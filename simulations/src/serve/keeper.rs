@@ -91,7 +91,7 @@ impl Keeper {
         loop {
             match asked.recv_timeout(if self.advance() { Duration::ZERO } else { TURN }) {
                 Ok(Asked { what, answer }) => {
-                    // Who asked may be gone.
+                    // The caller may have gone.
                     let _ = answer.send(self.answer(what));
                 }
                 Err(RecvTimeoutError::Timeout) => {}

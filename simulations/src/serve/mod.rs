@@ -61,7 +61,7 @@ struct Server {
     world: SyncSender<Asked>,
 }
 
-/// Serves a world for ever; `tell` learns the address.
+/// Serves a world and never returns; `tell` gets the address.
 ///
 /// # Errors
 /// [`Error`] when the scenario is none, or the address cannot be had.

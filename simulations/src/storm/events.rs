@@ -163,7 +163,7 @@ impl Draft {
         self.event(at, &format!("configure = \"{target}\"\nsettings = {settings}"));
     }
 
-    /// Machines that stand still, move, get another address or another time, or lie.
+    /// Machines that are stopped, move, get another address or another time, or lie.
     fn of_machines(&mut self, at: f64) {
         let long = self.long();
         let site = |site: &Site| site.nodes > 0;

@@ -18,7 +18,7 @@ const MAX_WEIGHED: usize = 4;
 /// Readings of the clock from which its own time is taken: enough for a median.
 const CLOCK_READINGS: usize = 1001;
 
-/// Which nodes are measured, and what was seen of them.
+/// The nodes that are measured, and their costs.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
     /// By the node's number; empty if nothing is measured.
@@ -26,7 +26,7 @@ pub(super) struct Costs {
     /// For nodes that offer an origin, and for others.
     busy: [Busy; 2],
     origins: Vec<usize>,
-    /// The start-up is over; a flag, since every datagram asks for it.
+    /// The start-up has ended; a flag, since every datagram asks for it.
     is_on: bool,
 }
 
@@ -72,7 +72,7 @@ impl Costs {
 }
 
 impl World {
-    /// Counts the nodes that run, once a second, after the first look that the start-up is over at.
+    /// Counts the running nodes, once a second, from the first look after the start-up on.
     pub(super) fn count_roles(&mut self) {
         if !self.costs.is_on {
             self.costs.is_on = self.scene.now >= self.story.scenario.warmup();

@@ -1,4 +1,4 @@
-//! Which sessions end before their time: what the daemon's own ledger says, carried out.
+//! Ends sessions early, as the daemon's own ledger decides.
 
 use super::World;
 use super::clients::{Owner, Request};

@@ -98,7 +98,7 @@ impl World {
         self.process_ends(at);
     }
 
-    /// A process stands still for a moment, and again after a while.
+    /// A process is stopped for a moment, and again after a while.
     pub(super) fn starve(&mut self, at: usize, stall: Duration, until: Duration) {
         if self.scene.now >= until {
             return;

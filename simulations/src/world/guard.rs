@@ -1,13 +1,13 @@
-//! What must hold in every run at this level, beside the rules of [`crate::level::Judge`], and when
-//! each is looked at.
+//! Rules of every run at this level, in addition to those of [`crate::level::Judge`], and when each
+//! is checked.
 //!
-//! * What a node wants at once stays within its queues' bounds: at each step. So do its directory
+//! * A node's pending requests stay within its queues' bounds: at each step. So do its directory
 //!   and its paths: now and then, for some nodes.
-//! * No node carries a stream on that another one has carried: at each one (`moves`).
-//! * Every request is answered, where the scenario says so: at each that is not.
-//! * Sessions go home no faster than the settings say: at each leave to go (`moves`).
+//! * No node relays a stream that was already relayed: at each stream (`moves`).
+//! * Every request is answered, if the scenario says so: at each that is not.
+//! * Sessions return no faster than the settings say: at each leave to move (`moves`).
 //!
-//! That a seed determines everything is checked by running twice and comparing traces.
+//! Running twice and comparing traces checks that a seed determines everything.
 
 use meshport_discovery::{MAX_MEMBERS, MAX_PATHS, MAX_TRANSMITS};
 

@@ -114,7 +114,7 @@ enum Event {
         boot: u32,
         peer: usize,
     },
-    /// A process stands still, and will again until then.
+    /// A process is stopped, and will be again until then.
     Starve {
         node: usize,
         stall: Duration,
@@ -300,7 +300,7 @@ impl World {
         if let Some(node) = event.concerns()
             && self.nodes[node].still_until > self.scene.now
         {
-            // What comes to a process that stands still waits for it.
+            // Datagrams for a stopped process wait for it.
             let later = self.nodes[node].still_until;
             return self.queue.push(later, event);
         }

@@ -35,7 +35,7 @@ pub(super) struct Node {
     pub(super) folder: Folder,
     /// What its wall clock is ahead, in seconds.
     pub(super) ahead_s: i64,
-    /// Until when its process stands still.
+    /// Until when its process is stopped.
     pub(super) still_until: Duration,
     pub(super) lie: Option<Lie>,
     /// An old datagram of its own, for a lie.
@@ -43,7 +43,7 @@ pub(super) struct Node {
     pub(super) clients: Clients,
 }
 
-/// The present process of a node, beside its decisions, or the last one.
+/// The state of the present or last process of a node, apart from its decisions.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) started: Duration,
@@ -68,7 +68,7 @@ pub(super) struct Folder {
     pub(super) revocations: Revocations,
 }
 
-/// Which address of each node another one knows, by the node's number; 0 is none. Most know most
+/// The address of each node that another one knows, by the node's number; 0 is none. Most know most
 /// others, and there are as many of these as nodes.
 #[derive(Debug, Default)]
 pub(super) struct Book(Vec<u16>);

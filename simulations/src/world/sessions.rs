@@ -33,7 +33,7 @@ pub(super) enum Timer {
     Outside(u32),
     /// The next request.
     Next,
-    /// The client's patience for this request is over.
+    /// The client has given up this request.
     Given(u32),
     /// The client ends it.
     Done,

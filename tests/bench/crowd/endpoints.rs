@@ -32,7 +32,7 @@ const TELL_INTERVAL: Duration = Duration::from_millis(50);
 /// Descriptors of one endpoint, and some for the process.
 const DESCRIPTORS: (u64, u64) = (2, 64);
 
-/// Which of them, and where to.
+/// The endpoints to run, and the origin.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Endpoints {
     #[arg(long)]
@@ -129,7 +129,7 @@ fn wall() -> UnixSeconds {
     UnixSeconds(since.unwrap_or_default().as_secs())
 }
 
-/// One endpoint, for ever.
+/// Runs one endpoint; never returns.
 async fn live(mesh: Mesh, origin: NodeId, shared: Arc<Shared>) {
     // Not all at once: nodes begin at different times.
     let share = f64::from(OsRng.next_u32()) / f64::from(u32::MAX);

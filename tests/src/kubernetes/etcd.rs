@@ -1,4 +1,5 @@
-//! etcd: one for all apiservers on a host of its own, or stacked, a member beside each apiserver.
+//! etcd: one for all apiservers on a host of its own, or stacked, one member on the host of each
+//! apiserver.
 
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use crate::wait;
 /// How much longer than the others the member waits that is not to become the leader by itself.
 const UNLIKELY: u32 = 3;
 
-/// The name of the etcd member beside an apiserver, as a process of a cluster.
+/// The name of the etcd member on an apiserver's host, as a process of a cluster.
 pub fn member(number: usize) -> String {
     format!("etcd-{number}")
 }
@@ -38,7 +39,7 @@ impl Cluster {
         }
     }
 
-    /// Has the member beside an apiserver lead a stacked etcd.
+    /// Makes the member on an apiserver's host the leader of a stacked etcd.
     ///
     /// # Panics
     /// When it does not.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// Which node's clients have them, and whose instance serves them, by number.
+    /// The node of the client and the node of the instance of each, by number.
     pub(super) open: BTreeMap<u64, (usize, usize)>,
     numbers: u64,
     tallies: Vec<Tally>,
