@@ -143,8 +143,8 @@ pub enum Error {
     /// An invite was created in the future, beyond the allowed clock difference: the clock here is
     /// behind, or that of the issuer was ahead.
     #[error(
-        "this machine's clock is behind: it says {now}, and the invite was created at {valid_from}. \
-         Set the clock (`timedatectl` shows it) and try again"
+        "this machine's clock is behind: it says {now}, and the invite was created at \
+         {valid_from}. Set the clock (`timedatectl` shows it) and try again"
     )]
     InviteNotYetValid {
         /// When the invite was created.

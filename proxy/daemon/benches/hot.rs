@@ -66,7 +66,7 @@ fn choose_route(bencher: Bencher<'_, '_>, count: u8) {
         .bench_values(|origins| choose(origins, &policy, &memory, now));
 }
 
-/// What a session asks of a route: whom to try in what order.
+/// The question that a session asks of a route: which origins to try, in which order.
 #[divan::bench(args = [3, 9, 50])]
 fn attempt_order(bencher: Bencher<'_, '_>, count: u8) {
     #[expect(clippy::disallowed_methods, reason = "an origin for virtual time")]

@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
-/// What one iteration moves, in bytes.
+/// Bytes that one iteration moves.
 const TRANSFER: usize = 4 << 20;
 /// How much a client writes and reads at once.
 const BLOCK: usize = 64 << 10;

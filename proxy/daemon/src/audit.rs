@@ -361,7 +361,7 @@ pub(crate) struct OperatorSession {
     operator: Arc<Credential>,
     service: ServiceName,
     begun: Instant,
-    /// What it has carried so far; `up` is what the instance sent.
+    /// The bytes carried so far; `up` counts those from the instance.
     pub(crate) carried: Carried,
 }
 

@@ -55,7 +55,7 @@ struct Incoming {
     peer: NodeId,
     header: Header,
     stream: Stream,
-    /// What came behind the header.
+    /// The bytes after the header.
     rest: Bytes,
 }
 
@@ -67,7 +67,7 @@ struct Admitted {
     holder: Arc<Credential>,
 }
 
-/// What every served stream shares.
+/// State that all served streams share.
 #[derive(Debug, Clone)]
 pub(crate) struct Egress {
     /// Knows what to answer members that ask.
@@ -78,13 +78,13 @@ pub(crate) struct Egress {
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
     pub(crate) audit: Audit,
     pub(crate) offers: watch::Receiver<Arc<Offers>>,
-    /// What the authority has taken back.
+    /// The revocations so far.
     pub(crate) revoked: watch::Receiver<Revocations>,
     /// Sessions this node carries on to others at once.
     pub(crate) max_relayed: u64,
     /// Whether this node is going away and takes no new streams.
     pub(crate) leaving: watch::Receiver<bool>,
-    /// What apiservers reach here.
+    /// The targets that apiservers reach here.
     pub(crate) back: WayBack,
 }
 
@@ -383,7 +383,7 @@ async fn dial(host: &Host, address: &str, patience: Duration) -> Result<Tcp, Ans
     }
 }
 
-/// What a stream begins with.
+/// The beginning of a stream.
 enum Opening {
     /// A session, and what came behind its header.
     Session(Header, Bytes),

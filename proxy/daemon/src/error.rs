@@ -39,15 +39,15 @@ pub enum Error {
     State {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The trouble with it.
         what: String,
-        /// What the operator can do.
+        /// The remedy for the operator.
         remedy: String,
     },
     /// An operation on a socket or file failed.
     #[error("cannot {what}: {}", reason(what, source))]
     Io {
-        /// What was attempted, as a verb phrase ("listen on 127.0.0.1:7445").
+        /// The attempted action, as a verb phrase ("listen on 127.0.0.1:7445").
         what: String,
         /// The operating system's answer.
         source: io::Error,
@@ -106,7 +106,7 @@ impl Error {
     }
 }
 
-/// What the operating system said, and for what people meet most what to do.
+/// The operating system's message, and for the most common ones the remedy.
 fn reason(what: &str, source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::AddrInUse => {

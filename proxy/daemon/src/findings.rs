@@ -1,5 +1,5 @@
-//! What is wrong with this machine as far as files and limits show it: the same for a daemon and
-//! for `meshport doctor` without one.
+//! Finds faults of this machine that files and limits show: the same for a daemon and for `meshport
+//! doctor` without one.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ pub use crate::lifecycle::descriptors::most_allowed;
 
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// What to report of this node's credential at this time of day: it ends within 30 days, has
-/// ended, or begins later, which is the clock's fault.
+/// The finding about this node's credential at this time of day: it ends within 30 days, has ended,
+/// or begins later, which is the clock's fault.
 pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
     let from = own.issued_at;
     if from > now.saturating_add(MAX_CLOCK_SKEW_S) {

@@ -60,7 +60,7 @@ struct Errand {
     question: Question,
 }
 
-/// What came of one errand.
+/// The result of one errand.
 struct Return {
     who: NodeRef,
     heard: Result<Answered, Heard>,

@@ -49,7 +49,7 @@ impl LogBudget {
 pub(crate) struct LogBudgets {
     /// Peers that are refused.
     pub(crate) refusals: LogBudget,
-    /// What members say and may not, and origins that let this node not in.
+    /// Messages that members may not send, and origins that refuse this node.
     pub(crate) ignored: LogBudget,
 }
 

@@ -67,7 +67,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// How often a leaving node looks whether its sessions have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
-/// What a node is started with, in addition to settings and identity.
+/// The inputs of a node, in addition to settings and identity.
 #[derive(Debug)]
 pub struct Environment {
     /// The sockets under the mesh, and where their peers are served.
@@ -80,11 +80,11 @@ pub struct Environment {
     pub generation: u64,
     /// Nodes to announce to, those of the settings included.
     pub seeds: Vec<NamedSeed>,
-    /// What an earlier process saved.
+    /// The directory that an earlier process saved.
     pub directory: Option<Vec<u8>>,
-    /// What the authority has taken back, as far as this node knew.
+    /// The revocations that this node knew.
     pub revocations: Revocations,
-    /// What it knows for renewals by issuers, and as one.
+    /// Its knowledge for renewals by issuers, and as an issuer.
     pub renewals: KnownRenewals,
     /// The nodes of the cluster that an earlier process knew, for the way back.
     pub nodes: Option<Vec<u8>>,
@@ -222,7 +222,7 @@ impl Node {
         self.routes.get(service).cloned()
     }
 
-    /// What the authority has taken back, and every later state of that.
+    /// The revocations, and every later state of them.
     pub fn revocations(&self) -> watch::Receiver<Revocations> {
         self.revocations.clone()
     }
@@ -248,7 +248,7 @@ impl Node {
         self.sessions.take_peak()
     }
 
-    /// What the next start wants to know; `None` when the node is about to end.
+    /// The state for the next start; `None` when the node is about to end.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         snapshot(&self.controls.commands).await
     }

@@ -222,7 +222,7 @@ impl Closed {
             socket.set_reuse_address(true)?;
             socket.listen(BACKLOG)
         });
-        // What it accepts inherits this, and must not be in the way of the next start.
+        // Accepted connections inherit this, and must not block the next start.
         let opened = listens.and_then(|()| {
             socket.set_reuse_address(true)?;
             TcpListener::from_std(copy.into())

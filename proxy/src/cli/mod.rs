@@ -200,15 +200,15 @@ enum Verb {
     Undrain(drain::UndrainArgs),
     /// Revoke a node or an invite
     ///
-    /// For a stolen machine or a leaked invite. Its sessions end everywhere within a second, and the
-    /// key can never be used again. Needs the authority's key.
+    /// For a stolen machine or a leaked invite. Its sessions end everywhere within a second, and
+    /// the key can never be used again. Needs the authority's key.
     #[command(after_long_help = text::REVOKE)]
     Revoke(revoke::RevokeArgs),
     /// Take this node out of the mesh for good
     ///
-    /// The node's own key signs this, so it needs neither the authority nor an invite. Every member
-    /// refuses the key from then on, sessions end, and the daemon stops. To come back, join with new
-    /// keys and a new invite.
+    /// The node's own key signs this, so it needs neither the authority nor an invite. Every
+    /// member refuses the key from then on, sessions end, and the daemon stops. To come back, join
+    /// with new keys and a new invite.
     #[command(after_long_help = text::LEAVE)]
     Leave(leave::LeaveArgs),
     /// Erase the state of this machine

@@ -44,7 +44,7 @@ pub struct Status {
     pub process: ProcessStatus,
     /// This node.
     pub me: NodeRef,
-    /// What its credential allows.
+    /// The roles in its credential.
     pub roles: Roles,
     /// When its credential ends.
     pub credential_expires_at: UnixSeconds,
@@ -73,7 +73,7 @@ pub struct Status {
     /// Every listener for clients that run no meshport.
     #[serde(default)]
     pub exposed: Vec<ExposedStatus>,
-    /// What an operator should look at, as text.
+    /// Warnings for the operator, as text.
     pub warnings: Vec<String>,
     /// The same with their ids.
     #[serde(default)]
@@ -106,9 +106,9 @@ pub struct FindingRow {
     pub id: String,
     /// Whether something does not work because of it; otherwise it is a warning.
     pub is_error: bool,
-    /// What is wrong here.
+    /// The trouble on this node.
     pub detail: String,
-    /// What to do about it here.
+    /// The remedy on this node.
     pub remedy: String,
 }
 
@@ -169,7 +169,7 @@ pub struct ServiceStatus {
     pub chosen: Option<Chosen>,
     /// Every known origin, in the order a new session would try them.
     pub origins: Vec<OriginStatus>,
-    /// What this node itself offers, if it is an origin.
+    /// The local instance that this node offers, if it is an origin.
     pub offering: Option<Offering>,
     /// Client sessions open now.
     pub sessions_open: u64,
@@ -237,8 +237,8 @@ pub struct OriginStatus {
     /// The origin.
     #[serde(flatten)]
     pub who: OriginRef,
-    /// What it says of its local instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
-    /// `unknown`, `stalled`.
+    /// The state of its local instance, as it announces it: `ready`, `unready`, `draining`,
+    /// `refusing`, `hung`, `unknown`, `stalled`.
     pub state: String,
     /// Seconds since that state was learned here.
     pub state_since_s: u64,
@@ -399,7 +399,7 @@ impl Request for DrainRequest {
     type Reply = DrainReport;
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainReport {
     /// The service.
@@ -413,7 +413,7 @@ pub struct DrainReport {
     pub sessions: u64,
 }
 
-/// What a daemon did that does not say whether it changed anything.
+/// The default for a daemon that does not say whether it changed anything.
 fn changed() -> bool {
     true
 }
@@ -431,10 +431,10 @@ impl Request for RevokeRequest {
     type Reply = RevokeReport;
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeReport {
-    /// What was revoked: `node KEY` or `invite KEY`.
+    /// The revoked node or invite: `node KEY` or `invite KEY`.
     pub revoked: String,
     /// Whether that was news to the daemon.
     pub is_new: bool,
@@ -445,7 +445,7 @@ pub struct RevokeReport {
     pub successor: Option<NodeId>,
 }
 
-/// What a reload (`meshport reload`, SIGHUP) did.
+/// The result of a reload (`meshport reload`, SIGHUP).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
     /// Settings that have changed and are in force now.

@@ -24,7 +24,7 @@ impl Request for CertificatesRequest {
     type Reply = Vec<OriginCertificate>;
 }
 
-/// What one origin showed in a TLS handshake. Nothing in it is verified.
+/// The certificate that one origin showed in a TLS handshake. Nothing in it is verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginCertificate {
     /// The origin.

@@ -106,7 +106,7 @@ impl Request for RenewRequest {
     type Reply = RenewReport;
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewReport {
     /// When the credential in force ends.
@@ -124,7 +124,7 @@ pub struct RenewalStatus {
     pub due_at: Option<UnixSeconds>,
     /// Rounds in a row in which none of them has renewed it.
     pub failed_rounds: u32,
-    /// What happened last; absent where nothing is wrong.
+    /// The last failure; absent if there is none.
     pub problem: Option<String>,
     /// When this node's own mandate ends; absent where it holds none.
     pub mandate_ends_at: Option<UnixSeconds>,
@@ -155,7 +155,7 @@ impl Request for MandateRequest {
     type Reply = MandateReport;
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MandateReport {
     /// When the mandate in force ends.
@@ -204,7 +204,7 @@ impl Request for RotateRequest {
     type Reply = RotateReport;
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotateReport {
     /// The number of the secret in force.
@@ -251,7 +251,7 @@ impl Request for RotateKeyRequest {
     type Reply = RotateKeyReport;
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotateKeyReport {
     /// The node with its present key.

@@ -33,7 +33,7 @@ pub struct CandidateFacts {
     pub status: OriginStatus,
     /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`: better ones go first.
     pub standing: String,
-    /// What a session pays for it, in milliseconds; among equals the cheaper goes first.
+    /// The cost of a session there, in milliseconds; among equals the cheaper one goes first.
     pub cost_ms: f64,
     /// How much single round trips deviate, in milliseconds; absent when unmeasured or own.
     pub deviation_ms: Option<f64>,
@@ -72,7 +72,7 @@ pub struct RelayFacts {
     /// Both round trips in milliseconds: the one measured here and the one it tells of, or what
     /// sessions measured if that is more.
     pub rtt_ms: f64,
-    /// What a session pays for it, with the price of relaying.
+    /// The cost of a session through it, including that of relaying.
     pub cost_ms: f64,
     /// Share of packets lost on the whole way, percent.
     pub loss_percent: u8,

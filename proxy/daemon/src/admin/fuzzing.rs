@@ -14,7 +14,7 @@ use crate::admin::request::Kind;
 use crate::node::driver::answers::{Answer, Ask, rows};
 use crate::sessions::client::ClientId;
 
-/// What reached the daemon in the course of a connection.
+/// The requests that reached the daemon in the course of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Questions that change nothing.

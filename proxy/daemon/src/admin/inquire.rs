@@ -1,4 +1,4 @@
-//! What members say when they are asked, as data.
+//! The answers of members to questions, as data.
 //!
 //! The same rules as in [`super::api`]: fields are only ever added.
 
@@ -19,7 +19,7 @@ impl Request for InquireRequest {
     type Reply = InquiryReport;
 }
 
-/// What came of it.
+/// The result of an inquiry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct InquiryReport {
     /// Those who were asked.
@@ -27,7 +27,7 @@ pub struct InquiryReport {
     /// Whether anybody reached this node unasked: `reached`, `not-reached`, or why that is not
     /// known.
     pub udp_in: String,
-    /// What is wrong by all answers.
+    /// Troubles that follow from all answers.
     pub findings: Vec<FindingRow>,
 }
 

@@ -14,7 +14,7 @@ pub(crate) use table::*;
 
 pub use crate::sessions::durations::Distribution;
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A value that goes up and down.
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// What may change in later versions, as Kubernetes calls it.
+/// How far a metric may change in later versions, in Kubernetes' terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stability {
     /// Name, kind and labels stay, and a value keeps its meaning.
@@ -60,11 +60,11 @@ impl Stability {
 pub struct Metric {
     /// Its name, as in queries: with the unit, and `_total` of a counter.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its unit in plural, empty without one.
     pub unit: &'static str,
-    /// What may change.
+    /// How far it may change.
     pub stability: Stability,
     /// The names of its labels.
     pub labels: &'static [&'static str],

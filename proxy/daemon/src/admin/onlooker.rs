@@ -18,7 +18,7 @@ use super::view::{SessionCounts, View};
 use crate::node::identity::CurrentIdentity;
 use crate::sessions::registry::Sessions;
 
-/// What happened to a node and its clients since its process began.
+/// The events of a node and its clients since its process began.
 #[derive(Debug, Clone)]
 pub struct Diary {
     journal: Journal,
@@ -108,7 +108,7 @@ pub struct Onlooker<'a> {
     pub sessions: SessionCounts,
     /// Sessions of other nodes that its instance serves.
     pub served: u64,
-    /// What happened.
+    /// The events so far.
     pub diary: &'a Diary,
     /// Whether it has said goodbye.
     pub is_leaving: bool,

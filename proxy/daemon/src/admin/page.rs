@@ -48,7 +48,7 @@ const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'
 
 static PAGE: LazyLock<Page> = LazyLock::new(|| Page::with(Addition::default()));
 
-/// What another program adds to the page that it serves.
+/// The parts that another program adds to the page that it serves.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Addition<'a> {
     /// Style, after that of the page.

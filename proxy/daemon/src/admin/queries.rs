@@ -31,7 +31,7 @@ plain! {
     RoutesRequest, "/routes", Query, Vec<ServiceStatus>;
     /// Why the route of each service is what it is.
     ExplainRequest, "/explain", Query, Vec<Explanation>;
-    /// What was counted of each listener, service and origin.
+    /// The counters of each listener, service and origin.
     StatsRequest, "/stats", Query, Vec<StatsRow>;
     /// Every node the mesh knows.
     PeersRequest, "/peers", Query, Vec<PeerRow>;

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// An answer whose body is in memory.
 pub type Reply = Response<Full<Bytes>>;
 
-/// What a browser may do with an answer that is no page of ours: show it, in no frame.
+/// The policy for an answer that is not one of our pages: a browser may show it, in no frame.
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'";
 
 #[derive(Serialize)]

@@ -95,7 +95,7 @@ pub(crate) struct Reporter {
     pub(crate) needs_restart: Vec<SettingChange>,
     /// Whether this daemon is about to end.
     pub(crate) is_leaving: bool,
-    /// What the cluster's own lists say, for services whose list is read.
+    /// The cluster's own lists, for services whose list is read.
     pub(crate) rosters: BTreeMap<ServiceName, Roster>,
     pub(crate) history: History,
     pub(crate) told: Told,
@@ -103,7 +103,7 @@ pub(crate) struct Reporter {
     pub(crate) renewals: Renewals,
 }
 
-/// What happened, and what of it members and others are told.
+/// The events so far, and those of them that members and others are told.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) journal: Journal,
@@ -113,7 +113,7 @@ pub(crate) struct Told {
     pub(crate) calls: CallBudget,
 }
 
-/// What is fixed for the life of the process.
+/// Facts that are fixed for the life of the process.
 #[derive(Debug)]
 pub(crate) struct ProcessFacts {
     pub(crate) started: Instant,
@@ -130,13 +130,13 @@ pub(crate) struct ProcessFacts {
     pub(crate) way_back: WayBack,
 }
 
-/// What the core does not know of a service.
+/// Facts about a service that the core does not have.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceFacts {
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) policy: Policy,
     pub(crate) origin: Option<String>,
-    /// What its sessions may do; absent until its clients are accepted.
+    /// The limits of its sessions; absent until its clients are accepted.
     pub(crate) limits: Option<watch::Receiver<Arc<SessionLimits>>>,
 }
 
@@ -423,7 +423,7 @@ impl Reporter {
         }
     }
 
-    /// What an origin lacks, as words.
+    /// Describes what an origin lacks.
     fn lacks(
         core: &NodeCore,
         service: &ServiceName,
@@ -550,7 +550,7 @@ pub(crate) fn line(core: &NodeCore, line: &Line) -> String {
     }
 }
 
-/// What is noted of a member that comes or goes.
+/// The event of a member that comes or goes.
 pub(crate) fn member(core: &NodeCore, node: &NodeId, up: bool) -> (Kind, &'static str) {
     let entry = core.discovery().directory().get(node);
     let has_left = entry.is_some_and(|entry| entry.liveness == Liveness::Left);
@@ -584,7 +584,7 @@ fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
     }
 }
 
-/// What is behind the state of an instance, in other words than the state's.
+/// The cause of an instance's state, in other words than the state's.
 fn unhealthy(state: OriginState) -> &'static str {
     match state {
         OriginState::Ready => "",

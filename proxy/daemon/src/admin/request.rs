@@ -15,7 +15,7 @@ use crate::Error;
 /// How long the daemon may take for a request that needs no network.
 pub const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// What a request may do.
+/// The permissions of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Reveals no secret and changes nothing: GET, on the socket and on loopback TCP.
@@ -28,15 +28,15 @@ pub enum Kind {
 pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The path of its URL.
     const PATH: &'static str;
-    /// What it may do.
+    /// Its permissions.
     const KIND: Kind;
-    /// What the daemon answers.
+    /// The answer of the daemon.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 
     /// Whether it makes sense, before the daemon is asked.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Checks it.
     fn check(&self) -> Result<(), Error> {
         Ok(())
     }

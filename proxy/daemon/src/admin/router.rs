@@ -183,7 +183,7 @@ fn refusal(failure: Failure) -> Reply {
     complaint(status, &why)
 }
 
-/// What probes want to read.
+/// The body that probes expect.
 fn fine() -> Reply {
     text(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
 }

@@ -116,7 +116,7 @@ impl AdminServer {
     }
 }
 
-/// What was bound; nothing yet where the machine lacks something, which is logged.
+/// The result of binding; none if the machine lacks something, which is logged.
 fn or_later<T>(bound: Result<T, Error>) -> Result<Option<T>, Error> {
     match bound {
         Ok(bound) => Ok(Some(bound)),
@@ -150,7 +150,7 @@ async fn again<T, F: Future<Output = Result<T, Error>>>(
     }
 }
 
-/// What both kinds of listener have in common.
+/// The common parts of both kinds of listener.
 trait Listener {
     const KIND: ListenerKind;
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
@@ -211,7 +211,7 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
         }
     }
     let drained = async { while connections.join_next().await.is_some() {} };
-    // What is not done by then is cut when the set is dropped.
+    // Unfinished connections are cut when the set is dropped.
     let _ = timeout(MAX_DRAIN_TIME, drained).await;
 }
 

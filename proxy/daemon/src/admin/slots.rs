@@ -34,7 +34,7 @@ struct Held {
 #[derive(Debug)]
 struct Connection {
     who: ClientId,
-    /// What happened last, while it waits for a request; none while one is answered.
+    /// The number of its last event while it waits for a request; none while one is answered.
     waits: Option<u64>,
     /// Its end tells the connection that its place is taken.
     _keeps: oneshot::Sender<()>,
@@ -100,7 +100,7 @@ impl Slots {
 }
 
 impl Slot {
-    /// What marks the answering of requests.
+    /// A marker for the answering of requests.
     pub(super) fn marker(&self) -> Marker {
         Marker { slots: self.slots.clone(), id: self.id }
     }

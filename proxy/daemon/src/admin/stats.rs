@@ -4,7 +4,7 @@
 use meshport_config::{ServiceName, SiteName};
 use serde::{Deserialize, Serialize};
 
-/// What a row of the statistics is about.
+/// The subject of a row of the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StatsKind {
@@ -27,10 +27,10 @@ impl StatsKind {
     }
 }
 
-/// What was counted since the daemon's start.
+/// Counters since the daemon's start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StatsRow {
-    /// What the row is about: `listener`, `service` or `origin`.
+    /// The subject of the row: `listener`, `service` or `origin`.
     pub kind: StatsKind,
     /// The listener's or the service's name; the origin's, or its address outside the mesh;
     /// `others` for origins beyond those that are told apart.
@@ -52,7 +52,7 @@ pub struct StatsRow {
     pub bytes_down: u64,
     /// The mean time until an origin answered, in milliseconds; absent without a session.
     pub connect_mean_ms: Option<f64>,
-    /// What 95 of 100 sessions took at most, rounded up to a bound of
+    /// The time within which 95 of 100 sessions had an answer, rounded up to a bound of
     /// `meshport_connect_duration_seconds`; absent without a session, or beyond the last bound.
     pub connect_p95_ms: Option<f64>,
 }

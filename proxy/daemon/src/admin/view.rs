@@ -58,14 +58,14 @@ pub struct View {
     pub nodes: Vec<NodeRow>,
     /// Nodes that are known and not among them, for lack of room.
     pub nodes_left_out: usize,
-    /// What needs attention, errors first; as in `meshport status` and `meshport doctor`.
+    /// Findings, errors first; as in `meshport status` and `meshport doctor`.
     pub findings: Vec<FindingView>,
-    /// What was counted since the start, as `meshport stats` shows it.
+    /// Counters since the start, as in `meshport stats`.
     #[serde(default)]
     pub stats: Vec<StatsRow>,
     /// The last ten minutes of this node's clients.
     pub history: HistoryRows,
-    /// What happened lately, newest first.
+    /// Recent events, newest first.
     pub events: Vec<EventRow>,
     /// Seconds since the daemon started: now.
     pub now_s: u64,
@@ -79,7 +79,7 @@ pub struct Viewer {
     pub who: NodeRef,
     /// Version of the running daemon.
     pub version: String,
-    /// What its credential allows.
+    /// The roles in its credential.
     pub roles: Roles,
     /// When its credential ends.
     pub credential_expires_at: UnixSeconds,
@@ -149,8 +149,8 @@ pub struct OriginRow {
     /// The origin, and the relay to it.
     #[serde(flatten)]
     pub who: OriginRef,
-    /// What it says of its local instance: `ready`, `unready`, `draining`, `refusing`, `hung`,
-    /// `unknown`, `stalled`.
+    /// The state of its local instance, as it announces it: `ready`, `unready`, `draining`,
+    /// `refusing`, `hung`, `unknown`, `stalled`.
     pub state: String,
     /// Since when it says so, as far as this node knows.
     pub state_at_s: u64,
@@ -158,7 +158,7 @@ pub struct OriginRow {
     pub path: PathRow,
     /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`.
     pub standing: String,
-    /// What a session pays for it, in milliseconds.
+    /// The cost of a session there, in milliseconds.
     pub cost_ms: f64,
     /// Sessions of this node's clients open to it.
     pub sessions: u64,
@@ -252,7 +252,7 @@ pub struct NodeRow {
     /// Its key, name and site.
     #[serde(flatten)]
     pub who: NodeRef,
-    /// What its credential allows.
+    /// The roles in its credential.
     pub roles: Roles,
     /// `alive`, `down`, `left` or `unknown`, as membership agrees; `leaf` for an operator's machine
     /// that is attached to this node.
@@ -268,7 +268,7 @@ pub struct NodeRow {
     pub credential_expires_at: UnixSeconds,
     /// Whether it says that it is behind NAT.
     pub behind_nat: bool,
-    /// What it says of the services it offers and may offer.
+    /// The services it offers and may offer.
     pub offers: Vec<Offer>,
     /// When its last record came here.
     pub told_at_s: Option<u64>,
@@ -281,19 +281,19 @@ pub struct NodeRow {
 pub struct Offer {
     /// The service.
     pub service: ServiceName,
-    /// What it says of its instance.
+    /// The state of its instance, as it announces it.
     pub state: String,
 }
 
 /// A finding with what the list of all kinds says of it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FindingView {
-    /// What is wrong here.
+    /// The finding on this node.
     #[serde(flatten)]
     pub row: FindingRow,
-    /// What is wrong in general.
+    /// The finding in general.
     pub title: String,
-    /// What follows from it.
+    /// Its consequences.
     pub meaning: String,
     /// Its section in the documentation.
     pub anchor: String,
@@ -338,7 +338,7 @@ pub struct EventRow {
     /// The service, where it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceName>,
-    /// What happened, in words.
+    /// The event in words.
     pub detail: String,
 }
 

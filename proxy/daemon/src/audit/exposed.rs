@@ -22,7 +22,7 @@ const SESSIONS: Rate = Rate { most: 1_000, each: Duration::from_millis(100) };
 /// Lines about refused clients of one listener.
 const REFUSALS: Rate = Rate { most: 20, each: Duration::from_secs(1) };
 
-/// What may be written of one listener.
+/// The budget of lines of one listener.
 #[derive(Debug)]
 pub(crate) struct ExposedBudgets {
     sessions: Mutex<Budget>,

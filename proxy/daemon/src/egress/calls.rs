@@ -35,7 +35,7 @@ pub(super) struct Called {
     pub(super) peer: NodeId,
     pub(super) call: Call,
     pub(super) stream: Stream,
-    /// What came behind the call.
+    /// The bytes after the call.
     pub(super) rest: Bytes,
 }
 

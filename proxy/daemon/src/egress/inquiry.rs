@@ -1,4 +1,4 @@
-//! What this node says when a member asks.
+//! Answers the questions of members.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(super) struct Testify {
     pub(super) wants_call: bool,
 }
 
-/// What there is to say, and where to call.
+/// The answer, and the address to call.
 #[derive(Debug)]
 pub(super) struct Witness {
     pub(super) testimony: Testimony,

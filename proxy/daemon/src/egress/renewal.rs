@@ -1,4 +1,4 @@
-//! What an issuer says when a member asks for its next credential.
+//! Answers a member that asks an issuer for its next credential.
 
 use meshport_config::NodeId;
 use meshport_core::renewal::Request;

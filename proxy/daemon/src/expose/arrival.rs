@@ -33,7 +33,7 @@ const LOOKS: u32 = 8;
 #[derive(Debug)]
 struct Refused {
     count: ExposeCount,
-    /// What the client is told; without it the connection is reset.
+    /// The TLS alert for the client; without it the connection is reset.
     alert: Vec<u8>,
 }
 
@@ -60,7 +60,7 @@ struct Admitted {
     ingress: Arc<Ingress>,
     /// A session of the service, until it ends.
     slot: Slot,
-    /// What was read of the client.
+    /// The bytes that were read from the client.
     said: Bytes,
 }
 

@@ -8,7 +8,7 @@ const TLS: [u8; 2] = [22, 3];
 /// 3), in a record of its own.
 pub(super) const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// What some first bytes of a connection are.
+/// The meaning of the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Hello {
     /// A part of a hello.

@@ -21,7 +21,7 @@ use crate::tcp::{Closed, Listener};
 /// From one attempt to open an address again, or to accept, to the next.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the settings say of a listener; replaced as a whole on reload.
+/// The settings of a listener; replaced as a whole on reload.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) rules: Rules,
@@ -108,7 +108,7 @@ impl Exposed {
         self.config.send_replace(Arc::new(config));
     }
 
-    /// What is in force.
+    /// The settings in force.
     pub(super) fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
     }

@@ -56,7 +56,7 @@ impl Address {
     }
 }
 
-/// What settings add, bound already, so that nothing is left that can fail.
+/// The listeners that new settings add, bound already, so that nothing can fail later.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared(Vec<Bound>);
 
@@ -77,7 +77,7 @@ impl Drop for ExposeOwner {
     }
 }
 
-/// What is counted of one listener, for the metrics.
+/// The counters of one listener, for the metrics.
 #[derive(Debug)]
 pub(crate) struct ExposedCounts {
     pub(crate) name: ListenerName,

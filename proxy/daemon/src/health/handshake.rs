@@ -35,7 +35,7 @@ pub enum CertificateError {
     /// It sent more than a handshake has.
     #[error("its TLS handshake is longer than {} KiB", MAX_FLIGHT_BYTES / 1024)]
     TooLong,
-    /// What it sent is not TLS, or not of a version that is accepted.
+    /// The peer does not speak TLS, or no version that is accepted.
     #[error("it does not speak TLS: {0}")]
     NotTls(#[source] rustls::Error),
     /// Its certificate is not X.509.
@@ -54,7 +54,7 @@ pub enum CertificateError {
     Late(Duration),
 
     // The daemon that asked it.
-    /// What the daemon reports, in its words.
+    /// The error that the daemon reports, in its words.
     #[error("{0}")]
     Reported(String),
 
@@ -85,7 +85,7 @@ impl Handshake {
         Ok(Self { tls: tls.map_err(CertificateError::Client)?, taken: 0 })
     }
 
-    /// What is to be sent now; empty for nothing.
+    /// The bytes to send now; empty if there are none.
     pub(crate) fn outgoing(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         // Writing to memory does not fail.

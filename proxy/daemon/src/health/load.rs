@@ -19,7 +19,7 @@ struct Count {
     begun: Instant,
     /// The total when the period began.
     mark: u64,
-    /// What the period before had.
+    /// The count of the period before.
     before: u64,
 }
 

@@ -47,7 +47,7 @@ const MAX_TOKEN_BYTES: u64 = 16 * 1024;
 /// How long the body of a failing answer may take once its status is there.
 const BODY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What came of a question.
+/// The result of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
@@ -230,7 +230,7 @@ impl Prober {
     }
 }
 
-/// What an instance answered.
+/// The answer of an instance.
 struct Reply {
     status: u16,
     /// The beginning of the body, of an answer other than 200.

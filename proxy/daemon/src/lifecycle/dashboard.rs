@@ -62,7 +62,7 @@ pub struct Viewer {
     names: Arc<Mutex<BTreeMap<NodeName, NodeId>>>,
 }
 
-/// What is read of a view here: who is in it.
+/// The part of a view that is read here: its nodes.
 #[derive(Deserialize)]
 struct Names {
     nodes: Vec<Named>,
@@ -118,7 +118,7 @@ impl Viewer {
                     self.remember(&reply);
                     return Ok(reply);
                 }
-                // What a node itself says is the same through every other member.
+                // An answer of the node itself would be the same through any other member.
                 Err(error @ ViewError::NotAllowed) => return Err(error),
                 Err(error) => last = error,
             }

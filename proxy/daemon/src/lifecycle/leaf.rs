@@ -43,14 +43,14 @@ use crate::sessions::registry::Sessions;
 use crate::state::Identity;
 use crate::tcp::Host;
 
-/// What a leaf is made of.
+/// The parts of a leaf.
 #[derive(Debug)]
 pub struct Options {
     /// Its keys and credential, which is an operator's.
     pub identity: Identity,
     /// Members to contact first.
     pub seeds: Vec<Seed>,
-    /// What an earlier run of it knew.
+    /// The directory that an earlier run saved.
     pub directory: Option<Vec<u8>>,
     /// The service it leads to.
     pub service: ServiceName,
@@ -271,7 +271,7 @@ impl Leaf {
         let _ = self.commands.send(Command::Stored(Write::Secrets(new))).await;
     }
 
-    /// What is known of the mesh, for the next start.
+    /// The present knowledge of the mesh, for the next start.
     pub async fn directory(&self) -> Option<Vec<u8>> {
         node::snapshot(&self.commands).await.map(|snapshot| snapshot.directory)
     }

@@ -50,7 +50,7 @@ pub(crate) struct Reload {
     process: Option<Process>,
 }
 
-/// What a daemon has, and a node in a simulation has not.
+/// The parts that a daemon has, and a node in a simulation has not.
 struct Process {
     source: Source,
     /// Where the credential is read again.
@@ -118,7 +118,7 @@ impl Reload {
         Ok(settings)
     }
 
-    /// What is in force.
+    /// The settings in force.
     pub(crate) fn into_settings(self) -> Settings {
         self.settings
     }
@@ -194,7 +194,7 @@ fn say(report: &ReloadReport) {
     }
 }
 
-/// What of `new` can be in force in a daemon that runs with `old`.
+/// The settings of `new` that can be in force in a daemon that runs with `old`.
 fn in_force(old: &Settings, new: &Settings) -> Settings {
     let mut next = old.clone();
     next.log.level = new.log.level;
@@ -232,8 +232,8 @@ fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
     }
 }
 
-/// What the driver has to do for a service. Its instance is asked in the new way even if no setting
-/// differs: the files the settings name may.
+/// The driver's commands for a service. Its instance is probed in the new way even if no setting
+/// differs: the files that the settings name may differ.
 fn commands_for(
     host: &Host,
     name: &ServiceName,

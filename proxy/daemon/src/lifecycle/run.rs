@@ -57,7 +57,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(2);
 /// From one attempt to lock the state folder to the next.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What `meshport run` was given.
+/// The arguments of `meshport run`.
 pub struct Options {
     /// The effective configuration.
     pub settings: Settings,

@@ -20,7 +20,7 @@ use self::files::Enforced;
 use crate::Error;
 use crate::node::roster;
 
-/// What stays readable.
+/// The files that stay readable.
 #[derive(Debug, Clone)]
 pub(crate) struct Sandbox {
     /// The files that the settings name can be read in these folders; `None`: in all.

@@ -21,7 +21,7 @@ const WALL_JUMP: Duration = Duration::from_secs(10);
 /// Destinations whose source address is looked at: the members and origins in use.
 pub(crate) const MAX_DESTINATIONS: usize = 8;
 
-/// What one tick sees.
+/// The readings of one tick.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Time since some fixed moment, sleep included.
@@ -32,7 +32,7 @@ pub struct Reading {
     pub sources: BTreeMap<SocketAddr, Option<IpAddr>>,
 }
 
-/// What a reading means.
+/// The meaning of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wakeup {
     /// How long nothing ran here; zero when the machine has only moved.

@@ -106,7 +106,7 @@ pub(crate) fn service_config(service: &ServiceSettings) -> ServiceConfig {
     }
 }
 
-/// What a service's sessions may do.
+/// The limits of a service's sessions.
 pub(crate) fn session_limits(service: &ServiceSettings) -> SessionLimits {
     SessionLimits {
         connect: service.into(),

@@ -53,7 +53,7 @@ pub(crate) enum Command {
     NotStored(Write, String),
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
-    /// What is known now, for the next start.
+    /// Asks for the present state, for the next start.
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
 }
 

@@ -13,7 +13,7 @@ use crate::node::fallback::Fallbacks;
 use crate::sessions::ingress::{Context, SessionLimits};
 use meshport_core::egress::Offers;
 
-/// What the sessions of each service may do.
+/// The limits of each service's sessions.
 pub(crate) type Limits = Mutex<BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>>;
 /// The tasks that accept clients; the sessions end with them.
 pub(crate) type Listeners = Mutex<JoinSet<()>>;
@@ -30,7 +30,7 @@ pub(crate) struct Controls {
     pub(crate) names: Names,
 }
 
-/// What is looked up again and again.
+/// The names that are looked up again and again.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) advertise: watch::Sender<Vec<Endpoint>>,

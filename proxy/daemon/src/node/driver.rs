@@ -84,7 +84,7 @@ impl std::fmt::Debug for Question {
     }
 }
 
-/// What a driver is made of.
+/// The parts of a driver.
 pub(crate) struct Components {
     pub(crate) core: NodeCore,
     pub(crate) mesh: Mesh,
@@ -99,7 +99,7 @@ pub(crate) struct Components {
     /// Stores what the node must not lose and answers each [`Write`] by a command. Without one
     /// everything counts as stored at once.
     pub(crate) writer: Option<mpsc::Sender<Write>>,
-    /// What the authority had taken back before.
+    /// The revocations known before.
     pub(crate) revocations: Revocations,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Channels {
     pub(crate) reloads: mpsc::Receiver<Asker<ReloadReport>>,
     /// Why a peer was refused last, by either side.
     pub(crate) refused: watch::Receiver<Option<String>>,
-    /// What the authority has taken back.
+    /// The revocations.
     pub(crate) revocations: watch::Receiver<Revocations>,
     /// This node's own credential.
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
@@ -120,7 +120,7 @@ pub(crate) struct Channels {
     pub(crate) suspected: broadcast::Sender<NodeId>,
 }
 
-/// What comes in.
+/// The inputs.
 struct Inputs {
     events: mpsc::Receiver<MeshEvent>,
     questions: mpsc::Receiver<Question>,
@@ -129,7 +129,7 @@ struct Inputs {
     renewals: mpsc::Receiver<FromIssuer>,
 }
 
-/// What others watch.
+/// The values that others watch.
 pub(crate) struct Outputs {
     pub(crate) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
     reloads: mpsc::Sender<Asker<ReloadReport>>,
@@ -156,7 +156,7 @@ pub(crate) struct Driver {
     deliveries: BTreeMap<NodeId, Delivery>,
     cut_windows: BTreeMap<ServiceName, Duration>,
     budgets: LogBudgets,
-    /// What is on its way to the disk.
+    /// The values on their way to the disk.
     persistence: Persistence,
 }
 

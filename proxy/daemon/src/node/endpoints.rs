@@ -46,7 +46,7 @@ pub(crate) async fn follow(
         let wanted = advertise.borrow_and_update().clone();
         let mut changed = Vec::new();
         let mut complete = true;
-        // What the driver guessed when nothing is advertised is left alone.
+        // The driver's guess stays when nothing is advertised.
         if !wanted.is_empty() && refresh(&mut own, &wanted, MAX_ADDRESSES, &mut complete).await {
             changed.push(Command::Endpoints(OwnEndpoints::Advertised(own.clone())));
         }

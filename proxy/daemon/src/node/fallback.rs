@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The fallback of each service that has one.
 pub(crate) type Fallbacks = BTreeMap<ServiceName, Vec<Endpoint>>;
 
-/// What the settings say.
+/// The fallbacks in the settings.
 pub(crate) fn of(settings: &Settings) -> Fallbacks {
     let services = settings.services.iter().filter(|(_, service)| !service.fallback.is_empty());
     services.map(|(name, service)| (name.clone(), service.fallback.clone())).collect()
@@ -66,7 +66,7 @@ pub(crate) async fn follow(
                 if changed.is_err() {
                     return;
                 }
-                // What the settings do not name any more is not kept for a failed look-up.
+                // An entry that the settings no longer name is not kept for a failed look-up.
                 let wanted = wanted.borrow();
                 known.retain(|name, _| wanted.get(name) == fallbacks.get(name));
             }

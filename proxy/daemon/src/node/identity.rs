@@ -72,7 +72,7 @@ pub(crate) enum Change {
     Retired,
 }
 
-/// What a change has brought, for the log and the audit.
+/// The results of a change, for the log and the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Changed {
     Nothing,

@@ -47,8 +47,8 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What became of the last post to a receiver; the answer is the next one, if there is one to make:
-/// the bodies of its requests.
+/// The result of the last post to a receiver. The reply is the next one, if there is one: the
+/// bodies of its requests.
 #[derive(Debug)]
 pub(crate) struct NextPost {
     to: Receiver,

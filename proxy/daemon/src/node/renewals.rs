@@ -1,5 +1,5 @@
-//! What a node knows for the renewal of its own credential, and as an issuer for that of others. No
-//! socket, no disk, no clock.
+//! A node's knowledge for the renewal of its own credential, and as an issuer for that of others.
+//! No socket, no disk, no clock.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ impl Renewals {
         self.base.as_ref()
     }
 
-    /// What is stored when `next` is to follow `own`.
+    /// The values to store when `next` is to follow `own`.
     pub(crate) fn write(&self, own: &Credential, next: Credential) -> RenewalWrite {
         let base = self.base.as_ref().filter(|_| own.is_renewal()).unwrap_or(own);
         RenewalWrite { next, base: base.clone(), former: own.clone() }

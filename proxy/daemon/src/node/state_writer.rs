@@ -20,7 +20,7 @@ use crate::state::{Existing, StateDir};
 /// From one writing of the directory to the next.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the writer of a folder holds.
+/// The state of a folder's writer.
 #[derive(Debug)]
 pub(crate) struct StateWriter {
     pub(crate) state: StateDir,

@@ -1,4 +1,4 @@
-//! What a node must not lose, on its way to the disk. No socket, no disk, no clock.
+//! Values that a node must not lose, on their way to the disk. No socket, no disk, no clock.
 //!
 //! No secret and no key is used before it is stored: the driver offers it here, a writer
 //! ([`crate::node::state_writer`]) stores it, and the driver takes it into use when the writer says
@@ -13,7 +13,7 @@ use meshport_config::{Credential, Mandate, MeshSecrets, NodeId, Revocation, Revo
 use crate::admin::credentials::RotateKeyRequest;
 use crate::state::NextIdentity;
 
-/// What the next start wants to know.
+/// The state for the next start.
 #[derive(Debug)]
 pub struct Snapshot {
     /// All nodes, in discovery's own form.
@@ -30,7 +30,7 @@ pub(crate) struct KeyWrite {
 }
 
 impl KeyWrite {
-    /// What an operator hands over.
+    /// The identity that an operator hands over.
     ///
     /// # Errors
     /// The text is no new identity.

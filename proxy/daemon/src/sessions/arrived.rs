@@ -12,9 +12,9 @@ use crate::sessions::pacing::Paid;
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) paid: Paid,
-    /// What the instance is told before the client's own bytes.
+    /// The bytes for the instance before the client's own bytes.
     pub(crate) preface: Bytes,
-    /// What was read of the client already.
+    /// The bytes that were already read from the client.
     pub(crate) said: Bytes,
     /// The client, if its listener has identified it.
     pub(crate) client: Option<ClientId>,

@@ -24,7 +24,7 @@ const UID_AT: usize = 16 + 64;
 const INODE_AT: usize = 16 + 68;
 /// More than an answer to a question without extensions, in bytes.
 const ANSWER_BYTES: usize = 512;
-/// What one site has at least of the IPv6 addresses: a host in it may have all of a /64.
+/// The smallest block of IPv6 addresses of one site: a host in it may have all of a /64.
 const SITE_BITS: u128 = !0 << 64;
 
 /// A client, as far as it can be told from others.

@@ -1,4 +1,4 @@
-//! What is counted of one exposed listener since its start, and of each of its sessions.
+//! Counters of one exposed listener since its start, and of each of its sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use meshport_core::expose::gate::Refusal;
 use super::durations::{CONNECT_BOUNDS, Durations};
 
 counters! {
-    /// What became of the connections of one listener.
+    /// The outcomes of the connections of one listener.
     pub(crate) enum ExposeCount {
         "meshport_exposed_connections_total" by "outcome" {
             /// Became a session of a service.
@@ -71,7 +71,7 @@ pub(crate) fn is_refusal(count: ExposeCount) -> bool {
     count.row().metric == ExposeCount::Served.row().metric && count != ExposeCount::Served
 }
 
-/// What is counted of one listener.
+/// The counters of one listener.
 #[derive(Debug)]
 pub(crate) struct ListenerTotals {
     pub(crate) counts: SharedCounters<ExposeCount, { ExposeCount::ALL.len() }>,
@@ -88,7 +88,7 @@ impl Default for ListenerTotals {
     }
 }
 
-/// What one session carries; it counts for its listener too.
+/// The bytes of one session; they count for its listener too.
 #[derive(Debug)]
 pub(crate) struct Tally {
     listener: Arc<ListenerTotals>,

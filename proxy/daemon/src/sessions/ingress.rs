@@ -44,13 +44,14 @@ const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Candidates tried at once, the best first: more than a mesh has that still has a chance.
 const MAX_TRIALS: usize = 32;
 
-/// What sessions have found out, on its way to the driver. When it is full the news is not new.
+/// The most findings of sessions on their way to the driver. When the queue is full, the news is
+/// old.
 pub(crate) const MAX_FINDINGS: usize = 256;
 
-/// What a session has found out.
+/// A finding of a session.
 #[derive(Debug)]
 pub(crate) enum Finding {
-    /// What its search has shown about lines.
+    /// The results of its search about lines.
     Verdicts(ServiceName, Vec<Attempted>),
     /// This node's local instance refused it.
     OwnRefused(ServiceName),
@@ -58,12 +59,12 @@ pub(crate) enum Finding {
     Unknown {
         /// The peer.
         from: NodeId,
-        /// What it sent.
+        /// The message that it sent.
         what: String,
     },
 }
 
-/// What sessions of one service may do; replaced as a whole on reload.
+/// The limits of one service's sessions; replaced as a whole on reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SessionLimits {
     /// How patient the search for an instance is.
@@ -96,14 +97,14 @@ impl Context {
     }
 }
 
-/// What a search has found.
+/// The result of a search.
 struct Found {
     shared: Shared,
     upstream: Upstream,
     guard: Guard,
 }
 
-/// What every session of a service shares.
+/// State that all sessions of a service share.
 #[derive(Debug)]
 pub(crate) struct Ingress {
     pub(crate) context: Context,
@@ -116,7 +117,7 @@ pub(crate) struct Ingress {
     /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
     /// and all bits of its mix are used.
     tickets: AtomicU64,
-    /// What clients hold of `max-sessions`.
+    /// The shares of clients in `max-sessions`.
     pub(crate) quota: Mutex<Quota<ClientId>>,
 }
 
@@ -458,7 +459,7 @@ impl<'a> Search<'a> {
             self.take_bytes(bytes)?;
         }
         loop {
-            // What has ended by now is not overdue.
+            // An attempt that has ended is not overdue.
             while let Some(done) = self.attempts.try_join_next() {
                 if let Some(found) = self.take_end(done)? {
                     return Ok(found);

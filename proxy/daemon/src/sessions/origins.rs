@@ -1,4 +1,4 @@
-//! What was counted of each origin of a service since the start.
+//! Counters of each origin of a service since the start.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ impl From<&Line> for Whose {
     }
 }
 
-/// What is counted of one origin, for sessions of this node's clients.
+/// The counters of one origin, for sessions of this node's clients.
 #[derive(Debug)]
 pub(crate) struct OriginTotals {
     /// Attempts that ended without an answer.
@@ -86,7 +86,7 @@ impl OriginTotals {
 pub(crate) struct Origins(Mutex<BTreeMap<Whose, Arc<OriginTotals>>>);
 
 impl Origins {
-    /// What is counted of the one that a line leads to.
+    /// The counters of the origin that a line leads to.
     pub(crate) fn of(&self, line: &Line) -> Arc<OriginTotals> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let whose = Whose::from(line);

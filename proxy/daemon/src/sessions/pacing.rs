@@ -23,7 +23,7 @@ pub(crate) struct Pacing {
     repaid: Notify,
 }
 
-/// What becomes of a client.
+/// The decision about a client.
 #[derive(Debug)]
 pub(crate) enum Admission {
     Serve(Tcp, Paid),
@@ -33,7 +33,7 @@ pub(crate) enum Admission {
     TurnedAway(Tcp, ClientId),
 }
 
-/// What a session has paid for its beginning.
+/// The payment of a session for its beginning.
 #[derive(Debug)]
 pub(crate) struct Paid {
     pacing: Arc<Pacing>,

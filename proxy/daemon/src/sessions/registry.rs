@@ -25,7 +25,7 @@ pub(crate) struct Sessions {
 
 #[derive(Debug)]
 struct Inner {
-    /// What this process may open for sessions.
+    /// Descriptors that this process may open for sessions.
     descriptors: u64,
     ledger: Mutex<Ledger>,
     /// By what the tasks of sessions that are carried are woken: at most as many as the ledger has.
@@ -121,7 +121,7 @@ impl Sessions {
         self.change(|ledger| ledger.turn_away(now))
     }
 
-    /// What is wrong, if a stream found no place lately.
+    /// The finding, if a stream found no place recently.
     pub(crate) fn crowding(&self, now: Instant) -> Option<Crowding> {
         self.look(|ledger| ledger.crowding(now))
     }

@@ -37,7 +37,7 @@ const MAX_FAREWELL: Duration = Duration::from_secs(2);
 /// side's connection broke.
 pub(crate) const ABORTED: u32 = 1;
 
-/// What has been carried so far.
+/// The bytes carried so far.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
     /// Bytes from the TCP connection.
@@ -106,7 +106,7 @@ impl Carried {
     }
 }
 
-/// What was read of either side before they were joined, and goes out first.
+/// The bytes that were read of either side before they were joined; they go out first.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     /// From the TCP connection.
@@ -137,7 +137,7 @@ pub(crate) async fn with_stream(
     let Stream { mut send, mut recv } = stream;
     let result = {
         let both = pin!(async {
-            // What was read of the stream came before what was not sent yet.
+            // Bytes that were read from the stream come before those that were not sent yet.
             let to_tcp = to_tcp(&mut recv, &tcp, early.down, carried);
             tokio::try_join!(to_tcp, to_stream(&tcp, &mut send, early.up, carried)).map(drop)
         });
@@ -244,7 +244,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// What is there to read now, waiting for something; `None` at the end. No buffer exists while it
+/// Reads the bytes that are there, waiting for some; `None` at the end. No buffer exists while it
 /// waits.
 pub(crate) async fn read(tcp: &Tcp) -> io::Result<Option<Bytes>> {
     loop {
@@ -382,7 +382,7 @@ async fn after_others() {
     .await;
 }
 
-/// What a future has now, if it has.
+/// The value of a future that is ready.
 pub(crate) async fn at_once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match future.as_mut().poll(cx) {

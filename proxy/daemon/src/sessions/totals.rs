@@ -1,4 +1,4 @@
-//! What was counted of each service since the start, and what its local addresses met lately.
+//! Counters of each service since the start, and recent events at its local addresses.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::sessions::origins::Origins;
 const LASTS: Duration = Duration::from_secs(60);
 
 counters! {
-    /// What is counted of clients, attempts, sessions and streams of one service.
+    /// Counters of clients, attempts, sessions and streams of one service.
     pub(crate) enum SessionCount {
         "meshport_sessions_accepted_total" by "" {
             /// Accepted.
@@ -75,7 +75,7 @@ counters! {
     }
 }
 
-/// What is counted of one service since the start.
+/// The counters of one service since the start.
 #[derive(Debug)]
 pub(crate) struct Totals {
     pub(crate) counts: SharedCounters<SessionCount, { SessionCount::ALL.len() }>,
@@ -128,7 +128,7 @@ pub(crate) struct OverShare {
     pub(crate) held: u64,
 }
 
-/// What the local addresses of a service met lately.
+/// Recent events at the local addresses of a service.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses(Mutex<Met>);
 

@@ -65,7 +65,7 @@ pub(super) fn state_error(
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     handle: Arc<File>,
-    /// What messages call it. Only the folder itself is ever looked up by it, once.
+    /// Its name in messages. Only the folder itself is ever looked up by it, once.
     path: PathBuf,
 }
 
@@ -123,7 +123,7 @@ impl Folder {
         &self.path
     }
 
-    /// What messages call a file in it.
+    /// The name of a file in it, for messages.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -280,7 +280,7 @@ pub(super) fn read_named(
     }
 }
 
-/// What it means that a file cannot be opened.
+/// The error for a file that cannot be opened.
 fn unopened<T>(path: &Path, error: io::Error) -> Result<Option<T>, Error> {
     if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
         let what = "is a symbolic link, which is not followed in a state folder";

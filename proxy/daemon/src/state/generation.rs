@@ -12,7 +12,7 @@ use crate::Error;
 
 const NOTHING_TO_DO: &str = "The next start rewrites it, above the wall clock";
 
-/// What [`StateDir::next_generation`] gives.
+/// The result of [`StateDir::next_generation`].
 #[derive(Debug)]
 pub struct Generation {
     /// The number of this start.

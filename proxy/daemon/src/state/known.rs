@@ -1,4 +1,4 @@
-//! What was known of others, for the next start: the directory, and the nodes of the cluster.
+//! Knowledge of others, for the next start: the directory, and the nodes of the cluster.
 
 use super::folder::{Content, Existing, state_error};
 use super::{DIRECTORY, NODES, StateDir};

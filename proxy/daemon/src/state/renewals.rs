@@ -1,4 +1,4 @@
-//! What the state folder has about renewals by issuers: the credentials before the present one, and
+//! Files of the state folder for renewals by issuers: the credentials before the present one, and
 //! on an issuer its mandate.
 
 use meshport_config::{Credential, Mandate, NodeId, Turn, UnixSeconds};
@@ -24,7 +24,7 @@ const DELEGATE: &str = "Remove it, and install a new mandate: `meshport delegate
                         authority's key is";
 const GIVE_LINE: &str = "Correct it, or give `meshport revoke` the line of the mandate";
 
-/// What a node begins with. All may be absent.
+/// The files that a node starts with. All may be absent.
 #[derive(Debug, Default)]
 pub struct KnownRenewals {
     /// See [`StateDir::mandate`].
@@ -165,7 +165,7 @@ impl StateDir {
     }
 }
 
-/// What was read, or nothing with a warning.
+/// The content that was read, or nothing with a warning.
 fn readable<T>(read: Result<Option<T>, Error>) -> Option<T> {
     read.unwrap_or_else(|error| {
         warn!(%error, "starting without it");

@@ -39,8 +39,7 @@ pub(super) fn generation(text: &str) -> Option<u64> {
     (lines.next().is_none() && number < u64::MAX).then_some(number)
 }
 
-/// What is odd about the content of a file; nothing when it is as it was written, or a person
-/// answers for it.
+/// The oddity of a file's content; none when it is as it was written, or a person answers for it.
 fn oddity(text: &str) -> Option<&'static str> {
     let body = text.strip_suffix('\n').unwrap_or(text);
     let (lines, last) = text.split_at(body.rfind('\n').map_or(0, |at| at + 1));
@@ -57,9 +56,9 @@ fn oddity(text: &str) -> Option<&'static str> {
 }
 
 impl StateDir {
-    /// What is odd about the folder and about files that are read all the same, each with what it
-    /// means and what to do: for a start, and for a check that writes nothing.
-    /// A file that cannot be read is said by the one who needs it.
+    /// Oddities of the folder and of files that are read all the same, each with its meaning and
+    /// remedy: for a start, and for a check that writes nothing. A file that cannot be read is
+    /// reported where it is needed.
     pub fn doubts(&self) -> Vec<String> {
         let all = [self.doubt_of_mode(), self.doubt_of_seeds(), self.doubt_of_generation()];
         all.into_iter().flatten().collect()

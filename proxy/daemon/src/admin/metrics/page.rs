@@ -21,8 +21,8 @@ pub(crate) enum Format {
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
 impl Format {
-    /// What a request asks for with these values of `Accept`: OpenMetrics where it is named and
-    /// wanted no less than text.
+    /// The format that a request with these values of `Accept` asks for: OpenMetrics where it is
+    /// named and preferred at least as much as text.
     pub(crate) fn wanted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut open, mut text) = (0.0, 0.0);
         for range in accept.flat_map(|value| value.split(',')) {
@@ -79,7 +79,7 @@ pub(crate) fn render(samples: &[Sample], format: Format) -> String {
     page
 }
 
-/// What the metric is. The help begins with its stability, as that of Kubernetes' metrics does.
+/// The head of a metric. The help begins with its stability, as that of Kubernetes' metrics does.
 fn write_head(page: &mut String, metric: &Metric, format: Format) {
     // OpenMetrics names a counter without the end of its samples' name.
     let name = match format {

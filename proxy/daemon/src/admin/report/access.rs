@@ -1,5 +1,4 @@
-//! What is wrong with access: denied nodes, reached session limits, services offered without the
-//! role.
+//! Troubles with access: denied nodes, reached session limits, services offered without the role.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;

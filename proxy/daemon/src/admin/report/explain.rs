@@ -180,7 +180,7 @@ pub(super) fn is_meant(who: &NodeRef, target: &str) -> bool {
     who.name.as_ref() == target || ids.iter().any(|id| id == target)
 }
 
-/// What all that tell of an origin say together.
+/// The summary of all measurements of an origin.
 fn seen(told: impl Iterator<Item = (SiteName, Option<Duration>)>) -> Seen {
     let mut seen = Seen::default();
     let mut sites: BTreeSet<SiteName> = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What is wrong at the local addresses.
+//! Troubles at the local addresses.
 
 use std::time::Instant;
 

@@ -82,7 +82,7 @@ impl Reporter {
     }
 }
 
-/// What to tell of an issuer's mandate.
+/// Findings about an issuer's mandate.
 fn mandate(own: &Credential, mandate: Option<&Mandate>, now: UnixSeconds) -> Option<Finding> {
     let has_role = own.roles.contains(&Role::Issuer);
     let Some(mandate) = mandate else {

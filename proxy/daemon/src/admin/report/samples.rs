@@ -103,7 +103,7 @@ impl Reporter {
         page.samples
     }
 
-    /// What concerns the node as a whole.
+    /// The metrics of the node as a whole.
     fn node_page(&self, page: &mut Page, status: &Status, core: &NodeCore, now: Instant) {
         page.count(&metrics::BUILD_INFO, &[&status.process.version], 1);
         page.time(&metrics::START_TIME, self.process.started_at);

@@ -61,7 +61,7 @@ pub(super) fn numbers(mesh: &Mesh) -> BTreeMap<NodeId, u64> {
     mesh.peers().into_iter().filter_map(|peer| Some((peer.node, peer.secret_number?))).collect()
 }
 
-/// What an operator should know before the former secret ends.
+/// The warning for the operator before the former secret ends.
 pub(super) fn finding(secret: &SecretStatus) -> Option<Finding> {
     let until = secret.former_ends_at.filter(|_| secret.lagging > 0)?;
     let names = secret.lagging_names.join(", ");

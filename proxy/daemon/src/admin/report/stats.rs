@@ -1,4 +1,4 @@
-//! What was counted, as [`crate::admin::stats`].
+//! Reads the counters, as [`crate::admin::stats`].
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is told of the way back.
+//! Reports the state of the way back.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl Reporter {
         })
     }
 
-    /// What `status` says of it.
+    /// The part of `status` about it.
     pub(super) fn way_back(&self, core: &NodeCore, mesh: &Mesh) -> Option<WayBackStatus> {
         let socket = self.process.way_back.egress().socket.clone()?;
         let [there, down, missing] = self.kubelets(core, mesh).map(|(_, count)| count);

@@ -11,7 +11,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule,
 };
 
-/// What may be called with any arguments.
+/// The system calls that are allowed with any arguments.
 const ALLOWED: &[c_long] = &[
     // Sockets and pipes.
     libc::SYS_accept4,

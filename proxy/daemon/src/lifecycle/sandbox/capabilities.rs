@@ -15,7 +15,7 @@ use rustix::thread::{
 /// Bits of a file's mode that let anybody read it.
 const READ_BY_ALL: u32 = 0o004;
 
-/// What is left.
+/// The remaining capabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeptCapabilities(CapabilitySet);
 

@@ -1,4 +1,4 @@
-//! What the driver answers to each request of the admin interface, and the table of all of them.
+//! The driver's answers to all requests of the admin interface, and the table of them.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) type Asker<T> = oneshot::Sender<Result<T, Error>>;
 
 /// A question that the driver answers.
 pub(crate) trait Answer: Send + 'static {
-    /// What it answers.
+    /// The answer.
     type Reply: Send + 'static;
 
     /// Answers at once, or hands the asker to what answers later.

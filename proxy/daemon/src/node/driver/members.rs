@@ -1,4 +1,4 @@
-//! What happens to members, and their log lines.
+//! Handles events of members, and logs them.
 
 use meshport_config::{Credential, NodeId, ServiceName};
 use meshport_core::findings::{NARROW_PATH, UNKNOWN_MESSAGES};
@@ -49,7 +49,7 @@ impl Driver {
         }
     }
 
-    /// What this node itself lacks was said at its start.
+    /// Faults of this node itself were reported at its start.
     pub(crate) fn tell_ignored(&mut self, node: &NodeId, reason: &str) {
         let name = self.reporter.name(&self.core, node);
         if *node == self.reporter.identity.me.node {

@@ -18,7 +18,7 @@ use crate::node::write_queue::KeyWrite;
 use crate::node::write_queue::{RevocationsWrite, SecretsWrite, Write, WriteQueue};
 use crate::state::NextIdentity;
 
-/// What is being stored, who waits for it, and which former ones still end.
+/// The values being stored, the callers that wait for them, and the former ones that still end.
 #[derive(Debug)]
 pub(crate) struct Persistence {
     writes: WriteQueue,

@@ -18,7 +18,7 @@ use crate::node::identity::Change;
 use crate::node::write_queue::{RenewalWrite, Write};
 use crate::renewal;
 
-/// What an issuer answered, or why it did not.
+/// The answer of an issuer, or why there is none.
 pub(crate) type FromIssuer = (NodeId, Result<Vec<u8>, Setback>);
 
 /// A member asks for its next credential.
@@ -92,7 +92,7 @@ impl Driver {
         self.reporter.renewals.seeker.handle_answer(from, outcome, clock::now());
     }
 
-    /// What an issuer has signed, with this node's own signature.
+    /// The credential that an issuer has signed, with this node's own signature added.
     fn accept(&self, bytes: &[u8]) -> Result<Credential, Setback> {
         let unfit = |error: meshport_config::Error| Setback::Unfit(error.to_string());
         let issued = Issued::from_bytes(bytes).map_err(unfit)?;
@@ -140,7 +140,7 @@ impl Driver {
         }
     }
 
-    /// What this node signs for a member that asks.
+    /// The credential that this node signs for a member that asks.
     fn judge(&mut self, asker: &NodeId, request: &Request) -> Result<Issued, Refusal> {
         let present = self.mesh.credential(asker).ok_or(Refusal::Other)?;
         let base = match request.base.as_slice() {

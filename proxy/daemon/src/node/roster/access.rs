@@ -27,8 +27,8 @@ const TOKEN_FILE: &str = "tokenFile";
 /// The largest file that is read, in bytes: kubeconfigs of many clusters have 100 KiB.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// What is wrong with a kubeconfig or with a file that it names. The kubeconfig is "it"; nothing
-/// that could be a secret is repeated.
+/// An error of a kubeconfig or of a file that it names. The kubeconfig is "it"; nothing that could
+/// be a secret is repeated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeconfigError {
     /// A file is missing or may not be read.
@@ -146,7 +146,7 @@ fn named<'a>(
     found.ok_or_else(|| KubeconfigError::NoEntry { list, name: name.to_owned() })
 }
 
-/// What stands in `KEY-data`, else in the file that `KEY` names.
+/// The content of `KEY-data`, else of the file that `KEY` names.
 async fn pem(
     from: &Value,
     key: &str,

@@ -1,4 +1,4 @@
-//! What the attempts of one client share.
+//! State that the attempts of one client share.
 
 use std::sync::Arc;
 

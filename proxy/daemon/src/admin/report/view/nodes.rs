@@ -15,7 +15,7 @@ use crate::admin::api::NodeRef;
 use crate::admin::report::{Reporter, in_ms, node_ref};
 use crate::admin::view::{MAX_NODES, NodeRow, Offer, PathRow};
 
-/// What the tunnel with a peer shows.
+/// The state of the tunnel with a peer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Peer {
     /// Whether there is one.
@@ -23,7 +23,7 @@ pub(crate) struct Peer {
     /// When something last came.
     pub(crate) last_received: Option<Duration>,
     pub(crate) quic_rtt: Option<Duration>,
-    /// What the peer has shown, where that is needed: leaves are in no directory.
+    /// The credential that the peer has shown, where that is needed: leaves are in no directory.
     pub(crate) credential: Option<Arc<Credential>>,
 }
 
