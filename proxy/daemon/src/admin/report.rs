@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::admin::api::{
-    AbsentMember, Chosen, FindingRow, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus,
-    PeerRow, ProcessStatus, ServiceStatus, SettingChange, Status,
+    Chosen, FindingRow, NodeRef, Offering, OriginRef, OriginStatus, PeerRow, ProcessStatus,
+    ServiceStatus, SettingChange, Status,
 };
 use crate::admin::credentials::SecretStatus;
 use meshport_core::duplicates::Duplicates;
@@ -201,19 +201,6 @@ impl Reporter {
     }
 
     pub(crate) fn status(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Status {
-        let others = core.discovery().directory().iter().map(|(_, entry)| entry);
-        let gone = others.filter(|entry| {
-            entry.node() != self.identity.me.node
-                && matches!(entry.liveness, Liveness::Down | Liveness::Left)
-        });
-        let mut absent: Vec<AbsentMember> = gone
-            .map(|entry| AbsentMember {
-                who: node_ref(entry),
-                liveness: entry.liveness.to_string(),
-                since_s: age_s(entry.since, now),
-            })
-            .collect();
-        absent.sort_by_key(|member| member.since_s);
         let services = self.services(core, now);
         let secret = self.secret(core, mesh);
         let found = self.findings(core, &services, &secret, now);
@@ -231,7 +218,7 @@ impl Reporter {
             credential_expires_at: self.identity.credential.expires_at,
             members: self.members(core),
             releases: self.releases(core),
-            absent,
+            absent: self.absent(core, now),
             warnings: found.iter().map(ToString::to_string).collect(),
             findings: found.iter().map(FindingRow::from).collect(),
             secret,
@@ -241,34 +228,6 @@ impl Reporter {
             services,
             exposed: self.process.exposures.status(),
         }
-    }
-
-    /// Of a member whose liveness is unknown only its record is known, from before a restart or from
-    /// others.
-    fn members(&self, core: &NodeCore) -> MemberCounts {
-        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
-        for (node, entry) in core.discovery().directory().iter() {
-            match entry.liveness {
-                _ if *node == self.identity.me.node => {}
-                Liveness::Alive => members.alive += 1,
-                Liveness::Down => members.down += 1,
-                Liveness::Left => members.left += 1,
-                Liveness::Unknown => {}
-            }
-        }
-        members
-    }
-
-    fn releases(&self, core: &NodeCore) -> BTreeMap<String, usize> {
-        let mut releases = BTreeMap::from([(env!("CARGO_PKG_VERSION").to_owned(), 1)]);
-        for (node, entry) in core.discovery().directory().iter() {
-            if *node == self.identity.me.node || entry.liveness != Liveness::Alive {
-                continue;
-            }
-            let release = entry.node_state().and_then(|state| state.release.as_deref());
-            *releases.entry(release.unwrap_or("unknown").to_owned()).or_default() += 1;
-        }
-        releases
     }
 
     pub(crate) fn services(&self, core: &NodeCore, now: Instant) -> Vec<ServiceStatus> {

@@ -1,6 +1,8 @@
-//! The members that are asked about this node, and the facts that their answers are compared with.
+//! Members: counts by liveness and release, those that are gone, and those that are asked about
+//! this node with the facts that their answers are compared with.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use meshport_config::{NodeId, Role};
 use meshport_core::inquiry::Own;
@@ -8,21 +10,64 @@ use meshport_core::node::NodeCore;
 use meshport_discovery::{Entry, Liveness};
 use meshport_mesh::Mesh;
 
-use super::{Reporter, node_ref};
-use crate::admin::api::NodeRef;
+use super::{Reporter, age_s, node_ref};
+use crate::admin::api::{AbsentMember, MemberCounts, NodeRef};
 
 impl Reporter {
+    /// Members by liveness. Those whose liveness is unknown are not counted: only their record is
+    /// here, from before a restart or from others.
+    pub(super) fn members(&self, core: &NodeCore) -> MemberCounts {
+        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
+        for entry in self.others(core) {
+            match entry.liveness {
+                Liveness::Alive => members.alive += 1,
+                Liveness::Down => members.down += 1,
+                Liveness::Left => members.left += 1,
+                Liveness::Unknown => {}
+            }
+        }
+        members
+    }
+
+    /// Members that are alive by release, this node included.
+    pub(super) fn releases(&self, core: &NodeCore) -> BTreeMap<String, usize> {
+        let mut releases = BTreeMap::from([(env!("CARGO_PKG_VERSION").to_owned(), 1)]);
+        for entry in self.others(core).filter(|entry| entry.liveness == Liveness::Alive) {
+            let release = entry.node_state().and_then(|state| state.release.as_deref());
+            *releases.entry(release.unwrap_or("unknown").to_owned()).or_default() += 1;
+        }
+        releases
+    }
+
+    /// Members that are down or have left, most recent first.
+    pub(super) fn absent(&self, core: &NodeCore, now: Instant) -> Vec<AbsentMember> {
+        let gone =
+            self.others(core).filter(|it| matches!(it.liveness, Liveness::Down | Liveness::Left));
+        let mut absent: Vec<AbsentMember> = gone
+            .map(|entry| AbsentMember {
+                who: node_ref(entry),
+                liveness: entry.liveness.to_string(),
+                since_s: age_s(entry.since, now),
+            })
+            .collect();
+        absent.sort_by_key(|member| member.since_s);
+        absent
+    }
+
+    fn others<'a>(&self, core: &'a NodeCore) -> impl Iterator<Item = &'a Entry> {
+        let own = self.identity.me.node;
+        let all = core.discovery().directory().iter();
+        all.filter_map(move |(node, entry)| (*node != own).then_some(entry))
+    }
+
     /// Members that are there: those with a tunnel first, of these origins and relays, which have
     /// the firewalls that others need to pass.
     pub(crate) fn to_inquire(&self, core: &NodeCore, mesh: &Mesh) -> (Vec<NodeRef>, Own) {
         let peers = mesh.peers();
         let with_tunnel: BTreeSet<NodeId> =
             peers.iter().filter(|it| it.session).map(|it| it.node).collect();
-        let entries = core.discovery().directory().iter();
-        let mut members: Vec<&Entry> = entries
-            .filter(|(node, _)| **node != self.identity.me.node)
-            .filter_map(|(_, entry)| (entry.liveness == Liveness::Alive).then_some(entry))
-            .collect();
+        let mut members: Vec<&Entry> =
+            self.others(core).filter(|entry| entry.liveness == Liveness::Alive).collect();
         members.sort_by_key(|entry| {
             let credential = &entry.credential;
             let is_used =
