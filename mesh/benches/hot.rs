@@ -20,7 +20,7 @@ use meshport_mesh::{Identity, Incoming, MAX_DATAGRAM, Mesh, MeshConfig, MeshCoun
 use tokio::runtime::{Builder, Runtime};
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
-/// What one iteration of a transfer moves, in bytes.
+/// Bytes that one iteration of a transfer moves.
 const TRANSFER: usize = 4 << 20;
 /// How much is written at once, as by the splice.
 const CHUNK: usize = 64 << 10;
@@ -235,7 +235,7 @@ impl Door {
         Self { runtime, switch, mesh, _incoming: incoming }
     }
 
-    /// What the node with this key says first.
+    /// The first message of the node with this key.
     fn initiation_of(&self, key: NodeKey) -> Vec<u8> {
         let elsewhere = Switch::new(1);
         elsewhere.capture();

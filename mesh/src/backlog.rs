@@ -39,7 +39,7 @@ const OVERHEAD: u64 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank(pub(super) i32);
 
-/// What a stream has had, in the bytes of virtual time: where its last piece ends.
+/// The bytes that a stream has had, in virtual time: where its last piece ends.
 #[derive(Debug, Default)]
 pub(super) struct Share(u64);
 
@@ -113,7 +113,7 @@ impl Backlog {
             Err(turn) => turn,
         };
         tokio::select! {
-            // What waits is not dropped before this is.
+            // A waiting piece is not dropped before this is.
             Ok(rank) = turn => Ok(rank),
             error = connection.closed() => Err(error),
         }

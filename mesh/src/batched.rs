@@ -36,7 +36,7 @@ impl Batched {
         Ok(Self { state: RwLock::new(state), most, lost: Mutex::new(None) })
     }
 
-    /// What to send and receive with.
+    /// The state for sending and receiving.
     pub(super) fn state(&self) -> RwLockReadGuard<'_, UdpSocketState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -75,7 +75,7 @@ pub(super) fn acknowledged(connection: &Connection) -> u64 {
     controller(connection).map_or(0, |controller| controller.acknowledged)
 }
 
-/// What a connection has still to send.
+/// Bytes that a connection has still to send.
 pub(super) fn backlog(connection: &Connection) -> Arc<Backlog> {
     controller(connection).map(|controller| controller.backlog.clone()).unwrap_or_default()
 }

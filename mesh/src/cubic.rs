@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What a window is multiplied by after congestion.
+/// The factor of a window after congestion.
 const BETA: f64 = 0.7;
 /// How steeply a window grows, in packets per cubic second.
 const C: f64 = 0.4;
@@ -47,7 +47,7 @@ pub(super) struct Cubic {
     threshold: f64,
     /// The window before the last congestion, in bytes.
     highest: f64,
-    /// What a Reno flow would have now, in bytes.
+    /// The window that a Reno flow would have now, in bytes.
     reno: f64,
     /// When that congestion was: packets that were sent before tell nothing new.
     reduced: Option<Instant>,

@@ -13,7 +13,7 @@ use meshport_proto::core::{Batch, HandOver};
 
 /// Bytes that may wait for one shard, as at its socket.
 const MAX_BYTES: usize = 4 << 20;
-/// What a batch counts for in addition to its bytes, so that small ones are bounded as well.
+/// The cost of a batch in addition to its bytes, so that small ones are bounded as well.
 const BATCH_COST: usize = 256;
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ struct Waiting {
     waker: Option<Waker>,
 }
 
-/// What waits for one shard.
+/// The batches that wait for one shard.
 #[derive(Debug, Default)]
 struct Inbox(Mutex<Waiting>);
 

@@ -417,7 +417,7 @@ impl Link {
     }
 }
 
-/// What the driver has to wait for.
+/// The events that the driver has to wait for.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) timer: Option<Instant>,

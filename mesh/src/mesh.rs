@@ -59,8 +59,8 @@ struct Shard {
 trait Kept: Send + Sync + std::fmt::Debug {}
 impl<T: Send + Sync + std::fmt::Debug> Kept for T {}
 
-/// What comes from peers. All queues are bounded: datagrams nobody takes are dropped and counted,
-/// streams wait and are then refused.
+/// Data and streams from peers. All queues are bounded: datagrams that are not taken are dropped
+/// and counted, streams wait and are then refused.
 #[derive(Debug)]
 pub struct Incoming {
     /// Events and datagrams, of all shards.
@@ -85,7 +85,7 @@ pub struct ShardStreams {
 pub struct ShardStatus {
     /// Peers that belong to it.
     pub peers: usize,
-    /// What it has counted.
+    /// Its counters.
     pub counters: MeshCounters,
 }
 

@@ -21,7 +21,7 @@ pub struct OuterTransmit<'a> {
     pub segment: usize,
 }
 
-/// What was received into one buffer: datagrams of one sender.
+/// The datagrams of one sender that were received into one buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct OuterMeta {
     /// The sender. IPv4 is never written as mapped IPv6.

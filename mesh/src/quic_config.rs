@@ -56,12 +56,12 @@ const CID_LENGTH: usize = 8;
 /// Length of the first destination id a client invents.
 const INITIAL_CID_LENGTH: usize = 16;
 
-/// What is known of a path before a connection uses it.
+/// Knowledge of a path before a connection uses it.
 #[derive(Debug, Default)]
 pub(super) struct PathHints {
     /// The outer address of the peer.
     pub(super) remote: Option<SocketAddr>,
-    /// What the WireGuard handshake took.
+    /// The round-trip time of the WireGuard handshake.
     pub(super) rtt: Option<Duration>,
     /// The largest packet of the first link.
     pub(super) mtu: Option<u16>,
@@ -169,7 +169,7 @@ impl QuicSetup {
         config
     }
 
-    /// What the window of a connection on a path is made of.
+    /// The parts of the window of a connection on a path.
     pub(super) fn grants(&self, path: &PathHints) -> Grants {
         Grants::new(&self.pools, path.window_rtt())
     }

@@ -48,7 +48,7 @@ pub(super) struct ShardIo {
 }
 
 impl ShardIo {
-    /// What has to be kept for as long as the shard is to run.
+    /// The value to keep for as long as the shard is to run.
     pub(super) fn keep(self) -> impl Send + Sync + std::fmt::Debug {
         self.worker
     }

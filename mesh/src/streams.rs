@@ -72,7 +72,7 @@ pub(super) struct Counted {
     wanted_lately: AtomicBool,
     /// The most streams open on it at once.
     peak: AtomicUsize,
-    /// What had been acknowledged on it when the peer's silence was known, or [`TRUSTED`].
+    /// Bytes that had been acknowledged on it when the peer's silence was known, or [`TRUSTED`].
     doubted: AtomicU64,
     backlog: Arc<Backlog>,
     window: Arc<Window>,
@@ -140,7 +140,7 @@ pub(super) struct Streams {
     incoming: Mutex<BTreeMap<NodeId, Live>>,
     attempts: AtomicU64,
     pings: Mutex<BTreeMap<(NodeId, u32), oneshot::Sender<()>>>,
-    /// What is counted here, of connections and streams.
+    /// The counters of connections and streams.
     pub(super) counters: SharedMeshCounters,
 }
 
@@ -271,7 +271,7 @@ impl Streams {
         }
     }
 
-    /// What is known of the path to a peer.
+    /// The known facts about the path to a peer.
     fn path_to(&self, node: &NodeId) -> PathHints {
         let (remote, rtt) = self.link.look(|core| (core.endpoint(node), core.handshake_rtt(node)));
         let mtu = remote.and_then(|remote| self.link.socket.mtu_towards(remote));

@@ -44,7 +44,7 @@ pub struct Datagram {
 
 type Filter = Box<dyn FnMut(&Datagram) -> bool + Send>;
 
-/// What limits the way to each socket.
+/// The limits of the way to each socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Bottleneck {
     /// Bytes per second.
@@ -170,7 +170,7 @@ impl Switch {
         lock(&self.0).captured = Some(VecDeque::new());
     }
 
-    /// What was captured since the last call.
+    /// The datagrams that were captured since the last call.
     pub fn captured(&self) -> Vec<Datagram> {
         lock(&self.0).captured.as_mut().map(std::mem::take).into_iter().flatten().collect()
     }

@@ -26,7 +26,7 @@ use super::lock;
 const STREAM_WINDOW: u32 = 1 << 20;
 /// The same at most: a gigabit per second over 100 ms, and a third more for what a loss delays.
 const MAX_STREAM_WINDOW: u32 = 16 << 20;
-/// What one stream is to carry, in bytes per microsecond: a gigabit per second.
+/// The rate that one stream is to reach, in bytes per microsecond: a gigabit per second.
 const STREAM_RATE: u64 = 125;
 /// Bytes for all streams of a connection that carry no bulk, and for those that do until they are
 /// known as such. A stream of which nothing is read never is, and eight of them on a path of 50 ms
@@ -89,7 +89,7 @@ impl Default for Pools {
     }
 }
 
-/// What one connection has in flight, counted in the node's pool.
+/// Bytes that one connection has in flight, counted in the node's pool.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pool: Arc<Pool>,
@@ -140,11 +140,11 @@ impl Drop for InFlight {
     }
 }
 
-/// What a connection has in addition to [`FIRST_WINDOW`], out of the node's pool.
+/// Bytes that a connection has in addition to [`FIRST_WINDOW`], out of the node's pool.
 #[derive(Debug)]
 pub(super) struct Grants {
     pool: Arc<Pool>,
-    /// What a stream's window is.
+    /// The window of a stream.
     stream: u64,
     /// For streams that carry bulk now.
     used: u64,
@@ -206,7 +206,7 @@ impl Window {
     }
 }
 
-/// What was read of one stream.
+/// The bytes that were read from one stream.
 #[derive(Debug)]
 pub(super) struct Reading {
     window: Arc<Window>,

@@ -41,7 +41,7 @@ const FLAG_HAS_YOURS: u8 = 1;
 const FLAG_WANTS_YOURS: u8 = 1;
 /// Longest reason in a refusal, in bytes.
 const MAX_REASON: usize = 200;
-/// What a later version may add to a hello, in bytes; the whole still fits one datagram.
+/// The most bytes that a later version may add to a hello; the whole still fits one datagram.
 const MAX_ADDED: usize = 256;
 /// Longest message, in bytes: a hello with the longest credential.
 pub(crate) const MAX_MESSAGE: usize =
@@ -221,8 +221,7 @@ impl Control<'_> {
     }
 }
 
-/// What a message is that no version so far sends: its kind or its version. None for one that is
-/// malformed.
+/// The kind or version of a message that no version so far sends. None for one that is malformed.
 pub(crate) fn unknown(bytes: &[u8]) -> Option<String> {
     match bytes {
         [VERSION, kind, ..] if *kind > KIND_DUPLICATE => Some(format!("control message {kind}")),

@@ -5,7 +5,7 @@
 //! to. What arrives is not encrypted and says nothing but the token, which counts once and only
 //! while it is expected.
 
-/// What a member repeats.
+/// The token that a member repeats.
 pub type CallToken = [u8; 16];
 
 /// No WireGuard message begins like this: the first byte of those is 1 to 4.

@@ -77,7 +77,7 @@ struct Source {
     session: SessionId,
 }
 
-/// What happened, for the layer that drives the state machine.
+/// An event for the layer that drives the state machine.
 #[derive(Debug)]
 pub enum Notice {
     /// A session exists: callers that wait for one may go on.
@@ -141,7 +141,7 @@ pub struct Core {
     /// When each peer is to be looked at; at most one entry per peer.
     timers: BTreeSet<(Instant, Slot)>,
     last_stray: Option<Instant>,
-    /// What pre-shared keys are made of.
+    /// The secrets that pre-shared keys are derived from.
     secrets: MeshSecrets,
     /// The number of a newer secret that the caller was told to keep, and when.
     offered: Option<(u64, Instant)>,
@@ -283,7 +283,7 @@ impl Core {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// What was done and dropped so far.
+    /// Counters of everything done and dropped so far.
     pub fn counters(&self) -> &MeshCounters {
         &self.out.counters
     }
@@ -414,7 +414,7 @@ impl Core {
         self.peers.get(self.peers.of_address(address)?).map(|peer| peer.node)
     }
 
-    /// What the streams of a known node are kept under.
+    /// The address under which the streams of a known node are kept.
     pub fn address_of(&self, node: &NodeId) -> Result<Ipv6Addr, MeshError> {
         self.peer(node).map(|peer| peer.address).ok_or(MeshError::UnknownPeer(*node))
     }

@@ -13,7 +13,7 @@ pub type MeshCounters = Counters<MeshCount, COUNTERS>;
 pub type SharedMeshCounters = SharedCounters<MeshCount, COUNTERS>;
 
 counters! {
-    /// What the mesh counts. Every reason for dropping something has its own row.
+    /// The counters of the mesh. Every reason for dropping something has its own row.
     pub enum MeshCount {
         "meshport_mesh_datagrams_total" by "direction" {
             /// Outer datagrams received, whatever they were.

@@ -55,7 +55,7 @@ pub enum MeshError {
     ConnectionLost {
         /// The other side.
         node: NodeId,
-        /// What ended it.
+        /// The reason of the end.
         reason: String,
     },
     /// The peer gave up its sending half of the stream.

@@ -69,7 +69,7 @@ pub enum MeshEvent {
     Rotated {
         /// The peer that handed it over.
         from: NodeId,
-        /// What this node is to hold from now on.
+        /// The secrets that this node is to hold from now on.
         secrets: Box<MeshSecrets>,
     },
     /// Handshakes come in the name of a node that is shut out, and get no answer. Reported at most
@@ -118,7 +118,7 @@ pub enum MeshEvent {
     Unknown {
         /// The peer.
         from: NodeId,
-        /// What it sends, as in "control message 9".
+        /// The message, as in "control message 9".
         what: String,
     },
     /// A credential was refused, the peer's by this node or this node's by the peer.

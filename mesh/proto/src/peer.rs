@@ -27,12 +27,12 @@ pub(crate) const ENDPOINT_LIMIT: usize = 4;
 /// under two secrets. A half of the tunnel keeps eight.
 const PENDING_LIMIT: usize = 8;
 
-/// What a peer needs now; see [`Peer::due`].
+/// An action that a peer needs now; see [`Peer::due`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// The provisional time has expired.
     Forget,
-    /// What the schedule of its tunnel asks for.
+    /// An action that the schedule of its tunnel asks for.
     Tunnel(schedule::Need),
     /// Show the credential.
     Hello,
@@ -63,7 +63,7 @@ pub(crate) struct Here {
     pub(crate) seeking: Option<(Instant, u8)>,
 }
 
-/// What is known of a peer's credential, and what it was shown of this node's.
+/// The known credential of a peer, and the state of showing it this node's.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     /// A verified credential.
@@ -113,7 +113,7 @@ pub(crate) struct Answered {
     pub(crate) last: Option<Instant>,
 }
 
-/// What goes through a peer's tunnel.
+/// The traffic through a peer's tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     /// Complete inner packets that wait for a session.
@@ -129,8 +129,8 @@ pub(crate) struct Traffic {
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
     pub(crate) inner: InnerAddr,
-    /// What its streams are kept under: its inner address, or while it goes on in the place of
-    /// another node the address that one had.
+    /// The address under which its streams are kept: its inner address, or that of the node in
+    /// whose place it goes on.
     pub(crate) address: Ipv6Addr,
     pub(crate) tunnel: Tunnel,
     /// Named by the caller; survives without a session.
@@ -141,7 +141,7 @@ pub(crate) struct Peer {
     pub(crate) endpoint: Option<Route>,
     pub(crate) admission: Admission,
     pub(crate) secret: PeerSecret,
-    /// What concerns sessions only; none while it is at rest.
+    /// State that concerns sessions only; none while the peer has none.
     pub(crate) here: Option<Box<Here>>,
     pub(crate) schedule: Schedule,
     pub(crate) answered: Answered,
@@ -173,7 +173,7 @@ impl Peer {
         }
     }
 
-    /// What was said of whereabouts.
+    /// The state of the messages about process and address.
     pub(crate) fn here(&mut self) -> &mut Here {
         self.here.get_or_insert_default()
     }
@@ -290,7 +290,7 @@ impl Peer {
         .min()
     }
 
-    /// What is due at `now`. Asked again until it answers `None`; every answer, once acted on,
+    /// The action that is due at `now`. Call it until it returns `None`; every action, once done,
     /// moves its own time.
     pub(crate) fn need(&self, now: Instant) -> Option<Need> {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);

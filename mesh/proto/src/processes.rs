@@ -34,7 +34,7 @@ pub(crate) struct Processes {
     reported: Option<Instant>,
 }
 
-/// What a word of a process means.
+/// The meaning of a process's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     /// It is the one that was there, or the only one so far.

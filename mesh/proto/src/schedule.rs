@@ -47,7 +47,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 /// The same for data that always has an answer within a round trip.
 const PROMPT_SILENCE: Duration = Duration::from_secs(1);
 
-/// What the schedule asks its owner to do.
+/// An action that the schedule asks its owner to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// The handshake was tried long enough: drop what waits for it, then [`Schedule::give_up`].
@@ -306,8 +306,8 @@ impl Schedule {
         due.into_iter().flatten().min()
     }
 
-    /// What is due at `now`, keepalives last. Asked again until it answers `None`; every answer,
-    /// once acted on, moves its own time.
+    /// The action that is due at `now`, keepalives last. Call it until it returns `None`; every
+    /// action, once done, moves its own time.
     pub fn need(&self, now: Instant) -> Option<Need> {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if let Some(attempt) = self.attempt.filter(|attempt| attempt.next <= now) {

@@ -44,7 +44,7 @@ impl ShardIndex {
         Some(bits % self.of).filter(|giver| *giver != self.index)
     }
 
-    /// What the indices given out here end in.
+    /// The bits in which the indices given out here end.
     pub(crate) fn bits(&self) -> u32 {
         u32::try_from(self.index).unwrap_or(0) & SHARD_MASK
     }

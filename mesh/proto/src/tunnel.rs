@@ -62,7 +62,7 @@ const MAX_SPARES: usize = 3;
 /// peer, and the last two its shard.
 pub(crate) const MARK_SHIFT: u32 = 16 + SHARD_BITS;
 
-/// What kind of message a datagram is, and which session it is for.
+/// The kind of message that a datagram is, and the session it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     /// A handshake initiation; it names no session.
@@ -103,14 +103,14 @@ pub struct Gate {
     public: PublicKey,
 }
 
-/// What every tunnel of the node is made with.
+/// The keys that every tunnel of the node is made with.
 struct Keys {
     /// Messages counted by the gate are not counted again.
     unlimited: Arc<RateLimiter>,
     secret: StaticSecret,
 }
 
-/// What came in the running period, and lately.
+/// Handshakes that came in the running period, and recently.
 #[derive(Default)]
 struct Load {
     began: Option<Instant>,
@@ -124,7 +124,7 @@ struct Load {
     shares: Shares,
 }
 
-/// What the gate found.
+/// The result of the gate.
 pub(crate) enum Checked {
     /// The static key the initiator claims; proven only when its tunnel accepts the message.
     Initiator(NodeId),
@@ -365,7 +365,7 @@ impl Tunnel {
         }
     }
 
-    /// What the present session was agreed under, or would be.
+    /// The terms under which the present session was agreed, or would be.
     pub(crate) fn under(&self) -> Under {
         self.main.under
     }
@@ -503,7 +503,7 @@ impl Half {
         }
     }
 
-    /// What handshakes need.
+    /// The tunnel state that handshakes need.
     fn wake(&mut self) -> &mut Tunn {
         self.tunn.get_or_insert_with(|| {
             Box::new(Tunn::new(

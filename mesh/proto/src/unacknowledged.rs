@@ -19,11 +19,11 @@ const LONG: u64 = 512;
 /// QUIC's smallest full packet, in bytes. Longer ones prove no more: QUIC falls back to it by
 /// itself.
 const FULL: u64 = 1200;
-/// What was sent that long ago, in multiples of the patience, and not since, is not under way any
+/// A packet sent that long ago, in multiples of the patience, and not since, is not under way any
 /// more: its stream was reset.
 const STALE: u32 = 8;
 
-/// What is known of a connection's long packets.
+/// The state of a connection's long packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unacknowledged {
     oldest: Option<Packet>,

@@ -34,7 +34,7 @@ fn session(side: Side) -> NullSession {
     crypto.session(side, &params.expect("they are well-formed"))
 }
 
-/// What the other side says to `side` in a handshake that succeeds.
+/// The bytes of the other side to `side` in a handshake that succeeds.
 fn good_bytes(side: Side) -> Vec<u8> {
     let (mut client, mut server) = (session(Side::Client), session(Side::Server));
     let mut to_server = flush(&mut client);
@@ -46,7 +46,7 @@ fn good_bytes(side: Side) -> Vec<u8> {
     if side == Side::Client { to_client } else { to_server }
 }
 
-/// What a session answers to good frames, each of which comes alone.
+/// The answers of a session to good frames, each of which comes alone.
 fn told(session: &mut NullSession, bytes: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     for frame in frames(bytes) {

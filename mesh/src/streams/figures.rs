@@ -1,4 +1,4 @@
-//! What is known and counted of connections, for those who ask.
+//! Figures and counters of connections, for callers that ask.
 
 use std::sync::atomic::Ordering;
 

@@ -109,7 +109,7 @@ impl SendHalf {
             WriteError::ConnectionLost(error) => lost(self.node, &error),
             WriteError::ClosedStream | WriteError::ZeroRttRejected => MeshError::StreamClosed,
         })?;
-        // What was just accepted will be sent and acknowledged; if not, the peer is gone.
+        // The accepted bytes will be sent and acknowledged; if not, the peer is gone.
         self.link.turn(|core, _| core.expect_answer(&self.address));
         Ok(())
     }

@@ -19,7 +19,7 @@ pub const MAX_CHANGES: usize = 10;
 pub struct Choice {
     /// By what way.
     pub line: Line,
-    /// What people call the origin.
+    /// The name of the origin for people.
     pub name: String,
 }
 
@@ -42,7 +42,7 @@ pub struct Change {
     pub cause: &'static str,
 }
 
-/// What made a choice possible.
+/// The cause that made a choice possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
     /// Something became known.
@@ -152,7 +152,7 @@ fn cause(
     }
 }
 
-/// What is wrong with an origin.
+/// The trouble with an origin.
 fn lack(view: &OriginView) -> Option<&'static str> {
     Some(match (view.path, view.state) {
         (PathView::Dead, _) if matches!(view.line, Line::Relayed { .. }) => "the relay lost it",

@@ -32,8 +32,8 @@ mod searches;
 
 /// Attempts of one client at once: with three, two dead instances cost no more than two delays.
 pub const MAX_RACING: usize = 3;
-/// What an instance usually takes for its first answer besides the path: accepting a connection and
-/// one signature, on a machine with other work.
+/// The usual time until the first answer of an instance, without the path: accepting a connection
+/// and one signature, on a machine with other work.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// How patient a search is.
@@ -67,7 +67,7 @@ impl ConnectConfig {
     }
 }
 
-/// What the client's first bytes are.
+/// The kind of a client's first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Too few to tell.
@@ -78,13 +78,13 @@ pub enum Kind {
     Other,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, and never kept")]
 pub enum Action {
     /// Try a candidate.
     Start {
-        /// What to call the attempt.
+        /// The number of the attempt.
         id: u32,
         /// The candidate to try.
         candidate: Candidate,
@@ -104,7 +104,7 @@ pub enum Action {
     GiveUp,
 }
 
-/// What [`Connect::poll`] has to know of the other searches of its service.
+/// The state of the other searches of its service, for [`Connect::poll`].
 pub trait SearchContext {
     /// How many sessions are open on a line.
     fn open(&self, line: &Line) -> u64;
@@ -187,12 +187,12 @@ impl Connect {
         self.attempts.handle_answer(id);
     }
 
-    /// What attempts have shown about their lines since the last call.
+    /// The results of attempts about their lines since the last call.
     pub fn take_verdicts(&mut self) -> Vec<Attempted> {
         self.attempts.take_verdicts()
     }
 
-    /// What to do now; to be asked until there is nothing.
+    /// The next action now; call it until there is none.
     pub fn poll(&mut self, now: Instant, context: &mut impl SearchContext) -> Option<Action> {
         if let Some(id) = self.attempts.next_cancelled() {
             return Some(Action::Cancel { id, overdue: false });

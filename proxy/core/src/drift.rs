@@ -18,7 +18,7 @@ use super::route::Line;
 
 /// From one share to the next.
 const TICK: Duration = Duration::from_secs(1);
-/// What [`DriftConfig::home_percent`] is a share per.
+/// The period of the share [`DriftConfig::home_percent`].
 const HOME_PERIOD: Duration = Duration::from_secs(10);
 
 /// How fast sessions move.
@@ -135,7 +135,7 @@ impl Drift {
         let config = &self.config;
         let mut leaves = Vec::new();
         for (line, step) in &mut self.moves {
-            // What nobody is there to take is not saved up for those who come later.
+            // Leave that no session takes is not saved up for later ones.
             let count = step.due(config, open(line), now);
             if count > 0 {
                 leaves.push(Leave { line: *line, count, cause: step.cause });

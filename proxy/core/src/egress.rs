@@ -30,9 +30,9 @@ pub struct Offer {
 /// A stream that is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// What its opener is told.
+    /// The answer to its opener.
     pub answer: Answer,
-    /// What the audit log says, if access was denied.
+    /// The reason for the audit log, if access was denied.
     pub why: Option<Denial>,
 }
 
@@ -48,7 +48,7 @@ impl From<Denial> for Refused {
     }
 }
 
-/// What a node knows of others' credentials.
+/// A node's knowledge of others' credentials.
 pub trait Credentials {
     /// That of a peer with a tunnel.
     fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>>;

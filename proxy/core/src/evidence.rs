@@ -58,7 +58,7 @@ pub enum Verdict {
     Outrun,
 }
 
-/// What one attempt has shown.
+/// The result of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempted {
     /// The line it took.

@@ -1,4 +1,4 @@
-//! What can be wrong with a node, a mesh or its clients: one list, with stable ids.
+//! Troubles that a node, a mesh or its clients can have: one list, with stable ids.
 //!
 //! A report names the [`Kind`] of a problem and adds what was seen on this node. `meshport doctor`,
 //! `meshport status` and log lines are views of this list, and docs/troubleshoot.md has a section
@@ -41,13 +41,13 @@ pub struct Kind {
     pub id: &'static str,
     /// How bad it is unless a finding says otherwise.
     pub severity: Severity,
-    /// What is wrong.
+    /// The trouble.
     pub title: &'static str,
-    /// What is so where it is not wrong.
+    /// The sentence for a check that does not find it.
     pub healthy: &'static str,
-    /// What follows from it.
+    /// Its consequences.
     pub meaning: &'static str,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
@@ -97,9 +97,9 @@ pub struct Finding {
     pub kind: &'static Kind,
     /// How bad it is here.
     pub severity: Severity,
-    /// What is wrong here.
+    /// The trouble on this node.
     pub detail: String,
-    /// What to do about it here.
+    /// The remedy on this node.
     pub remedy: Cow<'static, str>,
 }
 

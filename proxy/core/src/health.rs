@@ -85,7 +85,7 @@ impl Question {
     const ALL: [Self; 3] = [Self::Alive, Self::Ready, Self::Live];
 }
 
-/// What came back.
+/// The result of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It answered; with this HTTP status where the question has one.
@@ -133,7 +133,7 @@ pub struct Health {
     state: OriginState,
     since: Instant,
     detail: String,
-    /// What the last answer about readiness said.
+    /// The failing checks in the last answer about readiness.
     failing: FailingChecks,
 }
 

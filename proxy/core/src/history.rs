@@ -43,7 +43,7 @@ pub struct Second {
     pub up_bytes: u64,
     /// Bytes to clients in it.
     pub down_bytes: u64,
-    /// What a client connected in it waited for its origin on average, in microseconds.
+    /// The average time until a client that connected in it had its origin, in microseconds.
     pub connect_us: u32,
     /// The longest of these waits, in microseconds.
     pub slowest_us: u32,

@@ -77,7 +77,7 @@ pub struct Event {
     pub others: u32,
     /// The service, where it is about one.
     pub service: Option<ServiceName>,
-    /// What happened, in words.
+    /// The event in words.
     pub detail: String,
 }
 

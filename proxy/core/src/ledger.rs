@@ -212,7 +212,7 @@ impl Ledger {
         }
     }
 
-    /// What becomes of a session now.
+    /// The decision about a session now.
     pub fn poll(&mut self, id: SessionId, traffic: Traffic, now: Instant) -> Option<End> {
         let session = self.sessions.get_mut(&id)?;
         let had_leave = session.life.has_leave();
@@ -337,7 +337,7 @@ impl Ledger {
         self.shares.turn_away(now)
     }
 
-    /// What is wrong, if a stream found no place lately.
+    /// The finding, if a stream found no place recently.
     pub fn crowding(&self, now: Instant) -> Option<Crowding> {
         self.shares.crowding(now)
     }

@@ -1,4 +1,4 @@
-//! What people call things, and which names they may have meant by one that no node has.
+//! Names for people, and the nodes that were probably meant by a name that no node has.
 
 use meshport_config::ServiceName;
 
@@ -7,7 +7,7 @@ const MAX_SUGGESTED: usize = 4;
 /// Letters at the beginning that two names have to share, unless one has the other in it.
 const MIN_PREFIX: usize = 2;
 
-/// What people call the local instance of a service.
+/// The name of a service's local instance for people.
 pub fn local_instance(service: &ServiceName) -> String {
     match service.as_str() {
         ServiceName::KUBE_APISERVER => "the local apiserver".into(),

@@ -50,14 +50,14 @@ pub const MAX_ORIGINS: usize = 512;
 /// address, or fewer with more.
 pub const MAX_FALLBACK_ADDRESSES: usize = 16;
 
-/// What a node does with one service.
+/// A node's use of one service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceConfig {
     /// How its sessions are spread.
     pub policy: Policy,
     /// How many sessions origins get for one of others.
     pub weights: Weights,
-    /// What keeps it with the origin that goes first.
+    /// The times that keep it with its first origin.
     pub damping: Damping,
     /// How fast they move to where they should be.
     pub drift: DriftConfig,
@@ -65,7 +65,7 @@ pub struct ServiceConfig {
     pub health: Option<HealthConfig>,
 }
 
-/// What a node is made of.
+/// The parts of a node.
 #[derive(Debug, Clone)]
 pub struct CoreConfig {
     /// Settings of membership, records and path probes.
@@ -416,7 +416,7 @@ impl NodeCore {
         services.chain(others.into_iter().flatten()).min()
     }
 
-    /// What membership and path probes know.
+    /// Membership and path probes.
     pub fn discovery(&self) -> &Discovery {
         &self.discovery
     }

@@ -37,7 +37,7 @@ const TLS_MESSAGE_HEADER: usize = 4;
 /// First byte of the version in every TLS record.
 const TLS_MAJOR: u8 = 3;
 
-/// What a client has said so far. See the module's doc.
+/// The bytes that a client has sent so far. See the module's doc.
 #[derive(Debug, Default)]
 pub struct Opening {
     /// The preface, then what the client has said.
@@ -60,7 +60,7 @@ impl Opening {
         self.kept.unsplit(said);
     }
 
-    /// What the client has said.
+    /// The bytes that the client has sent.
     fn said(&self) -> &[u8] {
         self.kept.get(self.preface..).unwrap_or_default()
     }
@@ -76,7 +76,7 @@ impl Opening {
         MAX_KEPT.saturating_sub(self.kept.len())
     }
 
-    /// What the bytes so far are.
+    /// The kind of the bytes so far.
     pub fn kind(&self) -> Kind {
         match self.said() {
             [] | [TLS_HANDSHAKE] if !self.ended => Kind::Open,

@@ -43,7 +43,7 @@ impl fmt::Display for Receiver {
     }
 }
 
-/// What became of posts and events.
+/// The results of posts and events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutboxCounts {
     /// Events that were taken by the receiver.
@@ -108,7 +108,7 @@ impl Outbox {
         for (kind, event) in news {
             self.taken.insert(kind, event.at);
             if self.waiting.len() == MAX_WAITING {
-                // What is under way is the receiver's already, or will be tried again.
+                // Events under way have reached the receiver, or will be tried again.
                 self.waiting.remove(self.under_way);
                 self.counts.dropped += 1;
             }
@@ -147,7 +147,7 @@ impl Outbox {
         }
     }
 
-    /// What became of all so far.
+    /// The results of all so far.
     pub fn counts(&self) -> OutboxCounts {
         self.counts
     }

@@ -40,7 +40,7 @@ pub enum Payer<K> {
     Holder(K),
 }
 
-/// What becomes of a client whose holder is known.
+/// The decision about a client whose holder is known.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<T> {
     /// It is served, and its holder has paid.

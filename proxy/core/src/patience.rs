@@ -10,8 +10,8 @@ use super::route::Candidate;
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
 /// The longest wait for one step of one candidate while others are untried.
 const MAX_PATIENCE: Duration = Duration::from_secs(3);
-/// What an instance may take for its first answer byte, apart from the path: accepting a connection
-/// and one asymmetric signature on a loaded machine.
+/// The time that an instance may take for its first answer byte, apart from the path: accepting a
+/// connection and one asymmetric signature on a loaded machine.
 const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
 /// Round trips in opening a stream to a peer without a session: WireGuard handshake, QUIC
 /// handshake, the stream itself, and one lost packet.

@@ -25,7 +25,7 @@ use meshport_discovery::OriginState;
 use super::drift::Cause;
 use super::route::{Line, OriginView, PathView, Route, Standing};
 
-/// What becomes of the sessions open to an origin.
+/// The decision about the sessions open to an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// They stay.

@@ -59,7 +59,7 @@ impl fmt::Display for Nat {
     }
 }
 
-/// What a peer sees.
+/// The address at which a peer sees this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sighting {
     at: SocketAddr,
@@ -69,7 +69,7 @@ struct Sighting {
     number: u64,
 }
 
-/// What peers with a tunnel say about where this node is.
+/// The reports of peers with a tunnel about this node's address.
 #[derive(Debug, Default)]
 pub struct Reach {
     sights: BTreeMap<NodeId, Sighting>,
@@ -126,7 +126,7 @@ impl Reach {
         }
     }
 
-    /// What to announce: this node's own endpoints, and the addresses others see it at.
+    /// The endpoints to announce: this node's own, and the addresses others see it at.
     pub fn endpoints(&self) -> Vec<SocketAddr> {
         let mut all = self.own.clone();
         if !self.is_set {

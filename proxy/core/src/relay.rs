@@ -30,8 +30,8 @@ use super::timing::Timings;
 use super::view::{Line, OriginView, PathView, Relaying, cost, loses_most};
 use crate::wire::Hops;
 
-/// What a relayed way costs besides its round trips, since it takes another node's time and has two
-/// ways to break...
+/// The cost of a relayed way besides its round trips, since it takes another node's time and has
+/// two ways to break...
 const PENALTY: Duration = Duration::from_millis(5);
 /// ...or this share of its round-trip time, in percent, whichever is more.
 const PENALTY_PERCENT: u32 = 10;
@@ -59,7 +59,7 @@ pub struct Near {
     pub deviation: Duration,
     /// Share of recent probes without an answer, 0 to 100.
     pub loss_percent: u8,
-    /// What its record says of its ways to the origins.
+    /// The distances to the origins in its record.
     pub onward: Vec<Distance>,
 }
 
@@ -83,8 +83,8 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// What `near` offers towards `origin`: none when it is that origin, or does not say that it
-    /// reaches it.
+    /// The way to `origin` through `near`: none when it is that origin, or does not announce that
+    /// it reaches it.
     pub fn of(
         near: &Near,
         origin: NodeId,
@@ -117,7 +117,7 @@ impl Offer {
         !self.suspect && !loses_most(self.loss_percent)
     }
 
-    /// What a session through it pays.
+    /// The cost of a session through it.
     pub fn cost(&self) -> Duration {
         cost(self.rtt, self.loss_percent) + penalty(self.rtt)
     }
@@ -138,7 +138,7 @@ impl Offer {
     }
 }
 
-/// What a relayed way costs in addition to its round trips.
+/// The cost of a relayed way in addition to its round trips.
 pub(super) fn penalty(rtt: Duration) -> Duration {
     PENALTY.max(rtt * PENALTY_PERCENT / 100)
 }
@@ -162,7 +162,7 @@ struct Way {
     due: Option<Instant>,
 }
 
-/// What a decision asks for.
+/// The step that a decision asks for.
 enum Step {
     Stay,
     Now(Option<NodeId>),
@@ -239,7 +239,7 @@ fn decide(direct: &OriginView, offers: &[&Offer], memory: Way, now: Instant) -> 
     }
 }
 
-/// What a session pays that goes straight there, if the path is measured and works.
+/// The cost of a session that goes there directly, if the path is measured and works.
 fn direct_cost(direct: &OriginView) -> Option<Duration> {
     match direct.path {
         PathView::Up(rtt) => Some(cost(rtt, direct.loss_percent)),
@@ -268,7 +268,7 @@ fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step
     }
 }
 
-/// What a node does with a stream that a peer has opened.
+/// The decision of a node about a stream that a peer has opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receive {
     /// It is for the local instance.

@@ -120,7 +120,7 @@ pub enum BadReply {
 }
 
 impl Reply {
-    /// What an asker with the document `tag` gets of a document whose tag is `now`.
+    /// The reply for an asker with the document `tag` when the present document has the tag `now`.
     pub fn to(tag: Tag, now: Tag, document: String) -> Self {
         let is_known = now != 0 && tag == now;
         Self { tag: now, document: Some(document).filter(|_| !is_known) }

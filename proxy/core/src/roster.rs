@@ -25,7 +25,7 @@ pub struct Known {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What the two do not agree on.
+/// The differences between the two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// How many apiservers the cluster lists.

@@ -108,11 +108,11 @@ pub enum Standing {
 /// One origin in the order of a [`Route`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// What is known of it.
+    /// The known facts about it.
     pub origin: OriginView,
     /// How good it is.
     pub standing: Standing,
-    /// What it costs: its round-trip time, zero for the local node, and on a lossy path what
+    /// Its cost: its round-trip time, zero for the local node, and on a lossy path the time that
     /// retransmissions add.
     pub cost: Duration,
 }
@@ -193,7 +193,7 @@ impl Route {
         let is_home = home.iter().any(|it| it.origin.line == *line);
         let mut rest = self.candidates[home.len()..].iter();
         let there = rest.find(|it| it.origin.line == *line);
-        // What is no candidate any more has nothing to wait for.
+        // A line that is not a candidate any more has nothing to wait for.
         !is_home && there.is_none_or(|there| self.is_worth_leaving(there, first))
     }
 
@@ -234,7 +234,7 @@ impl Route {
         order
     }
 
-    /// What the caller's ticket is to be.
+    /// The ticket that the caller is to draw.
     pub fn draw(&self) -> Draw {
         self.draw
     }

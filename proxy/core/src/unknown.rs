@@ -1,4 +1,4 @@
-//! What members send that this version does not know: they run a later one.
+//! Messages of members that this version does not know: those run a later one.
 //!
 //! It is ignored and counted where it arrives. This module remembers who sent it, for a log line
 //! once and a finding as long as it goes on. Bounded by [`MAX_SENDERS`] nodes.

@@ -78,7 +78,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// What this node knows of the way to an origin.
+/// The path of this node to an origin, as it was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathView {
     /// The origin is this node.
@@ -91,16 +91,16 @@ pub enum PathView {
     Dead,
 }
 
-/// What this node knows of one origin.
+/// The known facts about one origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginView {
     /// The origin, and the path to it.
     pub line: Line,
-    /// What people call it: the node's name, or the address outside the mesh.
+    /// Its name for people: the node's name, or the address outside the mesh.
     pub name: String,
     /// Its site, for a node of the mesh.
     pub site: Option<SiteName>,
-    /// What it says of its instance.
+    /// The announced state of its instance.
     pub state: OriginState,
     /// The way there.
     pub path: PathView,
@@ -191,7 +191,7 @@ pub(crate) fn loses_most(loss_percent: u8) -> bool {
     loss_percent >= BROKEN_LOSS_PERCENT
 }
 
-/// What a session pays for a way: its round-trip time, and what lost packets add.
+/// The cost of a way: its round-trip time, and the time that lost packets add.
 pub(crate) fn cost(rtt: Duration, loss_percent: u8) -> Duration {
     rtt + price_of_loss(rtt, loss_percent)
 }

@@ -34,7 +34,7 @@ pub enum Hops {
     One,
 }
 
-/// What the opener of a stream asks for.
+/// The request of a stream's opener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The service the client wants.

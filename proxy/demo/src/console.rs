@@ -19,7 +19,7 @@ const MAX_LINES: usize = 16;
 /// Between two looks at the daemons.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a line asks for.
+/// The command of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Stop(usize),

@@ -16,9 +16,9 @@ use meshport_daemon::admin::AdminClient;
 
 /// The verb of this program that runs a child, besides being hidden the same as `run`.
 pub const VERB: &str = "demo-node";
-/// What is shown of a log, in lines.
+/// Lines of a log that are shown.
 const TAIL_LINES: usize = 12;
-/// What is read of a log for that, in bytes.
+/// Bytes of a log that are read for that.
 const TAIL_BYTES: u64 = 8 << 10;
 
 /// A running daemon.

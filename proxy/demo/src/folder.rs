@@ -70,7 +70,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.kept {
-            // What cannot be removed is left to the cleaner of temporary files.
+            // Files that cannot be removed are left to the cleaner of temporary files.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

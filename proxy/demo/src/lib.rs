@@ -41,7 +41,7 @@ use plan::{DISTANCES_MS, NodePlan, SITES, STAGE};
 use schedule::Schedule;
 use table::Summary;
 
-/// What the demo was asked for.
+/// The options of the demo.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How long requests are sent.

@@ -234,7 +234,8 @@ fn apiserver_of(status: &Status) -> Option<&ServiceStatus> {
     status.services.first()
 }
 
-/// What a node lacks to take part: a proven route to each origin, on the stage the nearest first.
+/// The conditions that a node still lacks: a proven route to each origin, on the stage the nearest
+/// first.
 fn lacks(plan: &NodePlan, status: &Status) -> Option<String> {
     let origins = apiserver_of(status).map(|service| &service.origins[..]).unwrap_or_default();
     let proven = |origin: &&OriginStatus| {
@@ -259,7 +260,7 @@ fn lacks(plan: &NodePlan, status: &Status) -> Option<String> {
         .then(|| format!("it prefers {} to {nearest} ({})", chosen.who.name, chosen.why))
 }
 
-/// What stands between a node and an origin it does not reach.
+/// The obstacle between a node and an origin it does not reach.
 fn describe(name: &str, origins: &[OriginStatus]) -> String {
     match origins.iter().find(|origin| origin.who.name.as_str() == name) {
         None => format!("{name} is not known"),

@@ -19,7 +19,7 @@ pub const DISTANCES_MS: [(&str, &str, u64); 3] =
 /// The site whose apiserver is stopped.
 pub const STAGE: usize = 0;
 
-/// What a node is there for.
+/// The part of a node in the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// It stands before the site's apiserver.
@@ -33,7 +33,7 @@ pub enum Part {
 pub struct NodePlan {
     /// The index of its site in [`SITES`].
     pub site: usize,
-    /// What it is there for.
+    /// Its part in the demo.
     pub part: Part,
 }
 

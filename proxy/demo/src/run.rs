@@ -39,7 +39,7 @@ struct Run<'a> {
     view: View,
 }
 
-/// What the schedule does next.
+/// The next step of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Stop,

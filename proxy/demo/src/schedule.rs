@@ -46,7 +46,7 @@ impl Schedule {
         Self { length, stop_at: Some(stop_at), restart_at: Some(stop_at + gone) }
     }
 
-    /// What is left out for want of time, as a sentence.
+    /// The steps that are left out for lack of time, as a sentence.
     pub fn shortened(&self) -> Option<String> {
         let left_out = match (self.stop_at, self.restart_at) {
             (Some(_), Some(_)) => return None,

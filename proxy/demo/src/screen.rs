@@ -5,7 +5,7 @@ use std::io::{self, Stdout};
 use super::table::{Style, Summary, Table, View};
 use meshport_daemon::Error;
 
-/// What is shown, and how.
+/// The picture, and how it is drawn.
 #[derive(Debug)]
 pub enum Screen {
     /// Nothing but the summary, as JSON; what a person needs to know goes to standard error.
@@ -54,7 +54,7 @@ impl Screen {
         }
     }
 
-    /// What a person has to know, whatever else is shown.
+    /// A message that a person needs, whatever else is shown.
     pub(super) fn tell(&mut self, text: &str) -> Result<(), Error> {
         match self {
             Self::Json => write_line(&mut io::stderr(), text),

@@ -37,7 +37,7 @@ pub(crate) fn long(title: impl Into<String>, spare: u8, least: usize) -> Column 
     Column { title: title.into(), right: false, spare, least }
 }
 
-/// What stands in one place.
+/// The content of one cell.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cell {
     text: String,

@@ -4,7 +4,7 @@ use meshport_core::units::clean;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-/// What the terminal can show.
+/// The abilities of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     /// Whether colours are wanted; without them, what matters is bold and has a mark.
@@ -81,7 +81,7 @@ impl Look {
         bars[eighths.min(bars.len() - 1)]
     }
 
-    /// What points at the row in use.
+    /// The mark of the selected row.
     pub(crate) fn pointer(self) -> &'static str {
         if self.unicode { "▸" } else { ">" }
     }
@@ -160,7 +160,7 @@ pub(crate) fn of_path(kind: &str) -> Tone {
     }
 }
 
-/// What membership says of a node.
+/// The tone of a node's liveness.
 pub(crate) fn of_liveness(liveness: &str) -> Tone {
     match liveness {
         "alive" | "leaf" => Tone::Good,

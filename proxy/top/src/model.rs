@@ -1,4 +1,4 @@
-//! What is shown: the last view, what keys have chosen, and since when nobody answers.
+//! The model: the last view, the choices made by keys, and since when no daemon answers.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ pub enum Key {
     Interrupt,
 }
 
-/// What a key does beyond changing the model.
+/// The effect of a key beyond changing the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing.
@@ -69,7 +69,7 @@ pub enum Page {
     Origins,
     /// Sessions and their waits, over time.
     Sessions,
-    /// What happened.
+    /// Recent events.
     Events,
     /// Nodes, searched, filtered and sorted.
     Nodes,

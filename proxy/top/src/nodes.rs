@@ -109,7 +109,7 @@ pub(crate) fn tone(node: &NodeRow) -> Tone {
     }
 }
 
-/// What is shown of the list.
+/// The visible part of the list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Listing {
     pub(crate) search: String,

@@ -46,13 +46,13 @@ const HUNG_UP: i32 = 129;
 /// How it looks, and how often the daemon is asked.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// What the terminal can show.
+    /// The abilities of the terminal.
     pub look: Look,
     /// From one question to the next.
     pub every: Duration,
 }
 
-/// What the asking thread has to say.
+/// A message of the asking thread.
 enum News {
     Answer(Box<Result<View, String>>),
     /// A signal asks the program to end.

@@ -5,7 +5,7 @@ use meshport_daemon::admin::view::{HistoryRows, View};
 /// Spans that are shown, in seconds: a daemon that has just started fills the width.
 const SPANS: [u64; 3] = [60, 120, 300];
 
-/// What happened in the seconds that one column stands for.
+/// The traffic of the seconds that one column stands for.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Column {
     /// The most sessions open.

@@ -28,7 +28,7 @@ const ASK_GAP: Duration = Duration::from_secs(1);
 
 /// Why a peer is not admitted.
 enum Refusal {
-    /// What it has shown is not to be believed, or not now. It may show another credential.
+    /// The credential that it has shown is not valid, or not now. It may show another one.
     NotValid(String),
     /// It says itself that it is covered by a revocation, and nothing proves it.
     Claimed(String),
@@ -248,7 +248,8 @@ impl Core {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         match (fits, verdict) {
             (true, Ok(())) => {
-                // What the peer itself showed is newer than what others say, unless this one is.
+                // The credential that the peer itself showed is newer than those from others,
+                // unless this one is.
                 let older = |known: &Arc<Credential>| known.issued_at >= credential.issued_at;
                 if peer.admission.admitted && peer.admission.credential.as_ref().is_some_and(older)
                 {

@@ -18,7 +18,7 @@ use crate::processes::{Duplicate, Found};
 
 /// A peer that moves about within a session is told no more often where it is seen.
 const HERE_GAP: Duration = Duration::from_secs(1);
-/// What a peer says of a second process with this node's key is taken no more often.
+/// A peer's report of a second process with this node's key is taken no more often.
 const DUPLICATE_GAP: Duration = Duration::from_secs(5);
 /// From one attempt to reach the other of two processes to the next: each one's handshake and the
 /// exchange of credentials fit in between.

@@ -65,7 +65,7 @@ impl Local {
         InnerAddr::derive(self.mesh(), node)
     }
 
-    /// What answers for a key of this node; none for one of another node.
+    /// The gate that answers for a key of this node; none for one of another node.
     pub(super) fn gate_of(&self, own: &NodeId) -> Option<&Arc<Gate>> {
         let former = self.former.as_ref().filter(|former| former.node == *own);
         if self.node == *own { Some(&self.gate) } else { former.map(|former| &former.gate) }

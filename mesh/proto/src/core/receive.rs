@@ -30,13 +30,13 @@ const STRAY_GAP: Duration = Duration::from_millis(100);
 /// [`Core::handle_datagram`], behind [`inner::UDP_OVERHEAD`] bytes of headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamPacket {
-    /// What the peer's streams are kept under.
+    /// The address under which the peer's streams are kept.
     pub from: Ipv6Addr,
     /// Its length in bytes.
     pub length: usize,
 }
 
-/// What an initiation that has passed the gate says.
+/// The claim of an initiation that has passed the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// This node's present or former identity: the one whose key it was made for.

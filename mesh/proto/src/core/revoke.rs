@@ -32,7 +32,7 @@ pub enum NotBelieved {
 /// Identities that are not listened to any more, whatever they show.
 #[derive(Default)]
 pub(super) struct Blocked {
-    /// What the authority has taken back.
+    /// The revocations.
     pub(super) revocations: Revocations,
     /// Nodes whose credential was covered when it was known; at most as many as there are peers.
     pub(super) nodes: BTreeSet<NodeId>,

@@ -81,7 +81,7 @@ impl Core {
         }
     }
 
-    /// What a half of a peer's tunnel is made from.
+    /// The terms of a half of a peer's tunnel.
     pub(super) fn terms(&self, secret: &MeshSecret, own: NodeId, peer: NodeId) -> Terms {
         let under = Under { secret: SecretId::of(secret), own, peer };
         let ends = Ends { own: self.inner(&own).ip(), peer: self.inner(&peer).ip() };
@@ -214,7 +214,7 @@ impl Core {
         }
     }
 
-    /// What this node knows of who is shut out has grown: what came too early may come now.
+    /// This node knows more revocations now: a secret that came too early may be asked for again.
     pub(super) fn ask_again(&mut self, now: Now) {
         let mine = self.secrets.number();
         for slot in self.slots() {

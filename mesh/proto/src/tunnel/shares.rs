@@ -10,8 +10,8 @@ pub(super) const MAX_PER_SOURCE: u32 = 50;
 /// Initiations that are read in a second before every source has [`FEW_PER_SOURCE`]: 42 us each to
 /// learn whom it claims to be. Addresses alone must not buy a core.
 pub(super) const MAX_PROVEN: u32 = 1000;
-/// What each source has then. A peer that renews its session, or comes back, needs one, and repeats
-/// it each second; two for those behind one address.
+/// The handshakes of each source then. A peer that renews its session, or comes back, needs one,
+/// and repeats it each second; two for those behind one address.
 pub(super) const FEW_PER_SOURCE: u32 = 2;
 /// Initiations that are read in a second beyond [`MAX_PROVEN`] from where peers are, of which many
 /// may share an address or a network: these keep [`MAX_PER_SOURCE`]. Bounded too, since a member

@@ -12,8 +12,8 @@ pub(crate) struct SessionId {
     pub(crate) low: u8,
 }
 
-/// What sessions are agreed under: a secret of the mesh and the keys of both nodes, each of which
-/// may be followed by another while sessions live on.
+/// The terms under which sessions are agreed: a secret of the mesh and the keys of both nodes, each
+/// of which may be followed by another while sessions live on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Under {
     pub(crate) secret: SecretId,

@@ -185,7 +185,7 @@ impl Attempts {
         std::mem::take(&mut self.vacancy)
     }
 
-    /// What attempts have shown about their lines since the last call.
+    /// The results of attempts about their lines since the last call.
     pub(super) fn take_verdicts(&mut self) -> Vec<Attempted> {
         std::mem::take(&mut self.verdicts)
     }

@@ -14,7 +14,7 @@ pub(super) const ROUND_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Rounds {
     ticket: u64,
     number: u32,
-    /// What this round has still to try; none before its order is drawn.
+    /// The candidates that this round has still to try; none before its order is drawn.
     queue: Option<VecDeque<Candidate>>,
     tried: BTreeSet<Line>,
     /// When the next round begins; `None` in a round.

@@ -1,4 +1,4 @@
-//! What the searches of one service on a node have in common.
+//! State that the searches of one service on a node share.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub struct Searches {
 impl Searches {
     /// Hedges that may be started at once, out of nothing.
     pub(super) const MAX_BURST: u32 = 32;
-    /// What each search adds, in tenths of a hedge.
+    /// The credit that each search adds, in tenths of a hedge.
     const PER_SEARCH: u32 = 2;
 
     /// A search begins.

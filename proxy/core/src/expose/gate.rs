@@ -25,7 +25,7 @@ pub const MAX_SOURCES: usize = 65_536;
 const LOOKED_AT: usize = 2;
 /// From one look at all sources of a full table to the next.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
-/// What one site has at least of the IPv6 addresses.
+/// The smallest block of IPv6 addresses of one site.
 const SITE_BITS: u128 = !0 << 64;
 
 /// A client as far as limits go.
@@ -62,7 +62,7 @@ pub enum Refusal {
     TooManySources,
 }
 
-/// What the settings of a listener say of clients.
+/// The settings of a listener about clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     allow: Vec<Cidr>,
@@ -101,7 +101,7 @@ impl Rules {
     }
 }
 
-/// What a connection is that has a place now.
+/// The owner of a connection that has a place now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// That of a client.
@@ -110,7 +110,7 @@ pub enum Arrival {
     Balancer,
 }
 
-/// What a source has.
+/// The sessions and the rate of a source.
 #[derive(Debug)]
 struct Held {
     open: u32,

@@ -14,9 +14,9 @@ use meshport_config::ProxyHeader;
 /// certificates of some hundred bytes.
 pub const MAX_HEADER_BYTES: usize = 4096;
 
-/// What version 2 begins with.
+/// The beginning of version 2.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// What version 1 begins with.
+/// The beginning of version 1.
 const WORD: &[u8] = b"PROXY ";
 /// The longest line of version 1 with its end, in bytes.
 const MAX_LINE_BYTES: usize = 107;
@@ -44,7 +44,7 @@ pub struct Header {
     pub ends: Option<Ends>,
 }
 
-/// What some first bytes of a connection are.
+/// The meaning of the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// The beginning of a header, as far as it goes.

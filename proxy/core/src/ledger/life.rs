@@ -17,7 +17,7 @@ pub const MAX_UNREST: Duration = Duration::from_secs(10);
 /// the rest of the window.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a session has carried.
+/// The traffic of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes so far, both ways; only a difference counts.
@@ -75,12 +75,12 @@ struct Leave {
     until: Instant,
     /// Whether it goes at the end even if it is never quiet.
     insist: bool,
-    /// What was carried when that was last another number, and when that was.
+    /// The bytes carried when that number last changed, and when that was.
     bytes: Option<u64>,
     since: Instant,
 }
 
-/// What is to become of one session.
+/// The orders for one session.
 #[derive(Debug)]
 pub(super) struct Life {
     /// Its place in a window of resets, from 0 to 1.
@@ -141,8 +141,8 @@ impl Life {
         self.leave = None;
     }
 
-    /// What becomes of it now. One that is never quiet loses its leave after [`MAX_UNREST`], unless
-    /// it has to go.
+    /// The decision about it now. One that is never quiet loses its leave after [`MAX_UNREST`],
+    /// unless it has to go.
     pub(super) fn poll(&mut self, traffic: Traffic, now: Instant) -> Option<End> {
         let Traffic { bytes, waits } = traffic;
         self.waits = waits;

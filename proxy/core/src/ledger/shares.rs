@@ -14,8 +14,8 @@ use meshport_config::NodeId;
 
 use super::take_one;
 
-/// What is free is this many times the share of one node behind a relay. At 2 that node alone gets
-/// a third of all, and leaves its relay another.
+/// The free places are this many times the share of one node behind a relay. At 2 that node alone
+/// gets a third of all, and leaves its relay another.
 const CARRIED_SHARE: u64 = 2;
 
 /// This long after the last stream without a place, the shortage has ended as far as the status
@@ -126,7 +126,7 @@ impl Shares {
         is_due
     }
 
-    /// What is wrong, if a stream found no place lately.
+    /// The finding, if a stream found no place recently.
     pub(super) fn crowding(&self, now: Instant) -> Option<Crowding> {
         let TurnedAway { count, last, .. } = self.turned_away;
         last.filter(|at| now.saturating_duration_since(*at) < LASTS)?;

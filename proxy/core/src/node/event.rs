@@ -10,7 +10,7 @@ use crate::changes::Change;
 use crate::drift::Leave;
 use crate::route::{Line, Route};
 
-/// What the driver has to do or may want to log.
+/// An event that the driver has to carry out or may want to log.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A service's route changed.
@@ -98,7 +98,7 @@ pub enum Event {
     Unknown {
         /// The peer.
         from: NodeId,
-        /// What it sends, as in "gossip message 21".
+        /// The message, as in "gossip message 21".
         what: String,
     },
 }

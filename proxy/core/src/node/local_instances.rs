@@ -1,4 +1,4 @@
-//! What a node knows of its local instances, and what it tells others of them.
+//! A node's knowledge of its local instances, and its announcements of them.
 
 use std::time::Instant;
 

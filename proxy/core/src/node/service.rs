@@ -35,11 +35,11 @@ pub(super) struct Service {
     pub(super) health: Option<Health>,
     pub(super) memory: Preference,
     pub route: Arc<Route>,
-    /// What each origin says of its instance, and since when it was known here.
+    /// The announced state of each origin's instance, and since when it is known here.
     pub(super) states: BTreeMap<NodeId, (OriginState, Instant)>,
-    /// What is known of each way to an instance, also of those that no route uses now.
+    /// The known facts about each way to an instance, also of those that no route uses now.
     pub(super) views: Vec<OriginView>,
-    /// What sessions have found out about the lines.
+    /// The results of sessions about the lines.
     pub(super) evidence: Evidence,
     /// How long their connections took, where nothing else tells.
     pub(super) timings: Timings,

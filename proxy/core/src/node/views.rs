@@ -84,7 +84,7 @@ impl NodeCore {
         offers
     }
 
-    /// What is known of a way through a relay that nobody offers any more.
+    /// The known facts about a way through a relay that is no longer offered.
     fn former_way(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
         let entry = self.discovery.directory().get(relay);
         let said = entry.and_then(Entry::node_state).map_or(&[][..], |state| &state.distances);
@@ -99,7 +99,7 @@ impl NodeCore {
         match self.path_to(relay) {
             _ if lost || entry.is_none() => PathView::Dead,
             Some(PathView::Dead) => PathView::Dead,
-            // What it says of the second leg is unknown, and no reason to cut anything.
+            // The state of the second leg is unknown, and no reason to cut anything.
             Some(_) | None => PathView::Unmeasured,
         }
     }

@@ -1,4 +1,4 @@
-//! What the way back asks: who a node is, how it is there, and by which ways it is tried.
+//! Answers questions of the way back: the member that a node is, its state, and the ways to it.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::wayback::{Refusal, Refused};
 /// Where a target is, and how it is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// What is to be dialled there.
+    /// The target that is to be dialled there.
     pub want: Want,
     /// The node, or the nearest that can do it, in words: `worker-7 in fra`.
     pub who: String,
@@ -28,7 +28,7 @@ pub struct Destination {
     pub ways: Vec<Line>,
 }
 
-/// What else is known of the mesh and the cluster.
+/// Other facts about the mesh and the cluster.
 #[derive(Debug)]
 pub struct Known<'a, F> {
     /// The nodes of the cluster; none before Kubernetes was ever asked.

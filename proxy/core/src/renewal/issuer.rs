@@ -1,4 +1,4 @@
-//! What a member with a mandate signs.
+//! Decides what a member with a mandate signs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -106,7 +106,7 @@ impl Issuer {
     }
 }
 
-/// What does not depend on the mandate.
+/// The checks that do not depend on the mandate.
 fn check(asked: Asked<'_>, revoked: &Revocations, wall: UnixSeconds) -> Result<(), Refusal> {
     let Asked { present, base } = asked;
     if revoked.covering(present).is_some() {

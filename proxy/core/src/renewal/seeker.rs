@@ -126,7 +126,7 @@ impl Seeker {
         self.next(now)
     }
 
-    /// What came of asking: the renewal is being stored, or why there is none.
+    /// The result of asking: the renewal is being stored, or why there is none.
     pub fn handle_answer(&mut self, from: NodeId, outcome: Result<(), Setback>, now: Instant) {
         let State::Round { asked, .. } = &mut self.state else { return };
         // One that was given up may still answer.

@@ -65,7 +65,7 @@ struct Home {
     times: u32,
 }
 
-/// What the memory makes of the candidates.
+/// The decision of the memory about the candidates.
 pub(super) struct Verdict {
     /// The place of the one that goes first.
     pub(super) first: usize,

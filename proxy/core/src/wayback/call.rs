@@ -25,7 +25,7 @@ const MAX_PLAIN_BYTES: usize = 192;
 /// The longest start of a stream, in bytes.
 pub const MAX_CALL_BYTES: usize = MAX_PLAIN_BYTES + MAX_CREDENTIAL_BYTES;
 
-/// What is to be dialled at the node.
+/// The target that is to be dialled at the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Want {
     /// Its own kubelet, on this port.
@@ -47,12 +47,12 @@ impl Want {
     }
 }
 
-/// What the opener of a stream asks for.
+/// The request of a stream's opener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// The only node that may dial.
     pub node: NodeId,
-    /// What it is to dial.
+    /// The target that it is to dial.
     pub want: Want,
     /// Whether the receiver may carry it on to that node.
     pub hops: Hops,
@@ -149,7 +149,7 @@ pub fn read_answer(bytes: &[u8], is_end: bool) -> Option<(Result<(), Refusal>, u
     let (&first, rest) = bytes.split_first()?;
     match (Answer::from_code(first), rest.first()) {
         (Some(Answer::Connected), _) => Some((Ok(()), 1)),
-        // What a version without a way back says.
+        // The answer of a version without a way back.
         (Some(Answer::BadRequest), _) => Some((Err(Refusal::Older), 1)),
         (_, Some(&code)) => Some((Err(Refusal::from_code(code)), 2)),
         (_, None) if is_end => Some((Err(Refusal::Failed), 1)),

@@ -11,7 +11,7 @@ use super::reply::Refused;
 
 /// The longest head in bytes. An apiserver's is below 600.
 pub const MAX_HEAD_BYTES: usize = 8 * 1024;
-/// What ends a head.
+/// The end of a head.
 const END: &[u8] = b"\r\n\r\n";
 /// The longest method that is waited for, in bytes.
 const MAX_METHOD_BYTES: usize = 16;

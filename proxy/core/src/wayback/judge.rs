@@ -27,12 +27,12 @@ use super::refusal::Refusal;
 use crate::access;
 use crate::egress::{self, Credentials, MAX_TRUST};
 
-/// What a node knows of itself.
+/// A node's knowledge of itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Own<'a> {
     /// Its credential.
     pub credential: &'a Credential,
-    /// What its settings allow.
+    /// The permissions in its settings.
     pub kubelet: &'a KubeletSettings,
     /// The same for services.
     pub egress: &'a EgressSettings,

@@ -23,7 +23,7 @@ const MAX_NAME_BYTES: usize = 253;
 /// Begins the stored form.
 const FORMAT: u8 = 1;
 
-/// What Kubernetes says of a node, as far as it matters here.
+/// The facts about a node in Kubernetes, as far as they matter here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeObject {
     /// The name of its Node object.
@@ -119,7 +119,7 @@ impl Nodes {
         }
     }
 
-    /// What is known of a node.
+    /// The known facts about a node.
     pub fn get(&self, name: &str) -> Option<&NodeObject> {
         self.by_name.get(name)
     }
@@ -191,7 +191,7 @@ impl Nodes {
     }
 
     fn by_given_name(&self, name: &str) -> Result<&NodeObject, Refused> {
-        // What Kubernetes keeps unique counts before what kubelets say.
+        // Facts that Kubernetes keeps unique count before those that kubelets report.
         if let Some(object) = self.by_name.get(name) {
             return Ok(object);
         }

@@ -1,4 +1,4 @@
-//! What the socket answers to a request.
+//! The answers of the socket to a request.
 
 use super::call::Want;
 use super::refusal::Refusal;
@@ -6,14 +6,15 @@ use super::refusal::Refusal;
 /// A refusal as a sentence, which `kubectl logs` prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What it is counted as.
+    /// The reason under which it is counted.
     pub why: Refusal,
     /// The sentence, of printable characters.
     pub said: String,
 }
 
 impl Refused {
-    /// What a node, or a way to it, has answered. `who` is the node, `want` what it was to dial.
+    /// The answer of a node, or of a way to it. `who` is the node, `want` the target that it was to
+    /// dial.
     pub fn by_node(why: Refusal, who: &str, want: &Want) -> Self {
         let what = match want {
             Want::Kubelet(port) => format!("its kubelet on port {port}"),

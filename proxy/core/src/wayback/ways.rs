@@ -111,8 +111,8 @@ impl Race {
         self.running = self.running.saturating_sub(1);
         self.next_at = now;
         let is_final = !refused.why.is_of_the_way();
-        // What the node itself says tells more than what its ways do, and what was said first
-        // more than what a relay says.
+        // The node's own answer tells more than failures of its ways do, and an earlier answer more
+        // than a relay's.
         if is_final || self.worst.is_none() {
             self.worst = Some(refused);
         }

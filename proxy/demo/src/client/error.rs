@@ -22,7 +22,7 @@ pub enum ClientError {
     /// It took too long.
     #[error("no answer within {} ms (while it was {stage})", limit.as_millis())]
     Timeout {
-        /// What was going on.
+        /// The stage that the request was in.
         stage: Stage,
         /// The limit that was exceeded.
         limit: Duration,
@@ -54,7 +54,7 @@ impl ClientError {
     }
 }
 
-/// What a request was doing.
+/// The stages of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The TCP connect.

@@ -1,4 +1,4 @@
-//! What happened, newest first.
+//! Events, newest first.
 
 use meshport_core::units::age;
 use meshport_daemon::admin::view::{EventRow, View};

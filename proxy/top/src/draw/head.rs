@@ -1,5 +1,4 @@
-//! What stands above every page: whose view it is, where sessions go, and the pages; and what needs
-//! attention.
+//! The head of every page: the node of the view, the routes, findings, and the list of pages.
 
 use std::time::Instant;
 

@@ -147,7 +147,7 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, model: &Model) -> usize
     canvas.lines(1, &lines, model.scrolled)
 }
 
-/// What there is to say beyond the table.
+/// Details that are not in the table.
 fn details(origin: &OriginRow, look: Look) -> Vec<Line<'static>> {
     let tone = if origin.usable { of_state(&origin.state) } else { Tone::Bad };
     let words = Words::new(look).mark(tone).add(&origin.who.name, Tone::Strong);

@@ -205,7 +205,7 @@ fn lines(canvas: &mut Canvas<'_>, view: &View, model: &Model, row: usize) -> usi
     row + service.lines.len() + 2
 }
 
-/// What was counted of the listeners for clients outside the mesh.
+/// Counters of the listeners for clients outside the mesh.
 fn exposed(canvas: &mut Canvas<'_>, view: &View, row: usize) {
     let look = canvas.look;
     let listeners = || view.stats.iter().filter(|it| it.kind == StatsKind::Listener);
