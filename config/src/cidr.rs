@@ -23,7 +23,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// What a list holds, to follow "expected".
+    /// The accepted form of a list's entries, to follow "expected".
     pub const FORM: &str =
         "a network or an address, such as \"192.0.2.0/24\", \"2001:db8::/32\" or \"192.0.2.7\"";
 

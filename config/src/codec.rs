@@ -27,7 +27,7 @@ pub(crate) struct Tag {
 
 /// Version 1 had no signature over its secrets and seeds.
 pub(crate) const INVITE: Tag = Tag { what: "an invite", stem: "meshport-invite-", version: "2." };
-/// What an issuer signs, before the node has: all there was of a credential in its version 1.
+/// The part that an issuer signs, before the node has: all of a credential in its version 1.
 pub(crate) const ISSUED: Tag = Tag::first("a credential", "meshport-credential-");
 pub(crate) const CREDENTIAL: Tag = Tag { version: "2.", ..ISSUED };
 pub(crate) const REVOCATION: Tag = Tag::first("a revocation", "meshport-revocation-");

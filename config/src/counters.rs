@@ -30,7 +30,7 @@ pub struct CounterRow {
     pub label: &'static str,
     /// The value of that label.
     pub value: &'static str,
-    /// What is counted.
+    /// The meaning of the counter.
     pub help: &'static str,
 }
 

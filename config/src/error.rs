@@ -160,7 +160,7 @@ pub enum Error {
     NotYetValid {
         /// When it begins.
         valid_from: UnixSeconds,
-        /// What the clock says.
+        /// The time of this machine's clock.
         now: UnixSeconds,
     },
     /// The credential has expired.
@@ -171,7 +171,7 @@ pub enum Error {
     Expired {
         /// When it ended.
         expired_at: UnixSeconds,
-        /// What the clock says.
+        /// The time of this machine's clock.
         now: UnixSeconds,
     },
     /// The authority has taken it back.
@@ -180,7 +180,7 @@ pub enum Error {
          with new keys: `meshport reset`, then join with a new invite"
     )]
     Revoked {
-        /// What was revoked.
+        /// The revoked node or invite.
         revoked: Revoked,
         /// When.
         at: UnixSeconds,
@@ -193,7 +193,7 @@ pub enum Error {
     InviteExpired {
         /// When joining ended.
         join_until: UnixSeconds,
-        /// What the clock says.
+        /// The time of this machine's clock.
         now: UnixSeconds,
     },
     /// The credential was issued when its invite could no longer be used.
@@ -245,7 +245,7 @@ pub enum Error {
     RoleOutside {
         /// The role.
         role: Role,
-        /// What the invite gives.
+        /// The roles in the invite.
         allowed: String,
     },
     /// The credential lacks a role that takes something away and that its invite gives.

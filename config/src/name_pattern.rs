@@ -18,7 +18,7 @@ pub struct NamePattern {
 }
 
 impl NamePattern {
-    /// What a list holds, to follow "expected".
+    /// The accepted form of a list's entries, to follow "expected".
     pub const FORM: &str =
         "a DNS name, such as \"api.example.com\", or one with \"*\" as its first label";
 

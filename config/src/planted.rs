@@ -21,7 +21,7 @@ pub enum Bug {
     Nearness,
     /// An origin whose instance was ready once reports it as ready forever.
     Health,
-    /// What peers say of revocations is ignored.
+    /// Revocations from peers are ignored.
     Revocation,
     /// Directories are taken for the same whatever is in them.
     Comparison,

@@ -1,4 +1,4 @@
-//! What the release before wrote (tests/recorded) is read by this one.
+//! This release reads what the one before it wrote (tests/recorded).
 
 use crate::{Credential, Invite, Revocation, Role, UnixSeconds};
 

@@ -55,14 +55,14 @@ impl Revoked {
 pub struct Revocation {
     /// The mesh of the authority that signed it.
     pub mesh: MeshId,
-    /// What is revoked.
+    /// The node or invite that is revoked.
     pub revoked: Revoked,
     /// When it was signed; for people, nothing depends on it.
     pub at: UnixSeconds,
     signature: Signature,
 }
 
-/// What the signature covers, after its version string.
+/// The part that the signature covers, after its version string.
 #[derive(Serialize)]
 struct Body<'a> {
     mesh: &'a MeshId,
@@ -154,7 +154,7 @@ impl Revocation {
     }
 }
 
-/// What became of a revocation that was added to [`Revocations`].
+/// The result of adding a revocation to [`Revocations`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
     /// It is new.
@@ -173,7 +173,7 @@ pub struct Revocations {
     all: Arc<BTreeMap<Revoked, Revocation>>,
     /// By the nodes themselves, each under its former key.
     replaced: Arc<BTreeMap<NodeId, Revocation>>,
-    /// What revoked nodes were called, for people. Nobody has signed for it.
+    /// The names of revoked nodes, for people. No signature covers them.
     names: Arc<BTreeMap<NodeId, NodeName>>,
     digest: u64,
 }
@@ -221,7 +221,7 @@ impl Revocations {
         }
     }
 
-    /// What a revoked node was called, if that is known: by that key or by the one before it.
+    /// The name of a revoked node, if it is known: by that key or by the one before it.
     pub fn name_of(&self, node: &NodeId) -> Option<&NodeName> {
         let is_former = |it: &Revocation| it.successor() == Some(*node);
         self.names.get(node).or_else(|| {
@@ -293,7 +293,8 @@ impl Revocations {
 }
 
 impl Credential {
-    /// What it says about the node in whose place this one goes on; none for nobody's successor.
+    /// The revocation of the node in whose place this one goes on; none if this node succeeds no
+    /// other.
     pub fn ends_former(&self) -> Option<Revocation> {
         self.succession.as_ref().map(|it| Revocation::of_succession(&self.mesh, &self.node, it))
     }

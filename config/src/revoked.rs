@@ -1,4 +1,4 @@
-//! What a revocation is about.
+//! The subject of a revocation.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::ids::{NodeId, VerifyKey};
 /// In the place of a node that has left goes on nobody: the NodeId that no key has.
 pub(crate) const NOBODY: NodeId = NodeId::from_bytes([0; 32]);
 
-/// What is revoked. The order is the wire format.
+/// The revoked node or invite. The order is the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Revoked {
     /// A node, by its key.

@@ -79,7 +79,7 @@ pub struct Rotation {
     signature: Signature,
 }
 
-/// What the signature covers, after its version string.
+/// The part that the signature covers, after its version string.
 #[derive(Serialize)]
 struct Body<'a> {
     mesh: &'a MeshId,
@@ -158,7 +158,7 @@ impl NextSecret {
         Self { rotation, secret }
     }
 
-    /// What the authority says about it.
+    /// The authority's statement about it.
     pub const fn rotation(&self) -> &Rotation {
         &self.rotation
     }

@@ -1,4 +1,4 @@
-//! What is signed, as bytes.
+//! Signed messages, as bytes.
 
 use serde::Serialize;
 
@@ -16,7 +16,8 @@ pub(crate) fn check_mesh(expected: &MeshId, found: &MeshId) -> Result<(), Error>
     Err(Error::ForeignMesh { expected: *expected, found: *found })
 }
 
-/// What a signature covers: the domain, which says what kind of statement it is, and the body.
+/// The message that a signature covers: the domain, which names the kind of statement, and the
+/// body.
 pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
     let mut message = domain.to_vec();
     message.extend(encoded(body));

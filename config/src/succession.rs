@@ -29,7 +29,7 @@ pub struct Succession {
     pub(crate) signature: Signature,
 }
 
-/// What the signature covers, after its version string.
+/// The part that the signature covers, after its version string.
 #[derive(Serialize)]
 struct Body<'a> {
     mesh: &'a MeshId,

@@ -1,4 +1,4 @@
-//! What several tests of this crate need: a seeded generator and ready-made statements.
+//! Helpers of several tests of this crate: a seeded generator and ready-made statements.
 
 use rand_core::{CryptoRng, Error as RngError, RngCore};
 use sha2::{Digest, Sha256};
@@ -51,7 +51,7 @@ impl RngCore for TestRng {
     }
 }
 
-/// What the tests' invites allow: a node of site `fra`, joining within a day of [`NOW`].
+/// The grant of the tests' invites: a node of site `fra`, joining within a day of [`NOW`].
 pub(crate) fn grant() -> Grant {
     Grant {
         roles: "node,origin:kube-apiserver".parse().unwrap(),

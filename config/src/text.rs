@@ -1,4 +1,4 @@
-//! What is wrong with a text that a person wrote.
+//! Errors in a text that a person wrote.
 
 /// A text or a list that is not of the form that its kind has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

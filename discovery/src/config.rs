@@ -80,7 +80,7 @@ impl Default for DiscoveryConfig {
 }
 
 impl From<&DiscoverySettings> for DiscoveryConfig {
-    /// What the settings file says, and for the rest the defaults.
+    /// The values of the settings file, and the defaults for the rest.
     fn from(settings: &DiscoverySettings) -> Self {
         Self {
             probe_interval: settings.probe_interval,

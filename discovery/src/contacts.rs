@@ -60,7 +60,7 @@ pub(crate) struct Contacts {
     peers: Table<Contact>,
     /// How many of them have a session.
     sessions: usize,
-    /// What may still be sent because anybody asked, and as of when.
+    /// The allowance that is left for answers to requests of all peers, and as of when.
     total: Option<(f64, Instant)>,
 }
 

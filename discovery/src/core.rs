@@ -209,7 +209,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// What was said last of that.
+    /// Whether others see this node at addresses that are not its own, as it was last set.
     pub fn is_behind_nat(&self) -> bool {
         self.local.is_behind_nat()
     }
@@ -306,7 +306,7 @@ impl Discovery {
         self.outbox.poll_event()
     }
 
-    /// What is known of all nodes.
+    /// The knowledge of all nodes.
     pub fn directory(&self) -> &Directory {
         &self.peers.directory
     }
@@ -316,7 +316,7 @@ impl Discovery {
         &self.monitor.paths
     }
 
-    /// What was done and dropped so far.
+    /// Counters of everything done and dropped so far.
     pub fn counters(&self) -> &Counters {
         &self.outbox.counters
     }

@@ -1,4 +1,4 @@
-//! What discovery has done and dropped since it started.
+//! Counters of everything that discovery has done and dropped since it started.
 
 use meshport_config::counters;
 use meshport_config::counters::Counter;
@@ -7,7 +7,7 @@ use meshport_config::counters::Counter;
 pub type Counters = counters::Counters<Count, { Count::ALL.len() }>;
 
 counters! {
-    /// What discovery counts. Bytes and datagrams are its own, without the headers below them.
+    /// The counters of discovery. Bytes and datagrams are its own, without the headers below them.
     pub enum Count {
         "meshport_discovery_datagrams_total" by "direction" {
             /// Datagrams handed out for sending.

@@ -62,7 +62,7 @@ impl fmt::Display for Liveness {
     }
 }
 
-/// What is known about one node.
+/// The known facts about one node.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// The newest verified credential.
@@ -104,7 +104,7 @@ impl Entry {
         self.credential.node
     }
 
-    /// What the node says about itself, if it has said anything.
+    /// The node's statement about itself, if it has made one.
     pub fn node_state(&self) -> Option<&NodeState> {
         self.state.as_deref().map(SignedState::get)
     }
@@ -160,7 +160,7 @@ impl Entry {
         matches!(self.liveness, Liveness::Down | Liveness::Left)
     }
 
-    /// What this entry looks like in a list.
+    /// The entry's form in a list.
     pub(crate) fn have(&self) -> Have {
         let mut digest = [0; 4];
         digest.copy_from_slice(&self.record_digest().to_le_bytes()[..4]);
@@ -200,7 +200,7 @@ pub(crate) struct Record {
     pub(crate) state: Option<Arc<SignedState>>,
 }
 
-/// What merging a record did.
+/// The result of merging a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Merge {
     /// Nothing new.
@@ -252,7 +252,7 @@ impl Directory {
         }
     }
 
-    /// What is known about a node.
+    /// The known facts about a node.
     pub fn get(&self, node: &NodeId) -> Option<&Entry> {
         self.entries.get(node)
     }

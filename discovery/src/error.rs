@@ -1,6 +1,6 @@
 //! The crate's errors, by who is to blame.
 
-/// What can go wrong that the caller must hear of. Nothing a peer sends is an error: it is counted.
+/// Errors that the caller must hear of. Bytes from a peer are never an error: they are counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoveryError {
     /// Environment: the snapshot is cut off, altered or no snapshot at all. Nothing was restored.
@@ -9,7 +9,7 @@ pub enum DiscoveryError {
          send it again"
     )]
     SnapshotDamaged {
-        /// What does not fit.
+        /// The value that does not fit.
         what: &'static str,
     },
     /// Environment: the snapshot was written by another version. Nothing was restored.

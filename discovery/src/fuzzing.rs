@@ -109,7 +109,7 @@ pub fn member(start: Instant, data: &[u8]) {
                 mesh.record(wrap, own);
             }
             3 => {
-                // What the honest one has said, changed somewhere and told again.
+                // A message of the honest node, changed somewhere and sent again.
                 let mut bytes = mesh.overheard(script.byte());
                 let at = script.below(bytes.len());
                 bytes[at] ^= script.byte();
@@ -157,7 +157,7 @@ struct Trio {
     start: Instant,
     nodes: [Discovery; 2],
     ids: [NodeId; 3],
-    /// What the honest node said last, newest first.
+    /// The last messages of the honest node, newest first.
     said: VecDeque<Vec<u8>>,
     /// The records that the honest node has had, newest last.
     own: Vec<NodeState>,

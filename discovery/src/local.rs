@@ -70,7 +70,7 @@ pub(crate) struct LocalRecord {
     release: Option<Box<str>>,
     /// Until when the first version waits; none once the endpoints are known, or it is out.
     waits_until: Option<Instant>,
-    /// What is waiting to be published, and when it may.
+    /// The record that is waiting to be published, and when it may be.
     pending: Option<Pending>,
     published_at: Option<Instant>,
     /// When the last version went out that had new distances.

@@ -43,7 +43,7 @@ struct Waiting {
     due: Instant,
 }
 
-/// What to do about a peer that is due.
+/// The action for a peer that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Telling {
     /// Tell it, again.
@@ -163,7 +163,7 @@ impl Rumours {
         true
     }
 
-    /// What is being passed on, the least told first.
+    /// The news being passed on, the least told first.
     pub(crate) fn freshest(&self) -> Vec<Offer> {
         let mut all: Vec<_> = self.spreading.iter().collect();
         all.sort_by_key(|(_, rumour)| std::cmp::Reverse(rumour.rounds));

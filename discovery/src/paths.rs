@@ -44,7 +44,7 @@ pub enum PathState {
     Dead,
 }
 
-/// What a path is used for.
+/// The use of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathUse {
     /// It might be needed.

@@ -94,7 +94,7 @@ pub struct Distance {
     pub loss_percent: u8,
 }
 
-/// What a node says about itself.
+/// A node's statement about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeState {
     /// The owner.
@@ -171,7 +171,7 @@ impl SignedState {
         Ok(Self { state, bytes: bytes.into() })
     }
 
-    /// What the record says.
+    /// The statement in the record.
     pub fn get(&self) -> &NodeState {
         &self.state
     }

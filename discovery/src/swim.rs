@@ -377,7 +377,7 @@ impl Swim {
         found
     }
 
-    /// What is to be done next, in order.
+    /// The next action, in order.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         queue::pop(&mut self.output)
     }
@@ -391,7 +391,7 @@ impl Swim {
         self.foca.identity().life
     }
 
-    /// What this node says about itself.
+    /// This node's claim about itself.
     pub(crate) fn own_claim(&self) -> Claim {
         Claim { life: self.life(), incarnation: self.incarnation, standing: Standing::Alive }
     }

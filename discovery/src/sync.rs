@@ -160,7 +160,7 @@ impl Sync {
         self.overdue = asked().min().map(|at| (at + PATIENCE).max(now + LOOK));
     }
 
-    /// What to ask whom for now.
+    /// The requests to send now, by member.
     pub(crate) fn take_requests(&mut self, now: Instant) -> Requests {
         let mut requests = Requests::new();
         // In bursts: a question for each record that arrives would be as many datagrams again.

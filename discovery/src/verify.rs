@@ -83,8 +83,8 @@ struct Known {
     states: Shelf<(VerifyKey, Arc<SignedState>)>,
 }
 
-/// What was checked, by the last eight bytes, which are of a signature and as good as random. Of
-/// two that end alike the later one is kept.
+/// The checked signatures, by the last eight bytes, which are as good as random. Of two that end
+/// alike the later one is kept.
 #[derive(Debug)]
 struct Shelf<T>(BTreeMap<u64, (Box<[u8]>, T)>);
 

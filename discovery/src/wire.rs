@@ -86,7 +86,7 @@ pub(crate) enum Standing {
     Down,
 }
 
-/// What one node says about the membership of a node.
+/// One node's claim about the membership of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) life: Life,
@@ -94,7 +94,7 @@ pub(crate) struct Claim {
     pub(crate) standing: Standing,
 }
 
-/// What a node has about one node, short enough to list many.
+/// An entry of a node's directory, short enough to list many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Have {
     pub(crate) short: Short,
@@ -113,7 +113,7 @@ pub(crate) struct LastLife {
 }
 
 impl LastLife {
-    /// What is said of the node's membership by it.
+    /// The claim about the node's membership in it.
     pub(crate) fn claim(self) -> Claim {
         let standing = if self.is_over { Standing::Down } else { Standing::Alive };
         Claim { life: self.life, incarnation: 0, standing }
@@ -153,7 +153,7 @@ impl Item<'_> {
     }
 }
 
-/// What a leaf wants to know.
+/// The question of a leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ask {
     /// The services whose origins it wants.
@@ -175,7 +175,7 @@ pub(crate) enum Message<'a> {
     /// The digests of all buckets and of the revocations, eight bytes each. Answered by `Haves` and
     /// `Revoked` where they differ.
     Summary(#[serde(borrow)] &'a [u8]),
-    /// What the sender has in some range. Answered by items it lacks and a `Want`.
+    /// The sender's entries in some range. Answered by items it lacks and a `Want`.
     Haves(Haves),
     /// The sender asks for these nodes, with or without credential. Answered by `Items`.
     Want(Vec<Wanted>),
@@ -193,7 +193,7 @@ pub(crate) enum Message<'a> {
     Echo([u8; 8]),
     /// The receiver's directory is the same as the sender's.
     Same,
-    /// What the authority has taken back.
+    /// Revocations by the authority.
     Revoked(#[serde(borrow)] Vec<&'a [u8]>),
     /// The digest of the sender's revocations. Answered by `Revoked` if the receiver's differ.
     Revocations([u8; 8]),
@@ -291,7 +291,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What a datagram is for; traffic is counted by it.
+/// The purpose of a datagram; traffic is counted by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// Membership.
@@ -336,7 +336,7 @@ const KINDS: [&str; 18] = [
     "unacknowledged",
 ];
 
-/// What an encoded datagram is, in a word, for traces.
+/// The kind of an encoded datagram, in a word, for traces.
 pub fn kind(datagram: &[u8]) -> &'static str {
     let code = datagram.get(1).map_or(usize::MAX, |code| usize::from(*code));
     KINDS.get(code).copied().unwrap_or("unknown")

@@ -48,7 +48,7 @@ pub(crate) struct Birth<'a> {
     pub(crate) now: Instant,
 }
 
-/// What a node wants done, or tells.
+/// An action or a message of a node.
 #[derive(Debug)]
 pub(crate) enum Wish {
     /// A datagram of gossip.
@@ -146,7 +146,7 @@ impl Brain {
         self.core.handle_sight(by, at, is_own, now);
     }
 
-    /// What a reload changes in a running daemon.
+    /// Applies the changes that a reload makes in a running daemon.
     pub(crate) fn configure(&mut self, settings: &Settings, now: Instant) {
         let settings = &settings.services[&self.service];
         self.core.set_policy(&self.service, settings.into(), settings.into(), now);
@@ -186,7 +186,7 @@ impl Brain {
         self.core.handle_unacknowledged(peer, now);
     }
 
-    /// What sessions have found out.
+    /// The findings of sessions.
     pub(crate) fn verdicts(&mut self, verdicts: Vec<Attempted>, now: Instant) {
         let service = self.service.clone();
         self.core.handle_verdicts(&service, verdicts, now);
@@ -287,7 +287,7 @@ impl Brain {
         self.core.discovery().directory()
     }
 
-    /// What its discovery has counted.
+    /// The counters of its discovery.
     #[cfg(test)]
     pub(crate) fn counters(&self) -> &meshport_discovery::Counters {
         self.core.discovery().counters()

@@ -1,4 +1,4 @@
-//! What can go wrong before or after a run; a run itself cannot fail, only disappoint.
+//! Errors before or after a run; a run itself cannot fail.
 
 /// Why the tool cannot do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum Error {
     Result {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The trouble with it.
         reason: String,
     },
     /// A file cannot be read or written.

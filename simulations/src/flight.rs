@@ -23,7 +23,7 @@ const ASSUMED_RTT: Duration = Duration::from_millis(50);
 /// Doublings of the probe timeout.
 const MAX_BACKOFF: u32 = 6;
 
-/// What waits for a tunnel or travels in it.
+/// A flight that waits for a tunnel or travels in it.
 #[derive(Debug, Clone)]
 pub(crate) enum Payload {
     /// Nothing: a keepalive, or the proof that a handshake has completed.
@@ -119,7 +119,7 @@ impl Trail {
     }
 }
 
-/// What a flight means.
+/// The meaning of a flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The first packet of a QUIC connection.

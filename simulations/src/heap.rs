@@ -1,4 +1,4 @@
-//! What the allocator has given out.
+//! Counts the memory that the allocator has given out.
 
 /// Bytes in use on the heap, the allocator's own between them included; none where the C library
 /// does not say. Off by the few chunks that each thread keeps for its next requests.

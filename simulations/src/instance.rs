@@ -10,7 +10,7 @@ pub(crate) const ANSWER_TIME: Duration = Duration::from_millis(2);
 /// measured with kube-apiserver 1.20 and 1.36.
 pub(crate) const ETCD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What an instance is up to.
+/// The state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instance {
     /// Serves.
@@ -26,7 +26,7 @@ pub enum Instance {
 }
 
 impl Instance {
-    /// What a probe with this patience gets, and after what time.
+    /// The answer to a probe with this patience, and the time it takes.
     pub(crate) fn ask(self, question: Question, patience: Duration) -> (Duration, Outcome) {
         match (self, question) {
             (Self::Ready, _)

@@ -52,7 +52,7 @@ pub(crate) struct Network {
     blocked: BTreeSet<(usize, usize)>,
 }
 
-/// What lies between two sites now, both directions as one: the worse.
+/// The state of the path between two sites now, both directions as one: the worse.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Between {
     /// The undisturbed round trip; none where nothing passes in one direction at least.
@@ -63,7 +63,7 @@ pub(crate) struct Between {
     pub(crate) is_changed: bool,
 }
 
-/// What becomes of a datagram on the next stretch of its way, or why it is lost.
+/// The fate of a datagram on the next stretch of its way, or why it is lost.
 pub(crate) type Fate = Result<Stretch, &'static str>;
 
 /// How far a datagram gets without having to wait for others: when it is there, and when a copy.

@@ -27,7 +27,8 @@ impl Allow {
         vec![Self::Role(Role::Node), Self::Role(Role::Operator)]
     }
 
-    /// What a list means that lets in fewer than it seems to, or nobody; none for any other.
+    /// A warning about a list that lets in fewer nodes than it seems to, or none; no warning for
+    /// others.
     ///
     /// Only nodes and operators use services, and a list gives no role: an entry for another role
     /// matches nodes that have it in addition.

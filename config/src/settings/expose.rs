@@ -22,7 +22,7 @@ pub const MAX_RULES: usize = 16;
 /// The most names of one rule.
 pub const MAX_NAMES: usize = 64;
 
-/// What an instance is told of its client before the client's own bytes.
+/// How an instance gets the address of its client, before the client's own bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProxyHeader {
     /// Nothing.
@@ -78,7 +78,7 @@ pub struct ExposeSettings {
     pub allow: Vec<Cidr>,
     /// The balancers whose PROXY header is believed, at most [`MAX_NETWORKS`]. Default none.
     pub accept_proxy_from: Vec<Cidr>,
-    /// What instances are told of the client. Default off.
+    /// How instances get the client's address. Default off.
     pub send_proxy: ProxyHeader,
     /// The most sessions at once, 1 to 100,000. Default 1,000.
     pub max_sessions: u32,
@@ -133,7 +133,7 @@ impl ExposeSettings {
         )
     }
 
-    /// What the reference shows.
+    /// The example in the reference.
     pub(super) fn example() -> Self {
         let service = Some(ServiceName::kube_apiserver());
         let listen = vec![SocketAddr::from(([203, 0, 113, 5], 6443))];

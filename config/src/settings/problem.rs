@@ -1,4 +1,4 @@
-//! What is wrong with a settings file, one value per mistake.
+//! Mistakes in a settings file, one value each.
 
 use std::fmt;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub enum ProblemKind {
 /// One thing that is wrong in a settings file. `Display` is one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// What kind of mistake it is.
+    /// The kind of mistake.
     pub kind: ProblemKind,
     /// The line, from 1.
     pub line: usize,
@@ -38,9 +38,9 @@ pub struct Problem {
     pub column: usize,
     /// The key with its tables, as in `service.web.health.interval`.
     pub key: String,
-    /// What is there.
+    /// The value in the file.
     pub found: String,
-    /// What should be there.
+    /// The form that is accepted.
     pub expected: String,
     /// The most similar valid key or value, when one is similar.
     pub nearest: Option<String>,

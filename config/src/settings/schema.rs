@@ -14,7 +14,7 @@ use crate::text::shown;
 pub(super) struct Key<T> {
     /// Its name, in kebab case.
     pub(super) name: &'static str,
-    /// What it means, in sentences, for the reference.
+    /// Its meaning, in sentences, for the reference.
     pub(super) about: &'static str,
     /// A value in TOML, for a key that has no default.
     pub(super) example: Option<&'static str>,
@@ -69,7 +69,7 @@ pub(super) struct Refused {
 }
 
 impl<T> Key<T> {
-    /// What values are accepted, to follow "expected".
+    /// The values that are accepted, to follow "expected".
     pub(super) fn expected(&self) -> String {
         match &self.kind {
             Kind::Integer { min, max, unit, .. } => {

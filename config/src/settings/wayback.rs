@@ -23,7 +23,7 @@ pub const MAX_OUTSIDE: usize = 64;
 /// The most entries of `nodes`.
 pub const MAX_EGRESS_NODES: usize = 1024;
 
-/// What an apiserver's node does for it, and what a node with the role `egress` does.
+/// The part of an apiserver's node in the way back, and of a node with the role `egress`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressSettings {
     /// The Unix socket on which the local apiserver asks for nodes; none by default.
@@ -58,7 +58,7 @@ impl Default for EgressSettings {
     }
 }
 
-/// What a node lets apiservers reach on its own machine.
+/// The targets on its own machine that a node lets apiservers reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletSettings {
     /// Whether apiservers reach anything here. Default true.

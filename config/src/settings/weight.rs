@@ -19,7 +19,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// What a list holds, to follow "expected".
+    /// The accepted form of a list's entries, to follow "expected".
     pub const FORM: &str = "a node's name or id and a weight of 1 to 100, such as \"cp-1=3\"";
 }
 

@@ -74,8 +74,8 @@ impl Discovery {
         self.send_lists(from, &ranges, now);
     }
 
-    /// What the peer has in a range. Sends what it lacks, or a list of that if it is much; asks for
-    /// what this node lacks.
+    /// Takes the peer's entries in a range. Sends the ones it lacks, or a list of them if there are
+    /// many, and asks for those that this node lacks.
     pub(super) fn take_haves(&mut self, from: NodeId, haves: &Haves, now: Instant) {
         let mut owed: Vec<Offer> = Vec::new();
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
@@ -217,7 +217,7 @@ impl Discovery {
         allowed
     }
 
-    /// What there is to say about a node.
+    /// The messages about a node.
     fn parts(&self, offer: Offer) -> Option<Parts> {
         let Offer { node, with_credential } = offer;
         let entry = self.peers.get(&node)?;

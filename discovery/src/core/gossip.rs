@@ -1,4 +1,4 @@
-//! What is told and asked by turns: news, rumours, comparisons of directories, announcements.
+//! The kinds of gossip that take turns: news, rumours, comparisons of directories, announcements.
 
 use std::time::{Duration, Instant};
 

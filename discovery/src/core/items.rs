@@ -13,7 +13,7 @@ use crate::state::{NodeState, SignedState};
 use crate::verify::Rejected;
 use crate::wire::{BadDatagram, Claim, Item, Message, Short, Standing};
 
-/// What is said of a node that is here itself and finds no room.
+/// The reason for a node that is connected here and finds no room.
 const NO_ROOM: &str = "the directory is full; `meshport status` says which nodes fill it";
 
 /// How records came.
@@ -25,7 +25,7 @@ pub(super) enum Channel {
     Rumour,
 }
 
-/// What became of one record.
+/// The result of one record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
     /// It is in the directory now.

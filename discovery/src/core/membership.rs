@@ -243,7 +243,7 @@ impl Discovery {
         }
     }
 
-    /// What this node says about its own membership.
+    /// This node's statement about its own membership.
     pub(super) fn own_item(&self) -> Item<'static> {
         Item { claim: Some(self.swim.own_claim()), ..Item::about(&self.peers.me) }
     }

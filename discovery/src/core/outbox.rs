@@ -26,7 +26,7 @@ pub struct Transmit {
     pub payload: Vec<u8>,
 }
 
-/// What the node's other parts may want to know.
+/// Events for the node's other parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A node is a member now.
@@ -57,14 +57,14 @@ pub enum Event {
     Ignored {
         /// The node that said it, or that it was said by or about.
         node: NodeId,
-        /// What and why, for a log line.
+        /// The subject and the reason, for a log line.
         reason: String,
     },
     /// A peer says what this version does not know.
     Unknown {
         /// The peer.
         from: NodeId,
-        /// What it sends, as in "gossip message 21".
+        /// The message, as in "gossip message 21".
         what: String,
     },
 }

@@ -50,7 +50,7 @@ impl Peers {
         self.directory.set_liveness(&self.me, Liveness::Alive, Some(life), now);
     }
 
-    /// What is known about a node.
+    /// The known facts about a node.
     pub(super) fn get(&self, node: &NodeId) -> Option<&Entry> {
         self.directory.get(node)
     }
@@ -166,7 +166,8 @@ impl Peers {
         services.iter().flat_map(of)
     }
 
-    /// What a leaf and the member it asks compare: that member's record and those of all origins.
+    /// The digest that a leaf and the member it asks compare: over that member's record and those
+    /// of all origins.
     pub(super) fn leaf_digest(&self, services: &[ServiceName], teller: NodeId) -> u64 {
         let mut nodes: Vec<NodeId> = self.origins(services).chain([teller]).collect();
         nodes.sort_unstable();

@@ -46,7 +46,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// What the authority has taken back, as far as this node knows.
+    /// The revocations that this node knows.
     pub fn revocations(&self) -> &Revocations {
         &self.trust.revocations
     }

@@ -1,4 +1,4 @@
-//! What happens by time: rounds of news and rumours, comparisons, announcements, housekeeping.
+//! Work that is due by time: rounds of news and rumours, comparisons, announcements, housekeeping.
 
 use std::time::{Duration, Instant};
 

@@ -133,7 +133,7 @@ pub(crate) enum Admission {
     Refused,
 }
 
-/// What is summed up of entries so that places can be given.
+/// Sums over entries, from which places are given.
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     counts: BTreeMap<Issuer, usize>,
@@ -147,7 +147,7 @@ struct Crowd {
     sizes: BTreeSet<(usize, Issuer)>,
 }
 
-/// What was summed up of an entry that is about to change.
+/// The summed values of an entry that is about to change.
 #[derive(Debug)]
 pub(super) struct Former {
     issuer: Issuer,

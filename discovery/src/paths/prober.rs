@@ -126,15 +126,16 @@ impl Prober {
         };
         if self.path.state == PathState::Dead {
             self.revived_at = Some(now);
-            // What was sent into the void says nothing about the path there is now.
+            // Probes sent into the void say nothing about the present path.
             self.outstanding.drain(..at);
             self.loss = Loss::default();
             at = 0;
         }
-        // What is older than the answered probe and still open is most likely lost.
+        // A probe older than the answered one and still open is most likely lost.
         for passed in 0..=at {
             let Some((_, sent)) = self.outstanding.pop_front() else { break };
-            // What waited for a handshake, or for a stopped peer, says nothing about the path.
+            // A probe that waited for a handshake, or for a stopped peer, says nothing about the
+            // path.
             let travelled = self.session_since.is_some_and(|since| sent >= since)
                 && self.revived_at.is_none_or(|revived| sent >= revived);
             if passed == at && travelled {

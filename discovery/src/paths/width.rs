@@ -40,7 +40,7 @@ const WELL: u32 = 8;
 /// in a hundredth of all cases.
 const WELL_LOST: u32 = 1;
 
-/// What is known of a path's width while it is up.
+/// The state of a path's width while it is up.
 #[derive(Debug, Default)]
 pub(super) struct Width {
     /// Whether it matters.

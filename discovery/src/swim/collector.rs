@@ -1,4 +1,4 @@
-//! What the protocol asks for during one call: packets, timers, notices.
+//! Collects the requests of the protocol during one call: packets, timers, notices.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::format::Id;
 use super::{IDS, Notification, Runtime, Timer, TimerToken, messages};
 use crate::wire::Short;
 
-/// What became of a member, or of this node.
+/// A change of a member, or of this node.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Notice {
     Up,
@@ -25,7 +25,7 @@ pub(super) struct Collector {
     pub(super) stranger: Option<NodeId>,
     pub(super) timers: Vec<(Timer<Id>, Duration)>,
     pub(super) notices: Vec<(Notice, Id)>,
-    /// What the protocol marks its present timers with.
+    /// The mark of the protocol's present timers.
     pub(super) token: Option<TimerToken>,
 }
 

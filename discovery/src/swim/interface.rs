@@ -1,4 +1,4 @@
-//! What membership is told about peers, and what it wants done.
+//! The inputs of membership about peers, and its outputs.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use meshport_config::NodeId;
 use crate::state::Life;
 use crate::wire::{Claim, Short};
 
-/// What membership needs to know about peers from elsewhere.
+/// Facts about peers that membership needs from elsewhere.
 pub(crate) trait View {
     /// The known node that a short id means.
     fn resolve(&self, short: Short) -> Option<NodeId>;
@@ -26,7 +26,7 @@ pub(crate) trait View {
     fn heard(&self, peer: &NodeId) -> Option<Instant>;
 }
 
-/// What membership wants done.
+/// An action that membership asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Output {
     /// A datagram to send.
@@ -55,13 +55,13 @@ pub(crate) struct Incoming<'a> {
 /// A datagram of a peer, as far as the caller must act on it.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// What it says about members; to be checked and handed to `Swim::apply`.
+    /// Its claims about members; to be checked and handed to `Swim::apply`.
     pub(crate) claims: Vec<(Short, Claim)>,
     /// It was meant for another life of this node, so that its sender has old news.
     pub(crate) stale: bool,
     /// It asks to be taken in.
     pub(crate) announces: bool,
-    /// What membership was given about its sender.
+    /// The claim about its sender that membership was given.
     pub(crate) sender: Option<Claim>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Seen {
 /// datagram names fewer. More are suspected all the same, and not counted.
 pub(crate) const MAX_SUSPECTED: usize = 256;
 
-/// What happened, for the counters.
+/// The events of a call, for the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Members that this node has found silent, each time; the caller takes them. At most

@@ -40,7 +40,7 @@ impl Probing {
         self.cycle.as_ref().is_some_and(|cycle| !cycle.answered && cycle.ping.is_some())
     }
 
-    /// What to send again, once, and to whom.
+    /// The probe to send again, once, and its receiver.
     pub(crate) fn wait_once_more(&mut self) -> Option<(NodeId, Vec<u8>)> {
         let cycle = self.cycle.as_mut()?;
         Some((cycle.target, cycle.ping.take()?))

@@ -18,7 +18,7 @@ use super::output;
 
 /// How the lines begin that are secrets.
 const SECRETS: [&[u8]; 3] = [b"meshport-invite-", b"meshport-next-secret-", b"meshport-mandate-"];
-/// What is written over them.
+/// The byte that is written over them.
 const FILLER: u8 = b'x';
 /// The place of the address of the command line in `/proc/self/stat`, counted from the state, which
 /// is the third field (proc_pid_stat(5): `arg_start` is the 48th).

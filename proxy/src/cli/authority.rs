@@ -7,7 +7,7 @@ use meshport_config::AuthorityKey;
 use meshport_daemon::Error;
 use meshport_daemon::state::read_authority_key;
 
-/// What to do without the key, for commands with --print and --import.
+/// Advice for a machine without the key, for commands with --print and --import.
 pub(super) const SIGN_ELSEWHERE: &str =
     "sign on the machine that has it with --print, and use the line here with --import";
 

@@ -37,7 +37,7 @@ pub(crate) struct CheckArgs {
     pub(crate) reference: bool,
 }
 
-/// What was found.
+/// The results.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct CheckReport {
     /// Whether a daemon would start with it.

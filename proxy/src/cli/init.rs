@@ -45,7 +45,7 @@ pub(crate) struct InitArgs {
     pub(crate) json: bool,
 }
 
-/// What was made.
+/// The files and the credential that were made.
 #[derive(Debug, Serialize)]
 pub(crate) struct InitReport {
     pub(crate) mesh: MeshId,
@@ -88,7 +88,8 @@ pub(crate) fn init(
         }
     };
     if args.force {
-        // What was said in the old mesh keeps no node of the new one from starting.
+        // A change of keys that was begun in the old mesh keeps no node of the new one from
+        // starting.
         state.remove_next()?;
         state.remove_directory()?;
         state.store_seeds(&[])?;

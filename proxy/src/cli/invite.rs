@@ -23,7 +23,7 @@ use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::SeedsRequest;
 use meshport_daemon::state::{StateDir, authority_key_in, read_authority_key};
 
-/// What an invite takes, for messages.
+/// The two files that an invite needs, for messages.
 const TWO_FILES: &str = "Creating an invite needs two files of the same mesh: authority.key and \
                          mesh.secret";
 

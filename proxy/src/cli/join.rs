@@ -46,7 +46,7 @@ pub(crate) struct JoinArgs {
     pub(crate) json: bool,
 }
 
-/// What a credential gives its holder.
+/// The rights in a credential.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Joined {
     pub(crate) mesh: MeshId,
@@ -57,7 +57,7 @@ pub(crate) struct Joined {
     pub(crate) expires_at: UnixSeconds,
 }
 
-/// What a join did.
+/// The result of a join.
 #[derive(Debug, Serialize)]
 pub(crate) struct JoinReport {
     #[serde(flatten)]
@@ -150,7 +150,7 @@ pub(crate) fn join(
     let kept_keys = node_key.is_some();
     let (node_key, record_key) = (node_key.unwrap_or(fresh.0), record_key.unwrap_or(fresh.1));
     let credential = accept(&node_key, &record_key)?;
-    // What is damaged, or of another mesh, is not known.
+    // Damaged ones, or those of another mesh, count as unknown.
     let known = state.revocations(&mesh);
     // All nodes would refuse a node with revoked keys, and its own start would too.
     known.as_ref().map_or(Ok(()), |known| refuse_revoked(known, &credential))?;
@@ -187,7 +187,7 @@ fn existing(replaced: bool) -> Existing {
     if replaced { Existing::Replace } else { Existing::Keep }
 }
 
-/// What an earlier join left in the folder.
+/// The leftovers of an earlier join in the folder.
 struct Former {
     /// The mesh of its credential; none when the join was not finished.
     mesh: Option<MeshId>,

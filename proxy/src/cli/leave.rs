@@ -40,7 +40,7 @@ pub(crate) struct LeaveArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// What was done.
+/// The result of leaving.
 #[derive(Debug, Serialize)]
 struct Left {
     node: NodeId,

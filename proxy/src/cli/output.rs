@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::render::{Style, Tone, wrapped};
 use meshport_daemon::Error;
 
-/// What a shell reports for a program that a closed pipe ended (128 + SIGPIPE).
+/// The exit code that a shell reports for a program that a closed pipe ended (128 + SIGPIPE).
 const CLOSED_PIPE: u8 = 141;
 
 /// Begins an error.

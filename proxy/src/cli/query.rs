@@ -199,7 +199,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
     output::answer(&render::explain(&chosen, output::style()))
 }
 
-/// What was asked for.
+/// Selects the rows that were asked for.
 fn select(
     mut all: Vec<Explanation>,
     service: Option<&ServiceName>,

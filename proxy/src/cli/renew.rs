@@ -29,7 +29,7 @@ pub(crate) struct RenewArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// What was made.
+/// The new credential.
 #[derive(Debug, Serialize)]
 pub(crate) struct RenewOutcome {
     #[serde(flatten)]

@@ -33,7 +33,7 @@ pub(crate) struct ResetArgs {
     pub(crate) json: bool,
 }
 
-/// What was erased.
+/// The files that were erased.
 #[derive(Debug, Serialize)]
 pub(super) struct Erased {
     state_dir: PathBuf,

@@ -62,7 +62,7 @@ pub(crate) struct RevokeArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// What was signed, with --print.
+/// The signed line, with --print.
 #[derive(Debug, Serialize)]
 struct Printed {
     revocation: String,
@@ -84,7 +84,8 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
     }
     let mut reports = Vec::new();
     for revocation in &revocations {
-        // What an issuer signed is in force until its holder goes back to the credential before.
+        // A credential signed by an issuer is in force until its holder goes back to the one
+        // before.
         if !args.with_nodes && !args.issuer {
             spare_nodes(&revocation.revoked, &client).map_err(|error| elsewhere(error, args))?;
         }

@@ -41,7 +41,7 @@ pub(crate) struct RotateKeyArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// What became of it.
+/// The result of the change.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     /// The node with its new key.
@@ -59,7 +59,7 @@ pub(crate) struct Outcome {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Who {
-    /// What its new credential says.
+    /// The rights in its new credential.
     New(Joined),
     /// The node that the previous change made it.
     AsBefore {

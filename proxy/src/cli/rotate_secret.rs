@@ -39,7 +39,7 @@ pub(crate) struct RotateSecretArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// What became of it.
+/// The result of the change.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     #[serde(flatten)]

@@ -52,14 +52,14 @@ pub(crate) struct SupportBundleArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// What was written.
+/// The file that was written.
 #[derive(Debug, Serialize)]
 struct BundleReport {
     file: PathBuf,
     bytes: usize,
     /// Names of the files in it.
     parts: Vec<String>,
-    /// What could not be gathered, with the reason.
+    /// Parts that could not be collected, with the reason.
     missing: Vec<Missing>,
 }
 

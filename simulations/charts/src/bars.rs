@@ -16,7 +16,7 @@ const NUMBER: f64 = 55.0;
 /// Panels next to each other that have the same rows.
 #[derive(Debug)]
 pub struct Panels<'a> {
-    /// What the rows have in common; may be empty.
+    /// The common title of the rows; may be empty.
     pub title: String,
     /// The words of each row, and the class of its bars.
     pub rows: Vec<(&'a str, &'a str)>,
@@ -27,7 +27,7 @@ pub struct Panels<'a> {
 /// A whole drawing.
 #[derive(Debug)]
 pub struct Bars<'a> {
-    /// What it shows, for those who cannot see it.
+    /// Its title, for readers who cannot see it.
     pub title: &'a str,
     /// From top to bottom. Panels of the same title have the same scale.
     pub lines: Vec<Panels<'a>>,
@@ -77,7 +77,7 @@ impl Bars<'_> {
         (x, y): (f64, f64),
         longest: f64,
     ) -> Markup {
-        // What never came is as long as the longest.
+        // A value that never came is as long as the longest.
         let (share, class, words) = match value {
             None => (0.0, class, "none".to_owned()),
             Some(f64::INFINITY) => (1.0, "bad", "never".to_owned()),

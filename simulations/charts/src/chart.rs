@@ -15,10 +15,10 @@ const MAX_MARK_ROWS: usize = 6;
 /// Points of one line; longer ones are thinned to the greatest of several.
 const MAX_POINTS: usize = 1200;
 
-/// What is along one side.
+/// One axis.
 #[derive(Debug, Default)]
 pub struct Axis<'a> {
-    /// What the numbers are.
+    /// The meaning of its numbers.
     pub words: &'a str,
     /// In powers of ten.
     pub log: bool,
@@ -42,7 +42,7 @@ pub struct Series<'a> {
 /// A whole drawing.
 #[derive(Debug, Default)]
 pub struct Chart<'a> {
-    /// What it shows.
+    /// Its title.
     pub title: &'a str,
     /// From left to right.
     pub x: Axis<'a>,
@@ -54,7 +54,7 @@ pub struct Chart<'a> {
     pub series: Vec<Series<'a>>,
     /// Where something happened, and what; in the order of x.
     pub marks: Vec<(f64, String)>,
-    /// What crosses are. None: there are no lanes for them.
+    /// The meaning of the crosses. None: there are no lanes for them.
     pub crosses: Option<&'a str>,
     /// A line ends where its next point is farther away. None: it never does.
     pub max_gap: Option<f64>,

@@ -1,4 +1,4 @@
-//! What the daemon's page would show of a node.
+//! The data that the daemon's page would show of a node.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use meshport_daemon::admin::view::{SessionCounts, View};
 
 use super::{Brain, Line};
 
-/// What a node's decisions do not know of it.
+/// Facts about a node that its decisions do not have.
 pub(crate) struct Beside<'a> {
     pub(crate) credential: &'a Arc<Credential>,
     pub(crate) settings: &'a ServiceSettings,

@@ -49,7 +49,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(u8::from(!run.violations.is_empty())))
 }
 
-/// What was seen, for a terminal.
+/// The summary for a terminal.
 fn summary(run: &Run) -> String {
     let mut text = format!("{}\n\n", run.outcome.description);
     // Writing to a string does not fail.
@@ -101,7 +101,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.kept {
-            // What cannot be removed is left to the cleaner of temporary files.
+            // Files that cannot be removed are left to the cleaner of temporary files.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }

@@ -21,7 +21,7 @@ const BAR_EVERY: Duration = Duration::from_millis(200);
 /// Letters of the progress bar.
 const BAR: usize = 32;
 
-/// What is said of one run of a scenario, at any level.
+/// Options of one run of a scenario, at any level.
 #[derive(Debug, clap::Args)]
 pub(super) struct Once {
     #[command(flatten)]
@@ -170,7 +170,8 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(u8::from(!run.violations.is_empty())))
 }
 
-/// What a reader of the result may miss in a scenario: an isolated site that serves itself.
+/// Facts about a scenario that a reader of the result may miss: an isolated site that serves
+/// itself.
 fn notes(scenario: &Scenario) -> Vec<String> {
     let isolates = |name: &str| {
         scenario.events.iter().any(|event| event.isolate.as_deref().is_some_and(|it| it == name))
@@ -276,7 +277,7 @@ fn hash_of_another_process(arguments: &Arguments) -> Result<String, Error> {
     Ok(result["trace_hash"].as_str().unwrap_or_default().to_owned())
 }
 
-/// What a run took.
+/// The cost of a run.
 fn measured(run: impl FnOnce() -> Result<Run, Error>) -> Result<(Run, Effort), Error> {
     let before = processor_time();
     #[expect(clippy::disallowed_methods, reason = "how long the run took, for people")]
@@ -293,7 +294,7 @@ pub(super) fn name(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What to type for the same run.
+/// The command for the same run.
 pub(super) fn command(verb: &str, choice: &Choice, seed: u64) -> String {
     let sets: String = choice.sets.iter().map(|set| format!(" --set {}", quoted(set))).collect();
     let file = choice.file.display().to_string();

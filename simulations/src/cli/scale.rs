@@ -26,7 +26,7 @@ mod fit;
 const FEWEST_SIZES: usize = 3;
 /// Runs in one row of a table.
 const COLUMNS: usize = 8;
-/// What is measured: its name, and where a result has it.
+/// The measures: name, and place in a result.
 const MEASURES: [(&str, &str); 14] = [
     ("any node: discovery, bytes/s", "/bytes_per_node_per_s"),
     ("any node: tunnels, bytes/s", "/tunnel_bytes_per_node_per_s"),

@@ -18,7 +18,7 @@ use crate::world::Options;
 
 /// Runs of one sweep.
 const MAX_RUNS: usize = 10_000;
-/// What each run is judged by.
+/// The measures of each run.
 const MEASURED: [&str; 13] = [
     "failed",
     "slow",
@@ -62,7 +62,7 @@ pub(crate) struct Point {
     /// None where no seed had anything to measure, [`NEVER`] where some never came to it.
     pub(crate) values: [Option<f64>; MEASURED.len()],
     violations: usize,
-    /// What happened in each seed's run.
+    /// The trace hash of each seed's run.
     traces: Vec<String>,
 }
 

@@ -27,14 +27,14 @@ pub(super) struct Book {
     pub(super) wire: Wire,
     /// The latest route of each node that runs.
     pub(super) routes: Vec<Option<Arc<Route>>>,
-    /// What the state folder of each node holds of revocations.
+    /// The revocations in the state folder of each node.
     pub(super) revocations: Vec<Revocations>,
-    /// What each node has shown when it was last asked.
+    /// The last answer of each node.
     pub(super) seen: Vec<Seen>,
     sessions: Sessions,
 }
 
-/// What a node shows of others, and of itself.
+/// A node's view of others, and of itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     /// The nodes that are down, or have left.

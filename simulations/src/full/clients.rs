@@ -17,7 +17,7 @@ use crate::scenario::Load;
 /// Where clients connect on their node.
 const ADDRESS: &str = "127.0.0.1:7445";
 
-/// What the clients of one node share.
+/// State that the clients of one node share.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) node: usize,

@@ -114,7 +114,7 @@ impl World {
         )
     }
 
-    /// What must hold at the end, after a quiet time.
+    /// Rules for the end, after a quiet time.
     pub(super) async fn check_end(&mut self) {
         if !lock(&self.book).is_quiet() {
             return;

@@ -22,10 +22,10 @@ use crate::Error;
 /// What the monotonic clock says at the start: any value from which times before the start can be
 /// told.
 const MONOTONIC_START: Duration = Duration::from_secs(1_000_000);
-/// What the wall clock says at the start, in seconds since 1970.
+/// The wall clock at the start, in seconds since 1970.
 pub const WALL_START_S: u64 = 1_800_000_000;
 
-/// What may happen while the runtime waits.
+/// The world that moves while the runtime waits.
 pub trait World {
     /// When the next thing happens.
     fn next(&self) -> Option<Duration>;
@@ -102,7 +102,7 @@ pub fn now() -> Duration {
     Duration::from_nanos(NOW.get().expect("the machine has begun"))
 }
 
-/// What a clock says; none on a real machine.
+/// The reading of a clock; none on a real machine.
 pub fn read(clock: Clock) -> Option<Duration> {
     let start = match clock {
         Clock::Monotonic => MONOTONIC_START,

@@ -30,12 +30,12 @@ pub(super) struct Node {
     pub(super) site: usize,
     pub(super) identity: Identity,
     pub(super) host: Host,
-    /// What its instance is told to do, if it has one.
+    /// The commands to its instance, if it has one.
     pub(super) instance: Option<watch::Sender<Instance>>,
     pub(super) process: Option<Process>,
     /// Counts the starts of its process; 0 is "not yet".
     pub(super) boot: u32,
-    /// What its state folder holds.
+    /// The directory in its state folder.
     pub(super) directory: Option<Vec<u8>>,
     /// What follows its process...
     pub(super) company: JoinSet<()>,
@@ -45,7 +45,7 @@ pub(super) struct Node {
     pub(super) leaving: Option<JoinHandle<()>>,
     /// Its settings are those of this event.
     pub(super) configured: Option<usize>,
-    /// What its process has in force.
+    /// The settings that its process has in force.
     settings: Option<Settings>,
     generation: u64,
     seed: u64,
@@ -120,7 +120,7 @@ impl Node {
         Error::Node { name: self.identity.credential.name.to_string(), source }
     }
 
-    /// What its process has in force; none before its first start.
+    /// The settings that its process has in force; none before its first start.
     pub(super) fn settings(&self) -> Option<&Settings> {
         self.settings.as_ref()
     }

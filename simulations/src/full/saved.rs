@@ -17,7 +17,7 @@ use crate::scenario::{Place, Scenario};
 /// The reader's keys are drawn from this: nobody meets it, so they may be the same in each run.
 const SEED: u64 = 0x7265_6164;
 
-/// What a directory has of a node.
+/// A directory's entry of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) key: Key,

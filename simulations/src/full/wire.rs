@@ -37,7 +37,7 @@ struct Sealed {
     bytes: Arc<[u8]>,
 }
 
-/// What is on its way.
+/// A datagram on its way.
 enum Cargo {
     /// A datagram that arrives.
     Datagram { to: usize, datagram: Sealed },

@@ -25,7 +25,7 @@ pub(super) struct Book {
     pub(super) shown: Vec<Shown>,
 }
 
-/// What a daemon shows.
+/// The facts that a daemon shows.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     pub(super) runs: bool,

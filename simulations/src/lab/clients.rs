@@ -12,7 +12,7 @@ use crate::level::clients::Door;
 use crate::measure::Measures;
 use crate::scenario::Load;
 
-/// What the clients of one node share.
+/// State that the clients of one node share.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) client: Client,

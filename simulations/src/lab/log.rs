@@ -1,4 +1,4 @@
-//! What the daemons' logs say of routes: when the first origin changed, and to which.
+//! Reads routes from the daemons' logs: when the first origin changed, and to which.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Seconds of a day.
 const DAY_S: f64 = 86_400.0;
-/// What the daemon says when its first origin is another one, and when it knows none.
+/// The log line of a daemon whose first origin changes, and of one that knows none.
 const CHANGED: &str = "route changed";
 const NONE: &str = "no origin can be used";
 

@@ -68,7 +68,7 @@ pub(crate) trait Follow: Level {
         self.first(at).is_some_and(parts)
     }
 
-    /// What happens to the world around the processes.
+    /// Carries out an event in the world around the processes.
     fn happens(&mut self, happening: &Happening) {
         let Scene { now, network, account, .. } = self.scene_mut();
         let now = *now;

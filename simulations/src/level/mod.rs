@@ -1,4 +1,4 @@
-//! What the levels have in common, whatever their nodes are made of.
+//! The common parts of all levels, whatever their nodes are made of.
 //!
 //! A level has a [`Scene`] and implements [`Level`]: facts about its nodes. From these follow, the
 //! same way at each level, what is so by the scenario (here), which rules are broken ([`judge`]),
@@ -54,7 +54,7 @@ pub(crate) struct Account {
     ids: Vec<NodeId>,
     by_id: Numbers,
     origins: Vec<usize>,
-    /// What each node's instance is up to; none for nodes without one.
+    /// The state of each node's instance; none for nodes without one.
     pub(crate) instances: Vec<Option<Instance>>,
     /// When the authority took back each node's credential, if it did.
     pub(crate) revoked: Vec<Option<Duration>>,
@@ -195,7 +195,7 @@ pub(crate) struct Scene {
     pub(crate) account: Account,
     pub(crate) measures: Measures,
     pub(crate) trace: Trace,
-    /// What is seen of it, if it is filmed.
+    /// Its film, if it is filmed.
     pub(crate) film: Option<Film>,
 }
 
@@ -208,7 +208,7 @@ impl Scene {
     }
 }
 
-/// What a node holds of another one.
+/// A node's view of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     /// That it is there, with its newest record.
@@ -228,7 +228,7 @@ impl Held {
     }
 }
 
-/// What a node has to do with another one.
+/// A node's ties with another one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Ties {
     /// An entry in its directory.
@@ -288,7 +288,7 @@ pub(crate) trait Level {
         Ties::default()
     }
 
-    /// What a node holds of another one, or of itself.
+    /// A node's view of another one, or of itself.
     fn holds(&self, at: usize, subject: usize) -> Held;
 
     /// How many nodes a node counts as alive, itself included, where it says so.

@@ -1,4 +1,4 @@
-//! What is played: a scenario, by one seed, until some time.
+//! The input of a run: a scenario, a seed, and the time of the end.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::scenario::{Happening, Load, Overrides, Place, Scenario};
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) scenario: Scenario,
-    /// What happens, in order of time.
+    /// The events, in order of time.
     pub(crate) plan: Arc<[Planned]>,
     pub(crate) end: Duration,
     pub(crate) seed: u64,
@@ -28,9 +28,9 @@ pub(crate) struct Story {
     has_clients: Vec<bool>,
 }
 
-/// What a level can run.
+/// The limits of a level.
 pub(crate) struct Limits<'a> {
-    /// What it is called.
+    /// Its name.
     pub(crate) level: &'a str,
     /// How many nodes, and why no more.
     pub(crate) most: usize,
@@ -96,7 +96,7 @@ impl Story {
         Err(Error::Scenario(format!("{level} does not know these: {all}. {instead}")))
     }
 
-    /// What clients do, of a node that has some.
+    /// The load of a node's clients, if it has some.
     pub(crate) fn load(&self, at: usize) -> Option<&Load> {
         self.scenario.load.as_ref().filter(|_| self.has_clients[at])
     }

@@ -17,7 +17,7 @@ const MAX_PAIRS: usize = 200_000;
 /// A node, and the victim that it follows; itself where a way is concerned.
 pub type Pair = (usize, usize);
 
-/// What other nodes have to notice of a victim.
+/// The change of a victim that other nodes have to notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// That its instance is not healthy.
@@ -150,7 +150,7 @@ impl Fault {
         self.victims.len() % self.stride == 1 % self.stride
     }
 
-    /// What others have to notice.
+    /// The change that others have to notice.
     pub(crate) fn notice(&self) -> Notice {
         match self.kind {
             "kill" | "hang" | "stall" | "unready" => Notice::Instance,

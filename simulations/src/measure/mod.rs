@@ -1,4 +1,4 @@
-//! What a run measures, from outside the nodes.
+//! The measures of a run, from outside the nodes.
 //!
 //! Everything is bounded: distributions have a fixed size, the timeline one entry a second, faults
 //! and news at most [`MAX_FAULTS`].
@@ -42,13 +42,13 @@ pub struct Measures {
     pub faults: Vec<Fault>,
     /// Announcements of origins, and when nodes knew.
     pub news: Vec<News>,
-    /// What nodes held of each other after the start-up; none where nobody sees that.
+    /// The nodes' view of each other after the start-up; none where it is not visible.
     pub suspicions: Option<Suspicions>,
     /// Times a node held another for down that was running and within reach.
     pub false_evictions: u64,
-    /// What was sent.
+    /// The traffic that was sent.
     pub traffic: Traffic,
-    /// What a node costs, by role; of the wide level only.
+    /// The costs of a node, by role; at the wide level only.
     pub roles: Roles,
     /// Each second.
     pub timeline: Vec<Second>,
@@ -120,7 +120,7 @@ pub struct Sessions {
     pub moved: u64,
 }
 
-/// What nodes held of each other, after the start-up.
+/// The nodes' view of each other, after the start-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Suspicions {
     /// Times a node found a member silent, and told the others that it suspects it.
@@ -162,7 +162,7 @@ pub struct Traffic {
 pub struct News {
     /// The origin.
     pub origin: usize,
-    /// What it said.
+    /// The announced state.
     pub state: OriginState,
     /// When.
     pub at: Duration,
@@ -174,7 +174,7 @@ pub struct News {
     pub superseded: bool,
 }
 
-/// What happened in one second.
+/// The events of one second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Second {
     /// Requests that were answered.

@@ -1,5 +1,5 @@
-//! What a node costs after the start-up, apart for those that offer an origin and those that do
-//! not.
+//! The costs of a node after the start-up, separately for nodes that offer an origin and those that
+//! do not.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::share;
 
-/// What was counted of both.
+/// The counts of both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Roles {
     /// For nodes that host an instance.
@@ -22,9 +22,9 @@ pub struct Roles {
 pub struct Role {
     /// Seconds that they ran.
     pub node_s: u64,
-    /// What they sent.
+    /// The traffic that they sent.
     pub sent: Sum,
-    /// What reached them.
+    /// The traffic that reached them.
     pub received: Sum,
     /// Seconds that those of them ran whose decisions are timed.
     pub timed_s: u64,
@@ -45,7 +45,7 @@ pub struct Sum {
     pub bytes: u64,
 }
 
-/// What a node of a role costs.
+/// The costs of a node of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Rates {
     /// Seconds that nodes of this role ran, in all.
@@ -78,7 +78,7 @@ impl Sum {
 }
 
 impl Role {
-    /// What one of them costs; none if none ran.
+    /// The costs of one of them; none if none ran.
     pub fn rates(&self) -> Option<Rates> {
         let micros = u64::try_from(self.busy.as_micros()).unwrap_or(u64::MAX);
         let rate = |count| share(count, self.node_s);

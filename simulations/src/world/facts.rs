@@ -1,4 +1,4 @@
-//! What this level shows of its nodes.
+//! The facts that this level shows of its nodes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What happens to the world: carries out the scenario's plan.
+//! Carries out the scenario's plan in the world.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

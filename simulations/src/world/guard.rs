@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// What must hold at the end.
+    /// Rules for the end.
     pub(super) fn check_end(&mut self) {
         for at in 0..self.nodes.len() {
             let clients = &self.nodes[at].clients;

@@ -1,4 +1,4 @@
-//! What nodes know of each other before a run begins.
+//! Nodes' knowledge of each other before a run begins.
 
 use std::sync::Arc;
 use std::time::Duration;

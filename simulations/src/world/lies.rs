@@ -1,4 +1,4 @@
-//! What a node does that lies.
+//! The behaviour of a lying node.
 //!
 //! A liar is an admitted member whose program was changed, so it signs and says what it likes under
 //! its own name. Mostly it is the honest code that is shown a wrong world. Words that no honest
@@ -44,7 +44,7 @@ struct Standing {
 }
 
 impl World {
-    /// What becomes of a liar's gossip.
+    /// Changes a liar's gossip.
     pub(super) fn distort(
         &mut self,
         from: usize,

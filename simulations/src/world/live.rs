@@ -30,7 +30,7 @@ const MAX_DONE: usize = 10_000;
 pub struct Truth {
     /// The scenario in a sentence.
     pub description: String,
-    /// What everything random was drawn from.
+    /// The seed of all randomness.
     pub seed: u64,
     /// Virtual seconds since the start.
     pub now_s: f64,
@@ -42,11 +42,11 @@ pub struct Truth {
     pub sites: Vec<SiteTruth>,
     /// The ways between sites.
     pub links: Vec<LinkTruth>,
-    /// What happened last, newest first.
+    /// The last events, newest first.
     pub happened: Vec<Happened>,
-    /// What the scenario has happen next.
+    /// The next event of the scenario.
     pub next: Option<Happened>,
-    /// What people did, as events of a scenario.
+    /// The user's actions, as events of a scenario.
     pub done: Vec<String>,
     /// Rules that did not hold.
     pub violations: Vec<String>,
@@ -65,7 +65,7 @@ pub struct NodeTruth {
     pub site: String,
     /// Whether its process runs.
     pub runs: bool,
-    /// What its instance is up to: `ready`, `unready`, `stalled`, `hung` or `down`.
+    /// The state of its instance: `ready`, `unready`, `stalled`, `hung` or `down`.
     pub instance: Option<&'static str>,
     /// Where it goes, by name.
     pub goes_to: Option<String>,
@@ -82,7 +82,7 @@ pub struct SiteTruth {
     pub is_isolated: bool,
 }
 
-/// What lies between two sites.
+/// The path between two sites.
 #[derive(Debug, Serialize)]
 pub struct LinkTruth {
     /// One of them.

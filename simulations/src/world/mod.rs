@@ -126,7 +126,7 @@ enum Event {
 /// A node and its record.
 type Known = (Arc<Credential>, Arc<SignedState>);
 
-/// What all nodes share.
+/// State that all nodes share.
 struct Mesh {
     authority: AuthorityKey,
     memo: Memo,
@@ -190,7 +190,7 @@ pub struct World {
     costs: Costs,
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
     is_live: bool,
-    /// What people did, as events of a scenario.
+    /// The user's actions, as events of a scenario.
     done: Vec<String>,
 }
 

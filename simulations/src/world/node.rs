@@ -33,7 +33,7 @@ pub(super) struct Node {
     /// Nodes whose address it knows, and which of their addresses.
     pub(super) book: Book,
     pub(super) folder: Folder,
-    /// What its wall clock is ahead, in seconds.
+    /// How far its wall clock is ahead, in seconds.
     pub(super) ahead_s: i64,
     /// Until when its process is stopped.
     pub(super) still_until: Duration,
@@ -51,11 +51,11 @@ pub(super) struct Process {
     pub(super) leaving: bool,
     /// When it next needs the time.
     pub(super) wake: Option<Duration>,
-    /// What its clients did.
+    /// The counts of its clients.
     pub(super) tally: Tally,
 }
 
-/// What a node keeps when its process ends: its state folder.
+/// The state folder of a node: it stays when its process ends.
 #[derive(Debug, Default)]
 pub(super) struct Folder {
     /// The generation of the last process.
@@ -64,7 +64,7 @@ pub(super) struct Folder {
     pub(super) saves: bool,
     /// When its directory was saved, and that.
     pub(super) saved: (Duration, Arc<[u8]>),
-    /// What it knows that the authority has taken back.
+    /// The revocations that it knows.
     pub(super) revocations: Revocations,
 }
 

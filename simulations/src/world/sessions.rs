@@ -22,7 +22,7 @@ const FIRST_REQUEST: u32 = 1 << 16;
 /// Clients of a node that the policy `source` tells apart.
 const CLIENTS: u64 = 8;
 
-/// What a session waits for.
+/// The event that a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The search wants to be asked.

@@ -15,7 +15,7 @@ use crate::cli::clock;
 /// How long one check may take: a name or a file that takes longer is a finding in itself.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What was found, or why it cannot be looked for.
+/// The findings, or why the check is not possible.
 pub(super) type Looked = Result<Vec<Finding>, Skip>;
 
 /// Looks for findings of some kinds.

@@ -1,4 +1,4 @@
-//! What all checks look at: the settings, the state folder and the answers of the daemon.
+//! The inputs of all checks: the settings, the state folder and the answers of the daemon.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(super) struct Facts {
     pub(super) kubeconfigs: Vec<Vec<PathBuf>>,
 }
 
-/// What the daemon says of itself.
+/// The daemon's facts about itself.
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) status: Status,
@@ -89,7 +89,7 @@ impl Facts {
         self.loaded.as_ref().map(|it| &it.settings).map_err(|_| NO_SETTINGS.into())
     }
 
-    /// What the origins of the apiserver service show, asked once for all checks.
+    /// The certificates of the apiserver service's origins, asked once for all checks.
     ///
     /// # Errors
     /// Why they cannot be asked.
@@ -105,7 +105,7 @@ impl Facts {
         }
     }
 
-    /// What members say, asked once for all checks.
+    /// The answers of members, asked once for all checks.
     ///
     /// # Errors
     /// Why they cannot be asked.
@@ -122,7 +122,7 @@ impl Facts {
         }
     }
 
-    /// What members said, if they were asked.
+    /// The answers of members, if they were asked.
     pub(super) fn members(&self) -> &[MemberAnswer] {
         let asked = self.inquiry.get().and_then(|it| it.as_ref().ok());
         asked.map_or(&[], |it| &it.members)
@@ -177,7 +177,7 @@ impl Daemon {
         Ok(Self { status, peers, pid: client.pid().await })
     }
 
-    /// What the daemon itself has found of a kind.
+    /// The findings of a kind that the daemon itself has.
     pub(super) fn found(&self, kind: &Kind) -> Vec<Finding> {
         let all = self.status.findings.iter().filter_map(FindingRow::read);
         all.filter(|it| it.kind == kind).collect()

@@ -86,7 +86,7 @@ async fn kubeconfigs(facts: &Facts) -> Looked {
     Ok(found)
 }
 
-/// What the kubeconfigs are compared with.
+/// The addresses and names that kubeconfigs are compared with.
 #[derive(Debug, Default)]
 struct Cluster {
     /// The local addresses, as clients dial them.

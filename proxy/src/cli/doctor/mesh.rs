@@ -24,7 +24,7 @@ use super::report::Skip;
 use meshport_daemon::admin::api::PeerRow;
 use meshport_daemon::{findings, state};
 
-/// What the daemon alone knows.
+/// The kinds that only the daemon can find.
 const REPORTED: [&Kind; 24] = [
     &BOTH_BEHIND_NAT,
     &NEEDS_RESTART,
@@ -106,7 +106,7 @@ async fn seeds(facts: &Facts) -> Looked {
     }
 }
 
-/// What the daemon finds, and which of several seeds are silent when some are not.
+/// The daemon's findings, and which of several seeds are silent when some are not.
 fn known_silent(facts: &Facts, daemon: &Daemon) -> Vec<Finding> {
     let mut found = daemon.found(&NO_ANSWERS);
     found.extend(daemon.found(&SEED_SILENT));

@@ -1,5 +1,5 @@
-//! What the checks found, as data. The same rules as for the daemon's answers: fields are only ever
-//! added, times have their unit in the name.
+//! The results of the checks, as data. The same rules as for the daemon's answers: fields are only
+//! ever added, times have their unit in the name.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl<T: Into<String>> From<T> for Skip {
     }
 }
 
-/// What became of a check.
+/// The result of a check.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) kinds: Vec<&'static Kind>,
@@ -51,7 +51,7 @@ pub(crate) struct DoctorReport {
     pub(crate) duration_ms: u64,
     /// In the order of their ids; one that found several things has a row for each.
     pub(crate) checks: Vec<CheckRow>,
-    /// What members said when the daemon asked them.
+    /// The answers of members to the daemon.
     pub(crate) members: Vec<MemberAnswer>,
 }
 
@@ -59,16 +59,16 @@ pub(crate) struct DoctorReport {
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckRow {
     pub(crate) id: Cow<'static, str>,
-    /// What is wrong, or what is so when nothing is.
+    /// The trouble, or the sentence for a check without one.
     pub(crate) title: &'static str,
     pub(crate) status: CheckStatus,
     /// The severity of the finding.
     pub(crate) severity: Option<&'static str>,
-    /// What was found, or why it was not looked for.
+    /// The details, or why the check was not made.
     pub(crate) detail: Option<String>,
-    /// What follows from it.
+    /// Its consequences.
     pub(crate) meaning: Option<&'static str>,
-    /// What to do.
+    /// The remedy.
     pub(crate) hint: Option<String>,
     /// The section of the page that explains it.
     pub(crate) anchor: String,
@@ -99,7 +99,7 @@ impl DoctorReport {
             checks.iter().filter(|row| wanted.contains(&row.status)).count()
         };
         let errors = count(&[CheckStatus::Error]);
-        // What could not be found out in time may well be wrong.
+        // A check that could not be finished in time may hide a trouble.
         let warnings = count(&[CheckStatus::Warning, CheckStatus::Late]);
         let (success, duration_ms) = (errors == 0, in_ms(took));
         let members = Vec::new();

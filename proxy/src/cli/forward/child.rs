@@ -18,7 +18,7 @@ use meshport_daemon::Error;
 
 /// Tells a command where the service is, whatever it is.
 const ADDRESS: &str = "MESHPORT_ADDRESS";
-/// What a shell adds to the number of the signal that ended a program.
+/// The number that a shell adds to that of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 
 /// A running command.

@@ -45,9 +45,9 @@ pub(super) struct Context {
 #[derive(Debug)]
 pub(super) struct TemporaryKubeconfig {
     path: PathBuf,
-    /// What `KUBECONFIG` is to be.
+    /// The value of `KUBECONFIG`.
     pub(super) list: OsString,
-    /// What a person has to know of it.
+    /// Warnings for the user.
     pub(super) warnings: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl Context {
             return Ok(None);
         }
         let chosen = Chosen::read(files, args.context.as_deref())?;
-        // What cannot work is said before anything is connected.
+        // A context that cannot work is refused before anything is connected.
         chosen.check(&args.context_name)?;
         Ok(Some(Self { chosen, name: args.context_name.clone() }))
     }

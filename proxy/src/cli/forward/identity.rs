@@ -24,7 +24,7 @@ use meshport_daemon::state::{Existing, StateDir, StateLock};
 const SLOTS: usize = 4;
 /// Where credentials are saved, in the state folder of the user.
 const FOLDER: &str = "forward";
-/// What brings back a saved credential that is damaged.
+/// The remedy for a damaged saved credential.
 const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new invite: `meshport \
                               invite --site SITE --role operator` makes one";
 
@@ -45,7 +45,7 @@ pub(crate) struct IdentityArgs {
     pub(crate) name: Option<NodeName>,
 }
 
-/// What a leaf starts with.
+/// The inputs of a leaf.
 #[derive(Debug)]
 pub(in crate::cli) struct Start {
     pub(in crate::cli) identity: Identity,
@@ -114,7 +114,7 @@ fn saved(folder: &Path, node: Option<&StateDir>, now: UnixSeconds) -> Result<Sta
         if !identity.credential.roles.is_leaf() {
             return Err(not_a_leaf(state.path(), &identity.credential.roles));
         }
-        // What is wrong with one of the two, the other makes up for.
+        // If one of the two is damaged, the other makes up for it.
         let seeds = state.seeds().unwrap_or_else(|error| {
             output::advice(&format!("warning: the saved seeds are not used: {error}"));
             Vec::new()
@@ -309,7 +309,7 @@ fn folders(folder: &Path) -> impl Iterator<Item = StateDir> {
     paths.filter_map(|path| StateDir::open(path).ok())
 }
 
-/// What is wrong with the first saved credential, where none can be used.
+/// The error of the first saved credential, if none can be used.
 fn unusable(folder: &Path) -> Option<Error> {
     folders(folder).find_map(|state| state.credential().err()).map(for_a_leaf)
 }

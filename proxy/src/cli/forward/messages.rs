@@ -14,7 +14,7 @@ use crate::cli::{clock, output};
 use meshport_daemon::Error;
 use meshport_daemon::lifecycle::leaf::{Destination, Progress};
 
-/// What comes sooner than this is not worth a look.
+/// Progress is not shown earlier than this.
 const NOTICEABLE: Duration = Duration::from_millis(300);
 
 /// Tells a person how it goes.

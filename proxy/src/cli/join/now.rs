@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Where an apiserver listens unless it is told otherwise.
 const APISERVER: &str = "127.0.0.1:6443";
 
-/// What was started.
+/// The service that was started.
 #[derive(Debug, Serialize)]
 pub(crate) struct Started {
     /// Where clients of the apiserver connect to on this machine.
@@ -134,7 +134,7 @@ impl Started {
         format!("address  {}\nreaches  {} in {}, {rtt}\n", listen.join(", "), who.name, who.place())
     }
 
-    /// What is left to do.
+    /// The next step for the user.
     pub(crate) fn next_step(&self) -> String {
         let wrote = self.wrote.as_ref();
         let wrote = wrote.map_or(String::new(), |path| {

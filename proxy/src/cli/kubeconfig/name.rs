@@ -14,11 +14,11 @@ use meshport_daemon::health::handshake::CertificateError;
 #[derive(Debug)]
 pub(in crate::cli) struct ShownCertificate {
     pub(in crate::cli) who: String,
-    /// What it showed, or why that is not known.
+    /// The certificate it showed, or why there is none.
     pub(in crate::cli) read: Result<Certificate, CertificateError>,
 }
 
-/// What is known of the certificates behind a local address.
+/// The known facts about the certificates behind a local address.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Evidence {
     pub(in crate::cli) asked: Vec<ShownCertificate>,
@@ -48,7 +48,7 @@ impl Evidence {
         self.asked.iter().filter(lacks).map(|it| it.who.as_str()).collect()
     }
 
-    /// What is not known, in sentences.
+    /// Gaps in that knowledge, in sentences.
     fn gaps(&self, name: &str) -> Vec<String> {
         let mut gaps = Vec::new();
         if let Some(why) = &self.partial {
@@ -91,7 +91,7 @@ pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verifi
     Verified { note, warnings: evidence.gaps(&name), name }
 }
 
-/// What is to be said of a name that a person chose.
+/// Warnings about a name that a person chose.
 pub(super) fn chosen(name: &str, evidence: &Evidence) -> Verified {
     let lacking = evidence.lacking(name);
     let mut warnings = evidence.gaps(name);

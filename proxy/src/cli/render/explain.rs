@@ -101,7 +101,7 @@ fn short_place(who: &OriginRef) -> String {
     who.relay.iter().fold(who.name.clone(), |name, relay| format!("{name} through {relay}"))
 }
 
-/// What a candidate says of itself, what it lacks, and how others see it.
+/// A candidate's own announcement, what it lacks, and how others see it.
 fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     let status = &candidate.status;
     let name = &status.who.name;

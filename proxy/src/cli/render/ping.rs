@@ -3,7 +3,7 @@
 use meshport_core::units::milliseconds;
 use meshport_daemon::admin::api::NodeRef;
 
-/// What all probes together say.
+/// The summary of all probes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PingSummary {
     pub(crate) sent: usize,

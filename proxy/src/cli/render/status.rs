@@ -240,7 +240,7 @@ fn origin_row(origin: &OriginStatus) -> [Cell; 9] {
     ]
 }
 
-/// What is said of an origin that lacks something, in the colour of what comes of it.
+/// The text about an origin that lacks something, in the colour of its consequence.
 pub(super) fn lacks(origin: &OriginStatus, text: &str) -> Cell {
     let tone = match (origin.lacks.is_empty(), origin.usable) {
         (true, _) => Tone::Plain,

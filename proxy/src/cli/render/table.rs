@@ -5,7 +5,7 @@ use meshport_core::units::clean;
 
 /// Between two columns.
 const GAP: usize = 2;
-/// What stands for the cut-off end of a cell.
+/// The mark at the cut-off end of a cell.
 const CUT: &str = "..";
 /// A cell is not cut below this many characters.
 const MIN_CELL: usize = 6;
@@ -33,7 +33,7 @@ pub(super) const fn right(title: &'static str, spare: u8) -> Column {
     Column { title, side: Side::Right, spare }
 }
 
-/// What stands in one place of a table.
+/// The content of one cell of a table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cell {
     text: String,

@@ -22,7 +22,7 @@ const TELLING: usize = SECRET_BYTES / 2;
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// Files of a state folder; it has a dozen.
 const MAX_FILES: usize = 100;
-/// What begins a secret wherever it stands.
+/// The beginnings of secrets, wherever they are in a line.
 const SIGNS: [&[u8]; 9] = [
     b"meshport-invite-",
     b"meshport-record-key-",

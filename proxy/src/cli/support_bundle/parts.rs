@@ -1,4 +1,4 @@
-//! What is in a bundle: each part is gathered within its limit, or says why it is missing.
+//! The parts of a bundle: each is collected within its limit, or says why it is missing.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -225,7 +225,7 @@ fn of_settings(
     ]
 }
 
-/// What journald has of the daemon's unit.
+/// The lines of the daemon's unit in journald.
 async fn log(pid: Option<i32>) -> Result<Vec<u8>, String> {
     let cgroup = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
     let unit = cgroup.as_deref().and_then(unit_in).unwrap_or(UNIT).to_owned();

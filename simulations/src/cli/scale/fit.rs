@@ -20,10 +20,10 @@ pub(crate) struct Size {
     pub(crate) origins: f64,
 }
 
-/// What one mesh showed.
+/// The measured value of one mesh.
 pub(crate) type Point = (Size, f64);
 
-/// What a cost may grow with.
+/// A term that a cost may grow with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Term {
     /// 1/n: the chance to meet one of the few met before.
@@ -102,7 +102,7 @@ impl Term {
 }
 
 impl Law {
-    /// What it says of a size.
+    /// The predicted value for a size.
     pub(crate) fn at(&self, size: Size) -> f64 {
         let terms = self.terms.iter().map(|term| term.of(size));
         [1.0].into_iter().chain(terms).zip(&self.factors).map(|(term, by)| term * by).sum()
