@@ -12,7 +12,7 @@ pub(crate) use meshport_core::route::Line;
 
 pub(crate) const DEAD_ORIGIN: &str = "no session to a dead origin";
 pub(crate) const NEVER_BACK: &str = "a directory never goes back";
-pub(crate) const EVICTED: &str = "nobody alive stays evicted";
+pub(crate) const EVICTED: &str = "no living node stays evicted";
 pub(crate) const QUEUES: &str = "queues are bounded";
 pub(crate) const SESSIONS: &str = "sessions opened = closed + open";
 pub(crate) const SHUT_OUT: &str = "revoked nodes are shut out";

@@ -157,7 +157,7 @@ fn install(args: &DelegateArgs, file: &str) -> Result<(), Error> {
     ))?;
     output::advice(match (own.roles.contains(&Role::Issuer), in_force) {
         (false, _) => {
-            "This node lacks the role issuer, so nobody asks it: renew it with an invite that has \
+            "This node lacks the role issuer, so no node asks it: renew it with an invite that has \
              --role issuer and its other roles"
         }
         (true, true) => "The running daemon uses it now.",

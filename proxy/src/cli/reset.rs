@@ -77,7 +77,7 @@ pub(super) fn refuse_authority(state: &StateDir, with_authority: bool) -> Result
     }
     Err(Error::State {
         path: state.path().to_owned(),
-        what: "the authority's key is here, and without it nobody joins this mesh any more".into(),
+        what: "the authority's key is here, and without it no machine can join this mesh".into(),
         remedy: "Move authority.key offline first, or add --with-authority if there is a copy"
             .into(),
     })

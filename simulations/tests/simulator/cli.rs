@@ -407,9 +407,9 @@ fn the_command_of_a_violation_shows_it_again() {
     let run = folder.sim(&["run", "silent.toml", "--seed", "3"]);
     let told = told(&run);
     assert_eq!(status(&run), 1, "{told}");
-    assert!(told.contains("--until ") && told.contains("nobody alive stays evicted"), "{told}");
+    assert!(told.contains("--until ") && told.contains("no living node stays evicted"), "{told}");
     let rules = repeated(&folder, &told);
-    assert!(rules.contains(&"nobody alive stays evicted".to_owned()), "{rules:?}");
+    assert!(rules.contains(&"no living node stays evicted".to_owned()), "{rules:?}");
 }
 
 #[test]

@@ -312,7 +312,7 @@ fn an_eviction_that_begins_in_unsettled_times_is_judged_when_they_are_over() {
     let head = "description = \"Two sites that do not hear each other\"\nduration-s = 110\n";
     let run = run(&[head, &site("fra"), &site("ams"), &deaf(40), &deaf(60)].concat(), 3);
     let first = run.violations.first().expect("a violation");
-    assert_eq!(first.rule, "nobody alive stays evicted");
+    assert_eq!(first.rule, "no living node stays evicted");
     assert!(first.at > Duration::from_secs(60 + 30 + 15), "{:?}", first.at);
     assert_eq!(run.measures.false_evictions, 0, "they began in an excused time");
 }

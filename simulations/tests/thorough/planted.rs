@@ -65,7 +65,7 @@ fn all_sessions_home_at_once() {
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_death_that_is_not_refuted() {
-    found("Refutation", "nobody alive stays evicted");
+    found("Refutation", "no living node stays evicted");
 }
 
 #[test]

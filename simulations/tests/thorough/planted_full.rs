@@ -52,7 +52,7 @@ fn a_preferred_origin_that_is_not_healthy() {
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_death_that_is_not_refuted() {
-    found("Refutation", ("full/still.toml", "3", &[]), "nobody alive stays evicted");
+    found("Refutation", ("full/still.toml", "3", &[]), "no living node stays evicted");
 }
 
 #[test]

@@ -284,7 +284,7 @@ catalogue! {
     /// Issuers do not renew this node.
     RENEWAL_FAILS: Warning "MP214" {
         title: "no issuer renews this node's credential, although it is time",
-        healthy: "this node's credential is renewed in time, or nobody is to renew it",
+        healthy: "this node's credential is renewed in time, or not by issuers",
         meaning: "Nothing fails yet. When the credential expires, other nodes refuse this node",
         remedy: "Do what the message says: start a member with the role issuer, or give it a \
                  mandate with `meshport delegate`. `meshport renew` with an invite helps at once",
@@ -293,7 +293,7 @@ catalogue! {
     MANDATE_ENDS: Warning "MP215" {
         title: "this issuer's mandate ends soon, has ended or is missing",
         healthy: "this node's mandate is valid for long, or it is no issuer",
-        meaning: "Without a mandate in force it renews nobody. If no other issuer does, \
+        meaning: "Without a mandate in force it cannot renew others. If no other issuer does, \
                   credentials expire",
         remedy: "Where the authority's key is: `meshport delegate NODE`; then here: `meshport \
                  delegate --install FILE`",

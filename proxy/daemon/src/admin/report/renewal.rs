@@ -86,18 +86,18 @@ impl Reporter {
 fn mandate(own: &Credential, mandate: Option<&Mandate>, now: UnixSeconds) -> Option<Finding> {
     let has_role = own.roles.contains(&Role::Issuer);
     let Some(mandate) = mandate else {
-        let text = "this node has the role issuer and holds no mandate, so it renews nobody";
+        let text = "this node has the role issuer and holds no mandate, so it cannot renew others";
         return has_role.then(|| MANDATE_ENDS.found(text));
     };
     if !has_role {
-        let text = "this node holds a mandate and lacks the role issuer, so nobody asks it";
+        let text = "this node holds a mandate and lacks the role issuer, so no node asks it";
         return Some(MANDATE_ENDS.found(text));
     }
     let left_s = mandate.until().seconds_since(now);
     let soon_s = mandate.lifetime_s().saturating_mul(2).min(MANDATE_ENDS_SOON_S);
     let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
     match left_s {
-        0 => Some(MANDATE_ENDS.broken("this node's mandate has ended: it renews nobody")),
+        0 => Some(MANDATE_ENDS.broken("this node's mandate has ended: it cannot renew others")),
         left_s if left_s < soon_s => Some(
             MANDATE_ENDS.found(format!("this node's mandate to renew ends in {days} d {hours} h")),
         ),
