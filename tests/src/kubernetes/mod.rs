@@ -27,6 +27,7 @@ mod etcd;
 mod faults;
 mod hold;
 mod kubectl;
+mod kubelet;
 mod pki;
 mod stream;
 mod watch;
@@ -38,6 +39,7 @@ pub use etcd::member;
 pub use faults::Fault;
 pub use hold::{Held, Holds};
 pub use kubectl::{Call, Kubectl};
+pub use kubelet::IMAGE;
 pub use pki::{ADMIN_TOKEN, Pki};
 pub use stream::Streams;
 pub use watch::{Arrivals, Watch};
@@ -109,6 +111,10 @@ pub struct Plan {
     /// How long members of a stacked etcd wait for a leader that is silent. etcd's default is 1 s;
     /// beside builds a sync of the disk may take longer than that.
     pub election: Duration,
+    /// The roles of the worker.
+    pub worker_roles: &'static str,
+    /// The roles of every control-plane host.
+    pub origin_roles: &'static str,
     /// Further flags of every apiserver.
     pub flags: Vec<String>,
     /// Further settings in the table of the apiserver service of every daemon, TOML; `@PKI@` is
@@ -126,6 +132,8 @@ impl Default for Plan {
             loopback_in_certificates: true,
             stacked: false,
             election: Duration::from_secs(2),
+            worker_roles: "node",
+            origin_roles: "node,origin:kube-apiserver",
             flags: Vec::new(),
             settings: String::new(),
         }
@@ -137,6 +145,7 @@ impl Default for Plan {
 pub struct Cluster {
     // Processes end before their hosts and the folder they write to go: dropped in this order.
     processes: BTreeMap<String, Process>,
+    remains: Vec<kubelet::Remains>,
     /// The hosts: the worker, the control-plane hosts, etcd's.
     pub network: Network,
     /// Its keys and certificates.
@@ -182,7 +191,8 @@ impl Cluster {
             pki.server(&origin(number), &names);
         }
         let processes = BTreeMap::new();
-        let mut cluster = Self { processes, network, pki, plan, first: None, folder };
+        let mut cluster =
+            Self { processes, remains: Vec::new(), network, pki, plan, first: None, folder };
         cluster.start_etcd();
         cluster
     }
@@ -409,7 +419,8 @@ impl Cluster {
         let state = self.state(&name);
         let site = self.plan.sites[at.saturating_sub(1)].clone();
         let binary = meshport().to_string_lossy();
-        let role = if at == WORKER { "node" } else { "node,origin:kube-apiserver" };
+        let plan = &self.plan;
+        let role = if at == WORKER { plan.worker_roles } else { plan.origin_roles };
         match &self.first {
             None => {
                 let place = ["--site", &site, "--name", &name, "--role", role];
@@ -528,6 +539,16 @@ impl Cluster {
 
     fn state(&self, name: &str) -> String {
         self.path(&format!("state-{name}")).to_string_lossy().into_owned()
+    }
+
+    /// Adds TOML to the settings of a host whose node was made and does not run yet.
+    ///
+    /// # Panics
+    /// When there are none.
+    pub fn add_settings(&self, at: usize, toml: &str) {
+        let config = self.config(&self.node_name(at));
+        let text = fs::read_to_string(&config).expect("the node was made");
+        fs::write(&config, text + toml).expect("a settings file");
     }
 
     fn config(&self, name: &str) -> PathBuf {

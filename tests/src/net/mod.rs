@@ -37,6 +37,14 @@ impl Host {
         command
     }
 
+    /// The same with the machine's own mounts: `ip netns exec` hides its cgroups behind a new /sys.
+    pub fn command_with_cgroups(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.namespace_file().display()));
+        command.args(["setpriv", "--pdeathsig", "KILL", program]);
+        command
+    }
+
     /// Its network namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace

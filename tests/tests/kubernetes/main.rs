@@ -8,5 +8,6 @@ mod long;
 mod stalls;
 mod strict;
 mod watches;
+mod wayback;
 mod ways;
 mod worker;
