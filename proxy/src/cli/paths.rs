@@ -10,7 +10,8 @@
 //! differ in one flag only.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use meshport_daemon::Error;
@@ -79,6 +80,17 @@ impl Paths {
         &self.config
     }
 
+    /// Makes the folder of the file, which a daemon that starts without the file can then be let
+    /// read when the file comes. Root's is below /etc, which every daemon may read. Where it cannot
+    /// be made, a file that comes later takes a restart.
+    pub(crate) fn make_config_folder(&self) {
+        let folder = self.config.parent().filter(|folder| !folder.starts_with("/etc"));
+        let made = folder.map(|it| DirBuilder::new().recursive(true).mode(0o700).create(it));
+        if let Some(Err(error)) = made {
+            tracing::debug!(%error, "cannot make the folder of the configuration");
+        }
+    }
+
     pub(crate) fn state_dir(&self) -> &Path {
         &self.state_dir
     }
@@ -144,6 +156,17 @@ mod tests {
         let relative =
             user(&[("HOME", "/home/u"), ("XDG_STATE_HOME", "s")]).expect("it is ignored");
         assert_eq!(relative.state_dir(), home.state_dir());
+    }
+
+    #[test]
+    fn the_folder_of_a_users_file_is_made_and_private() {
+        let home = tempfile::tempdir().expect("a folder");
+        let paths = Paths::in_home(home.path()).expect("it has a home");
+        for _ in 0..2 {
+            paths.make_config_folder();
+            let made = std::fs::metadata(home.path().join(".config/meshport")).expect("it is made");
+            assert!(made.is_dir() && made.mode() & 0o777 == 0o700, "{:o}", made.mode());
+        }
     }
 
     #[test]

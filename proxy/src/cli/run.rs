@@ -62,6 +62,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
     if let Some(Joined { mesh, name, site, .. }) = joined {
         tracing::info!(%mesh, %name, %site, "joined with the invite of --join-file");
     }
+    if args.config.is_none() {
+        Paths::of_this_user()?.make_config_folder();
+    }
     let args = args.clone();
     let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
     let source = Source { config, reread, set_level };

@@ -1,7 +1,7 @@
 //! What a running daemon has given up, and what it can still do.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -175,4 +175,48 @@ fn the_folder_of_the_socket_is_made_before_the_sandbox() {
     fs::write(&config, text.replace("[admin]", &named)).expect("ours");
     world.start("worker");
     assert!(socket.exists());
+}
+
+/// A user who is not root.
+const USER: u32 = 65534;
+
+/// Started where it has the default ports for itself, as a user whose home has no configuration.
+#[test]
+#[ignore = "needs root for a network namespace and another user: ./tests/run e2e"]
+fn a_first_configuration_of_a_user_is_read_without_a_restart() {
+    let home = tempfile::tempdir().expect("a folder");
+    chown(home.path(), Some(USER), Some(USER)).expect("root may");
+    let user = USER.to_string();
+    // The checkout may be closed to other users.
+    let program = home.path().join("program");
+    fs::copy(meshport(), &program).expect("copied");
+    let of_user = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        let script = "ip link set lo up && exec \"$@\"";
+        command.args(["--net", "sh", "-c", script, "sh", "setpriv", "--reuid", &user, "--regid"]);
+        command.args([&user, "--clear-groups"]).arg(&program).args(words);
+        for variable in ["XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"] {
+            command.env_remove(variable);
+        }
+        command.env("HOME", home.path());
+        command
+    };
+    let init = of_user(&["init", "--site", "a", "--name", "one"]).output().expect("it runs");
+    assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
+    let daemon = Process::start("one", &mut of_user(&["run"]), &home.path().join("log"));
+    let reload = || of_user(&["reload"]).output().expect("it runs");
+    wait::until("it answers", SETTLE, || {
+        let reload = reload();
+        let told = String::from_utf8_lossy(&reload.stdout).into_owned();
+        told.contains("no setting has changed").then_some(())
+    });
+    let file = home.path().join(".config/meshport/meshport.toml");
+    let folder = file.parent().expect("it is in one");
+    fs::create_dir_all(folder).expect("root may");
+    fs::write(&file, "site = \"a\"\n[service.kube-apiserver]\npolicy = \"spread\"\n")
+        .expect("ours");
+    let reload = reload();
+    let told = String::from_utf8_lossy(&reload.stdout).into_owned();
+    let wrong = String::from_utf8_lossy(&reload.stderr).into_owned();
+    assert!(told.contains("policy: \"nearest\" -> \"spread\""), "{told}{wrong}{}", daemon.output());
 }
