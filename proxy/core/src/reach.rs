@@ -22,8 +22,11 @@ const MAX_SEEN: usize = 2;
 /// Addresses that are told of a NAT that has one for each peer.
 const MAX_TOLD: usize = 3;
 
-/// Said wherever two nodes cannot meet, with the finding that says what to do.
+/// Said in a column where two nodes cannot meet, with the finding that says what to do.
 pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path (MP106)";
+/// The same where there is room for what to do.
+pub const BOTH_BEHIND_NAT_REMEDY: &str = "both behind NAT: no direct path; give the role relay to \
+    a member that both reach, or forward a port and set advertise (MP106)";
 
 /// Where this node is reached from outside, as it knows without asking peers.
 #[derive(Debug, Clone, PartialEq, Eq)]

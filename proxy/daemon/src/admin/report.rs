@@ -31,7 +31,7 @@ use meshport_core::journal::{Journal, Kind};
 use meshport_core::names;
 use meshport_core::node::NodeCore;
 use meshport_core::outbox::{Outbox, Receiver};
-use meshport_core::reach::BOTH_BEHIND_NAT;
+use meshport_core::reach::{BOTH_BEHIND_NAT, BOTH_BEHIND_NAT_REMEDY};
 use meshport_core::roster::Roster;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
 use meshport_core::unknown::Unknown;
@@ -246,7 +246,7 @@ impl Reporter {
             let rtt = core.discovery().paths().get(&peer.node).and_then(|path| path.rtt);
             let is_apart = !peer.session && core.discovery().both_behind_nat(&peer.node);
             PeerRow {
-                lacks: is_apart.then(|| BOTH_BEHIND_NAT.into()),
+                lacks: is_apart.then(|| BOTH_BEHIND_NAT_REMEDY.into()),
                 way_back: credential.and_then(|it| self.way_back_to(core, it)),
                 node: peer.node,
                 name: credential.map(|credential| credential.name.clone()),

@@ -3,6 +3,7 @@
 use super::status::{origin_place, path};
 use super::style::{Style, Tone};
 use super::table::{Cell, Column, Table, left, right, toned, wrapped};
+use meshport_core::reach::{BOTH_BEHIND_NAT, BOTH_BEHIND_NAT_REMEDY};
 use meshport_core::units::{age, counted, milliseconds};
 use meshport_daemon::admin::api::OriginRef;
 use meshport_daemon::admin::explain::{CandidateFacts, Explanation, RelayFacts, RouteChange};
@@ -111,6 +112,7 @@ fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     };
     let lacks = match status.lacks.as_str() {
         "" => compared(candidate, first),
+        BOTH_BEHIND_NAT => BOTH_BEHIND_NAT_REMEDY.to_owned(),
         lacks => lacks.to_owned(),
     };
     let range = match (seen.least_ms, seen.most_ms) {
@@ -255,6 +257,16 @@ used recently
     2h 6m  none  cp-2  first known
 ";
         assert_eq!(after, expected);
+    }
+
+    #[test]
+    fn an_origin_behind_a_nat_as_this_node_is_told_with_the_remedy() {
+        let mut sample = sample();
+        sample.candidates[2].status.lacks = BOTH_BEHIND_NAT.into();
+        let text = explain(&[sample], None);
+        let said = "cp-3: reported unready for 12s; both behind NAT: no direct path; give the \
+                    role relay to a member that both reach, or forward a port and set advertise";
+        assert!(text.contains(said), "{text}");
     }
 
     #[test]

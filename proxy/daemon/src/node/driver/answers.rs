@@ -9,7 +9,7 @@ use meshport_config::{
 };
 use meshport_core::ledger::Side;
 use meshport_core::names;
-use meshport_core::reach::BOTH_BEHIND_NAT;
+use meshport_core::reach::BOTH_BEHIND_NAT_REMEDY;
 use meshport_discovery::OriginState;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
@@ -271,7 +271,7 @@ impl Answer for PingRequest {
         match driver.reporter.find(&driver.core, &self.target) {
             Ok(who) => {
                 let lacks = driver.core.discovery().both_behind_nat(&who.node);
-                let lacks = lacks.then(|| BOTH_BEHIND_NAT.to_owned());
+                let lacks = lacks.then(|| BOTH_BEHIND_NAT_REMEDY.to_owned());
                 ping::start(driver.mesh.clone(), who, lacks, self.count, to);
             }
             Err(error) => drop(to.send(Err(error))),
