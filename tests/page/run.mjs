@@ -17,7 +17,7 @@ import { FLAGS, LIMIT, accessible, check, chromium, end, fits, open, texts } fro
 
 const [, browserPath, program, viewer, pictures] = process.argv.slice(2);
 const HOSTILE = "<img src=x onerror=alert(1)>";
-const STORY_S = 30; // how long the demo sends requests: the nearest apiserver stops and comes back
+const STORY_S = 60; // how long the demo sends requests: the nearest apiserver stops and comes back
 
 // The demo; its pages by node, once it has said where they are.
 async function startDemo() {
@@ -130,6 +130,43 @@ async function panels(browser, pages) {
 }
 
 async function madeUp(browser, url) {
+  await check("findings, nodes, details and route changes say what the document says", async () => {
+    let view = null;
+    const { page, close } = await open(browser, {}, made(5, (it) => { view = it; return it; }));
+    await page.goto(url);
+    await ready(page);
+    const says = async (selector, rows, words) => {
+      // Not `innerText`, in which a style's capital letters are others than the document's.
+      const shown = await page.locator(selector).allTextContents();
+      assert.equal(shown.length, rows.length, selector);
+      rows.forEach((row, at) => {
+        for (const word of words(row)) {
+          assert.ok(shown[at].includes(word), `${word} in ${shown[at]}`);
+        }
+      });
+    };
+    assert.ok(view.findings.length > 1 && view.findings[0].is_error);
+    await says("#findings li", view.findings, (it) => [it.is_error ? "Error" : "Warning",
+      it.detail, it.id, it.remedy]);
+    const { node: me, now_s: now } = view;
+    const days = (end) => `${Math.floor((end - me.started_at - now) / 86400)} d`;
+    await says("#nodes tbody tr", view.nodes, (it) => [it.name, it.site, it.version || "–",
+      days(it.credential_expires_at), ...it.offers.slice(0, 1).map((offer) => offer.state),
+      ...(it.path.kind === "relay" ? [`through ${it.path.relay}`] : []),
+      ...(it.path.rtt_ms > 0 ? [`${it.path.rtt_ms} ms`] : [])]);
+    const routes = view.events.filter((it) => it.kind === "route" && it.at_s >= now - 600);
+    assert.ok(routes.length > 0);
+    await says("#changes li", routes.reverse(), (it) => [it.detail]);
+    for (const site of view.sites) {
+      await page.click(`#map [data-key="site ${site.name}"]`);
+      const detail = await page.innerText("#detail");
+      for (const word of [site.name, `${site.alive} of ${site.nodes} present`,
+        `${site.ready} of ${site.origins} ready`]) {
+        assert.ok(detail.includes(word), `${word} in ${detail}`);
+      }
+    }
+    await close(url);
+  });
   for (const nodes of [5, 500]) {
     for (const [width, colorScheme] of [[360, "light"], [360, "dark"], [1280, "light"],
       [1280, "dark"], [1920, "light"], [1920, "dark"]]) {
