@@ -1,5 +1,6 @@
-// The page of `meshport dashboard` in a real browser: every node of a mesh of real daemons is chosen
-// there, each with its own view, and what is said of one that is gone.
+// The page of `meshport dashboard` in a real browser: every node of a mesh of real daemons is
+// chosen there, each with its own view, and what is said of one that is gone. Also the page of a
+// daemon that is killed and started again while the page is open.
 //
 //   node dashboard.mjs TOOLS CHROMIUM MESHPORT [FOLDER]
 //
@@ -9,6 +10,7 @@ import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
 import dgram from "node:dgram";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import net from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -36,6 +38,22 @@ const freePort = () => new Promise((resolve, reject) => {
   });
 });
 
+// A TCP port of that kind.
+const freeTcpPort = () => new Promise((resolve, reject) => {
+  const server = net.createServer();
+  server.once("error", reject);
+  server.listen(0, "127.0.0.1", () => {
+    const { port } = server.address();
+    server.close(() => resolve(port));
+  });
+});
+let restarted = ""; // the page of worker-nyc's own daemon
+
+function startDaemon(name) {
+  children[name] = spawn(program, ["run", "--config", at(`${name}.toml`)],
+    { stdio: ["ignore", "ignore", "ignore"] });
+}
+
 // Three daemons: the first has the authority, the others join with its invites.
 async function startMesh() {
   let seed = "";
@@ -48,12 +66,13 @@ async function startMesh() {
       writeFileSync(at(`${name}.invite`), invite(site, seed, "node"));
       run("join", at(`${name}.invite`), "--state-dir", at(name), "--name", name);
     }
+    const http = name === "worker-nyc" ? `127.0.0.1:${await freeTcpPort()}` : "off";
+    if (http !== "off") restarted = `http://${http}/`;
     writeFileSync(at(`${name}.toml`), `site = "${site}"\nstate-dir = "${at(name)}"\n`
       + `[mesh]\nlisten = "${address}"\nadvertise = ["${address}"]\n`
-      + `[admin]\nsocket = "${at(`${name}.sock`)}"\nhttp = "off"\n`
+      + `[admin]\nsocket = "${at(`${name}.sock`)}"\nhttp = "${http}"\n`
       + '[service.kube-apiserver]\nlisten = ["127.0.0.1:0"]\n');
-    children[name] = spawn(program, ["run", "--config", at(`${name}.toml`)],
-      { stdio: ["ignore", "ignore", "ignore"] });
+    startDaemon(name);
   }
   return seed;
 }
@@ -113,6 +132,27 @@ async function main() {
         await close(url);
       });
     }
+    await check("a page goes on by itself when its daemon is started again", async () => {
+      const { page, trouble } = await open(browser);
+      await page.goto(restarted);
+      const says = (selector, start) => page.waitForFunction(([where, text]) => document
+        .querySelector(where).innerText.startsWith(text), [selector, start], { timeout: LIMIT });
+      await says("#live", "Live, as seen by worker-nyc");
+      const startOf = () => page.evaluate(() => shown.view.node.started_at);
+      const before = await startOf();
+      const ended = new Promise((done) => { children["worker-nyc"].once("exit", done); });
+      children["worker-nyc"].kill("SIGKILL");
+      await ended;
+      await says("#live", "Stale, as seen by worker-nyc");
+      await page.waitForSelector("#notice:not([hidden])", { timeout: LIMIT });
+      startDaemon("worker-nyc");
+      await says("#live", "Live, as seen by worker-nyc");
+      await page.waitForSelector("#notice", { state: "hidden", timeout: LIMIT });
+      assert.ok(await startOf() > before, "it shows the view of the daemon that was killed");
+      // What the browser itself says while nothing listens.
+      assert.deepEqual(trouble.filter((it) => !it.includes("net::ERR_CONNECTION_")), []);
+      await page.context().close();
+    });
     await check("a node that is gone is said to be, and another one is still shown", async () => {
       const { page, trouble } = await open(browser);
       await page.goto(`${url}?node=worker-nyc`);
