@@ -129,6 +129,16 @@ async function panels(browser, pages) {
   });
 }
 
+// The labels of the map that another one covers, if only in part.
+function coveredLabels() {
+  const tags = [...document.querySelectorAll("#map .tag")].map((tag) => ({
+    text: tag.textContent, box: tag.querySelector("rect").getBoundingClientRect() }));
+  const cover = ({ box: a }, { box: b }) => a.left < b.right && b.left < a.right
+    && a.top < b.bottom && b.top < a.bottom;
+  return tags.filter((one) => tags.some((other) => other !== one && cover(one, other)))
+    .map((tag) => tag.text);
+}
+
 async function madeUp(browser, url) {
   await check("findings, nodes, details and route changes say what the document says", async () => {
     let view = null;
@@ -178,6 +188,7 @@ async function madeUp(browser, url) {
           await ready(page);
           assert.equal(await page.getAttribute("html", "data-theme"), colorScheme);
           await fits(page, width);
+          assert.deepEqual(await page.evaluate(coveredLabels), []);
           await accessible(page);
           if (pictures) {
             await page.screenshot({ path: `${pictures}/${nodes}-${width}-${colorScheme}.png`,

@@ -150,12 +150,16 @@ function curve(a, b, bend) {
     + `${b.x.toFixed(1)} ${b.y.toFixed(1)}`, along };
 }
 
-// Where on a line a label is farthest from all sites and their names.
-function clearest(line, at) {
+// Where on a line a label is farthest from all sites and their names, and from the labels that have
+// a place.
+function clearest(line, at, labels) {
   const room = (point) => Math.min(...[...at.values()].map((site) => Math.hypot(
-    (point.x - site.x) / 1.5, point.y - site.y - 22)));
+    (point.x - site.x) / 1.5, point.y - site.y - 22)),
+  ...labels.map((label) => Math.hypot((point.x - label.x) / 2.5, (point.y - label.y) * 1.5)));
   const points = [0.5, 0.42, 0.58, 0.34, 0.66, 0.74].map(line.along);
-  return points.reduce((best, point) => (room(point) > room(best) + 6 ? point : best));
+  const best = points.reduce((one, point) => (room(point) > room(one) + 6 ? point : one));
+  labels.push(best);
+  return best;
 }
 
 function tag(x, y, text) {
@@ -190,7 +194,7 @@ function tip(line, health) {
 }
 
 // Where the nodes of all sites go, as lines with arrowheads, and what is said of them.
-function drawFlows(view, at) {
+function drawFlows(view, at, labels) {
   const lines = [];
   const tags = [];
   for (const flow of view.flows || []) {
@@ -202,7 +206,7 @@ function drawFlows(view, at) {
       + `${flow.via ? "relayed" : ""}` }), tip(line, health));
     const text = flow.failing === 0 ? count(flow.nodes, "node")
       : `${flow.failing} of ${count(flow.nodes, "node")} cannot connect`;
-    const { x, y } = clearest(line, at);
+    const { x, y } = clearest(line, at, labels);
     tags.push(tag(x, y, text + (flow.via ? ` via ${flow.via}` : "")));
   }
   return { lines, tags };
@@ -219,7 +223,8 @@ function drawMap(view, look) {
   const own = view.node.site;
   const ways = ownWays(view, look.service);
   const picked = look.selected ? look.selected.site : own;
-  const { lines, tags } = drawFlows(view, at);
+  const labels = [];
+  const { lines, tags } = drawFlows(view, at, labels);
   const targets = [];
   for (const row of thinWays(view)) {
     const [a, b] = [at.get(row.from), at.get(row.to)];
@@ -248,7 +253,7 @@ function drawMap(view, look) {
     const text = way.path.kind === "dead" ? "no answer"
       : way.path.rtt_ms === null ? "not measured"
         : ms(way.path.rtt_ms) + (loss > 0 ? ` · ${loss} % lost` : "");
-    const { x, y } = clearest(line, at);
+    const { x, y } = clearest(line, at, labels);
     tags.push(tag(x, y, text));
   }
   for (const [from, to] of view.cuts || []) {
