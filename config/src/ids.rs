@@ -22,7 +22,8 @@ use crate::text::TextError;
 
 pub(crate) use self::names::is_label;
 pub use self::names::{
-    ListenerName, MAX_NAME_BYTES, MAX_ROLES, NodeName, Role, RoleName, Roles, ServiceName, SiteName,
+    GroupName, ListenerName, MAX_NAME_BYTES, MAX_ROLES, NodeName, Role, RoleName, Roles,
+    ServiceName, SiteName, VirtualName,
 };
 
 /// The form in which keys are accepted.

@@ -40,8 +40,8 @@ pub use credential::{
 pub use endpoint::{Endpoint, Host, MAX_HOST_BYTES};
 pub use error::Error;
 pub use ids::{
-    InnerAddr, ListenerName, MAX_NAME_BYTES, MAX_ROLES, MeshId, NodeId, NodeName, Role, RoleName,
-    Roles, ServiceName, SiteName, UnixSeconds, VerifyKey,
+    GroupName, InnerAddr, ListenerName, MAX_NAME_BYTES, MAX_ROLES, MeshId, NodeId, NodeName, Role,
+    RoleName, Roles, ServiceName, SiteName, UnixSeconds, VerifyKey, VirtualName,
 };
 pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MAX_SEEDS, Seed};
 pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
@@ -59,9 +59,9 @@ pub use settings::{
     LogLevel, LogSettings, MAX_ADVERTISE, MAX_ALLOW, MAX_CIDRS, MAX_EGRESS_NODES, MAX_EGRESS_UIDS,
     MAX_EXPOSED, MAX_FALLBACK, MAX_KUBELET_ADDRESSES, MAX_LISTEN, MAX_NAMES, MAX_NETWORKS,
     MAX_OUTSIDE, MAX_PINNED, MAX_PROBLEMS, MAX_RULES, MAX_SERVICES, MAX_SETTINGS_BYTES,
-    MAX_SETTINGS_SEEDS, MAX_SHARDS, MAX_WEIGHT, MeshSettings, NodeAddress, Period, Pin, Policy,
-    Problem, ProblemKind, ProxyHeader, ServiceSettings, Settings, SocketMode, Weight, parse,
-    parse_leniently, parse_with, reference,
+    MAX_SETTINGS_SEEDS, MAX_SHARDS, MAX_VIRTUAL_ADDRESSES, MAX_WEIGHT, MeshSettings, NodeAddress,
+    Period, Pin, Policy, Problem, ProblemKind, ProxyHeader, ServiceSettings, Settings, SocketMode,
+    VirtualAddressSettings, Weight, parse, parse_leniently, parse_with, reference,
 };
 pub use succession::Succession;
 pub use text::TextError;

@@ -17,6 +17,7 @@ mod schema;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod virtual_address;
 mod wayback;
 mod weight;
 mod write;
@@ -29,7 +30,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::endpoint::Endpoint;
-use crate::ids::{ListenerName, NodeId, NodeName, ServiceName, SiteName};
+use crate::ids::{ListenerName, NodeId, NodeName, ServiceName, SiteName, VirtualName};
 use crate::seed::NamedSeed;
 use crate::text::TextError;
 
@@ -41,6 +42,7 @@ pub use self::expose::{
 pub use self::parse::{parse, parse_leniently, parse_with};
 pub use self::period::Period;
 pub use self::problem::{MAX_PROBLEMS, Problem, ProblemKind};
+pub use self::virtual_address::{MAX_VIRTUAL_ADDRESSES, VirtualAddressSettings};
 pub use self::wayback::{
     EgressSettings, KubeletSettings, MAX_CIDRS, MAX_EGRESS_NODES, MAX_EGRESS_UIDS,
     MAX_KUBELET_ADDRESSES, MAX_OUTSIDE, NodeAddress, SocketMode,
@@ -208,6 +210,9 @@ pub struct Settings {
     pub services: BTreeMap<ServiceName, ServiceSettings>,
     /// Listeners for clients outside the mesh, by name. At most [`MAX_EXPOSED`]; default none.
     pub expose: BTreeMap<ListenerName, ExposeSettings>,
+    /// Addresses that this node holds in turn with others of its LAN, by name. At most
+    /// [`MAX_VIRTUAL_ADDRESSES`]; default none.
+    pub virtual_addresses: BTreeMap<VirtualName, VirtualAddressSettings>,
 }
 
 /// Logging.
@@ -407,6 +412,7 @@ impl Settings {
             kubelet: KubeletSettings::default(),
             services: BTreeMap::from([(apiserver, service)]),
             expose: BTreeMap::new(),
+            virtual_addresses: BTreeMap::new(),
         }
     }
 

@@ -123,6 +123,18 @@ name! {
 }
 
 name! {
+    /// A virtual address, as one node's settings, status and metrics name it: one DNS label.
+    VirtualName, "a name", is_label,
+    "1 to 63 of a-z, 0-9 and '-', with no '-' at either end"
+}
+
+name! {
+    /// The nodes of one LAN that hold a virtual address in turn: one DNS label.
+    GroupName, "a group name", is_label,
+    "1 to 63 of a-z, 0-9 and '-', with no '-' at either end"
+}
+
+name! {
     /// A role that this version does not know, by the name that a later one gives it.
     RoleName, "the name of a role", is_role,
     "one or two DNS labels with ':' between, 63 bytes in all"
@@ -169,11 +181,13 @@ const ISSUER: &str = "issuer";
 const EGRESS: &str = "egress";
 /// The same.
 const NO_KUBELET: &str = "no-kubelet";
-const FORM: &str = "node, origin:SERVICE, relay, operator, issuer, egress or no-kubelet";
+/// The same.
+const VIP: &str = "vip";
+const FORM: &str = "node, origin:SERVICE, relay, operator, issuer, egress, vip or no-kubelet";
 
 /// What a credential allows its node to do. Everything not allowed is refused.
 ///
-/// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress` and
+/// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress`, `vip` and
 /// `no-kubelet`. The order is that of the byte form: the first four by their numbers, then all
 /// others by their names, so that versions that know more or fewer of them write a set in the same
 /// order.
@@ -194,6 +208,8 @@ pub enum Role {
     Egress,
     /// Take nothing from apiservers for its own kubelet and pods, which the role `node` allows.
     NoKubelet,
+    /// Hold virtual addresses of its LAN.
+    Vip,
     /// Something of a later version. It allows nothing here, and is kept and passed on, because it
     /// is signed.
     Other(RoleName),
@@ -219,6 +235,7 @@ impl Role {
             Self::Issuer => (4, ISSUER),
             Self::Egress => (4, EGRESS),
             Self::NoKubelet => (4, NO_KUBELET),
+            Self::Vip => (4, VIP),
             Self::Other(name) => (4, name.as_str()),
         }
     }
@@ -254,6 +271,7 @@ impl fmt::Display for Role {
             Self::Issuer => f.pad(ISSUER),
             Self::Egress => f.pad(EGRESS),
             Self::NoKubelet => f.pad(NO_KUBELET),
+            Self::Vip => f.pad(VIP),
             Self::Other(name) => f.pad(name.as_str()),
         }
     }
@@ -271,6 +289,7 @@ impl FromStr for Role {
             ISSUER => Ok(Self::Issuer),
             EGRESS => Ok(Self::Egress),
             NO_KUBELET => Ok(Self::NoKubelet),
+            VIP => Ok(Self::Vip),
             _ => match text.strip_prefix("origin:") {
                 Some(service) => service.parse().map(Self::Origin),
                 None => Err(TextError::form("a role", text, FORM)),
@@ -300,7 +319,7 @@ impl Serialize for Role {
             Self::Origin(service) => RoleCode::Origin(service.clone()),
             Self::Relay => RoleCode::Relay,
             Self::Operator => RoleCode::Operator,
-            Self::Issuer | Self::Egress | Self::NoKubelet => {
+            Self::Issuer | Self::Egress | Self::NoKubelet | Self::Vip => {
                 let name = self.code().1.parse();
                 RoleCode::Named(name.expect("it has the form of a role's name"))
             }

@@ -14,6 +14,7 @@ use crate::ids::ServiceName;
 use crate::seed::NamedSeed;
 
 mod exposed;
+mod virtual_address;
 
 /// The longest path of a Unix socket, in bytes: that of Linux (`sun_path`, without its NUL).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -42,6 +43,7 @@ pub(super) fn check(settings: &Settings, positions: &Positions, problems: &mut P
     for (name, listener) in &settings.expose {
         rules.exposed(settings, name, listener);
     }
+    rules.virtual_addresses(settings);
     let listeners = listeners(settings);
     rules.listeners_differ(&listeners);
     rules.no_loops(settings, &listeners);

@@ -10,10 +10,10 @@ use super::expose::{ExposeRule, ExposeSettings, MAX_EXPOSED, MAX_RULES, Named, R
 use super::problem::{ProblemKind, Problems, nearest};
 use super::schema::{Key, describe};
 use super::{
-    Defaults, HealthSettings, MAX_SERVICES, ServiceSettings, Settings, events, expose, tables,
-    wayback,
+    Defaults, HealthSettings, MAX_SERVICES, MAX_VIRTUAL_ADDRESSES, ServiceSettings, Settings,
+    VirtualAddressSettings, events, expose, tables, virtual_address, wayback,
 };
-use crate::ids::{ListenerName, ServiceName, SiteName};
+use crate::ids::{ListenerName, ServiceName, SiteName, VirtualName};
 
 /// Where a key stands in the text.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ impl Reader<'_> {
         // Stands in until the text gives the site; a text that does not is refused.
         let unnamed: SiteName = "unnamed".parse().expect("a valid label");
         let mut settings = Settings::with_defaults(unnamed, defaults);
-        let more = ["service", "expose"];
+        let more = ["service", "expose", "virtual-address"];
         let all: Vec<&str> = tables::TABLES.iter().copied().chain(more).collect();
         self.table("", document, tables::ROOT, &all, &mut settings);
         if !self.positions.contains_key("site") && !self.problems.suggest("site") {
@@ -60,6 +60,7 @@ impl Reader<'_> {
             self.services(services, &mut settings.services);
         }
         self.exposed(document, &mut settings.expose);
+        self.virtual_addresses(document, &mut settings.virtual_addresses);
         settings
     }
 
@@ -122,6 +123,37 @@ impl Reader<'_> {
             if into.insert(name, read.settings).is_some() {
                 let key = join(&path, "name");
                 let expected = "a name that no other [[expose]] has";
+                self.problems.add(ProblemKind::Conflict, &span, &key, "there twice", expected);
+            }
+        }
+    }
+
+    fn virtual_addresses(
+        &mut self,
+        document: &DeTable<'_>,
+        into: &mut BTreeMap<VirtualName, VirtualAddressSettings>,
+    ) {
+        let list = "virtual-address";
+        for (table, span) in self.elements(document, "", list, MAX_VIRTUAL_ADDRESSES) {
+            let text = text_of(table, "name");
+            let path = join(list, text.unwrap_or("NAME"));
+            let mut read = virtual_address::Draft::new();
+            self.table(&path, table, virtual_address::KEYS, &[], &mut read);
+            self.named(&path, &span, "name", text, read.name.as_ref());
+            for key in virtual_address::KEYS {
+                let place = join(&path, key.name);
+                if virtual_address::REQUIRED.contains(&key.name)
+                    && !self.positions.contains_key(&place)
+                {
+                    let expected = key.expected();
+                    self.problems.add(ProblemKind::Missing, &span, &place, "nothing", expected);
+                }
+            }
+            self.positions.insert(path.clone(), header(span.clone()));
+            let Some((name, settings)) = read.finish() else { continue };
+            if into.insert(name, settings).is_some() {
+                let key = join(&path, "name");
+                let expected = "a name that no other [[virtual-address]] has";
                 self.problems.add(ProblemKind::Conflict, &span, &key, "there twice", expected);
             }
         }
@@ -300,6 +332,7 @@ fn elsewhere(path: &str, name: &str) -> Option<String> {
     let service = path.strip_prefix("service.").and_then(|rest| rest.split('.').next());
     let service = join("service", service.unwrap_or("NAME"));
     let health = join(&service, "health");
+    let is_listed = path.starts_with("expose") || path.starts_with("virtual-address");
     let tables: [(&str, bool); 11] = [
         ("", has(tables::ROOT, name)),
         ("log", has(tables::LOG, name)),
@@ -311,7 +344,7 @@ fn elsewhere(path: &str, name: &str) -> Option<String> {
         ("kubelet", has(wayback::KUBELET, name)),
         (&service, has(tables::SERVICE, name)),
         (&health, has(tables::HEALTH, name)),
-        ("expose.NAME", has(expose::KEYS, name) && !path.starts_with("expose")),
+        ("expose.NAME", has(expose::KEYS, name) && !is_listed),
     ];
     let found = tables.into_iter().find(|(table, has_it)| *has_it && *table != path);
     found.map(|(table, _)| join(table, name))

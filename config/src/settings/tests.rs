@@ -2,6 +2,7 @@ use super::*;
 
 mod exposed;
 mod properties;
+mod virtual_address;
 
 const NODE: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
 

@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::expose::{ExposeSettings, Named, Ruled};
 use super::schema::Key;
+use super::virtual_address::{self, Draft};
 use super::{ServiceSettings, Settings, events, expose, tables, wayback};
 use crate::ids::{ListenerName, SiteName};
 
@@ -30,6 +31,14 @@ const EXPOSED: &str = "
 # Listeners for clients that run no meshport; none by default. Each has a name and a table:
 #
 # [[expose]]
+";
+
+/// How virtual addresses are set up; the list of their keys follows.
+const VIRTUAL: &str = "
+# Addresses of a LAN that nodes of a group hold in turn; none by default. Each has a name and a
+# table:
+#
+# [[virtual-address]]
 ";
 
 /// The values of one table.
@@ -97,6 +106,11 @@ fn sections(settings: &Settings) -> Vec<Section> {
         sections.push(Section { path: health, values: values(tables::HEALTH, &service.health) });
     }
     settings.expose.iter().for_each(|(name, it)| exposed(&mut sections, name, it));
+    for (name, it) in &settings.virtual_addresses {
+        let path = vec![table("virtual-address"), Step::Element(name.to_string())];
+        let values = values(virtual_address::KEYS, &Draft::of(name, it));
+        sections.push(Section { path, values });
+    }
     sections
 }
 
@@ -145,7 +159,7 @@ pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
     keys.into_iter().filter_map(difference).collect()
 }
 
-/// Every key with its value. A service or a listener that the other one lacks is one key, with what
+/// Every key with its value. A service, listener or address that the other one lacks is one key, with what
 /// its table says beyond the defaults.
 fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
@@ -166,7 +180,19 @@ fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
         said.retain(|value| !defaults.contains(value));
         all.insert(format!("expose.{name}"), one_line(&said));
     }
-    let shared = Settings { services: shared, expose: exposed, ..settings.clone() };
+    let (added, virtual_addresses): (BTreeMap<_, _>, BTreeMap<_, _>) = settings
+        .virtual_addresses
+        .clone()
+        .into_iter()
+        .partition(|it| !other.virtual_addresses.contains_key(&it.0));
+    for (name, it) in added {
+        let defaults = values(virtual_address::KEYS, &Draft::new());
+        let mut said = values(virtual_address::KEYS, &Draft::of(&name, &it));
+        said.retain(|value| !defaults.contains(value));
+        all.insert(format!("virtual-address.{name}"), one_line(&said));
+    }
+    let shared =
+        Settings { services: shared, expose: exposed, virtual_addresses, ..settings.clone() };
     for section in sections(&shared) {
         for (name, value) in &section.values {
             all.insert(section.key(name), value.to_string());
@@ -257,7 +283,7 @@ pub fn reference() -> String {
     text
 }
 
-/// The keys of a listener, each with the value of an example: there is none by default.
+/// The keys of a listener and of a virtual address, each with the value of an example: there is none by default.
 fn explain_exposed(text: &mut String) {
     fn each<T>(text: &mut String, keys: &[Key<T>], example: &T) {
         for key in keys {
@@ -278,6 +304,8 @@ fn explain_exposed(text: &mut String) {
     let sni = vec!["*.prod.example.com".parse().expect("a name")];
     let service = Some("prod".parse().expect("a name"));
     each(text, expose::RULE_KEYS, &Ruled { service, rule: expose::ExposeRule { sni } });
+    text.push_str(VIRTUAL);
+    each(text, virtual_address::KEYS, &Draft::example());
 }
 
 fn explain<T>(text: &mut String, keys: &[Key<T>], defaults: &T) {

@@ -1,0 +1,179 @@
+//! `[[virtual-address]]`: addresses of a LAN that one node of a group answers for.
+
+use std::net::IpAddr;
+
+use super::schema::{Key, Kind};
+use crate::ids::{GroupName, ServiceName, VirtualName};
+
+/// The most virtual addresses of a node: each repeats itself on its LAN and over the mesh.
+pub const MAX_VIRTUAL_ADDRESSES: usize = 8;
+/// The longest name of an interface, in bytes: that of Linux (`IFNAMSIZ`, without its NUL).
+const MAX_INTERFACE_BYTES: usize = 15;
+
+/// One virtual address, and this node's part in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VirtualAddressSettings {
+    /// The address, of one host.
+    pub address: IpAddr,
+    /// The interface of the LAN that the address belongs to.
+    pub interface: String,
+    /// The nodes that hold it in turn: those of the same group.
+    pub group: GroupName,
+    /// Whose origins this node needs to hold it. Default [`ServiceName::kube_apiserver`].
+    pub service: ServiceName,
+    /// Which node takes it first, 0 to 255: larger numbers. Default 100.
+    pub priority: u8,
+}
+
+/// A virtual address as its table is read and written: keys may be missing.
+pub(super) struct Draft {
+    pub(super) name: Option<VirtualName>,
+    address: Option<IpAddr>,
+    interface: Option<String>,
+    group: Option<GroupName>,
+    service: ServiceName,
+    priority: u32,
+}
+
+impl Draft {
+    /// What holds for keys that are not given.
+    pub(super) fn new() -> Self {
+        Self {
+            name: None,
+            address: None,
+            interface: None,
+            group: None,
+            service: ServiceName::kube_apiserver(),
+            priority: 100,
+        }
+    }
+
+    /// As it is written.
+    pub(super) fn of(name: &VirtualName, settings: &VirtualAddressSettings) -> Self {
+        let VirtualAddressSettings { address, interface, group, service, priority } = settings;
+        Self {
+            name: Some(name.clone()),
+            address: Some(*address),
+            interface: Some(interface.clone()),
+            group: Some(group.clone()),
+            service: service.clone(),
+            priority: (*priority).into(),
+        }
+    }
+
+    /// What it says, when nothing is missing.
+    pub(super) fn finish(self) -> Option<(VirtualName, VirtualAddressSettings)> {
+        let Self { name, address, interface, group, service, priority } = self;
+        let priority = u8::try_from(priority).unwrap_or(u8::MAX);
+        let (address, interface, group) = (address?, interface?, group?);
+        let settings = VirtualAddressSettings { address, interface, group, service, priority };
+        Some((name?, settings))
+    }
+
+    /// What the reference shows.
+    pub(super) fn example() -> Self {
+        Self {
+            name: "api".parse().ok(),
+            address: Some(IpAddr::from([192, 0, 2, 10])),
+            interface: Some("eth0".to_owned()),
+            group: "rack-1".parse().ok(),
+            ..Self::new()
+        }
+    }
+}
+
+/// Whether one station of a LAN can have it, on every LAN alike.
+fn is_of_a_station(address: &IpAddr) -> bool {
+    let is_plain = !address.is_unspecified() && !address.is_loopback() && !address.is_multicast();
+    is_plain
+        && match address {
+            IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
+        }
+}
+
+fn is_interface(text: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';
+    (1..=MAX_INTERFACE_BYTES).contains(&text.len())
+        && text.bytes().all(is_allowed)
+        && !matches!(text, "." | "..")
+}
+
+const LABEL_FORM: &str = "1 to 63 of a-z, 0-9 and '-', with no '-' at either end";
+
+/// Keys without which a table says nothing.
+pub(super) const REQUIRED: [&str; 3] = ["address", "interface", "group"];
+
+pub(super) const KEYS: &[Key<Draft>] = &[
+    Key {
+        name: "name",
+        about: "The name of this address in status, metrics and logs. Required.",
+        example: Some("\"api\""),
+        kind: Kind::Text {
+            expected: LABEL_FORM,
+            get: |from| from.name.as_ref().map(ToString::to_string),
+            set: |into, text| text.parse().ok().map(|name| into.name = Some(name)),
+        },
+    },
+    Key {
+        name: "address",
+        about: "The address that clients know. It must be on the loopback interface of each node \
+                of the group, which then answers for it in turn. Required.",
+        example: Some("\"192.0.2.10\""),
+        kind: Kind::Text {
+            expected: "an IPv4 or IPv6 address of one host without prefix, such as \
+                       \"192.0.2.10\"; not one of the loopback network or of link scope",
+            get: |from| from.address.as_ref().map(ToString::to_string),
+            set: |into, text| {
+                let address = text.parse().ok().filter(is_of_a_station)?;
+                into.address = Some(address);
+                Some(())
+            },
+        },
+    },
+    Key {
+        name: "interface",
+        about: "The interface of the LAN whose stations reach the address. Required.",
+        example: Some("\"eth0\""),
+        kind: Kind::Text {
+            expected: "the name of an interface, such as \"eth0\"",
+            get: |from| from.interface.clone(),
+            set: |into, text| is_interface(text).then(|| into.interface = Some(text.to_owned())),
+        },
+    },
+    Key {
+        name: "group",
+        about: "The nodes that hold the address in turn are those with the role vip, this group \
+                and this address. They share the LAN. Required.",
+        example: Some("\"rack-1\""),
+        kind: Kind::Text {
+            expected: LABEL_FORM,
+            get: |from| from.group.as_ref().map(ToString::to_string),
+            set: |into, text| text.parse().ok().map(|group| into.group = Some(group)),
+        },
+    },
+    Key {
+        name: "service",
+        about: "The service behind it: the node holds the address only while an origin of this \
+                service is usable from here, wherever that origin is.",
+        example: Some("\"kube-apiserver\""),
+        kind: Kind::Text {
+            expected: "the name of a service, such as \"kube-apiserver\"",
+            get: |from| Some(from.service.to_string()),
+            set: |into, text| text.parse().ok().map(|name| into.service = name),
+        },
+    },
+    Key {
+        name: "priority",
+        about: "Which node takes the address when it is free: larger numbers first. A holder hands \
+                over to a node of higher priority that has been usable for ten seconds.",
+        example: Some("100"),
+        kind: Kind::Integer {
+            min: 0,
+            max: 255,
+            unit: "priority",
+            get: |from| from.priority,
+            set: |into, value| into.priority = value,
+        },
+    },
+];
