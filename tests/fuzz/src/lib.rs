@@ -14,6 +14,7 @@ mod admin;
 mod seeds;
 mod state;
 mod statements;
+mod vip;
 mod wire;
 mod world;
 
@@ -24,6 +25,7 @@ pub use admin::admin;
 pub use seeds::seeds;
 pub use state::state;
 pub use statements::{config, credential, invite};
+pub use vip::vip;
 pub use wire::{checks, discovery, gossip, handshake, hello, inner, outer, proxy, stream};
 pub use world::world;
 
@@ -31,7 +33,7 @@ pub use world::world;
 pub type Target = (&'static str, &'static str, fn(&[u8]));
 
 /// All targets, in the order in which a packet meets them.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("outer", "datagrams at the UDP socket: handshakes, cookies, data, admission", outer),
     ("inner", "packets inside a tunnel, and control messages", inner),
     ("handshake", "the handshake of QUIC without keys", handshake),
@@ -39,6 +41,7 @@ pub const TARGETS: [Target; 15] = [
     ("checks", "what a failing apiserver answers", checks),
     ("hello", "the TLS hello of a client of an exposed listener", hello),
     ("proxy", "the PROXY header of a balancer", proxy),
+    ("vip", "what stations and members say of a virtual address", vip),
     ("gossip", "messages, records and saved directories of discovery", gossip),
     ("discovery", "an admitted member that sends and signs anything", discovery),
     ("credential", "credentials and revocations, as bytes and text", credential),

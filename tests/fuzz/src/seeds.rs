@@ -32,6 +32,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "checks" => checks(),
         "hello" => hellos(),
         "proxy" => proxies(),
+        "vip" => crate::vip::seeds(),
         "gossip" => gossip(),
         "discovery" => discovery(),
         "credential" => credentials(),

@@ -42,6 +42,6 @@ macro_rules! replayed {
 }
 
 replayed!(
-    outer, inner, handshake, stream, checks, hello, proxy, gossip, discovery, credential, invite,
-    config, admin, state, world
+    outer, inner, handshake, stream, checks, hello, proxy, vip, gossip, discovery, credential,
+    invite, config, admin, state, world
 );

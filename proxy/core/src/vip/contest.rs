@@ -198,6 +198,39 @@ impl<I: Copy> Contest<I> {
         }
     }
 
+    /// What this node does about the address, as it says it to others.
+    pub fn stance(&self) -> Stance {
+        match self.state {
+            State::Holding { .. } => Stance::Holding,
+            State::Releasing { .. } => Stance::Releasing,
+            State::Listening | State::Probing { .. } | State::Stopped => Stance::Standby,
+        }
+    }
+
+    /// The other node that says over the mesh that it holds the address.
+    pub fn holder(&self, now: BootTime) -> Option<NodeId> {
+        let holds = |peer: &Peer| peer.claim.stance == Stance::Holding && peer.is_fresh(now);
+        self.peers.iter().find(|(_, peer)| holds(peer)).map(|(node, _)| *node)
+    }
+
+    /// The other nodes of the group that are heard over the mesh.
+    pub fn others(&self, now: BootTime) -> impl Iterator<Item = NodeId> {
+        self.peers.iter().filter(move |(_, peer)| peer.is_fresh(now)).map(|(node, _)| *node)
+    }
+
+    /// The interface answers with another hardware address from now on. A holder says so at once.
+    pub fn handle_hardware(&mut self, hardware: Hardware, now: BootTime) {
+        self.observe(now);
+        if self.own.hardware == hardware {
+            return;
+        }
+        self.own.hardware = hardware;
+        self.claim_due = now;
+        if matches!(self.state, State::Holding { .. }) {
+            self.announce(true);
+        }
+    }
+
     /// Whether a clean stop is complete.
     pub fn is_stopped(&self) -> bool {
         matches!(self.state, State::Stopped)
@@ -453,11 +486,7 @@ impl<I: Copy> Contest<I> {
     }
 
     fn claim(&self) -> Claim {
-        let stance = match self.state {
-            State::Holding { .. } => Stance::Holding,
-            State::Releasing { .. } => Stance::Releasing,
-            State::Listening | State::Probing { .. } | State::Stopped => Stance::Standby,
-        };
+        let stance = self.stance();
         let Contender { incarnation, hardware, priority, .. } = self.own;
         let (sequence, usable) = (self.sequence, self.usable);
         Claim { incarnation, sequence, usable, priority, stance, hardware }

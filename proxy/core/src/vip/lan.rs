@@ -1,0 +1,81 @@
+//! Frames about an address of either family.
+
+use std::net::IpAddr;
+
+use super::frame::{Frame, Hardware, Heard};
+use super::{arp, nd};
+
+/// The bytes of `frame` about `address`, sent by `own`; none for an answer to a station of the
+/// other family.
+pub fn encode(frame: Frame<IpAddr>, address: IpAddr, own: Hardware) -> Option<Vec<u8>> {
+    match address {
+        IpAddr::V4(address) => {
+            let frame = of_family(frame, |ip| match ip {
+                IpAddr::V4(ip) => Some(ip),
+                IpAddr::V6(_) => None,
+            })?;
+            Some(arp::encode(frame, address, own).to_vec())
+        }
+        IpAddr::V6(address) => {
+            let frame = of_family(frame, |ip| match ip {
+                IpAddr::V6(ip) => Some(ip),
+                IpAddr::V4(_) => None,
+            })?;
+            Some(nd::encode(frame, address, own))
+        }
+    }
+}
+
+/// What a received frame says about `address`; `None` if it is about something else or malformed.
+pub fn decode(bytes: &[u8], address: IpAddr) -> Option<Heard<IpAddr>> {
+    match address {
+        IpAddr::V4(address) => Some(general(arp::decode(bytes, address)?)),
+        IpAddr::V6(address) => Some(general(nd::decode(bytes, address)?)),
+    }
+}
+
+fn of_family<I>(frame: Frame<IpAddr>, narrow: fn(IpAddr) -> Option<I>) -> Option<Frame<I>> {
+    Some(match frame {
+        Frame::Probe => Frame::Probe,
+        Frame::Announce => Frame::Announce,
+        Frame::Refresh => Frame::Refresh,
+        Frame::Answer { hardware, ip } => Frame::Answer { hardware, ip: narrow(ip)? },
+    })
+}
+
+fn general<I: Into<IpAddr>>(heard: Heard<I>) -> Heard<IpAddr> {
+    match heard {
+        Heard::Claimed(hardware) => Heard::Claimed(hardware),
+        Heard::Probed(hardware) => Heard::Probed(hardware),
+        Heard::Asked { hardware, ip } => Heard::Asked { hardware, ip: ip.into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: Hardware = Hardware([2, 0, 0, 0, 0, 1]);
+
+    #[test]
+    fn both_families_are_written_and_read() {
+        for address in ["192.0.2.10", "2001:db8::10"] {
+            let address: IpAddr = address.parse().expect("an address");
+            let read = |frame| decode(&encode(frame, address, OWN).expect("bytes"), address);
+            assert_eq!(read(Frame::Probe), Some(Heard::Probed(OWN)));
+            assert_eq!(read(Frame::Announce), Some(Heard::Claimed(OWN)));
+            assert_eq!(read(Frame::Refresh), Some(Heard::Claimed(OWN)));
+            let answer = Frame::Answer { hardware: OWN, ip: address };
+            assert_eq!(read(answer), Some(Heard::Claimed(OWN)));
+        }
+    }
+
+    #[test]
+    fn a_station_of_the_other_family_is_not_answered() {
+        let (v4, v6) = ("192.0.2.10", "2001:db8::10");
+        for (address, ip) in [(v4, v6), (v6, v4)] {
+            let (address, ip) = (address.parse().expect("one"), ip.parse().expect("one"));
+            assert_eq!(encode(Frame::Answer { hardware: OWN, ip }, address, OWN), None);
+        }
+    }
+}
