@@ -187,8 +187,8 @@ const FORM: &str = "node, origin:SERVICE, relay, operator, issuer, egress, vip o
 
 /// What a credential allows its node to do. Everything not allowed is refused.
 ///
-/// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress`, `vip` and
-/// `no-kubelet`. The order is that of the byte form: the first four by their numbers, then all
+/// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress`, `vip`
+/// and `no-kubelet`. The order is that of the byte form: the first four by their numbers, then all
 /// others by their names, so that versions that know more or fewer of them write a set in the same
 /// order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

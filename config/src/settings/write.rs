@@ -159,8 +159,8 @@ pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
     keys.into_iter().filter_map(difference).collect()
 }
 
-/// Every key with its value. A service, listener or address that the other one lacks is one key, with what
-/// its table says beyond the defaults.
+/// Every key with its value. A service, listener or address that the other one lacks is one key,
+/// with what its table says beyond the defaults.
 fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let (added, shared): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -283,7 +283,8 @@ pub fn reference() -> String {
     text
 }
 
-/// The keys of a listener and of a virtual address, each with the value of an example: there is none by default.
+/// The keys of a listener and of a virtual address, each with the value of an example: by default
+/// there is none.
 fn explain_exposed(text: &mut String) {
     fn each<T>(text: &mut String, keys: &[Key<T>], example: &T) {
         for key in keys {

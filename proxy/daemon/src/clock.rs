@@ -3,11 +3,18 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use meshport_config::UnixSeconds;
+use meshport_core::vip::boot_time::BootTime;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Monotonic time. Follows tokio's clock, so that a paused runtime stops it too.
 #[expect(clippy::disallowed_methods, reason = "the daemon's one reading of monotonic time")]
 pub fn now() -> Instant {
     tokio::time::Instant::now().into_std()
+}
+
+/// Time since the machine started, suspension included: what virtual addresses go by.
+pub(crate) fn boot() -> BootTime {
+    BootTime::new(Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default())
 }
 
 /// Wall time, for credentials and logs only. A clock before 1970 reads as 1970.

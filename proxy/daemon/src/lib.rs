@@ -13,6 +13,7 @@
 //! - `renewal`: requests of members for their next credential
 //! - `node`: the mesh, the core and their feeds, joined
 //! - `admin`: the admin socket and HTTP address, and their answers
+//! - `vip`: addresses of a LAN that this node holds in turn with others
 //! - `wayback`: from apiservers to kubelets, pods and services of other nodes
 //! - `state`: the state folder
 //! - `findings`: what is wrong with this machine, for a daemon and for a check without one
@@ -42,6 +43,7 @@ pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
 mod unix;
+mod vip;
 mod wayback;
 
 pub use error::Error;
@@ -53,3 +55,4 @@ pub use node::write_queue::Snapshot;
 pub use node::{Environment, Node};
 pub use state::{Identity, StateDir};
 pub use tcp::store::Inherited;
+pub use vip::sockets::VipSockets;

@@ -44,6 +44,8 @@ use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
 use crate::state::{self, Identity, KnownRenewals};
 use crate::tcp::Host;
+use crate::vip::sockets::VipSockets;
+use crate::vip::start as vip;
 use crate::wayback::{self, WayBack};
 
 pub(crate) mod assemble;
@@ -90,6 +92,8 @@ pub struct Environment {
     pub nodes: Option<Vec<u8>>,
     /// Where the admin server answers HTTP, for the status.
     pub admin_http: Option<SocketAddr>,
+    /// What its virtual addresses need; nothing without any.
+    pub vip_sockets: VipSockets,
 }
 
 /// See the module's description.
@@ -106,6 +110,7 @@ pub struct Node {
     revocations: watch::Receiver<Revocations>,
     credential: watch::Receiver<Arc<Credential>>,
     suspected: broadcast::Sender<NodeId>,
+    release: vip::Release,
     tasks: JoinSet<()>,
 }
 
@@ -181,6 +186,7 @@ impl Node {
         };
         let routes = subscribe(&driver.outputs.routes);
         let mut tasks = serve_streams(&egress, streams, others);
+        let release = serve_vips(settings, env.vip_sockets, env.generation, &driver, &mut tasks);
         tasks.spawn(driver.run());
         wayback::start::start(&egress, settings, &sources, &commands, &mut tasks);
         write_events(settings, &sources, &handle, &mut tasks);
@@ -197,6 +203,7 @@ impl Node {
             revocations,
             credential,
             suspected: channels.suspected,
+            release,
             tasks,
         })
     }
@@ -264,9 +271,12 @@ impl Node {
         Ok(reload.into_settings())
     }
 
-    /// Says goodbye and takes no new sessions of other nodes. Resolves when all sessions have
-    /// ended, or with `over`. Clients of this node are served until [`Node::close`].
+    /// Releases its virtual addresses, says goodbye and takes no new sessions of other nodes.
+    /// Resolves when all sessions have ended, or with `over`. Clients of this node are served until
+    /// [`Node::close`].
     pub async fn leave(&mut self, over: impl Future<Output = ()>) {
+        // First, while it can be said to the others of each group.
+        self.release.run().await;
         self.leaving.send_replace(true);
         let (left, has_left) = oneshot::channel();
         if self.controls.commands.send(Command::Leave(left)).await.is_ok() {
@@ -320,6 +330,24 @@ fn serve_streams(
         tasks.spawn_on(egress.clone().run(streams), &runtime);
     }
     tasks
+}
+
+/// Takes part in the virtual addresses of the settings.
+fn serve_vips(
+    settings: &Settings,
+    sockets: VipSockets,
+    generation: u64,
+    driver: &Driver,
+    tasks: &mut JoinSet<()>,
+) -> vip::Release {
+    let parts = vip::Parts {
+        board: &driver.reporter.process.board,
+        mesh: &driver.mesh,
+        credential: driver.outputs.credential.subscribe(),
+        routes: &subscribe(&driver.outputs.routes),
+        generation,
+    };
+    vip::start(settings, sockets, &parts, tasks)
 }
 
 /// The receiving ends of all routes.

@@ -59,11 +59,32 @@ impl Host {
     /// # Errors
     /// When the address is taken or the system does not have it.
     pub fn listen(&self, address: SocketAddr) -> io::Result<Listener> {
+        self.listen_on(address, Presence::Now)
+    }
+
+    /// Listens on an address that the system may get later.
+    ///
+    /// # Errors
+    /// When the address is taken.
+    pub(crate) fn listen_ahead(&self, address: SocketAddr) -> io::Result<Listener> {
+        self.listen_on(address, Presence::Later)
+    }
+
+    fn listen_on(&self, address: SocketAddr, presence: Presence) -> io::Result<Listener> {
         match self {
-            Self::Kernel => listen(address).map(Listener::Kernel),
+            Self::Kernel => listen(address, presence).map(Listener::Kernel),
             Self::Memory(host) => host.listen(address).map(Listener::Memory),
         }
     }
+}
+
+/// When the system has an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// As soon as it is listened on.
+    Now,
+    /// Perhaps later.
+    Later,
 }
 
 async fn connect(address: &str) -> io::Result<TcpStream> {
@@ -80,7 +101,7 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<KernelListener> {
+fn listen(address: SocketAddr, presence: Presence) -> io::Result<KernelListener> {
     if let Some((socket, stored)) = store::inherit(address) {
         let listener = TcpListener::from_std(socket.into())?;
         return Ok(KernelListener { listener, stored: Some(stored) });
@@ -88,6 +109,12 @@ fn listen(address: SocketAddr) -> io::Result<KernelListener> {
     let is_named = address.port() != 0;
     let chosen = if is_named { address } else { free_port(address)? };
     let socket = socket(chosen)?;
+    if presence == Presence::Later {
+        match chosen {
+            SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+            SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+        }
+    }
     socket.bind(&chosen.into())?;
     socket.listen(BACKLOG)?;
     // The next process asks for another free port.

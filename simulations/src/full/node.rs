@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use meshport_config::{Endpoint, HealthMode, Revocations, Seed, Settings};
 use meshport_daemon::state::KnownRenewals;
 use meshport_daemon::tcp::{Host, memory};
-use meshport_daemon::{Environment, Identity, Node as Process};
+use meshport_daemon::{Environment, Identity, Node as Process, VipSockets};
 use meshport_mesh::Shards;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -109,6 +109,7 @@ impl Node {
             renewals: KnownRenewals::default(),
             nodes: None,
             admin_http: None,
+            vip_sockets: VipSockets::default(),
         };
         let failed = |source| self.failed(source);
         self.process = Some(Process::start(settings, &self.identity, environment).map_err(failed)?);

@@ -171,6 +171,21 @@ catalogue! {
                  whether the user of `cluster-kubeconfig` may create events in the namespace \
                  default",
     }
+    /// The machine or the credential does not fit.
+    VIRTUAL_ADDRESS_OBSTACLE: Error "MP121" {
+        title: "this node cannot hold a virtual address",
+        healthy: "nothing keeps this node from its virtual addresses",
+        meaning: "Other nodes of the group hold it; if none can, its clients reach nobody",
+        remedy: "Do what the message says; docs/virtual-addresses.md has what a node needs",
+    }
+    /// A group of one.
+    VIRTUAL_ADDRESS_ALONE: Warning "MP122" {
+        title: "no other node of a virtual address's group is heard",
+        healthy: "every virtual address has another node that can take it",
+        meaning: "When this node fails, the address fails with it",
+        remedy: "Give another node of the LAN the role vip and a [[virtual-address]] with the same \
+                 address and group; `meshport peers` says whether it is reached",
+    }
 
     /// A name does not resolve.
     SEED_NAME: Warning "MP201" {

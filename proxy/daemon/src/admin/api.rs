@@ -5,12 +5,12 @@
 //! carry their unit in the name; ages are counted from now, so that no clock needs to agree.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use meshport_config::{
-    Credential, ListenerName, NodeId, NodeName, Role, Roles, Seed, ServiceName, SiteName,
-    UnixSeconds, VerifyKey,
+    Credential, GroupName, ListenerName, NodeId, NodeName, Role, Roles, Seed, ServiceName,
+    SiteName, UnixSeconds, VerifyKey, VirtualName,
 };
 use meshport_core::findings::{self, Finding, Severity};
 use serde::{Deserialize, Serialize};
@@ -73,6 +73,9 @@ pub struct Status {
     /// Every listener for clients that run no meshport.
     #[serde(default)]
     pub exposed: Vec<ExposedStatus>,
+    /// Every address that this node holds in turn with others of its LAN.
+    #[serde(default)]
+    pub virtual_addresses: Vec<VirtualAddressStatus>,
     /// Warnings for the operator, as text.
     pub warnings: Vec<String>,
     /// The same with their ids.
@@ -196,6 +199,33 @@ pub struct ExposedStatus {
     pub sessions_total: u64,
     /// Connections that became no session, by reason.
     pub refused: BTreeMap<String, u64>,
+}
+
+/// One virtual address, and this node's part in it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VirtualAddressStatus {
+    /// Its name on this node.
+    pub name: VirtualName,
+    /// The address that clients know.
+    pub address: IpAddr,
+    /// The interface of its LAN.
+    pub interface: String,
+    /// The nodes that hold it in turn.
+    pub group: GroupName,
+    /// The service behind it.
+    pub service: ServiceName,
+    /// Larger numbers take it first.
+    pub priority: u8,
+    /// `holding`, `releasing` or `standby`.
+    pub state: String,
+    /// For how long.
+    pub for_s: u64,
+    /// What keeps this node from it; absent when nothing does.
+    pub obstacle: Option<String>,
+    /// The other node that says that it holds it.
+    pub holder: Option<String>,
+    /// The other nodes of the group that are heard over the mesh.
+    pub others: Vec<String>,
 }
 
 /// An origin as people refer to it, and by what way sessions reach it.

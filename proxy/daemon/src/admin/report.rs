@@ -49,10 +49,12 @@ use crate::sessions::registry::Sessions;
 use crate::sessions::totals::SessionCount;
 use crate::state::{Identity, KnownRenewals};
 use crate::tcp::Host;
+use crate::vip::board::Board;
 use crate::wayback::WayBack;
 use meshport_core::ledger::Side;
 
 pub(crate) mod access;
+mod addresses;
 mod compare;
 mod credentials;
 mod crowding;
@@ -128,6 +130,8 @@ pub(crate) struct ProcessFacts {
     /// Where clients connect that run no meshport.
     pub(crate) exposures: Exposures,
     pub(crate) way_back: WayBack,
+    /// Its virtual addresses, and who else may hold some.
+    pub(crate) board: Board,
 }
 
 /// Facts about a service that the core does not have.
@@ -179,6 +183,7 @@ impl Reporter {
             agreeing: Vec::new(),
             exposures: Exposures::new(Host::default(), audit.clone()),
             way_back: WayBack::default(),
+            board: Board::default(),
         };
         let renewals = Renewals::new(KnownRenewals::default(), &identity.credential);
         Self {
@@ -227,6 +232,7 @@ impl Reporter {
             way_back: self.way_back(core, mesh),
             services,
             exposed: self.process.exposures.status(),
+            virtual_addresses: self.virtual_addresses(core, now),
         }
     }
 
@@ -436,6 +442,7 @@ impl Reporter {
                 .push(SEED_SILENT.broken("no other node has answered yet: normal until one joins"));
         }
         found.extend(self.isolation(core));
+        found.extend(self.address_findings());
         let paths = core.discovery().paths().iter();
         let narrow = paths.filter(|(_, path)| path.narrow).take(MAX_NARROW);
         found.extend(narrow.map(|(node, _)| {

@@ -112,7 +112,13 @@ impl Exposures {
                     continue;
                 }
                 let what = || format!("listen on {asked} (expose.{name}.listen)");
-                let listener = self.0.host.listen(*asked).map_err(|source| {
+                // Its address may come later than the daemon: a finding tells of it.
+                let mut addresses = settings.virtual_addresses.values();
+                let bound_now = match addresses.any(|it| it.address == asked.ip()) {
+                    true => self.0.host.listen_ahead(*asked),
+                    false => self.0.host.listen(*asked),
+                };
+                let listener = bound_now.map_err(|source| {
                     // One that a listener of this node has on all addresses, or will give up.
                     Error::Io { what: what(), source }
                 })?;

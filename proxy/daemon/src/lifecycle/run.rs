@@ -34,6 +34,7 @@ use crate::state::{Generation, Identity, StateDir, StateLock};
 use crate::tcp::Host;
 use crate::tcp::store::{self, Inherited};
 use crate::unix;
+use crate::vip::sockets::VipSockets;
 use crate::wayback::socket;
 
 /// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
@@ -112,8 +113,10 @@ async fn serve(options: Options) -> Result<(), Error> {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o007));
         let _ = unix::make_folder(place);
     }
+    let vip_sockets = VipSockets::open(&settings)?;
     let sandbox = Sandbox::enter(&settings, &source.config);
-    let mut daemon = Daemon::start(&settings, &identity, &state, shards).await?;
+    let outside = Outside { shards, vip_sockets };
+    let mut daemon = Daemon::start(&settings, &identity, &state, outside).await?;
     inherited.close_rest();
     let (reloads, revoked) = (daemon.node.take_reloads(), daemon.own_revocation.take());
     // Its keys may be replaced: nothing but what uses them holds them.
@@ -211,6 +214,13 @@ fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
     })
 }
 
+/// What the sandbox keeps from the daemon, so it is found before.
+struct Outside {
+    /// The number of threads of the mesh.
+    shards: usize,
+    vip_sockets: VipSockets,
+}
+
 /// Everything that runs.
 struct Daemon {
     node: Node,
@@ -227,7 +237,7 @@ impl Daemon {
         settings: &Settings,
         identity: &Identity,
         state: &StateDir,
-        shards: usize,
+        Outside { shards, vip_sockets }: Outside,
     ) -> Result<Self, Error> {
         // First: the generation is written anew.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
@@ -254,6 +264,7 @@ impl Daemon {
             renewals: state.renewals(&identity.credential),
             nodes: known_nodes(state),
             admin_http: admin.http_addr(),
+            vip_sockets,
         };
         let (writes, received) = mpsc::channel(MAX_WRITES);
         let node = Node::start_with(settings, identity, environment, Some(writes))?;

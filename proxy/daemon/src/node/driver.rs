@@ -27,6 +27,7 @@ use meshport_core::names;
 use meshport_core::node::{Event, NodeCore};
 use meshport_core::renewal::MAX_ISSUERS;
 use meshport_core::route::{Line, Route};
+use meshport_core::vip::message as vip;
 
 use crate::admin::report::Reporter;
 use crate::clock;
@@ -38,7 +39,6 @@ use crate::node::assemble;
 use crate::node::commands::{Addition, Command, Instance};
 use crate::node::driver::persistence::Persistence;
 use crate::node::driver::renewal::FromIssuer;
-use crate::node::endpoints;
 use crate::node::floods;
 use crate::node::identity::{Change, IdentityError};
 use crate::node::write_queue::{Snapshot, Write};
@@ -135,7 +135,7 @@ pub(crate) struct Outputs {
     reloads: mpsc::Sender<Asker<ReloadReport>>,
     refused: watch::Sender<Option<String>>,
     revoked: watch::Sender<Revocations>,
-    credential: watch::Sender<Arc<Credential>>,
+    pub(crate) credential: watch::Sender<Arc<Credential>>,
     suspected: broadcast::Sender<NodeId>,
     called: broadcast::Sender<Called>,
     renewals: mpsc::Sender<FromIssuer>,
@@ -307,12 +307,14 @@ impl Driver {
     fn take_event(&mut self, event: MeshEvent) {
         let (now, wall) = (clock::now(), clock::wall());
         match event {
-            MeshEvent::Datagram { from, port, payload, .. } => {
-                if port == ports::GOSSIP {
+            MeshEvent::Datagram { from, port, payload, .. } => match port {
+                ports::GOSSIP => {
                     self.introduce(&from, now, wall);
                     self.core.handle_datagram(from, &payload, now, wall);
                 }
-            }
+                vip::PORT => self.take_claim(from, &payload),
+                _ => {}
+            },
             MeshEvent::Admitted { credential } => {
                 let (name, site) = (&credential.name, &credential.site);
                 info!(%name, %site, node = %credential.node.short(), "peer admitted");
@@ -447,10 +449,7 @@ impl Driver {
                 self.reporter.note_service(Kind::Instance, &service, &said, clock::now());
             }
             Event::Peer { node, endpoints, credential } => {
-                self.recognise_seed(&credential);
-                let configured = self.seeds.at.get(&node).map_or(&[][..], Vec::as_slice);
-                let hints = endpoints::hints(configured, &endpoints);
-                self.mesh.set_peer(node, &hints, Some(&credential));
+                self.take_peer(node, &endpoints, &credential);
             }
             Event::Revoked(revocation) => self.take_revocation(&revocation),
             Event::Silent(node) => {
@@ -462,7 +461,10 @@ impl Driver {
             Event::Suspected(node) => self.tell_suspected(&node),
             // Seeds are never forgotten.
             Event::Forgotten(node) if self.seeds.at.contains_key(&node) => {}
-            Event::Forgotten(node) => self.mesh.release_peer(&node),
+            Event::Forgotten(node) => {
+                self.reporter.process.board.forget_member(&node);
+                self.mesh.release_peer(&node);
+            }
             Event::Member { node, up } => self.tell_member(&node, up),
             Event::Ignored { node, reason } => self.tell_ignored(&node, &reason),
             Event::Unknown { from, what } => self.note_unknown(from, what),

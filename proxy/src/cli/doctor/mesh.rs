@@ -12,7 +12,7 @@ use meshport_core::findings::{
     MANDATE_ENDS, NEEDS_RESTART, NO_ANSWERS, NO_ORIGIN, NO_ORIGIN_ANSWERS, NOT_ALLOWED,
     OFFERS_NOTHING, OVERLOADED, PROBE_REFUSED, RENEWAL_FAILS, ROLE_MISSING, ROSTER_DIFFERS,
     SAME_NAMES, SECRET_LAGGING, SEED_NAME, SEED_SILENT, SESSIONS_FULL, STOPPING, UNKNOWN_MESSAGES,
-    WRONG_CLOCK,
+    VIRTUAL_ADDRESS_ALONE, VIRTUAL_ADDRESS_OBSTACLE, WRONG_CLOCK,
 };
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
@@ -25,7 +25,7 @@ use meshport_daemon::admin::api::PeerRow;
 use meshport_daemon::{findings, state};
 
 /// The kinds that only the daemon can find.
-const REPORTED: [&Kind; 24] = [
+const REPORTED: [&Kind; 26] = [
     &BOTH_BEHIND_NAT,
     &NEEDS_RESTART,
     &STOPPING,
@@ -34,6 +34,8 @@ const REPORTED: [&Kind; 24] = [
     &CLIENT_RESETS,
     &OVERLOADED,
     &EVENTS_NOT_POSTED,
+    &VIRTUAL_ADDRESS_OBSTACLE,
+    &VIRTUAL_ADDRESS_ALONE,
     &KEY_USED_TWICE,
     &SAME_NAMES,
     &ROLE_MISSING,

@@ -8,6 +8,7 @@ use super::table::{Cell, Column, Table, item, left, right, toned, wrapped};
 use meshport_core::units::{age, clean, counted, milliseconds};
 use meshport_daemon::admin::api::{
     AbsentMember, ExposedStatus, Offering, OriginRef, OriginStatus, ServiceStatus, Status,
+    VirtualAddressStatus,
 };
 use meshport_daemon::admin::credentials::SecretStatus;
 
@@ -38,6 +39,10 @@ pub(crate) fn status(status: &Status, now: u64, style: impl Into<Style>) -> Stri
     for exposed in &status.exposed {
         text.push('\n');
         text.push_str(&exposed_block(exposed, style));
+    }
+    for address in &status.virtual_addresses {
+        text.push('\n');
+        text.push_str(&address_block(address, style));
     }
     if !status.absent.is_empty() {
         text.push_str("\nAbsent\n");
@@ -167,6 +172,30 @@ fn exposed_block(exposed: &ExposedStatus, style: Style) -> String {
         let each = exposed.refused.iter().map(|(reason, count)| format!("{count} {reason}"));
         let refused = format!("refused: {}", each.collect::<Vec<_>>().join(", "));
         text.push_str(&wrapped(&refused, 2, style));
+    }
+    text
+}
+
+/// An address that this node holds in turn with others.
+fn address_block(it: &VirtualAddressStatus, style: Style) -> String {
+    let title = format!(
+        "virtual address {} ({}) on {}, group {}, for {}",
+        it.name, it.address, it.interface, it.group, it.service
+    );
+    let mut text = wrapped(&title, 0, style);
+    let age = age(it.for_s);
+    let state = match &it.holder {
+        Some(holder) if it.state == "standby" => format!("standby for {age}; {holder} holds it"),
+        _ => format!("{} for {age}", it.state),
+    };
+    text.push_str(&wrapped(&state, 2, style));
+    let others = match it.others.is_empty() {
+        true => "no other node of the group is heard".to_owned(),
+        false => format!("others of the group: {}", it.others.join(", ")),
+    };
+    text.push_str(&wrapped(&others, 2, style));
+    if let Some(obstacle) = &it.obstacle {
+        text.push_str(&toned(&format!("not fit: {obstacle}"), Tone::Bad, 2, style));
     }
     text
 }

@@ -102,6 +102,7 @@ pub(crate) fn sample() -> Status {
         way_back: None,
         services: vec![service()],
         exposed: Vec::new(),
+        virtual_addresses: Vec::new(),
         warnings: vec!["the seed seed.example.com:51820 does not resolve".into()],
         findings: Vec::new(),
     }

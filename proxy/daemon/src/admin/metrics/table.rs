@@ -138,6 +138,17 @@ metrics! {
     EXPOSED_BYTES: "meshport_exposed_bytes_total" "bytes" Counter Stable ["listener", "direction"]
         "Bytes of sessions of exposed listeners, counted as they pass: up is to the origin.";
 
+    VIRTUAL_ADDRESS_HELD: "meshport_virtual_address_held" "" Gauge Stable ["name"]
+        "1 while this node answers for the virtual address.";
+    VIRTUAL_ADDRESS_FIT: "meshport_virtual_address_fit" "" Gauge Stable ["name"]
+        "1 while nothing keeps this node from the virtual address.";
+    VIRTUAL_ADDRESS_OTHERS: "meshport_virtual_address_others" "" Gauge Alpha ["name"]
+        "Other nodes of the address's group that are heard over the mesh.";
+    VIRTUAL_ADDRESS_CHANGES: "meshport_virtual_address_changes_total" "" Counter Stable ["change"]
+        "How often this node gained and lost virtual addresses, of all of them.";
+    VIRTUAL_ADDRESS_CLAIMS: "meshport_virtual_address_claims_total" "" Counter Alpha ["outcome"]
+        "Claims of other nodes by what became of them.";
+
     MESH_SHARD_PEERS: "meshport_mesh_shard_peers" "" Gauge Alpha ["shard"]
         "Nodes served by each thread of the mesh.";
     MESH_DATAGRAMS: "meshport_mesh_datagrams_total" "" Counter Stable ["shard", "direction"]

@@ -8,6 +8,7 @@ use meshport_core::findings::Severity;
 use meshport_core::ledger::Side;
 use meshport_core::node::NodeCore;
 use meshport_core::outbox::Outbox;
+use meshport_core::vip::claim::Stance;
 use meshport_core::wire::Answer;
 use meshport_discovery::Liveness;
 use meshport_mesh::Mesh;
@@ -18,6 +19,7 @@ use crate::admin::metrics::{self, Distribution, Metric, Sample, Value};
 use crate::expose::ExposedCounts;
 use crate::sessions::client::ClientId;
 use crate::sessions::totals::{OverShare, Totals};
+use crate::vip::board::Shown;
 
 /// Stands for all services that only other nodes name.
 const UNKNOWN: &str = "(unknown)";
@@ -95,6 +97,7 @@ impl Reporter {
         }
         origins_page(&mut page, &status);
         self.exposed_page(&mut page);
+        self.addresses_page(&mut page);
         self.rosters_page(&mut page);
         self.way_back_page(&mut page, core, mesh, now);
         served_page(&mut page, UNKNOWN, self.sessions.others());
@@ -148,6 +151,19 @@ impl Reporter {
             page.count(&metrics::EXPOSED_OPEN, &[name], open);
             page.count(&metrics::EXPOSED_LIMIT, &[name], limit);
             page.counters(&totals.counts.read(), &[("listener", name)]);
+        }
+    }
+
+    fn addresses_page(&self, page: &mut Page) {
+        let shown = self.process.board.shown();
+        for Shown { name, state, .. } in &shown {
+            let name = [name.as_ref()];
+            page.flag(&metrics::VIRTUAL_ADDRESS_HELD, &name, state.stance != Stance::Standby);
+            page.flag(&metrics::VIRTUAL_ADDRESS_FIT, &name, state.obstacle.is_none());
+            page.count(&metrics::VIRTUAL_ADDRESS_OTHERS, &name, state.others.len() as u64);
+        }
+        if !shown.is_empty() {
+            page.counters(&self.process.board.counts(), &[]);
         }
     }
 

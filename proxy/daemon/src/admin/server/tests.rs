@@ -54,6 +54,7 @@ fn status() -> Status {
         way_back: None,
         services: Vec::new(),
         exposed: Vec::new(),
+        virtual_addresses: Vec::new(),
         warnings: Vec::new(),
         findings: Vec::new(),
     }

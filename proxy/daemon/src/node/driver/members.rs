@@ -1,5 +1,8 @@
 //! Handles events of members, and logs them.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use meshport_config::{Credential, NodeId, ServiceName};
 use meshport_core::findings::{NARROW_PATH, UNKNOWN_MESSAGES};
 use meshport_core::ledger::{Cut, Side};
@@ -8,8 +11,32 @@ use tracing::{debug, info, warn};
 use crate::admin::report::member;
 use crate::clock;
 use crate::node::driver::Driver;
+use crate::node::endpoints;
 
 impl Driver {
+    /// A member's credential and where it may be reached.
+    pub(crate) fn take_peer(
+        &mut self,
+        node: NodeId,
+        announced: &[SocketAddr],
+        credential: &Arc<Credential>,
+    ) {
+        self.recognise_seed(credential);
+        self.reporter.process.board.note_member(credential);
+        let configured = self.seeds.at.get(&node).map_or(&[][..], Vec::as_slice);
+        let hints = endpoints::hints(configured, announced);
+        self.mesh.set_peer(node, &hints, Some(credential));
+    }
+
+    /// What a member says of itself and a virtual address.
+    pub(crate) fn take_claim(&mut self, from: NodeId, datagram: &[u8]) {
+        let credential = self.mesh.credential(&from);
+        let board = &self.reporter.process.board;
+        if let Some(what) = board.hear(from, credential.as_deref(), datagram) {
+            self.note_unknown(from, what);
+        }
+    }
+
     /// A peer goes on under another key: what was open with it goes on as the successor's.
     pub(crate) fn follow(&mut self, former: NodeId, credential: &Credential) {
         let (name, node) = (&credential.name, credential.node);

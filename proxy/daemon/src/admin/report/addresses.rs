@@ -1,0 +1,65 @@
+//! The virtual addresses of this node, and what keeps it from them.
+
+use std::time::Instant;
+
+use meshport_config::NodeId;
+use meshport_core::findings::{Finding, VIRTUAL_ADDRESS_ALONE, VIRTUAL_ADDRESS_OBSTACLE};
+use meshport_core::node::NodeCore;
+use meshport_core::vip::claim::Stance;
+
+use super::{Reporter, age_s};
+use crate::admin::api::VirtualAddressStatus;
+use crate::vip::board::Shown;
+use crate::vip::station::Obstacle;
+
+impl Reporter {
+    /// Each address as the status shows it.
+    pub(super) fn virtual_addresses(
+        &self,
+        core: &NodeCore,
+        now: Instant,
+    ) -> Vec<VirtualAddressStatus> {
+        let name = |node: &NodeId| self.name(core, node);
+        let one = |Shown { name: own, settings, state }: Shown| VirtualAddressStatus {
+            name: own,
+            address: settings.address,
+            interface: settings.interface,
+            group: settings.group,
+            service: settings.service,
+            priority: settings.priority,
+            state: word(state.stance).to_owned(),
+            for_s: age_s(state.since, now),
+            obstacle: state.obstacle.map(|obstacle| obstacle.to_string()),
+            holder: state.holder.as_ref().map(name),
+            others: state.others.iter().map(name).collect(),
+        };
+        self.process.board.shown().into_iter().map(one).collect()
+    }
+
+    /// What keeps this node from its addresses. That no origin is usable has findings of its own.
+    pub(super) fn address_findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for Shown { name, state, .. } in self.process.board.shown() {
+            match state.obstacle {
+                None if state.others.is_empty() => found.push(VIRTUAL_ADDRESS_ALONE.found(
+                    format!("the virtual address {name}: no other node of its group is heard"),
+                )),
+                None | Some(Obstacle::NoOrigin(_) | Obstacle::Leaving) => {}
+                Some(obstacle) => found.push(
+                    VIRTUAL_ADDRESS_OBSTACLE
+                        .found(format!("the virtual address {name}: {obstacle}")),
+                ),
+            }
+        }
+        found
+    }
+}
+
+/// What a node does about an address, for the status.
+fn word(stance: Stance) -> &'static str {
+    match stance {
+        Stance::Standby => "standby",
+        Stance::Holding => "holding",
+        Stance::Releasing => "releasing",
+    }
+}

@@ -1,0 +1,296 @@
+//! What the tasks of the virtual addresses and the rest of the node know of each other.
+//!
+//! Bounds: [`MAX_CLAIMS`] claims wait for a task, more are counted and come again; [`MAX_MEMBERS`]
+//! nodes with the role are known.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use meshport_config::counters::{Counter, Counters, SharedCounters};
+use meshport_config::{Credential, NodeId, Role, VirtualAddressSettings, VirtualName, counters};
+use meshport_core::vip::claim::{Claim, Stance};
+use meshport_core::vip::message::{BadMessage, Message};
+use tokio::sync::{mpsc, watch};
+
+use super::station::Obstacle;
+
+/// Claims that wait for the task of an address: those of all nodes of a group within two seconds.
+const MAX_CLAIMS: usize = 64;
+/// Nodes with the role `vip` that are told of this node's addresses.
+const MAX_MEMBERS: usize = 1024;
+
+counters! {
+    /// What happened to virtual addresses since the start.
+    pub(crate) enum AddressCount {
+        "meshport_virtual_address_changes_total" by "change" {
+            /// This node began to answer for it.
+            Gained = "gained",
+            /// It ceased to.
+            Lost = "lost",
+        }
+        "meshport_virtual_address_claims_total" by "outcome" {
+            /// Taken up.
+            Heard = "heard",
+            /// The sender's credential lacks the role vip.
+            WithoutRole = "without-role",
+            /// About an address or group that this node has not.
+            Foreign = "foreign",
+            /// Not readable.
+            Malformed = "malformed",
+            /// Of a version that is not known here.
+            UnknownVersion = "unknown-version",
+            /// Came faster than they are taken up.
+            Crowded = "crowded",
+        }
+    }
+}
+
+type Counts = SharedCounters<AddressCount, COUNTS>;
+const COUNTS: usize = AddressCount::ALL.len();
+
+/// The state of one address here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    /// What this node does about it.
+    pub(crate) stance: Stance,
+    /// Why this node does not take it, if it does not.
+    pub(crate) obstacle: Option<Obstacle>,
+    /// The other node that says that it holds it.
+    pub(crate) holder: Option<NodeId>,
+    /// The other nodes of the group that are heard over the mesh.
+    pub(crate) others: Vec<NodeId>,
+    /// Since when `stance` is what it is.
+    pub(crate) since: Instant,
+}
+
+/// One address for the status and the metrics.
+#[derive(Debug, Clone)]
+pub(crate) struct Shown {
+    pub(crate) name: VirtualName,
+    pub(crate) settings: VirtualAddressSettings,
+    pub(crate) state: State,
+}
+
+#[derive(Debug)]
+struct Place {
+    settings: VirtualAddressSettings,
+    claims: mpsc::Sender<(NodeId, Claim)>,
+    state: watch::Receiver<State>,
+}
+
+/// A task's side of the board.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) claims: mpsc::Receiver<(NodeId, Claim)>,
+    pub(super) state: watch::Sender<State>,
+    pub(super) members: watch::Receiver<BTreeSet<NodeId>>,
+    pub(super) counts: Arc<Counts>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    places: Mutex<BTreeMap<VirtualName, Place>>,
+    /// Who may hold virtual addresses, wherever.
+    members: watch::Sender<BTreeSet<NodeId>>,
+    counts: Arc<Counts>,
+}
+
+/// See the module's description. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Board(Arc<Inner>);
+
+impl Default for Board {
+    fn default() -> Self {
+        let inner = Inner {
+            places: Mutex::default(),
+            members: watch::Sender::new(BTreeSet::new()),
+            counts: Arc::default(),
+        };
+        Self(Arc::new(inner))
+    }
+}
+
+impl Board {
+    /// A place for an address that nothing is known of yet.
+    pub(super) fn add(
+        &self,
+        name: VirtualName,
+        settings: VirtualAddressSettings,
+        since: Instant,
+    ) -> Side {
+        let state = State {
+            stance: Stance::Standby,
+            obstacle: None,
+            holder: None,
+            others: Vec::new(),
+            since,
+        };
+        let (claims, received) = mpsc::channel(MAX_CLAIMS);
+        let (sender, state) = watch::channel(state);
+        self.places().insert(name, Place { settings, claims, state });
+        Side {
+            claims: received,
+            state: sender,
+            members: self.0.members.subscribe(),
+            counts: self.0.counts.clone(),
+        }
+    }
+
+    /// Takes up a datagram of a node with this credential. Returns what it is, if this version does
+    /// not know it.
+    pub(crate) fn hear(
+        &self,
+        from: NodeId,
+        credential: Option<&Credential>,
+        datagram: &[u8],
+    ) -> Option<String> {
+        let count = |what| self.0.counts.add(what, 1);
+        let message = match Message::decode(datagram) {
+            Ok(message) => message,
+            Err(unknown @ BadMessage::Version(_)) => {
+                count(AddressCount::UnknownVersion);
+                return Some(unknown.to_string());
+            }
+            Err(BadMessage::Malformed) => {
+                count(AddressCount::Malformed);
+                return None;
+            }
+        };
+        if !credential.is_some_and(may_hold) {
+            count(AddressCount::WithoutRole);
+            return None;
+        }
+        let places = self.places();
+        let is_meant = |place: &&Place| {
+            place.settings.address == message.address && place.settings.group == message.group
+        };
+        count(match places.values().find(is_meant) {
+            None => AddressCount::Foreign,
+            Some(place) => match place.claims.try_send((from, message.claim)) {
+                Ok(()) => AddressCount::Heard,
+                Err(_) => AddressCount::Crowded,
+            },
+        });
+        None
+    }
+
+    /// A node has this credential.
+    pub(crate) fn note_member(&self, credential: &Credential) {
+        let node = credential.node;
+        self.0.members.send_if_modified(|members| match may_hold(credential) {
+            true => members.len() < MAX_MEMBERS && members.insert(node),
+            false => members.remove(&node),
+        });
+    }
+
+    /// A node is forgotten.
+    pub(crate) fn forget_member(&self, node: &NodeId) {
+        self.0.members.send_if_modified(|members| members.remove(node));
+    }
+
+    /// Every address, for the status.
+    pub(crate) fn shown(&self) -> Vec<Shown> {
+        let shown = |(name, place): (&VirtualName, &Place)| Shown {
+            name: name.clone(),
+            settings: place.settings.clone(),
+            state: place.state.borrow().clone(),
+        };
+        self.places().iter().map(shown).collect()
+    }
+
+    /// What was counted, of all addresses together.
+    pub(crate) fn counts(&self) -> Counters<AddressCount, COUNTS> {
+        self.0.counts.read()
+    }
+
+    fn places(&self) -> MutexGuard<'_, BTreeMap<VirtualName, Place>> {
+        self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a credential allows its node to hold virtual addresses.
+pub(super) fn may_hold(credential: &Credential) -> bool {
+    credential.roles.contains(&Role::Vip)
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_core::testing::credential;
+    use meshport_core::vip::frame::Hardware;
+
+    use super::*;
+    use crate::clock;
+
+    fn settings() -> VirtualAddressSettings {
+        VirtualAddressSettings {
+            address: "192.0.2.10".parse().expect("an address"),
+            interface: "eth0".to_owned(),
+            group: "rack-1".parse().expect("a name"),
+            service: "kube-apiserver".parse().expect("a name"),
+            priority: 100,
+        }
+    }
+
+    fn message() -> Message {
+        let claim = Claim {
+            incarnation: 1,
+            sequence: 1,
+            usable: true,
+            priority: 100,
+            stance: Stance::Holding,
+            hardware: Hardware([2, 0, 0, 0, 0, 1]),
+        };
+        let VirtualAddressSettings { address, group, .. } = settings();
+        Message { group, address, claim }
+    }
+
+    #[test]
+    fn a_claim_needs_the_role_the_group_and_the_address() {
+        let board = Board::default();
+        let mut side = board.add("api".parse().expect("a name"), settings(), clock::now());
+        let (with, without) = (credential(4, "node,vip"), credential(5, "node"));
+        let said = message().encode();
+        assert_eq!(board.hear(with.node, Some(&with), &said), None);
+        assert_eq!(side.claims.try_recv(), Ok((with.node, message().claim)));
+        assert_eq!(board.hear(without.node, Some(&without), &said), None);
+        assert_eq!(board.hear(without.node, None, &said), None);
+        let group = Message { group: "rack-2".parse().expect("a name"), ..message() };
+        assert_eq!(board.hear(with.node, Some(&with), &group.encode()), None);
+        assert_eq!(board.hear(with.node, Some(&with), &said[..9]), None);
+        let later = [&[9], &said[1..]].concat();
+        let unknown = board.hear(with.node, Some(&with), &later);
+        assert_eq!(unknown.as_deref(), Some("claim of version 9"));
+        assert!(side.claims.try_recv().is_err());
+        let counts = board.counts();
+        assert_eq!((counts[AddressCount::Heard], counts[AddressCount::WithoutRole]), (1, 2));
+        assert_eq!((counts[AddressCount::Foreign], counts[AddressCount::Malformed]), (1, 1));
+        assert_eq!(counts[AddressCount::UnknownVersion], 1);
+    }
+
+    #[test]
+    fn claims_that_nobody_takes_up_are_counted() {
+        let board = Board::default();
+        let _side = board.add("api".parse().expect("a name"), settings(), clock::now());
+        let with = credential(4, "node,vip");
+        for _ in 0..MAX_CLAIMS + 3 {
+            board.hear(with.node, Some(&with), &message().encode());
+        }
+        assert_eq!(board.counts()[AddressCount::Crowded], 3);
+    }
+
+    #[test]
+    fn members_are_those_with_the_role() {
+        let board = Board::default();
+        let side = board.add("api".parse().expect("a name"), settings(), clock::now());
+        let with = credential(4, "node,vip");
+        board.note_member(&with);
+        board.note_member(&credential(5, "node"));
+        assert_eq!(*side.members.borrow(), [with.node].into());
+        board.note_member(&credential(4, "node"));
+        assert!(side.members.borrow().is_empty());
+        board.note_member(&with);
+        board.forget_member(&with.node);
+        assert!(side.members.borrow().is_empty());
+    }
+}

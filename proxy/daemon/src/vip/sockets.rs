@@ -1,0 +1,77 @@
+//! What a node needs for its virtual addresses and cannot open in the sandbox.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+
+use meshport_config::{Settings, VirtualName};
+use socket2::Socket;
+
+use super::packet;
+use super::station::ArpSettings;
+use crate::Error;
+
+/// The lines that a systemd unit needs beyond those that meshport writes.
+const UNIT_LINES: &str = "AmbientCapabilities=CAP_NET_RAW, CapabilityBoundingSet=CAP_NET_RAW, \
+                          PrivateUsers=no, ProcSubset=all and RestrictAddressFamilies=AF_PACKET";
+
+/// A packet socket for each virtual address, and what the kernel's ARP settings are read from.
+#[derive(Debug, Default)]
+pub struct VipSockets(pub(super) BTreeMap<VirtualName, Opened>);
+
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) socket: Socket,
+    pub(super) arp: ArpSettings,
+}
+
+impl VipSockets {
+    /// Opens them for all virtual addresses of the settings.
+    ///
+    /// # Errors
+    /// This process lacks CAP_NET_RAW, or an outer filter keeps packet sockets from it.
+    pub(crate) fn open(settings: &Settings) -> Result<Self, Error> {
+        let open = |(name, it): (&VirtualName, &meshport_config::VirtualAddressSettings)| {
+            let socket = packet::open(it.address).map_err(|error| refused(name, &error))?;
+            let arp = match it.address {
+                IpAddr::V4(_) => ArpSettings::open(&it.interface),
+                IpAddr::V6(_) => ArpSettings::default(),
+            };
+            Ok((name.clone(), Opened { socket, arp }))
+        };
+        settings.virtual_addresses.iter().map(open).collect::<Result<_, Error>>().map(Self)
+    }
+}
+
+/// Who is to blame that there is no packet socket.
+fn refused(name: &VirtualName, error: &io::Error) -> Error {
+    let of = format!("[[virtual-address]] {name} needs a packet socket, and");
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::Unfit(format!(
+            "{of} this process has not the capability CAP_NET_RAW. Add these lines to [Service] \
+             with `systemctl edit meshport`: {UNIT_LINES}. In a container, add NET_RAW to its \
+             capabilities"
+        )),
+        Some(libc::EAFNOSUPPORT) => Error::Unfit(format!(
+            "{of} a filter around this process refuses the family AF_PACKET. Add these lines to \
+             [Service] with `systemctl edit meshport`: {UNIT_LINES}"
+        )),
+        _ => Error::Unfit(format!("{of} the kernel refuses it: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_capability_and_the_lines_of_the_unit() {
+        let name = "api".parse().expect("a name");
+        let said = refused(&name, &io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        for part in ["api", "CAP_NET_RAW", "AmbientCapabilities=CAP_NET_RAW", "AF_PACKET"] {
+            assert!(said.contains(part), "{said}");
+        }
+        let said = refused(&name, &io::Error::from_raw_os_error(libc::EAFNOSUPPORT)).to_string();
+        assert!(said.contains("RestrictAddressFamilies=AF_PACKET"), "{said}");
+    }
+}

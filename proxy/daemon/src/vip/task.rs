@@ -1,0 +1,331 @@
+//! The task of one virtual address: it brings the contest what happens and carries out what it
+//! wants.
+//!
+//! A turn reads everything that waits before it reads the clock, so that what the contest learns is
+//! never older than the time it is given; and it asks the contest for each frame right before it is
+//! sent, so that a process that was stopped in between does not send what it may not say any more.
+//!
+//! Bounds: [`MAX_FRAMES`] frames in a turn, a turn each
+//! [`REPEAT_INTERVAL`](meshport_core::vip::contest::REPEAT_INTERVAL) at least.
+
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, NodeId, VirtualAddressSettings, VirtualName};
+use meshport_core::route::Route;
+use meshport_core::vip::boot_time::BootTime;
+use meshport_core::vip::claim::{Claim, Stance};
+use meshport_core::vip::contest::{Contender, Contest, Event, Loss, Transmit};
+use meshport_core::vip::frame::{Frame, Hardware, Heard};
+use meshport_core::vip::group::Group;
+use meshport_core::vip::lan;
+use meshport_core::vip::message::{Message, PORT};
+use meshport_mesh::Mesh;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+use super::board::{AddressCount, Side, may_hold};
+use super::packet::{MAX_FRAME_BYTES, PacketSocket, interfaces};
+use super::sockets::Opened;
+use super::station::{self, ArpSettings, Obstacle};
+use crate::{Error, clock};
+
+/// From one look at the interface to the next. A carrier that is gone is noticed within it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Frames that are read in one turn: more than a socket's queue holds by default.
+const MAX_FRAMES: usize = 512;
+
+/// What the task needs of the node.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) mesh: Mesh,
+    pub(super) credential: watch::Receiver<Arc<Credential>>,
+    /// That of the service behind the address.
+    pub(super) route: watch::Receiver<Arc<Route>>,
+    pub(super) generation: u64,
+    pub(super) stop: watch::Receiver<bool>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Task {
+    name: VirtualName,
+    settings: VirtualAddressSettings,
+    socket: PacketSocket,
+    arp: ArpSettings,
+    node: Node,
+    side: Side,
+    group: Group,
+    /// From the first sight of the interface on.
+    contest: Option<Contest<IpAddr>>,
+    hardware: Hardware,
+    /// What the last look found in the way.
+    obstacle: Option<Obstacle>,
+    is_told_to_stop: bool,
+}
+
+impl Task {
+    /// Of an address that this node has sockets for.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the socket.
+    pub(super) fn new(
+        name: VirtualName,
+        settings: VirtualAddressSettings,
+        Opened { socket, arp }: Opened,
+        node: Node,
+        side: Side,
+    ) -> Result<Self, Error> {
+        let socket = PacketSocket::new(socket, settings.address)
+            .map_err(Error::io("watch a packet socket"))?;
+        Ok(Self {
+            name,
+            settings,
+            socket,
+            arp,
+            node,
+            side,
+            group: Group::default(),
+            contest: None,
+            hardware: Hardware([0; 6]),
+            obstacle: None,
+            is_told_to_stop: false,
+        })
+    }
+
+    /// Runs until the address is released after a stop, or the node is gone.
+    pub(super) async fn run(mut self) {
+        let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.look();
+        self.meet();
+        loop {
+            let mut waiting = Vec::new();
+            let wake = self.wake();
+            tokio::select! {
+                heard = self.socket.readable() => if heard.is_err() { return },
+                Some(claim) = self.side.claims.recv() => waiting.push(claim),
+                changed = self.node.route.changed() => if changed.is_err() { return },
+                changed = self.side.members.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.meet();
+                }
+                changed = self.node.stop.changed(), if !self.is_told_to_stop => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                _ = looks.tick() => self.look(),
+                () = clock::sleep_until(wake) => {}
+            }
+            self.turn(waiting);
+            if self.is_told_to_stop && self.contest.as_ref().is_none_or(Contest::is_stopped) {
+                return;
+            }
+        }
+    }
+
+    /// When the contest wants a turn.
+    fn wake(&self) -> Option<Instant> {
+        let due = self.contest.as_ref()?.poll_timeout();
+        Some(clock::now() + due.since(clock::boot()))
+    }
+
+    /// Looks at the machine.
+    fn look(&mut self) {
+        let VirtualAddressSettings { address, interface, .. } = &self.settings;
+        let looked = station::look(interface, *address, &self.arp, interfaces());
+        let bound = looked.and_then(|station| match self.socket.bind(station.index) {
+            Ok(()) => Ok(station),
+            Err(error) => Err(self.broken(&error)),
+        });
+        self.obstacle = match bound {
+            Ok(station) => {
+                self.take_hardware(station.hardware);
+                None
+            }
+            Err(obstacle) => Some(obstacle),
+        };
+    }
+
+    fn broken(&self, error: &std::io::Error) -> Obstacle {
+        let interface = self.settings.interface.clone();
+        Obstacle::Broken { interface, reason: error.to_string() }
+    }
+
+    fn take_hardware(&mut self, hardware: Hardware) {
+        let now = clock::boot();
+        self.hardware = hardware;
+        match &mut self.contest {
+            Some(contest) => contest.handle_hardware(hardware, now),
+            None => {
+                let own = Contender {
+                    node: self.node.mesh.node_id(),
+                    incarnation: self.node.generation,
+                    hardware,
+                    priority: self.settings.priority,
+                };
+                self.contest = Some(Contest::new(own, now));
+            }
+        }
+    }
+
+    /// Takes up who may hold virtual addresses.
+    fn meet(&mut self) {
+        let own = self.node.mesh.node_id();
+        let members = self.side.members.borrow_and_update().clone();
+        self.group.set_candidates(members.into_iter().filter(|node| *node != own), clock::boot());
+    }
+
+    fn turn(&mut self, mut claims: Vec<(NodeId, Claim)>) {
+        let heard = self.receive();
+        while let Ok(claim) = self.side.claims.try_recv() {
+            claims.push(claim);
+        }
+        let stops = !self.is_told_to_stop && *self.node.stop.borrow_and_update();
+        self.is_told_to_stop |= stops;
+        let obstacle = self.judge();
+        // Behind all that is read, and before all that is done.
+        let now = clock::boot();
+        for (from, _) in &claims {
+            self.group.handle_claim(*from, now);
+        }
+        if let Some(contest) = &mut self.contest {
+            heard.into_iter().for_each(|frame| contest.handle_frame(frame, now));
+            claims.into_iter().for_each(|(from, claim)| contest.handle_claim(from, claim, now));
+            contest.handle_usable(obstacle.is_none(), now);
+            if stops {
+                contest.handle_stop(now);
+            }
+            contest.handle_timeout(now);
+        }
+        self.send();
+        while let Some(event) = self.contest.as_mut().and_then(Contest::poll_event) {
+            self.tell(event);
+        }
+        self.publish(obstacle.or_else(|| self.obstacle.clone()), now);
+    }
+
+    /// What waits at the socket.
+    fn receive(&mut self) -> Vec<Heard<IpAddr>> {
+        let (mut heard, mut buffer) = (Vec::new(), [0; MAX_FRAME_BYTES]);
+        for _ in 0..MAX_FRAMES {
+            match self.socket.receive(&mut buffer) {
+                Ok(length) => {
+                    heard.extend(lan::decode(&buffer[..length], self.settings.address));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // The interface went down, which is told once.
+                Err(error) => {
+                    self.obstacle = Some(self.broken(&error));
+                    break;
+                }
+            }
+        }
+        heard
+    }
+
+    /// What is in the way now.
+    fn judge(&self) -> Option<Obstacle> {
+        if self.is_told_to_stop {
+            Some(Obstacle::Leaving)
+        } else if !may_hold(&self.node.credential.borrow()) {
+            Some(Obstacle::NoRole)
+        } else if self.obstacle.is_some() {
+            self.obstacle.clone()
+        } else if !self.node.route.borrow().is_usable() {
+            Some(Obstacle::NoOrigin(self.settings.service.to_string()))
+        } else {
+            None
+        }
+    }
+
+    fn send(&mut self) {
+        loop {
+            let now = clock::boot();
+            let Some(contest) = &mut self.contest else { return };
+            match contest.poll_transmit(now) {
+                None => return,
+                Some(Transmit::Claim(claim)) => self.spread(claim, now),
+                Some(Transmit::Frame(frame)) => {
+                    if let Err(error) = self.put(frame) {
+                        // Until the next look.
+                        self.obstacle = Some(self.broken(&error));
+                        if let Some(contest) = &mut self.contest {
+                            contest.handle_usable(false, clock::boot());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn put(&self, frame: Frame<IpAddr>) -> std::io::Result<()> {
+        let bytes = lan::encode(frame, self.settings.address, self.hardware);
+        bytes.map_or(Ok(()), |bytes| self.socket.send(&bytes))
+    }
+
+    fn spread(&mut self, claim: Claim, now: BootTime) {
+        let VirtualAddressSettings { group, address, .. } = &self.settings;
+        let message = Message { group: group.clone(), address: *address, claim };
+        let bytes = message.encode();
+        for to in self.group.recipients(now) {
+            // A claim that cannot go is lost like any other datagram; the mesh counts it.
+            let _ = self.node.mesh.send_datagram(to, PORT, &bytes);
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        let (name, address) = (&self.name, self.settings.address);
+        match event {
+            Event::Gained => {
+                self.side.counts.add(AddressCount::Gained, 1);
+                info!(%name, %address, "this node answers for the virtual address");
+            }
+            Event::Lost(why) => {
+                self.side.counts.add(AddressCount::Lost, 1);
+                let why = reason(why);
+                warn!(%name, %address, why, "this node has lost the virtual address");
+            }
+        }
+    }
+
+    /// Shows the state to others, and in the log what is newly in the way.
+    fn publish(&self, obstacle: Option<Obstacle>, now: BootTime) {
+        let contest = self.contest.as_ref();
+        let stance = contest.map_or(Stance::Standby, Contest::stance);
+        let holder = contest.and_then(|contest| contest.holder(now));
+        let others = contest.into_iter().flat_map(|contest| contest.others(now)).collect();
+        self.side.state.send_if_modified(|state| {
+            if state.obstacle != obstacle
+                && let Some(obstacle) = &obstacle
+                && *obstacle != Obstacle::Leaving
+            {
+                let name = &self.name;
+                warn!(%name, %obstacle, "this node does not take the virtual address");
+            }
+            let since = if state.stance == stance { state.since } else { clock::now() };
+            let next = super::board::State { stance, obstacle, holder, others, since };
+            let changed = *state != next;
+            *state = next;
+            changed
+        });
+    }
+}
+
+/// Why an address was lost, for the log.
+fn reason(why: Loss) -> String {
+    match why {
+        Loss::Contested(hardware) => format!("the station {hardware} has it"),
+        Loss::Claimed(node) => format!("the node {} has it and stays", node.short()),
+        Loss::Stalled => "this process did not run, or could not announce it".to_owned(),
+        Loss::Unusable => "this node is not fit to hold it".to_owned(),
+        Loss::HandedOver => "a node of higher priority takes it".to_owned(),
+        Loss::Stopped => "this node is leaving".to_owned(),
+    }
+}
