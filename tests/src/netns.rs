@@ -153,3 +153,33 @@ pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) -> 
     }
     ends
 }
+
+/// Plugs a host into a switch, which is a bridge of another one: the interface gets a name, and
+/// its addresses with their prefix lengths. Returns the name of the switch's end.
+///
+/// # Panics
+/// When the system does not allow it.
+pub fn plug(
+    host: &Namespace,
+    interface: &str,
+    addresses: &[&str],
+    switch: &Namespace,
+    bridge: &str,
+) -> String {
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let ends = ["a", "b"].map(|end| format!("mp{}.{number}{end}", std::process::id() % 1_000_000));
+    run_ok("ip", &["link", "add", &ends[0], "type", "veth", "peer", "name", &ends[1]]);
+    host.take(&ends[0]);
+    switch.take(&ends[1]);
+    host.ip(&["link", "set", &ends[0], "name", interface]);
+    for address in addresses {
+        // Nobody else has it, so it need not be asked for.
+        let is_v6 = address.contains(':');
+        let more: &[&str] = if is_v6 { &["nodad"] } else { &[] };
+        host.ip(&[&["addr", "add", address, "dev", interface], more].concat());
+    }
+    host.ip(&["link", "set", interface, "up"]);
+    switch.ip(&["link", "set", &ends[1], "master", bridge, "up"]);
+    let [_, end] = ends;
+    end
+}

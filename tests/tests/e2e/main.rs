@@ -35,5 +35,6 @@ mod sites;
 mod state;
 mod support_bundle;
 mod view;
+mod virtual_address;
 mod wayback;
 mod width;
