@@ -7,6 +7,8 @@ use crate::ids::{GroupName, ServiceName, VirtualName};
 
 /// The most virtual addresses of a node: each repeats itself on its LAN and over the mesh.
 pub const MAX_VIRTUAL_ADDRESSES: usize = 8;
+/// The longest command of an address, in bytes; more belongs in a script.
+const MAX_COMMAND_BYTES: usize = 1024;
 /// The longest name of an interface, in bytes: that of Linux (`IFNAMSIZ`, without its NUL).
 const MAX_INTERFACE_BYTES: usize = 15;
 
@@ -23,6 +25,10 @@ pub struct VirtualAddressSettings {
     pub service: ServiceName,
     /// Which node takes it first, 0 to 255: larger numbers. Default 100.
     pub priority: u8,
+    /// What the shell runs when this node has gained the address, at most 1024 bytes. Default none.
+    pub on_gain: Option<String>,
+    /// The same when it has lost it, and at the start.
+    pub on_loss: Option<String>,
 }
 
 /// A virtual address as its table is read and written: keys may be missing.
@@ -33,6 +39,8 @@ pub(super) struct Draft {
     group: Option<GroupName>,
     service: ServiceName,
     priority: u32,
+    on_gain: Option<String>,
+    on_loss: Option<String>,
 }
 
 impl Draft {
@@ -45,29 +53,38 @@ impl Draft {
             group: None,
             service: ServiceName::kube_apiserver(),
             priority: 100,
+            on_gain: None,
+            on_loss: None,
         }
     }
 
     /// As it is written.
     pub(super) fn of(name: &VirtualName, settings: &VirtualAddressSettings) -> Self {
-        let VirtualAddressSettings { address, interface, group, service, priority } = settings;
+        let it = settings.clone();
         Self {
             name: Some(name.clone()),
-            address: Some(*address),
-            interface: Some(interface.clone()),
-            group: Some(group.clone()),
-            service: service.clone(),
-            priority: (*priority).into(),
+            address: Some(it.address),
+            interface: Some(it.interface),
+            group: Some(it.group),
+            service: it.service,
+            priority: it.priority.into(),
+            on_gain: it.on_gain,
+            on_loss: it.on_loss,
         }
     }
 
     /// What it says, when nothing is missing.
     pub(super) fn finish(self) -> Option<(VirtualName, VirtualAddressSettings)> {
-        let Self { name, address, interface, group, service, priority } = self;
-        let priority = u8::try_from(priority).unwrap_or(u8::MAX);
-        let (address, interface, group) = (address?, interface?, group?);
-        let settings = VirtualAddressSettings { address, interface, group, service, priority };
-        Some((name?, settings))
+        let settings = VirtualAddressSettings {
+            address: self.address?,
+            interface: self.interface?,
+            group: self.group?,
+            service: self.service,
+            priority: u8::try_from(self.priority).unwrap_or(u8::MAX),
+            on_gain: self.on_gain,
+            on_loss: self.on_loss,
+        };
+        Some((self.name?, settings))
     }
 
     /// What the reference shows.
@@ -99,6 +116,13 @@ fn is_interface(text: &str) -> bool {
         && !matches!(text, "." | "..")
 }
 
+fn command(text: &str) -> Option<String> {
+    let is_one_line = !text.contains(char::is_control);
+    let is_one = is_one_line && !text.trim().is_empty() && text.len() <= MAX_COMMAND_BYTES;
+    is_one.then(|| text.to_owned())
+}
+
+const COMMAND_FORM: &str = "a command of the shell in one line, at most 1024 bytes";
 const LABEL_FORM: &str = "1 to 63 of a-z, 0-9 and '-', with no '-' at either end";
 
 /// Keys without which a table says nothing.
@@ -174,6 +198,29 @@ pub(super) const KEYS: &[Key<Draft>] = &[
             unit: "priority",
             get: |from| from.priority,
             set: |into, value| into.priority = value,
+        },
+    },
+    Key {
+        name: "on-gain",
+        about: "A command that the shell (/bin/sh) runs when this node has gained the address, \
+                such as one that announces a route. It gets NAME, ADDRESS and INTERFACE in its \
+                environment, and ten seconds.",
+        example: Some("\"birdc enable vip\""),
+        kind: Kind::Text {
+            expected: COMMAND_FORM,
+            get: |from| from.on_gain.clone(),
+            set: |into, text| command(text).map(|command| into.on_gain = Some(command)),
+        },
+    },
+    Key {
+        name: "on-loss",
+        about: "The same when this node has lost the address. It also runs when the daemon starts, \
+                and when it has been killed or hangs.",
+        example: Some("\"birdc disable vip\""),
+        kind: Kind::Text {
+            expected: COMMAND_FORM,
+            get: |from| from.on_loss.clone(),
+            set: |into, text| command(text).map(|command| into.on_loss = Some(command)),
         },
     },
 ];

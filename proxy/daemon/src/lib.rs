@@ -55,4 +55,5 @@ pub use node::write_queue::Snapshot;
 pub use node::{Environment, Node};
 pub use state::{Identity, StateDir};
 pub use tcp::store::Inherited;
+pub use vip::hooks as vip_hooks;
 pub use vip::sockets::VipSockets;

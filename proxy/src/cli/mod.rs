@@ -49,6 +49,7 @@ mod text;
 mod textfile;
 mod top;
 mod version;
+mod vip_hooks;
 mod wait;
 mod watch;
 
@@ -295,6 +296,9 @@ enum Verb {
     /// Run an apiserver stand-in
     #[command(hide = true)]
     StandIn(stand_in::StandInArgs),
+    /// Run the commands of virtual addresses for the daemon that started it
+    #[command(name = meshport_daemon::vip_hooks::VERB, hide = true)]
+    VipHooks(vip_hooks::VipHooksArgs),
     /// Print the version of this program and of the running daemon
     ///
     /// They differ between an update and the next restart. It is not an error if no daemon answers.
@@ -369,6 +373,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Demo(args) => demo::run(args),
         Verb::DemoNode(args) => demo::node(args),
         Verb::StandIn(args) => stand_in::run(args),
+        Verb::VipHooks(args) => vip_hooks::run(args),
         Verb::Version(args) => version::run(args),
         Verb::Completions { shell } => completions(shell),
     };

@@ -8,11 +8,12 @@ const PLAIN: &str = "[[virtual-address]]\nname = \"api\"\naddress = \"192.0.2.10
 
 #[test]
 fn one_is_written_as_it_is_read() {
-    let settings = good(&format!("{PLAIN}priority = 7\n"));
+    let settings = good(&format!("{PLAIN}priority = 7\non-gain = \"a 'b'\"\n"));
     let address = &settings.virtual_addresses["api"];
     assert_eq!(address.address.to_string(), "192.0.2.10");
     assert_eq!((address.interface.as_str(), address.group.as_str()), ("eth0", "rack-1"));
     assert_eq!((address.service.as_str(), address.priority), ("kube-apiserver", 7));
+    assert_eq!((address.on_gain.as_deref(), &address.on_loss), (Some("a 'b'"), &None));
     assert_eq!(parse(&settings.to_toml()).as_ref(), Ok(&settings));
     let value = toml::Value::try_from(&settings).unwrap();
     assert_eq!(value["virtual-address"][0]["group"].as_str(), Some("rack-1"));
@@ -42,6 +43,8 @@ fn what_is_missing_or_wrong_is_told_at_its_key() {
     }
     let key = |more: &str| only(&format!("{PLAIN}{more}")).key;
     assert_eq!(key("service = \"other\""), "virtual-address.api.service");
+    assert_eq!(key("on-gain = \" \""), "virtual-address.api.on-gain");
+    assert_eq!(key("on-loss = \"a\\nb\""), "virtual-address.api.on-loss");
     assert_eq!(key("priority = 256"), "virtual-address.api.priority");
     assert_eq!(key("priorty = 25"), "virtual-address.api.priorty");
     let twice = PLAIN.replace("\"api\"", "\"web\"");

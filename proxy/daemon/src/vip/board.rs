@@ -229,6 +229,8 @@ mod tests {
             group: "rack-1".parse().expect("a name"),
             service: "kube-apiserver".parse().expect("a name"),
             priority: 100,
+            on_gain: None,
+            on_loss: None,
         }
     }
 

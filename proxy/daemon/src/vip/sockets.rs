@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use meshport_config::{Settings, VirtualName};
 use socket2::Socket;
 
+use super::hooks::{self, Teller};
 use super::packet;
 use super::station::ArpSettings;
 use crate::Error;
@@ -15,7 +16,8 @@ use crate::Error;
 const UNIT_LINES: &str = "AmbientCapabilities=CAP_NET_RAW, CapabilityBoundingSet=CAP_NET_RAW, \
                           PrivateUsers=no, ProcSubset=all and RestrictAddressFamilies=AF_PACKET";
 
-/// A packet socket for each virtual address, and what the kernel's ARP settings are read from.
+/// For each virtual address a packet socket, what the kernel's ARP settings are read from, and the
+/// process that runs its commands.
 #[derive(Debug, Default)]
 pub struct VipSockets(pub(super) BTreeMap<VirtualName, Opened>);
 
@@ -23,21 +25,26 @@ pub struct VipSockets(pub(super) BTreeMap<VirtualName, Opened>);
 pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) arp: ArpSettings,
+    /// Where it is said who holds the address, if commands depend on it.
+    pub(super) hook: Option<Teller>,
 }
 
 impl VipSockets {
     /// Opens them for all virtual addresses of the settings.
     ///
     /// # Errors
-    /// This process lacks CAP_NET_RAW, or an outer filter keeps packet sockets from it.
+    /// This process lacks CAP_NET_RAW, or an outer filter keeps packet sockets from it; the process
+    /// for commands cannot be started.
     pub(crate) fn open(settings: &Settings) -> Result<Self, Error> {
+        let mut tellers = hooks::start(settings)?;
         let open = |(name, it): (&VirtualName, &meshport_config::VirtualAddressSettings)| {
             let socket = packet::open(it.address).map_err(|error| refused(name, &error))?;
             let arp = match it.address {
                 IpAddr::V4(_) => ArpSettings::open(&it.interface),
                 IpAddr::V6(_) => ArpSettings::default(),
             };
-            Ok((name.clone(), Opened { socket, arp }))
+            let hook = tellers.remove(name);
+            Ok((name.clone(), Opened { socket, arp, hook }))
         };
         settings.virtual_addresses.iter().map(open).collect::<Result<_, Error>>().map(Self)
     }

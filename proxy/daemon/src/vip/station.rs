@@ -22,6 +22,9 @@ pub(crate) enum Obstacle {
     /// The credential does not allow it.
     #[error("this node's credential lacks the role vip")]
     NoRole,
+    /// Its commands would not run.
+    #[error("the process that runs on-gain and on-loss has ended: restart the daemon")]
+    NoHooks,
     /// The interface is not there.
     #[error("there is no interface {0}")]
     NoInterface(String),

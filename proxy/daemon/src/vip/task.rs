@@ -28,6 +28,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use super::board::{AddressCount, Side, may_hold};
+use super::hooks::Teller;
 use super::packet::{MAX_FRAME_BYTES, PacketSocket, interfaces};
 use super::sockets::Opened;
 use super::station::{self, ArpSettings, Obstacle};
@@ -56,6 +57,9 @@ pub(super) struct Task {
     settings: VirtualAddressSettings,
     socket: PacketSocket,
     arp: ArpSettings,
+    hook: Option<Teller>,
+    /// The process that runs the commands has ended, so nobody would hear of a gain or a loss.
+    is_unheard: bool,
     node: Node,
     side: Side,
     group: Group,
@@ -75,7 +79,7 @@ impl Task {
     pub(super) fn new(
         name: VirtualName,
         settings: VirtualAddressSettings,
-        Opened { socket, arp }: Opened,
+        Opened { socket, arp, hook }: Opened,
         node: Node,
         side: Side,
     ) -> Result<Self, Error> {
@@ -86,6 +90,8 @@ impl Task {
             settings,
             socket,
             arp,
+            hook,
+            is_unheard: false,
             node,
             side,
             group: Group::default(),
@@ -236,6 +242,8 @@ impl Task {
             Some(Obstacle::Leaving)
         } else if !may_hold(&self.node.credential.borrow()) {
             Some(Obstacle::NoRole)
+        } else if self.is_unheard {
+            Some(Obstacle::NoHooks)
         } else if self.obstacle.is_some() {
             self.obstacle.clone()
         } else if !self.node.route.borrow().is_usable() {
@@ -270,7 +278,10 @@ impl Task {
         bytes.map_or(Ok(()), |bytes| self.socket.send(&bytes))
     }
 
+    /// Says to the group, and to the commands, what this node does.
     fn spread(&mut self, claim: Claim, now: BootTime) {
+        let is_held = claim.stance != Stance::Standby;
+        self.is_unheard |= self.hook.as_ref().is_some_and(|hook| hook.tell(is_held).is_err());
         let VirtualAddressSettings { group, address, .. } = &self.settings;
         let message = Message { group: group.clone(), address: *address, claim };
         let bytes = message.encode();

@@ -1,0 +1,280 @@
+//! Commands that run when an address is gained or lost (`on-gain`, `on-loss`).
+//!
+//! The daemon's sandbox runs nothing, and a daemon that was killed cannot say that it has lost. So
+//! a process of its own, started before the sandbox, runs the commands that the settings named at
+//! that time, and nothing else. The daemon tells it with each claim which addresses it holds, two
+//! bytes each time: the number of the address, and whether. One that is not said to be held for
+//! [`SILENCE`] is lost, and so are all when the daemon ends.
+//!
+//! Bounds: a command has [`COMMAND_LIMIT`]; of an address one runs at a time, and of those that
+//! were wanted meanwhile only the last one counts.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Write as _};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Settings, VirtualName};
+use meshport_core::vip::contest::SILENCE;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{interval, timeout};
+use tracing::{info, warn};
+
+use crate::{Error, clock};
+
+/// The verb under which this program runs the commands.
+pub const VERB: &str = "vip-hooks";
+/// How long a command may take. Those of routing daemons take milliseconds.
+const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+/// From one look for addresses that are no longer held to the next.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes that are read at once: what all addresses say in some seconds.
+const READ_BYTES: usize = 256;
+
+/// The commands of one address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hook {
+    name: VirtualName,
+    address: IpAddr,
+    interface: String,
+    on_gain: Option<String>,
+    on_loss: Option<String>,
+}
+
+/// Tells the process of one address. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Teller {
+    stream: Arc<StdStream>,
+    number: u8,
+}
+
+impl Teller {
+    /// Says whether this node holds the address. A process that does not keep up hears it again.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub(super) fn tell(&self, is_held: bool) -> io::Result<()> {
+        match (&*self.stream).write(&[self.number, u8::from(is_held)]) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Starts the process, if an address has commands.
+///
+/// # Errors
+/// The system starts no process.
+pub(super) fn start(settings: &Settings) -> Result<BTreeMap<VirtualName, Teller>, Error> {
+    let hook = |(name, it): (&VirtualName, &meshport_config::VirtualAddressSettings)| {
+        let has_any = it.on_gain.is_some() || it.on_loss.is_some();
+        has_any.then(|| Hook {
+            name: name.clone(),
+            address: it.address,
+            interface: it.interface.clone(),
+            on_gain: it.on_gain.clone(),
+            on_loss: it.on_loss.clone(),
+        })
+    };
+    let hooks: Vec<Hook> = settings.virtual_addresses.iter().filter_map(hook).collect();
+    if hooks.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let cannot = || Error::io("start the process for on-gain and on-loss");
+    let (own, other) = StdStream::pair().map_err(cannot())?;
+    own.set_nonblocking(true).map_err(cannot())?;
+    let table = serde_json::to_string(&hooks).map_err(|error| Error::Bug(error.to_string()))?;
+    let mut command = Command::new(std::env::current_exe().map_err(cannot())?);
+    // What a service manager tells the daemon is not for it.
+    command.arg(VERB).arg(table).env_clear().envs(std::env::var_os("PATH").map(|it| ("PATH", it)));
+    command.stdin(Stdio::from(OwnedFd::from(other)));
+    command.spawn().map_err(cannot())?;
+    let stream = Arc::new(own);
+    let tellers = (0..).zip(hooks).map(|(number, hook)| {
+        let stream = stream.clone();
+        (hook.name, Teller { stream, number })
+    });
+    Ok(tellers.collect())
+}
+
+/// Runs the commands of `hooks` as the other end of `daemon` says, until that end closes.
+///
+/// # Errors
+/// The runtime cannot watch the stream.
+pub async fn serve(hooks: Vec<Hook>, daemon: StdStream) -> io::Result<()> {
+    daemon.set_nonblocking(true)?;
+    let mut daemon = UnixStream::from_std(daemon)?;
+    let mut workers = JoinSet::new();
+    let mut held: Vec<Held> = Vec::new();
+    for hook in hooks {
+        let (wanted, wants) = watch::channel(false);
+        workers.spawn(work(hook, wants));
+        held.push(Held { last: None, wanted });
+    }
+    let (mut looks, mut buffer) = (interval(LOOK_INTERVAL), Vec::with_capacity(READ_BYTES));
+    loop {
+        tokio::select! {
+            read = daemon.read_buf(&mut buffer) => match read {
+                Ok(1..) => take(&mut buffer, &mut held),
+                // The end, or a daemon that was killed.
+                Ok(0) | Err(_) => break,
+            },
+            _ = looks.tick() => {
+                let now = clock::now();
+                held.iter_mut().for_each(|it| it.look(now));
+            }
+        }
+    }
+    // Without a sender a worker ends, and loses first what it has.
+    drop(held);
+    while workers.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// One address as the daemon speaks of it.
+#[derive(Debug)]
+struct Held {
+    /// When it was last said to be held; none when it is not.
+    last: Option<Instant>,
+    wanted: watch::Sender<bool>,
+}
+
+impl Held {
+    fn look(&mut self, now: Instant) {
+        self.last = self.last.filter(|last| now.saturating_duration_since(*last) < SILENCE);
+        let is_held = self.last.is_some();
+        self.wanted.send_if_modified(|wanted| std::mem::replace(wanted, is_held) != is_held);
+    }
+}
+
+/// Takes up all words that are whole.
+fn take(buffer: &mut Vec<u8>, held: &mut [Held]) {
+    let (words, rest) = buffer.as_chunks::<2>();
+    let now = clock::now();
+    for [number, is_held] in words {
+        if let Some(it) = held.get_mut(usize::from(*number)) {
+            it.last = (*is_held == 1).then_some(now);
+            it.look(now);
+        }
+    }
+    *buffer = rest.to_vec();
+    buffer.reserve(READ_BYTES);
+}
+
+/// Runs the commands of one address, one after another; the loss first, since nothing is known of
+/// what an earlier process has left.
+async fn work(hook: Hook, mut wants: watch::Receiver<bool>) {
+    let mut has = false;
+    hook.run(has).await;
+    loop {
+        let is_over = wants.changed().await.is_err();
+        let wanted = !is_over && *wants.borrow_and_update();
+        if wanted != has {
+            has = wanted;
+            hook.run(has).await;
+        }
+        if is_over {
+            return;
+        }
+    }
+}
+
+impl Hook {
+    async fn run(&self, is_gain: bool) {
+        let Some(text) = (if is_gain { &self.on_gain } else { &self.on_loss }) else { return };
+        let (name, what) = (&self.name, if is_gain { "on-gain" } else { "on-loss" });
+        let mut command = tokio::process::Command::new("/bin/sh");
+        command.args(["-c", text]).stdin(Stdio::null()).kill_on_drop(true);
+        command.env("NAME", name.as_str()).env("ADDRESS", self.address.to_string());
+        command.env("INTERFACE", &self.interface);
+        match timeout(COMMAND_LIMIT, command.status()).await {
+            Ok(Ok(status)) if status.success() => info!(%name, what, "command has run"),
+            Ok(Ok(status)) => warn!(%name, what, %status, "command has failed"),
+            Ok(Err(error)) => warn!(%name, what, %error, "command cannot be run"),
+            Err(_late) => {
+                let limit_s = COMMAND_LIMIT.as_secs();
+                warn!(%name, what, limit_s, "command took too long and was ended");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn hook(folder: &Path) -> Hook {
+        let command = |word: &str| {
+            let file = folder.join("said");
+            Some(format!("echo {word} $NAME $ADDRESS $INTERFACE >>'{}'", file.display()))
+        };
+        Hook {
+            name: "api".parse().expect("a name"),
+            address: "192.0.2.10".parse().expect("an address"),
+            interface: "eth0".to_owned(),
+            on_gain: command("gain"),
+            on_loss: command("loss"),
+        }
+    }
+
+    async fn until_said(folder: &Path, words: &[&str]) {
+        let expected: String =
+            words.iter().map(|word| format!("{word} api 192.0.2.10 eth0\n")).collect();
+        let mut looks = interval(Duration::from_millis(5));
+        let said = async {
+            while fs::read_to_string(folder.join("said")).unwrap_or_default() != expected {
+                looks.tick().await;
+            }
+        };
+        timeout(Duration::from_secs(20), said).await.expect("it is said in time");
+    }
+
+    #[tokio::test]
+    async fn an_address_is_lost_with_the_word_the_silence_and_the_end_of_the_daemon() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (own, other) = StdStream::pair().expect("a pair");
+        let teller = Teller { stream: Arc::new(own), number: 0 };
+        let serving = tokio::spawn(serve(vec![hook(folder.path())], other));
+        until_said(folder.path(), &["loss"]).await;
+        teller.tell(true).expect("it listens");
+        teller.tell(true).expect("it listens");
+        until_said(folder.path(), &["loss", "gain"]).await;
+        teller.tell(false).expect("it listens");
+        until_said(folder.path(), &["loss", "gain", "loss"]).await;
+        teller.tell(true).expect("it listens");
+        until_said(folder.path(), &["loss", "gain", "loss", "gain"]).await;
+        // Silence: the daemon hangs.
+        until_said(folder.path(), &["loss", "gain", "loss", "gain", "loss"]).await;
+        teller.tell(true).expect("it listens");
+        let six = ["loss", "gain", "loss", "gain", "loss", "gain"];
+        until_said(folder.path(), &six).await;
+        drop(teller);
+        serving.await.expect("it ends").expect("it watched");
+        until_said(folder.path(), &[&six[..], &["loss"]].concat()).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_word_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (own, other) = StdStream::pair().expect("a pair");
+        let serving = tokio::spawn(serve(vec![hook(folder.path())], other));
+        until_said(folder.path(), &["loss"]).await;
+        (&own).write_all(&[9, 1, 0, 7, 0]).expect("it listens");
+        (&own).write_all(&[1]).expect("it listens");
+        until_said(folder.path(), &["loss", "gain"]).await;
+        drop(own);
+        serving.await.expect("it ends").expect("it watched");
+        until_said(folder.path(), &["loss", "gain", "loss"]).await;
+    }
+}
