@@ -143,6 +143,11 @@ impl Node {
         &self.state
     }
 
+    /// Its configuration file.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// The build that its daemon runs from its next start on.
     pub fn set_program(&mut self, program: &Path) {
         program.clone_into(&mut self.plan.program);

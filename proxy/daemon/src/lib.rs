@@ -50,6 +50,7 @@ pub use error::Error;
 pub use lifecycle::leaf::Leaf;
 pub use lifecycle::reload::Source;
 pub use lifecycle::run::{Options, run};
+pub use lifecycle::starter::{self, Starter};
 pub use node::handle::Handle;
 pub use node::write_queue::Snapshot;
 pub use node::{Environment, Node};

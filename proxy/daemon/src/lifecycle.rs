@@ -7,4 +7,6 @@ pub mod leaf;
 pub(crate) mod reload;
 pub mod run;
 mod sandbox;
+pub mod starter;
 pub mod suspend;
+pub mod upgrade;

@@ -23,7 +23,6 @@ use meshport_core::reach::OwnEndpoints;
 use meshport_core::route::Route;
 
 use crate::Handle;
-use crate::admin::api::ReloadReport;
 use crate::admin::report::Reporter;
 use crate::clock;
 use crate::egress::Egress;
@@ -32,7 +31,7 @@ use crate::lifecycle::descriptors;
 use crate::lifecycle::reload::Reload;
 use crate::node::commands::Command;
 use crate::node::controls::{Controls, Names};
-use crate::node::driver::answers::Asker;
+use crate::node::driver::answers::ProcessRequest;
 use crate::node::driver::seeds;
 use crate::node::driver::{Channels, Components, Driver};
 use crate::node::postbox::Destination;
@@ -103,7 +102,7 @@ pub struct Node {
     sessions: Sessions,
     handle: Handle,
     /// Requests to read the configuration again, until the process takes them.
-    reloads: Option<mpsc::Receiver<Asker<ReloadReport>>>,
+    process: Option<mpsc::Receiver<ProcessRequest>>,
     routes: BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
     pub(crate) controls: Controls,
     leaving: watch::Sender<bool>,
@@ -196,7 +195,7 @@ impl Node {
             mesh,
             sessions,
             handle,
-            reloads: Some(channels.reloads),
+            process: Some(channels.process),
             routes,
             controls,
             leaving,
@@ -213,10 +212,9 @@ impl Node {
         self.handle.clone()
     }
 
-    /// Requests to read the configuration again, for the process that has it; a closed queue when
-    /// they are taken already.
-    pub(crate) fn take_reloads(&mut self) -> mpsc::Receiver<Asker<ReloadReport>> {
-        self.reloads.take().unwrap_or_else(|| mpsc::channel(1).1)
+    /// What the process around it is to do; a closed queue when it is taken already.
+    pub(crate) fn take_process_requests(&mut self) -> mpsc::Receiver<ProcessRequest> {
+        self.process.take().unwrap_or_else(|| mpsc::channel(1).1)
     }
 
     /// Its mesh.

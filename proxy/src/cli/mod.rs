@@ -48,6 +48,7 @@ mod support_bundle;
 mod text;
 mod textfile;
 mod top;
+mod upgrade;
 mod version;
 mod vip_hooks;
 mod wait;
@@ -120,6 +121,15 @@ enum Verb {
     /// ends; a file with problems changes nothing.
     #[command(after_long_help = text::RELOAD)]
     Reload(query::QueryArgs),
+    /// Give the running daemon's place to the program on disk
+    ///
+    /// The daemon starts its successor, which reads the configuration and the state folder; only
+    /// when that is ready it lets its sessions end for up to ten seconds and passes its listening
+    /// sockets on. No client is refused. A successor that cannot run, or ends in its first seconds,
+    /// leaves the daemon serving, and this says why. Under systemd too; in a container replace the
+    /// container.
+    #[command(after_long_help = text::UPGRADE)]
+    Upgrade(query::QueryArgs),
     /// Check whether the daemon is alive or ready (exit code only)
     ///
     /// For liveness and readiness probes. Uses the admin socket, which other users of the machine
@@ -317,6 +327,9 @@ enum Verb {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    if let Some(code) = meshport_daemon::starter::serve() {
+        return code;
+    }
     let cli = match Cli::try_parse_from(argv::words()) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -345,6 +358,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Join(args) => join::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Reload(args) => reload::run(args),
+        Verb::Upgrade(args) => upgrade::run(args),
         Verb::Health(args) => health::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Status(args) => query::status(args),

@@ -1,5 +1,6 @@
 //! `meshport run`: the daemon, until a signal ends it.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -9,8 +10,9 @@ use super::join::{self, JoinArgs, Joined};
 use super::paths::Paths;
 use super::{clock, line, load, logging};
 use meshport_daemon::Error;
+use meshport_daemon::lifecycle::upgrade;
 use meshport_daemon::state::StateDir;
-use meshport_daemon::{self, Inherited, Options, Source};
+use meshport_daemon::{self, Inherited, Options, Source, Starter, starter};
 
 /// `meshport run`
 #[derive(Debug, Clone, Args)]
@@ -46,6 +48,18 @@ enum Format {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
+    let predecessor = starter::predecessor();
+    let to = predecessor.as_ref().and_then(|link| link.try_clone().ok());
+    let ended = serve(args, predecessor);
+    if let (Err(error), Some(link)) = (&ended, to) {
+        upgrade::say_failure(&link, error);
+    }
+    ended
+}
+
+fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
+    // Before any thread, and before a key is in memory.
+    let launched = Starter::launch();
     // Closed with whatever ends this start: clients must not wait for a daemon that cannot run.
     let inherited = Inherited::take();
     let joined = match &args.join_file {
@@ -65,10 +79,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
     if args.config.is_none() {
         Paths::of_this_user()?.make_config_folder();
     }
+    if let Err(error) = &launched {
+        tracing::warn!(%error, "`meshport upgrade` will not work: its helper cannot be started");
+    }
     let args = args.clone();
     let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
     let source = Source { config, reread, set_level };
-    meshport_daemon::run(Options { settings, source, state, inherited })
+    let starter = launched.ok();
+    let options = Options { settings, source, state, inherited, starter, predecessor };
+    meshport_daemon::run(options)
 }
 
 /// Joins with the invite in the file, unless there is a credential; what the machine is now.

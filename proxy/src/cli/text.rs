@@ -279,6 +279,15 @@ EXAMPLES:
   meshport reload --json
 ";
 
+pub(super) const UPGRADE: &str = "\
+EXAMPLES:
+  meshport check && meshport upgrade
+  systemctl kill --kill-who=main --signal=USR2 meshport
+
+EXIT CODE:
+  0 the successor serves, 6 the daemon serves on or does not answer
+";
+
 pub(super) const UNDRAIN: &str = "\
 EXAMPLES:
   meshport undrain

@@ -34,6 +34,7 @@ mod signals;
 mod sites;
 mod state;
 mod support_bundle;
+mod upgrade;
 mod view;
 mod virtual_address;
 mod wayback;

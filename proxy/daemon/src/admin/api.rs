@@ -97,6 +97,9 @@ pub struct ProcessStatus {
     /// Settings that differ in the file and take a restart, as the last reload found them.
     #[serde(default)]
     pub needs_restart: Vec<SettingChange>,
+    /// Why the last upgrade failed, after which this process has started again.
+    #[serde(default)]
+    pub failed_upgrade: Option<String>,
     /// Whether it has been told to stop, and lets its sessions end.
     #[serde(default)]
     pub is_leaving: bool,
@@ -482,6 +485,13 @@ pub struct ReloadReport {
     pub applied: Vec<SettingChange>,
     /// Settings that differ in the file and take a restart.
     pub needs_restart: Vec<SettingChange>,
+}
+
+/// A successor of the daemon that is ready to take its place (`meshport upgrade`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeReport {
+    /// The process of the successor.
+    pub successor: u32,
 }
 
 /// A setting with its value in force before and its new one, as they stand in the file.

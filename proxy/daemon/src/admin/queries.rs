@@ -1,12 +1,15 @@
 //! Requests without parameters.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use super::api::{PeerRow, ReloadReport, SeedRow, ServiceStatus, Status};
+use super::api::{PeerRow, ReloadReport, SeedRow, ServiceStatus, Status, UpgradeReport};
 use super::credentials::CredentialRow;
 use super::explain::Explanation;
 use super::request::{Kind, Request};
 use super::stats::StatsRow;
+use crate::lifecycle::upgrade::READY_TIME;
 
 macro_rules! plain {
     ($($(#[$doc:meta])* $name:ident, $path:literal, $kind:ident, $reply:ty;)*) => {
@@ -41,6 +44,21 @@ plain! {
     CredentialsRequest, "/credentials", Query, Vec<CredentialRow>;
     /// Reads the daemon's configuration again, as SIGHUP does.
     ReloadRequest, "/reload", Command, ReloadReport;
+}
+
+/// Starts the program on disk as the daemon's successor, as SIGUSR2 does. Answered once that is
+/// ready to take the daemon's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeRequest;
+
+impl Request for UpgradeRequest {
+    const PATH: &'static str = "/upgrade";
+    const KIND: Kind = Kind::Command;
+    type Reply = UpgradeReport;
+
+    fn limit(&self) -> Duration {
+        READY_TIME
+    }
 }
 
 #[cfg(test)]

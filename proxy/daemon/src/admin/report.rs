@@ -115,7 +115,7 @@ pub(crate) struct Told {
     pub(crate) calls: CallBudget,
 }
 
-/// Facts that are fixed for the life of the process.
+/// Facts that are fixed for the life of the process, and its last upgrade.
 #[derive(Debug)]
 pub(crate) struct ProcessFacts {
     pub(crate) started: Instant,
@@ -132,6 +132,8 @@ pub(crate) struct ProcessFacts {
     pub(crate) way_back: WayBack,
     /// Its virtual addresses, and who else may hold some.
     pub(crate) board: Board,
+    /// Why that failed.
+    pub(crate) failed_upgrade: Option<String>,
 }
 
 /// Facts about a service that the core does not have.
@@ -175,6 +177,7 @@ impl Reporter {
     ) -> Self {
         let (now, audit) = (clock::now(), Audit::default());
         let process = ProcessFacts {
+            failed_upgrade: None,
             started: now,
             started_at: clock::wall(),
             mesh_listen,
@@ -216,6 +219,7 @@ impl Reporter {
                 mesh_listen: self.process.mesh_listen,
                 admin_http: self.process.admin_http,
                 needs_restart: self.needs_restart.clone(),
+                failed_upgrade: self.process.failed_upgrade.clone(),
                 is_leaving: self.is_leaving,
             },
             me: self.identity.me.clone(),

@@ -118,6 +118,11 @@ impl Reload {
         Ok(settings)
     }
 
+    /// The settings in force, for a start in the same process.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// The settings in force.
     pub(crate) fn into_settings(self) -> Settings {
         self.settings

@@ -1,20 +1,24 @@
 //! The daemon's process: settings, state folder, admin server and signals around one [`Node`].
 
+use std::iter;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{Credential, Revocation, Settings};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::Error;
 use crate::admin::{AdminClient, AdminServer, server};
 
-use crate::admin::api::ReloadReport;
+use crate::admin::api::UpgradeReport;
 use crate::admin::queries::StatusRequest;
 use crate::clock;
 use crate::findings;
@@ -22,9 +26,12 @@ use crate::lifecycle::descriptors;
 use crate::lifecycle::heap;
 use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
+use crate::lifecycle::starter::Starter;
+use crate::lifecycle::upgrade::{self, Prepared, Successor};
 use crate::node::assemble;
+use crate::node::commands::Command;
 use crate::node::controls::Controls;
-use crate::node::driver::answers::Asker;
+use crate::node::driver::answers::{Asker, ProcessRequest};
 use crate::node::postbox::{self, Destination};
 use crate::node::state_writer::StateWriter;
 use crate::node::write_queue::MAX_WRITES;
@@ -68,6 +75,10 @@ pub struct Options {
     pub state: StateDir,
     /// Listening sockets that the process before this one has left.
     pub inherited: Inherited,
+    /// Starts a successor; without it there is no upgrade.
+    pub starter: Option<Starter>,
+    /// Leads to the daemon that has started this one as its successor.
+    pub predecessor: Option<UnixStream>,
 }
 
 impl std::fmt::Debug for Options {
@@ -80,26 +91,32 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// Runs the daemon on the calling thread until SIGTERM or SIGINT, then drains and leaves.
+/// Runs the daemon on the calling thread until SIGTERM or SIGINT, then drains and leaves; or until
+/// a successor has its place.
 ///
 /// # Errors
 /// The state folder, a file the settings name, or an address does not serve. Once started it only
-/// ends by a signal, when the authority revokes this node, or without an error when it has left.
+/// ends by a signal, when the authority revokes this node, or without an error when it has left or
+/// was succeeded.
 pub fn run(options: Options) -> Result<(), Error> {
     // The event loop is compiled in this crate, which is built for speed; the command line is
     // built for size.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(Error::io("start the event loop"))?.block_on(serve(options))
+    runtime.map_err(Error::io("start the event loop"))?.block_on(run_all(options))
 }
 
-async fn serve(options: Options) -> Result<(), Error> {
-    let Options { settings, source, state, inherited } = options;
-    let _lock = succeed(&state, &settings.admin.socket).await?;
-    let (identity, unsettled) = state.settled_identity(clock::wall())?;
-    if let Some(error) = unsettled {
-        warn!(%error, "the new key is in use; the next start completes the change of files");
+async fn run_all(options: Options) -> Result<(), Error> {
+    let Options { settings, source, state, inherited, starter, predecessor } = options;
+    let mut former = predecessor.map(Successor::new).transpose()?;
+    let lock = match former {
+        None => Some(succeed(&state, &settings.admin.socket).await?),
+        // The former daemon holds it until this one is ready.
+        Some(_) => None,
+    };
+    if former.is_some() {
+        // Before it is too late for the former daemon to stay. Nothing of it may be changed yet.
+        refuse_leaf(&state, &state.identity(clock::wall())?)?;
     }
-    refuse_leaf(&state, &identity)?;
     descriptors::raise();
     findings::warn_of_few_descriptors(&settings);
     // Before the sandbox, which hides what a container may use of the processor and makes no
@@ -113,22 +130,61 @@ async fn serve(options: Options) -> Result<(), Error> {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o007));
         let _ = unix::make_folder(place);
     }
-    let vip_sockets = VipSockets::open(&settings)?;
+    let mut vip_sockets = Some(VipSockets::open(&settings)?);
     let sandbox = Sandbox::enter(&settings, &source.config);
-    let outside = Outside { shards, vip_sockets };
-    let mut daemon = Daemon::start(&settings, &identity, &state, outside).await?;
-    inherited.close_rest();
-    let (reloads, revoked) = (daemon.node.take_reloads(), daemon.own_revocation.take());
-    // Its keys may be replaced: nothing but what uses them holds them.
-    drop(identity);
-    let reload = Reload::within(settings, source, state, sandbox);
-    let end = tokio::select! {
-        end = wait_for_end(reload, &daemon.node.controls, reloads) => end,
-        error = revocation_of_this_node(revoked) => Err(error),
-        () = warn_of_end(daemon.node.credential()) => Ok(()),
-        () = heap::give_back(&daemon.node) => Ok(()),
+    let lock = match (lock, &mut former) {
+        (None, Some(former)) => {
+            let (lock, sockets) = former.turn().await?;
+            store::adopt(sockets);
+            state.take_over(lock)?
+        }
+        (Some(lock), _) => lock,
+        (None, None) => state.lock()?,
     };
+    let mut reload = Reload::within(settings, source, state.clone(), sandbox);
+    let mut failure = None;
+    loop {
+        let outside = Outside { shards, vip_sockets: take_sockets(&mut vip_sockets, &reload) };
+        let started = start(reload.settings(), &state, outside, failure.take()).await;
+        let mut daemon = started.inspect_err(|_| {
+            if former.is_some() {
+                store::give_back();
+            }
+        })?;
+        inherited.close_rest();
+        if let Some(former) = &mut former {
+            former.serves().await;
+        }
+        let end = serve(&mut daemon, &mut reload, starter.as_ref(), former.take()).await;
+        let Some(why) = finish(daemon, end, &lock).await? else { return Ok(()) };
+        error!(
+            why,
+            "the upgrade has failed: this daemon starts again, and its clients wait for that"
+        );
+        store::take_back();
+        failure = Some(why);
+    }
+}
+
+/// The sockets of virtual addresses, once: in the sandbox no other ones can be opened.
+fn take_sockets(sockets: &mut Option<VipSockets>, reload: &Reload) -> VipSockets {
+    let taken = sockets.take();
+    if taken.is_none() && !reload.settings().virtual_addresses.is_empty() {
+        warn!("virtual addresses are not served until the next restart: other nodes hold them");
+    }
+    taken.unwrap_or_default()
+}
+
+/// Ends what runs, as the reason asks for; why an upgrade failed, if that is the reason to start
+/// again.
+async fn finish(
+    daemon: Daemon,
+    end: Result<End, Error>,
+    lock: &StateLock,
+) -> Result<Option<String>, Error> {
     match end {
+        Ok(End::Stop) => daemon.stop().await,
+        Ok(End::Succeeded(next)) => return Ok(daemon.give_place(next, lock).await.err()),
         // Refused by all others: there is nobody to say goodbye to, and nothing to drain.
         Err(Error::Trust(meshport_config::Error::Revoked { revoked, .. }))
             if revoked.is_departure() =>
@@ -136,16 +192,67 @@ async fn serve(options: Options) -> Result<(), Error> {
             // Said twice, since nobody acknowledges it.
             sleep(FAREWELL).await;
             daemon.end().await;
-            Ok(())
         }
-        Err(Error::Trust(meshport_config::Error::Revoked { .. })) => {
+        Err(error @ Error::Trust(meshport_config::Error::Revoked { .. })) => {
             daemon.end().await;
-            end
+            return Err(error);
         }
-        end => {
+        Err(error) => {
             daemon.stop().await;
-            end
+            return Err(error);
         }
+    }
+    Ok(None)
+}
+
+/// Starts what runs, from the state folder as it is now.
+async fn start(
+    settings: &Settings,
+    state: &StateDir,
+    outside: Outside,
+    failure: Option<String>,
+) -> Result<Daemon, Error> {
+    // Its keys may be replaced while the daemon runs: nothing but what uses them holds them.
+    let (identity, unsettled) = state.settled_identity(clock::wall())?;
+    if let Some(error) = unsettled {
+        warn!(%error, "the new key is in use; the next start completes the change of files");
+    }
+    refuse_leaf(state, &identity)?;
+    let daemon = Daemon::start(settings, &identity, state, outside).await?;
+    if let Some(why) = failure {
+        let _ = daemon.node.controls.commands.send(Command::FailedUpgrade(why)).await;
+    }
+    Ok(daemon)
+}
+
+/// How a daemon ends without an error.
+enum End {
+    /// By a signal.
+    Stop,
+    /// For a successor that is ready.
+    Succeeded(Prepared),
+}
+
+/// Runs until there is a reason to end.
+async fn serve(
+    daemon: &mut Daemon,
+    reload: &mut Reload,
+    starter: Option<&Starter>,
+    former: Option<Successor>,
+) -> Result<End, Error> {
+    let (requests, revoked) = (daemon.node.take_process_requests(), daemon.own_revocation.take());
+    let stopped = async {
+        match former {
+            Some(mut former) => former.stopped().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        end = wait_for_end(reload, &daemon.node.controls, requests, starter) => end,
+        () = stopped => Ok(End::Stop),
+        error = revocation_of_this_node(revoked) => Err(error),
+        () = warn_of_end(daemon.node.credential()) => Ok(End::Stop),
+        () = heap::give_back(&daemon.node) => Ok(End::Stop),
     }
 }
 
@@ -311,6 +418,47 @@ impl Daemon {
         self.end_saved().await;
     }
 
+    /// Lets sessions end for a while, saves, and gives the place to a successor. All that this
+    /// process needs to start again is kept until the successor has proved itself.
+    ///
+    /// # Errors
+    /// Why the successor does not serve.
+    async fn give_place(mut self, mut next: Prepared, lock: &StateLock) -> Result<(), String> {
+        let pid = next.pid;
+        info!(
+            pid,
+            drain_s = DRAIN_TIME.as_secs(),
+            "upgrade: the successor is ready; open sessions \
+               may continue for a while"
+        );
+        let mut stop = Stop::listen();
+        self.node.leave(drain_time()).await;
+        store::pass_on();
+        sleep(LAST_CLIENTS).await;
+        self.end_saved().await;
+        let passed = store::passed().and_then(|sockets| Ok((lock.share()?, sockets)));
+        let (lock, sockets) =
+            passed.map_err(|error| format!("its sockets cannot be passed on: {error}"))?;
+        let passed: Vec<OwnedFd> = iter::once(lock).chain(sockets).collect();
+        let succeeded = tokio::select! {
+            biased;
+            () = stop.told() => None,
+            succeeded = next.succeed(&passed) => Some(succeeded),
+        };
+        match succeeded {
+            Some(Ok(())) => {
+                store::make_main(pid);
+                info!(pid, "upgrade: the successor serves; this process ends");
+                Ok(())
+            }
+            Some(Err(why)) => Err(why),
+            None => {
+                next.stop().await;
+                Ok(())
+            }
+        }
+    }
+
     /// Resets what is open, saves, and goes.
     async fn end(mut self) {
         info!("stopping: open sessions are reset");
@@ -344,24 +492,86 @@ fn known_nodes(state: &StateDir) -> Option<Vec<u8>> {
 }
 
 async fn wait_for_end(
-    mut reload: Reload,
+    reload: &mut Reload,
     controls: &Controls,
-    mut reloads: mpsc::Receiver<Asker<ReloadReport>>,
-) -> Result<(), Error> {
+    mut requests: mpsc::Receiver<ProcessRequest>,
+    starter: Option<&Starter>,
+) -> Result<End, Error> {
     let listen = |kind| signal(kind).map_err(Error::io("listen for signals"));
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut hangup = listen(SignalKind::hangup())?;
+    let mut user2 = listen(SignalKind::user_defined2())?;
+    let mut preparing: Option<Pin<Box<_>>> = None;
+    let mut asker: Option<Asker<UpgradeReport>> = None;
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(End::Stop),
+            _ = interrupt.recv() => return Ok(End::Stop),
             // The log says what came of it.
             _ = hangup.recv() => drop(reload.run(controls).await),
-            Some(asker) = reloads.recv() => {
-                // An asker that went away needs no answer.
-                let _ = asker.send(reload.run(controls).await);
+            _ = user2.recv() => {
+                preparing.get_or_insert_with(|| Box::pin(upgrade::prepare(starter)));
             }
+            Some(request) = requests.recv() => match request {
+                // An asker that went away needs no answer.
+                ProcessRequest::Reload(asker) => {
+                    let _ = asker.send(reload.run(controls).await);
+                }
+                ProcessRequest::Upgrade(to) if preparing.is_none() => {
+                    preparing = Some(Box::pin(upgrade::prepare(starter)));
+                    asker = Some(to);
+                }
+                ProcessRequest::Upgrade(to) => {
+                    let _ = to.send(Err(Error::Refused("an upgrade is under way".into())));
+                }
+            },
+            prepared = async {
+                match &mut preparing {
+                    Some(preparing) => preparing.await,
+                    None => std::future::pending().await,
+                }
+            } => {
+                preparing = None;
+                let answer = prepared.as_ref().map(|it| UpgradeReport { successor: it.pid });
+                if let Err(error) = &answer {
+                    error!(%error, "no upgrade; this daemon serves on");
+                }
+                let answer = answer.map_err(|error| Error::Refused(said(error)));
+                if let Some(asker) = asker.take() {
+                    let _ = asker.send(answer);
+                }
+                if let Ok(next) = prepared {
+                    return Ok(End::Succeeded(next));
+                }
+            }
+        }
+    }
+}
+
+/// What a refusal says, without the words that its receiver puts before it again.
+fn said(error: &Error) -> String {
+    match error {
+        Error::Refused(why) => why.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The signals that stop a daemon, from now on.
+struct Stop([Option<Signal>; 2]);
+
+impl Stop {
+    fn listen() -> Self {
+        Self([SignalKind::terminate(), SignalKind::interrupt()].map(|kind| signal(kind).ok()))
+    }
+
+    /// Resolves with the first of them.
+    async fn told(&mut self) {
+        let [terminate, interrupt] = &mut self.0;
+        tokio::select! {
+            Some(Some(())) = async { Some(terminate.as_mut()?.recv().await) } => {}
+            Some(Some(())) = async { Some(interrupt.as_mut()?.recv().await) } => {}
+            else => std::future::pending().await,
         }
     }
 }

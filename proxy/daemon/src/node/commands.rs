@@ -41,6 +41,8 @@ pub(crate) enum Command {
     StoreNodes(Vec<u8>),
     /// These settings wait for a restart.
     NeedsRestart(Vec<SettingChange>),
+    /// An upgrade failed, for this reason; this process goes on.
+    FailedUpgrade(String),
     /// Ask a service's instance so from now on.
     Instance(ServiceName, Instance),
     /// This machine has slept for that long, or moved to another network.

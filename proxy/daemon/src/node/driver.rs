@@ -18,7 +18,6 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::admin::api::ReloadReport;
 use meshport_core::drift::{Cause, Leave};
 use meshport_core::health::Question as Probe;
 use meshport_core::journal::Kind;
@@ -45,7 +44,7 @@ use crate::node::write_queue::{Snapshot, Write};
 use crate::sessions::ingress::{Finding, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 
-use self::answers::Asker;
+use self::answers::ProcessRequest;
 use self::seeds::Seeds;
 
 pub(crate) mod answers;
@@ -62,8 +61,8 @@ mod sightings;
 const MAX_QUESTIONS: usize = 64;
 /// Commands on their way to the driver; they come from timers and people.
 const MAX_COMMANDS: usize = 16;
-/// Requests to reload that wait for the one under way.
-const MAX_RELOADS: usize = 4;
+/// Requests to the process that wait for the one under way.
+const MAX_PROCESS_REQUESTS: usize = 4;
 /// Suspicions on their way to observers. A turn of the driver raises a few; an observer that is
 /// more than these behind is told how many it has missed.
 const MAX_SUSPICIONS: usize = 64;
@@ -108,8 +107,8 @@ pub(crate) struct Channels {
     pub(crate) questions: mpsc::Sender<Question>,
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) findings: mpsc::Sender<Finding>,
-    /// Requests to read the configuration again, for the process around the node.
-    pub(crate) reloads: mpsc::Receiver<Asker<ReloadReport>>,
+    /// What the process around the node is to do.
+    pub(crate) process: mpsc::Receiver<ProcessRequest>,
     /// Why a peer was refused last, by either side.
     pub(crate) refused: watch::Receiver<Option<String>>,
     /// The revocations.
@@ -132,7 +131,7 @@ struct Inputs {
 /// The values that others watch.
 pub(crate) struct Outputs {
     pub(crate) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
-    reloads: mpsc::Sender<Asker<ReloadReport>>,
+    process: mpsc::Sender<ProcessRequest>,
     refused: watch::Sender<Option<String>>,
     revoked: watch::Sender<Revocations>,
     pub(crate) credential: watch::Sender<Arc<Credential>>,
@@ -166,7 +165,7 @@ impl Driver {
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (findings, found) = mpsc::channel(MAX_FINDINGS);
-        let (reloads, reload_requests) = mpsc::channel(MAX_RELOADS);
+        let (process, process_requests) = mpsc::channel(MAX_PROCESS_REQUESTS);
         let (from_issuers, renewals) = mpsc::channel(MAX_ISSUERS);
         let (refused, refusals) = watch::channel(None);
         let (revoked, revocations) = watch::channel(components.revocations.clone());
@@ -178,7 +177,7 @@ impl Driver {
             questions,
             commands,
             findings,
-            reloads: reload_requests,
+            process: process_requests,
             refused: refusals,
             revocations,
             credential,
@@ -195,7 +194,7 @@ impl Driver {
             reporter: components.reporter,
             outputs: Outputs {
                 routes,
-                reloads,
+                process,
                 refused,
                 revoked,
                 credential: renewed,
@@ -528,6 +527,7 @@ impl Driver {
             Command::Drift(service, config) => self.core.set_drift(&service, config, now),
             Command::Service(addition) => self.add_service(*addition, now),
             Command::NeedsRestart(settings) => self.reporter.needs_restart = settings,
+            Command::FailedUpgrade(why) => self.reporter.process.failed_upgrade = Some(why),
             Command::Instance(service, Instance { address, health, prober }) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.origin = Some(address);

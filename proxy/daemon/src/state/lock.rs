@@ -2,6 +2,8 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::OFlags;
 
@@ -15,10 +17,37 @@ const NEEDS_WRITING: &str = "Make it writable for this user, since it keeps what
 /// The right to be the only process on a state folder; given back on drop.
 #[derive(Debug)]
 pub struct StateLock {
-    _file: File,
+    file: File,
+}
+
+impl StateLock {
+    /// A copy for the successor of this process; the folder is free when both are dropped.
+    ///
+    /// # Errors
+    /// The system is out of descriptors.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone().map(Into::into)
+    }
 }
 
 impl StateDir {
+    /// Takes the lock over from the process that holds it. One of another folder locks nothing
+    /// here, so this one is locked then.
+    ///
+    /// # Errors
+    /// As [`StateDir::lock`].
+    pub(crate) fn take_over(&self, shared: OwnedFd) -> Result<StateLock, Error> {
+        let file = File::from(shared);
+        let inode = |file: &File| file.metadata().map(|it| (it.dev(), it.ino()));
+        let here = self.folder.open_file(LOCK, OFlags::RDONLY);
+        let here = here.map_err(io::Error::from).and_then(|it| inode(&it));
+        if !matches!((here, inode(&file)), (Ok(here), Ok(shared)) if here == shared) {
+            return self.lock();
+        }
+        let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
+        Ok(StateLock { file })
+    }
+
     /// Becomes the only process on this folder, and removes what a crashed one left half-written.
     ///
     /// # Errors
@@ -63,7 +92,7 @@ impl StateDir {
         // lock itself is what counts.
         let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
         self.folder.remove_leftovers();
-        Ok(Ok(StateLock { _file: file }))
+        Ok(Ok(StateLock { file }))
     }
 
     fn locked(&self, file: &mut File) -> Error {
@@ -102,5 +131,28 @@ mod tests {
         drop(lock);
         assert_eq!(state.holder(), None);
         drop(state.lock().expect("the lock is free again"));
+    }
+
+    #[test]
+    fn a_shared_lock_is_held_until_both_are_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::open(folder.path()).expect("a state folder");
+        let former = state.lock().expect("it is free");
+        let next = state.take_over(former.share().expect("a copy")).expect("it is shared");
+        drop(former);
+        state.lock().expect_err("the successor holds it");
+        drop(next);
+        drop(state.lock().expect("the lock is free again"));
+    }
+
+    #[test]
+    fn the_lock_of_another_folder_is_none_here() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+        let [here, there] =
+            folders.each_ref().map(|it| StateDir::open(it.path()).expect("a state folder"));
+        let other = there.lock().expect("it is free");
+        let lock = here.take_over(other.share().expect("a copy")).expect("this one is free");
+        here.lock().expect_err("this one is locked");
+        drop(lock);
     }
 }

@@ -1,6 +1,7 @@
-//! Listening sockets that outlive this process, in systemd's descriptor store: clients that connect
-//! while one daemon ends and the next one starts wait in the socket's queue instead of being
-//! refused. See `FDSTORE` in sd_notify(3) and `LISTEN_FDS` in sd_listen_fds(3).
+//! Listening sockets that outlive this process: clients that connect while one daemon ends and the
+//! next one starts wait in the socket's queue instead of being refused. The next process has them
+//! from systemd's descriptor store (`FDSTORE` in sd_notify(3), `LISTEN_FDS` in sd_listen_fds(3)),
+//! or, as the successor in an upgrade, from this one (`lifecycle::upgrade`).
 //!
 //! A socket is in the store for as long as this node accepts clients there. One that is closed on
 //! purpose leaves it, or its clients would wait for nobody. One of the few files with unsafe code:
@@ -22,15 +23,17 @@ use tracing::{info, warn};
 /// The first inherited descriptor, `SD_LISTEN_FDS_START`.
 const FIRST: RawFd = 3;
 /// Most descriptors that are taken over; `FileDescriptorStoreMax` of the unit is the same.
-const MAX_STORED: RawFd = 64;
+pub(crate) const MAX_STORED: RawFd = 64;
 
-/// The store of this process, if its service manager has one.
+/// The store of this process, if it is a daemon.
 static STORE: OnceLock<Store> = OnceLock::new();
 
 #[derive(Debug)]
 struct Store {
-    /// Connected to the service manager.
-    manager: UnixDatagram,
+    /// Connected to the service manager, where it listens.
+    manager: Option<UnixDatagram>,
+    /// Copies of the sockets on which this process accepts clients, with their addresses.
+    open: Mutex<Vec<(SocketAddr, Socket)>>,
     /// Sockets of the former process that nothing has asked for yet.
     inherited: Mutex<Vec<Socket>>,
     /// The next process accepts the clients that come from now on.
@@ -46,23 +49,26 @@ impl Inherited {
     /// For the start of a daemon, before anything else opens or needs a socket. Only the first call
     /// of a process has an effect.
     pub fn take() -> Self {
-        let Some(path) = env::var_os("NOTIFY_SOCKET") else { return Self(()) };
-        let manager = UnixDatagram::unbound().and_then(|socket| {
-            socket.connect(path)?;
-            socket.set_nonblocking(true)?;
-            Ok(socket)
-        });
-        match manager {
-            Ok(manager) => {
-                STORE.get_or_init(|| Store {
-                    manager,
-                    inherited: Mutex::new(inherited()),
-                    handed_over: watch::Sender::new(false),
+        STORE.get_or_init(|| {
+            let manager = env::var_os("NOTIFY_SOCKET").and_then(|path| {
+                let connected = UnixDatagram::unbound().and_then(|socket| {
+                    socket.connect(path)?;
+                    socket.set_nonblocking(true)?;
+                    Ok(socket)
                 });
+                connected.inspect_err(|error| {
+                    info!(%error, "the service manager does not listen: a restart refuses clients \
+                                   for a moment");
+                })
+                .ok()
+            });
+            Store {
+                inherited: Mutex::new(if manager.is_some() { inherited() } else { Vec::new() }),
+                manager,
+                open: Mutex::default(),
+                handed_over: watch::Sender::new(false),
             }
-            Err(error) => info!(%error, "the service manager does not listen: a restart refuses \
-                                         clients for a moment"),
-        }
+        });
         Self(())
     }
 
@@ -93,36 +99,95 @@ impl Stored {
     /// None without a store.
     pub(super) fn put(socket: &impl AsFd, address: SocketAddr) -> Option<Self> {
         let store = STORE.get()?;
-        let message = format!("FDSTORE=1\nFDNAME={}", name(address));
-        match send(&store.manager, &message, Some(socket.as_fd())) {
-            Ok(()) => Some(Self(address)),
-            Err(error) => {
-                warn!(%address, %error, "not kept over a restart, which refuses clients for a \
-                                         moment");
-                None
-            }
+        let refusal = |error| {
+            warn!(%address, %error, "not kept over a restart, which refuses clients for a moment");
+        };
+        let copy = socket.as_fd().try_clone_to_owned().map_err(refusal).ok()?;
+        store.open().push((address, copy.into()));
+        if let Some(manager) = &store.manager {
+            let message = format!("FDSTORE=1\nFDNAME={}", name(address));
+            let _ = send(manager, &message, Some(socket.as_fd())).map_err(refusal);
         }
+        Some(Self(address))
     }
 }
 
 impl Drop for Stored {
     fn drop(&mut self) {
-        if let Some(store) = STORE.get().filter(|store| !*store.handed_over.borrow()) {
+        let Some(store) = STORE.get() else { return };
+        // One that was closed on purpose is nothing to the next process, and in its way.
+        let listens = |(at, socket): &(_, _)| *at == self.0 && address(socket).is_some();
+        if !*store.handed_over.borrow() || !store.open().iter().any(listens) {
+            store.open().retain(|(address, _)| *address != self.0);
             store.remove(self.0);
         }
     }
 }
 
-/// The socket that the former process listened on at `address`. It is in the store already.
+/// The socket that the former process listened on at `address`. A service manager that has it
+/// already keeps one of it.
 pub(super) fn inherit(at: SocketAddr) -> Option<(Socket, Stored)> {
     let mut inherited = STORE.get()?.inherited();
     let found = inherited.iter().position(|socket| address(socket) == Some(at))?;
-    Some((inherited.swap_remove(found), Stored(at)))
+    let stored = Stored::put(&inherited[found], at)?;
+    Some((inherited.swap_remove(found), stored))
 }
 
-/// Leaves all clients that come from now on to the next process. False without a store.
+/// Leaves all clients that come from now on to the next process. False where nothing keeps the
+/// sockets until it starts.
 pub(crate) fn hand_over() -> bool {
-    STORE.get().map(|store| store.handed_over.send_replace(true)).is_some()
+    let store = STORE.get().filter(|store| store.manager.is_some());
+    store.map(|store| store.handed_over.send_replace(true)).is_some()
+}
+
+/// Accepts no more clients, who wait for the successor. The sockets stay, for [`passed`] or
+/// [`take_back`], until this process ends.
+pub(crate) fn pass_on() {
+    if let Some(store) = STORE.get() {
+        store.handed_over.send_replace(true);
+    }
+}
+
+/// Copies of the sockets for the successor, at most [`MAX_STORED`].
+///
+/// # Errors
+/// The system is out of descriptors.
+pub(crate) fn passed() -> io::Result<Vec<OwnedFd>> {
+    let Some(store) = STORE.get() else { return Ok(Vec::new()) };
+    let most = usize::try_from(MAX_STORED).unwrap_or(0);
+    let open = store.open();
+    let copies = open.iter().take(most).map(|(_, it)| Ok(it.try_clone()?.into()));
+    copies.collect()
+}
+
+/// Accepts clients again after [`pass_on`]: the next start in this process finds the sockets.
+pub(crate) fn take_back() {
+    let Some(store) = STORE.get() else { return };
+    let passed = std::mem::take(&mut *store.open());
+    store.inherited().extend(passed.into_iter().map(|(_, socket)| socket));
+    store.handed_over.send_replace(false);
+}
+
+/// Takes what the former process has passed on.
+pub(crate) fn adopt(sockets: impl IntoIterator<Item = OwnedFd>) {
+    let Some(store) = STORE.get() else { return };
+    let sockets = sockets.into_iter().map(Socket::from);
+    store.inherited().extend(sockets.filter(|it| address(it).is_some()));
+}
+
+/// Leaves all sockets to the process that has passed them on: this one cannot run.
+pub(crate) fn give_back() {
+    let Some(store) = STORE.get() else { return };
+    store.handed_over.send_replace(true);
+    store.inherited().clear();
+}
+
+/// Makes another process the one that the service manager watches in place of this one.
+pub(crate) fn make_main(pid: u32) {
+    let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
+    if let Err(error) = send(manager, &format!("MAINPID={pid}"), None) {
+        warn!(pid, %error, "the service manager does not learn of the successor");
+    }
 }
 
 /// Resolves once the next process accepts the clients.
@@ -137,9 +202,14 @@ impl Store {
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn open(&self) -> std::sync::MutexGuard<'_, Vec<(SocketAddr, Socket)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn remove(&self, address: SocketAddr) {
+        let Some(manager) = &self.manager else { return };
         let message = format!("FDSTOREREMOVE=1\nFDNAME={}", name(address));
-        if let Err(error) = send(&self.manager, &message, None) {
+        if let Err(error) = send(manager, &message, None) {
             warn!(%address, %error, "the service manager keeps a closed socket open");
         }
     }

@@ -84,6 +84,7 @@ pub(crate) fn sample() -> Status {
             mesh_listen: address("[::]:51820"),
             admin_http: Some(address("127.0.0.1:7446")),
             needs_restart: Vec::new(),
+            failed_upgrade: None,
             is_leaving: false,
         },
         me: who("worker-7", "fra", 9),

@@ -40,6 +40,7 @@ fn status() -> Status {
             mesh_listen: "[::]:51820".parse().expect("an address"),
             admin_http: None,
             needs_restart: Vec::new(),
+            failed_upgrade: None,
             is_leaving: false,
         },
         me: me(),

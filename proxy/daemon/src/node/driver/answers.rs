@@ -18,7 +18,10 @@ use tracing::info;
 
 use super::Driver;
 use crate::Error;
-use crate::admin::api::{DrainReport, DrainRequest, PingRequest, RevokeReport, RevokeRequest};
+use crate::admin::api::{
+    DrainReport, DrainRequest, PingRequest, ReloadReport, RevokeReport, RevokeRequest,
+    UpgradeReport,
+};
 use crate::admin::certificates::CertificatesRequest;
 use crate::admin::credentials::{
     MandateRequest, RenewReport, RenewRequest, RotateKeyRequest, RotateRequest,
@@ -28,7 +31,7 @@ use crate::admin::metrics::Sample;
 use crate::admin::ping;
 use crate::admin::queries::{
     CredentialsRequest, ExplainRequest, PeersRequest, ReloadRequest, RoutesRequest, SeedsRequest,
-    StatsRequest, StatusRequest,
+    StatsRequest, StatusRequest, UpgradeRequest,
 };
 use crate::admin::request::{Kind, Request};
 use crate::admin::view::ViewRequest;
@@ -41,6 +44,15 @@ use crate::node::write_queue::KeyWrite;
 
 /// Where an answer goes. An asker that went away needs none.
 pub(crate) type Asker<T> = oneshot::Sender<Result<T, Error>>;
+
+/// What only the process around a node can do.
+#[derive(Debug)]
+pub(crate) enum ProcessRequest {
+    /// Read the configuration again.
+    Reload(Asker<ReloadReport>),
+    /// Give the place of this process to the program on disk.
+    Upgrade(Asker<UpgradeReport>),
+}
 
 /// A question that the driver answers.
 pub(crate) trait Answer: Send + 'static {
@@ -98,7 +110,7 @@ impl<A: Ask> Row<A> {
 }
 
 /// All requests.
-pub(crate) fn rows<A: Ask>() -> [Row<A>; 19] {
+pub(crate) fn rows<A: Ask>() -> [Row<A>; 20] {
     [
         Row::of::<StatusRequest>(),
         Row::of::<ViewRequest>(),
@@ -114,6 +126,7 @@ pub(crate) fn rows<A: Ask>() -> [Row<A>; 19] {
         Row::of::<InquireRequest>(),
         Row::of::<DrainRequest>(),
         Row::of::<ReloadRequest>(),
+        Row::of::<UpgradeRequest>(),
         Row::of::<RevokeRequest>(),
         Row::of::<RenewRequest>(),
         Row::of::<MandateRequest>(),
@@ -182,8 +195,20 @@ impl Answer for ReloadRequest {
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
         // A process that is ending drops it, and the asker learns that.
-        if let Err(TrySendError::Full(to)) = driver.outputs.reloads.try_send(to) {
+        let full = driver.outputs.process.try_send(ProcessRequest::Reload(to));
+        if let Err(TrySendError::Full(ProcessRequest::Reload(to))) = full {
             let _ = to.send(Err(Error::Refused("another reload is under way; try again".into())));
+        }
+    }
+}
+
+impl Answer for UpgradeRequest {
+    type Reply = <Self as Request>::Reply;
+
+    fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
+        let full = driver.outputs.process.try_send(ProcessRequest::Upgrade(to));
+        if let Err(TrySendError::Full(ProcessRequest::Upgrade(to))) = full {
+            let _ = to.send(Err(Error::Refused("a reload is under way; try again".into())));
         }
     }
 }

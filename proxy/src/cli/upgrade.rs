@@ -1,0 +1,76 @@
+//! `meshport upgrade`: the program on disk takes the running daemon's place.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::time::sleep;
+
+use super::query::QueryArgs;
+use super::{output, runtime};
+use meshport_daemon::admin::client::AdminClient;
+use meshport_daemon::admin::queries::{StatusRequest, UpgradeRequest};
+use meshport_daemon::lifecycle::upgrade::{PROBATION, START_TIME};
+use meshport_daemon::{Error, clock};
+
+/// From one look at the daemon to the next.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// How long the former daemon may take to let its sessions end and to save.
+const LEAVE_TIME: Duration = Duration::from_secs(20);
+/// How long a successor must have served until the upgrade counts as done.
+const PROVED: Duration = PROBATION.saturating_add(Duration::from_secs(1));
+
+/// With `--json`.
+#[derive(Debug, Serialize)]
+struct Upgraded {
+    /// The process that serves now.
+    process: u32,
+    /// Its version.
+    version: String,
+}
+
+pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
+    let client = args.daemon.client()?;
+    let done = runtime()?.block_on(async {
+        let successor = client.ask(&UpgradeRequest).await?.successor;
+        taken_over(&client, successor).await
+    })?;
+    if args.json {
+        return output::json(&done);
+    }
+    let Upgraded { process, version } = done;
+    output::answer(&format!("process {process} serves now, version {version}\n"))
+}
+
+/// Waits until the successor has proved itself, or has failed.
+async fn taken_over(client: &AdminClient, successor: u32) -> Result<Upgraded, Error> {
+    let limit = LEAVE_TIME + START_TIME + PROVED;
+    let begun = clock::now();
+    let mut serves: Option<Instant> = None;
+    let mut has_begun = false;
+    loop {
+        let pid = client.pid().await.and_then(|pid| u32::try_from(pid).ok());
+        let now = clock::now();
+        match client.ask(&StatusRequest).await {
+            Ok(status) if pid == Some(successor) => {
+                has_begun = true;
+                if now.duration_since(*serves.get_or_insert(now)) >= PROVED {
+                    return Ok(Upgraded { process: successor, version: status.process.version });
+                }
+            }
+            Ok(status) if !status.process.is_leaving => {
+                // Before it has left once, this is the failure of an earlier upgrade.
+                if has_begun && let Some(why) = status.process.failed_upgrade {
+                    return Err(Error::Refused(format!("no upgrade, and it serves on: {why}")));
+                }
+            }
+            _ => (has_begun, serves) = (true, None),
+        }
+        if now.duration_since(begun) > limit {
+            return Err(Error::Refused(format!(
+                "it is not certain that the successor, process {successor}, serves: see \
+                 `meshport status` and the log"
+            )));
+        }
+        sleep(INTERVAL).await;
+    }
+}

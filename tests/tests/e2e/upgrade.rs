@@ -1,0 +1,151 @@
+//! A running daemon gives its place to the program on disk, and keeps it when that cannot run.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use meshport_tests::load::{Load, failures};
+use meshport_tests::process::{meshport, run};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
+
+const SETTLE: Duration = Duration::from_secs(40);
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Requests before, between and after the events of a test, and how long they may take.
+const REQUESTS: usize = 30;
+const PHASE: Duration = Duration::from_secs(60);
+
+/// A successor is no child of this test: ended with it, whatever comes of it.
+struct Successor(u64);
+
+impl Successor {
+    fn is_running(&self) -> bool {
+        Path::new(&format!("/proc/{}", self.0)).exists()
+    }
+
+    fn signal(&self, signal: &str) {
+        run("kill", &["-s", signal, &self.0.to_string()]);
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        self.signal("KILL");
+    }
+}
+
+/// An origin far away, and a worker whose program is a link that the test can replace.
+fn world() -> (World, PathBuf) {
+    let mut world = World::new();
+    world.distance("a", "b", Duration::from_millis(20));
+    let address = world.apiserver("cp");
+    world.node(&NodePlan::new("cp", "b").origin(address));
+    let program = world.path("program");
+    symlink(meshport(), &program).expect("a link");
+    world.node(&NodePlan::new("worker", "a").program(&program));
+    world.meet();
+    world.chooses("worker", "cp", SETTLE);
+    (world, program)
+}
+
+fn upgrade(world: &World) -> Output {
+    let config = world.at("worker").config().to_string_lossy().into_owned();
+    run(&meshport().to_string_lossy(), &["upgrade", "--json", "--config", &config])
+}
+
+/// The successor that serves now.
+#[track_caller]
+fn succeeded(output: &Output) -> Successor {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the upgrade failed: {said}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    Successor(said["process"].as_u64().expect("the process"))
+}
+
+#[track_caller]
+fn none_failed(load: Load) {
+    let requests = load.finish();
+    let failed = failures(&requests);
+    assert!(failed.is_empty(), "of {} failed:\n{}", requests.len(), failed.join("\n"));
+}
+
+#[test]
+fn an_upgrade_refuses_no_client_and_can_be_repeated() {
+    let (mut world, _) = world();
+    let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
+    load.goes_on(REQUESTS, PHASE);
+    let first = succeeded(&upgrade(&world));
+    let status = world.node_mut("worker").process().ended(SETTLE);
+    assert!(status.success(), "the former daemon says {status}");
+    load.goes_on(REQUESTS, PHASE);
+
+    // The successor starts one in turn.
+    let second = succeeded(&upgrade(&world));
+    assert_ne!(first.0, second.0);
+    wait::until("the first successor ends", SETTLE, || (!first.is_running()).then_some(()));
+    load.goes_on(REQUESTS, PHASE);
+    none_failed(load);
+
+    second.signal("TERM");
+    wait::until("the successor ends by a signal", SETTLE, || (!second.is_running()).then_some(()));
+}
+
+#[test]
+fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
+    let (mut world, program) = world();
+    let config = world.at("worker").config().to_owned();
+    let good = fs::read_to_string(&config).expect("a node has settings");
+    let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
+
+    fs::write(&config, format!("{good}\n[nonsense]\n")).expect("it can be written");
+    // The verb reads the same file for the daemon's socket, so the signal asks.
+    world.node_mut("worker").process().signal("USR2");
+    let output = wait::until("the daemon says why", SETTLE, || {
+        let output = world.node_mut("worker").process().output();
+        output.contains("no upgrade; this daemon serves on").then_some(output)
+    });
+    assert!(output.contains("nonsense"), "{output}");
+    fs::write(&config, good).expect("it can be written");
+
+    script(&program, "exit 1");
+    let output = upgrade(&world);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("the successor ended without a word"), "{said}");
+    load.goes_on(REQUESTS, PHASE);
+    none_failed(load);
+    assert!(world.node_mut("worker").process().is_running());
+}
+
+#[test]
+fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
+    let (mut world, program) = world();
+    let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
+    // It takes the sockets, and with the second word claims to serve.
+    for serves in ["", "printf 'serving\\n' >&0"] {
+        script(&program, &format!("printf 'ready %s\\n' $$ >&0; head -c 1 >&2; {serves}"));
+        let output = upgrade(&world);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{said}");
+        assert!(said.contains("it serves on: the successor ended"), "{said}");
+        assert!(world.node_mut("worker").process().is_running());
+        load.goes_on(REQUESTS, PHASE);
+    }
+
+    // What has failed twice can succeed.
+    fs::remove_file(&program).expect("it is there");
+    symlink(meshport(), &program).expect("a link");
+    let _successor = succeeded(&upgrade(&world));
+    load.goes_on(REQUESTS, PHASE);
+    none_failed(load);
+}
+
+/// Puts a shell script in the place of the program.
+fn script(program: &Path, text: &str) {
+    fs::remove_file(program).expect("it is there");
+    fs::write(program, format!("#!/bin/sh\n{text}\n")).expect("a file");
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).expect("its mode");
+}
