@@ -1,5 +1,6 @@
 //! A view of a made-up mesh, of the daemon's own types, for the tests of the page.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshport_config::{NodeId, Roles, ServiceName, SiteName, UnixSeconds};
@@ -35,7 +36,13 @@ pub fn view(nodes: usize) -> View {
         .map(|(place, row)| origin(place, row))
         .collect();
     let count = |is: &str| rows.iter().filter(|row| row.liveness == is).count();
-    let members = MemberCounts { alive: count("alive"), down: count("down"), left: 0 };
+    let mut releases = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.liveness == "alive") {
+        let release = row.version.as_deref().unwrap_or("unknown");
+        *releases.entry(release.to_owned()).or_default() += 1;
+    }
+    let (alive, down) = (count("alive"), count("down"));
+    let members = MemberCounts { alive, down, left: 0, releases };
     let chosen = origins.first().map(|origin| Choice {
         who: origin.who.clone(),
         why: "nearest ready".into(),

@@ -65,7 +65,8 @@ fn groups() -> impl Iterator<Item = PathBuf> {
 
 impl Cluster {
     /// Starts containerd and a kubelet on a host; the kubelet listens on 127.0.0.1 alone and knows
-    /// no other apiserver than the local address. Its pods use the host's network. Waits until its node is registered.
+    /// no other apiserver than the local address. Its pods use the host's network. Waits until its
+    /// node is registered.
     ///
     /// # Panics
     /// When something does not start; control groups of version 1 are needed.

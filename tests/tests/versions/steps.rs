@@ -87,7 +87,7 @@ fn restart(world: &mut World, name: &str, version: Version) {
 fn counts_releases(world: &World, name: &str, current: u64, silent: u64) {
     let what = format!("{name} sees {current} upgraded members and {silent} others");
     wait::until(&what, SETTLE, || {
-        let releases = &world.at(name).status()?["releases"];
+        let releases = &world.at(name).status()?["members"]["releases"];
         let count = |release| releases[release].as_u64().unwrap_or(0);
         let all = releases.as_object()?.len();
         let is_so = count(env!("CARGO_PKG_VERSION")) == current && count("unknown") == silent;

@@ -50,10 +50,6 @@ pub struct Status {
     pub credential_expires_at: UnixSeconds,
     /// Members by liveness, this node included in `alive`.
     pub members: MemberCounts,
-    /// Members that are alive by the release that they run, this node included; `unknown` for those
-    /// that do not tell it.
-    #[serde(default)]
-    pub releases: BTreeMap<String, usize>,
     /// Members that are down or left, most recent first.
     pub absent: Vec<AbsentMember>,
     /// The mesh secret in force.
@@ -137,7 +133,7 @@ impl FindingRow {
 }
 
 /// Members by liveness.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberCounts {
     /// Answering, or not yet found silent.
     pub alive: usize,
@@ -145,6 +141,9 @@ pub struct MemberCounts {
     pub down: usize,
     /// Said goodbye.
     pub left: usize,
+    /// Those that are alive by the release that they run; `unknown` for those that do not tell it.
+    #[serde(default)]
+    pub releases: BTreeMap<String, usize>,
 }
 
 /// A member that is not taking part.

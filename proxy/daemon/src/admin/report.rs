@@ -226,7 +226,6 @@ impl Reporter {
             roles: self.identity.credential.roles.clone(),
             credential_expires_at: self.identity.credential.expires_at,
             members: self.members(core),
-            releases: self.releases(core),
             absent: self.absent(core, now),
             warnings: found.iter().map(ToString::to_string).collect(),
             findings: found.iter().map(FindingRow::from).collect(),

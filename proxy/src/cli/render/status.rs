@@ -86,8 +86,8 @@ fn header(status: &Status, now: u64, style: Style) -> String {
         left => (format!("credential expires in {}", age(left)), Tone::Plain),
     };
     lines.push_str(&toned(&format!("{mesh}; {credential}"), tone, 0, style));
-    if status.releases.len() > 1 {
-        let mut most_first: Vec<_> = status.releases.iter().collect();
+    if members.releases.len() > 1 {
+        let mut most_first: Vec<_> = members.releases.iter().collect();
         most_first.sort_by_key(|(_, many)| Reverse(*many));
         let counts = most_first.into_iter().map(|(release, many)| format!("{release} ({many})"));
         let text = format!("members run {}", counts.collect::<Vec<_>>().join(", "));

@@ -90,8 +90,7 @@ pub(crate) fn sample() -> Status {
         me: who("worker-7", "fra", 9),
         roles: "node".parse().expect("roles"),
         credential_expires_at: UnixSeconds(1_000_000 + 341 * 86_400),
-        members: MemberCounts { alive: 17, down: 1, left: 0 },
-        releases: BTreeMap::new(),
+        members: MemberCounts { alive: 17, down: 1, left: 0, releases: BTreeMap::new() },
         absent: vec![AbsentMember {
             who: who("cp-3", "nyc", 3),
             liveness: "down".into(),
@@ -112,9 +111,9 @@ pub(crate) fn sample() -> Status {
 #[test]
 fn releases_are_counted_while_members_run_several() {
     let mut sample = sample();
-    sample.releases = BTreeMap::from([("0.1.0".into(), 17)]);
+    sample.members.releases = BTreeMap::from([("0.1.0".into(), 17)]);
     assert!(!status(&sample, 1_000_000, None).contains("members run"));
-    sample.releases =
+    sample.members.releases =
         BTreeMap::from([("0.0.10".into(), 2), ("0.1.0".into(), 14), ("unknown".into(), 1)]);
     let text = status(&sample, 1_000_000, None);
     assert!(text.contains("members run 0.1.0 (14), 0.0.10 (2), unknown (1)\n"), "{text}");

@@ -14,10 +14,11 @@ use super::{Reporter, age_s, node_ref};
 use crate::admin::api::{AbsentMember, MemberCounts, NodeRef};
 
 impl Reporter {
-    /// Members by liveness. Those whose liveness is unknown are not counted: only their record is
-    /// here, from before a restart or from others.
+    /// Members by liveness, and those that are alive by release. Those whose liveness is unknown
+    /// are not counted: only their record is here, from before a restart or from others.
     pub(super) fn members(&self, core: &NodeCore) -> MemberCounts {
-        let mut members = MemberCounts { alive: 1, down: 0, left: 0 };
+        let releases = self.releases(core);
+        let mut members = MemberCounts { alive: 1, down: 0, left: 0, releases };
         for entry in self.others(core) {
             match entry.liveness {
                 Liveness::Alive => members.alive += 1,
@@ -30,7 +31,7 @@ impl Reporter {
     }
 
     /// Members that are alive by release, this node included.
-    pub(super) fn releases(&self, core: &NodeCore) -> BTreeMap<String, usize> {
+    fn releases(&self, core: &NodeCore) -> BTreeMap<String, usize> {
         let mut releases = BTreeMap::from([(env!("CARGO_PKG_VERSION").to_owned(), 1)]);
         for entry in self.others(core).filter(|entry| entry.liveness == Liveness::Alive) {
             let release = entry.node_state().and_then(|state| state.release.as_deref());

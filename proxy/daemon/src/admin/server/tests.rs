@@ -1,5 +1,4 @@
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -47,7 +46,6 @@ fn status() -> Status {
         roles: "node".parse().expect("roles"),
         credential_expires_at: meshport_config::UnixSeconds(9),
         members: MemberCounts::default(),
-        releases: BTreeMap::new(),
         absent: Vec::new(),
         secret: SecretStatus::default(),
         former_key: None,
