@@ -1,7 +1,7 @@
 //! A stand-in for a kubelet, and an apiserver's side of the socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -19,6 +19,19 @@ static POURED: AtomicU64 = AtomicU64::new(0);
 /// gives back what follows until its end, `pour` sends for ever.
 pub(super) fn start(name: &str) -> IpAddr {
     let (listener, address) = listen();
+    accept(listener, name);
+    address
+}
+
+/// The same at this address, as a pod, a service or a webhook.
+pub(super) fn serve_at(address: SocketAddr, name: &str) -> SocketAddr {
+    let listener = TcpListener::bind(address).expect("the address is free");
+    let address = listener.local_addr().expect("bound");
+    accept(listener, name);
+    address
+}
+
+fn accept(listener: TcpListener, name: &str) {
     let name = name.to_owned();
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
@@ -26,7 +39,6 @@ pub(super) fn start(name: &str) -> IpAddr {
             thread::spawn(move || serve(&client, &name));
         }
     });
-    address
 }
 
 /// Bytes that kubelets have sent on streams that `pour`.
