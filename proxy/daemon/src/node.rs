@@ -190,7 +190,9 @@ impl Node {
         wayback::start::start(&egress, settings, &sources, &commands, &mut tasks);
         write_events(settings, &sources, &handle, &mut tasks);
         let names = follow(settings, seeds, sources, &commands, &mut tasks);
-        let controls = Controls { commands, context, limits, listeners, exposed, offers, names };
+        let back = egress.back.clone();
+        let controls =
+            Controls { commands, context, limits, listeners, exposed, offers, back, names };
         Ok(Self {
             mesh,
             sessions,

@@ -6,8 +6,8 @@
 //! - `nodes`: the Node objects, read from Kubernetes and kept for a cold boot
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use meshport_config::counters::{Counter, Counters, SharedCounters};
 use meshport_config::{Credential, EgressSettings, KubeletSettings, Settings, counters};
@@ -59,8 +59,11 @@ pub(crate) struct WayBack(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    egress: EgressSettings,
-    kubelet: KubeletSettings,
+    egress: watch::Sender<Arc<EgressSettings>>,
+    kubelet: watch::Sender<Arc<KubeletSettings>>,
+    /// The nodes as Kubernetes has them.
+    listed: Mutex<Option<Arc<Nodes>>>,
+    /// The same with what the settings add.
     nodes: watch::Sender<Option<Arc<Nodes>>>,
     counts: SharedCounters<WayCount, { WayCount::ALL.len() }>,
     refused: [SharedCounters<Refusal, { Refusal::COUNT }>; 2],
@@ -77,25 +80,60 @@ impl Default for WayBack {
 }
 
 impl WayBack {
-    /// With these settings, which hold until the end of the process, and what an earlier one knew.
+    /// With these settings, and what an earlier process knew.
     pub(crate) fn new(settings: &Settings, stored: Option<&[u8]>) -> Self {
-        let known = stored.and_then(Nodes::from_bytes).map(|mut nodes| {
-            nodes.add_addresses(&settings.egress.nodes);
-            Arc::new(nodes)
-        });
-        Self(Arc::new(Inner {
-            egress: settings.egress.clone(),
-            kubelet: settings.kubelet.clone(),
-            nodes: watch::Sender::new(known),
+        let back = Self(Arc::new(Inner {
+            egress: watch::Sender::new(Arc::new(settings.egress.clone())),
+            kubelet: watch::Sender::new(Arc::new(settings.kubelet.clone())),
+            listed: Mutex::default(),
+            nodes: watch::Sender::new(None),
             counts: SharedCounters::default(),
             refused: [SharedCounters::default(), SharedCounters::default()],
             accepted: AtomicU64::new(0),
-        }))
+        }));
+        if let Some(known) = stored.and_then(Nodes::from_bytes) {
+            back.set_nodes(&known);
+        }
+        back
+    }
+
+    /// From now on with these settings. The socket stays as it is.
+    pub(crate) fn set_settings(&self, egress: &EgressSettings, kubelet: &KubeletSettings) {
+        let listed = self.listed();
+        self.0.egress.send_replace(Arc::new(egress.clone()));
+        self.0.kubelet.send_replace(Arc::new(kubelet.clone()));
+        self.publish(listed.as_ref());
     }
 
     /// As their operator wants it on an apiserver's node.
-    pub(crate) fn egress(&self) -> &EgressSettings {
-        &self.0.egress
+    pub(crate) fn egress(&self) -> Arc<EgressSettings> {
+        self.0.egress.borrow().clone()
+    }
+
+    /// Resolves once the settings let apiservers reach this machine.
+    pub(crate) async fn serves(&self) {
+        // The sender is dropped only with this.
+        let _ = self.0.kubelet.subscribe().wait_for(|settings| settings.serve).await;
+    }
+
+    /// Resolves once the settings do not let `want` be dialled any more.
+    pub(crate) async fn until_refused(
+        &self,
+        want: &Want,
+        credential: &watch::Receiver<Arc<Credential>>,
+    ) {
+        let (mut egress, mut kubelet) = (self.0.egress.subscribe(), self.0.kubelet.subscribe());
+        loop {
+            // The senders are dropped only with this.
+            tokio::select! {
+                _ = egress.changed() => {}
+                _ = kubelet.changed() => {}
+            }
+            let own = credential.borrow().clone();
+            if self.judge(want, &own).is_err() {
+                return;
+            }
+        }
     }
 
     /// The nodes of the cluster, as far as Kubernetes was asked.
@@ -111,9 +149,26 @@ impl WayBack {
 
     /// The same as Kubernetes says now, with what the settings add.
     pub(crate) fn set_nodes(&self, nodes: &Nodes) {
-        let mut nodes = nodes.clone();
-        nodes.add_addresses(&self.0.egress.nodes);
-        self.0.nodes.send_replace(Some(Arc::new(nodes)));
+        let mut listed = self.listed();
+        *listed = Some(Arc::new(nodes.clone()));
+        self.publish(listed.as_ref());
+    }
+
+    fn listed(&self) -> MutexGuard<'_, Option<Arc<Nodes>>> {
+        self.0.listed.lock().expect("no holder of this lock can panic")
+    }
+
+    fn publish(&self, listed: Option<&Arc<Nodes>>) {
+        let more = &self.egress().nodes;
+        let all = listed.map(|nodes| match more.is_empty() {
+            true => nodes.clone(),
+            false => {
+                let mut all = Nodes::clone(nodes);
+                all.add_addresses(more);
+                Arc::new(all)
+            }
+        });
+        self.0.nodes.send_replace(all);
     }
 
     /// What this node dials for apiservers, judged by its own word.
@@ -124,8 +179,8 @@ impl WayBack {
     ) -> Result<Vec<SocketAddr>, Refusal> {
         let nodes = self.nodes();
         let object = nodes.as_ref().and_then(|nodes| nodes.get(credential.name.as_str()));
-        let Inner { egress, kubelet, .. } = &*self.0;
-        let own = Own { credential, kubelet, egress, object };
+        let (egress, kubelet) = (self.egress(), self.0.kubelet.borrow().clone());
+        let own = Own { credential, kubelet: &kubelet, egress: &egress, object };
         judge::judge(want, &own, is_local)
     }
 

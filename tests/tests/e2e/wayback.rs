@@ -14,6 +14,7 @@ use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
 mod kubelet;
+mod reload;
 mod targets;
 
 use kubelet::{ask, connect, of, whoami};

@@ -102,12 +102,16 @@ impl Egress {
         called: Called,
         holder: &Arc<Credential>,
     ) -> std::io::Result<()> {
-        let Called { mut stream, rest, .. } = called;
+        let Called { mut stream, rest, call, .. } = called;
+        let want = call.want;
         let code = Bytes::from(answer(Ok(())));
         stream.send.write_chunk(code).await.map_err(std::io::Error::other)?;
         let early = Early { up: Bytes::new(), down: vec![rest] };
         let end = async {
-            self.call_ends(holder).await;
+            tokio::select! {
+                () = self.call_ends(holder) => {}
+                () = self.back.until_refused(&want, &self.credential) => {}
+            }
             Ending::Reset
         };
         splice::with_stream(tcp, stream, early, &Carried::default(), Box::pin(end)).await

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use meshport_config::{
-    ExposeSettings, LogLevel, MAX_SERVICES, ServiceName, ServiceSettings, Settings,
+    EgressSettings, ExposeSettings, LogLevel, MAX_SERVICES, ServiceName, ServiceSettings, Settings,
 };
 use tracing::{error, info, warn};
 
@@ -167,6 +167,9 @@ impl Reload {
             }
         }
         controls.offers.send_replace(Arc::new(offers(&next)));
+        if (&next.egress, &next.kubelet) != (&self.settings.egress, &self.settings.kubelet) {
+            controls.back.set_settings(&next.egress, &next.kubelet);
+        }
         if next.mesh.advertise != self.settings.mesh.advertise {
             controls.names.advertise.send_replace(next.mesh.advertise.clone());
         }
@@ -207,6 +210,10 @@ fn in_force(old: &Settings, new: &Settings) -> Settings {
     if !new.mesh.advertise.is_empty() {
         next.mesh.advertise.clone_from(&new.mesh.advertise);
     }
+    next.kubelet.clone_from(&new.kubelet);
+    // The socket is made before the sandbox, which lets the daemon make no other.
+    let EgressSettings { socket, mode, .. } = old.egress.clone();
+    next.egress = EgressSettings { socket, mode, ..new.egress.clone() };
     for (name, wanted) in &new.services {
         let mut service = wanted.clone();
         match old.services.get(name) {
@@ -299,6 +306,21 @@ mod tests {
         assert_eq!(keys(&in_force(&next, &next), &next), Vec::<String>::new());
         // One that is taken out of the file goes with the daemon.
         assert_eq!(keys(&in_force(&next, &old), &old), ["service.other"]);
+    }
+
+    #[test]
+    fn of_the_way_back_only_the_socket_needs_a_restart() {
+        let old = settings("site = \"fra\"\n[egress]\nsocket = \"/run/egress.sock\"\n");
+        let new = settings(
+            "site = \"fra\"\n[egress]\nsocket = \"/run/other.sock\"\nmode = \"0600\"\n\
+             uids = [\"0\"]\nservice-cidrs = [\"10.96.0.0/12\"]\nnodes = [\"a=10.0.0.7\"]\n\
+             outside = [\"hooks.example.com:443\"]\nmax-streams = 7\n\
+             [kubelet]\nserve = false\nport = 10251\naddresses = [\"10.0.0.7\"]\n\
+             pod-cidrs = [\"10.244.7.0/24\"]\n",
+        );
+        let next = in_force(&old, &new);
+        assert_eq!(keys(&next, &new), ["egress.mode", "egress.socket"]);
+        assert_eq!(keys(&old, &next).len(), 9);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::expose::ExposeOwner;
 use crate::node::commands::Command;
 use crate::node::fallback::Fallbacks;
 use crate::sessions::ingress::{Context, SessionLimits};
+use crate::wayback::WayBack;
 use meshport_core::egress::Offers;
 
 /// The limits of each service's sessions.
@@ -27,6 +28,7 @@ pub(crate) struct Controls {
     pub(crate) listeners: Listeners,
     pub(crate) exposed: ExposeOwner,
     pub(crate) offers: watch::Sender<Arc<Offers>>,
+    pub(crate) back: WayBack,
     pub(crate) names: Names,
 }
 

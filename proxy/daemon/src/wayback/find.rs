@@ -29,11 +29,12 @@ impl Answer for FindTarget {
 
 fn find(driver: &Driver, target: &Endpoint) -> Result<Destination, Refused> {
     let reporter = &driver.reporter;
-    let nodes = reporter.process.way_back.nodes();
+    let back = &reporter.process.way_back;
+    let (nodes, egress) = (back.nodes(), back.egress());
     let known = Known {
         nodes: nodes.as_deref(),
-        addresses: &reporter.process.way_back.egress().nodes,
-        services: &reporter.process.way_back.egress().service_cidrs,
+        addresses: &egress.nodes,
+        services: &egress.service_cidrs,
         own: &reporter.identity.credential,
         tunnel: |node: &NodeId| tunnel(&driver.mesh, node),
     };

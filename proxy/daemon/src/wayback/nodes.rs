@@ -189,9 +189,7 @@ pub(crate) fn source(
     let (_, source) = sources.iter().find(|(name, _)| *name == apiserver)?;
     let whose = match settings.egress.socket {
         Some(_) => Whose::All,
-        None if settings.kubelet.serve && serves_kubelet(credential) => {
-            Whose::Own(credential.name.to_string())
-        }
+        None if serves_kubelet(credential) => Whose::Own(credential.name.to_string()),
         None => return None,
     };
     Some((source.clone(), whose))
@@ -204,6 +202,9 @@ pub(crate) async fn follow(
     back: WayBack,
     commands: mpsc::Sender<Command>,
 ) {
+    if let Whose::Own(_) = whose {
+        back.serves().await;
+    }
     let mut reader = Reader::new(source, whose, back, commands);
     let (mut pause, mut told) = (Duration::ZERO, None);
     loop {

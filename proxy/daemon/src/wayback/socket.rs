@@ -73,7 +73,9 @@ pub(crate) struct Requests {
 /// the clients of this node need its daemon, whether the way back works or not.
 pub(crate) async fn serve(requests: Requests) {
     let back = requests.back.clone();
-    let Some(place) = place(back.egress()) else { return };
+    // The path and mode of the socket do not change while the daemon runs.
+    let egress = back.egress();
+    let Some(place) = place(&egress) else { return };
     let mut is_said = false;
     let (listener, _file): (UnixListener, SocketFile) = loop {
         match unix::bind(place).await {
@@ -92,8 +94,8 @@ pub(crate) async fn serve(requests: Requests) {
 }
 
 async fn accept(listener: UnixListener, requests: Requests) {
-    let most = usize::try_from(requests.back.egress().max_streams).unwrap_or(usize::MAX);
-    let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+    // One reference for each connection that is served.
+    let places = Arc::new(());
     let turned_away = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
     let mut streams = JoinSet::new();
     loop {
@@ -111,7 +113,9 @@ async fn accept(listener: UnixListener, requests: Requests) {
         };
         requests.back.note_accepted();
         let requests = requests.clone();
-        if let Ok(place) = places.clone().try_acquire_owned() {
+        let most = usize::try_from(requests.back.egress().max_streams).unwrap_or(usize::MAX);
+        if Arc::strong_count(&places) <= most {
+            let place = places.clone();
             streams.spawn(async move {
                 requests.serve(client).await;
                 drop(place);
@@ -164,7 +168,8 @@ impl Requests {
     async fn admit(&self, client: &mut UnixStream) -> Result<Option<Endpoint>, Refused> {
         let user = client.peer_cred().map(|peer| peer.uid());
         let own = geteuid().as_raw();
-        let uids = &self.back.egress().uids;
+        let egress = self.back.egress();
+        let uids = &egress.uids;
         let is_known = |uid: u32| match uids.is_empty() {
             true => uid == 0 || uid == own,
             false => uids.contains(&uid),

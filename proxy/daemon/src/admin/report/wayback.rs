@@ -21,7 +21,8 @@ const UNUSED: Duration = Duration::from_secs(3600);
 impl Reporter {
     /// A socket for apiservers that none has used.
     pub(super) fn unused_way_back(&self, now: Instant) -> Option<Finding> {
-        let socket = self.process.way_back.egress().socket.as_ref()?;
+        let egress = self.process.way_back.egress();
+        let socket = egress.socket.as_ref()?;
         let age = now.saturating_duration_since(self.process.started);
         let is_unused = self.process.way_back.accepted() == 0 && age >= UNUSED;
         is_unused.then(|| {
@@ -60,11 +61,12 @@ impl Reporter {
 
     /// How many nodes of the cluster are reached through the mesh, are down, or are not in it.
     pub(super) fn kubelets(&self, core: &NodeCore, mesh: &Mesh) -> [(&'static str, u64); 3] {
-        let nodes = self.process.way_back.nodes();
+        let back = &self.process.way_back;
+        let (nodes, egress) = (back.nodes(), back.egress());
         let known = Known {
             nodes: nodes.as_deref(),
-            addresses: &self.process.way_back.egress().nodes,
-            services: &self.process.way_back.egress().service_cidrs,
+            addresses: &egress.nodes,
+            services: &egress.service_cidrs,
             own: &self.identity.credential,
             tunnel: |node: &NodeId| tunnel(mesh, node),
         };
