@@ -147,8 +147,7 @@ impl Node {
         let prepared = reporter.process.exposures.prepare(settings)?;
         reporter.process.admin_http = env.admin_http;
         reporter.renewals = Renewals::new(env.renewals, &identity.credential);
-        reporter.process.way_back = WayBack::new(settings, env.nodes.as_deref());
-        describe(settings, &mut reporter);
+        describe(settings, env.nodes.as_deref(), &mut reporter);
         let sources = sources(settings, &reporter, &host);
         let (mut driver, channels) = Driver::new(Components {
             core: assemble::build_core(settings, identity, env.generation, core_seed, None),
@@ -405,7 +404,8 @@ fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(Servic
 }
 
 /// Tells the reporter what the settings say, and the log that the node starts.
-fn describe(settings: &Settings, reporter: &mut Reporter) {
+fn describe(settings: &Settings, nodes: Option<&[u8]>, reporter: &mut Reporter) {
+    reporter.process.way_back = WayBack::new(settings, nodes);
     reporter.process.agreeing = assemble::agreeing(settings);
     reporter.told.outboxes = assemble::outboxes(settings);
     reporter.process.authority_key = Some(state::authority_key_in(&settings.state_dir));
