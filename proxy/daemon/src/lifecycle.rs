@@ -2,6 +2,7 @@
 
 pub mod dashboard;
 pub(crate) mod descriptors;
+mod former;
 mod heap;
 pub mod leaf;
 pub(crate) mod reload;
@@ -10,3 +11,9 @@ mod sandbox;
 pub mod starter;
 pub mod suspend;
 pub mod upgrade;
+
+use std::time::Duration;
+
+/// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
+/// clients reconnect elsewhere within a second.
+const DRAIN_TIME: Duration = Duration::from_secs(10);

@@ -3,12 +3,12 @@
 use std::iter;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{Credential, Revocation, Settings};
+use meshport_mesh::Shards;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -16,13 +16,14 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{error, info, warn};
 
 use crate::Error;
-use crate::admin::{AdminClient, AdminServer, server};
+use crate::admin::{AdminServer, server};
 
 use crate::admin::api::UpgradeReport;
-use crate::admin::queries::StatusRequest;
 use crate::clock;
 use crate::findings;
+use crate::lifecycle::DRAIN_TIME;
 use crate::lifecycle::descriptors;
+use crate::lifecycle::former;
 use crate::lifecycle::heap;
 use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
@@ -44,9 +45,6 @@ use crate::unix;
 use crate::vip::sockets::VipSockets;
 use crate::wayback::socket;
 
-/// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
-/// clients reconnect elsewhere within a second.
-const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// From one warning of the credential's end to the next, in seconds.
 const DAY_S: u64 = 86_400;
 
@@ -56,14 +54,6 @@ const LAST_CLIENTS: Duration = Duration::from_secs(1);
 
 /// From the word of a node that it leaves to its end: discovery repeats it after a second.
 const FAREWELL: Duration = Duration::from_millis(1500);
-
-/// How long the next daemon waits for one that stops: until its sessions have ended, and a little
-/// more.
-const SUCCESSION: Duration = DRAIN_TIME.saturating_add(Duration::from_secs(10));
-/// How long a folder may be locked while nobody answers: the beginning and the end of a daemon.
-const MAX_SILENCE: Duration = Duration::from_secs(2);
-/// From one attempt to lock the state folder to the next.
-const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The arguments of `meshport run`.
 pub struct Options {
@@ -109,7 +99,7 @@ async fn run_all(options: Options) -> Result<(), Error> {
     let Options { settings, source, state, inherited, starter, predecessor } = options;
     let mut former = predecessor.map(Successor::new).transpose()?;
     let lock = match former {
-        None => Some(succeed(&state, &settings.admin.socket).await?),
+        None => Some(former::lock(&state, &settings.admin.socket).await?),
         // The former daemon holds it until this one is ready.
         Some(_) => None,
     };
@@ -144,9 +134,14 @@ async fn run_all(options: Options) -> Result<(), Error> {
     let mut reload = Reload::within(settings, source, state.clone(), sandbox);
     let mut failure = None;
     loop {
-        let outside = Outside { shards, vip_sockets: take_sockets(&mut vip_sockets, &reload) };
-        let started = start(reload.settings(), &state, outside, failure.take()).await;
-        let mut daemon = started.inspect_err(|_| {
+        let vip_sockets = take_sockets(&mut vip_sockets, &reload);
+        let may_wait = former.is_some() || failure.is_some();
+        let started = async {
+            let shards = former::bind_mesh(reload.settings(), shards, may_wait).await?;
+            let outside = Outside { shards, vip_sockets };
+            start(reload.settings(), &state, outside, failure.take()).await
+        };
+        let mut daemon = started.await.inspect_err(|_| {
             if former.is_some() {
                 store::give_back();
             }
@@ -256,35 +251,6 @@ async fn serve(
     }
 }
 
-/// The lock of the state folder. A daemon that is stopping gives it up when its sessions have
-/// ended, so it is waited for; any other is not.
-async fn succeed(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
-    let client = AdminClient::new(socket);
-    let begun = clock::now();
-    let (mut heard, mut is_leaving) = (begun, false);
-    loop {
-        let error = match state.lock() {
-            Ok(lock) => return Ok(lock),
-            Err(error) => error,
-        };
-        match client.ask(&StatusRequest).await {
-            Ok(status) if status.process.is_leaving => {
-                heard = clock::now();
-                if !std::mem::replace(&mut is_leaving, true) {
-                    info!("another daemon of this state folder is stopping: waiting for it to end");
-                }
-            }
-            Ok(_) => return Err(error),
-            Err(_silent) => {}
-        }
-        let now = clock::now();
-        if now.duration_since(heard) > MAX_SILENCE || now.duration_since(begun) > SUCCESSION {
-            return Err(error);
-        }
-        sleep(LOCK_INTERVAL).await;
-    }
-}
-
 /// Resolves when the revocation of this node itself is stored, or cannot be.
 async fn revocation_of_this_node(told: Option<oneshot::Receiver<Revocation>>) -> Error {
     if let Some(told) = told
@@ -321,10 +287,9 @@ fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
     })
 }
 
-/// What the sandbox keeps from the daemon, so it is found before.
+/// The sockets that are opened before the rest starts.
 struct Outside {
-    /// The number of threads of the mesh.
-    shards: usize,
+    shards: Shards,
     vip_sockets: VipSockets,
 }
 
@@ -358,7 +323,6 @@ impl Daemon {
                  nothing to do if that is right"
             );
         }
-        let shards = assemble::bind_mesh(settings, shards)?;
         let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;
         let environment = Environment {
             shards,

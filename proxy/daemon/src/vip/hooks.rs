@@ -6,7 +6,7 @@
 //! bytes each time: the number of the address, and whether. One that is not said to be held for
 //! [`SILENCE`] is lost, and so are all when the daemon ends.
 //!
-//! Bounds: a command has [`COMMAND_LIMIT`]; of an address one runs at a time, and of those that
+//! Bounds: a command has `COMMAND_LIMIT`; of an address one runs at a time, and of those that
 //! were wanted meanwhile only the last one counts.
 
 use std::collections::BTreeMap;

@@ -43,13 +43,15 @@ pub(super) struct Seen {
     pub(super) connections: usize,
     /// Those that failed, with when and why.
     pub(super) failed: Vec<String>,
+    /// Of these, those that were reset: open at a holder that is none any more.
+    pub(super) resets: usize,
     /// From the begin of the first that failed in a row to that of the next that did not.
     pub(super) gap: Duration,
 }
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { connections, failed, gap } = self;
+        let Self { connections, failed, gap, .. } = self;
         write!(
             f,
             "{connections} connections, {} failed, gap {} ms",
@@ -120,7 +122,11 @@ impl Clients {
             let at = it.begun - begin?;
             Some(format!("at {at:.2?} after {:.0?}: {error}", it.took))
         });
-        Seen { connections: all.len(), failed: failed.collect(), gap }
+        let is_reset = |it: &&Outcome| {
+            it.result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+        };
+        let resets = all.iter().filter(is_reset).count();
+        Seen { connections: all.len(), failed: failed.collect(), resets, gap }
     }
 }
 
