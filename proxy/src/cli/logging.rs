@@ -1,5 +1,6 @@
 //! The log of `meshport run`: lines of text or JSON on standard error. Where that is the journal of
-//! systemd, each line begins with its priority, which the journal takes off and keeps as a field.
+//! systemd, text goes to the journal's own socket as records, whose fields can be asked for, and
+//! each line of JSON begins with its priority, which the journal takes off and keeps as a field.
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
@@ -7,12 +8,16 @@ use std::os::fd::AsFd;
 
 use meshport_config::LogLevel;
 use rustix::fs::fstat;
+use systemd_journal_logger::JournalLog;
+use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::field::{MakeExt, RecordFields};
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::{LookupSpan, Registry};
+use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, reload};
 
 use meshport_daemon::Error;
@@ -23,6 +28,10 @@ const VARIABLE: &str = "MESHPORT_LOG";
 /// normal end of a session, and the mesh has words of its own for what matters. The audit log does
 /// not depend on the level of the rest.
 const BASE: &str = "boringtun=off,audit=info";
+/// What the journal knows the daemon's records by (`journalctl -t`).
+const IDENTIFIER: &str = "meshport";
+/// Before the name of each field in the journal, so that it is not one of systemd's.
+const PREFIX: &str = "MESHPORT_";
 
 /// Logs at another level from now on.
 pub(crate) type SetLevel = Box<dyn Fn(LogLevel) + Send>;
@@ -40,13 +49,27 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
     let filter = filter(&directives)
         .map_err(|error| Error::Usage(format!("{from} {directives:?} is not valid: {error}")))?;
     let is_journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr());
+    let twice = |error| Error::Bug(format!("logging was started twice: {error}"));
+    // Without the journal's socket its stream does as well.
+    let journal = (is_journal && !json).then(JournalLog::empty).and_then(Result::ok);
+    if let Some(log) = journal {
+        let journal = Journal(log.with_syslog_identifier(IDENTIFIER.to_owned()));
+        let (filter, handle) = reload::Layer::new(filter);
+        Registry::default()
+            .with(filter)
+            .with(journal)
+            .try_init()
+            .map_err(|error| twice(error.into()))?;
+        let set_level: SetLevel =
+            Box::new(move |level| replace(level, |filter| handle.reload(filter)));
+        return Ok(Some(set_level).filter(|_| is_free));
+    }
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         // A closed standard error must not end the daemon.
         .log_internal_errors(false);
-    let twice = |error| Error::Bug(format!("logging was started twice: {error}"));
     let set_level: SetLevel = if json {
         let builder = builder
             .json()
@@ -86,6 +109,50 @@ fn is_journal(stream: Option<&str>, here: impl AsFd) -> bool {
     };
     let same = |number: u64, text: &str| text.parse() == Ok(number);
     fstat(here).is_ok_and(|stat| same(stat.st_dev, device) && same(stat.st_ino, inode))
+}
+
+/// Events as records of the journal: the line as the message, and each field by itself.
+struct Journal(JournalLog);
+
+impl<S: Subscriber> Layer<S> for Journal {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut line = String::new();
+        let mut fields = Pairs::default();
+        event.record(&mut fields);
+        // Writing to memory does not fail, and a journal that is gone must not end the daemon.
+        let _ = Fields.format_fields(Writer::new(&mut line), event);
+        let _ = self.0.journal_send(
+            &log::Record::builder()
+                // By the priority that the library gives each: 3, 4, 6, 7, as the lines have it.
+                .level(match *event.metadata().level() {
+                    Level::ERROR => log::Level::Error,
+                    Level::WARN => log::Level::Warn,
+                    Level::INFO => log::Level::Debug,
+                    Level::DEBUG | Level::TRACE => log::Level::Trace,
+                })
+                .target(event.metadata().target())
+                .key_values(&fields.0.as_slice())
+                .args(format_args!("{line}"))
+                .build(),
+        );
+    }
+}
+
+/// The fields of an event but its message, under their names in the journal.
+#[derive(Debug, Default)]
+struct Pairs(Vec<(String, String)>);
+
+impl Visit for Pairs {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() != "message" {
+            let name = format!("{PREFIX}{}", field.name().to_ascii_uppercase());
+            self.0.push((name, value.to_owned()));
+        }
+    }
 }
 
 /// Lines that begin with their priority as syslog numbers it, in the journal.
@@ -185,6 +252,32 @@ mod tests {
         let expected = " word=cp-fra words=\"no route to host\" odd=\"a\\nb=\\\"c\\\"\" \
                         text=\"cp-fra\" number=3 some=Some(1)\n";
         assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn records_of_the_journal_have_each_field_by_itself() {
+        #[derive(Clone, Default)]
+        struct Seen(Arc<Mutex<Pairs>>);
+
+        impl<S: Subscriber> Layer<S> for Seen {
+            fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+                event.record(&mut *self.0.lock().expect("not poisoned"));
+            }
+        }
+
+        let seen = Seen::default();
+        tracing::subscriber::with_default(Registry::default().with(seen.clone()), || {
+            let why = "no route to host";
+            tracing::info!(%why, from = "cp-fra", number = 3, "done");
+        });
+        let pairs = seen.0.lock().expect("not poisoned");
+        let pairs = pairs.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let expected = [
+            ("MESHPORT_WHY", "no route to host"),
+            ("MESHPORT_FROM", "cp-fra"),
+            ("MESHPORT_NUMBER", "3"),
+        ];
+        assert_eq!(pairs.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -304,6 +304,18 @@ fn install(machine: &Machine, settings: &str) {
     wait::until("the journal has that it is in a sandbox", PATIENCE, || {
         machine.journal().contains(sandbox).then_some(())
     });
+    let record = machine.run(&[
+        "journalctl",
+        "--no-pager",
+        "--unit=meshport",
+        "--output=json",
+        "--lines=1",
+        "MESHPORT_NAME=cp-1",
+        "MESHPORT_SITE=fra",
+    ]);
+    for part in ["\"PRIORITY\":\"6\"", "\"SYSLOG_IDENTIFIER\":\"meshport\"", "started name=cp-1"] {
+        assert!(record.replace("\" : \"", "\":\"").contains(part), "{part}: {record}");
+    }
     let status = machine.daemon("status");
     let none = "0000000000000000";
     for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
