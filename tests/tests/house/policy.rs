@@ -24,14 +24,16 @@ const PRODUCT: [&str; 8] = [
 ];
 
 /// What they use that has no part in keys or the network.
-const BYSTANDERS: [&str; 13] = [
+const BYSTANDERS: [&str; 15] = [
     "bytes",
     "clap",
     "clap_complete",
     "dashmap",
     "data-encoding",
     "flate2",
+    "log",
     "strsim",
+    "systemd-journal-logger",
     "terminal_size",
     "thiserror",
     "toml",
@@ -83,7 +85,7 @@ const READERS: [&str; 36] = [
 
 /// What the product uses itself that takes no such bytes apart: primitives of cryptography, which
 /// know the length of what they take, sockets, and what a person alone feeds.
-const READ_NOTHING: [&str; 25] = [
+const READ_NOTHING: [&str; 27] = [
     "clap",
     "clap_complete",
     "curve25519-dalek",
@@ -93,6 +95,7 @@ const READ_NOTHING: [&str; 25] = [
     "hkdf",
     "landlock",
     "libc",
+    "log",
     "rand",
     "rand_chacha",
     "rand_core",
@@ -102,6 +105,7 @@ const READ_NOTHING: [&str; 25] = [
     "sha2",
     "socket2",
     "strsim",
+    "systemd-journal-logger",
     "terminal_size",
     "thiserror",
     "tokio",
