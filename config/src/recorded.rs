@@ -3,7 +3,7 @@
 use crate::{Credential, Invite, Revocation, Role, UnixSeconds};
 
 /// When it was recorded, in seconds.
-const THEN: UnixSeconds = UnixSeconds(1_795_628_580);
+const THEN: UnixSeconds = UnixSeconds(1_795_707_900);
 
 #[test]
 fn a_credential_an_invite_and_revocations_of_the_release_before() {

@@ -58,8 +58,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
 }
 
 fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
-    // Before any thread, and before a key is in memory.
-    let launched = Starter::launch();
     // Closed with whatever ends this start: clients must not wait for a daemon that cannot run.
     let inherited = Inherited::take();
     let joined = match &args.join_file {
@@ -79,6 +77,9 @@ fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
     if args.config.is_none() {
         Paths::of_this_user()?.make_config_folder();
     }
+    // Before any thread, and before a key is in memory; after the inherited sockets are marked as
+    // not for other programs, and not for a start that fails.
+    let launched = Starter::launch();
     if let Err(error) = &launched {
         tracing::warn!(%error, "`meshport upgrade` will not work: its helper cannot be started");
     }
