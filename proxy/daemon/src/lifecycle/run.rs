@@ -103,10 +103,14 @@ async fn run_all(options: Options) -> Result<(), Error> {
         // The former daemon holds it until this one is ready.
         Some(_) => None,
     };
-    if former.is_some() {
+    let identity = match former {
+        None => state.settled_identity(clock::wall())?.0,
         // Before it is too late for the former daemon to stay. Nothing of it may be changed yet.
-        refuse_leaf(&state, &state.identity(clock::wall())?)?;
-    }
+        Some(_) => state.identity(clock::wall())?,
+    };
+    refuse_leaf(&state, &identity)?;
+    // Its keys are read again for the start, which may follow later.
+    drop(identity);
     descriptors::raise();
     findings::warn_of_few_descriptors(&settings);
     // Before the sandbox, which hides what a container may use of the processor and makes no

@@ -256,7 +256,11 @@ fn inherited() -> Vec<Socket> {
         Socket::from(unsafe { OwnedFd::from_raw_fd(number) })
     };
     let sockets = (FIRST..FIRST + count).map(take);
-    sockets.filter(|it| address(it).is_some() && it.set_nonblocking(true).is_ok()).collect()
+    // systemd leaves them open for programs that this one starts; those are to have none.
+    let is_ours = |it: &Socket| {
+        address(it).is_some() && it.set_nonblocking(true).is_ok() && it.set_cloexec(true).is_ok()
+    };
+    sockets.filter(is_ours).collect()
 }
 
 #[cfg(test)]
