@@ -75,6 +75,13 @@ fn go_on(loads: &[(String, Load)]) {
     }
 }
 
+/// Waits until a request of this node has just ended: an answer that is under way is lost with what
+/// sends it.
+fn between_two_requests(loads: &[(String, Load)], node: &str) {
+    let (_, load) = loads.iter().find(|(name, _)| name == node).expect("it asks");
+    load.goes_on(1, PHASE);
+}
+
 fn no_request_failed(node: &str, requests: &[Request]) {
     let failed = failures(requests);
     let slowest = requests.iter().map(|request| request.took).max().unwrap_or_default();
@@ -111,6 +118,7 @@ fn no_request_fails_while_the_nearest_dies_and_returns() {
     // A node whose daemon is killed has no local address, so its own client has to stop before.
     let (node, own) = loads.remove(0);
     no_request_failed(&node, &own.finish());
+    between_two_requests(&loads, "worker-fra");
     world.kill("cp-fra");
     serves(&world, "worker-fra", "cp-ams");
     go_on(&loads);
