@@ -30,8 +30,8 @@ use super::timing::Timings;
 use super::view::{Line, OriginView, PathView, Relaying, cost, loses_most};
 use crate::wire::Hops;
 
-/// The cost of a relayed way besides its round trips, since it takes another node's time and has
-/// two ways to break...
+/// What a relayed path costs on top of its round trips: it uses another node's time and can break
+/// at two places...
 const PENALTY: Duration = Duration::from_millis(5);
 /// ...or this share of its round-trip time, in percent, whichever is more.
 const PENALTY_PERCENT: u32 = 10;

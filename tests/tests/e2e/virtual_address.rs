@@ -242,7 +242,7 @@ impl Lan {
 }
 
 #[test]
-#[ignore = "needs root for network namespaces: ./tests/run e2e"]
+#[ignore = "needs root for network namespaces: ./tests/run virtual-address"]
 fn an_address_survives_its_holder_for_both_families() {
     let mut lan = Lan::new();
     for address in ["v4", "v6"] {
@@ -268,7 +268,7 @@ fn an_address_survives_its_holder_for_both_families() {
 }
 
 #[test]
-#[ignore = "needs root for network namespaces: ./tests/run e2e"]
+#[ignore = "needs root for network namespaces: ./tests/run virtual-address"]
 fn a_clean_stop_refuses_no_client_and_a_dead_apiserver_costs_none() {
     let mut lan = Lan::new();
     let holder = lan.settled("v4", &NODES);
@@ -300,7 +300,7 @@ fn a_clean_stop_refuses_no_client_and_a_dead_apiserver_costs_none() {
 }
 
 #[test]
-#[ignore = "needs root for network namespaces: ./tests/run e2e"]
+#[ignore = "needs root for network namespaces: ./tests/run virtual-address"]
 fn a_holder_that_was_stopped_comes_back_as_one_that_has_lost() {
     let lan = Lan::new();
     let holder = lan.settled("v4", &NODES);
@@ -324,7 +324,7 @@ fn a_holder_that_was_stopped_comes_back_as_one_that_has_lost() {
 }
 
 #[test]
-#[ignore = "needs root for network namespaces: ./tests/run e2e"]
+#[ignore = "needs root for network namespaces: ./tests/run virtual-address"]
 fn a_cut_of_the_mesh_moves_nothing_and_after_a_cut_of_all_one_is_left() {
     let lan = Lan::new();
     let holder = lan.settled("v4", &NODES);
@@ -356,7 +356,7 @@ fn a_cut_of_the_mesh_moves_nothing_and_after_a_cut_of_all_one_is_left() {
 }
 
 #[test]
-#[ignore = "needs root for network namespaces: ./tests/run e2e"]
+#[ignore = "needs root for network namespaces: ./tests/run virtual-address"]
 fn a_holder_without_carrier_gives_the_address_away() {
     let lan = Lan::new();
     let holder = lan.settled("v4", &NODES);
@@ -374,7 +374,7 @@ fn a_holder_without_carrier_gives_the_address_away() {
 }
 
 #[test]
-#[ignore = "needs root to give a capability up: ./tests/run e2e"]
+#[ignore = "needs root to give a capability up: ./tests/run virtual-address"]
 fn a_daemon_without_the_capability_says_what_its_unit_lacks() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (state, config) = (folder.path().join("state"), folder.path().join("a.toml"));

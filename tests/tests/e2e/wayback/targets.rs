@@ -118,7 +118,7 @@ fn pods_are_those_of_the_node(world: &mut World, socket: &Path) {
         (CLAIMED, "worker-c", "pod", "none of its pod networks"),
         (BRIDGE, "worker-b", "own-address", "an address of the machine itself"),
     ] {
-        is_refused_by(world, socket, target, (worker, rule), said);
+        is_refused_by(world, socket, target, worker, rule, said);
     }
     let answer = connect(socket, &format!("{POD}:1")).expect_err("nobody listens");
     assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("refused there"), "{answer}");
@@ -133,7 +133,7 @@ fn services_go_to_the_nearest(world: &mut World, socket: &Path) {
         (OTHER_SERVICE, "service", "no service network"),
         (OWN_SERVICE, "own-address", "an address of the machine itself"),
     ] {
-        is_refused_by(world, socket, target, ("egress-a", rule), said);
+        is_refused_by(world, socket, target, "egress-a", rule, said);
     }
     world.kill("egress-a");
     assert_eq!(whoami(socket, &at(SERVICE)), Ok(SERVICE.to_owned()));
@@ -148,7 +148,8 @@ fn is_refused_by(
     world: &mut World,
     socket: &Path,
     target: &str,
-    (node, rule): (&str, &str),
+    node: &str,
+    rule: &str,
     said: &str,
 ) {
     let before = refused(world, "cp-a", "socket", rule);
