@@ -43,7 +43,7 @@ pub(crate) struct Birth<'a> {
     pub(crate) hosts: bool,
     pub(crate) generation: u64,
     pub(crate) seed: [u8; 32],
-    /// Where to look up what others have verified; without it, this one verifies all by itself.
+    /// Shared cache of verified signatures; without it this node verifies everything itself.
     pub(crate) memo: Option<Memo>,
     pub(crate) now: Instant,
 }
@@ -57,7 +57,7 @@ pub(crate) enum Wish {
     Ask(Question),
     /// The route changed; whether its first candidate did.
     Route { first_changed: bool },
-    /// Sessions on this line are to be reset within this time.
+    /// Resets sessions on this line within this time.
     Reset { line: Line, how: Cut, why: &'static str },
     /// So many sessions on this line may end as soon as they are quiet, or have to.
     Move { line: Line, count: u64, insist: bool },
@@ -69,15 +69,15 @@ pub(crate) enum Wish {
     Member(NodeId, bool),
     /// A path to a node has fallen silent.
     Silent(NodeId),
-    /// It suspects a node, which it found silent.
+    /// The node found another one silent and suspects it.
     Suspect(NodeId),
     /// The authority has taken something back.
     Revoked(Revocation),
-    /// Something was not believed.
+    /// The node rejected a message.
     Ignored(String),
 }
 
-/// One node's decisions.
+/// The decisions of one node.
 pub(crate) struct Brain {
     core: NodeCore,
     service: ServiceName,
@@ -85,7 +85,7 @@ pub(crate) struct Brain {
     patience: ConnectConfig,
     /// The addresses that its machine has.
     endpoints: Vec<SocketAddr>,
-    /// The events so far, if the node is observed.
+    /// The events until now, if the node is observed.
     diary: Option<Box<Diary>>,
 }
 
@@ -232,8 +232,8 @@ impl Brain {
                     Wish::Move { line, count, insist: cause == Cause::Drain }
                 }
                 Event::Own { state, .. } => Wish::Own(state),
-                // The mesh tries all of them; here each stands for an address, and the one that
-                // peers have seen last comes last.
+                // The mesh tries all of them. Here each is an address; the one that peers have seen
+                // last comes last.
                 Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.last().copied()),
                 Event::Member { node, up } => Wish::Member(node, up),
                 // Simulated sessions have no tunnel and no connection that waits, and none is
@@ -254,13 +254,13 @@ impl Brain {
         })
     }
 
-    /// The next datagram of gossip, whatever else it wants.
+    /// The next gossip datagram, ahead of other requests.
     pub(crate) fn transmit(&mut self) -> Option<Wish> {
         let transmit = self.core.poll_transmit()?;
         Some(Wish::Send(transmit.to, transmit.payload))
     }
 
-    /// When it next needs the time.
+    /// The next time at which it needs a call.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.core.poll_timeout()
     }
@@ -269,7 +269,7 @@ impl Brain {
         self.core.route(&self.service).expect("every node uses the service")
     }
 
-    /// Since when the first one is first.
+    /// The time since which the first origin has been first.
     pub(crate) fn preferred_since(&self) -> Option<Instant> {
         self.core.preferred_since(&self.service)
     }
@@ -306,8 +306,7 @@ impl Brain {
     }
 }
 
-/// Where a service is found outside the mesh. Names are not looked up: each counts as one
-/// address.
+/// Addresses of a service outside the mesh. Names are not resolved: each counts as one address.
 fn fallback(settings: &ServiceSettings) -> Vec<SocketAddr> {
     let named = |(place, endpoint): (usize, &Endpoint)| {
         let last = u8::try_from(place + 1).unwrap_or(u8::MAX);

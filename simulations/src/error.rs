@@ -18,7 +18,7 @@ pub enum Error {
         /// Why not.
         source: meshport_daemon::Error,
     },
-    /// Something of the product refuses.
+    /// A part of the product reports an error.
     #[error("{0}")]
     Part(meshport_daemon::Error),
     /// A result file is not what this tool writes.

@@ -1,5 +1,5 @@
-//! What travels inside a tunnel, besides gossip: the steps of a client's session, each a flight of
-//! one or more datagrams.
+//! Traffic inside a tunnel besides gossip: the steps of a client's session, each a flight of one or
+//! more datagrams.
 //!
 //! A stream's header names its target and the hops that are left, as in `meshport_core::wire`. A
 //! flight carries it with the nodes it has passed, through which its answer returns.
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use meshport_core::wire::Hops;
 
-/// Bytes of a flight: what fits a window of QUIC at its start.
+/// Bytes of a flight that fit QUIC's initial window.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
-/// Bytes of one datagram's payload in a stream.
+/// Payload bytes of one datagram in a stream.
 const SEGMENT: usize = 1200;
 /// The least probe timeout: the acknowledgement delay of QUIC, and its granularity.
 const LEAST_PTO: Duration = Duration::from_millis(26);
@@ -26,7 +26,7 @@ const MAX_BACKOFF: u32 = 6;
 /// A flight that waits for a tunnel or travels in it.
 #[derive(Debug, Clone)]
 pub(crate) enum Payload {
-    /// Nothing: a keepalive, or the proof that a handshake has completed.
+    /// No payload: a keepalive, or the confirmation of a handshake.
     Empty,
     /// Tells the peer at which of its addresses it is seen.
     Seen(u16),
@@ -47,7 +47,7 @@ pub(crate) struct SessionRef {
     pub(crate) number: u64,
 }
 
-/// Where streams go: to an origin, and first to this node, which is a relay or the origin itself.
+/// The path of streams: the origin, and the first hop, which is a relay or the origin itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) origin: usize,
@@ -77,7 +77,7 @@ pub(crate) struct Flight {
     pub(crate) missing: u32,
     /// How often it was sent since something of it arrived.
     pub(crate) repeats: u8,
-    /// The number of the node it is meant for; `None` stands for any receiver.
+    /// The number of the receiving node; `None` stands for any receiver.
     pub(crate) target: Option<u32>,
     pub(crate) hops: Hops,
     pub(crate) trail: Trail,
@@ -100,12 +100,12 @@ impl Trail {
         Self { nodes, length: 1 }
     }
 
-    /// The nodes so far.
+    /// The nodes until now.
     pub(crate) fn nodes(&self) -> &[u32] {
         &self.nodes[..usize::from(self.length)]
     }
 
-    /// With one more node; none when there is no room for it.
+    /// The same with one more node; none if there is no room.
     pub(crate) fn through(mut self, node: u32) -> Option<Self> {
         *self.nodes.get_mut(usize::from(self.length))? = node;
         self.length += 1;
@@ -148,7 +148,7 @@ impl Step {
 }
 
 impl Flight {
-    /// One that its client sends on this way, for the first time.
+    /// A flight that its client sends on this path for the first time.
     pub(crate) fn new(session: SessionRef, way: Way, step: u32, what: Step, bytes: u32) -> Self {
         let number = |node: usize| u32::try_from(node).expect("at most MAX_NODES nodes");
         Self {
@@ -172,13 +172,13 @@ impl Flight {
     }
 }
 
-/// When the rest of a flight is sent again of which something has arrived: QUIC's time threshold
-/// of 9/8 of a round trip, and the delay of acknowledgements.
+/// Delay until the rest of a partly arrived flight is sent again: QUIC's time threshold of 9/8 of a
+/// round trip, and the delay of acknowledgements.
 pub(crate) fn loss_time(rtt: Duration) -> Duration {
     rtt * 9 / 8 + LEAST_PTO
 }
 
-/// When a flight is sent again of which nothing has arrived.
+/// Delay until a flight is sent again if none of it has arrived.
 pub(crate) fn probe_timeout(rtt: Option<Duration>, repeats: u8) -> Duration {
     let rtt = rtt.unwrap_or(ASSUMED_RTT);
     (rtt * 3 / 2 + LEAST_PTO) * (1 << u32::from(repeats).min(MAX_BACKOFF))

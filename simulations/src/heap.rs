@@ -1,7 +1,7 @@
 //! Counts the memory that the allocator has given out.
 
-/// Bytes in use on the heap, the allocator's own between them included; none where the C library
-/// does not say. Off by the few chunks that each thread keeps for its next requests.
+/// Bytes in use on the heap, with the allocator's overhead; none if the C library does not report
+/// them. Off by the few chunks that each thread caches.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn in_use() -> Option<u64> {
     #[expect(unsafe_code, reason = "the C library's interface")]
@@ -10,7 +10,7 @@ pub(crate) fn in_use() -> Option<u64> {
     u64::try_from(books.uordblks + books.hblkhd).ok()
 }
 
-/// Bytes in use on the heap: the C library does not say.
+/// Bytes in use on the heap: the C library does not report them.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) fn in_use() -> Option<u64> {
     None

@@ -1,10 +1,10 @@
-//! Three functions of the C library, defined anew in this program: a simulated machine has a clock,
-//! idle moments and random numbers of its own.
+//! Replaces three functions of the C library in this program, which gives a simulated machine its
+//! own clock, idle time and random numbers.
 //!
 //! The linker prefers a program's own symbols to those of a shared library, so `std`, mio and every
-//! crate call these. On threads that are no simulated machine they make the same system call that
-//! the C library would. Invariants: they do not allocate, do not panic on a real machine, and keep
-//! the contract of the functions they stand for.
+//! crate call these. On other threads they make the same system call as the C library. Invariants:
+//! they do not allocate, do not panic on a real machine, and keep the contract of the functions
+//! they replace.
 #![expect(unsafe_code, reason = "the C library's interface")]
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use libc::{c_int, c_long, c_uint, c_void, clockid_t, epoll_event, size_t, ssize_t, timespec};
 use meshport_simulations::full::machine::{self, Clock};
 
-/// As in clock_gettime(2).
+/// See clock_gettime(2).
 // SAFETY: the symbol has the C library's own signature and contract; nothing else defines it here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: clockid_t, out: *mut timespec) -> c_int {
@@ -37,7 +37,7 @@ unsafe extern "C" fn clock_gettime(clock: clockid_t, out: *mut timespec) -> c_in
     0
 }
 
-/// As in epoll_wait(2).
+/// See epoll_wait(2).
 // SAFETY: the symbol has the C library's own signature and contract; nothing else defines it here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_wait(
@@ -56,7 +56,7 @@ unsafe extern "C" fn epoll_wait(
     if !machine::is_simulated() {
         return real(timeout_ms);
     }
-    // What the runtime told itself through the kernel comes before any passing of time.
+    // Wake-ups of the runtime itself come before time passes.
     let ready = real(0);
     if ready != 0 || timeout_ms == 0 {
         return ready;
@@ -65,7 +65,7 @@ unsafe extern "C" fn epoll_wait(
     0
 }
 
-/// As in getrandom(2).
+/// See getrandom(2).
 // SAFETY: the symbol has the C library's own signature and contract; nothing else defines it here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(out: *mut c_void, length: size_t, flags: c_uint) -> ssize_t {

@@ -32,6 +32,6 @@ fn use_large_pages() {
     if let Some(name) = name {
         again.arg0(name);
     }
-    // It comes back only if it failed; then the pages stay small.
+    // It returns only if it failed; then the pages stay small.
     let _ = again.exec();
 }

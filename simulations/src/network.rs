@@ -1,12 +1,12 @@
 //! The ways between nodes: links between sites, access links, NATs, addresses, cuts.
 //!
-//! [`Network::carry`] decides what becomes of one datagram. It holds no datagram and knows no node
-//! but by number. Everything random in it is in the links, each with a seed of its own.
+//! [`Network::carry`] decides the fate of one datagram. It stores no datagram and knows nodes by
+//! number only. All randomness is in the links, each with its own seed.
 //!
-//! Where datagrams may wait for each other (a bottleneck, an ordered link), a link is asked about
-//! each at the moment that it gets there: otherwise what is sent now from afar would be served
-//! before what is sent later from nearby and gets there earlier. So a datagram that has such a link
-//! further on is carried in stretches, and its sender asks again in between.
+//! Where datagrams may queue behind each other (a bottleneck, an ordered link), a link is asked
+//! about each at the moment it gets there: otherwise a datagram sent now from afar would be served
+//! before one that is sent later from nearby and arrives earlier. So a datagram with such a link
+//! ahead is carried in stretches, and its sender calls again in between.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ use crate::tunnel::Spread;
 /// NAT mappings of one node; a home router has some thousands.
 const MAX_MAPPINGS: usize = 4096;
 
-/// Where a node is, and what lies between it and its site.
+/// A node's site, and the links between them.
 struct Place {
     site: usize,
     /// Counts the addresses it has had.
@@ -39,11 +39,11 @@ struct Access {
 
 struct Nat {
     timeout: Duration,
-    /// When something was last sent to a peer.
+    /// Time at which something was last sent to a peer.
     mappings: std::collections::HashMap<u32, Duration, std::hash::BuildHasherDefault<Spread>>,
 }
 
-/// All ways.
+/// All links.
 pub(crate) struct Network {
     sites: usize,
     links: Vec<Link>,
@@ -69,18 +69,18 @@ pub(crate) type Fate = Result<Stretch, &'static str>;
 /// How far a datagram gets without having to wait for others: when it is there, and when a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stretch {
-    /// To its end.
+    /// At its destination.
     Arrives(Duration, Option<Duration>),
-    /// To a link where others may be in its way; [`Network::carry_on`] has to be asked then.
+    /// At a link with a queue; call [`Network::carry_on`] then.
     Reaches(Duration, Option<Duration>, Leg),
 }
 
 /// A part of the way that does not begin at the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leg {
-    /// From site to site.
+    /// Site to site.
     Between,
-    /// From a site to a node of it.
+    /// Site to node.
     Down,
 }
 
@@ -151,7 +151,7 @@ impl Network {
         }
     }
 
-    /// From site to site, and on if nobody can be in the way.
+    /// From site to site, and on if no queue is ahead.
     fn between(&mut self, at: Duration, parcel: Parcel) -> Fate {
         let place = &self.places[parcel.to];
         let sites = self.places[parcel.from].site * self.sites + place.site;
@@ -231,8 +231,8 @@ impl Network {
         self.places[node].nat.is_some()
     }
 
-    /// Whether anything passes both ways between two nodes, apart from loss. Two that are behind
-    /// NATs do not reach each other: nobody tells them when to speak.
+    /// Whether packets can pass both ways between two nodes, apart from loss. Two nodes behind NATs
+    /// do not reach each other, since nothing tells them when to send.
     pub(crate) fn connects(&self, a: usize, b: usize) -> bool {
         let sites = (self.places[a].site, self.places[b].site);
         let up = |from: usize, to: usize| self.links[from * self.sites + to].config().up;
@@ -243,8 +243,7 @@ impl Network {
             && !self.blocked.contains(&(b, a))
     }
 
-    /// What is lost in a round trip between two nodes, in millionths, and by how much its time
-    /// varies.
+    /// Loss of a round trip between two nodes in millionths, and the variation of its time.
     pub(crate) fn noise(&self, a: usize, b: usize) -> (u64, Duration) {
         let (here, there) = (self.places[a].site, self.places[b].site);
         let between = [(here, there), (there, here)];
@@ -265,7 +264,7 @@ impl Network {
         })
     }
 
-    /// What lies between two sites.
+    /// The link between two sites.
     pub(crate) fn between_sites(&self, a: usize, b: usize) -> Between {
         let places = [a * self.sites + b, b * self.sites + a];
         let links = places.map(|place| self.links[place].config());
@@ -303,14 +302,14 @@ fn deliver(verdict: Verdict) -> Result<(Duration, Option<Duration>), &'static st
     }
 }
 
-/// What stands for an address of a node, which has this port.
+/// The endpoint that represents an address of a node with this port.
 pub(crate) fn endpoint(address: u16, port: usize) -> SocketAddr {
     let [high, low] = address.to_be_bytes();
     let port = u16::try_from(port).expect("at most MAX_NODES nodes");
     (Ipv4Addr::new(10, high, low, 1), port).into()
 }
 
-/// The address and port that an endpoint stands for.
+/// The address and port that an endpoint represents.
 pub(crate) fn whose(endpoint: SocketAddr) -> Option<(u16, usize)> {
     let SocketAddr::V4(v4) = endpoint else { return None };
     let [_, high, low, _] = v4.ip().octets();

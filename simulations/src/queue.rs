@@ -2,10 +2,10 @@
 //!
 //! Events of the same instant happen in the order in which they were scheduled, so nothing depends
 //! on the layout of a heap. Only the turns of the present slice of time are in a heap; later ones
-//! lie unsorted in the slice they belong to, since a million timers of idle tunnels would make
-//! every step slow. What is to happen lies elsewhere and does not move: a turn is a quarter of it,
-//! and each is moved a dozen times. Bounded by what the world schedules: datagrams on their way,
-//! timers of nodes, tunnels and sessions.
+//! are unsorted in their slice, since a million timers of idle tunnels would slow down every step.
+//! The events themselves are stored elsewhere and do not move: a turn is a quarter of the size, and
+//! each is moved a dozen times. Bounded by what the world schedules: datagrams in transit, timers
+//! of nodes, tunnels and sessions.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -27,7 +27,7 @@ struct Turn {
 /// Events in the order of their time.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
-    /// Those of the present slice, the earliest first.
+    /// Turns of the present slice, the earliest first.
     heap: BinaryHeap<Reverse<Turn>>,
     slice: u64,
     later: BTreeMap<u64, Vec<Reverse<Turn>>>,

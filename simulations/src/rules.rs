@@ -24,7 +24,7 @@ pub(crate) const ONE_RELAY: &str = "one relay at most";
 pub(crate) const SLOWLY_HOME: &str = "sessions go home slowly";
 pub(crate) const ANSWERED: &str = "every request is answered";
 
-/// All of them, by the names under which a user looks for violations.
+/// All rules, by the names that violations carry.
 pub(crate) const ALL: [&str; 13] = [
     DEAD_ORIGIN,
     NEVER_BACK,
@@ -49,14 +49,14 @@ pub(crate) const QUIET: Duration = Duration::from_secs(60);
 pub(crate) const SETTLING: Duration = Duration::from_secs(30);
 /// A node that is stopped for longer at a time counts as gone, and may be considered down.
 pub(crate) const LONG_STALL: Duration = Duration::from_secs(1);
-/// All nodes within reach know of a revocation by then: news floods within round trips, and some
-/// comparisons of directories find what it misses.
+/// Time by which all nodes within reach know of a revocation: news floods within round trips, and a
+/// few comparisons of directories repair what it misses.
 pub(crate) const MAX_NEWS: Duration = Duration::from_secs(15);
 /// Violations after which a run ends.
 pub(crate) const MAX_VIOLATIONS: usize = 5;
 /// Nodes whose directories are followed record by record.
 pub(crate) const MAX_FOLLOWED: usize = 12;
-/// Directories are followed every so many seconds.
+/// Seconds between checks of the directories.
 pub(crate) const FOLLOW_EVERY_S: u64 = 5;
 /// A first choice may be farther than the best one by this...
 const FARTHER: Duration = Duration::from_millis(6);
@@ -71,7 +71,7 @@ pub(crate) struct View {
     pub(crate) origin: NodeId,
     pub(crate) state: OriginState,
     pub(crate) is_healthy: bool,
-    /// The node knows that nothing comes of a session to it.
+    /// The node knows that sessions to it fail.
     pub(crate) is_dead: bool,
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn is_far(own: Duration, least: Duration) -> bool {
 pub(crate) struct Evictions(BTreeMap<(usize, usize), Duration>);
 
 impl Evictions {
-    /// The first holds the second for down; whether that is new.
+    /// The first node considers the second one down; returns whether that is new.
     pub(crate) fn begin(&mut self, holder: usize, subject: usize, now: Duration) -> bool {
         let before = self.0.len();
         self.0.entry((holder, subject)).or_insert(now);
@@ -155,8 +155,8 @@ impl Evictions {
 /// How new a record is: the owner's generation, and its version in that.
 pub(crate) type Key = (u64, u64);
 
-/// The newest record of each node that followed nodes have had: by the one who has it, its process
-/// and the keys of the records by their owners.
+/// The newest record of each node that followed nodes have had, by the node that has it, its
+/// process, and the owners of the records.
 #[derive(Debug, Default)]
 pub(crate) struct Records(BTreeMap<usize, (u32, Vec<Key>)>);
 

@@ -25,7 +25,7 @@ const PARTED: u64 = 6;
 /// One seed in this many has a revocation.
 const REVOKED_EVERY: u64 = 4;
 
-/// Where nodes are when they are at none of the other sites.
+/// Site of the nodes that are at none of the other sites.
 const AWAY: &str = "away";
 
 /// The scenario of a seed.
@@ -142,9 +142,10 @@ fn relayed(seed: u64) -> String {
     draft.text
 }
 
-/// Origins and relays in all sites but one, which is behind a NAT; the access links of one lose.
-/// Distances that do not fit each other make relays nearer than the direct way. One cut between two
-/// sites with origins of their own takes nobody's only way, so no request may fail.
+/// Origins and relays in all sites but one, which is behind a NAT; one site has lossy access links.
+/// Some round trips violate the triangle inequality, so relays are nearer than the direct path. A
+/// single cut between two sites with their own origins leaves every node a path, so no request may
+/// fail.
 fn parted(seed: u64) -> String {
     let mut draft = Draft::new(seed ^ 0x0070_6172_7465_6400);
     let sites: u32 = draft.rng.random_range(3..=4);
@@ -181,7 +182,7 @@ fn parted(seed: u64) -> String {
 }
 
 impl Draft {
-    /// A site that is nowhere on the map, with nothing left to chance.
+    /// A site without coordinates, fully specified.
     fn placed(&mut self, site: Site, access: Option<&str>) {
         let Site { name, nodes, origins, relays, nat, .. } = &site;
         let _ = write!(
@@ -271,14 +272,14 @@ impl Draft {
         good.choose(&mut self.rng).map(|at| &self.sites[*at])
     }
 
-    /// One node that starts at once and is not behind a NAT, by its name.
+    /// The name of a node that starts at once and is not behind a NAT.
     fn node(&mut self) -> String {
         let number: u32 = self.rng.random();
         let site = self.site_with(|site| site.nodes > 0 && !site.nat).expect("there are two");
         format!("{}-{}", site.name, number % site.nodes + 1)
     }
 
-    /// One node with an instance, by its name.
+    /// The name of a node with an instance.
     fn origin(&mut self) -> String {
         let number: u32 = self.rng.random();
         let site = self.site_with(|site| site.origins > 0).expect("there is one");
@@ -301,7 +302,8 @@ mod tests {
         }
     }
 
-    /// What nobody draws nobody hunts: the worlds of the seeds that planted bugs have use all.
+    /// An event that is never drawn is never tested: the worlds of the seeds with planted bugs use
+    /// all of them.
     #[test]
     fn all_worlds_together_have_every_event_and_every_lie() {
         let all: String = (1..=200).map(scenario).collect();

@@ -1,4 +1,4 @@
-//! What happened, as one number, and as lines for who wants to read it.
+//! The trace of a run, as a hash, and as lines for a reader.
 //!
 //! Each datagram contributes when it was sent, from whom, to whom, its size, and what became of it,
 //! as soon as that is known; each decision and each thing that happens contributes its words.
@@ -45,7 +45,7 @@ pub(crate) struct Sent {
 }
 
 impl Trace {
-    /// For nodes with these names.
+    /// A trace for nodes with these names.
     pub(crate) fn new(names: Vec<String>, file: Option<TraceFile>) -> Self {
         let kept = vec![VecDeque::new(); names.len()];
         Self { hash: Sha256::default(), datagrams: 0, file, names, kept }
@@ -75,7 +75,7 @@ impl Trace {
         }
     }
 
-    /// Something that a node did or that was done to it.
+    /// Records an event at a node.
     pub(crate) fn node(&mut self, at: Duration, node: usize, words: String) {
         self.words(at, &words);
         if let Some(file) = &mut self.file {
@@ -88,7 +88,7 @@ impl Trace {
         kept.push_back((at, words.into_boxed_str()));
     }
 
-    /// Something that happened to the world.
+    /// Records an event of the world.
     pub(crate) fn world(&mut self, at: Duration, words: &str) {
         self.words(at, words);
         if let Some(file) = &mut self.file {
@@ -108,12 +108,12 @@ impl Trace {
         self.kept[node].iter().map(|(at, words)| format!("{} {words}", Stamp(*at))).collect()
     }
 
-    /// Datagrams so far, lost ones included.
+    /// Number of datagrams until now, lost ones included.
     pub(crate) fn datagrams(&self) -> u64 {
         self.datagrams
     }
 
-    /// The hash so far.
+    /// The hash until now.
     pub(crate) fn hash(&self) -> TraceHash {
         TraceHash(self.hash.clone().finalize().into())
     }
@@ -126,7 +126,7 @@ impl fmt::Debug for Trace {
 }
 
 impl TraceHash {
-    /// That of a run in real time, which no second one repeats.
+    /// The hash of a run in real time, which cannot be repeated.
     pub const NONE: Self = Self([0; 32]);
 }
 

@@ -1,6 +1,6 @@
-//! WireGuard tunnels as the wide level plays them: no keys and no bytes, only who has a session
-//! with whose process. When to shake hands, renew and keep alive is the mesh's own [`Schedule`],
-//! and what is noticed about long packets its own [`Unacknowledged`].
+//! WireGuard tunnels at the wide level: no keys and no bytes, only which processes have a session
+//! with each other. Handshakes, renewals and keepalives follow the mesh's own [`Schedule`]; lost
+//! long packets are detected by its own [`Unacknowledged`].
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,11 +13,12 @@ use crate::flight::Payload;
 
 /// Datagrams that wait for a handshake, as in the mesh.
 const MAX_WAITING: usize = 64;
-/// Bytes around an inner payload: outer IPv4 and UDP, WireGuard, inner IPv6 and UDP.
+/// Bytes added to an inner payload: outer IPv4 and UDP, WireGuard, inner IPv6 and UDP.
 pub(crate) const OVERHEAD: usize = 28 + 32 + 48;
 /// An empty datagram with its outer headers, in bytes.
 pub(crate) const EMPTY: usize = 28 + 32;
-/// What tells a peer where it is seen: kind, instance and IPv4 address, with all headers, in bytes.
+/// Size of the message that tells a peer its address: kind, instance and IPv4 address, with all
+/// headers, in bytes.
 pub(crate) const SEEN: usize = 16 + OVERHEAD;
 /// A handshake initiation with its outer headers, in bytes.
 pub(crate) const INITIATION: usize = 148 + 28;
@@ -27,23 +28,23 @@ pub(crate) const RESPONSE: usize = 92 + 28;
 /// An acknowledgement of QUIC with all headers, in bytes.
 pub(crate) const ACK: usize = 32 + OVERHEAD;
 
-/// One side of the sessions with a peer.
+/// One end of the sessions with a peer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tunnel {
     pub(crate) schedule: Schedule,
     /// The peer's process the session is with; 0 without one.
     pub(crate) with_boot: u32,
-    /// Where the peer was heard last; 0 is nowhere.
+    /// The address at which the peer was last heard; 0 is none.
     pub(crate) address: u16,
     /// A QUIC connection runs in it.
     pub(crate) connected: bool,
-    /// When this side made the session; zero if the peer did.
+    /// Time at which this side initiated the session; zero if the peer did.
     pub(crate) made: Duration,
-    /// When the peer made the newest session of its making.
+    /// Time at which the peer initiated its newest session.
     pub(crate) confirmed: Duration,
-    /// When an initiation of the peer's was answered last.
+    /// Time at which an initiation of the peer was last answered.
     pub(crate) answered: Option<Duration>,
-    /// When a timer is set for it.
+    /// Time of its timer, if set.
     pub(crate) armed: Option<Duration>,
 }
 
@@ -52,8 +53,8 @@ impl Tunnel {
         self.schedule.has_session()
     }
 
-    /// Where an initiation goes: to the peer's last address, and unless it is a mere renewal to
-    /// the one it is said to have.
+    /// The destinations of an initiation: the peer's last address and, unless it only renews, its
+    /// announced one.
     pub(crate) fn routes(&self, said: Option<u16>) -> impl Iterator<Item = u16> + use<> {
         let heard = (self.address != 0).then_some(self.address);
         let is_enough = heard.is_some() && self.schedule.is_plain_renewal();
@@ -68,7 +69,7 @@ impl Tunnel {
     }
 }
 
-/// What a payload is for the schedule.
+/// The content of a payload, as the schedule counts it.
 pub(crate) fn content(payload: &Payload) -> Content {
     match payload {
         Payload::Empty => Content::Empty,
@@ -96,13 +97,13 @@ impl Tunnels {
         self.all.get_mut(&peer)
     }
 
-    /// The tunnel to a peer, which is made if there is none.
+    /// The tunnel to a peer; created if needed.
     pub(crate) fn to(&mut self, peer: u32) -> &mut Tunnel {
         self.all.entry(peer).or_default()
     }
 
-    /// What becomes of a packet of sessions that was sent now, in bytes for QUIC; true if long ones
-    /// are overdue.
+    /// Records the fate of a session packet sent now, in bytes for QUIC; true if acknowledgements
+    /// of long ones are overdue.
     pub(crate) fn note_fate(
         &mut self,
         peer: u32,

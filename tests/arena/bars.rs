@@ -1,4 +1,4 @@
-//! What meshport has to show, and the verdict over all runs.
+//! The requirements that meshport must meet, and the verdict over all runs.
 //!
 //! A bar is met when the worst of the runs is within its limit. The best rival is the one with the
 //! best median; which is better compares medians.
@@ -10,12 +10,12 @@ use crate::score::Row;
 /// A figure that a run did not produce.
 const NEVER: f64 = f64::INFINITY;
 
-/// One requirement.
+/// A requirement.
 pub(crate) struct Bar {
     pub(crate) fault: &'static str,
     pub(crate) what: &'static str,
     unit: &'static str,
-    /// What is measured: less is better, [`NEVER`] is worst.
+    /// The measured value; lower is better, [`NEVER`] is worst.
     measure: fn(&Row) -> f64,
     pub(crate) limit: f64,
     /// The service of meshport that it is asked of.
@@ -35,7 +35,7 @@ impl Bar {
     }
 }
 
-/// One line of the verdict.
+/// A line of the verdict.
 pub(crate) struct Verdict {
     pub(crate) bar: Bar,
     pub(crate) median: f64,
@@ -90,13 +90,13 @@ fn time(value: Option<f64>) -> f64 {
     value.unwrap_or(NEVER)
 }
 
-/// When the last connection was disturbed; 0 when none was.
+/// Time of the last disturbed connection; 0 if none was disturbed.
 fn disturbed(row: &Row) -> f64 {
     row.connects.disturbed_until_s.unwrap_or(0.0)
 }
 
-/// When the last held connection to the victim ended. Those that hold none have none to cut: they
-/// do not compete.
+/// Time at which the last held connection to the victim ended. Contenders without such connections
+/// have none to cut, so they do not compete.
 fn cut(row: &Row) -> f64 {
     time(row.held.victim_held_cut_s)
 }
@@ -125,8 +125,8 @@ fn back(row: &Row) -> f64 {
     time(row.rotation.back_in_use_s)
 }
 
-/// When the last new connection went to a draining upstream; 0 when none did. Who does not use it
-/// when it is well either has nothing to show.
+/// Time of the last new connection to a draining upstream; 0 if there was none. A contender that
+/// does not use the upstream while it is healthy has nothing to show either.
 fn late_news(row: &Row) -> f64 {
     row.rotation.back_in_use_s.map_or(NEVER, |_| row.rotation.last_new_to_victim_s.unwrap_or(0.0))
 }
@@ -142,7 +142,7 @@ impl Bar {
         Self { fault, what, unit, measure, limit, ours: NEAREST, clean: false, shared: true }
     }
 
-    /// It is asked of the service that holds connections on every origin.
+    /// Measures the service that holds connections on every origin.
     fn spread(self) -> Self {
         Self { ours: SPREAD, ..self }
     }
@@ -151,7 +151,7 @@ impl Bar {
         Self { clean: true, ..self }
     }
 
-    /// It says nothing about rivals.
+    /// Does not compare with rivals.
     fn own(self) -> Self {
         Self { shared: false, ..self }
     }
@@ -162,7 +162,7 @@ pub(crate) fn all() -> Vec<Bar> {
     [of_the_dead(), of_the_living(), of_the_network()].into_iter().flatten().collect()
 }
 
-/// One upstream is dead, in one way or another.
+/// An upstream is dead, in one way or another.
 fn of_the_dead() -> Vec<Bar> {
     let (bar, clean, spread) = (Bar::new, Bar::clean, Bar::spread);
     vec![

@@ -1,10 +1,10 @@
 //! The clients of all balancers: for each one a new TLS connection with one request every
 //! [`INTERVAL`], and [`HELD`] connections that are held open.
 //!
-//! They run on one thread that has entered the client's host. New connections may overlap, so that
-//! a slow one does not hide what later ones meet; at most [`PATIENCE`] / [`INTERVAL`] are open.
-//! Held ones are opened anew when they end, as a watch is. A client of held connections never
-//! gives up by itself: whether a dead one is cut is what is asked.
+//! All clients run on one thread that has entered the client's host. New connections may overlap,
+//! so that a slow one does not hide what later ones meet; at most [`PATIENCE`] / [`INTERVAL`] are
+//! open. Held connections are reopened when they end, like a watch. Their clients never give up,
+//! because the question is whether the contender cuts a dead connection.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,9 +32,9 @@ use tokio_rustls::client::TlsStream;
 
 use crate::record::{Attempt, Failure, Held, Record};
 
-/// From one new connection to the next.
+/// Interval between new connections.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(200);
-/// When a client gives up a request.
+/// Timeout of a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Held connections per balancer.
 pub(crate) const HELD: usize = 12;
@@ -53,7 +53,7 @@ pub(crate) struct Clients {
     thread: thread::JoinHandle<()>,
 }
 
-/// What every client task has at hand.
+/// State shared by all client tasks.
 #[derive(Clone)]
 struct Common {
     target: SocketAddr,
@@ -81,7 +81,7 @@ impl Clients {
     /// Starts clients of all targets on the host of this namespace; times count from `epoch`.
     ///
     /// # Panics
-    /// When the authority is damaged, or the namespace cannot be entered.
+    /// If the authority is damaged, or the namespace cannot be entered.
     pub(crate) fn start(host: &Path, authority: &str, targets: &[Target], epoch: Instant) -> Self {
         let tls = connector(authority);
         let (stop, stopped) = watch::channel(false);
@@ -108,7 +108,7 @@ impl Clients {
     /// Starts no further connection, lets open requests end, and says what was seen.
     ///
     /// # Panics
-    /// When a client panicked.
+    /// If a client panicked.
     pub(crate) fn finish(self) -> BTreeMap<String, Record> {
         // The receivers are gone only if the clients are.
         let _ = self.stop.send(true);
@@ -205,7 +205,7 @@ async fn ask(common: &Common) -> io::Result<(String, Duration)> {
 async fn connect(common: &Common, path: &str) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(common.target).await?;
     stream.set_nodelay(true)?;
-    // As in a kubeconfig that names the local address, also where there is no balancer.
+    // The same name as in a kubeconfig with the local address, even without a balancer.
     let name = ServerName::IpAddress(IpAddr::from(Ipv4Addr::LOCALHOST).into());
     let mut stream = common.tls.connect(name, stream).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: kubernetes\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Who is compared: meshport twice, and the balancers people run on their nodes today.
+//! The contenders: meshport twice, and the load balancers that people run on their nodes today.
 //!
 //! Each rival's settings are a template in `balancers/`, whose comment says where each number
 //! comes from. A rival whose program is not installed does not run, and that is said.
@@ -19,7 +19,7 @@ pub(crate) const SPREAD: &str = "meshport-spread";
 /// row shows what network and machine add to the figures of the others.
 pub(crate) const CONTROL: &str = "(direct to mid)";
 
-/// Where nginx's stream module is when it is not built in.
+/// Path of nginx's stream module if it is not built in.
 const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 /// Names the Envoy binary when it is not on the path.
 pub(crate) const ENVOY_VARIABLE: &str = "MESHPORT_ARENA_ENVOY";
@@ -32,7 +32,7 @@ enum Program {
     Envoy,
 }
 
-/// One of those compared.
+/// A contender.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
@@ -42,7 +42,7 @@ pub(crate) struct Contender {
     template: &'static str,
 }
 
-/// All of them, in the order of the tables.
+/// All contenders, in the order of the tables.
 pub(crate) const ALL: [Contender; 7] = [
     Contender { name: NEAREST, port: 7445, program: Program::Meshport, template: "" },
     Contender { name: SPREAD, port: 7446, program: Program::Meshport, template: "" },
@@ -79,7 +79,7 @@ pub(crate) const ALL: [Contender; 7] = [
 ];
 
 impl Contender {
-    /// Where its clients find it.
+    /// The address its clients dial.
     pub(crate) fn local(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
@@ -125,11 +125,11 @@ impl Contender {
             .replace("@DIR@", &folder.to_string_lossy())
     }
 
-    /// Writes its settings; how to start it with them, in a process namespace of its own, so that
-    /// its workers end with it.
+    /// Writes its settings; how to start it with them, in its own process namespace, so that its
+    /// workers end with it.
     ///
     /// # Panics
-    /// When the settings cannot be written.
+    /// If the settings cannot be written.
     pub(crate) fn start(
         &self,
         command: impl FnOnce(&str) -> Command,

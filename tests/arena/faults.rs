@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::score::Moments;
 use crate::stage::{CLIENT, Stage};
 
-/// Something that is done to an upstream, or to its host.
+/// An action on an upstream or its host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Act {
     /// `kill -9`.
@@ -32,11 +32,11 @@ pub(crate) enum Act {
     Return(usize),
     /// Three packets in ten are lost in each direction between its host and all others.
     Lose(usize),
-    /// They are not any more.
+    /// They lose no more packets.
     LoseNothing(usize),
     /// The client's host and its host cannot reach each other; both reach all others.
     Part(usize),
-    /// They can again.
+    /// They can reach each other again.
     Join(usize),
 }
 
@@ -47,7 +47,7 @@ impl Act {
     /// Does it.
     ///
     /// # Panics
-    /// When it cannot be done.
+    /// If it cannot be done.
     pub(crate) fn perform(self, stage: &mut Stage) {
         let host = |upstream: usize| 1 + upstream;
         match self {
@@ -68,20 +68,20 @@ impl Act {
     }
 }
 
-/// One entry of the schedule.
+/// An entry of the schedule.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     /// Upstreams whose held connections the fault concerns.
     pub(crate) victims: &'static [usize],
-    /// What is done, in order; the first at 0.
+    /// Actions in order; the first is at 0.
     pub(crate) steps: Vec<(u32, Act)>,
-    /// When the victim is well again: a time of `steps`.
+    /// Time in `steps` at which the victim is healthy again.
     pub(crate) heal: Option<u32>,
-    /// When the run ends.
+    /// End of the run.
     pub(crate) end: u32,
-    /// Only meshport has an answer to it: a member that relays.
+    /// Whether a relay runs; only meshport can use one.
     pub(crate) relay: bool,
     /// How long it may last from its first effect until it is healed: for longer it is another
     /// fault, with other bars. A process that starts on a busy machine may take seconds.
@@ -99,12 +99,12 @@ impl Fault {
 const NEAR: &[usize] = &[0];
 const EVERY: [usize; 3] = [0, 1, 2];
 
-/// From one turn of a flapping process to the next, in seconds.
+/// Interval between the turns of a flapping process, in seconds.
 const FLAP: u32 = 3;
 /// Turns of a flapping process: a minute of them; the last one is a start.
 pub(crate) const FLAPS: u32 = 20;
 
-/// What a connection waits for an origin when none is there, less the time to dial it.
+/// How long a connection waits for an origin when there is none, minus the time to dial it.
 const SHORT: Duration = Duration::from_millis(2_600);
 
 /// The schedule.
@@ -112,7 +112,7 @@ pub(crate) fn all() -> Vec<Fault> {
     [to_one(), to_all(), to_links()].concat()
 }
 
-/// Something done to the nearest, and undone again.
+/// An action on the nearest upstream that is later undone.
 fn done(name: &'static str, about: &'static str, acts: [Act; 2], heal: u32, end: u32) -> Fault {
     let steps = vec![(0, acts[0]), (heal, acts[1])];
     Fault { name, about, victims: NEAR, steps, heal: Some(heal), end, relay: false, longest: None }

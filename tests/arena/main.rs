@@ -1,7 +1,7 @@
 //! The arena: one schedule of faults, the same TLS upstreams, the same clients, played against
 //! meshport and against the balancers people run on their nodes today, all side by side.
 //!
-//! Every run gets a stage of its own: hosts in network namespaces joined by a network in userspace
+//! Every run gets its own stage: hosts in network namespaces joined by a network in userspace
 //! (`meshport_tests::net`), upstreams, daemons and rivals as real processes ([`stage`]). Clients of
 //! all of them run at the same time ([`client`]), so that all meet the same fault at the same
 //! instant on the same machine; what they saw becomes figures ([`score`]), tables, plots and a
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         }
     };
     meshport_tests::netns::remove_stale();
-    // What is started inherits it. Without it the figures are less exact, not wrong.
+    // Child processes inherit the priority. Without it the figures are noisier but not wrong.
     let _ = rustix::process::setpriority_process(None, PRIORITY);
     let mut rows = Vec::new();
     println!("{}\n", table::LEGEND);
@@ -138,7 +138,7 @@ fn play(
     contenders: &[Contender],
     folder: &Path,
 ) -> Vec<Row> {
-    // What an earlier run left would be mixed with this one; there may be none.
+    // Results of an earlier run would mix with these; there may be none.
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder).expect("the folder for logs can be made");
     let folder = fs::canonicalize(folder).expect("the folder is there");
@@ -180,7 +180,7 @@ fn play(
     played.records.iter().map(row).collect()
 }
 
-/// What is to be played, and the contenders that can run; the others are named.
+/// The faults to play and the contenders that can run; the others are listed.
 #[expect(clippy::print_stderr, reason = "a command-line tool")]
 fn choose(arguments: &Arguments) -> Result<(Vec<Fault>, Vec<Contender>), String> {
     let faults = faults::all();

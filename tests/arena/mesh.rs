@@ -1,5 +1,5 @@
-//! meshport in the arena: a daemon beside each upstream that offers it, one without an origin on
-//! the client's host, and where a relay is asked for, one more with that role.
+//! meshport in the arena: one daemon next to each upstream that offers it, one without an origin on
+//! the client's host, and, in faults that need a relay, one more with that role.
 //!
 //! Made the way an operator makes it: `init`, `invite`, `join`, a TOML file, `run`.
 
@@ -19,7 +19,7 @@ use meshport_tests::net::Network;
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// The name of the client's node.
 const WORKER: &str = "worker";
-/// Where every daemon receives.
+/// UDP port of every daemon.
 const UDP_PORT: u16 = 51820;
 
 /// The daemons. Dropping it ends them.
@@ -39,7 +39,7 @@ impl Mesh {
     /// Makes and starts all daemons, and waits until the client's has chosen the nearest.
     ///
     /// # Panics
-    /// When a verb refuses, a daemon does not start or they do not find each other.
+    /// If a verb refuses, a daemon does not start or they do not find each other.
     pub(crate) fn start(&mut self, network: &Network, relay: bool) {
         let mut nodes: Vec<(&str, usize, Vec<&str>)> = Vec::new();
         let origin = ["node", "origin:kube-apiserver", "origin:spread"];

@@ -7,7 +7,7 @@ use meshport_charts::{Axis, Chart, Series};
 
 use crate::record::Record;
 
-/// The drawing begins so many seconds before the fault: they show what is normal.
+/// Seconds shown before the fault, as a baseline.
 const BEFORE_S: f64 = 5.0;
 /// The range of connect times that is drawn, in milliseconds; what is outside is at the edge.
 const RANGE_MS: (f64, f64) = (1.0, 5_000.0);
@@ -19,7 +19,7 @@ const GAP_S: f64 = 2.1;
 /// Height of the drawing without its words.
 const HEIGHT: f64 = 330.0;
 
-/// When it happened, in seconds.
+/// Time of the mark, in seconds.
 pub(crate) struct Frame<'a> {
     pub(crate) title: &'a str,
     pub(crate) fault_s: f64,
@@ -53,7 +53,7 @@ pub(crate) fn draw(frame: &Frame<'_>, records: &[(String, Record)]) -> String {
     chart.draw().to_string()
 }
 
-/// When something began, in seconds since the fault; none outside of the drawing.
+/// Start time in seconds since the fault; none if it is outside of the drawing.
 fn place(begun: Duration, frame: &Frame<'_>) -> Option<f64> {
     let at = begun.as_secs_f64() - frame.fault_s;
     (-BEFORE_S..=frame.end_s - frame.fault_s).contains(&at).then_some(at)

@@ -1,4 +1,4 @@
-//! What the clients of one balancer saw in one run. All times are since the start of the run.
+//! The record of one balancer's clients in one run. All times are since the start of the run.
 //!
 //! Bounds: [`MAX_ATTEMPTS`] and [`MAX_HELD`], an hour of a load; what exceeds them is not recorded,
 //! and a run is never that long.
@@ -16,39 +16,39 @@ pub(crate) const MAX_HELD: usize = 20_000;
 pub(crate) enum Failure {
     /// The balancer's port is closed.
     Refused,
-    /// It ended before the answer.
+    /// The connection ended before the answer.
     Broken,
     /// There was no whole answer within the client's patience.
     TimedOut,
 }
 
-/// One new connection with one request.
+/// A new connection with one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
-    /// When it began.
+    /// Start time.
     pub(crate) begun: Duration,
-    /// Until the first byte of the answer, or until the failure.
+    /// Time to the first byte of the answer, or to the failure.
     pub(crate) took: Duration,
     /// The upstream that answered, or why none did.
     pub(crate) outcome: Result<String, Failure>,
 }
 
-/// One held connection: an endless answer that says something every now and then.
+/// A held connection: an endless answer with a line now and then.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     /// The number of the client that holds the connection.
     pub(crate) slot: usize,
-    /// When its first line came.
+    /// Time of its first line.
     pub(crate) opened: Duration,
     /// The origin that answers it.
     pub(crate) origin: String,
-    /// When its latest line came.
+    /// Time of its latest line.
     pub(crate) last_line: Duration,
-    /// When it ended, if it did, for whatever reason.
+    /// Time at which it ended, if it did, for any reason.
     pub(crate) ended: Option<Duration>,
 }
 
-/// All that was seen.
+/// Everything that was recorded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) attempts: Vec<Attempt>,
@@ -75,8 +75,8 @@ impl Record {
     }
 }
 
-/// New connections as lines of CSV: balancer, when it began and how long it took in seconds (from
-/// `fault` on), who answered or why nobody did.
+/// New connections as lines of CSV: balancer, start time relative to `fault` and duration in
+/// seconds, and the upstream that answered or the reason for the failure.
 pub(crate) fn connections_csv(records: &[(String, Record)], fault: Duration) -> String {
     let mut text = "balancer,begun_s,took_s,outcome\n".to_owned();
     for (name, record) in records {

@@ -1,4 +1,4 @@
-//! One run: a stage, clients, the schedule of one fault, and what was seen.
+//! One run: a stage, clients, the schedule of one fault, and the results.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const WARM_UP: Duration = Duration::from_secs(6);
 /// The share of new connections that must work before the fault; else the arena is what fails.
 const MIN_WELL_PERCENT: usize = 90;
 
-/// What one run showed, in the order of the contenders, and at last without any.
+/// The results of one run, in the order of the contenders; the clients without a balancer are last.
 pub(crate) struct Played {
     pub(crate) moments: Moments,
     pub(crate) records: Vec<(String, Record)>,
@@ -26,7 +26,7 @@ pub(crate) struct Played {
 /// Plays a fault against all contenders at once.
 ///
 /// # Panics
-/// When something does not start, or a balancer does not work before the fault.
+/// If something does not start, or a balancer does not work before the fault.
 pub(crate) fn play(
     fault: &Fault,
     contenders: &[Contender],

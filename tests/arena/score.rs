@@ -1,4 +1,4 @@
-//! From what clients saw to the figures of the tables. Pure: records in, a row out.
+//! Turns the records of clients into the figures of the tables. Pure: records in, a row out.
 //!
 //! The fault begins at `fault` and is in force at `struck`; connections that begin in between are
 //! under way when it strikes, as those just before it, and count as neither. `heal` is when healing
@@ -48,42 +48,42 @@ pub(crate) struct Row {
     pub(crate) late_ms: f64,
 }
 
-/// What new connections met.
+/// Figures of new connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Connects {
     /// New connections begun since the fault struck, and those of them that failed.
     pub(crate) attempts: u64,
     pub(crate) failed: u64,
-    /// Those of the failed that began after healing.
+    /// Failed connections that began after healing.
     pub(crate) failed_after_heal: u64,
-    /// When the last failed one began.
+    /// Start of the last failed connection.
     pub(crate) last_failure_s: Option<f64>,
     /// Median before the fault of the time to the first byte of the answer.
     pub(crate) p50_before_ms: Option<f64>,
     /// The longest such time since the fault, of those that succeeded.
     pub(crate) worst_connect_ms: Option<f64>,
-    /// That, less the median before.
+    /// The same minus the median before the fault.
     pub(crate) extra_connect_ms: Option<f64>,
-    /// When the first answer came to a connection that began since the fault.
+    /// Time of the first answer to a connection that began after the fault.
     pub(crate) first_answer_s: Option<f64>,
-    /// When the last disturbed new connection before healing began: it failed or was slow.
+    /// Start of the last new connection before healing that failed or was slow.
     pub(crate) disturbed_until_s: Option<f64>,
-    /// From healing until no new connection is more than 30 ms slower than before the fault.
+    /// Time from healing until no new connection is more than 30 ms slower than before the fault.
     pub(crate) usual_s: Option<f64>,
 }
 
-/// Where new connections went.
+/// Figures on which upstream served new connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Rotation {
-    /// When the last new connection that a victim served before healing began.
+    /// Start of the last new connection before healing that a victim served.
     pub(crate) last_new_to_victim_s: Option<f64>,
     /// How many of those began later than 2.5 s after the fault.
     pub(crate) new_to_victim_late: u64,
-    /// From healing to the first answer.
+    /// Time from healing to the first answer.
     pub(crate) first_success_s: Option<f64>,
-    /// From healing to the first new connection that a victim serves.
+    /// Time from healing to the first new connection that a victim serves.
     pub(crate) back_in_use_s: Option<f64>,
-    /// From healing to where victims serve every new connection for the rest of the run.
+    /// Time from healing until victims serve every new connection for the rest of the run.
     pub(crate) home_s: Option<f64>,
     /// How often consecutive new connections were served by different upstreams.
     pub(crate) route_changes: u64,
@@ -92,23 +92,23 @@ pub(crate) struct Rotation {
 /// How clients were refused where nothing could serve them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Refusals {
-    /// From when on all new connections were refused until healing, and the slowest refusal.
+    /// Time from which all new connections were refused until healing, and the slowest refusal.
     pub(crate) refused_within_s: Option<f64>,
     pub(crate) refused_ms: Option<f64>,
 }
 
-/// What became of connections that were open.
+/// Figures of connections that were open at the fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct HeldFigures {
     /// Connections held on a victim at the fault, and those of them that ended before healing.
     pub(crate) victim_held: u64,
     pub(crate) victim_held_ended: u64,
-    /// When the last of them ended; `None` when one stayed, or when there were none.
+    /// Time at which the last of them ended; `None` if one stayed, or there were none.
     pub(crate) victim_held_cut_s: Option<f64>,
     /// Connections held on others at the fault, and those of them that ended before healing.
     pub(crate) healthy_held: u64,
     pub(crate) healthy_held_cut: u64,
-    /// Held connections, of whatever age, that ended after healing: drift, if nothing else.
+    /// Held connections that ended after healing, whatever their age: drift if nothing else.
     pub(crate) cut_after_heal: u64,
     /// The longest time before healing for which a client that held a victim heard nothing.
     pub(crate) held_dark_s: Option<f64>,
@@ -162,7 +162,7 @@ fn connects(during: &[Attempt], before: Option<Duration>, moments: Moments) -> C
     let usual = before.unwrap_or_default() + UNUSUAL;
     let after = &during[during.partition_point(|attempt| attempt.begun < healed)..];
     let is_unusual = |attempt: &Attempt| attempt.outcome.is_err() || attempt.took > usual;
-    // When all are usual, it was so from the beginning.
+    // If none is unusual, connect times were usual all along.
     figures.usual_s = match after.iter().rposition(is_unusual) {
         None => after.first().map(|_| 0.0),
         Some(last) => after.get(last + 1).map(|attempt| seconds(attempt.begun, healed)),
@@ -176,7 +176,7 @@ fn rotation(during: &[Attempt], moments: Moments, victims: &[&str]) -> Rotation 
         attempt.outcome.as_ref().is_ok_and(|origin| victims.contains(&origin.as_str()))
     };
     let heal = moments.heal.unwrap_or(moments.end);
-    // What a victim answered only once it was well again was not sent there in time.
+    // A connection that the victim answered only after healing was not routed there in time.
     let early = during.iter().filter(by_victim).filter(|it| it.begun + it.took < heal);
     let late = early.clone().filter(|it| it.begun >= moments.fault + LEAVE);
     figures.new_to_victim_late = late.count() as u64;
@@ -192,7 +192,7 @@ fn rotation(during: &[Attempt], moments: Moments, victims: &[&str]) -> Rotation 
     figures.first_success_s = first.map(|at| seconds(at, healed));
     let after = &during[during.partition_point(|it| it.begun < healed)..];
     figures.back_in_use_s = after.iter().find(by_victim).map(|it| seconds(it.begun, healed));
-    // Without one elsewhere it was home from the beginning.
+    // If none went elsewhere, it was home all along.
     let away = after.iter().rposition(|it| !by_victim(&it));
     let stretch = &after[away.map_or(0, |away| away + 1)..];
     if stretch.len() > HOME {
@@ -205,7 +205,7 @@ fn refusals(during: &[Attempt], moments: Moments) -> Refusals {
     let mut figures = Refusals::default();
     let Some(heal) = moments.heal else { return figures };
     let before = during.partition_point(|attempt| attempt.begun + attempt.took < heal);
-    // Attempts that began before healing and were answered after it are not refusals.
+    // Attempts that began before healing and were answered after it do not count as refusals.
     let unwell: Vec<&Attempt> = during[..before.max(1).min(during.len())]
         .iter()
         .filter(|attempt| attempt.begun + attempt.took < heal)

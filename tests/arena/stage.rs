@@ -1,8 +1,8 @@
-//! What one run is played on: hosts, upstreams, a mesh of real daemons, the rivals.
+//! The stage of a run: hosts, upstreams, a mesh of real daemons, and the rivals.
 //!
-//! The upstreams are meshport's apiserver stand-ins, each a process on a host of its own. Rivals
-//! dial them over the network; meshport's daemon on the same host dials its loopback. Dropping the
-//! stage ends every process.
+//! The upstreams are meshport's apiserver stand-ins, each a process on its own host. Rivals dial
+//! them over the network; meshport's daemon on the same host dials its loopback. Dropping the stage
+//! ends every process.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ pub(crate) const CLIENT: usize = 0;
 pub(crate) const RELAY: usize = 4;
 /// The port of an apiserver.
 const PORT: u16 = 6443;
-/// From one line of a held connection to the next.
+/// Interval between the lines of a held connection.
 const TICK: &str = "250ms";
 /// How long an upstream may take to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -48,7 +48,7 @@ impl Stage {
     /// the nearest.
     ///
     /// # Panics
-    /// When something does not start.
+    /// If something does not start.
     pub(crate) fn new(
         contenders: &[Contender],
         relay: bool,
@@ -97,7 +97,7 @@ impl Stage {
     /// The certificate authority of the upstreams, PEM.
     ///
     /// # Panics
-    /// When no upstream has started.
+    /// If no upstream has started.
     pub(crate) fn authority(&self) -> String {
         fs::read_to_string(self.folder.join("pki/ca.crt")).expect("upstreams make an authority")
     }
@@ -105,7 +105,7 @@ impl Stage {
     /// Starts an upstream that does not run, and waits until it accepts connections.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub(crate) fn start(&mut self, upstream: usize) {
         let name = UPSTREAMS[upstream];
         let port_file = self.folder.join(format!("{name}.port"));
@@ -133,7 +133,7 @@ impl Stage {
     /// Sends an upstream a signal.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it does not run.
     pub(crate) fn signal(&self, upstream: usize, signal: &str) {
         self.upstreams[upstream].as_ref().expect("the upstream runs").signal(signal);
     }

@@ -20,7 +20,7 @@ const HEADINGS: [&str; 13] = [
     "after heal: failed/cut",
 ];
 
-/// What the columns mean, printed once.
+/// Explains the columns; printed once.
 pub(crate) const LEGEND: &str = "\
 failed, last at: new connections that failed, and when the last of them began
 p50, worst: time to the first byte of an answer, before the fault and the longest since

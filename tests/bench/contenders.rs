@@ -20,7 +20,7 @@ pub(crate) const BORINGTUN_VARIABLE: &str = "MESHPORT_BENCH_BORINGTUN";
 /// segmentation offload, which is three times as slow as that of Debian 13.
 pub(crate) const WIREGUARD_GO_VARIABLE: &str = "MESHPORT_BENCH_WIREGUARD_GO";
 
-/// One way from the near host's loopback to the far host's server.
+/// A way from the near host's loopback to the far host's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Contender {
     /// Two meshport nodes
@@ -55,7 +55,7 @@ pub(crate) const ALL: [Contender; 8] = [
 
 /// A contender that runs. Dropping it ends its processes.
 pub(crate) struct Running {
-    /// Where clients dial.
+    /// The address that clients dial.
     pub(crate) at: SocketAddr,
     pub(crate) processes: Vec<Process>,
 }
@@ -75,7 +75,7 @@ impl Contender {
         }
     }
 
-    /// What it needs and this machine lacks, with what to do about it.
+    /// The requirement that this machine does not meet, and how to meet it.
     pub(crate) fn lacks(self) -> Option<String> {
         let debian = |program: &str, package: &str| {
             let found = on_path(program).is_some();
@@ -110,7 +110,7 @@ impl Contender {
     /// Starts it and waits until the server answers through it.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub(crate) fn start(self, testbed: &Testbed) -> Running {
         let running = match self {
             Self::Meshport => start_meshport(testbed),
@@ -145,7 +145,7 @@ impl Contender {
 }
 
 impl Running {
-    /// Processor time of all its processes so far.
+    /// Processor time that all its processes have used.
     pub(crate) fn processor_time(&self) -> Duration {
         self.processes.iter().map(Process::processor_time).sum()
     }
@@ -177,7 +177,7 @@ fn wireguard_go() -> Option<PathBuf> {
     named_or(std::env::var_os(WIREGUARD_GO_VARIABLE), || on_path("wireguard-go"))
 }
 
-/// What wireguard-go says of itself, as far as there is one.
+/// The version that wireguard-go reports, if it is installed.
 pub(crate) fn wireguard_go_version() -> Option<String> {
     let output = Command::new(wireguard_go()?).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,9 +1,9 @@
-//! The scale of one origin: a real daemon with thousands of peers, each a mesh endpoint with a key,
-//! credential and socket of its own ([`endpoints`]), at addresses of their own on loopback.
+//! The scale of one origin: a real daemon with thousands of peers. Each peer is a mesh endpoint
+//! with its own key, credential and socket ([`endpoints`]), at its own loopback address.
 //!
-//! What the daemon costs with all of them connected, and what happens when it is killed and starts
-//! again while clients on its host and newcomers want something of it. The peers ping the daemon as
-//! often as nodes measure an idle path, and are told nothing of its end.
+//! Measures the cost of the daemon with all peers connected, and its restart after a kill while
+//! clients on its host and newcomers use it. The peers ping the daemon as often as nodes probe an
+//! idle path, and are not told that it ended.
 
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::path::PathBuf;
@@ -26,10 +26,10 @@ pub(crate) mod endpoints;
 const ORIGIN: &str = "origin";
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(600);
-/// From one request of the client on the origin's host to the next.
+/// Interval between requests of the client on the origin's host.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One origin with many peers.
+/// Measures an origin with many peers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Crowd {
     /// Peers
@@ -49,11 +49,11 @@ pub(crate) struct Crowd {
     json: Option<PathBuf>,
 }
 
-/// What was seen; flat in the JSON file.
+/// The results; flat in the JSON file.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     peers: u16,
-    /// From the start of the peers until each had an answer.
+    /// Time from the start of the peers until each had an answer.
     joined_s: f64,
     join_cpu_s: f64,
     #[serde(flatten)]
@@ -64,13 +64,13 @@ struct Figures {
     answered: Answered,
 }
 
-/// What all peers cost while nothing happens.
+/// The cost of all peers while the mesh is idle.
 #[derive(Debug, Default, Serialize)]
 struct Present {
     tunnels_rss_mib: f64,
     /// Percent of one core, with tunnels alone.
     tunnels_idle_percent: f64,
-    /// With a QUIC connection of each as well.
+    /// The same with a QUIC connection to each.
     connected_rss_mib: f64,
     connected_idle_percent: f64,
 }
@@ -78,7 +78,7 @@ struct Present {
 /// The daemon after it was killed.
 #[derive(Debug, Default, Serialize)]
 struct Back {
-    /// From the start of the new daemon until each peer had an answer again.
+    /// Time from the start of the new daemon until each peer had an answer again.
     back_s: f64,
     back_half_s: f64,
     /// Nine of ten.
@@ -101,7 +101,7 @@ struct Answered {
 /// Measures it.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub(crate) fn run(crowd: &Crowd) -> io::Result<()> {
     let mut figures = Figures { peers: crowd.peers, ..Figures::default() };
     let mut world = World::new();
@@ -216,7 +216,7 @@ fn storm(
     Ok(())
 }
 
-/// The share of one core that the daemon takes for so many seconds, in per cent.
+/// The daemon's use of one core over this many seconds, in per cent.
 fn idle(world: &mut World, seconds: u64) -> f64 {
     let process = world.node_mut(ORIGIN).process();
     let (begun, before) = (wait::now(), process.processor_time());
@@ -293,7 +293,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // One that has ended already needs no end.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -3,8 +3,8 @@
 //! process is the other end of each host's interface), with its delay, its loss, its rate and a
 //! queue before it.
 //!
-//! The first list is the first that a new mesh carries; those after it find a connection there.
-//! Without meshport each is a TCP connection of its own, with what buffers the system gives it.
+//! The first list is the first transfer of a new mesh; later ones reuse its connection. Without
+//! meshport each list has its own TCP connection, with the buffers that the system grants.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::{complain, fresh, play, print_line};
 
 /// How long all lists of one measurement may take.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Bytes of a list where packets get lost: at a hundredth TCP carries half a megabyte a second.
+/// Bytes of a list on a lossy line: with 1 % loss TCP carries half a megabyte a second.
 const LOSSY_BYTES: u64 = 8_000_000;
 
 /// Long paths.
@@ -45,7 +45,7 @@ pub(crate) struct Distance {
     /// Milliseconds that a packet may wait before the line
     #[arg(long, default_value_t = 20)]
     queue: u64,
-    /// Bytes of a list; of a line that loses packets 8 MB at most
+    /// Bytes of a list; on a line with loss at most 8 MB
     #[arg(long, default_value_t = 81_000_000)]
     bytes: u64,
     /// Lists, one after another
@@ -65,7 +65,7 @@ pub(crate) struct Distance {
     out: PathBuf,
 }
 
-/// One measurement.
+/// A measurement.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     contender: &'static str,
@@ -85,7 +85,7 @@ struct Row {
 /// Measures them.
 ///
 /// # Errors
-/// When meshport's lists do not arrive, or a file cannot be written.
+/// If meshport's lists do not arrive, or a file cannot be written.
 pub(crate) fn run(asked: &Distance) -> io::Result<()> {
     remove_stale();
     let mut those = asked.contenders.clone();

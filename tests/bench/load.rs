@@ -1,5 +1,5 @@
-//! The clients: a process of its own on the client's host, told what to do on its command line, so
-//! that its processor time is its own. What it saw is one line of JSON.
+//! The clients: a separate process on the client's host, controlled by its command line, so that
+//! its processor time can be told apart. It prints its results as one line of JSON.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Clients that connect anew at the same time in the workload of new connections.
 const CONNECTORS: usize = 8;
 
-/// What clients do.
+/// The workload of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Work {
@@ -45,10 +45,10 @@ pub(crate) enum Work {
     Idle,
 }
 
-/// What to do, for how long.
+/// The work to do, and for how long.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Job {
-    /// Where the balancer listens
+    /// The balancer's address
     #[arg(long)]
     pub(crate) at: SocketAddr,
     #[arg(long)]
@@ -57,32 +57,32 @@ pub(crate) struct Job {
     pub(crate) connections: usize,
     #[arg(long)]
     pub(crate) millis: u64,
-    /// Bytes of each answer; only lists have it
+    /// Bytes of each answer; for lists only
     #[arg(long, default_value_t = 0)]
     pub(crate) bytes: u64,
 }
 
-/// What the clients saw.
+/// Results of the clients.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
-    /// Bytes that arrived, for bulk.
+    /// Bytes that arrived; for bulk only.
     pub(crate) bytes: u64,
-    /// From the first byte to the last.
+    /// Time from the first byte to the last.
     pub(crate) seconds: f64,
-    /// Bytes of the slowest stream over those of the fastest.
+    /// Bytes of the slowest stream divided by those of the fastest.
     pub(crate) fairness: Option<f64>,
     /// Microseconds of each small exchange, or of each new connection; sorted.
     pub(crate) micros: Vec<u64>,
     /// New connections that were made.
     pub(crate) connected: u64,
-    /// Those that failed.
+    /// Number of failures.
     pub(crate) failed: u64,
 }
 
 /// Does it.
 ///
 /// # Errors
-/// When a connection that has to work does not.
+/// If a connection that has to work does not.
 pub(crate) fn run(job: Job) -> io::Result<Seen> {
     match job.work {
         Work::Upload => bulk(job, Purpose::Upload),
@@ -111,7 +111,7 @@ fn connect(at: SocketAddr, first: &[u8]) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// One small exchange.
+/// A small request and its answer.
 fn exchange(stream: &mut TcpStream) -> io::Result<()> {
     let mut answer = [0; SMALL];
     stream.write_all(&[0x21; SMALL])?;
@@ -131,7 +131,7 @@ struct Bulk {
 impl Bulk {
     fn start(at: SocketAddr, purpose: Purpose, connections: usize) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        // All are connected before the first sends.
+        // All connect before the first one sends.
         let all: Vec<TcpStream> =
             (0..connections).map(|_| open(at, purpose)).collect::<io::Result<_>>()?;
         let begin = Arc::new(Barrier::new(connections));
@@ -197,7 +197,7 @@ fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
-/// As many as there are connections, within the time.
+/// As many lists as there are connections, within the time.
 fn lists(job: Job) -> io::Result<Seen> {
     let begun = wait::now();
     let until = begun + Duration::from_millis(job.millis);
@@ -258,7 +258,7 @@ fn requests_beside_bulk(job: Job) -> io::Result<Seen> {
     Ok(Seen { bytes, ..seen? })
 }
 
-/// New connections, each used once, by so many clients at once; `header` goes first.
+/// New connections, each used once, from this many clients at once; `header` is sent first.
 fn new_ones(job: Job, clients: usize, header: &'static [u8]) -> Seen {
     let first = [header, &[Purpose::Echo.byte(), 1]].concat();
     let begun = wait::now();

@@ -1,11 +1,11 @@
-//! The benchmark: meshport beside the ways people build the same today, in two network namespaces
-//! with a cable in between, the same clients, the same server, in rotation.
+//! The benchmark: meshport next to the alternatives that people use today, in two network
+//! namespaces joined by a cable, with the same clients and the same server, in rotation.
 //!
-//! Every round starts each contender on testbed of its own ([`testbed`], [`contenders`]), gives it
-//! all the work ([`load`], [`wire`]) and ends it; the next round begins with the next one, so that
-//! what the machine does meanwhile meets all of them. Processor time is that of the contender's own
-//! processes, user and system. Medians over rounds become a table with ratios ([`table`]), a chart
-//! ([`chart`]) and rows of JSON. See README.md beside this file.
+//! Every round starts each contender on a fresh testbed ([`testbed`], [`contenders`]), gives it all
+//! the work ([`load`], [`wire`]) and stops it; the next round begins with the next contender, so
+//! that disturbances of the machine affect all of them. Processor time is that of the contender's
+//! own processes, user and system. Medians over rounds become a table with ratios ([`table`]), a
+//! chart ([`chart`]) and rows of JSON. See README.md in this folder.
 //!
 //! Needs root and `ip`.
 
@@ -41,8 +41,8 @@ use testbed::Testbed;
 
 /// How long clients may take beyond the time they were given.
 const GRACE: Duration = Duration::from_secs(60);
-/// How long until all idle sessions are answered. Who can hold them needs some seconds; stunnel and
-/// ssh need ever longer for each and do not get there.
+/// Limit until all idle sessions are answered. Contenders that can hold them need some seconds;
+/// stunnel and ssh take longer for each further one and never finish.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Measures meshport and its rivals, side by side.
@@ -78,12 +78,12 @@ struct Arguments {
     /// Folder for the chart and the logs of every process
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     out: PathBuf,
-    /// Print who can be compared
+    /// Print the contenders that can run
     #[arg(long)]
     list: bool,
 }
 
-/// What else it measures, and what it is to itself.
+/// Further measurements, and the helper processes it starts.
 #[derive(Debug, clap::Subcommand)]
 enum Inner {
     /// The server of the benchmark
@@ -92,22 +92,22 @@ enum Inner {
     /// Its clients
     #[command(hide = true)]
     Load(Job),
-    /// What thousands of peers cost one origin, and how it takes them back after a restart
+    /// The cost of thousands of peers to one origin, and their return after its restart
     Crowd(crowd::Crowd),
-    /// What nodes cost while nobody wants anything of them, in meshes of several sizes
+    /// The cost of idle nodes, in meshes of several sizes
     Quiet(quiet::Quiet),
-    /// What open pages cost the daemon that serves them
+    /// The cost of open pages to the daemon that serves them
     Pages(pages::Pages),
-    /// What bulk takes over long paths, with and without loss
+    /// The speed of bulk transfers over long paths, with and without loss
     Distance(distance::Distance),
-    /// What several shards give an origin with busy peers
+    /// The gain from several shards at an origin with busy peers
     Shards(shards::Shards),
     /// Some of these peers
     #[command(hide = true)]
     Endpoints(crowd::endpoints::Endpoints),
 }
 
-/// One line for the reader of this program's output.
+/// Prints a line of this program's output.
 #[expect(clippy::print_stdout, reason = "a command-line tool")]
 pub(crate) fn print_line(line: &str) {
     println!("{line}");
@@ -163,8 +163,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What meshport did not do though it was asked to: it has to do all of the work, with no
-/// connection lost. What a rival cannot do is said when it happens.
+/// What meshport failed to do: it has to do all of the work without losing a connection. Failures
+/// of rivals are printed when they happen.
 fn shortfall(arguments: &Arguments, rows: &[Row]) -> Option<String> {
     let ours = contenders::ALL[0];
     let is_asked = arguments.contenders.is_empty() || arguments.contenders.contains(&ours);
@@ -187,7 +187,7 @@ fn ended<T>(outcome: std::io::Result<T>) -> ExitCode {
     }
 }
 
-/// All rounds. The rows are written after each contender, so that none is lost with a later one.
+/// All rounds. The rows are written after each contender, so that a later failure loses none.
 fn measure(arguments: &Arguments) -> Vec<Row> {
     let asked =
         |it: &Contender| arguments.contenders.is_empty() || arguments.contenders.contains(it);
@@ -227,7 +227,7 @@ fn measure(arguments: &Arguments) -> Vec<Row> {
 }
 
 fn fresh(folder: &Path) -> PathBuf {
-    // What an earlier run left would be mixed with this one; there may be none.
+    // Results of an earlier run would mix with these; there may be none.
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder).expect("the folder for logs can be made");
     fs::canonicalize(folder).expect("the folder is there")
@@ -292,7 +292,7 @@ fn parse(log: &Path) -> Option<Seen> {
     text.lines().find_map(|line| serde_json::from_str(line).ok())
 }
 
-/// What idle sessions cost: memory before and with them.
+/// The cost of idle sessions: memory before and with them.
 fn idle(
     arguments: &Arguments,
     testbed: &Testbed,

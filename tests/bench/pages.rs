@@ -1,5 +1,6 @@
-//! What open pages cost the daemon that serves them, in a mesh of real daemons. A page is its
-//! requests: `/view` every two seconds with the last `ETag`, and in full every fifteenth time.
+//! The cost of open pages to the daemon that serves them, in a mesh of real daemons. A page is
+//! represented by its requests: `/view` every two seconds with the last `ETag`, and in full every
+//! fifteenth time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,9 +14,9 @@ use serde::Serialize;
 use crate::print_line;
 use crate::quiet::world;
 
-/// What a page waits between two requests, as page/run.js has it.
+/// Interval between a page's requests, as in page/run.js.
 const POLL: Duration = Duration::from_secs(2);
-/// One request in so many asks for the whole document.
+/// One request in this many asks for the whole document.
 const WHOLE: u32 = 15;
 
 /// Open pages.
@@ -39,11 +40,11 @@ pub(crate) struct Pages {
     json: Option<PathBuf>,
 }
 
-/// The daemon with so many pages open.
+/// The daemon with this many pages open.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Row {
     pages: u32,
-    /// Of one core.
+    /// Share of one core.
     cpu_percent: f64,
     requests: u64,
     /// Requests answered without a document, since nothing had changed.
@@ -52,7 +53,7 @@ struct Row {
     rss_mib: f64,
 }
 
-/// What pages have asked for and received.
+/// Requests of the pages and the answers they received.
 #[derive(Debug, Clone, Copy, Default)]
 struct Received {
     requests: u64,
@@ -63,7 +64,7 @@ struct Received {
 /// Measures them.
 ///
 /// # Errors
-/// When the file cannot be written, or a figure was not measured.
+/// If the file cannot be written, or a figure was not measured.
 pub(crate) fn run(pages: &Pages) -> io::Result<()> {
     let mut world = world(pages.nodes);
     let name = format!("node-{}", pages.nodes - 1);

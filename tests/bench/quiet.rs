@@ -1,5 +1,5 @@
-//! What a node costs while nobody wants anything of it: real daemons on loopback, in meshes of
-//! several sizes over three sites. Shown of each kind is the node in the middle.
+//! The cost of an idle node: real daemons on loopback, in meshes of several sizes over three sites.
+//! Each kind of node is represented by its median.
 
 use std::io;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ struct Row {
     cpu_s_before: f64,
 }
 
-/// What a node has used so far.
+/// Resources that a node has used.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     at: Instant,
@@ -64,7 +64,7 @@ struct Used {
 /// Measures them.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub(crate) fn run(quiet: &Quiet) -> io::Result<()> {
     let mut rows = Vec::new();
     for nodes in &quiet.nodes {
@@ -85,7 +85,8 @@ pub(crate) fn run(quiet: &Quiet) -> io::Result<()> {
     }
 }
 
-/// A mesh of so many nodes over three sites, which have met. The last one serves its page.
+/// A mesh of this many nodes over three sites, which have found each other. The last node serves
+/// its page.
 pub(crate) fn world(nodes: u8) -> World {
     let mut world = World::new();
     for (index, a) in SITES.iter().enumerate() {

@@ -10,7 +10,7 @@ use meshport_tests::wireguard::{End, INNER, tunnel};
 use crate::contenders::{Running, most_sessions, write};
 use crate::testbed::{FAR, LOCAL, NEAR, SERVER, Testbed};
 
-/// What nebula 1.6 adds to an IPv4 packet: IP 20, UDP 8, header 16, tag 16 bytes.
+/// Bytes that nebula 1.6 adds to an IPv4 packet: IP 20, UDP 8, header 16, tag 16.
 const NEBULA_OVERHEAD: u32 = 60;
 
 /// haproxy on the near host, in front of one server.
@@ -59,7 +59,7 @@ fn inner_server() -> SocketAddr {
     address.parse().expect("an address")
 }
 
-/// nebula on both hosts, with an authority of its own, and haproxy through it.
+/// nebula on both hosts, with its own authority, and haproxy through it.
 pub(crate) fn nebula(testbed: &Testbed) -> Running {
     let file = |name: &str| testbed.file(name).to_string_lossy().into_owned();
     let (ca, ca_key) = (file("nebula-ca.crt"), file("nebula-ca.key"));
@@ -118,7 +118,7 @@ pub(crate) fn stunnel(testbed: &Testbed) -> Running {
     Running { at: LOCAL, processes: vec![start(&testbed.near, "near", &near), far] }
 }
 
-/// One SSH connection with a port forward. The far side's process is the child that serves it.
+/// An SSH connection with a port forward. On the far side the process is the child that serves it.
 pub(crate) fn ssh(testbed: &Testbed) -> Running {
     let file = |name: &str| testbed.file(name).to_string_lossy().into_owned();
     for name in ["ssh-host", "ssh-client"] {

@@ -1,4 +1,4 @@
-//! One measurement, and what several of them come to.
+//! A measurement, and the summary of several.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::contenders::Contender;
 use crate::load::{Job, Seen, Work};
 
-/// One measurement as it stands in the JSON file; what does not apply is `null`.
+/// A measurement as in the JSON file; fields that do not apply are `null`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     #[serde(flatten)]
@@ -23,17 +23,17 @@ pub(crate) struct Row {
     pub(crate) p99_us: Option<u64>,
     /// Small exchanges, or new connections, per second.
     pub(crate) per_s: Option<f64>,
-    /// Bytes of the slowest stream over those of the fastest.
+    /// Bytes of the slowest stream divided by those of the fastest.
     pub(crate) fairness: Option<f64>,
     /// Peak resident memory of all its processes; with idle sessions, that with all of them open.
     pub(crate) rss_mib: f64,
-    /// What the process that grew most has grown by, per idle session.
+    /// Growth of the process that grew most, per idle session.
     pub(crate) kib_per_session: Option<f64>,
     /// New connections that failed.
     pub(crate) failed: u64,
 }
 
-/// What is measured, with what, and how.
+/// The workload, the contender, and the parameters.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Case {
     pub(crate) workload: Work,
@@ -59,7 +59,7 @@ pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl Row {
-    /// What the clients saw in one measurement.
+    /// The row for the results of the clients.
     pub(crate) fn of(
         Subject { contender, mtu, round }: Subject,
         job: Job,
@@ -108,7 +108,7 @@ impl Row {
         }
     }
 
-    /// What is measured: workload, connections, MTU.
+    /// Workload, connections and MTU.
     pub(crate) fn kind(&self) -> (Work, usize, u32) {
         (self.case.workload, self.case.connections, self.case.mtu)
     }

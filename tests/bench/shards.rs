@@ -1,10 +1,10 @@
-//! What several shards give an origin with busy peers: real daemons, the origin on one host, its
-//! peers with their clients on the other, the same identities with one shard and with more, in
+//! The gain from several shards at an origin with busy peers. Real daemons: the origin on one host,
+//! its peers with their clients on the other, the same identities with one shard and with more, in
 //! rotation. Peers are chosen so that each of up to four shards has equally many (with three it may
-//! be otherwise): the best that shards can do.
+//! differ), which is the best case for shards.
 //!
-//! All share the machine's cores. On few of them the peers, who do as much for a byte as the origin
-//! does, leave it none to gain with; `--slow` makes the origin's threads the bottleneck then.
+//! All share the machine's cores. With few cores the peers, which do as much work per byte as the
+//! origin, leave it nothing to gain; `--slow` then makes the origin's threads the bottleneck.
 
 use std::fs;
 use std::io;
@@ -27,12 +27,12 @@ use crate::{GRACE, fresh, parse, print_line, start};
 const EVEN: u16 = 4;
 /// Identities made for one peer at most; one in four fits.
 const TRIES: u16 = 200;
-/// In this time a slowed thread has its share once.
+/// Period in which a slowed thread gets its share once.
 const PERIOD: Duration = Duration::from_millis(5);
 const ORIGIN_PORT: u16 = 51820;
 const GIB: u64 = 1 << 30;
 
-/// One shard and several.
+/// Compares one shard with several.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shards {
     /// Numbers of shards that are compared
@@ -67,7 +67,7 @@ pub(crate) struct Shards {
     out: PathBuf,
 }
 
-/// One measurement.
+/// A measurement.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     shards: u8,
@@ -83,9 +83,9 @@ struct Row {
     origin_cpu_s_per_gib: f64,
     /// Origin and peers.
     cpu_s_per_gib: f64,
-    /// What each thread of the origin used of a core, in per cent, the busiest first.
+    /// Use of a core by each thread of the origin, in per cent, the busiest first.
     threads_percent: Vec<f64>,
-    /// What nobody on this machine used of all its cores.
+    /// Unused share of all cores of this machine, in per cent.
     idle_percent: f64,
 }
 
@@ -98,7 +98,7 @@ struct Star {
 /// Measures them.
 ///
 /// # Errors
-/// When a client fails, a thread cannot be slowed, or a file cannot be written.
+/// If a client fails, a thread cannot be slowed, or a file cannot be written.
 pub(crate) fn run_all(asked: &Shards) -> io::Result<()> {
     remove_stale();
     let folder = fresh(&asked.out);
@@ -149,11 +149,11 @@ fn make_identities(testbed: &Testbed, peers: u16) {
         let name = peer_name(index);
         let folder = state(testbed, &name);
         let fits = (0..TRIES).any(|_| {
-            // What did not fit is in the way.
+            // An earlier run may have left a folder that did not meet the conditions.
             let _ = fs::remove_dir_all(&folder);
             run_ok(&binary, &["join", &invite, "--state-dir", &folder, "--name", &name]);
             let node = Identity::read(testbed.file(&name).as_path()).node();
-            // As `meshport_mesh::is_same_shard` reads it.
+            // The same as in `meshport_mesh::is_same_shard`.
             u16::from_le_bytes([node.as_bytes()[0], node.as_bytes()[1]]) % EVEN == index % EVEN
         });
         assert!(fits, "no identity of shard {} among {TRIES}", index % EVEN);
@@ -221,7 +221,7 @@ impl Star {
     }
 }
 
-/// All peers' clients at once.
+/// The clients of all peers at once.
 fn measure(
     asked: &Shards,
     testbed: &Testbed,
@@ -277,7 +277,7 @@ fn measure(
     })
 }
 
-/// What each thread has used since then, the busiest first.
+/// Processor time of each thread since then, the busiest first.
 fn used_since(process: &Process, before: &[(u32, Duration)]) -> Vec<Duration> {
     let earlier = |thread: u32| before.iter().find(|(id, _)| *id == thread).map(|(_, used)| *used);
     let mut used: Vec<Duration> = process
@@ -292,7 +292,7 @@ fn used_since(process: &Process, before: &[(u32, Duration)]) -> Vec<Duration> {
 
 /// Ticks of all cores together since the machine started.
 struct Ticks {
-    /// Those nobody used.
+    /// Unused ticks.
     idle: u64,
     all: u64,
 }

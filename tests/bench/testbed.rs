@@ -18,7 +18,7 @@ pub(crate) const NEAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 /// The server's port, on all addresses of the far host.
 pub(crate) const SERVER: u16 = 7000;
-/// Where a contender listens on the near host's loopback.
+/// The address on the near host's loopback where a contender listens.
 pub(crate) const LOCAL: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7600);
 /// How long anything may take to be there.
@@ -39,7 +39,7 @@ impl Testbed {
     /// Lays it out and starts the server.
     ///
     /// # Panics
-    /// When the system does not allow it.
+    /// If the system does not allow it.
     pub(crate) fn new(mtu: u32, folder: &Path) -> Self {
         let (near, far) = (Namespace::new(), Namespace::new());
         let ends = cable(&near, &format!("{NEAR}/24"), &far, &format!("{FAR}/24"));
@@ -52,7 +52,7 @@ impl Testbed {
     /// Lays a long line of MTU 1500 instead of the cable.
     ///
     /// # Panics
-    /// When the system does not allow it.
+    /// If the system does not allow it.
     pub(crate) fn apart(link: &LinkConfig, seed: u64, folder: &Path) -> Self {
         let (near, far) = (Namespace::new(), Namespace::new());
         let line = Line::new([(&near, NEAR), (&far, FAR)], link, seed);
@@ -77,8 +77,8 @@ impl Testbed {
         testbed
     }
 
-    /// Lets TCP connections of both hosts have buffers of so many bytes; the system's bound of
-    /// sockets that ask for one is not these hosts' own.
+    /// Lets TCP connections on both hosts have buffers of this many bytes. The system-wide limit
+    /// for sockets that request a size is not part of these namespaces.
     pub(crate) fn set_tcp_buffers(&self, bytes: u64) {
         for host in [&self.near, &self.far] {
             for way in ["rmem", "wmem"] {

@@ -1,4 +1,4 @@
-//! What clients and the server of the benchmark say to each other, and the server.
+//! The protocol between clients and server of the benchmark, and the server.
 //!
 //! A connection's first byte says what it is for:
 //!
@@ -21,11 +21,11 @@ pub(crate) const BLOCK_BYTES: usize = 256 * 1024;
 /// The stack of a server thread: there are ten thousand when sessions idle.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// What the first bytes of a TLS client look like: a handshake record of version 3.1 with two bytes
-/// (RFC 8446, section 5.1).
+/// The first bytes of a TLS client: a handshake record of version 3.1 with two bytes (RFC 8446,
+/// section 5.1).
 pub(crate) const TLS_RECORD: [u8; 5] = [22, 3, 1, 0, 2];
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Upload,
@@ -50,12 +50,12 @@ impl Purpose {
 /// Serves until the process is ended.
 ///
 /// # Errors
-/// When the address cannot be had.
+/// If the address cannot be had.
 pub(crate) fn serve(address: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     for stream in listener.incoming().flatten() {
         let thread = thread::Builder::new().stack_size(STACK_BYTES);
-        // A client that goes away, or finds no thread, is counted by itself.
+        // The client itself counts the case that it goes away or gets no thread.
         let _ = thread.spawn(move || answer(stream));
     }
     Ok(())
@@ -88,7 +88,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
             }
         }
         Some(Purpose::Echo) => {
-            // On the stack: most of these connections only wait.
+            // On the stack, because most of these connections only wait.
             let mut block = [0; 2048];
             loop {
                 match stream.read(&mut block)? {

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What curl appends after the body, and what separates the two.
+/// Text that curl appends after the body, starting with a separator.
 const WRITE_OUT: &str = "\n<<curl>>\n%{http_code} %{http_version} %{time_total}\n%{certs}";
 const SEPARATOR: &str = "\n<<curl>>\n";
 
-/// One answer.
+/// An answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
     /// `2` for HTTP/2.
     pub version: String,
-    /// From start to the last byte.
+    /// Time from start to the last byte.
     pub took: Duration,
     /// The body.
     pub body: String,
@@ -54,18 +54,17 @@ impl Curl {
         self
     }
 
-    /// Asks for another server name than `localhost`. No certificate carries it, so none is
-    /// checked.
+    /// Sends a server name other than `localhost`. No certificate carries it, so none is checked.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// One GET on a fresh connection.
+    /// A GET on a fresh connection.
     ///
     /// # Errors
-    /// What curl says when there is no answer: refused, timed out, untrusted certificate.
+    /// The message of curl if there is no answer: refused, timed out, untrusted certificate.
     pub fn get(&self, local: SocketAddr, path: &str) -> Result<Answer, String> {
         let mut command = self.command();
         command.arg("--write-out").arg(WRITE_OUT).args(self.target(local, path));
@@ -78,10 +77,10 @@ impl Curl {
         parse(&text).ok_or_else(|| format!("curl printed something unexpected: {text}"))
     }
 
-    /// `count` GETs at once, each on a connection of its own; the HTTP status of each answer.
+    /// `count` GETs at once, each on its own connection; the HTTP status of each answer.
     ///
     /// # Errors
-    /// What curl says when any of them got no answer.
+    /// The message of curl if any of them got no answer.
     pub fn get_at_once(
         &self,
         local: SocketAddr,
@@ -118,7 +117,7 @@ impl Curl {
     }
 
     /// The address under the name `localhost`, which every apiserver's certificate carries, unless
-    /// it is to have another one.
+    /// another name is set.
     fn target(&self, local: SocketAddr, path: &str) -> [String; 3] {
         let name = self.name.as_deref().unwrap_or("localhost");
         let port = local.port();

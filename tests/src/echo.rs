@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Starts the service; its address, and how many connections are open.
 ///
 /// # Panics
-/// When loopback has no port.
+/// If loopback has no port.
 pub fn serve() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -53,7 +53,7 @@ pub fn usage() -> String {
 /// An open session of a node's client.
 ///
 /// # Panics
-/// When none comes about in time.
+/// If none comes about in time.
 #[track_caller]
 pub fn session(world: &World, node: &str) -> TcpStream {
     let local = wait::until("it listens", PATIENCE, || world.at(node).service(SERVICE));
@@ -103,7 +103,7 @@ impl Flow {
     /// Ends it; how many bytes came back.
     ///
     /// # Panics
-    /// When the session ended by itself.
+    /// If the session ended by itself.
     #[track_caller]
     pub fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);

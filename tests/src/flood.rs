@@ -27,11 +27,11 @@ const PORTION_INTERVAL: Duration = Duration::from_micros(200);
 /// as this divides no rate, those are others every time.
 const INITIATIONS: u32 = 4_099;
 const INITIATION_BYTES: usize = 148;
-/// Where the first MAC begins: all before it is under it (WireGuard's paper, section 5.4.4).
+/// Offset of the first MAC, which covers all bytes before it (WireGuard's paper, section 5.4.4).
 const MAC1: usize = 116;
-/// Invented ones ahead of one that means it. More than make either receiver be under load, 50 at
-/// once for the daemon and 128 that wait for wireguard-go, and so few that a socket holds them: 256
-/// fit into the 212,992 bytes that Linux gives it.
+/// Invalid handshakes sent ahead of a valid one. More than it takes to put either receiver under
+/// load (50 at once for the daemon, 128 waiting for wireguard-go), and few enough for a socket to
+/// hold: 256 fit into the 212,992 bytes that Linux gives it.
 const AHEAD: usize = 200;
 /// How soon a path ends when nothing passes.
 const LOOK_UP: Duration = Duration::from_millis(100);
@@ -40,8 +40,8 @@ const LARGEST: usize = 65_535;
 /// Any time at which an invented credential is valid.
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
 
-/// Initiations whose first MAC is right and whose rest is noise: they cost the receiver the MAC,
-/// and when it is not under load one computation of the handshake.
+/// Initiations whose first MAC is valid and whose rest is noise. They cost the receiver the MAC,
+/// and one handshake computation if it is not under load.
 pub fn noise(to: &NodeId) -> Vec<Vec<u8>> {
     (0..INITIATIONS).map(|number| noisy(to, number)).collect()
 }
@@ -49,7 +49,7 @@ pub fn noise(to: &NodeId) -> Vec<Vec<u8>> {
 fn noisy(to: &NodeId, number: u32) -> Vec<u8> {
     let mut message = vec![0; INITIATION_BYTES];
     message[0] = 1;
-    // What is under the MAC has to differ, and need not be random.
+    // The bytes under the MAC have to differ but need not be random.
     let noise: [u8; 32] = Blake2s256::digest(number.to_be_bytes()).into();
     message[4..MAC1].iter_mut().zip(noise.iter().cycle()).for_each(|(to, from)| *to = *from);
     let key = Blake2s256::new().chain_update(b"mac1----").chain_update(to.as_bytes());
@@ -59,10 +59,10 @@ fn noisy(to: &NodeId, number: u32) -> Vec<u8> {
     message
 }
 
-/// Initiations that are good, each of another node that nobody has heard of: the most that somebody
-/// can make who knows the node's public key and not the mesh's secret, which only the answer needs.
-/// The receiver computes a whole handshake for each that it takes, answers it, and keeps its
-/// initiator for a while.
+/// Valid initiations, each from another unknown node: the most that an attacker can make who knows
+/// the node's public key but not the mesh secret, which only the answer needs. The receiver
+/// computes a whole handshake for each that it accepts, answers it, and keeps its initiator for a
+/// while.
 pub fn invented(to: &NodeId) -> Vec<Vec<u8>> {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -74,7 +74,7 @@ pub fn invented(to: &NodeId) -> Vec<Vec<u8>> {
     })
 }
 
-/// What the product itself says first to a node, as a member of a mesh that does not exist.
+/// The first message of the product itself to a node, as a member of a mesh that does not exist.
 async fn initiation_of_nobody(to: &NodeId, number: u32) -> Vec<u8> {
     let key = NodeKey::from_bytes(Blake2s256::digest(number.to_be_bytes()).into());
     let subject = Subject {
@@ -130,7 +130,7 @@ impl Flood {
             let mut pairs = messages.iter().cycle().zip(sockets.iter().cycle());
             let begun = wait::now();
             while !stopping.load(Ordering::Relaxed) {
-                // What a late turn has missed is made up for.
+                // Makes up for a late turn.
                 let due = begun.elapsed().as_secs_f64() * f64::from(rate);
                 while (counting.load(Ordering::Relaxed) as f64) < due {
                     let (message, socket) = pairs.next().expect("both go round");
@@ -144,7 +144,7 @@ impl Flood {
         Self { stop, sent, thread: Some(thread) }
     }
 
-    /// How many it has sent so far.
+    /// Number sent until now.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
@@ -160,10 +160,10 @@ impl Drop for Flood {
     }
 }
 
-/// One end of a tunnel.
+/// An end of a tunnel.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
-    /// Where it receives.
+    /// Its UDP address.
     pub at: SocketAddr,
     /// Its public key.
     pub key: NodeId,
@@ -185,9 +185,9 @@ pub struct Path {
 #[derive(Debug)]
 struct Way {
     ends: [End; 2],
-    /// Towards each end.
+    /// The sockets towards each end.
     sockets: [UdpSocket; 2],
-    /// The burst has a port of its own, where nobody reads the answers.
+    /// The burst comes from its own port; its answers are not read.
     crowd: UdpSocket,
     noise: [Vec<Vec<u8>>; 2],
     crowded: [AtomicBool; 2],
@@ -199,7 +199,7 @@ impl Path {
     /// Between these. An end sends to the address of the socket that is towards it.
     ///
     /// # Panics
-    /// When the system does not allow it.
+    /// If the system does not allow it.
     pub fn start(ends: [End; 2], sockets: [UdpSocket; 2], crowd: UdpSocket) -> Self {
         for socket in &sockets {
             socket.set_read_timeout(Some(LOOK_UP)).expect("it is no zero");
@@ -216,22 +216,22 @@ impl Path {
         Self { way, threads }
     }
 
-    /// Where one end finds the other.
+    /// The address at which one end reaches the other.
     ///
     /// # Panics
-    /// When the socket has no address.
+    /// If the socket has no address.
     pub fn for_end(&self, end: usize) -> SocketAddr {
         self.way.sockets[end].local_addr().expect("a bound socket has an address")
     }
 
-    /// From now on only this end is crowded, or none.
+    /// Floods only this end from now on, or none.
     pub fn crowd(&self, crowded: Option<usize>) {
         for (end, is_crowded) in self.way.crowded.iter().enumerate() {
             is_crowded.store(crowded == Some(end), Ordering::Relaxed);
         }
     }
 
-    /// How many invented ones it has sent so far.
+    /// Number of invalid initiations sent until now.
     pub fn sent(&self) -> u64 {
         self.way.sent.load(Ordering::Relaxed)
     }
@@ -242,7 +242,7 @@ impl Way {
         let to = 1 - from;
         let mut buffer = vec![0; LARGEST];
         while !self.stop.load(Ordering::Relaxed) {
-            // Nothing has come, or an end was not there for what was sent to it.
+            // Nothing has arrived, or the destination was not listening.
             let Ok(length) = self.sockets[from].recv(&mut buffer) else { continue };
             let datagram = &buffer[..length];
             let begins = length == INITIATION_BYTES && datagram[0] == 1;
@@ -262,7 +262,7 @@ impl Way {
     }
 
     fn signal(&self, end: usize, signal: &str) {
-        // When its process has ended the test says so.
+        // If its process has ended, the test reports that.
         let _ = run("kill", &["-s", signal, &self.ends[end].process.to_string()]);
     }
 }

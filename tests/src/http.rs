@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A request is answered within this time, whatever others do.
+/// Limit for the answer to a request, whatever other clients do.
 pub const ANSWER: Duration = Duration::from_secs(10);
 
 /// A whole answer.
@@ -14,7 +14,7 @@ pub struct Reply {
     pub status: u16,
     /// Its status line and headers, in lower case.
     pub head: String,
-    /// What follows.
+    /// The body.
     pub body: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a state folder says its node is, read back by the tests that play this node themselves.
+//! The identity in a state folder, for tests that play this node themselves.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ impl Identity {
     /// Reads a folder that `init` or `join` has written.
     ///
     /// # Panics
-    /// When a file is missing or damaged.
+    /// If a file is missing or damaged.
     pub fn read(state: &Path) -> Self {
         let file = |name: &str| {
             let text = fs::read_to_string(state.join(name));

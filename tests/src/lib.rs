@@ -1,6 +1,5 @@
-//! What the tests of the whole share: reading the repository, building and running the real binary,
-//! waiting for conditions, and the small worlds of sites, nodes and apiservers the end-to-end tests
-//! are played in.
+//! Shared code of the tests: reading the repository, building and running the real binary, waiting
+//! for conditions, and small worlds of sites, nodes and apiservers for the end-to-end tests.
 //!
 //! The helpers panic with a full sentence when something is wrong: their callers are tests.
 //! Every process that is started here is ended here, by its own handle.

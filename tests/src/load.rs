@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use crate::curl::{Answer, Curl};
 use crate::wait;
 
-/// One request of a load.
+/// A request of a load.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// When it was sent.
+    /// Start time.
     pub at: Instant,
-    /// How long it took, whatever came of it.
+    /// Duration, whatever the result.
     pub took: Duration,
     /// The answer, or what curl said.
     pub outcome: Result<Answer, String>,
@@ -29,7 +29,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Asks `local` for `path` once per `interval`, on a new connection each time.
+    /// Requests `path` from `local` once per `interval`, on a new connection each time.
     pub fn start(curl: &Curl, local: SocketAddr, path: &str, interval: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let ended = Arc::new(AtomicUsize::new(0));
@@ -50,7 +50,7 @@ impl Load {
         Self { stop, ended, thread: Some(thread) }
     }
 
-    /// How many requests have ended so far, well or not.
+    /// Number of requests that have ended, successful or not.
     pub fn ended(&self) -> usize {
         self.ended.load(Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ impl Load {
     /// Waits until `count` more requests have ended.
     ///
     /// # Panics
-    /// When that takes longer than `limit`.
+    /// If that takes longer than `limit`.
     #[track_caller]
     pub fn goes_on(&self, count: usize, limit: Duration) {
         let goal = self.ended() + count;
@@ -68,7 +68,7 @@ impl Load {
     /// Ends the load and returns every request, in the order of sending.
     ///
     /// # Panics
-    /// When the load itself panicked.
+    /// If the load itself panicked.
     pub fn finish(mut self) -> Vec<Request> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("a load is finished once");

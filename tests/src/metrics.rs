@@ -28,7 +28,7 @@ impl Metrics {
         self.0.iter().filter(|(key, _)| own(key)).fold(0.0, |sum, (_, value)| sum + value)
     }
 
-    /// What this counter shows.
+    /// The value of this counter.
     pub fn count(&self, counter: impl Counter) -> f64 {
         let CounterRow { metric, label, value, .. } = counter.row();
         self.sum(metric, &format!("{label}=\"{value}\""))

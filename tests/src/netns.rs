@@ -1,4 +1,4 @@
-//! Network namespaces of a test: hosts of its own on this machine, joined by virtual cables.
+//! Network namespaces of a test: separate hosts on this machine, joined by virtual cables.
 //!
 //! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not meet; what
 //! is made here is removed when it is dropped, and removing a namespace removes its interfaces.
@@ -17,7 +17,7 @@ use crate::process::{run, run_ok};
 /// Distinguishes the namespaces and cables of one process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Where `ip netns` keeps its names.
+/// The folder where `ip netns` keeps its names.
 const FOLDER: &str = "/run/netns";
 
 /// Removes the namespaces of processes that are gone: those that were killed could not.
@@ -32,7 +32,7 @@ pub fn remove_stale() {
     }
 }
 
-/// One emulated host.
+/// An emulated host.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -42,7 +42,7 @@ impl Namespace {
     /// Makes a host with nothing but its loopback interface.
     ///
     /// # Panics
-    /// When the system does not allow it.
+    /// If the system does not allow it.
     pub fn new() -> Self {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("meshport-{}-{number}", std::process::id());
@@ -52,7 +52,7 @@ impl Namespace {
         namespace
     }
 
-    /// The file that stands for it, for a thread that wants to enter.
+    /// The file that represents it, for a thread that enters it.
     pub fn file(&self) -> PathBuf {
         Path::new(FOLDER).join(&self.name)
     }
@@ -60,7 +60,7 @@ impl Namespace {
     /// Moves an interface of the host the caller is on to this one.
     ///
     /// # Panics
-    /// When `ip` refuses.
+    /// If `ip` refuses.
     #[track_caller]
     pub fn take(&self, interface: &str) {
         run_ok("ip", &["link", "set", interface, "netns", &self.name]);
@@ -76,7 +76,7 @@ impl Namespace {
     /// Runs a tool inside, which must succeed; what it printed, trimmed.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
         let inside = ["netns", "exec", &self.name, program];
@@ -93,7 +93,7 @@ impl Namespace {
     /// sockets it opens, also later.
     ///
     /// # Panics
-    /// When the thread cannot enter, or `work` panics.
+    /// If the thread cannot enter, or `work` panics.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let enter = || {
             let file = File::open(self.file()).expect("a namespace has a file");
@@ -116,7 +116,7 @@ impl Namespace {
     /// Configures an address, a route or an interface inside.
     ///
     /// # Panics
-    /// When `ip` refuses.
+    /// If `ip` refuses.
     #[track_caller]
     pub fn ip(&self, arguments: &[&str]) -> String {
         run_ok("ip", &[&["-n", &self.name], arguments].concat())
@@ -131,7 +131,7 @@ impl Default for Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Nothing can be done about a namespace that cannot be removed.
+        // A namespace that cannot be removed is left.
         let _ = run("ip", &["netns", "del", &self.name]);
     }
 }
@@ -140,7 +140,7 @@ impl Drop for Namespace {
 /// Returns the names of the ends.
 ///
 /// # Panics
-/// When the system does not allow it.
+/// If the system does not allow it.
 pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) -> [String; 2] {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     // An interface name has 15 characters at most.
@@ -158,7 +158,7 @@ pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) -> 
 /// its addresses with their prefix lengths. Returns the name of the switch's end.
 ///
 /// # Panics
-/// When the system does not allow it.
+/// If the system does not allow it.
 pub fn plug(
     host: &Namespace,
     interface: &str,
@@ -173,7 +173,7 @@ pub fn plug(
     switch.take(&ends[1]);
     host.ip(&["link", "set", &ends[0], "name", interface]);
     for address in addresses {
-        // Nobody else has it, so it need not be asked for.
+        // The address is unique, so duplicate detection is not needed.
         let is_v6 = address.contains(':');
         let more: &[&str] = if is_v6 { &["nodad"] } else { &[] };
         host.ip(&[&["addr", "add", address, "dev", interface], more].concat());

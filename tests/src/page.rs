@@ -21,11 +21,11 @@ const STARTED_AT: u64 = 1_790_000_000;
 /// Nodes of one site; the first of each of the first [`ORIGIN_SITES`] is an origin.
 const SITE_NODES: usize = 40;
 const ORIGIN_SITES: usize = 5;
-/// What must arrive as text.
+/// Text that the page must show as text.
 pub const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'`</script>";
 
-/// A mesh of so many nodes, up to 1000: of each 50th nothing is heard, the way to one origin is
-/// relayed and lossy, and one text is [`HOSTILE`].
+/// A mesh of up to 1000 nodes: every 50th node is silent, the path to one origin is relayed and
+/// lossy, and one text is [`HOSTILE`].
 pub fn view(nodes: usize) -> View {
     let sites = nodes.div_ceil(SITE_NODES).max(nodes.min(3));
     let rows: Vec<NodeRow> = (0..nodes).map(|at| node(at, sites)).collect();
@@ -168,7 +168,8 @@ fn node(at: usize, sites: usize) -> NodeRow {
         roles: roles.parse::<Roles>().expect("roles"),
         liveness: if is_silent { "down" } else { "alive" }.into(),
         since_at_s: if is_silent { 700 } else { 2 },
-        // One in ten is not upgraded yet, and one is of a release that does not tell it.
+        // One in ten is not upgraded yet, and one runs a release that does not announce its
+        // version.
         version: (at != 3).then(|| if at % 10 == 9 { "0.0.9" } else { "0.1.0" }.into()),
         credential_issued_at: UnixSeconds(STARTED_AT - 86_400),
         credential_expires_at: UnixSeconds(STARTED_AT + 90 * 86_400),

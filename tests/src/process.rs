@@ -28,7 +28,7 @@ const TAIL_BYTES: u64 = 64 * 1024;
 /// Cargo's own lock on the target folder makes concurrent tests build once.
 ///
 /// # Panics
-/// When it cannot be built or is not where it was said to be.
+/// If it cannot be built or is not where it was said to be.
 pub fn meshport() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("MESHPORT_BIN") {
@@ -61,7 +61,7 @@ impl Process {
     /// Starts `command` with its output appended to `log`.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Self {
         let open = || {
             let file = OpenOptions::new().create(true).append(true).open(log);
@@ -91,7 +91,7 @@ impl Process {
     /// Sends it a signal by name, for example `TERM`.
     ///
     /// # Panics
-    /// When the signal cannot be sent.
+    /// If the signal cannot be sent.
     pub fn signal(&self, signal: &str) {
         let sent = run("kill", &["-s", signal, &self.id().to_string()]);
         assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
@@ -100,7 +100,7 @@ impl Process {
     /// Waits for its own end.
     ///
     /// # Panics
-    /// When it still runs after `limit`.
+    /// If it still runs after `limit`.
     #[track_caller]
     pub fn ended(&mut self, limit: Duration) -> ExitStatus {
         let what = format!("{} ends", self.name);
@@ -117,33 +117,33 @@ impl Process {
     /// Resident memory in KiB, while it runs.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// If the process is gone.
     pub fn resident_kib(&self) -> u64 {
         let own = memory_kib(self.id(), "VmRSS:");
         own.unwrap_or_else(|| panic!("{} is gone", self.name))
     }
 
-    /// Resident memory of its own in KiB, without pages of files, which the kernel can drop. While
-    /// it runs.
+    /// Anonymous resident memory in KiB: without pages of files, which the kernel can drop. Only
+    /// while it runs.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// If the process is gone.
     pub fn anonymous_kib(&self) -> u64 {
         let own = memory_kib(self.id(), "RssAnon:");
         own.unwrap_or_else(|| panic!("{} is gone", self.name))
     }
 
-    /// Processor time used so far, user and system, by it and the descendants it has now.
+    /// Processor time used by it and its present descendants, user and system.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// If the process is gone.
     pub fn processor_time(&self) -> Duration {
         let own = processor_time(self.id());
         let own = own.unwrap_or_else(|| panic!("{} is gone", self.name));
         own + descendants(self.id()).into_iter().filter_map(processor_time).sum::<Duration>()
     }
 
-    /// Its threads now, and the processor time that each has used so far.
+    /// Its threads, and the processor time of each.
     pub fn threads(&self) -> Vec<(u32, Duration)> {
         let folder = format!("/proc/{}/task", self.id());
         let tasks = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -152,7 +152,7 @@ impl Process {
         ids.filter_map(used).collect()
     }
 
-    /// How often its threads have gone to sleep so far: each time something woke one before.
+    /// How often its threads have gone to sleep, and so have been woken.
     pub fn wakeups(&self) -> u64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.id()));
         let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
@@ -171,7 +171,7 @@ impl Process {
         all.filter_map(|id| memory_kib(id, "VmHWM:")).sum()
     }
 
-    /// All it has printed so far.
+    /// All its output until now.
     pub fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -248,7 +248,7 @@ fn tail(log: &Path) -> String {
 /// Runs a tool to its end.
 ///
 /// # Panics
-/// When it cannot be started; its exit status is the caller's to judge.
+/// If it cannot be started; its exit status is the caller's to judge.
 pub fn run(program: &str, arguments: &[&str]) -> Output {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     output.unwrap_or_else(|error| panic!("cannot run {program}: {error}"))
@@ -257,7 +257,7 @@ pub fn run(program: &str, arguments: &[&str]) -> Output {
 /// Runs a tool that must succeed and returns what it printed, trimmed.
 ///
 /// # Panics
-/// When it fails, with what it wrote to standard error.
+/// If it fails, with what it wrote to standard error.
 #[track_caller]
 pub fn run_ok(program: &str, arguments: &[&str]) -> String {
     let output = run(program, arguments);

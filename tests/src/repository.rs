@@ -1,8 +1,7 @@
 //! The repository as the policy tests see it: its root, its tracked files, cargo's view of its
 //! packages.
 //!
-//! Nothing is written. Files are those git tracks, so that build output and editor leftovers do not
-//! count.
+//! Reads only. Files are those that git tracks, so build output and editor leftovers do not count.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// One tracked text file.
+/// A tracked text file.
 #[derive(Clone, Debug)]
 pub struct TrackedFile {
     /// Path relative to the repository, with forward slashes.
@@ -28,7 +27,7 @@ pub fn root() -> PathBuf {
 /// Every tracked text file; binary files (with a NUL byte or not UTF-8) are left out.
 ///
 /// # Panics
-/// When git cannot list the files: the policy tests need a checkout.
+/// If git cannot list the files: the policy tests need a checkout.
 pub fn tracked_files() -> Vec<TrackedFile> {
     let listed = stdout_of("git", &["ls-files", "-z"]);
     let mut files = Vec::new();
@@ -53,7 +52,7 @@ pub fn tracked_with_suffix(suffix: &str) -> Vec<TrackedFile> {
 /// The output of `cargo metadata` for the locked dependencies on this platform, without network.
 ///
 /// # Panics
-/// When cargo fails, for example because the locked packages were never fetched.
+/// If cargo fails, for example because the locked packages were never fetched.
 pub fn metadata() -> Value {
     let triple = host_triple();
     let arguments =
@@ -63,14 +62,14 @@ pub fn metadata() -> Value {
     serde_json::from_str(&text).expect("cargo metadata prints JSON")
 }
 
-/// What `cargo tree` says that `package` is made of when it is built for itself on this platform: a
-/// line for each package, which begins with its depth and ends with `|` and its licence. Other than
-/// in [`metadata`], features that only other packages of the workspace ask for are off.
+/// The output of `cargo tree` for `package`, built alone on this platform: a line for each package,
+/// which begins with its depth and ends with `|` and its licence. Unlike in [`metadata`], features
+/// that only other packages of the workspace enable are off.
 ///
 /// `edges` is what is followed, as the option of that name has it.
 ///
 /// # Panics
-/// As [`metadata`].
+/// The same as in [`metadata`].
 pub fn tree(package: &str, edges: &str) -> String {
     let triple = host_triple();
     let format = ["--prefix=depth", "--format= {p}|{l}", "--offline", "--locked"];
@@ -82,7 +81,7 @@ pub fn tree(package: &str, edges: &str) -> String {
 /// The platform that everything is built for here, as a target triple.
 ///
 /// # Panics
-/// When rustc does not say it.
+/// If rustc does not say it.
 pub fn host_triple() -> String {
     let version = stdout_of("rustc", &["-vV"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));

@@ -1,9 +1,9 @@
-//! What the released program is made of, as CycloneDX 1.6 (ECMA-424): every package that is linked
-//! into it or runs while it is built, with version, licence and checksum.
+//! The bill of materials of the released program, as CycloneDX 1.6 (ECMA-424): every package that
+//! is linked into it or runs in its build, with version, licence and checksum.
 //!
-//! It is what `cargo tree` says for the locked packages, without network: the same lock file and
+//! It comes from `cargo tree` for the locked packages, without network: the same lock file and
 //! platform give the same bill. `cargo metadata`, and so cargo-cyclonedx, counts features that only
-//! other packages of the workspace ask for, and lists packages that are not in the program.
+//! other packages of the workspace enable, and lists packages that are not in the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ const RELEASED: &str = "meshport";
 /// A package: its name and version.
 type Id = (String, String);
 
-/// What `cargo tree` says about a package.
+/// A package in the output of `cargo tree`.
 #[derive(Debug, Default, PartialEq)]
 struct Package {
     /// An SPDX expression; empty where the package states none.
@@ -30,7 +30,7 @@ struct Package {
 /// The bill of materials of the released program.
 ///
 /// # Panics
-/// When cargo or the lock file cannot be read, for example because packages were never fetched.
+/// If cargo or the lock file cannot be read, for example because packages were never fetched.
 pub fn bill() -> Value {
     let all = packages(&tree(RELEASED, "normal,build"));
     let linked = packages(&tree(RELEASED, "normal,no-proc-macro"));
@@ -44,7 +44,7 @@ pub fn bill() -> Value {
             component["properties"] = json!([{"name": "cargo:target", "value": host_triple()}]);
             program = component;
         } else {
-            // What only builds it is no part of the product.
+            // Build dependencies are not part of the product.
             let scope = if linked.contains_key(id) { "required" } else { "excluded" };
             component["scope"] = scope.into();
             components.push(component);

@@ -1,7 +1,7 @@
 //! A UDP relay before one node that keeps a copy of every datagram, for replaying and mutilating.
 //!
-//! Each peer gets a socket of its own towards the node, as behind a NAT, so that answers find their
-//! way back. At most [`MAX_KEPT`] datagrams are kept.
+//! Each peer gets its own socket towards the node, as behind a NAT, so that answers find their way
+//! back. At most [`MAX_KEPT`] datagrams are kept.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How many datagrams towards the node are kept.
 pub const MAX_KEPT: usize = 4096;
-/// How often a relaying thread looks whether it shall end.
+/// How often a relaying thread checks whether it should end.
 const LOOK: Duration = Duration::from_millis(200);
 const MAX_DATAGRAM: usize = 65_535;
 
@@ -30,7 +30,7 @@ impl Tap {
     /// Relays between a new port on `address` and `node`.
     ///
     /// # Errors
-    /// No port is to be had on `address`.
+    /// If no port is free on `address`.
     pub fn start(address: IpAddr, node: SocketAddr) -> io::Result<Self> {
         let outside = Arc::new(UdpSocket::bind((address, 0))?);
         outside.set_read_timeout(Some(LOOK))?;
@@ -46,10 +46,10 @@ impl Tap {
         self.public
     }
 
-    /// Copies of the datagrams sent to the node so far.
+    /// Copies of the datagrams sent to the node until now.
     ///
     /// # Panics
-    /// When a relaying thread panicked.
+    /// If a relaying thread panicked.
     pub fn kept(&self) -> Vec<Vec<u8>> {
         self.kept.lock().expect("the relay does not panic").clone()
     }

@@ -1,5 +1,5 @@
-//! A service that talks all the time, and a client that notes when it heard something: what an open
-//! watch is to an operator.
+//! A service that sends all the time, and a client that records when it received something: a model
+//! of an open watch.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use crate::wait;
 
-/// From one word of the service to the next: short against what is measured.
+/// Interval between the words of the service: short against the measured times.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// What the service says: when it said it, in microseconds since [`begun`], big-endian.
+/// A word of the service: the time it was sent, in microseconds since [`begun`], big-endian.
 const WORD: usize = 8;
 /// The pause before a client that lost its connection comes back.
 const RECONNECT: Duration = Duration::from_millis(50);
-/// How often a waiting client looks whether it is to end.
+/// How often a waiting client checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
-/// What a client says first.
+/// The first bytes of a client.
 const WATCH: &[u8] = b"watch\n";
 
 /// Starts a service on loopback that lives as long as the process: to each client that says what it
 /// wants it sends a word every few milliseconds.
 ///
 /// # Panics
-/// When no port is free.
+/// If no port is free.
 pub fn serve() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("a bound socket has an address");
@@ -40,7 +40,7 @@ pub fn serve_on(listener: &TcpListener) {
     }
 }
 
-/// Where the times of service and clients count from.
+/// Origin of the times of service and clients.
 fn begun() -> Instant {
     static BEGUN: OnceLock<Instant> = OnceLock::new();
     *BEGUN.get_or_init(wait::now)
@@ -93,15 +93,15 @@ impl Watch {
         Self { stop, heard, connections, thread: Some(thread) }
     }
 
-    /// How often it had to connect so far.
+    /// Number of connections it has made.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// When it first heard something that was said at or after `moment`.
+    /// Time at which it first received a word sent at or after `moment`.
     ///
     /// # Panics
-    /// When its own thread panicked.
+    /// If its own thread panicked.
     pub fn heard_after(&self, moment: Instant) -> Option<Instant> {
         let heard = self.heard.lock().expect("no holder of this lock panics");
         heard.iter().find(|word| word.said >= moment).map(|word| word.heard)
@@ -110,7 +110,7 @@ impl Watch {
     /// The longest time since `moment` in which it heard nothing at all, that up to now included.
     ///
     /// # Panics
-    /// When its own thread panicked.
+    /// If its own thread panicked.
     pub fn longest_gap(&self, moment: Instant) -> Duration {
         let heard = self.heard.lock().expect("no holder of this lock panics");
         let (mut last, mut longest) = (moment, Duration::ZERO);
@@ -125,7 +125,7 @@ impl Watch {
     /// Waits until it hears something that was said after `moment`; how long after.
     ///
     /// # Panics
-    /// When that takes longer than `limit`.
+    /// If that takes longer than `limit`.
     #[track_caller]
     pub fn silent_after(&self, moment: Instant, limit: Duration) -> Duration {
         let at = wait::until("the watch hears again", limit, || self.heard_after(moment));

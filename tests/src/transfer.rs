@@ -23,9 +23,9 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// The direction of the bytes, seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the client to the service.
+    /// Client to service.
     Up,
-    /// From the service to the client.
+    /// Service to client.
     Down,
 }
 
@@ -36,7 +36,7 @@ pub struct Transfer {
     pub way: Way,
     /// Payload bytes.
     pub bytes: u64,
-    /// From the connect to the compared checksum.
+    /// Time from connect to the verified checksum.
     pub took: Duration,
 }
 
@@ -50,7 +50,7 @@ impl Transfer {
 /// Starts the service on a free loopback port; it serves until the process ends.
 ///
 /// # Panics
-/// When no port is to be had.
+/// If no port is free.
 pub fn serve() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("a bound socket has an address");

@@ -1,8 +1,8 @@
 //! Waiting for a condition with a deadline: the only place of this package that sleeps or reads the
 //! clock.
 //!
-//! A test never sleeps in the hope that something has happened by then. It looks, and looks again,
-//! until the condition holds or the deadline passes, and then says what it waited for.
+//! A test never sleeps in the hope that something has happened by then. It polls until the
+//! condition holds or the deadline passes, and then reports what it waited for.
 
 #![expect(clippy::disallowed_methods, reason = "the one place of this package that may sleep")]
 
@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Looks until `look` finds something, at most for `limit`.
 ///
 /// # Panics
-/// When the deadline passes, naming `what` was waited for.
+/// If the deadline passes, naming `what` was waited for.
 #[track_caller]
 pub fn until<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
     match within(limit, look) {
@@ -41,7 +41,7 @@ pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option
 /// Looks for the whole of `span` and panics as soon as `holds` does not.
 ///
 /// # Panics
-/// When the condition `what` is broken within the span.
+/// If the condition `what` is broken within the span.
 #[track_caller]
 pub fn throughout(what: &str, span: Duration, mut holds: impl FnMut() -> bool) {
     let broken = within(span, || (!holds()).then_some(()));

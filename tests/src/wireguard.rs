@@ -12,16 +12,16 @@ use crate::netns::Namespace;
 use crate::process::run_ok;
 use crate::wait;
 
-/// What a WireGuard packet adds to an IPv4 one: IP 20, UDP 8, header and tag 32 bytes.
+/// Bytes that WireGuard adds to an IPv4 packet: IP 20, UDP 8, header and tag 32.
 pub const OVERHEAD: u32 = 60;
 /// The hosts' addresses inside the tunnel.
 pub const INNER: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
-/// Where both receive.
+/// UDP port of both ends.
 const PORT: u16 = 51821;
 /// How long a program may take to make its interface.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// One end of a tunnel.
+/// An end of a tunnel.
 #[derive(Debug, Clone, Copy)]
 pub struct End<'a> {
     /// The host.
@@ -48,7 +48,7 @@ pub fn wireguard_go_at(program: &Path, host: &Namespace, interface: &str) -> Com
 /// and starts it; keys are written below `folder`.
 ///
 /// # Panics
-/// When the system does not allow it or a program does not make its interface.
+/// If the system does not allow it or a program does not make its interface.
 pub fn tunnel(
     ends: [End<'_>; 2],
     mtu: u32,
@@ -85,18 +85,18 @@ pub fn tunnel(
     }
 }
 
-/// When it last completed a handshake with its one peer, as Unix time; 0 is never.
+/// Unix time of the last completed handshake with its only peer; 0 is never.
 ///
 /// # Panics
-/// When `wg` does not say it.
+/// If `wg` does not say it.
 pub fn latest_handshake(host: &Namespace, interface: &str) -> u64 {
     shown(host, interface, "latest-handshakes", 1)
 }
 
-/// What it has received from its one peer and sent to it, in bytes.
+/// Bytes received from and sent to its only peer.
 ///
 /// # Panics
-/// When `wg` does not say it.
+/// If `wg` does not say it.
 pub fn transferred(host: &Namespace, interface: &str) -> [u64; 2] {
     [1, 2].map(|word| shown(host, interface, "transfer", word))
 }
@@ -110,17 +110,17 @@ fn shown(host: &Namespace, interface: &str, what: &str, word: usize) -> u64 {
 /// How often `word` is in a log before the first line with `end`.
 ///
 /// # Panics
-/// When no line has that.
+/// If no line has that.
 pub fn count_before(log: &str, end: &str, word: &str) -> usize {
     let (before, _) = log.split_once(end).unwrap_or_else(|| panic!("no {end:?} in this:\n{log}"));
     before.matches(word).count()
 }
 
-/// From now on a host takes nothing that comes through its tunnel, and of what it would send only
-/// UDP to this port goes into it. What the tunnel's program itself says goes on.
+/// From now on a host drops everything that arrives through its tunnel, and sends only UDP to this
+/// port into it. Messages of the tunnel's program itself still pass.
 ///
 /// # Panics
-/// When the host has no `nft`, or the folder cannot be written.
+/// If the host has no `nft`, or the folder cannot be written.
 pub fn silence(host: &Namespace, interface: &str, but: u16, folder: &Path) {
     let rules = format!(
         "table inet silent {{\n\
@@ -138,7 +138,7 @@ pub fn silence(host: &Namespace, interface: &str, but: u16, folder: &Path) {
 /// itself, and so would the `wg` that waits for it; the second of them fails.
 ///
 /// # Panics
-/// When it is there and cannot be removed.
+/// If it is there and cannot be removed.
 pub fn forget_socket(interface: &str) {
     let socket = Path::new("/var/run/wireguard").join(interface).with_extension("sock");
     match fs::remove_file(&socket) {

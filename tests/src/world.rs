@@ -32,7 +32,7 @@ const MEET_LIMIT: Duration = Duration::from_secs(60);
 /// The timeout of every client here: what a patient Kubernetes client waits for a handshake.
 const CLIENT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a node of the world shall be.
+/// The plan for a node of the world.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
     name: String,
@@ -67,7 +67,7 @@ impl NodePlan {
         Self { roles: vec!["operator".to_owned()], ..Self::new(name, site) }
     }
 
-    /// Offers the apiserver at `address`.
+    /// Makes it an origin with the apiserver at `address`.
     #[must_use]
     pub fn origin(mut self, address: SocketAddr) -> Self {
         self.origin = Some(address);
@@ -81,7 +81,7 @@ impl NodePlan {
         self
     }
 
-    /// Sends packets of so many bytes at most, as in networks with this MTU.
+    /// Limits packets to this many bytes, as in networks with this MTU.
     #[must_use]
     pub fn mtu(mut self, bytes: u16) -> Self {
         self.mtu = Some(bytes);
@@ -127,7 +127,7 @@ pub struct Node {
     log: PathBuf,
     /// The UDP address its mesh is bound to.
     pub udp: SocketAddr,
-    /// Where its node's clients find the apiserver.
+    /// The address where its node's clients reach the apiserver.
     pub local: SocketAddr,
     process: Option<Process>,
 }
@@ -156,32 +156,32 @@ impl Node {
     /// Its running daemon.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it does not run.
     #[track_caller]
     pub fn process(&mut self) -> &mut Process {
         self.process.as_mut().unwrap_or_else(|| panic!("{} does not run", self.plan.name))
     }
 
-    /// What `meshport status --json` says, if the daemon answers.
+    /// The output of `meshport status --json`, if the daemon answers.
     pub fn status(&self) -> Option<Value> {
         let config = self.config.to_string_lossy();
         let output = run(&meshport().to_string_lossy(), &["status", "--json", "--config", &config]);
         output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
     }
 
-    /// What `meshport explain` says, as text or as JSON.
+    /// The output of `meshport explain`, as text or as JSON.
     ///
     /// # Panics
-    /// When the verb refuses.
+    /// If the verb refuses.
     #[track_caller]
     pub fn explain(&self, arguments: &[&str]) -> String {
         self.ask("explain", arguments)
     }
 
-    /// What a verb answers that asks the daemon.
+    /// The output of a command that asks the daemon.
     ///
     /// # Panics
-    /// When the verb refuses.
+    /// If the verb refuses.
     #[track_caller]
     pub fn ask(&self, verb: &str, arguments: &[&str]) -> String {
         let config = self.config.to_string_lossy();
@@ -219,7 +219,7 @@ impl Node {
     /// Its metrics page.
     ///
     /// # Panics
-    /// When the daemon does not answer.
+    /// If the daemon does not answer.
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let socket = self.state.join("meshport.sock");
@@ -233,7 +233,7 @@ impl Node {
 #[derive(Debug)]
 pub struct Apiserver {
     name: String,
-    /// Where it listens, also after a restart.
+    /// Its address, kept over restarts.
     pub address: SocketAddr,
     process: Option<Process>,
 }
@@ -248,7 +248,7 @@ pub struct World {
     first: Option<String>,
     next_host: u8,
     network: [u8; 2],
-    /// What `init` and `join` have printed, with their names.
+    /// Output of `init` and `join`, with their names.
     said: Vec<(String, Vec<u8>)>,
     /// The lines that nodes have joined with.
     invites: Vec<String>,
@@ -259,14 +259,14 @@ impl World {
     /// A world without nodes, in which every distance is zero.
     ///
     /// # Panics
-    /// When the system grants no folder or no thread.
+    /// If the system grants no folder or no thread.
     pub fn new() -> Self {
         /// Distinguishes the worlds of one process.
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let config = ShaperConfig { strangers: true, ..ShaperConfig::default() };
         let shaper = Shaper::start(config).expect("the WAN emulator starts");
         let folder = tempfile::Builder::new().prefix("mp").tempdir().expect("a temporary folder");
-        // One world, one part of 127.0.0.0/8: 127.a.b.0/24, by process and count.
+        // Each world has its part of 127.0.0.0/8: 127.a.b.0/24, by process and count.
         let process = std::process::id().to_be_bytes();
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let network = [64 | (process[2] & 0x3f), process[3].wrapping_add(count.wrapping_mul(16))];
@@ -298,10 +298,10 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// Starts an apiserver stand-in of that name, on a free port; its address.
+    /// Starts an apiserver stand-in of that name on a free port, and returns its address.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     #[track_caller]
     pub fn apiserver(&mut self, name: &str) -> SocketAddr {
         let free = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
@@ -314,7 +314,7 @@ impl World {
     /// Starts an apiserver that was killed, where it was.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     #[track_caller]
     pub fn start_apiserver(&mut self, name: &str) {
         let (pki, port_file) = (self.path("pki"), self.path(&format!("{name}.port")));
@@ -338,7 +338,7 @@ impl World {
     /// Ends an apiserver as `kill -9` does.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it does not run.
     #[track_caller]
     pub fn kill_apiserver(&mut self, name: &str) {
         let server = self.apiservers.get_mut(name).expect("the world has this apiserver");
@@ -348,7 +348,7 @@ impl World {
     /// Makes a node and starts its daemon.
     ///
     /// # Panics
-    /// When a verb refuses or the daemon does not answer.
+    /// If a verb refuses or the daemon does not answer.
     #[track_caller]
     pub fn node(&mut self, plan: &NodePlan) {
         let name = plan.name.clone();
@@ -359,7 +359,7 @@ impl World {
     /// Makes a node (`init` or `invite` and `join`, and its settings) without starting it.
     ///
     /// # Panics
-    /// When a verb refuses.
+    /// If a verb refuses.
     #[track_caller]
     pub fn make(&mut self, plan: &NodePlan) {
         let address = IpAddr::from([127, self.network[0], self.network[1], self.next_host]);
@@ -415,7 +415,7 @@ impl World {
         self.said.push((format!("messages of {what}"), output.stderr));
     }
 
-    /// What the verbs that made the nodes have printed, with their names.
+    /// Output of the commands that made the nodes, with their names.
     pub fn said(&self) -> &[(String, Vec<u8>)] {
         &self.said
     }
@@ -425,10 +425,10 @@ impl World {
         &self.invites
     }
 
-    /// One line that lets `plan` join, made on the node `by`.
+    /// An invite for `plan`, made on the node `by`.
     ///
     /// # Panics
-    /// When the verb refuses.
+    /// If the verb refuses.
     #[track_caller]
     pub fn invite(&self, by: &str, plan: &NodePlan) -> String {
         let Node { state, plan: NodePlan { program, .. }, .. } = &self.nodes[by];
@@ -444,7 +444,7 @@ impl World {
     /// A place on this network for a machine that is no node: the UDP address it has to use.
     ///
     /// # Panics
-    /// When the name is taken.
+    /// If the name is taken.
     #[track_caller]
     pub fn place(&mut self, name: &str, site: &str) -> SocketAddr {
         let address = IpAddr::from([127, self.network[0], self.network[1], self.next_host]);
@@ -458,7 +458,7 @@ impl World {
     /// Starts the daemon of a node and waits until it answers.
     ///
     /// # Panics
-    /// When it does not answer in time.
+    /// If it does not answer in time.
     #[track_caller]
     pub fn start(&mut self, name: &str) {
         self.spawn(name);
@@ -472,7 +472,7 @@ impl World {
     /// Starts the daemon of a node and returns at once.
     ///
     /// # Panics
-    /// When the process cannot be started.
+    /// If the process cannot be started.
     #[track_caller]
     pub fn spawn(&mut self, name: &str) {
         let node = self.node_mut(name);
@@ -484,7 +484,7 @@ impl World {
     /// Rewrites the settings of a node and tells its daemon to read them again.
     ///
     /// # Panics
-    /// When the node does not run or its file cannot be rewritten.
+    /// If the node does not run or its file cannot be rewritten.
     #[track_caller]
     pub fn reconfigure(&mut self, name: &str, change: impl FnOnce(&str) -> String) {
         let node = self.node_mut(name);
@@ -496,7 +496,7 @@ impl World {
     /// Ends the daemon of a node as `kill -9` does.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it does not run.
     #[track_caller]
     pub fn kill(&mut self, name: &str) {
         self.node_mut(name).process.take().expect("the daemon runs").kill();
@@ -505,7 +505,7 @@ impl World {
     /// A node.
     ///
     /// # Panics
-    /// When the world has no node of that name.
+    /// If the world has no node of that name.
     #[track_caller]
     pub fn at(&self, name: &str) -> &Node {
         self.nodes.get(name).unwrap_or_else(|| panic!("the world has no node {name}"))
@@ -514,7 +514,7 @@ impl World {
     /// A node, to stop it or to measure it.
     ///
     /// # Panics
-    /// When the world has no node of that name.
+    /// If the world has no node of that name.
     #[track_caller]
     pub fn node_mut(&mut self, name: &str) -> &mut Node {
         self.nodes.get_mut(name).unwrap_or_else(|| panic!("the world has no node {name}"))
@@ -528,7 +528,7 @@ impl World {
     /// Waits until every running node sees every running node.
     ///
     /// # Panics
-    /// When they do not meet in time.
+    /// If they do not meet in time.
     #[track_caller]
     pub fn meet(&self) {
         let running = || self.nodes.values().filter(|node| node.process.is_some());
@@ -542,7 +542,7 @@ impl World {
     /// Waits until new sessions of `node` go to `origin` first.
     ///
     /// # Panics
-    /// When that takes longer than `limit`.
+    /// If that takes longer than `limit`.
     #[track_caller]
     pub fn chooses(&self, node: &str, origin: &str, limit: Duration) {
         let what = format!("{node} chooses {origin}");
@@ -554,10 +554,10 @@ impl World {
         Curl::new(&self.path("pki").join("ca.crt"), CLIENT_LIMIT)
     }
 
-    /// One request through the local address of a node.
+    /// A request through the local address of a node.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// If there is no answer.
     #[track_caller]
     pub fn get(&self, node: &str, path: &str) -> Answer {
         let answer = self.curl().get(self.at(node).local, path);
@@ -588,7 +588,7 @@ fn settings(node: &Node, public: SocketAddr) -> String {
     text
 }
 
-/// A UDP address that is free now; each node has an IP address of its own, so it stays free.
+/// A free UDP address; each node has its own IP address, so it stays free.
 fn free_udp(address: IpAddr) -> SocketAddr {
     let socket = UdpSocket::bind((address, 0)).expect("a free UDP port");
     socket.local_addr().expect("a bound socket has an address")

@@ -16,8 +16,8 @@ const SETTLE: Duration = Duration::from_secs(40);
 
 /// The aims, which are the limits of the test as well.
 const MAX_BINARY_BYTES: u64 = 16 * 1024 * 1024;
-/// Memory of its own. What else is resident are pages of the program and its libraries: shared by
-/// all its processes, and dropped by the kernel when memory is short.
+/// Limit on anonymous memory. The remaining resident memory is pages of the program and its
+/// libraries: shared by all its processes, and dropped by the kernel when memory is short.
 const MAX_ANONYMOUS_KIB: u64 = 3_000_000 / 1024;
 const MAX_RESIDENT_KIB: u64 = 16_000_000 / 1024;
 const MAX_CORE_PERCENT: f64 = 0.5;
@@ -76,7 +76,7 @@ struct Idle {
     core_percent: f64,
 }
 
-/// Memory and processor time of [`IDLE_NODES`] while nobody uses them.
+/// Memory and processor time of [`IDLE_NODES`] idle nodes.
 fn idle_figures(world: &mut World) -> [Idle; 2] {
     let all_run = |world: &mut World| {
         IDLE_NODES.into_iter().all(|name| world.node_mut(name).process().is_running())
@@ -94,7 +94,7 @@ fn idle_figures(world: &mut World) -> [Idle; 2] {
     })
 }
 
-/// From the start of a stopped node, which knows the mesh from before, to an answer through it.
+/// Time from the start of a node that knows the mesh from before to an answer through it.
 fn time_to_first_byte(world: &mut World) -> Duration {
     world.node_mut("worker-a").process().signal("TERM");
     world.node_mut("worker-a").process().ended(SETTLE);

@@ -7,7 +7,7 @@ use crate::{Drawing, WIDTH, count, px, short, title_width, width};
 /// Height of the titles of panels, and of a bar with the room around it.
 const TITLE: f64 = 26.0;
 const ROW: f64 = 17.0;
-/// From the top of a row to the foot of its words.
+/// Distance from the top of a row to the baseline of its text.
 const FOOT: f64 = 12.0;
 /// Room between words and bars, and for the number right of the longest bar.
 const GAP: f64 = 10.0;
@@ -29,7 +29,7 @@ pub struct Panels<'a> {
 pub struct Bars<'a> {
     /// Its title, for readers who cannot see it.
     pub title: &'a str,
-    /// From top to bottom. Panels of the same title have the same scale.
+    /// Top to bottom. Panels with the same title share a scale.
     pub lines: Vec<Panels<'a>>,
 }
 

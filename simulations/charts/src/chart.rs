@@ -15,27 +15,27 @@ const MAX_MARK_ROWS: usize = 6;
 /// Points of one line; longer ones are thinned to the greatest of several.
 const MAX_POINTS: usize = 1200;
 
-/// One axis.
+/// An axis.
 #[derive(Debug, Default)]
 pub struct Axis<'a> {
     /// The meaning of its numbers.
     pub words: &'a str,
-    /// In powers of ten.
+    /// Logarithmic, in powers of ten.
     pub log: bool,
 }
 
-/// One line or one row of bars.
+/// A line, or a row of bars.
 #[derive(Debug, Default)]
 pub struct Series<'a> {
-    /// In the legend.
+    /// Name in the legend.
     pub name: &'a str,
     /// Its class in the style sheet.
     pub class: String,
-    /// In the order of x.
+    /// Ordered by x.
     pub points: Vec<(f64, f64)>,
-    /// Each point is a bar of its own.
+    /// Draws each point as a bar.
     pub bars: bool,
-    /// Where crosses are, in the lane of this series.
+    /// Positions of crosses, in the lane of this series.
     pub crosses: Vec<f64>,
 }
 
@@ -44,7 +44,7 @@ pub struct Series<'a> {
 pub struct Chart<'a> {
     /// Its title.
     pub title: &'a str,
-    /// From left to right.
+    /// The horizontal axis.
     pub x: Axis<'a>,
     /// Upwards; from zero unless in powers of ten.
     pub y: Axis<'a>,
@@ -52,7 +52,7 @@ pub struct Chart<'a> {
     pub height: f64,
     /// The first is on top.
     pub series: Vec<Series<'a>>,
-    /// Where something happened, and what; in the order of x.
+    /// Positions and labels of events, ordered by x.
     pub marks: Vec<(f64, String)>,
     /// The meaning of the crosses. None: there are no lanes for them.
     pub crosses: Option<&'a str>,
@@ -107,7 +107,7 @@ impl Chart<'_> {
         let mut marks = Vec::new();
         for (at, words) in &self.marks {
             let at = x.at(*at);
-            // Words that would leave the drawing stand left of their mark.
+            // A label that would leave the drawing goes to the left of its mark.
             let start = px((at + 2.0).min(WIDTH - width(words)).max(0.0));
             let row = ends.iter().position(|end| *end < start);
             if let Some(row) = row {
@@ -177,16 +177,16 @@ impl Chart<'_> {
     }
 }
 
-/// Where a mark is, and its words.
+/// Position and label of a mark.
 struct Mark<'a> {
     at: f64,
     words: &'a str,
     start: f64,
-    /// None where they find no room.
+    /// None if there is no room.
     row: Option<usize>,
 }
 
-/// From values to places in the drawing.
+/// Maps values to positions in the drawing.
 struct Scale {
     log: bool,
     low: f64,
@@ -198,7 +198,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// From the least to the greatest value, with up to `most` numbers.
+    /// Scales from the least to the greatest value, with up to `most` labels.
     fn new(log: bool, values: impl Iterator<Item = f64>, ends: (f64, f64), most: f64) -> Self {
         let (from, to) = ends;
         let mut scale = Self { log, low: 0.0, high: 1.0, step: 1.0, from, to };

@@ -22,7 +22,8 @@ const WIDTH: f64 = 900.0;
 /// The width of a letter, generously: fonts differ.
 const LETTER: f64 = 6.6;
 
-/// A finished drawing. Rendered, it is part of a page with [`STYLE`]; displayed, a file of its own.
+/// A finished drawing. `render` gives a part of a page with [`STYLE`]; `Display` gives a complete
+/// file.
 #[derive(Debug)]
 pub struct Drawing {
     title: String,
@@ -81,7 +82,7 @@ fn width(words: &str) -> f64 {
     count(words.chars().count()) * LETTER
 }
 
-/// As [`width`], of words that are large and bold.
+/// Like [`width`], for large bold text.
 fn title_width(words: &str) -> f64 {
     width(words) * 1.4
 }

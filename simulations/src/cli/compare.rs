@@ -84,14 +84,14 @@ pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(u8::from(new > old)))
 }
 
-/// What followed each fault that both runs have, and the faults that one of them has; how many
-/// values got worse.
+/// Compares how nodes followed each fault that both runs have, and lists faults that only one has;
+/// returns how many values got worse.
 fn faults(text: &mut String, old: &Value, new: &Value) -> usize {
     let list = |of: &Value| of["faults"].as_array().cloned().unwrap_or_default();
     let mut others: Vec<Option<Value>> = list(new).into_iter().map(Some).collect();
     let mut worse = 0;
     for fault in list(old) {
-        // One event may come several times, and others in between: each goes with its like.
+        // An event may occur several times with others in between, so each is paired with its like.
         let is_like = |it: &&mut Option<Value>| {
             it.as_ref().is_some_and(|other| other["what"] == fault["what"])
         };
@@ -121,7 +121,7 @@ fn reached(fault: &Value, key: &str, of: &str) -> Value {
     if fault[key].is_null() && concerned { NEVER.into() } else { fault[key].clone() }
 }
 
-/// One value; true if it got worse.
+/// Compares one value; true if it got worse.
 fn line(
     text: &mut String,
     name: &str,

@@ -7,9 +7,9 @@ use toml::{Table, Value};
 /// How many nodes a site has from the start, and how many join: before and after.
 type Cut = ((i64, i64), (i64, i64));
 
-/// Leaves each site at most so many nodes (but at least its origins) and as many that join later.
-/// What was about a node that is not there any more is about the last that is. Returns what to tell
-/// the user.
+/// Keeps at most this many nodes of each site (but at least its origins), and as many that join
+/// later. References to removed nodes are moved to the last one kept. Returns a message for the
+/// user.
 pub(super) fn apply(document: &mut Table, most: usize) -> String {
     let most = i64::try_from(most).unwrap_or(i64::MAX).max(1);
     let (mut before, mut after) = (0, 0);
@@ -49,7 +49,7 @@ pub(super) fn apply(document: &mut Table, most: usize) -> String {
     )
 }
 
-/// Aims words that begin with a node's name, or a list of names, at a node that there is.
+/// Replaces the names of removed nodes at the start of a target, or in a list of names.
 fn aim(value: &mut Value, cuts: &BTreeMap<String, Cut>, moved: &mut Vec<String>) {
     match value {
         Value::String(words) => {
@@ -64,7 +64,7 @@ fn aim(value: &mut Value, cuts: &BTreeMap<String, Cut>, moved: &mut Vec<String>)
     }
 }
 
-/// The node that stands in for one of this name, if that is not there any more.
+/// The node that stands in for a removed one.
 fn stand_in(name: &str, cuts: &BTreeMap<String, Cut>) -> Option<String> {
     let (site, number) = name.rsplit_once('-')?;
     let ((nodes, joining), kept) = cuts.get(site)?;

@@ -16,7 +16,7 @@ use crate::scenario::{self, Level, Scenario};
 use crate::world::{Options, World};
 use crate::{Error, full};
 
-/// From one look of the progress bar to the next.
+/// Interval between updates of the progress bar.
 const BAR_EVERY: Duration = Duration::from_millis(200);
 /// Letters of the progress bar.
 const BAR: usize = 32;
@@ -52,7 +52,7 @@ impl Once {
         Ok((document, command))
     }
 
-    /// When the run ends, if that is said.
+    /// The end of the run, if set.
     pub(super) fn until(&self) -> Option<Duration> {
         self.until.map(Duration::from_secs_f64)
     }
@@ -219,7 +219,7 @@ pub(super) fn about(file: &Path, error: Error) -> Error {
     }
 }
 
-/// One run at the wide level, and what it took.
+/// A run at the wide level, and its cost.
 pub(super) fn go(scenario: Scenario, seed: u64, options: Options) -> Result<(Run, Effort), Error> {
     wide(&scenario)?;
     measured(|| Ok(World::new(scenario, seed, options)?.run()))
@@ -234,7 +234,7 @@ pub(super) fn wide(scenario: &Scenario) -> Result<(), Error> {
     Err(Error::Scenario(what.into()))
 }
 
-/// One run at the full level, on a thread of its own.
+/// A run at the full level, on its own thread.
 fn go_full(scenario: Scenario, seed: u64, options: Options) -> Result<(Run, Effort), Error> {
     let run = move || measured(|| full::run(scenario, seed, options));
     let thread = std::thread::Builder::new().name("full".into()).spawn(run);
@@ -284,7 +284,7 @@ fn measured(run: impl FnOnce() -> Result<Run, Error>) -> Result<(Run, Effort), E
     let start = Instant::now();
     let run = run()?;
     let wall = start.elapsed();
-    // Where the system counts it, time in which other processes ran is left out.
+    // Where the system counts it, the time of other processes is left out.
     let busy = processor_time().zip(before).map(|(after, before)| after.saturating_sub(before));
     let effort = Effort { wall, processor: busy.unwrap_or(wall), memory: most_memory() };
     Ok((run, effort))
@@ -303,8 +303,8 @@ pub(super) fn command(verb: &str, choice: &Choice, seed: u64) -> String {
     format!("cargo run --release -p meshport-simulations -- {verb} {file} --seed {seed}{sets}")
 }
 
-/// What to type to see a violation again: the same run until shortly after it. What is found at the
-/// end that was planned is found only where that is at the same time.
+/// The command that shows a violation again: the same run until shortly after it. A violation found
+/// in the checks at the planned end is found only if the end is the same.
 pub(super) fn again(
     command: &str,
     violation: &Violation,
@@ -326,7 +326,7 @@ pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A bar on the terminal, if there is one.
+/// A bar on the terminal, if any.
 fn bar(end: Duration) -> Option<Box<dyn FnMut(Duration) + Send>> {
     if !io::stderr().is_terminal() {
         return None;
@@ -365,7 +365,7 @@ fn most_memory() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Processor time of this thread so far, where the system says it.
+/// Processor time of this thread, where the system reports it.
 fn processor_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)

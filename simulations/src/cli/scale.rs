@@ -1,8 +1,8 @@
 //! `meshport-sim scale`: a scenario at several sizes, the laws of what a node costs, and what they
 //! say of a larger mesh.
 //!
-//! Each size is played by a process of its own, `run --json --costs`, so that all memory of one is
-//! given back before the next one begins.
+//! Each size is played by its own process, `run --json --costs`, so that all memory of one is given
+//! back before the next one begins.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -74,18 +74,17 @@ pub(super) struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// One run.
+/// A run.
 struct Played {
     size: Size,
     result: Value,
 }
 
-/// One law, how well it foretells, and what it says.
+/// A law, how well it predicts, and its text.
 struct Found {
     name: &'static str,
     law: Law,
-    /// For the largest run and the ones to check with: its size, the predicted value and the
-    /// measured one.
+    /// For the largest run and those to check with: size, prediction and measurement.
     checks: Vec<(Size, f64, f64)>,
     carried: Option<f64>,
 }
@@ -145,7 +144,8 @@ fn meshes(arguments: &Arguments, scenario: &Scenario) -> Result<Vec<(usize, usiz
     Ok(all.chain([(largest, first)]).collect())
 }
 
-/// What to set for so many nodes and origins: nodes by each site's share of them, origins in turn.
+/// The settings for this many nodes and origins: nodes by each site's share of them, origins in
+/// turn.
 fn sets(base: &Table, nodes: usize, origins: usize) -> Result<Vec<String>, Error> {
     let scenario = Scenario::parse(&base.to_string())?;
     let count = scenario.sites.len();
@@ -175,7 +175,7 @@ fn sets(base: &Table, nodes: usize, origins: usize) -> Result<Vec<String>, Error
     Ok(all)
 }
 
-/// One run in a process of its own.
+/// A run in a separate process.
 fn play(arguments: &Arguments, sets: &[String]) -> Result<Value, Error> {
     let failed = |error: io::Error| Error::Machine(format!("run meshport-sim: {error}"));
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);

@@ -31,7 +31,7 @@ fn split(set: &str) -> Result<(&str, &str), Error> {
     set.split_once('=').ok_or_else(|| Error::Scenario(format!("--set {set}: expected KEY=VALUE")))
 }
 
-/// As TOML where it is, as a string where it is not (durations such as 2s).
+/// As TOML if it parses, else as a string (durations such as 2s).
 fn parse(text: &str) -> Value {
     let parsed = format!("it = {text}").parse::<Table>().ok();
     parsed.and_then(|mut table| table.remove("it")).unwrap_or_else(|| Value::from(text))

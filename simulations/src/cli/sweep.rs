@@ -56,10 +56,10 @@ pub(super) struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// One combination of values, and the worst over its seeds.
+/// A combination of values, and the worst result over its seeds.
 pub(crate) struct Point {
     pub(crate) words: String,
-    /// None where no seed had anything to measure, [`NEVER`] where some never came to it.
+    /// None if no seed had anything to measure, [`NEVER`] if some never got there.
     pub(crate) values: [Option<f64>; MEASURED.len()],
     violations: usize,
     /// The trace hash of each seed's run.
@@ -74,7 +74,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     if runs > MAX_RUNS {
         return Err(Error::Scenario(format!("{runs} runs; at most {MAX_RUNS} at once")));
     }
-    // What is wrong with the last combination is said before the first one runs.
+    // Checks all combinations before the first one runs.
     let scenarios = combinations.iter().map(|combination| changed(arguments, &base, combination));
     let scenarios = scenarios.collect::<Result<Vec<Scenario>, Error>>()?;
     let mut points = Vec::new();
@@ -108,7 +108,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(u8::from(violated)))
 }
 
-/// All values of all sets with each other.
+/// All combinations of the values of all sets.
 fn combinations(all: &[String]) -> Result<Vec<Vec<String>>, Error> {
     let mut combinations = vec![Vec::new()];
     for set in all {
@@ -165,7 +165,7 @@ fn measure(
     Ok(point)
 }
 
-/// The worst of the seeds: a default has to hold for all.
+/// Keeps the worst of the seeds, since a default has to hold for all.
 fn add(worst: &mut [Option<f64>; MEASURED.len()], seed: [Option<f64>; MEASURED.len()]) {
     for (slot, value) in worst.iter_mut().zip(seed) {
         *slot = (*slot).into_iter().chain(value).reduce(f64::max);
@@ -182,7 +182,7 @@ fn worst(times: impl IntoIterator<Item = (usize, Option<Duration>)>) -> Option<f
 fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
     let faults = run.measures.faults.iter();
     let followed: Vec<_> = faults.map(|fault| (fault, run.followed(fault))).collect();
-    // That a node is there is good news, and no fault to detect.
+    // A node that joins is good news, not a fault to detect.
     let noticed = followed.iter().filter(|(fault, _)| fault.kind != "join");
     let news = match run.news_p99() {
         _ if run.news_unheard() > 0 => Some(NEVER),
@@ -216,7 +216,7 @@ fn header(arguments: &Arguments, combinations: &[Vec<String>]) {
     let _ = say(&format!("the worst of {seeds} seeds each\n{:<width$}{names}  rules", ""));
 }
 
-/// What tells a combination from the others: the last part of each key that has several values.
+/// The label of a combination: the last part of each key that has several values.
 fn words(combination: &[String], all: &[Vec<String>]) -> String {
     let varies = |place: &usize| all.iter().any(|other| other[*place] != combination[*place]);
     let words = (0..combination.len()).filter(varies).map(|place| {

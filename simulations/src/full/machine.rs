@@ -120,7 +120,7 @@ pub fn is_simulated() -> bool {
 /// none).
 ///
 /// # Panics
-/// When it would wait without end for nothing.
+/// If it would wait without end for nothing.
 pub fn pass(patience: Option<Duration>) {
     let now = now();
     let until = patience.map(|patience| now + patience);

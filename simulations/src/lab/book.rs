@@ -1,5 +1,5 @@
-//! What the lab has done and the daemons show, for the rules and the measures that all levels
-//! share.
+//! The record of the lab's actions and the daemons' state, for the rules and measures that all
+//! levels share.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(super) struct Book {
 pub(super) struct Shown {
     pub(super) runs: bool,
     log: PathBuf,
-    /// Where it goes, and for how long if its settings are to go to the nearest.
+    /// The chosen line, and since when if its settings prefer the nearest.
     line: Option<Line>,
     lasting: Option<Duration>,
     /// The nodes it considers down or gone.

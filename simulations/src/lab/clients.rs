@@ -1,5 +1,5 @@
-//! The clients of one node in real time: each holds a watch and asks on connections of their own
-//! beside it, over TLS and HTTP.
+//! The clients of one node in real time: each holds a watch and sends requests on other
+//! connections, over TLS and HTTP.
 
 use std::io;
 use std::sync::{Arc, Mutex};

@@ -13,7 +13,7 @@ const NONE: &str = "no origin can be used";
 /// A node's first origin is another one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Since the run began.
+    /// Time since the start of the run.
     pub(super) at: Duration,
     pub(super) node: usize,
     /// The origin's name; none if the node knows no origin.
@@ -21,7 +21,7 @@ pub(super) struct Change {
 }
 
 /// All changes in a node's log, in order. `start_s` is the second of the (UTC) day at which the run
-/// began; lines of before count as at its beginning.
+/// began; earlier lines count as at the start.
 pub(super) fn changes(log: &str, node: usize, start_s: f64) -> impl Iterator<Item = Change> {
     log.lines().filter_map(move |line| change(line, node, start_s))
 }

@@ -1,14 +1,15 @@
 //! The lab: a scenario in real time, with a real daemon as a process for every node.
 //!
-//! Between the daemons lies the emulated network of [`meshport_demo::wan`], which lets the
-//! simulator's own link model decide about every datagram; each daemon has a loopback address of
-//! its own, so no privileges are needed. Apiservers are the demo's stand-ins, with TLS, and clients
-//! speak HTTP to them through their node. What the nodes chose is read from their logs.
+//! Between the daemons lies the emulated network of [`meshport_demo::wan`], in which the
+//! simulator's own link model decides about every datagram; each daemon has its own loopback
+//! address, so no privileges are needed. Apiservers are the demo's stand-ins, with TLS, and clients
+//! speak HTTP to them through their node. The nodes' choices are read from their logs.
 //!
-//! It shows what no other level does: in what time real daemons follow a scenario, and what comes
-//! of a process that gets no time. What an operator does to daemons is for the end-to-end tests.
+//! It shows two things that no other level does: how fast real daemons follow a scenario, and the
+//! effect of a process that gets no processor time. Operations on daemons are covered by the
+//! end-to-end tests.
 //!
-//! At the end the look is taken again each second until all holds, for a minute after the last
+//! At the end the checks are repeated each second until all hold, for a minute after the last
 //! change at most; only what is wrong even then is a violation.
 //!
 //! Time counts from when every node that starts at once has a route to every origin. Bounds:
@@ -48,19 +49,19 @@ mod node;
 use book::Book;
 use node::{Node, Place};
 
-/// Daemons of one run; two processor cores carry about so many.
+/// Daemons of one run; about as many as two processor cores can carry.
 pub const MAX_NODES: usize = 60;
 /// How long all nodes together may take until each has a route to every origin.
 const READY: Duration = Duration::from_secs(60);
-/// From one look at what is awaited to the next.
+/// Interval between checks of a condition that is waited for.
 const LOOK: Duration = Duration::from_millis(100);
-/// From one look at what should hold at the end to the next.
+/// Interval between checks of the rules at the end.
 const NEXT_LOOK: Duration = Duration::from_secs(1);
 /// How long the request through a node may take then: its daemon's own patience, and some.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The network inside which each lab has its loopback addresses: 127.64.0.0 to 127.191.255.255.
 const FIRST_NET: u8 = 64;
-/// How many labs have a network of their own at the same time.
+/// How many labs have their own network at the same time.
 const NETS: u32 = 128 * 256;
 /// The rule that only processes can break.
 const NO_DAEMON_ENDS: &str = "no daemon ends by itself";
@@ -70,7 +71,7 @@ const NO_DAEMON_ENDS: &str = "no daemon ends by itself";
 pub struct Options {
     /// The program `meshport`.
     pub program: PathBuf,
-    /// For logs, settings and state folders; made by the lab.
+    /// Folder for logs, settings and state folders; created by the lab.
     pub folder: PathBuf,
     /// Ends the run at this second, if that is before the scenario's end.
     pub until: Option<Duration>,
@@ -104,11 +105,11 @@ fn check(story: &Story) -> Result<(), Error> {
     story.fit(&limits, unknown, &others)
 }
 
-/// Runs a scenario, and says what there was to see.
+/// Runs a scenario and returns the results.
 ///
 /// # Errors
-/// [`Error::Scenario`] with what the lab does not know, or that there are too many nodes;
-/// [`Error::Machine`] when the nodes do not find each other; what the system refuses.
+/// [`Error::Scenario`] if the lab does not support a part of it or there are too many nodes;
+/// [`Error::Machine`] if the nodes do not find each other; errors of the system.
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error> {
     let story = Story::new(scenario, seed, options.until)?;
     check(&story)?;
@@ -155,7 +156,7 @@ struct Starved {
     node: usize,
     stall: Duration,
     until: Duration,
-    /// When it is stopped next.
+    /// The next time at which it is stopped.
     next: Duration,
 }
 
@@ -255,7 +256,7 @@ impl World {
         let outcome = self.finish(began, &happened);
         self.check_end(end).await?;
         let mut violations = std::mem::take(&mut self.book.scene.account.violations);
-        // What was seen after the end is of the end.
+        // Violations found after the end are dated to the end.
         violations.iter_mut().for_each(|it| it.at = it.at.min(end));
         Ok(Run { outcome, measures: self.book.scene.measures, violations, film: None })
     }
@@ -305,8 +306,7 @@ impl World {
         node.clients.spawn(crate::level::clients::run(door, rng));
     }
 
-    /// Lets time pass, stops the processes whose time has come, and notices daemons that end by
-    /// themselves.
+    /// Waits, stops the processes when they are due, and notices daemons that have ended.
     async fn wait_until(&mut self, at: Duration) -> Result<(), Error> {
         loop {
             let left = at.saturating_sub(self.start.elapsed());
@@ -381,7 +381,7 @@ impl World {
             }
             Instance::Unready => stand_in.set_ready(false),
             Instance::Hung => stand_in.hang(),
-            // `check` has refused it: the stand-in has no etcd.
+            // `check` has rejected it: the stand-in has no etcd.
             Instance::Stalled => {}
             Instance::Down => stand_in.kill().await,
         }
@@ -397,7 +397,7 @@ impl World {
         self.book.scene.measures = std::mem::take(&mut *lock(&self.measures));
         let traffic = &mut self.book.scene.measures.traffic;
         traffic.tunnel_packets = counters.received;
-        // All headers counted, as in the simulations.
+        // With all headers, as in the simulations.
         traffic.tunnel_bytes = counters.received_bytes + 28 * counters.received;
         let mut changes = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -455,7 +455,7 @@ impl World {
     }
 }
 
-/// The loopback address of a node; each lab has a network of its own, by its process.
+/// The loopback address of a node; each lab has its own network, by its process.
 fn loopback(at: usize) -> Ipv4Addr {
     let net = std::process::id() % NETS;
     let [_, _, high, low] = net.to_be_bytes();
@@ -466,7 +466,7 @@ fn loopback(at: usize) -> Ipv4Addr {
 /// The program `meshport` in the folder of this one.
 ///
 /// # Errors
-/// [`Error::Machine`] when there is none, with how to build it.
+/// [`Error::Machine`] if there is none, with how to build it.
 pub fn program() -> Result<PathBuf, Error> {
     let here = std::env::current_exe().ok();
     let beside = here.as_deref().and_then(Path::parent).map(|folder| folder.join("meshport"));

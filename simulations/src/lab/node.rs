@@ -1,8 +1,8 @@
-//! One node of the lab: a real daemon as a child process with a folder of its own.
+//! One node of the lab: a real daemon as a child process with its own folder.
 //!
-//! The child does not outlive the lab: the verb it runs ends when its standard input does, and
+//! The child does not outlive the lab: the command it runs ends when its standard input does, and
 //! dropping the value kills it and waits for it. A separate process stops and continues it, so that
-//! it continues whatever happens to the lab.
+//! it continues even if the lab fails.
 
 use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ use toml::{Table, Value};
 use crate::Error;
 use crate::scenario::{Scenario, merge, service};
 
-/// Where clients connect and the mesh listens on a node's own loopback address.
+/// Ports for clients and for the mesh on a node's own loopback address.
 const CLIENTS: u16 = 7445;
 const MESH: u16 = 51820;
 /// Lines of a log that are shown when something is wrong with its daemon.
@@ -35,7 +35,7 @@ const STALL: &str = "trap '' HUP INT TERM; kill -STOP \"$1\" && sleep \"$2\"; ki
 pub(super) struct Node {
     pub(super) site: usize,
     pub(super) identity: Identity,
-    /// One of its clients, and the others.
+    /// The first of its clients, and the others.
     pub(super) client: Client,
     pub(super) clients: JoinSet<()>,
     address: Ipv4Addr,
@@ -43,11 +43,11 @@ pub(super) struct Node {
     child: Option<Child>,
     /// Its former process, while that takes its leave.
     leaving: Option<Child>,
-    /// The process that stops it, if there is one.
+    /// The process that stops it, if any.
     stall: Option<Child>,
 }
 
-/// Where a node is and what it hosts.
+/// A node's location and what it hosts.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     /// Its address in the emulated network.
@@ -57,7 +57,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Node {
-    /// A node that has not started, in a folder of its own below this one. Its clients trust this
+    /// A node that has not started, in its own folder below this one. Its clients trust this
     /// certificate.
     pub(super) fn new(
         site: usize,
@@ -68,7 +68,7 @@ impl Node {
     ) -> Result<Self, Error> {
         let client = Client::new((address, CLIENTS).into(), authority);
         let client = client.map_err(|error| Error::Machine(format!("make a client: {error}")))?;
-        // That of every stand-in.
+        // The certificate of every stand-in.
         let client = client.with_certified(Ipv4Addr::LOCALHOST.into());
         let folder = folder.join(identity.credential.name.as_str());
         let (clients, child, leaving, stall) = (JoinSet::new(), None, None, None);
@@ -79,7 +79,7 @@ impl Node {
         self.identity.credential.name.as_str()
     }
 
-    /// Where its daemon listens behind the emulated network.
+    /// The address of its daemon behind the emulated network.
     pub(super) fn mesh(&self) -> SocketAddr {
         (self.address, MESH).into()
     }
@@ -186,10 +186,10 @@ impl Node {
     /// Its process dies.
     pub(super) fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        // All of these fail only when it has ended and was waited for.
+        // These fail only if it has ended and was waited for.
         let _ = child.kill();
         if let Some(mut stall) = self.stall.take() {
-            // Until it is waited for, no other process gets its pid.
+            // Its pid is not reused until it is waited for.
             let _ = stall.wait();
         }
         let _ = child.wait();
@@ -210,11 +210,11 @@ impl Node {
         Ok(())
     }
 
-    /// Asks it to leave in good order.
+    /// Asks it to stop cleanly.
     pub(super) fn leave(&mut self) {
         let number = self.child.as_ref().map(Child::id).and_then(|id| i32::try_from(id).ok());
         if let Some(number) = number.and_then(Pid::from_raw) {
-            // It may have ended by itself, and is waited for in any case.
+            // It may have ended already, and is waited for in any case.
             let _ = kill_process(number, Signal::TERM);
         }
         self.leaving = self.child.take();
@@ -228,7 +228,7 @@ impl Node {
         }
     }
 
-    /// What is wrong, if it ended by itself.
+    /// The error, if it ended unexpectedly.
     pub(super) fn ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;

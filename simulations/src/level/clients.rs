@@ -29,7 +29,7 @@ impl Load {
         if self.arrival == Arrival::Bursts { BURST } else { 1 }
     }
 
-    /// Until the next arrival; none if nobody ever comes.
+    /// Time to the next arrival; none if no client ever arrives.
     pub(crate) fn next_arrival(&self, is_first: bool, rng: &mut ChaCha8Rng) -> Option<Duration> {
         let rate = self.sessions_per_s;
         let mean = (rate > 0.0).then(|| Duration::from_secs_f64(1.0 / rate))?;
@@ -46,7 +46,7 @@ impl Load {
         if self.hold_fixed { hold } else { exponential(rng, hold) }
     }
 
-    /// Until a client asks again; none if it never does.
+    /// Time to the client's next request; none if it makes no more.
     pub(crate) fn next_request(&self, rng: &mut ChaCha8Rng) -> Option<Duration> {
         let rate = self.requests_per_s;
         (rate > 0.0).then(|| exponential(rng, Duration::from_secs_f64(1.0 / rate)))
@@ -74,7 +74,7 @@ fn exponential(rng: &mut ChaCha8Rng, mean: Duration) -> Duration {
     }
 }
 
-/// How the clients of one node get to an apiserver, and who takes down what they see.
+/// How the clients of one node reach an apiserver, and where their observations are recorded.
 pub(crate) trait Door: Clone + Send + Sync + 'static {
     /// An open session.
     type Session: Send;
@@ -127,7 +127,7 @@ pub(crate) async fn run<D: Door>(door: D, mut rng: ChaCha8Rng) {
     }
 }
 
-/// One client, from its coming to its going.
+/// A client, from arrival to departure.
 struct Client<D: Door> {
     door: D,
     rng: ChaCha8Rng,
@@ -152,7 +152,7 @@ impl<D: Door> Client<D> {
         self.close();
     }
 
-    /// Ends the session, if there is one; whether there was.
+    /// Ends the session, if any; whether there was.
     fn close(&mut self) -> bool {
         let session = self.session.take();
         let was_open = session.is_some();
@@ -187,7 +187,7 @@ impl<D: Door> Client<D> {
         }
     }
 
-    /// Asks once, and once more if the session broke.
+    /// Sends a request, and once more if the session broke.
     async fn request(&mut self) {
         let started = self.door.now();
         let patience = Duration::from_secs_f64(self.door.load().timeout_s);

@@ -34,7 +34,7 @@ pub(crate) trait Camera: Level {
             let line = self.first_line(at);
             let way = line.as_ref().and_then(|line| account.way(line));
             let Some((line, way)) = line.zip(way) else {
-                // What is outside the mesh is on no map.
+                // Targets outside the mesh are not on the map.
                 sites[from].nowhere += usize::from(line.is_none());
                 continue;
             };
@@ -79,7 +79,7 @@ fn ways(film: &Film, network: &Network, fits: impl Fn(&Between) -> bool) -> Vec<
     ways
 }
 
-/// To a tenth: finer than any map.
+/// Rounded to a tenth, finer than any map.
 fn in_ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 10.0
 }

@@ -125,7 +125,7 @@ pub(crate) trait Follow: Level {
         self.scene_mut().account.since.ways = now;
     }
 
-    /// What these kinds of faults took from a node is given back.
+    /// Ends faults of these kinds at a node.
     fn fault_ends(&mut self, node: usize, kinds: &[&str]) {
         let now = self.now();
         for fault in &mut self.scene_mut().measures.faults {
@@ -165,7 +165,7 @@ pub(crate) trait Follow: Level {
         self.says(node, "its process ends".into());
     }
 
-    /// A node has noticed what there is to notice of another one.
+    /// A node has noticed the event at another one.
     fn notices(&mut self, at: usize, subject: usize, notice: Notice) {
         let Scene { now, measures, .. } = self.scene_mut();
         for fault in measures.followed(*now).filter(|fault| fault.notice() == notice) {
@@ -173,7 +173,7 @@ pub(crate) trait Follow: Level {
         }
     }
 
-    /// Where a node goes, in words.
+    /// The node's route, in words.
     fn goes(&self, at: usize) -> String {
         match self.first(at) {
             Some(first) => format!("goes to {}", self.account().name(first)),

@@ -43,8 +43,8 @@ pub(crate) trait Judge: Level {
         self.violates(rules::DEAD_ORIGIN, node, what);
     }
 
-    /// A node has found a member silent, and suspects it: by mistake, if that one takes part and is
-    /// within reach, and nothing excuses it.
+    /// A node has found a member silent and suspects it. That is a mistake if the member takes
+    /// part, is reachable, and no recent change excuses it.
     fn suspects(&mut self, at: usize, subject: usize) {
         let now = self.now();
         self.says(at, format!("suspects {}", self.account().name(subject)));
@@ -57,7 +57,7 @@ pub(crate) trait Judge: Level {
         seen.wrong += u64::from(is_wrong);
     }
 
-    /// A node holds another one for down that has left, or has not: rightly?
+    /// A node considers another one down or gone; checks whether that is right.
     fn evicts(&mut self, holder: usize, subject: usize, has_left: bool) {
         let Scene { now, account, .. } = self.scene_mut();
         account.evictions.begin(holder, subject, *now);
@@ -70,7 +70,7 @@ pub(crate) trait Judge: Level {
         measures.false_evictions += u64::from(is_wrong);
     }
 
-    /// These are all nodes that a node considers down or gone now; who has left.
+    /// The complete set of nodes that a node considers down or gone now, with those that have left.
     fn holds_absent(
         &mut self,
         holder: usize,
@@ -83,7 +83,7 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// A node holds another one for alive again.
+    /// A node considers another one alive again.
     fn readmits(&mut self, holder: usize, subject: usize) {
         self.scene_mut().account.evictions.end(holder, subject);
     }
@@ -121,7 +121,7 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// Those who were revoked long enough ago that all know it.
+    /// Nodes whose revocation was long enough ago to be known everywhere.
     fn long_revoked(&self) -> Vec<usize> {
         let (now, account) = (self.now(), self.account());
         let is_late = |at: &usize| {
@@ -130,8 +130,8 @@ pub(crate) trait Judge: Level {
         (0..account.len()).filter(is_late).collect()
     }
 
-    /// All nodes within reach of a revoked node know that it is revoked, and none has anything to
-    /// do with it any more.
+    /// All nodes that a revoked node can reach know of the revocation, and none has any connection
+    /// with it left.
     fn check_revoked(&mut self) {
         for subject in self.long_revoked() {
             let nodes = 0..self.account().len();
@@ -143,7 +143,7 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// What a node still has to do with one that was revoked long ago.
+    /// The connection that a node still has with one that was revoked long ago.
     fn keeps(&self, at: usize, subject: usize) -> Option<&'static str> {
         if at == subject || !self.takes_part(at) {
             return None;
@@ -202,7 +202,7 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// All nodes know all others within reach, and use the origin that they should.
+    /// All nodes know all others within reach, and use the right origin.
     fn check_settled(&mut self) {
         let nodes: Vec<usize> =
             (0..self.account().len()).filter(|at| self.takes_part(*at)).collect();
@@ -216,8 +216,8 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// What is wrong with how a node holds those within its reach, if anything is: that they are
-    /// alive, with the newest record.
+    /// What is wrong with a node's view of the members within its reach, if anything: they should
+    /// be alive, with the newest record.
     fn disagreement(&self, at: usize) -> Option<String> {
         let (mut known, mut all) = (0, 0);
         let name = |node| self.account().name(node);
@@ -239,8 +239,8 @@ pub(crate) trait Judge: Level {
         Some(format!("it holds {alive} of {all} nodes within its reach for alive"))
     }
 
-    /// Where a node goes, if that does not serve though another origin does, or is clearly farther
-    /// than the nearest one.
+    /// A node's route, if it does not work although another origin does, or is clearly farther than
+    /// the nearest one.
     fn bad_route(&self, at: usize) -> Option<(&'static str, String)> {
         let bad = self.useless(at).map(|what| (rules::GOOD_ROUTES, what));
         let far = || {
@@ -270,8 +270,8 @@ pub(crate) trait Judge: Level {
         Some(format!("it goes to {to}, which does not serve, though another origin does"))
     }
 
-    /// What is wrong with a node's going to an origin that is clearly farther than the nearest one
-    /// that serves.
+    /// The problem, if a node uses an origin that is clearly farther than the nearest one that
+    /// serves.
     fn strays(&self, at: usize, to: usize) -> Option<String> {
         // An origin that lies, about its ways say, may be left for good reasons.
         let serves = |origin: &usize| self.serves(at, *origin) && !self.lies(*origin);

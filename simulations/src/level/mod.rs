@@ -1,4 +1,4 @@
-//! The common parts of all levels, whatever their nodes are made of.
+//! The common parts of all levels, whatever their nodes consist of.
 //!
 //! A level has a [`Scene`] and implements [`Level`]: facts about its nodes. From these follow, the
 //! same way at each level, what is so by the scenario (here), which rules are broken ([`judge`]),
@@ -47,7 +47,7 @@ const BEYOND_ANY_RUN: Duration = Duration::from_secs(u32::MAX as u64);
 /// Node ids and their numbers; never iterated.
 type Numbers = HashMap<NodeId, usize, BuildHasherDefault<Spread>>;
 
-/// What is written down about the nodes of a run, by the scenario's own truth.
+/// The true state of the nodes of a run, by the scenario.
 #[derive(Debug)]
 pub(crate) struct Account {
     names: Vec<String>,
@@ -56,7 +56,7 @@ pub(crate) struct Account {
     origins: Vec<usize>,
     /// The state of each node's instance; none for nodes without one.
     pub(crate) instances: Vec<Option<Instance>>,
-    /// When the authority took back each node's credential, if it did.
+    /// Time at which each node's credential was revoked.
     pub(crate) revoked: Vec<Option<Duration>>,
     /// Rules that did not hold.
     pub(crate) violations: Vec<Violation>,
@@ -69,7 +69,7 @@ pub(crate) struct Account {
     warmup: Duration,
 }
 
-/// For how long nodes have run.
+/// Running times of nodes.
 #[derive(Debug)]
 struct Uptime {
     since: Vec<Option<Duration>>,
@@ -77,18 +77,18 @@ struct Uptime {
     sum: Duration,
 }
 
-/// Since when nodes and ways are as they are, which excuses what others hold of them for a while.
+/// Times since which nodes and paths are unchanged; recent changes excuse outdated views for a
+/// while.
 #[derive(Debug)]
 struct Since {
     nodes: Vec<Duration>,
     ways: Duration,
-    /// When anything last changed, or will have.
+    /// Time of the last change, past or planned.
     disturbed: Duration,
 }
 
 impl Account {
-    /// For a scenario's nodes, with these ids. The directories that are followed are drawn at
-    /// random.
+    /// For a scenario's nodes, with these ids. The directories to follow are drawn at random.
     pub(crate) fn new(scenario: &Scenario, ids: Vec<NodeId>, rng: &mut ChaCha8Rng) -> Self {
         let nodes = ids.len();
         let hosts = |place| scenario.hosts(place).then_some(Instance::Ready);
@@ -152,12 +152,12 @@ impl Account {
         self.violations.len() >= MAX_VIOLATIONS
     }
 
-    /// Something has changed, or will have.
+    /// Records a change at this time, which may be in the future.
     pub(crate) fn disturbed(&mut self, at: Duration) {
         self.since.disturbed = self.since.disturbed.max(at);
     }
 
-    /// When anything last changed, or will have.
+    /// Time of the last change, past or planned.
     pub(crate) fn last_disturbed(&self) -> Duration {
         self.since.disturbed.max(self.since.ways)
     }
@@ -169,18 +169,18 @@ impl Account {
         self.disturbed(until);
     }
 
-    /// By a node's clock all credentials have ended: it believes nobody until that is right again.
+    /// By a node's clock all credentials have expired, so it accepts none until the clock is right.
     pub(crate) fn astray(&mut self, node: usize) {
         self.since.nodes[node] = BEYOND_ANY_RUN;
     }
 
-    /// For how long all nodes have run until now, in all.
+    /// Sum of the running times of all nodes.
     fn uptime(&self, now: Duration) -> Duration {
         let running = self.uptime.since.iter().flatten().map(|since| now.saturating_sub(*since));
         self.uptime.sum + running.sum::<Duration>()
     }
 
-    /// From when on these nodes, and the ways, have been as they are for long enough.
+    /// Time since which these nodes and the paths count as settled.
     fn settled(&self, nodes: &[usize]) -> Duration {
         let since = nodes.iter().map(|node| self.since.nodes[*node]).max();
         since.unwrap_or_default().max(self.since.ways) + SETTLING
@@ -211,13 +211,13 @@ impl Scene {
 /// A node's view of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// That it is there, with its newest record.
+    /// As alive, with its newest record.
     Newest,
-    /// That it is there, with an older record.
+    /// As alive, with an older record.
     Older,
-    /// That it is down, or gone.
+    /// As down or gone.
     Absent,
-    /// Nothing.
+    /// Not at all.
     Nothing,
 }
 
@@ -234,14 +234,14 @@ pub(crate) struct Ties {
     /// An entry in its directory.
     pub(crate) entry: bool,
     pub(crate) tunnel: bool,
-    /// A session of its clients that goes there, or through it.
+    /// A session of its clients to it or through it.
     pub(crate) session: bool,
 }
 
 /// See the module's description.
 pub(crate) trait Level {
     const NAME: keys::Level;
-    /// What nodes show by another route that they have noticed.
+    /// The notices that nodes show by a change of route.
     const SHOWN_BY_ROUTE: &[Notice] = &[];
 
     fn scene(&self) -> &Scene;
@@ -275,7 +275,7 @@ pub(crate) trait Level {
         None
     }
 
-    /// For how long a node's first origin has been that, if its settings are to go to the nearest.
+    /// How long a node's first origin has been first, if its settings prefer the nearest.
     fn lasting(&self, at: usize) -> Option<Duration>;
 
     /// Whether a node knows that another one is revoked.
@@ -283,7 +283,7 @@ pub(crate) trait Level {
         false
     }
 
-    /// What a node that shuts another one out still has to do with it, apart from its route.
+    /// The connections a node still has with one that it has revoked, apart from its route.
     fn ties(&self, _at: usize, _subject: usize) -> Ties {
         Ties::default()
     }
@@ -306,7 +306,7 @@ pub(crate) trait Level {
         self.scene().trace.last(node)
     }
 
-    /// Something that a node did or that was done to it.
+    /// Records an event at a node.
     fn says(&mut self, node: usize, words: String) {
         let Scene { now, trace, .. } = self.scene_mut();
         trace.node(*now, node, words);
@@ -323,7 +323,7 @@ pub(crate) trait Level {
         self.account().number(&self.first_line(at)?.origin()?)
     }
 
-    /// Whether a node holds an origin for healthy.
+    /// Whether a node considers an origin healthy.
     fn believes_in(&self, at: usize, origin: usize) -> bool {
         let id = self.account().id(origin);
         let is_it = |view: rules::View| view.origin == id && view.is_healthy;
@@ -341,14 +341,14 @@ pub(crate) trait Level {
         self.runs(at) && !self.leaves(at) && !self.lies(at) && !is_revoked
     }
 
-    /// The nodes that take part and are within reach of a node, itself included.
+    /// The running members within reach of a node, itself included.
     fn within_reach(&self, at: usize) -> impl Iterator<Item = usize> {
         let nodes = 0..self.account().len();
         nodes.filter(move |other| self.takes_part(*other) && self.connects(at, *other))
     }
 
-    /// From when on two nodes have no excuse any more for not knowing each other; none while one of
-    /// them does not take part, or is out of the other's reach.
+    /// Time from which two nodes must know each other; none while one does not take part, or is out
+    /// of the other's reach.
     fn settles(&self, holder: usize, subject: usize) -> Option<Duration> {
         let mutual = self.takes_part(holder) && self.takes_part(subject);
         let mutual = mutual && self.connects(holder, subject);
@@ -362,8 +362,8 @@ pub(crate) trait Level {
         through.filter(takes_part).or_else(first)
     }
 
-    /// Whether anybody within reach of a node knows that another one is revoked. What nobody
-    /// remembers nobody can be blamed for.
+    /// Whether a node within reach knows of the revocation of another one. No node can be blamed
+    /// for a revocation that all reachable nodes have lost.
     fn can_be_told(&self, at: usize, subject: usize) -> bool {
         self.within_reach(at).any(|other| other != at && self.shuts_out(other, subject))
     }

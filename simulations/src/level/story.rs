@@ -35,12 +35,12 @@ pub(crate) struct Limits<'a> {
     /// How many nodes, and why no more.
     pub(crate) most: usize,
     pub(crate) why: &'a str,
-    /// What there is instead of that which it does not know.
+    /// The alternative to an event that it does not support.
     pub(crate) instead: &'a str,
 }
 
 impl Story {
-    /// Until the end of the scenario, or until then.
+    /// Until the end of the scenario, or until this time.
     ///
     /// # Errors
     /// [`Error::Scenario`] with what is wrong with it.
@@ -109,7 +109,7 @@ impl Story {
         }
     }
 
-    /// The nodes that a node knows before it has met anybody.
+    /// The nodes that a node knows before it has met any.
     pub(crate) fn seeds(&self, of: usize) -> impl Iterator<Item = usize> {
         let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
         let first = |site| self.scenario.nodes().position(|node| node == Place { site, number: 1 });
@@ -122,7 +122,7 @@ impl Story {
         places.filter(|(_, place)| self.scenario.starts(*place)).map(|(at, _)| at)
     }
 
-    /// When they do.
+    /// The times of first starts.
     pub(crate) fn first_starts(&self, rng: &mut ChaCha8Rng) -> Vec<(Duration, usize)> {
         let spread = Duration::from_secs_f64(self.scenario.start_over_s);
         let spread = spread.max(Duration::from_micros(1));

@@ -1,5 +1,5 @@
-//! What one event separates, or makes worse: who of the nodes goes to what is behind it, and who no
-//! longer does.
+//! The paths that one event cuts or degrades: which nodes use an origin behind them, and which no
+//! longer do.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,18 @@ use crate::scenario::timeline::Planned;
 /// A node and the site it is in.
 pub(crate) type Spot = (usize, usize);
 
-/// The ways that an event takes down or makes worse at one moment; none for a fault that is about
-/// nodes.
+/// The paths that an event cuts or degrades at one moment; none for a fault of nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// From one site to another.
+    /// Pairs of sites.
     sites: BTreeSet<(usize, usize)>,
-    /// From one node to another.
+    /// Pairs of nodes.
     nodes: BTreeSet<(usize, usize)>,
 }
 
 impl Cut {
-    /// What goes down with the first of these happenings: an event is a happening for each
-    /// direction, all of the same moment.
+    /// The paths cut by the first of these happenings: an event is one happening per direction, all
+    /// at the same moment.
     pub(crate) fn of(plan: &[Planned]) -> Self {
         let mut cut = Self::default();
         let Some(first) = plan.first() else { return cut };

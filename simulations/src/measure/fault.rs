@@ -20,30 +20,30 @@ pub type Pair = (usize, usize);
 /// The change of a victim that other nodes have to notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// That its instance is not healthy.
+    /// Its instance is not healthy.
     Instance,
-    /// That it is no member any more.
+    /// It is no longer a member.
     Gone,
-    /// That it is a member.
+    /// It is a member.
     Came,
-    /// That it is revoked.
+    /// It is revoked.
     Revoked,
-    /// That a way is down, which they show by going elsewhere.
+    /// A path is down, which nodes show by using another one.
     Way,
-    /// Nothing.
+    /// There is nothing to notice.
     Nothing,
 }
 
 /// The nodes whose first choice is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Users {
-    /// For nodes that go to a victim, until they go to none.
+    /// Nodes that use a victim, until they use none.
     Theirs,
-    /// For the victims, until it is another one.
+    /// The victims, until they use another origin.
     Own,
-    /// For the victims, until there is one.
+    /// The victims, until they use an origin.
     Joining,
-    /// For nodes that use an origin behind the cut way.
+    /// Nodes that use an origin behind the cut path.
     Ways,
 }
 
@@ -54,7 +54,7 @@ pub struct Fault {
     pub kind: &'static str,
     /// The event in words.
     pub what: String,
-    /// When it began.
+    /// Start time.
     pub at: Duration,
     /// The nodes that were hit, and when; empty if it is about ways.
     pub victims: BTreeMap<usize, Duration>,
@@ -70,11 +70,11 @@ pub struct Fault {
     pub staying: BTreeSet<Pair>,
     /// The time it took each pair until the node used another origin.
     pub moved: BTreeMap<Pair, Duration>,
-    /// When it was over, or will be, if it is known.
+    /// End time, past or planned, if known.
     pub over: Option<Duration>,
     /// The number of its event.
     event: usize,
-    /// One victim in this many is watched by all other nodes.
+    /// Every n-th victim is watched by all other nodes.
     stride: usize,
     /// The last victim, and when it was hit.
     last: (Option<usize>, Duration),
@@ -145,7 +145,7 @@ impl Fault {
         self.last.0
     }
 
-    /// Whether the others watch who was hit last.
+    /// Whether the other nodes watch the last victim.
     pub(crate) fn is_watched(&self) -> bool {
         self.victims.len() % self.stride == 1 % self.stride
     }
@@ -178,13 +178,13 @@ impl Fault {
         !may_stay && self.users() != Users::Own
     }
 
-    /// Until when it is followed.
+    /// Time until which it is followed.
     pub(crate) fn followed_until(&self) -> Duration {
         let until = self.last.1 + FOLLOWED_FOR;
         self.over.map_or(until, |over| over.min(until))
     }
 
-    /// Until when requests of clients count for it: until it ends; a minute, if it never does.
+    /// Time until which requests of clients count for it: its end, or a minute if it has none.
     pub(crate) fn counted_until(&self) -> Duration {
         self.over.unwrap_or(self.last.1 + FOLLOWED_FOR)
     }
@@ -198,7 +198,7 @@ impl Fault {
         is_out && now.saturating_sub(self.since(victim)) < FOLLOWED_FOR
     }
 
-    /// A node has noticed what there is to notice of a victim.
+    /// A node has noticed the fault at a victim.
     pub(crate) fn notices(&mut self, node: usize, victim: usize, now: Duration) {
         let pair = (node, victim);
         if self.is_followed(victim, now) && self.unaware.remove(&pair) {
@@ -206,7 +206,7 @@ impl Fault {
         }
     }
 
-    /// The victims of which a node has not noticed yet what there is to notice.
+    /// The victims whose fault a node has not noticed yet.
     pub(crate) fn unnoticed(&self, node: usize) -> Vec<usize> {
         of(&self.unaware, node).collect()
     }
@@ -225,7 +225,7 @@ impl Fault {
         }
     }
 
-    /// What was taken from a victim is given back.
+    /// A victim recovers.
     pub(crate) fn ends(&mut self, victim: usize, now: Duration) {
         if self.since(victim) < now && self.out.remove(&victim) && self.out.is_empty() {
             self.over = Some(now);

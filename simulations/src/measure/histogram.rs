@@ -48,7 +48,7 @@ impl Histogram {
         self.0.len()
     }
 
-    /// In a few numbers, each divided by `unit`; none without values.
+    /// Quantiles, each divided by `unit`; none without values.
     pub fn quantiles(&self, unit: f64) -> Option<Quantiles> {
         #[expect(clippy::cast_precision_loss, reason = "microseconds of a run")]
         let at = |share| self.0.value_at_quantile(share) as f64 / unit;

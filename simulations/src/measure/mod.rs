@@ -36,7 +36,7 @@ pub struct Measures {
     pub sessions: Sessions,
     /// How long clients waited.
     pub latency: Latency,
-    /// Where nodes went.
+    /// The nodes' choices of origins.
     pub choices: Choices,
     /// The faults, and the reactions of the nodes.
     pub faults: Vec<Fault>,
@@ -56,20 +56,20 @@ pub struct Measures {
     pub carried: BTreeMap<usize, u64>,
     /// Times a liar did something else than an honest node would have.
     pub lies: u64,
-    /// When something was last taken away or given back.
+    /// Time of the last fault or recovery.
     pub(crate) disturbed: Option<Duration>,
 }
 
 /// How long clients waited, in microseconds.
 #[derive(Debug, Default)]
 pub struct Latency {
-    /// From a client's connection to the first byte of its answer.
+    /// Time from a client's connection to the first byte of its answer.
     pub connect: Histogram,
-    /// From a request to its answer.
+    /// Time from a request to its answer.
     pub request: Histogram,
 }
 
-/// How good the origins are to which nodes went.
+/// Quality of the origins that nodes chose.
 #[derive(Debug, Default)]
 pub struct Choices {
     /// Round trip of the chosen origin over that of the best possible one, in thousandths.
@@ -87,13 +87,13 @@ pub struct Choices {
 /// Requests of clients; opening a session is one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Requests {
-    /// That ended.
+    /// Requests that ended.
     pub total: u64,
     /// The node whose client got no answer.
     pub failed: u64,
-    /// That were sent again in another session because theirs broke.
+    /// Requests repeated in another session because theirs broke.
     pub retried: u64,
-    /// That took more than [`SLOW`].
+    /// Requests that took more than [`SLOW`].
     pub slow: u64,
 }
 
@@ -102,21 +102,21 @@ pub struct Requests {
 pub struct Sessions {
     /// Begun by a client.
     pub begun: u64,
-    /// That reached an origin.
+    /// Sessions that reached an origin.
     pub opened: u64,
-    /// That had been opened and ended.
+    /// Sessions that were opened and ended.
     pub closed: u64,
-    /// That broke while open.
+    /// Sessions that broke while open.
     pub broken: u64,
-    /// That reached their origin through a relay.
+    /// Sessions that reached their origin through a relay.
     pub relayed: u64,
-    /// That went to a fallback outside the mesh.
+    /// Sessions to a fallback outside the mesh.
     pub outside: u64,
-    /// Attempts beyond the first of a session, after a failure.
+    /// Attempts after the first of a session failed.
     pub attempts: u64,
-    /// Attempts that were raced against a silent one.
+    /// Attempts raced against a silent one.
     pub hedged: u64,
-    /// That were made to come again elsewhere, at a quiet moment.
+    /// Sessions ended at a quiet moment so that the client reconnects elsewhere.
     pub moved: u64,
 }
 
@@ -132,13 +132,13 @@ pub struct Suspicions {
 }
 
 impl Suspicions {
-    /// In words.
+    /// A description in words.
     pub fn words(&self) -> String {
         format!("{}, {} of them by mistake", self.raised, self.wrong)
     }
 }
 
-/// Bytes and datagrams by purpose. Bytes count all headers, in the payload of IPv4.
+/// Bytes and datagrams by purpose. Bytes are those of IPv4 packets, with all headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Traffic {
     /// Datagrams of discovery.
@@ -164,13 +164,13 @@ pub struct News {
     pub origin: usize,
     /// The announced state.
     pub state: OriginState,
-    /// When.
+    /// Time.
     pub at: Duration,
     /// After what time other nodes knew.
     pub known: BTreeMap<usize, Duration>,
     /// Others that ran at that time.
     pub audience: usize,
-    /// It has said something else since.
+    /// It has been replaced by a newer announcement.
     pub superseded: bool,
 }
 

@@ -10,14 +10,14 @@ use super::share;
 /// The counts of both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Roles {
-    /// For nodes that host an instance.
+    /// Nodes that host an instance.
     pub origin: Role,
-    /// For all other nodes.
+    /// All other nodes.
     pub other: Role,
 }
 
-/// What was counted of the nodes of one role. Traffic is that of discovery and tunnels, not of
-/// clients' sessions, and bytes count all headers.
+/// Counts for the nodes of one role. Traffic is that of discovery and tunnels, without clients'
+/// sessions, and bytes include all headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Role {
     /// Seconds that they ran.
@@ -30,9 +30,9 @@ pub struct Role {
     pub timed_s: u64,
     /// Processor time of the decisions of those.
     pub busy: Duration,
-    /// Those of them whose state was weighed at the end.
+    /// Nodes whose state was measured at the end.
     pub weighed: u64,
-    /// Bytes that their state took, the allocator's own included.
+    /// Bytes of their state, with the allocator's overhead.
     pub state_bytes: u64,
 }
 
@@ -52,11 +52,11 @@ pub struct Rates {
     pub node_s: u64,
     /// Datagrams that one of them sends in a second.
     pub sent_packets_per_s: f64,
-    /// Bytes of these.
+    /// Bytes sent per second.
     pub sent_bytes_per_s: f64,
     /// Datagrams that reach one of them in a second.
     pub received_packets_per_s: f64,
-    /// Bytes of these.
+    /// Bytes received per second.
     pub received_bytes_per_s: f64,
     /// Processor time of its decisions, in microseconds a second; none if it was not measured.
     pub cpu_us_per_s: Option<f64>,

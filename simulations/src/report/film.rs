@@ -1,8 +1,8 @@
 //! A run as a film: where nodes go and what works, from moment to moment, for a map with a slider.
 //!
-//! It is told as it is by the scenario's own truth. A frame is kept only where it differs from the
-//! one before it. Bounded by [`MAX_SITES`], [`MAX_FRAMES`] and [`MAX_BYTES`]: of a run that has
-//! more, every other moment is left out until it fits.
+//! It shows the true state by the scenario. A frame is kept only if it differs from the one before.
+//! Bounded by [`MAX_SITES`], [`MAX_FRAMES`] and [`MAX_BYTES`]: a longer run loses every other
+//! moment until it fits.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ pub const MAX_BYTES: usize = 2 * 1024 * 1024;
 /// Things that happen, named below the slider.
 const MAX_MARKS: usize = 60;
 
-/// One moment, by the places of sites in [`Film::sites`].
+/// One moment; indexes of sites are those of [`Film::sites`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Frame {
-    /// One for each site.
+    /// One entry per site.
     pub sites: Vec<SiteFrame>,
-    /// Where nodes go.
+    /// Which sites the nodes of each site use.
     pub flows: Vec<Flow>,
     /// The ways that are not as at the start.
     pub ways: Vec<Way>,
@@ -34,10 +34,10 @@ pub struct SiteFrame {
     /// Nodes that run.
     #[serde(rename = "r")]
     pub running: usize,
-    /// Instances that are ready on one that runs.
+    /// Ready instances on running nodes.
     #[serde(rename = "o")]
     pub ready: usize,
-    /// Nodes that have nowhere to go.
+    /// Nodes without a route.
     #[serde(rename = "x")]
     pub nowhere: usize,
 }
@@ -45,10 +45,10 @@ pub struct SiteFrame {
 /// The nodes of a site that go to the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Flow {
-    /// From which site.
+    /// Site of the nodes.
     #[serde(rename = "f")]
     pub from: usize,
-    /// To an origin of which site.
+    /// Site of the origin.
     #[serde(rename = "t")]
     pub to: usize,
     /// Through a relay of which site, if through one.
@@ -57,7 +57,7 @@ pub struct Flow {
     /// How many.
     #[serde(rename = "n")]
     pub nodes: usize,
-    /// Those of them whose sessions do not get there.
+    /// Nodes of the flow whose sessions do not arrive.
     #[serde(rename = "x", skip_serializing_if = "is_zero")]
     pub failing: usize,
 }
@@ -89,7 +89,7 @@ pub struct Site {
     pub name: String,
     /// Its nodes, running or not.
     pub nodes: usize,
-    /// Those that host an instance.
+    /// Nodes that host an instance.
     pub origins: usize,
 }
 
@@ -98,18 +98,18 @@ pub struct Site {
 pub struct Film {
     /// The sites, by name.
     pub sites: Vec<Site>,
-    /// All ways between them as at the start.
+    /// All paths between them, as at the start.
     pub ways: Vec<Way>,
     /// Each with its second.
     frames: Vec<(u64, String)>,
     bytes: usize,
-    /// A frame stands for so many seconds.
+    /// Seconds that one frame stands for.
     step: u64,
     left_out: usize,
 }
 
 impl Film {
-    /// For these sites, the largest with origins first, before its first moment.
+    /// A film of these sites, the largest with origins first, before its first moment.
     pub fn new(mut sites: Vec<Site>) -> Self {
         sites.sort_by(|a, b| {
             let rank = |site: &Site| (site.origins == 0, std::cmp::Reverse(site.nodes));
@@ -121,7 +121,7 @@ impl Film {
         Self { sites, ways: Vec::new(), frames: Vec::new(), bytes: 0, step: 1, left_out }
     }
 
-    /// Where a site of the scenario is in the film.
+    /// The index in the film of a site of the scenario.
     pub fn place(&self, site: usize) -> Option<usize> {
         self.sites.iter().position(|it| it.place == site)
     }
@@ -155,8 +155,8 @@ impl Film {
         self.frames.push((at_s, text));
     }
 
-    /// As the script of a report reads it, and as may stand in a page: no `<`. `marks` say what
-    /// happens and at what second.
+    /// JSON for the script of a report, safe within a page: no `<`. `marks` are events with their
+    /// second.
     pub fn json(&self, marks: &[(f64, String)], end: Duration) -> String {
         let more = marks.len().saturating_sub(MAX_MARKS);
         let frames: Vec<String> =
@@ -220,7 +220,7 @@ mod tests {
         let (at, text) = film.frames.last().expect("there are some");
         assert_eq!(*at, last);
         assert!(text.contains(&format!("\"r\":{last},")), "{text}");
-        // Each stands for what was last in its step.
+        // Each frame has the last state of its step.
         assert!(seconds(&film)[..10].iter().all(|at| at % 16 == 15), "{:?}", seconds(&film));
     }
 

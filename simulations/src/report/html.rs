@@ -176,7 +176,7 @@ fn moments(run: &Run, film: &Film) -> Markup {
     }
 }
 
-/// When faults begin and end, in order, up to that time.
+/// Start and end times of faults up to that time, in order.
 fn marks(run: &Run, until: Duration) -> Vec<(f64, String)> {
     let begins = |it: &Fault| (it.at.as_secs_f64(), it.what.clone());
     let ends = |it: &Fault| Some((it.over?.as_secs_f64(), format!("{} ends", it.what)));

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::scenario;
 
-/// What a result is of.
+/// The level of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// Nodes that decide for real in a simulated world.
@@ -23,12 +23,12 @@ pub enum Level {
 /// A key of a result.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// Where it is: `requests.failed`, and `faults[].at_s` of each item of a list. One that ends in
-    /// `.*` stands for all that is below.
+    /// Path of the key: `requests.failed`, and `faults[].at_s` for each item of a list. A path that
+    /// ends in `.*` stands for everything below.
     pub path: &'static str,
-    /// What it says.
+    /// Meaning of the key.
     pub about: &'static str,
-    /// Where it is null, and why.
+    /// The levels at which it is null, and why.
     pub unknown: &'static [Unknown],
 }
 
@@ -177,7 +177,7 @@ pub const KEYS: &[Key] = &[
 ];
 
 impl Level {
-    /// As a result has it.
+    /// The name in a result.
     pub fn name(self) -> &'static str {
         match self {
             Self::Wide => "wide",

@@ -1,4 +1,4 @@
-//! What a run says: as text ([`text`]), as JSON ([`json`], [`keys`]), as a page ([`html`]).
+//! The results of a run: as text ([`text`]), as JSON ([`json`], [`keys`]), as a page ([`html`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,26 +26,26 @@ const AFTERMATH: Duration = Duration::from_secs(10);
 pub struct Run {
     /// How it ended.
     pub outcome: Outcome,
-    /// What was measured.
+    /// The measurements.
     pub measures: Measures,
     /// Rules that did not hold.
     pub violations: Vec<Violation>,
-    /// What there was to see from moment to moment, if it was filmed.
+    /// The film of the run, if it was recorded.
     pub film: Option<Film>,
 }
 
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// What is simulated.
+    /// The level of the simulation.
     pub level: keys::Level,
     /// The scenario in a sentence.
     pub description: String,
-    /// What everything random was drawn from.
+    /// The seed of all randomness.
     pub seed: u64,
     /// How long it lasted.
     pub virtual_time: Duration,
-    /// When measuring began.
+    /// Start of measuring.
     pub warmup: Duration,
     /// Datagrams on the wire.
     pub datagrams: u64,
@@ -61,7 +61,7 @@ pub struct Outcome {
     pub routes: Vec<(usize, Option<usize>)>,
     /// How many of them go to the nearest serving one.
     pub nearest: usize,
-    /// What happened, in words.
+    /// The events, in words.
     pub plan: Vec<(Duration, String)>,
     /// Seconds that nodes ran, in all.
     pub node_seconds: f64,
@@ -72,13 +72,13 @@ pub struct Outcome {
 /// A rule that did not hold.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// When.
+    /// Time of the violation.
     pub at: Duration,
     /// The rule.
     pub rule: &'static str,
-    /// At which node, if at one.
+    /// Name of the node, if it concerns one.
     pub node: Option<String>,
-    /// What was seen.
+    /// Description.
     pub what: String,
     /// The last events of that node.
     pub last: Vec<String>,
@@ -143,7 +143,7 @@ impl Run {
         (compared > 0).then(|| share(nearest, compared))
     }
 
-    /// Bytes per node and second after the start-up, all headers counted: of discovery, and of
+    /// Bytes per node and second after the start-up, with all headers: of discovery, and of
     /// tunnels.
     pub fn rates(&self) -> (f64, f64) {
         (self.rate(|second| second.gossip_bytes), self.rate(|second| second.tunnel_bytes))
@@ -163,7 +163,7 @@ impl Run {
         [0, 1, 2, 3].map(|of| self.rate(|second| second.families[of]))
     }
 
-    /// Something that was counted each second, per node and second after the start-up.
+    /// The rate of a counter, per node and second after the start-up.
     fn rate(&self, of: impl Fn(&Second) -> u64) -> f64 {
         let from = usize::try_from(self.outcome.warmup.as_secs()).unwrap_or(usize::MAX);
         let after = || self.measures.timeline.iter().skip(from + 1);
@@ -186,7 +186,7 @@ impl Run {
         effort.processor.as_secs_f64() * 1e6 / self.outcome.node_seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Bytes of memory for each node.
+    /// Bytes of memory per node.
     pub fn weight(&self, effort: Effort) -> u64 {
         effort.memory / (self.outcome.nodes.len() as u64).max(1)
     }
@@ -233,7 +233,8 @@ impl Run {
         self.news().filter(Option::is_none).count()
     }
 
-    /// For each word of an origin that held, the time within which 99 % of the others knew.
+    /// For each announcement of an origin that lasted, the time within which 99 % of the others
+    /// knew it.
     fn news(&self) -> impl Iterator<Item = Option<Duration>> {
         let lasting = |news: &&News| !news.superseded && news.audience > 0;
         let p99 = |news: &News| quantile(&news.known, news.audience, 0.99);

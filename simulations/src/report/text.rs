@@ -86,7 +86,7 @@ fn faults(text: &mut String, run: &Run) {
     }
 }
 
-/// What was measured, each with its name.
+/// The measurements with their names.
 pub(super) fn numbers(run: &Run, effort: Effort) -> Numbers {
     let mut all = clients(run);
     let nearest = run.nearest_sessions();
@@ -97,7 +97,7 @@ pub(super) fn numbers(run: &Run, effort: Effort) -> Numbers {
     all.extend(mesh(run));
     let (cost, memory) = (run.cost(effort), run.weight(effort) / 1024);
     let (datagrams, waiting) = (run.outcome.datagrams, run.outcome.longest_queue);
-    // Only the wide level has a queue that can be measured.
+    // Only the wide level has a measurable queue.
     let waiting =
         if waiting > 0 { format!(", at most {waiting} events waiting") } else { String::new() };
     let (wall, processor) = (effort.wall.as_secs_f64(), effort.processor.as_secs_f64());
@@ -112,7 +112,7 @@ pub(super) fn numbers(run: &Run, effort: Effort) -> Numbers {
     all
 }
 
-/// What clients saw.
+/// Measurements of clients.
 fn clients(run: &Run) -> Numbers {
     let (measures, requests, sessions) =
         (&run.measures, run.measures.requests, run.measures.sessions);
@@ -156,7 +156,8 @@ fn clients(run: &Run) -> Numbers {
     all
 }
 
-/// What the mesh found out, and what it sent for that; nothing that the level cannot know.
+/// Measurements of the mesh: what it detected and what it sent for that. Values unknown at this
+/// level are left out.
 fn mesh(run: &Run) -> Numbers {
     let (level, measures) = (run.outcome.level, &run.measures);
     let mut all = Numbers::new();
@@ -184,7 +185,7 @@ fn mesh(run: &Run) -> Numbers {
     all
 }
 
-/// How many of how many; nothing of nobody.
+/// A share such as `3/7`; `-` if the whole is zero.
 pub(super) fn parts(some: usize, of: usize) -> String {
     if of == 0 { "-".into() } else { format!("{some}/{of}") }
 }

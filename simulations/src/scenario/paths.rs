@@ -1,4 +1,4 @@
-//! From the words of a scenario to the settings of links.
+//! Turns the words of a scenario into settings of links.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub fn pairs(scenario: &Scenario, path: &SitePath) -> Result<Vec<(usize, usize)>
 pub fn apply(mut link: LinkConfig, path: &SitePath) -> Result<LinkConfig, Error> {
     keys::check_path(path)?;
     if let Some(name) = &path.preset {
-        // The way stands for many flows, whatever the preset says of one.
+        // The path stands for many flows, whatever the preset says about a single one.
         link = LinkConfig { overtaking: 1.0, ..preset(name)? };
     }
     if let Some(rtt_ms) = path.rtt_ms {

@@ -9,9 +9,9 @@ use crate::Error;
 /// The settings of all nodes, parsed and merged.
 #[derive(Debug, Clone)]
 pub struct Overrides {
-    /// For each site: as its nodes start.
+    /// For each site: the settings with which its nodes start.
     by_site: Vec<Settings>,
-    /// For each event with `configure`, in order: for each site, as its nodes continue.
+    /// For each event with `configure`, in order: the settings of each site from then on.
     by_event: Vec<Vec<Settings>>,
 }
 

@@ -42,7 +42,7 @@ fn place(text: &str, span: &Range<usize>) -> String {
     format!("line {line}, column {column}")
 }
 
-/// A message without the line that it begins with, for a text that nobody has written.
+/// A message without its leading line number, for text that was not written by the user.
 pub(crate) fn without_line(message: &str) -> &str {
     let rest = message.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
     rest.map_or(message, |(_, rest)| rest)

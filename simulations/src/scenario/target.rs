@@ -67,7 +67,7 @@ impl Target {
         nodes
     }
 
-    /// All nodes that may be drawn.
+    /// All nodes from which a random one may be drawn.
     pub fn possible(&self) -> &[usize] {
         &self.nodes
     }

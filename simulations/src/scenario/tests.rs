@@ -62,7 +62,7 @@ fn what_has_a_length_is_undone() {
     assert_eq!(one.len(), 1);
 }
 
-/// What is in the open keeps its address, unless it alone is meant.
+/// Nodes that are not behind the NAT keep their address, unless the event names one of them.
 #[test]
 fn a_nat_gives_new_addresses_to_those_behind_it() {
     let nat = "[[site]]\nname = \"shop\"\nnodes = 2\nnat = true\n";
@@ -129,7 +129,7 @@ fn an_error_of_an_event_names_its_own_line() {
     assert!(error.starts_with("line 2: event 2 (kill, at-s = 2): "), "{error}");
 }
 
-/// What each kind of event needs to be one, and a value of each key that may stand beside one.
+/// The keys each kind of event needs, and a value for each key that may accompany one.
 fn sample(key: &str) -> &'static str {
     match key {
         "at-s" => "5",
@@ -155,7 +155,7 @@ fn text_of(keys: &[&str]) -> String {
     format!("[[event]]\n{}", lines.collect::<String>())
 }
 
-/// All that an event means: what happens, and the settings it brings.
+/// The full meaning of an event: its happenings, and the settings it brings.
 fn meaning(text: &str) -> Result<String, Error> {
     let scenario = with(text)?;
     let plan = timeline::expand(&scenario, 1)?;

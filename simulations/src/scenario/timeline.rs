@@ -1,4 +1,4 @@
-//! What the events of a scenario mean for one seed: a list of single happenings in order of time.
+//! Expands the events of a scenario for one seed: a list of single happenings ordered by time.
 //!
 //! Random times and random nodes are drawn here, from a generator that nothing else uses, so that a
 //! change of the world does not change the story.
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::Error;
 
-/// One thing at one moment.
+/// A happening at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// When.
+    /// Time.
     pub at: Duration,
-    /// In words, for people.
+    /// Description for people.
     pub words: String,
-    /// What.
+    /// The happening.
     pub happening: Happening,
     /// The event it belongs to: those of one event, at one of its times, have the same number.
     pub event: usize,
@@ -64,8 +64,8 @@ pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
     Ok(plan.all)
 }
 
-/// What an event means that happens now, or from now on, for its turn among all events; and the
-/// event as a scenario would have it. Whatever it says of its time is ignored.
+/// Expands an event that happens now, or from now on, with its number among all events; also
+/// returns the event as a scenario would have it. Times in the event are ignored.
 ///
 /// # Errors
 /// As [`expand`]; and for `configure`, whose settings a scenario knows beforehand.
@@ -79,7 +79,7 @@ pub(crate) fn improvise(
     if event.configure.is_some() {
         return Err(Error::Scenario("configure: only a scenario can say it, beforehand".into()));
     }
-    // As people write it; what happens, happens exactly now.
+    // Rounded as people write it; it happens exactly now.
     let told = (now.as_secs_f64() * 1e3).round() / 1e3;
     let event = Event { at_s: Some(When::At(told)), ..event.clone() };
     let seed = seed ^ mix(turn as u64);
@@ -101,13 +101,13 @@ struct Plan<'a> {
     scenario: &'a Scenario,
     rng: ChaCha8Rng,
     all: Vec<Planned>,
-    /// Events with `configure` so far.
+    /// Number of events with `configure` until now.
     configured: usize,
-    /// Times of events so far.
+    /// Number of times of events until now.
     events: usize,
 }
 
-/// What can be undone, for one node: how it begins and how it ends.
+/// For one node, how a fault begins, and how it ends if it can be undone.
 type Turn = (Happening, Option<Happening>);
 
 impl Plan<'_> {

@@ -16,7 +16,7 @@ use crate::world::live::Truth;
 /// Time of the world that passes between two looks at what was asked, and the wall's share of it.
 const SLICE: Duration = Duration::from_millis(100);
 const SLICE_OF_WALL: Duration = Duration::from_millis(20);
-/// Without questions, the world moves on so often.
+/// Interval between advances of the world if there are no requests.
 const TURN: Duration = Duration::from_millis(20);
 /// Things to happen in one request: what cuts one site off from all others, and more.
 pub(super) const MAX_EVENTS: usize = 300;
@@ -27,7 +27,7 @@ pub(super) struct Asked {
     pub(super) answer: oneshot::Sender<Answer>,
 }
 
-/// A document, or why there is none.
+/// A document, or the reason for a refusal.
 pub(super) type Answer = Result<String, Refusal>;
 
 /// Why there is no answer.
@@ -35,24 +35,24 @@ pub(super) type Answer = Result<String, Refusal>;
 pub(super) enum Refusal {
     /// The question means nothing here.
     Wrong(String),
-    /// There is nobody of that name, or it does not run.
+    /// There is no node of that name, or it does not run.
     Absent(String),
 }
 
-/// What may be asked.
+/// A request to the world.
 #[derive(Debug)]
 pub(super) enum Question {
     /// The view of this node, or of the first that runs.
     View(Option<String>),
     /// The world as it is; of many sites, the ways of this one.
     World(Option<String>),
-    /// Something is to happen.
+    /// Makes events happen.
     Happen(Vec<Event>),
-    /// Time is to pass otherwise.
+    /// Changes the speed.
     Pace(PaceChange),
 }
 
-/// How time is to pass from now on; what is absent stays.
+/// A change of speed; absent values stay.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PaceChange {
@@ -86,7 +86,7 @@ impl Keeper {
         Self { world, pace: Pace::new(speed, is_paused), scenario, start }
     }
 
-    /// Until nobody can ask any more.
+    /// Runs until no more requests can arrive.
     pub(super) fn keep(mut self, asked: &Receiver<Asked>) {
         loop {
             match asked.recv_timeout(if self.advance() { Duration::ZERO } else { TURN }) {

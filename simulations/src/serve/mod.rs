@@ -1,10 +1,9 @@
 //! A world in real or accelerated time, with the daemon's own page on it: what `meshport-sim serve`
 //! runs.
 //!
-//! The world has a thread of its own ([`keeper`]) and passes through the same code as a run; what
-//! people click is an event of a scenario that happens now. This module is the HTTP side. Of
-//! requests that change something Origin is checked too, so that no page of another site changes
-//! the world.
+//! The world has its own thread ([`keeper`]) and passes through the same code as a run; what people
+//! click is an event of a scenario that happens now. This module is the HTTP side. Of requests that
+//! change something Origin is checked too, so that no page of another site changes the world.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,11 +41,11 @@ const MAX_BODY_BYTES: usize = 32 * 1024;
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(5);
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// What to serve, and how.
+/// What to serve, with options.
 #[derive(Debug)]
 pub(crate) struct Serve {
     pub(crate) scenario: Scenario,
-    /// What it is called.
+    /// Its name.
     pub(crate) name: String,
     pub(crate) seed: u64,
     pub(crate) speed: f64,
@@ -55,7 +54,7 @@ pub(crate) struct Serve {
     pub(crate) listen: SocketAddr,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Server {
     page: Page,
     world: SyncSender<Asked>,
@@ -128,7 +127,7 @@ async fn change(path: &str, request: Request<Incoming>) -> Result<Question, Repl
         let text = "only the page of this port itself may change the world";
         return Err(complaint(StatusCode::FORBIDDEN, text));
     }
-    // What a page of another site could send without asking is never this.
+    // A page of another site cannot send this content type without asking first.
     if headers.get(CONTENT_TYPE).is_none_or(|it| it != "application/json") {
         let text = "a change is JSON: Content-Type: application/json";
         return Err(complaint(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));

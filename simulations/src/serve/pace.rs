@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-/// How fast time may pass: slower is no use, faster nobody can follow.
+/// Limits of the speed: below it is of no use, above no one can follow.
 pub(super) const MIN_SPEED: f64 = 0.1;
 pub(super) const MAX_SPEED: f64 = 100.0;
-/// What a world may lag behind before the time it has lost is given up, of the wall.
+/// Largest lag of the world behind the wall clock before the lost time is given up.
 const MAX_LAG: Duration = Duration::from_millis(300);
 /// The speed is measured over so long, of the wall.
 const MEASURED_OVER: Duration = Duration::from_secs(2);
@@ -23,14 +23,14 @@ struct Moment {
 pub(super) struct Pace {
     speed: f64,
     is_paused: bool,
-    /// From when on it has had this speed.
+    /// Time since which it has had this speed.
     from: Moment,
     measured: Moment,
     actual: f64,
 }
 
 impl Pace {
-    /// From the first moment of both times on.
+    /// Starts at the first moment of both clocks.
     pub(super) fn new(speed: f64, is_paused: bool) -> Self {
         let zero = Moment::default();
         Self { speed, is_paused, from: zero, measured: zero, actual: 0.0 }
@@ -55,7 +55,7 @@ impl Pace {
         *self = Self { speed, is_paused, from: now, measured: now, actual: speed };
     }
 
-    /// How late it is to be in the world.
+    /// The time that the world should have reached.
     pub(super) fn target(&self, wall: Duration) -> Duration {
         if self.is_paused {
             return self.from.world;
@@ -63,7 +63,7 @@ impl Pace {
         self.from.world + wall.saturating_sub(self.from.wall).mul_f64(self.speed)
     }
 
-    /// It has become so late in the world: what is lost beyond a moment is given up.
+    /// Records the time that the world has reached; a lag beyond the limit is given up.
     pub(super) fn reached(&mut self, wall: Duration, world: Duration) {
         if self.target(wall).saturating_sub(world) > MAX_LAG.mul_f64(self.speed) {
             self.from = Moment { wall, world };

@@ -1,4 +1,4 @@
-//! What may happen in a random world: a few words of a scenario for each kind.
+//! Events of a random world: a few words of a scenario for each kind.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -6,14 +6,14 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{AWAY, Draft, Site};
 
-/// All ways to lie. Relays of their own worlds have theirs: see [`Draft::of_relays`].
+/// All ways to lie. Relays in worlds of their own have theirs: see [`Draft::of_relays`].
 const LIES: [&str; 7] = ["ready", "garbage", "replay", "silent", "relay", "near", "accuse"];
 
 /// The farthest jump of a clock: 400 days, less than credentials are old when a world begins.
 const MAX_JUMP_S: i64 = 400 * 24 * 3600;
 
 impl Draft {
-    /// Anything that may happen anywhere.
+    /// Any event, anywhere.
     pub(super) fn anything(&mut self, at: f64) {
         match self.rng.random_range(0..10) {
             0..=2 => self.of_nodes(at),
@@ -39,7 +39,7 @@ impl Draft {
         self.rng.random_ratio(2, 3)
     }
 
-    /// Instances and processes fail, and most are back after a while.
+    /// Instances and processes fail; most recover after a while.
     fn of_nodes(&mut self, at: f64) {
         let long = self.long();
         let back = at + long;
@@ -132,7 +132,7 @@ impl Draft {
         }
     }
 
-    /// What people do to nodes.
+    /// Operations on nodes.
     fn of_operators(&mut self, at: f64) {
         let site = |site: &Site| site.nodes > 0;
         let here = self.site_with(site).expect("there are sites").name.clone();
@@ -171,7 +171,7 @@ impl Draft {
         match self.rng.random_range(0..7) {
             0 => self.event(at, &format!("starve = \"{here}\"\nfor-s = {long:.1}")),
             1 => {
-                // One stall, as of a machine that sleeps.
+                // A single stall, as of a machine that sleeps.
                 let stall_ms = self.rng.random_range(500..20_000);
                 let what = format!("starve = \"{here} any\"\nstall-ms = {stall_ms}\nfor-s = 0.4");
                 self.event(at, &what);
@@ -224,7 +224,7 @@ impl Draft {
         self.event(at, &format!("revoke = \"all any\"{through}"));
     }
 
-    /// What may happen to relays in use.
+    /// Events of relays in use.
     pub(super) fn of_relays(&mut self, at: f64, last: u32) {
         let between = self.rng.random_range(1..last);
         let long = self.rng.random_range(8.0..25.0);
@@ -247,7 +247,7 @@ pub(super) fn preset(rng: &mut ChaCha8Rng) -> &'static str {
     meshport_demo::wan::link::PRESETS.choose(rng).expect("not empty")
 }
 
-/// What a way is like, as keys of an inline table.
+/// The quality of a path, as keys of an inline table.
 pub(super) fn quality(rng: &mut ChaCha8Rng) -> String {
     let preset = preset(rng);
     match rng.random_range(0..5) {
@@ -260,7 +260,7 @@ pub(super) fn quality(rng: &mut ChaCha8Rng) -> String {
     }
 }
 
-/// What a site has set from the start, or an operator changes: an inline table.
+/// Settings of a site, from the start or changed by an operator: an inline table.
 pub(super) fn settings(rng: &mut ChaCha8Rng) -> String {
     let all = [
         "policy = \"spread\"",

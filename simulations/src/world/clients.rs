@@ -12,7 +12,7 @@ use crate::flight::{SessionRef, Way};
 use crate::level::clients::MAX_SESSIONS;
 use crate::scenario::service;
 
-/// What clients of a node did since its process began.
+/// Counters of a node's clients since its process began.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
     pub(super) total: u64,
@@ -31,39 +31,39 @@ impl Tally {
     }
 }
 
-/// One session.
+/// A session.
 #[derive(Debug)]
 pub(super) struct Session {
     /// Tells it from earlier ones in the same place.
     pub(super) number: u64,
     /// The search for an origin; none once there is one.
     pub(super) search: Option<Box<Connect>>,
-    /// When the search is next asked.
+    /// Time of the next call of the search.
     pub(super) asked_at: Option<Duration>,
-    /// When it is next looked at whether it is to end.
+    /// Time of the next check whether it should end.
     pub(super) look_at: Option<Instant>,
-    /// Attempts under way, or the one that succeeded.
+    /// Attempts in progress, or the successful one.
     pub(super) attempts: Vec<Attempt>,
-    /// When its client connected.
+    /// Time at which its client connected.
     pub(super) since: Duration,
     /// Counts the requests of the open session.
     pub(super) step: u32,
     /// The request that has no answer yet.
     pub(super) request: Option<Request>,
-    /// When its client ends it.
+    /// Time at which its client ends it.
     pub(super) until: Duration,
 }
 
-/// One attempt of a search.
+/// An attempt of a search.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt {
     pub(super) id: u32,
     /// Its entry among the node's sessions.
     pub(super) entry: SessionId,
     pub(super) line: Line,
-    /// Where its flights go; none outside the mesh.
+    /// The path of its flights; none outside the mesh.
     pub(super) way: Option<Way>,
-    /// When it began.
+    /// Start time.
     pub(super) since: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Session {
         self.search.is_none()
     }
 
-    /// What it has carried: questions and answers instead of bytes.
+    /// Its traffic: requests and answers instead of bytes.
     pub(super) fn traffic(&self) -> Traffic {
         let waits = self.request.is_some();
         Traffic { bytes: u64::from(self.step) * 2 + u64::from(!waits), waits }
@@ -87,13 +87,13 @@ impl Session {
 /// The session that an entry belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Owner {
-    /// A session of its own clients, in this place.
+    /// A session of its own clients, in this slot.
     Own(u32),
-    /// One that it carries on.
+    /// A session that it relays or serves.
     Carried(SessionRef),
 }
 
-/// What a search has to know of a node's other sessions.
+/// What a search needs to know about a node's other sessions.
 pub(super) struct OtherSearches<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) service: &'a ServiceName,
@@ -117,7 +117,7 @@ pub(super) struct Request {
     pub(super) repeated: bool,
 }
 
-/// All clients of one node.
+/// The clients of one node.
 #[derive(Debug)]
 pub(super) struct Clients {
     pub(super) rng: ChaCha8Rng,
@@ -211,21 +211,21 @@ impl Clients {
         Some(session)
     }
 
-    /// One more session that is carried on.
+    /// Adds a session that is relayed or served.
     pub(super) fn carry(&mut self, line: Line, session: SessionRef) {
         let entry = self.ledger.open(&self.service, Side::Relayed, line);
         self.carried.insert(session, entry);
         self.owners.insert(entry, Owner::Carried(session));
     }
 
-    /// One less; nothing happens if this process does not carry it.
+    /// Removes one; no effect if this process does not carry it.
     pub(super) fn carry_no_more(&mut self, session: SessionRef) {
         if let Some(entry) = self.carried.remove(&session) {
             self.quit(entry);
         }
     }
 
-    /// One more session or attempt in a place, on this line.
+    /// Adds a session or attempt in a slot, on this line.
     pub(super) fn enter(&mut self, line: Line, place: u32) -> SessionId {
         let entry = self.ledger.open(&self.service, Side::Client, line);
         self.owners.insert(entry, Owner::Own(place));
@@ -235,7 +235,7 @@ impl Clients {
         entry
     }
 
-    /// One less.
+    /// Removes one.
     pub(super) fn quit(&mut self, entry: SessionId) {
         self.owners.remove(&entry);
         self.ledger.close(entry);
@@ -271,7 +271,7 @@ impl Clients {
         self.sessions.iter().flatten().filter(|it| it.is_open()).count() as u64
     }
 
-    /// Forgets everything: the node's process has ended, and its sessions with it.
+    /// Forgets everything, since the node's process has ended with its sessions.
     pub(super) fn clear(&mut self) -> u64 {
         let open = self.open();
         self.closed += open;

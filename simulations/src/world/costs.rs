@@ -1,8 +1,8 @@
-//! What nodes cost, apart for those that offer an origin and those that do not.
+//! The costs of nodes, apart for those that offer an origin and those that do not.
 //!
-//! Datagrams are counted always. Processor time and memory are measured only when asked for, and of
-//! a few nodes of each role: these verify by themselves what others of this process look up, and
-//! share no memory with them, as a daemon does. Nothing of this changes what a node decides.
+//! Datagrams are always counted. Processor time and memory are measured only on request, and for a
+//! few nodes of each role: these verify signatures themselves instead of using the process's cache,
+//! and share no memory with others, as a daemon does. Measuring changes no decision of a node.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::flight::Payload;
 use crate::heap;
 use crate::tunnel::{EMPTY, INITIATION, OVERHEAD, RESPONSE, SEEN};
 
-/// Nodes of each role that are measured: each holds a directory of its own.
+/// Nodes of each role that are measured: each holds a separate directory.
 const MAX_WEIGHED: usize = 4;
 /// Readings of the clock from which its own time is taken: enough for a median.
 const CLOCK_READINGS: usize = 1001;
@@ -21,9 +21,9 @@ const CLOCK_READINGS: usize = 1001;
 /// The nodes that are measured, and their costs.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    /// By the node's number; empty if nothing is measured.
+    /// By node number; empty if nothing is measured.
     weighed: Vec<bool>,
-    /// For nodes that offer an origin, and for others.
+    /// Nodes that offer an origin, and others.
     busy: [Busy; 2],
     origins: Vec<usize>,
     /// The start-up has ended; a flag, since every datagram asks for it.
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Something reaches a node that runs.
+    /// Counts a packet that reaches a running node.
     pub(super) fn count_received(&mut self, to: usize, body: &Body) {
         let size = match body {
             Body::Initiation => INITIATION,
@@ -142,7 +142,7 @@ fn processor() -> Duration {
     Duration::new(whole, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// What the clock adds to what it measures: half of the time nothing at all takes less.
+/// Overhead of the clock: the median of measurements of nothing.
 fn clock_itself() -> Duration {
     let mut nothing: Vec<Duration> = (0..CLOCK_READINGS)
         .map(|_| {

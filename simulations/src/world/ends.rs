@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// Whether a session is to end, or when it is to be looked at again.
+    /// Ends a session, or sets the time of the next check.
     pub(super) fn look_at(&mut self, node: usize, place: u32) {
         let now = self.instant();
         let clients = &mut self.nodes[node].clients;

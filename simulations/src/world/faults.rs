@@ -73,7 +73,7 @@ impl World {
         self.nodes[node].lie = how;
         if how.is_none() {
             self.fault_ends(node, &["lie"]);
-            // What others hold of it, and it of them, is from the time of its lies.
+            // Other nodes' view of it, and its view of them, dates from its lies.
             self.scene.account.unsettled(node, self.scene.now);
         }
     }

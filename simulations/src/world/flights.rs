@@ -19,8 +19,8 @@ use crate::instance::{ANSWER_TIME, Instance};
 use crate::level::Judge;
 use crate::scenario::Lie;
 
-/// Bytes of a QUIC hello (padded by the protocol), of a stream's header with a TLS hello, and of
-/// the server's side of that.
+/// Bytes of a QUIC hello (padded by the protocol), of a stream header with a TLS hello, and of the
+/// server's reply to that.
 const HELLO_BYTES: u32 = 1200;
 const OPEN_BYTES: u32 = 700;
 const OPENED_BYTES: u32 = 3000;
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// What a node does with a stream, or with a request on one.
+    /// Handles a stream, or a request on one, at a node.
     fn receive_stream(&mut self, from: usize, to: usize, flight: Flight) {
         if self.nodes[to].lie == Some(Lie::Relay) && flight.target.is_some() {
             return self.carry_on_wrongly(to, flight);

@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// Where a node goes, and by whom unless it goes straight there, in words.
+    /// The node's route in words: the origin, and the relay if there is one.
     fn way(&self, at: usize) -> String {
         let to = self.goes(at);
         match self.first_line(at) {

@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// Whether a node's directory has gone back anywhere since the last look.
+    /// Whether a node's directory has gone backwards since the last check.
     fn follow_directory(&mut self, at: usize) {
         let Some(brain) = &self.nodes[at].brain else { return };
         let records = brain.directory().iter().filter_map(|(node, entry)| {

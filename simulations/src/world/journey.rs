@@ -17,13 +17,13 @@ pub(super) struct Journey {
     pub(super) sent: Duration,
     pub(super) kind: &'static str,
     pub(super) stages: Vec<Stage>,
-    /// When the last datagram of a flight arrives, of those that have passed every link.
+    /// Time at which the last datagram of a flight arrives, among those that passed every link.
     pub(super) arrival: Duration,
-    /// Bytes of the flight in datagrams that are lost.
+    /// Bytes of the flight in lost datagrams.
     pub(super) lost: u32,
 }
 
-/// One datagram, and when it is at which link.
+/// A datagram, and the time at which it reaches its next link.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stage {
     pub(super) at: Duration,
@@ -39,7 +39,7 @@ impl Journey {
     }
 }
 
-/// Where a datagram and its copy have to be asked about next.
+/// The next links of a datagram and its copy.
 pub(super) fn stages(fate: Fate, size: usize) -> Vec<Stage> {
     let Ok(Stretch::Reaches(at, again, leg)) = fate else { return Vec::new() };
     let first = Stage { at, leg, size, is_copy: false };
@@ -47,7 +47,7 @@ pub(super) fn stages(fate: Fate, size: usize) -> Vec<Stage> {
     [Some(first), copy].into_iter().flatten().collect()
 }
 
-/// Bytes that a datagram of this size carries for QUIC.
+/// QUIC bytes in a datagram of this size.
 pub(super) fn payload(size: usize) -> u32 {
     u32::try_from(size.saturating_sub(OVERHEAD)).unwrap_or(u32::MAX)
 }

@@ -26,8 +26,8 @@ impl World {
         (0..self.nodes.len()).filter_map(record).collect()
     }
 
-    /// What a node would have saved that has met all others; nothing of itself, since what it said
-    /// in an earlier life is not for it to say again.
+    /// The saved directory of a node that has met all others; without its own record, since a new
+    /// process must not repeat an earlier one's.
     pub(super) fn everybody_but(&self, at: usize) -> Arc<[u8]> {
         let me = &self.nodes[at].credential;
         let others = self.mesh.known.iter().filter(|(credential, _)| credential.node != me.node);

@@ -20,7 +20,7 @@ const RUMOURS: u8 = 6;
 const ECHO: u8 = 10;
 /// A membership datagram that only passes claims on.
 const GOSSIP: u8 = 8;
-/// How a claim says that a member stands.
+/// The state of a member in a claim.
 const SUSPECT: u8 = 1;
 const DOWN: u8 = 2;
 /// A member that is suspected in this one cannot say anything later in the same life.
@@ -36,7 +36,7 @@ struct Life {
     renewal: u32,
 }
 
-/// What a claim says of a life.
+/// A claim about a process of a node.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     incarnation: u16,
@@ -73,7 +73,7 @@ impl World {
                     self.send(from, anybody, Payload::Gossip(old));
                 }
             }
-            // Only the echo of a path probe is let through.
+            // Only the echo of a path probe passes.
             Lie::Silent if matches!(kind(&payload), "echo" | "wide-echo") => {}
             Lie::Silent => {
                 self.scene.measures.lies += 1;
@@ -84,7 +84,7 @@ impl World {
         Some((to, payload))
     }
 
-    /// A probe is answered before it is sent, so that the record says that there is no distance.
+    /// A probe is answered before it is sent, so that the record shows a distance of zero.
     fn answer_itself(&mut self, from: usize, to: usize, payload: &[u8]) {
         if kind(payload) != "probe" || !self.tunnel(from, to).is_up() {
             return;
@@ -103,9 +103,9 @@ impl World {
         self.queue.push(self.scene.now, Event::Packet(answer));
     }
 
-    /// All accusers accuse now: by both of the ways in which claims travel, and each time with
-    /// other words: that the others were down all along, that they are suspect in a later
-    /// incarnation than any of theirs, and either of that in the last there can be.
+    /// All accusers send their claims now, in both ways that claims travel, and each time
+    /// different: that the others have long been down, that they are suspect in a later incarnation
+    /// than any of theirs, and either in the last possible incarnation.
     pub(super) fn accuse(&mut self) {
         for from in 0..self.nodes.len() {
             if self.nodes[from].lie != Some(Lie::Accuse) {
@@ -119,7 +119,7 @@ impl World {
                 let Some(number) = self.scene.account.number(&to.node) else { continue };
                 let others: Vec<Life> = lives.iter().filter(|it| it.node != own).copied().collect();
                 for some in others.chunks(MAX_CLAIMS) {
-                    // What rumours have told is old news to the other way.
+                    // A claim sent as a rumour would be old news in the other way.
                     for words in [gossip(me, *to, some, standing), rumours(some, standing)] {
                         self.scene.measures.lies += 1;
                         self.send(from, number, Payload::Gossip(words));
@@ -129,10 +129,10 @@ impl World {
         }
     }
 
-    /// How its accusers say that a member stands now.
+    /// The state of a member in the accusers' present claims.
     fn accusation(&self) -> Standing {
         let seconds = self.scene.now.as_secs();
-        // With each refutation an incarnation grows to that after the one which was doubted.
+        // A refutation raises the incarnation to one more than the doubted one.
         let ahead = u16::try_from(2 * seconds).unwrap_or(LAST_INCARNATION - 1);
         let (incarnation, word) = match seconds % 4 {
             0 => (0, DOWN),
@@ -156,7 +156,7 @@ impl World {
     }
 }
 
-/// Claims as items that a receiver to which they are news is to pass on.
+/// Claims as items that a receiver passes on if they are new to it.
 fn rumours(about: &[Life], standing: Standing) -> Vec<u8> {
     let mut bytes = vec![VERSION, RUMOURS];
     number(&mut bytes, about.len() as u64);
@@ -228,7 +228,7 @@ mod tests {
         world
     }
 
-    /// What `observer` holds to be the way of `fra-2` to `sin-1`, in microseconds.
+    /// The round trip from `fra-2` to `sin-1` that `observer` knows, in microseconds.
     fn claimed(world: &World, observer: &str) -> u32 {
         let find = |name: &str| {
             world.nodes.iter().find(|it| it.credential.name.as_str() == name).expect("it is there")
@@ -244,7 +244,7 @@ mod tests {
     fn who_claims_to_be_near_signs_it_and_is_read() {
         let (honest, lying) = (played("ready"), played("near"));
         assert!(claimed(&honest, "fra-3") > 50_000, "{}", claimed(&honest, "fra-3"));
-        // What it was before the lie wears off with each probe, and those are drawn.
+        // The former value fades with each probe, and probes are random.
         assert!(claimed(&lying, "fra-3") < 5000, "{}", claimed(&lying, "fra-3"));
     }
 
@@ -260,13 +260,13 @@ mod tests {
                 (0, 0),
                 "{name}"
             );
-            // Of three others every two seconds for 70 s: 105 by either way.
+            // Three others, every two seconds for 70 s: 105 in each way.
             assert!(
                 counters[Count::SoftenedClaims] > 150,
                 "{name}: {}",
                 counters[Count::SoftenedClaims]
             );
-            // It is suspected every other second, each time in a way that it has not refuted yet.
+            // It is suspected every other second, each time in a way that it has not yet refuted.
             assert!(counters[Count::Refutations] >= 30, "{name}: {}", counters[Count::Refutations]);
         }
     }

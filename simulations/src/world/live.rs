@@ -50,7 +50,7 @@ pub struct Truth {
     pub done: Vec<String>,
     /// Rules that did not hold.
     pub violations: Vec<String>,
-    /// Whether so many did not that it ended.
+    /// Whether the run ended because too many did not hold.
     pub is_over: bool,
     /// The hash over everything that happened.
     pub trace: String,
@@ -61,13 +61,13 @@ pub struct Truth {
 pub struct NodeTruth {
     /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its site.
     pub site: String,
     /// Whether its process runs.
     pub runs: bool,
     /// The state of its instance: `ready`, `unready`, `stalled`, `hung` or `down`.
     pub instance: Option<&'static str>,
-    /// Where it goes, by name.
+    /// Name of the origin it uses.
     pub goes_to: Option<String>,
     /// Whether sessions get there.
     pub works: bool,
@@ -85,7 +85,7 @@ pub struct SiteTruth {
 /// The path between two sites.
 #[derive(Debug, Serialize)]
 pub struct LinkTruth {
-    /// One of them.
+    /// One end.
     pub from: String,
     /// The other one.
     pub to: String,
@@ -97,12 +97,12 @@ pub struct LinkTruth {
     pub is_cut: bool,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Serialize)]
 pub struct Happened {
-    /// When.
+    /// Time.
     pub at_s: f64,
-    /// What.
+    /// Description.
     pub what: String,
 }
 
@@ -153,7 +153,7 @@ impl World {
             load.may_fail = true;
         }
         self.done.push(said);
-        // What happens now has happened before anybody looks again.
+        // The effect of an event is complete before the next request.
         self.advance(now);
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The event queue and what it acts on: nodes, tunnels, links, instances, clients.
 //!
-//! One loop pops the next event, hands it to the node concerned with the time it happens at, and
-//! carries out what the node then wants. Nothing else advances time. Randomness comes from the seed
-//! alone: one generator for the world, one per link, one per node, one per node's clients.
+//! One loop takes the next event, hands it to its node at its time, and carries out the node's
+//! requests. Nothing else advances time. Randomness comes from the seed alone: one generator for
+//! the world, one per link, one per node, one per node's clients.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 const WALL_START: u64 = 1_800_000_000;
 /// Credentials are older than any jump back of a clock that is worth a look: 500 days.
 const ISSUED_BEFORE_S: u64 = 500 * 24 * 3600;
-/// From one look at everything to the next.
+/// Interval between checks of everything.
 const LOOK: Duration = Duration::from_secs(1);
 /// The end of a world that goes on: some years.
 const NO_END: Duration = Duration::from_secs(100_000_000);
@@ -130,11 +130,11 @@ type Known = (Arc<Credential>, Arc<SignedState>);
 struct Mesh {
     authority: AuthorityKey,
     memo: Memo,
-    /// What all know of each other when they start for the first time.
+    /// The nodes' knowledge of each other when they start for the first time.
     known: Vec<Known>,
 }
 
-/// Something on the wire.
+/// A packet in transit.
 #[derive(Debug, Clone)]
 struct Packet {
     from: usize,
@@ -142,7 +142,8 @@ struct Packet {
     to: usize,
     /// The process it is for; 0 for a handshake, which any process understands.
     to_boot: u32,
-    /// When the sender made the session, if it did: the first such packet tells the receiver.
+    /// Time at which the sender initiated the session, if it did: the first such packet tells the
+    /// receiver.
     confirms: Duration,
     body: Body,
 }
@@ -266,7 +267,7 @@ impl World {
         self.queue.push(LOOK, Event::Look);
     }
 
-    /// Runs to the end and says what there was to see.
+    /// Runs to the end and returns the results.
     pub fn run(mut self) -> Run {
         self.play();
         self.finish()
@@ -280,8 +281,7 @@ impl World {
         }
     }
 
-    /// Has everything happen up to this time; false once so many rules are violated that there is
-    /// no more to see.
+    /// Runs until this time; false once too many rules are violated to go on.
     fn advance(&mut self, until: Duration) -> bool {
         let mut in_this_instant = 0;
         while !self.scene.account.has_enough()
@@ -309,7 +309,7 @@ impl World {
             Event::Start(node) => self.start(node, true),
             Event::Stop { node, boot } => {
                 if self.nodes[node].is_running(boot) {
-                    // It closes its connections in good order, as after a crash nobody does.
+                    // It closes its connections cleanly, unlike after a crash.
                     self.break_sessions_to(node);
                     self.break_sessions_through(node);
                     self.stop(node);

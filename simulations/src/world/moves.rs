@@ -23,7 +23,7 @@ struct Leave {
     count: u64,
     /// How many sessions were there.
     open: u64,
-    /// What the settings said then: an operator may have changed them since.
+    /// The settings at that time: an operator may have changed them since.
     percent: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Pace {
     lines: BTreeMap<(usize, Line), VecDeque<Leave>>,
 }
 
-/// What was given on a line in ten seconds.
+/// The permissions granted on a line in ten seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Given {
     count: u64,

@@ -17,7 +17,7 @@ pub(super) use crate::network::endpoint;
 use crate::scenario::{Lie, Place, Scenario};
 use crate::tunnel::Tunnels;
 
-/// One node.
+/// A node.
 pub(super) struct Node {
     /// The site it belongs to, wherever it is now.
     pub(super) site: usize,
@@ -35,10 +35,10 @@ pub(super) struct Node {
     pub(super) folder: Folder,
     /// How far its wall clock is ahead, in seconds.
     pub(super) ahead_s: i64,
-    /// Until when its process is stopped.
+    /// Time until which its process is stopped.
     pub(super) still_until: Duration,
     pub(super) lie: Option<Lie>,
-    /// An old datagram of its own, for a lie.
+    /// One of its old datagrams, for a lie.
     pub(super) replay: Vec<u8>,
     pub(super) clients: Clients,
 }
@@ -47,9 +47,9 @@ pub(super) struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) started: Duration,
-    /// It has said goodbye, and is about to end.
+    /// It has announced that it leaves, and is about to end.
     pub(super) leaving: bool,
-    /// When it next needs the time.
+    /// The next time at which it needs a call.
     pub(super) wake: Option<Duration>,
     /// The counts of its clients.
     pub(super) tally: Tally,
@@ -62,7 +62,7 @@ pub(super) struct Folder {
     pub(super) generation: u64,
     /// Whether its directory is worth saving: something will stop it.
     pub(super) saves: bool,
-    /// When its directory was saved, and that.
+    /// The time of its last save, and the saved directory.
     pub(super) saved: (Duration, Arc<[u8]>),
     /// The revocations that it knows.
     pub(super) revocations: Revocations,

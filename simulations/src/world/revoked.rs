@@ -1,4 +1,4 @@
-//! What the authority takes back: who is told first, and what a node does that hears of it.
+//! Revocations: which node is told first, and what nodes do that hear of them.
 //!
 //! The news itself travels as the daemon's own gossip. Here is what the daemon's edges do about it:
 //! the tunnel ends and no handshake is answered, sessions end, the revocation is kept with the
@@ -24,7 +24,7 @@ impl World {
 
     /// A node has heard of a revocation.
     pub(super) fn revoked(&mut self, at: usize, revocation: &Revocation) {
-        // Those who are shut out are told too, as long as they can be.
+        // Revoked nodes are told too, as long as they can be reached.
         while let Some(Wish::Send(to, payload)) =
             self.nodes[at].brain.as_mut().and_then(crate::brain::Brain::transmit)
         {
@@ -51,7 +51,7 @@ impl World {
         !known.is_empty() && known.has_node(&self.scene.account.id(other))
     }
 
-    /// What a process that starts finds of revocations in its state folder; none if it must not
+    /// The revocations that a starting process finds in its state folder; none if it must not
     /// start.
     pub(super) fn recalled(&mut self, at: usize, with_state: bool) -> Option<Revocations> {
         let node = &mut self.nodes[at];

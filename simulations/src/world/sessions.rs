@@ -39,7 +39,7 @@ pub(super) enum Timer {
     Done,
     /// Its way has ended under it.
     Cut,
-    /// The node looks whether it is to end.
+    /// The node checks whether it should end.
     Look,
 }
 
@@ -349,7 +349,7 @@ impl World {
         let given = Duration::from_secs_f64(load.timeout_s);
         self.request_later(node, place);
         let session = self.session(node, place);
-        // One at a time: a client that waits for an answer does not ask again.
+        // One request at a time: a client that waits for an answer sends no other.
         if session.request.is_some() {
             return;
         }
@@ -369,7 +369,7 @@ impl World {
             }
             _ => self.ask_own(node, place),
         }
-        // One that is to be reset does not keep a client waiting that asks.
+        // A client does not have to wait for the reset of its session.
         if self.nodes[node].clients.get(session).is_some() {
             self.look_at(node, place);
         }

@@ -22,7 +22,7 @@ impl World {
         self.send(from, to, Payload::Gossip(payload));
     }
 
-    /// Sends a payload through the tunnel to a peer, which is made if there is none.
+    /// Sends a payload through the tunnel to a peer; creates the tunnel if needed.
     pub(super) fn send(&mut self, from: usize, to: usize, payload: Payload) {
         if self.shuts_out(from, to) {
             return;
@@ -101,8 +101,8 @@ impl World {
         }
     }
 
-    /// What becomes of one datagram of a session, of so many bytes on the wire: the sender of
-    /// long ones notices when they are not acknowledged, as QUIC's congestion control does.
+    /// Records the fate of a session's datagram of this size on the wire: the sender of long ones
+    /// notices missing acknowledgements, as QUIC's congestion control does.
     pub(super) fn note_fate(&mut self, packet: &Packet, size: usize, is_lost: bool) {
         let (node, peer, boot) = (packet.from, packet.to, packet.from_boot);
         let (rtt, now) = (self.scene.network.rtt(node, peer), self.instant());
@@ -131,7 +131,7 @@ impl World {
         true
     }
 
-    /// Whether a handshake runs, which is begun if there is none.
+    /// Whether a handshake is in progress; starts one if not.
     fn initiates(&mut self, from: usize, to: usize) -> bool {
         self.tunnel(from, to).schedule.is_trying() || self.initiate(from, to)
     }
@@ -248,7 +248,7 @@ impl World {
             (self.scene.network.address(from), self.scene.now, self.nodes[to].boot);
         let tunnel = self.tunnel(to, from);
         tunnel.answered = Some(now);
-        // Only data proves that the peer can be reached there.
+        // Only data proves that the peer is reachable there.
         if tunnel.address == 0 {
             tunnel.address = address;
         }

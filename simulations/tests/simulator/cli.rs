@@ -126,7 +126,7 @@ fn a_run_says_what_there_was_to_see() {
     {
         assert!(trace.contains(word), "no{word}in the trace");
     }
-    // With and without a file it is the same run.
+    // The run is the same with and without a file.
     let plain = folder.sim(&["run", "story.toml", "--seed", "7", "--json", "plain.json"]);
     assert_eq!(status(&plain), 0, "{plain:?}");
     assert_eq!(folder.json("plain.json")["trace_hash"], json["trace_hash"]);
@@ -194,7 +194,7 @@ fn a_sweep_has_a_line_for_each_value_and_a_page() {
 fn a_sweep_says_which_key_had_no_effect() {
     let folder = Folder::new("idle");
     folder.write("story.toml", STORY);
-    // Nobody drains anything here.
+    // There is no drain in this run.
     let sets = ["service.kube-apiserver.drain-window=30s,60s", "scenario.loss-percent=0,5"];
     let sets = sets.iter().flat_map(|set| ["--set", *set]);
     let ends = ["--seeds", "1", "--report", "page"];
@@ -263,7 +263,7 @@ fn two_results_are_compared() {
     let line = text.lines().find(|line| line.starts_with("bytes_per_node_per_s")).expect("a line");
     assert!(line.ends_with('!'), "more bytes are worse: {line}");
     assert!(!text.contains("not the same"), "{text}");
-    // Of nothing there is no share, and what is of another run need not be worse.
+    // A growth from 0 has no ratio, and runs of different length cannot be compared in totals.
     let hasty = ["duration-s=60", "load.requests-per-s=1", "load.timeout-s=0.001"];
     let hasty = hasty.map(|set| format!("--set=scenario.{set}"));
     run("longer.json", &hasty.each_ref().map(String::as_str));
@@ -371,8 +371,8 @@ fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Two sites between which nothing passes any more, though no way is down: they hold each other
-/// for down, which is a violation in the middle of the run.
+/// Two sites without traffic between them, though no link is down: they consider each other down,
+/// which is a violation in the middle of the run.
 const SILENT: &str = "
 description = \"Two sites that do not hear each other\"
 duration-s = 200
@@ -393,7 +393,8 @@ fn the_command_of_a_violation_shows_it_again() {
         assert!(!rules.is_empty() && rules.iter().all(is_it), "{more:?}: {rules:?}");
         told
     };
-    // What is found at the end is found again only at the same end, to the fraction of a second.
+    // A violation found at the end is found again only with the same end, to the fraction of a
+    // second.
     deaf(&[]);
     assert!(deaf(&["--until", "95.25", "--json", "until.json"]).contains("--until 95.25"));
     let command = folder.json("until.json")["command"].as_str().map(str::to_owned);
@@ -433,7 +434,7 @@ fn violations_of_a_sweep_and_of_a_hunt_have_their_command_too() {
     assert_eq!((status(&hunt), repeated(&folder, &told).len()), (1, 1), "{told}");
 }
 
-/// As many numbers of one law as there are runs to fit it to, and one run to check it.
+/// As many numbers that follow one law as there are runs to fit, and one run to check.
 #[test]
 fn laws_are_found_at_small_sizes_and_carried_to_a_large_one() {
     let folder = Folder::new("scale");
@@ -469,7 +470,7 @@ fn laws_are_found_at_small_sizes_and_carried_to_a_large_one() {
     };
     assert!(heard(4, "origin") > 1.5 * heard(4, "other"), "{text}");
     assert!(heard(4, "origin") > heard(0, "origin"), "{text}");
-    // A directory of its own grows by what a node is. Which law is found for that depends on the
+    // A separate directory grows with the number of nodes. Which law is found depends on the
     // allocator's steps in meshes as small as these.
     let state = |at: usize| {
         let bytes = runs[at].pointer("/result/roles/other/state_bytes").and_then(Value::as_f64);
@@ -481,7 +482,7 @@ fn laws_are_found_at_small_sizes_and_carried_to_a_large_one() {
     assert_eq!(status(&few), 3, "{few:?}");
 }
 
-/// A measured node verifies by itself and shares nothing; it decides the same.
+/// A measured node verifies signatures itself and shares nothing; its decisions are the same.
 #[test]
 fn to_measure_costs_changes_nothing() {
     let folder = Folder::new("costs");
@@ -540,7 +541,7 @@ fn what_is_wrong_is_said_with_its_place_before_anything_runs() {
         for word in words {
             assert!(told.contains(word), "{arguments}: {word} is not in {told}");
         }
-        // Only who has written the lines is told of them.
+        // Line numbers are given only for text that the user wrote.
         assert!(arguments.contains("typo") || !told.contains(": line "), "{arguments}: {told}");
     }
 }

@@ -1,5 +1,5 @@
-//! The wall clock of a node is wrong for a while, by more than credentials last: it is back within
-//! seconds once its clock is right, whatever it is and however long that took.
+//! The wall clock of a node is wrong for a while, by more than the lifetime of credentials: the
+//! node is back within seconds of the correction, whichever node it is and however long it took.
 
 use meshport_simulations::scenario::Scenario;
 use meshport_simulations::world::{Options, World};
@@ -29,10 +29,10 @@ origins = 1
 /// Credentials last ten years here.
 const DAY_S: i64 = 24 * 3600;
 const WRONG_AT_S: u64 = 40;
-/// From when its clock is right until no request of a client may fail any more.
+/// Seconds from the correction of its clock until no request of a client may fail.
 const BACK_S: u64 = 10;
 
-/// What it hits: a worker, an origin, a whole site.
+/// Applies it to a worker, an origin, or a whole site.
 fn comes_back(who: &str, by_s: i64, for_s: u64) {
     let right_at_s = WRONG_AT_S + for_s;
     let back_s = -by_s;

@@ -1,5 +1,5 @@
-//! What may disturb users has a row that says how they followed it, whatever number of nodes it
-//! hits, and what nodes suspect of each other is counted.
+//! Every event that may affect users has a row with the nodes' reaction, however many nodes it
+//! hits, and mutual suspicions are counted.
 
 use meshport_simulations::measure::Fault;
 use meshport_simulations::report::Run;
@@ -43,7 +43,7 @@ fn only(run: &Run) -> &Fault {
 }
 
 /// Four workers of Frankfurt, and both of its control-plane nodes for each other, use one of the
-/// two; nine nodes hold each of them for healthy.
+/// two; nine nodes consider each of them healthy.
 #[test]
 fn all_victims_of_an_event_are_followed_and_all_who_used_one_of_them() {
     let run = run(&event("kill = \"fra origins\""));

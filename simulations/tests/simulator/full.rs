@@ -1,6 +1,6 @@
 //! The full level, run as a user runs it: everything real above the socket, in virtual time.
 //!
-//! It exists only in the program `meshport-sim`, so these tests start that.
+//! This level exists only in the program `meshport-sim`, so these tests run it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It may be gone already.
+            // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -142,8 +142,8 @@ fn all_ends_well_after_everything_this_level_knows() {
     assert_eq!(result["faults"].as_array().map(Vec::len), Some(12));
 }
 
-/// Real tunnels, real directories: nobody has anything to do with who was revoked, also after a
-/// restart that has forgotten it; and what a starved and a reconfigured node do breaks nothing.
+/// Real tunnels, real directories: no node keeps a connection with a revoked one, even after a
+/// restart that lost the revocation; and a starved or reconfigured node breaks nothing.
 #[test]
 fn revoked_nodes_are_shut_out() {
     let result = result(&["--full", "--seed", "5"], &here("tests/full/stolen.toml"));

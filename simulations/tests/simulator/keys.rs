@@ -48,7 +48,7 @@ impl Found {
     }
 }
 
-/// Whether a key of the table stands for this one of a result.
+/// Whether a key of the table covers this path of a result.
 fn is(key: &str, path: &str) -> bool {
     let prefix = key.strip_suffix(".*");
     let is_below = |prefix: &str| {
@@ -83,7 +83,7 @@ fn the_table_of_keys_has_those_that_a_result_has() {
 
 #[test]
 fn what_the_full_level_cannot_know_is_null_and_nothing_else() {
-    // With quiet times before the fault.
+    // Quiet times before the fault.
     let sets = ["--set", "scenario.event.0.at-s=50", "--set", "scenario.duration-s=70"];
     let null = |level: &str| found(&kill(), &[&sets[..], &[level]].concat()).null;
     let (wide, full) = (null("--costs"), null("--full"));

@@ -1,5 +1,5 @@
-//! One member lies, in every position and in every way the simulator knows: no other node's choice
-//! of an origin that it can reach changes.
+//! One member lies, in every position and in every way that the simulator knows: no other node
+//! changes its choice among the origins it can reach.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -58,7 +58,7 @@ const NODES: [&str; 13] = [
 const ORIGINS: [&str; 2] = ["fra-1", "iad-1"];
 /// The lie begins then, and lasts.
 const BEGINS_S: f64 = 40.0;
-/// When the run ends.
+/// End of the run.
 const ENDS_S: f64 = 125.0;
 const SEED: u64 = 7;
 
@@ -77,8 +77,8 @@ impl Write for Lines {
     }
 }
 
-/// Nodes without a way of their own to the origin that they go to. Another relay on the way there
-/// is no other choice; for everybody else another first hop is one.
+/// Nodes without a direct path to their origin. For them another relay is not another choice; for
+/// all others another first hop is.
 const CUT_OFF: [&str; 4] = ["lis-1", "lis-2", "lis-3", "lis-4"];
 /// A relay's word may draw those through it who go the same way anyway, until sessions have timed
 /// it; after this long, with one session every five seconds, they go straight again.
@@ -93,11 +93,11 @@ const MAX_MISDIRECTED: u64 = 3;
 struct Move {
     node: &'static str,
     at_s: f64,
-    /// Where it goes, and by whom unless it goes straight there.
+    /// Its origin, and the relay if there is one.
     way: String,
 }
 
-/// A run, what everybody chose first when the lie began, and what since.
+/// A run: the first choice of every node when the lie began, and all later ones.
 struct Played {
     run: Run,
     /// How often the trace names a first hop that is not the origin.
@@ -184,8 +184,8 @@ fn changes_nobody_elses_choice(how: &str, positions: &[&str], besides: impl Fn(&
     }
 }
 
-/// Whether a node went through the liar, a relay of its own site, to where it goes anyway, and soon
-/// went straight again, if the run does not end before.
+/// Whether a node used the liar, a relay of its own site, for the origin it uses anyway, and soon
+/// went back to the direct path, if the run did not end before.
 fn is_drawn(moved: &[&Move], way: &str, liar: &str) -> bool {
     let (there, back_at_s) = match moved {
         [there] => (there, ENDS_S),
@@ -244,7 +244,7 @@ fn invented_distances_change_nobody_elses_choice() {
     changes_nobody_elses_choice("near", &NODES, nothing);
 }
 
-/// Only who carries streams can carry them elsewhere.
+/// Only a node that carries streams can carry them elsewhere.
 #[test]
 fn relaying_elsewhere_changes_nobody_elses_choice() {
     let Played { run: honest, .. } = run("");
@@ -253,8 +253,8 @@ fn relaying_elsewhere_changes_nobody_elses_choice() {
     changes_nobody_elses_choice("relay", &relays, nothing);
 }
 
-/// A dead instance that its node says is ready: sessions find out, and no request fails. Who has no
-/// instance has nothing to say, and a record that says so all the same is not believed.
+/// A node says that its dead instance is ready: sessions find out, and no request fails. A node
+/// without an instance has nothing to announce, and a record that does so anyway is rejected.
 #[test]
 fn saying_that_a_dead_instance_is_ready_changes_nobody_elses_choice() {
     changes_nobody_elses_choice("ready", &ORIGINS, kill);

@@ -64,7 +64,7 @@ fn looking_on_changes_nothing() {
     }
     assert_eq!(world.trace(), run.outcome.trace_hash);
     assert!(world.truth(None).done.is_empty());
-    // It goes on after the end of its scenario.
+    // It continues after the end of its scenario.
     assert!(world.step(seconds(95.0)) && world.time() == seconds(95.0));
     assert_ne!(world.trace(), run.outcome.trace_hash);
 }
@@ -87,7 +87,8 @@ fn what_is_done_to_the_world_happens_in_it() {
     let view = world.view("vie-1").expect("it runs");
     let said: Vec<&str> = view.events.iter().map(|it| it.detail.as_str()).collect();
     assert!(said.iter().any(|it| it.starts_with("fra-1 to ams-1: ")), "{said:?}");
-    // What ends later does: after that of the scenario's own, which comes while it lasts.
+    // A live event that ends later than the scenario's own event in the meantime still ends on
+    // time.
     world.step(seconds(58.0));
     assert_eq!(goes_to(&world, "vie-1").as_deref(), Some("fra-1"));
 
@@ -95,7 +96,7 @@ fn what_is_done_to_the_world_happens_in_it() {
     world.strike(&isolate).expect("it means something");
     let site = world.truth(None).sites.into_iter().find(|it| it.name == "vie");
     assert!(site.is_some_and(|it| it.is_isolated));
-    // Until the scenario heals one of its links.
+    // Until the scenario restores one of its links.
     world.step(seconds(69.5));
     let view = world.view("vie-1").expect("it runs");
     assert!(view.services[0].chosen.is_none(), "{}", view.services[0].summary);

@@ -86,7 +86,7 @@ fn the_first_scenario_in_the_readme_gives_what_it_says() {
     assert_eq!(first, kept.lines().collect::<Vec<_>>(), "simulations/README.md is outdated");
 }
 
-/// What is written of a trace.
+/// Collects a trace.
 #[derive(Debug, Clone, Default)]
 struct Seen(Arc<Mutex<Vec<u8>>>);
 
@@ -203,7 +203,7 @@ fn every_balance_keeps_the_rules_when_an_apiserver_dies_and_comes_back() {
     }
 }
 
-/// Its etcd member stands still: a request that is under way is sent again elsewhere.
+/// Its etcd member stalls: a request in progress is repeated elsewhere.
 #[test]
 fn a_stalled_instance_is_left_while_another_is_ready() {
     let stalled = run(&small(70, "[[event]]\nat-s = 40\nstall = \"ams-1\"\nfor-s = 20\n"), 3);
@@ -216,7 +216,7 @@ fn a_stalled_instance_is_left_while_another_is_ready() {
     assert_eq!(stalled.measures.requests.failed, 0);
 }
 
-/// All depend on one etcd: nowhere is better, so nobody is moved and no session is cut.
+/// All depend on one etcd: no origin is better, so no session is moved or cut.
 #[test]
 fn a_stall_of_all_instances_cuts_nothing() {
     let all = "[[event]]\nat-s = 40\nstall = \"all origins\"\nfor-s = 10\n";
@@ -297,8 +297,8 @@ fn without_any_origin_sessions_go_to_the_fallback_and_come_back() {
     assert_eq!(run.route_of("fra-5"), Some("fra-1"));
 }
 
-/// Nothing passes between the two sites, though no way is down. Each holds the other for down
-/// within half a minute of the change, which is excused, and the second change excuses it again;
+/// No traffic passes between the two sites, though no link is down. Each considers the other down
+/// within half a minute of the change, which is excused, and the second change excuses it again,
 /// but not for ever.
 #[test]
 fn an_eviction_that_begins_in_unsettled_times_is_judged_when_they_are_over() {

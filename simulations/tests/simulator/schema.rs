@@ -12,8 +12,8 @@ use serde_json::Value;
 /// Keywords that say something to people alone.
 const WORDS: [&str; 6] = ["$schema", "$defs", "title", "description", "default", "format"];
 
-/// What is wrong with a value: where, and by which keyword. Knows the keywords that the schema has,
-/// and panics at any other, so that nothing is passed over.
+/// The error in a value: its path, and the keyword. Panics at keywords that the schema does not use
+/// so far, so that none is ignored.
 fn wrong(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(), String> {
     let Value::Object(keywords) = schema else {
         return match schema {
@@ -140,7 +140,7 @@ fn by_schema(text: &str) -> Result<(), String> {
     wrong(&schema, &schema, &document, "scenario")
 }
 
-/// All scenarios that are kept beside the code, whatever for.
+/// All scenarios in the repository.
 fn kept() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders: Vec<PathBuf> = ["scenarios", "bars", "tests"].map(|it| root.join(it)).into();

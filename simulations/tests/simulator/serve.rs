@@ -27,7 +27,7 @@ path = [
   { between = [\"ams\", \"vie\"], rtt-ms = 40 },
 ]
 ";
-/// For anything that has to happen, of real time.
+/// Limit in real time for anything that has to happen.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A served world; its end is that of the test.
@@ -65,7 +65,7 @@ impl Served {
     fn send(&self, bytes: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(self.at).expect("it listens");
         stream.set_read_timeout(Some(LIMIT)).expect("a time");
-        // It may have answered and closed before it has read everything.
+        // It may have answered and closed before reading everything.
         let _ = stream.write_all(bytes);
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text);
@@ -130,7 +130,7 @@ fn a_link_that_is_cut_moves_the_route_and_one_that_heals_brings_it_home() {
         Some(true)
     );
 
-    // Nothing passes directly any more: another origin, or the same through a relay.
+    // The direct path is down: another origin, or the same one through a relay.
     let after = served.until_it_goes_to("vie-2", "ams-1");
     let took = served.get("/world")["now_s"].as_f64().expect("a time") - cut_at;
     assert!(took < 30.0, "it took {took} virtual seconds");
@@ -210,7 +210,7 @@ fn only_this_machine_and_its_own_page_are_answered() {
     let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "x".repeat(64 * 1024));
     assert_eq!(served.send(head.as_bytes()).0, 431);
     assert_eq!(served.send(b"\x16\x03\x01 hello\r\n\r\n").0, 400);
-    // Nothing of it has happened, and the program's own page may change the world.
+    // The event did not happen, and the program's own page may change the world.
     let world = served.get("/world");
     assert_eq!(world["done"], json!([]));
     assert_eq!(served.request("POST /happen", &[json, ("Origin", &own)], change).0, 200);

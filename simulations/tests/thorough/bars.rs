@@ -1,6 +1,6 @@
-//! What the bars of a day of rekeys, of revocations, of a thousand nodes under faults, of ten hours
-//! without processor time and of growing meshes have to show. They take minutes unless the program
-//! is optimised: `./tests/run sim` names that one in `MESHPORT_SIM`.
+//! Limits for runs with a day of rekeys, revocations, a thousand nodes under faults, ten hours of
+//! starvation, and growing meshes. They take minutes unless the program is optimised: `./tests/run
+//! sim` names that one in `MESHPORT_SIM`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 /// Pairs of nodes in the bar of rekeys.
 const PAIRS: u64 = 3;
-/// Handshakes of one of them in a day: each session is renewed at an age of 110 to 120 s, so that
-/// there are 720 to 786, and a few more where one was lost or both ends began.
+/// Handshakes of a pair in a day: each session is renewed at an age of 110 to 120 s, which gives
+/// 720 to 786, and a few more where one was lost or both ends started one.
 const HANDSHAKES: std::ops::RangeInclusive<u64> = 720..=860;
-/// Nodes that have to learn of each revocation: the thousand but who is revoked already or gone.
+/// Nodes that have to learn of each revocation: the thousand without those revoked or gone.
 const CONCERNED: u64 = 990;
 /// 99 % of them know within this.
 const KNOWN_S: f64 = 3.0;
@@ -27,13 +27,14 @@ const BYTES_PER_S: f64 = 2048.0;
 /// A route takes at most this much longer than the best one where nothing has failed, in 99 % of
 /// all choices.
 const STRETCH: f64 = 1.1;
-/// What a node sends at rest in a larger mesh, as a share of what it sends in a small one.
+/// Traffic of an idle node in a larger mesh, relative to a small one.
 const FLAT: std::ops::RangeInclusive<f64> = 0.75..=1.25;
 
-/// Of the thousand nodes of the bar of starvation, so many take part here, for all of its time.
+/// How many of the thousand nodes of the starvation run take part here, for its whole length.
 const STARVED_NODES: u64 = 60;
 const TEN_HOURS_S: f64 = 36_000.0;
-/// What nodes that judge in haste, ten times as much being lost, do for a fraction of the time.
+/// Settings under which nodes judge too quickly, with ten times the loss, for a fraction of the
+/// time.
 const HASTY: [&str; 4] = [
     "discovery.suspicion=500ms",
     "discovery.probe-interval=500ms",
@@ -64,7 +65,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number of things"))
 }
 
-/// None is more than any bar: what was never known took for ever.
+/// An absent value exceeds every limit, since it never happened.
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::INFINITY)
 }
@@ -126,7 +127,7 @@ fn a_thousand_nodes_with_clients_keep_every_bar_through_eight_faults() {
     assert_eq!(judged, 4);
 }
 
-/// With these seeds the rumour of a death died out once before three nodes of its site had it.
+/// With these seeds the rumour of a death once died out before three nodes of its site had it.
 #[test]
 #[ignore = "a thousand nodes, optimised: ./tests/run sim"]
 fn a_death_is_known_in_its_own_site_within_five_seconds() {
@@ -142,15 +143,15 @@ fn a_death_is_known_in_its_own_site_within_five_seconds() {
     }
 }
 
-/// What to set so that five sites have so many nodes.
+/// Settings for five sites with this many nodes.
 fn five_sites(nodes: u64) -> Vec<String> {
     let sites = (0..5).map(|site| format!("--set=scenario.site.{site}.nodes={}", nodes / 5));
     sites.collect()
 }
 
-/// A site whose nodes stand still for 200 ms again and again, and 2 % of loss everywhere: in ten
-/// hours no node is considered down by mistake. Nodes that wait for a sixth of the time, with ten
-/// times as much loss, show that the count would notice it.
+/// A site whose nodes stall for 200 ms again and again, and 2 % loss everywhere: in ten hours no
+/// node is considered down by mistake. Nodes that wait for a sixth of the time, with ten times the
+/// loss, show that the count would notice it.
 #[test]
 #[ignore = "ten hours of sixty nodes, optimised: ./tests/run sim"]
 fn ten_hours_of_starved_nodes_evict_nobody_by_mistake() {
@@ -168,7 +169,7 @@ fn ten_hours_of_starved_nodes_evict_nobody_by_mistake() {
          mistake; in haste {lost} in {HASTY_S} s"
     );
     assert_eq!(kept, 0);
-    // Nobody is down, so every eviction is by mistake, whatever excuses it.
+    // No node is down, so every eviction is a mistake, whatever excuses it.
     assert_eq!(count(&calm["evictions"]), 0);
     assert!(lost > 0, "false evictions are not counted: {hasty}");
 }

@@ -13,17 +13,17 @@ use serde_json::Value;
 /// Events that the full level refuses, since all its nodes share one clock and are the daemon,
 /// which has no code for lying.
 const REFUSED: [&str; 2] = ["clock-step", "lie"];
-/// From a fault to what undoes it, if that is an event of its own, in virtual seconds.
+/// Time from a fault to the event that undoes it, if that is a separate one, in virtual seconds.
 const UNDONE_AFTER_S: u32 = 30;
 
-/// What a run is played at.
+/// The level of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     Wide,
     Full,
 }
 
-/// One event, and what undoes it if that is an event of its own.
+/// An event, and the one that undoes it if that is separate.
 pub(crate) struct Case {
     pub fault: &'static str,
     pub undone: &'static str,
@@ -35,7 +35,7 @@ pub(crate) struct Case {
 #[derive(Clone, Copy)]
 pub(crate) enum Allowed {
     None,
-    /// At most so many, for this reason.
+    /// At most this many, for this reason.
     Some(u64, &'static str),
 }
 
@@ -47,7 +47,7 @@ const fn undone(fault: &'static str, undone: &'static str) -> Case {
     Case { fault, undone, wide: Allowed::None, full: Allowed::None }
 }
 
-/// Nothing at the wide level.
+/// None at the wide level.
 const fn some_at_full(fault: &'static str, most: u64, why: &'static str) -> Case {
     Case { fault, undone: "", wide: Allowed::None, full: Allowed::Some(most, why) }
 }
@@ -55,10 +55,10 @@ const fn some_at_full(fault: &'static str, most: u64, why: &'static str) -> Case
 pub(crate) const UNREACHABLE: &str =
     "no origin is within reach of that site, and its clients wait for 10 s at most";
 
-/// Clients of a node whose process ends, by itself or for good, end with it: what they had asked
-/// for is nobody's request. The same of who is revoked.
+/// Clients of a node whose process ends, by itself or for good, end with it, and their requests do
+/// not count. The same holds for a revoked node.
 pub(crate) const CASES: &[Case] = &[
-    // Instances.
+    // Faults of instances.
     none("kill = \"fra-1\""),
     none("kill = \"fra-1\"\nfor-s = 30"),
     undone("kill = \"fra-1\"", "recover = \"fra-1\""),
@@ -202,7 +202,7 @@ pub(crate) fn play(text: &str, level: Level, name: &str, seed: &str) -> Output {
     command.stdin(Stdio::null()).output().expect("the program starts")
 }
 
-/// What a run shows.
+/// Results of a run.
 pub(crate) struct Seen {
     pub total: u64,
     pub failed: u64,
@@ -227,7 +227,7 @@ impl Seen {
     }
 }
 
-/// What each run comes to, on all processors, in no order.
+/// The results of all runs, on all processors, in any order.
 pub(crate) fn all<T: Sync, R: Send>(runs: &[T], judge: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let work = || {

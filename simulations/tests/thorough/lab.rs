@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Seeds whose runs show what a simulation may give: chance decides when a probe comes.
 const SEEDS: [&str; 5] = ["1", "2", "3", "4", "5"];
-/// How far reality may be beside what the simulations give, in seconds: one probe interval, which
+/// Allowed difference between reality and the simulation, in seconds: one probe interval, which
 /// also covers a busy machine.
 const TOLERANCE_S: f64 = 1.0;
 
@@ -38,7 +38,7 @@ fn failover(result: &Value) -> f64 {
     fault["failover_p99_s"].as_f64().unwrap_or_else(|| panic!("somebody stayed: {fault}"))
 }
 
-/// The program meshport, the one `MESHPORT_BIN` names, or built beside this test.
+/// The program meshport: the one `MESHPORT_BIN` names, or the one built next to this test.
 fn meshport() -> PathBuf {
     if let Some(path) = std::env::var_os("MESHPORT_BIN") {
         return path.into();
@@ -86,7 +86,7 @@ fn simulation_and_reality_agree_on_failover() {
     assert!(apart.is_empty(), "more than {TOLERANCE_S} s apart: {apart:?}\n{table}");
 }
 
-/// Clients that come while a daemon stands still are answered late, and none fails; at the end
+/// Clients that arrive while a daemon is stopped are answered late, and none fails; at the end
 /// every rule of the lab holds.
 #[test]
 #[ignore = "half a minute of real time; the suite lab of tests/run runs it"]

@@ -1,4 +1,4 @@
-//! What takes long: every bar, fault, pair of faults and planted bug, and real daemons beside it.
+//! Long tests: every limit, fault, pair of faults and planted bug, and real daemons for comparison.
 //!
 //! The program has to be optimised: `./tests/run sim` and `lab` name one in `MESHPORT_SIM`.
 

@@ -2,9 +2,9 @@
 //! they are in their table and with the second one on the other side of the world. They cost no
 //! request as long as an origin stays within reach.
 //!
-//! All pairs take hours. Each level plays a sample in `./tests/run sim`; all of them are run by
-//! name, and a table of what failed is kept (the program has to be optimised and named in
-//! `MESHPORT_SIM`). `MESHPORT_PAIRS=2/5` plays the second fifth of them, of every kind some:
+//! All pairs take hours. `./tests/run sim` plays a sample at each level. Running all by name keeps
+//! a table of failures (the program has to be optimised and named in `MESHPORT_SIM`).
+//! `MESHPORT_PAIRS=2/5` plays the second fifth, with some of every kind:
 //!
 //! ```sh
 //! cargo test -p meshport-simulations --test thorough -- --ignored --nocapture every_pair_wide
@@ -40,24 +40,24 @@ path = [
   { between = ["ams", "mil"], rtt-ms = 22 }, { between = ["mil", "vie"], rtt-ms = 30 },
 ]
 "#;
-/// When the first fault happens, in virtual seconds.
+/// Time of the first fault, in virtual seconds.
 const FIRST_AT_S: u32 = 60;
 /// The second one follows at the latest after this.
 const MAX_GAP_S: usize = 10;
-/// Fewer requests than this in a run would show nothing: with everybody well they are 5,900, and a
-/// third of the clients can be away for most of a run.
+/// A run with fewer requests would show nothing: without faults there are 5,900, and a third of the
+/// clients can be away for most of a run.
 const LEAST_REQUESTS: u64 = 3800;
-/// What a site out of reach asks for while it waits, at most.
+/// The most requests of an unreachable site while it waits.
 const MOST_UNREACHABLE: u64 = 700;
 /// Kinds of events that are about ways.
 const WAYS: [&str; 4] = ["isolate", "cut", "degrade", "flap"];
-/// What a relay that lies may break, and why.
+/// The failures that a lying relay may cause, and why.
 const LYING_RELAY: (u64, &str) =
     (5, "the direct way is gone, and the relay that stands in for it misdirects what it carries");
-/// What a liar that takes no word may break, and why.
+/// The failures that a liar which accepts no gossip may cause, and why.
 const SILENT_LIAR: (u64, &str) =
     (3, "the node that takes no word of others has nowhere to send its own clients");
-/// What a starved node may break whose own instance is gone, and why. With a stall 3 s later they
+/// The failures of a starved node without its own instance, and why. With a stall 3 s later they
 /// were 4, 2 and 4 with seeds 1 to 3; with all clients on the starved node 3 to 6 with seeds 1 to
 /// 6, and none with all clients on any other node of its site or in the other sites.
 const STARVED: (u64, &str) = (
@@ -65,8 +65,8 @@ const STARVED: (u64, &str) = (
     "a node that gets no time breaks its clients' sessions again and again, and clients repeat a \
          request once",
 );
-/// Of so many pairs one is in the sample of a level: some half a minute of one core. Primes, so
-/// that no fault is left out for ever.
+/// One pair in this many is in the sample of a level: about half a minute of one core. Primes, so
+/// that no fault is always left out.
 const WIDE_SAMPLE: usize = 53;
 const FULL_SAMPLE: usize = 499;
 
@@ -181,7 +181,7 @@ impl Pair {
     }
 }
 
-/// What became of a pair.
+/// The result of a pair.
 struct Row {
     number: usize,
     failed: u64,
@@ -206,7 +206,7 @@ fn judge(pair: &Pair, level: Level) -> Row {
     Row { number: pair.number, failed, line, is_wrong }
 }
 
-/// Plays one pair of so many from the first on, and says and keeps what failed.
+/// Plays every n-th pair from the first on, and prints and saves the failures.
 fn play(level: Level, first: usize, every: usize) {
     let pairs = Pair::all().into_iter();
     let pairs = pairs.filter(|pair| level == Level::Wide || !pair.is_refused());

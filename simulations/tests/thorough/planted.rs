@@ -99,7 +99,7 @@ fn a_lost_handshake_that_is_not_repeated() {
     found("HandshakeRetry", "every request is answered");
 }
 
-/// One origin, a little farther than the first round of attempts has patience for.
+/// An origin slightly farther away than the patience of the first round of attempts.
 const FAR: &str = r#"
 description = "One origin, beyond the patience of a first attempt"
 duration-s = 90
@@ -109,8 +109,8 @@ site = [{ name = "near", nodes = 2, origins = 1 }, { name = "far", nodes = 2 }]
 path = [{ between = ["near", "far"], rtt-ms = 3040 }]
 "#;
 
-/// The simulator has no patience of its own: with the bug nobody ever gets there. (A path this slow
-/// is also taken for dead now and then, so not all get there without it.)
+/// The simulator has no patience of its own: with the bug no session ever arrives. (A path this
+/// slow is also considered dead now and then, so not all arrive without it.)
 #[test]
 #[ignore = "needs a program with planted-bugs: ./tests/run sim"]
 fn patience_that_never_doubles() {

@@ -28,7 +28,7 @@ fn found(bug: &str, story: Story<'_>, rule: &str) {
     assert_eq!(output.status.code(), Some(1), "{bug}: {said}");
     let violation = said.lines().find(|line| line.contains(rule));
     let violation = violation.unwrap_or_else(|| panic!("{bug} does not violate {rule}: {said}"));
-    // As at the wide level: the time, the node, its last events, and what to type.
+    // As at the wide level: the time, the node, its last events, and the command.
     assert!(violation.starts_with("VIOLATION ") && violation.contains(" s at "), "{violation}");
     assert!(said.contains("last events of that node:"), "{said}");
     let again = said.lines().find(|line| line.trim().starts_with("again: "));

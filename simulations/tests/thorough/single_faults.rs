@@ -1,7 +1,7 @@
-//! One fault at a time costs no request, whatever it is, as long as one healthy origin stays within
-//! reach: every kind of event, alone, in three sites with clients, at the wide level and at the
-//! full one. Where that cannot be, the table says why. The program has to be optimised for it:
-//! `./tests/run sim` names one in `MESHPORT_SIM`.
+//! A single fault fails no request, whatever it is, as long as one healthy origin stays within
+//! reach: every kind of event, alone, in three sites with clients, at the wide and the full level.
+//! Where that is impossible, the table says why. The program has to be optimised: `./tests/run sim`
+//! names one in `MESHPORT_SIM`.
 
 #![expect(clippy::print_stdout, reason = "what is allowed to fail is told")]
 
@@ -53,7 +53,7 @@ rtt-ms = 12
 between = ["ams", "vie"]
 rtt-ms = 20
 "#;
-/// Fewer requests than this in a run would show nothing: with everybody well they are 4,300.
+/// A run with fewer requests would show nothing: without faults there are 4,300.
 const LEAST_REQUESTS: u64 = 3000;
 /// The same through a relay: they are 2,300.
 const LEAST_RELAYED: u64 = 1500;
@@ -78,7 +78,7 @@ path = [
   { between = ["r", "c"], rtt-ms = 250 }, { between = ["b", "c"], rtt-ms = 250 },
 ]
 "#;
-/// What may be wrong with either leg, with the relays or with the origin, for 25 s.
+/// Faults of either leg, of the relays or of the origin, for 25 s.
 const ON_THE_WAY: [&str; 20] = [
     "cut = [\"r\", \"b\"]",
     "cut = [\"r\", \"b\"]\none-way = true",
@@ -107,7 +107,7 @@ fn text(case: &Case) -> String {
     format!("{WORLD}{}", case.events(60))
 }
 
-/// What is wrong with a run of a case, if anything is; what is allowed it prints.
+/// The problem with a run of a case, if any; prints what is allowed.
 fn judge(case: &Case, level: Level, number: usize, seed: &str) -> Option<String> {
     let words = format!("{}, seed {seed}, {level:?}", case.words());
     let output = faults::play(&text(case), level, &format!("single-{number}"), seed);
@@ -139,7 +139,7 @@ fn most_at_half_loss(level: Level) -> u64 {
     }
 }
 
-/// What is wrong with a run through a relay, if anything is.
+/// The problem with a run through a relay, if any.
 fn judge_relayed(level: Level, number: usize, fault: &str) -> Option<String> {
     let text = format!("{RELAYED}\n[[event]]\nat-s = 60\n{fault}\nfor-s = 25\n");
     let output = faults::play(&text, level, &format!("relayed-{number}"), "1");
@@ -169,7 +169,7 @@ const HOLES: [(&str, &str, &str); 3] = [
     (RELAYED, "b-1", "[\"r\", \"b\"]"),
     (RELAYED, "b-1", "[\"a\", \"r\"]"),
 ];
-/// What is lost: answers, or requests as well.
+/// Lost are answers only, or requests too.
 const REQUEST_BYTES: [u32; 2] = [500, 20_000];
 /// How long a request may take whose answer, or which itself, is lost: what the sender needs to
 /// notice it, to find the path narrow and to be told, and its client to try again.
@@ -212,7 +212,7 @@ fn play(level: Level, is_played: impl Fn(&Case) -> bool) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Whatever may happen is tried, and each lie.
+/// Every kind of event is tried, and each lie.
 #[test]
 fn every_kind_of_event_is_in_the_table() {
     let schema: Value = serde_json::from_str(&reference::schema()).expect("JSON");
@@ -259,8 +259,8 @@ fn one_fault_on_the_way_through_a_relay_costs_no_request() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Only the sender of long packets can know that they are lost: the origin, a relay, or the node of
-/// the client.
+/// Only the sender of long packets can detect that they are lost: the origin, a relay, or the node
+/// of the client.
 #[test]
 #[ignore = "a dozen runs, optimised: ./tests/run sim"]
 fn sessions_into_a_hole_in_the_mtu_are_moved_before_a_client_gives_up() {
@@ -311,7 +311,7 @@ fn a_partition_at_any_moment_lets_no_client_wait() {
     }
 }
 
-/// What is left out at the full level is left out because it cannot be played there.
+/// Cases are left out at the full level only because it does not support them.
 #[test]
 fn what_is_not_played_at_the_full_level_is_refused_there() {
     let refused = CASES.iter().enumerate().filter(|(_, case)| case.is_refused());

@@ -1,8 +1,9 @@
-//! Some of the crowd: mesh endpoints in one process, each with a key, a credential, a socket and an
-//! address of its own. They do what nodes do with an origin they do not use: measure the way there.
+//! A share of the crowd: mesh endpoints in one process, each with its own key, credential, socket
+//! and address. They do what nodes do with an origin they do not use: probe the path.
 //!
-//! Told on standard input: `connect`, each opens a QUIC connection and keeps it; `again`, answers
-//! are counted anew. Says on standard output how many had an answer, and how many are connected.
+//! Commands on standard input: `connect` makes each endpoint open a QUIC connection and keep it,
+//! `again` resets the count of answers. Standard output reports how many endpoints had an answer
+//! and how many are connected.
 
 use std::io::{self, BufRead};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,13 +20,13 @@ use rand_core::{OsRng, RngCore};
 
 use crate::print_line;
 
-/// From one measurement of an idle path to the next, as nodes do it.
+/// Interval between probes of an idle path, as in nodes.
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long an answer may take; then the next question is asked.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Questions without an answer after which a node calls the path dead, and tells the mesh so.
 const SILENT: u32 = 3;
-/// From a question without an answer to the next: some end at once.
+/// Pause after a probe without an answer, since some fail at once.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the counts are told.
 const TELL_INTERVAL: Duration = Duration::from_millis(50);
@@ -49,7 +50,7 @@ pub(crate) struct Endpoints {
     mtu: u16,
 }
 
-/// What all endpoints of the process share.
+/// State that all endpoints of the process share.
 #[derive(Debug, Default)]
 struct Shared {
     /// Counts how often "again" was said, from one on.
@@ -62,7 +63,7 @@ struct Shared {
 /// Runs until standard input ends.
 ///
 /// # Errors
-/// When the invite cannot be read, or an endpoint has no address.
+/// If the invite cannot be read, or an endpoint has no address.
 pub(crate) fn run(endpoints: &Endpoints) -> io::Result<()> {
     raise_descriptors(u64::from(endpoints.count));
     let text = std::fs::read_to_string(&endpoints.invite)?;
@@ -102,7 +103,7 @@ fn raise_descriptors(endpoints: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
     let current = Some(endpoints * DESCRIPTORS.0 + DESCRIPTORS.1);
-    // Where they do not suffice, an endpoint says so.
+    // An endpoint reports an error if they do not suffice.
     let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
 }
 

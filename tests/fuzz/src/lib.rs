@@ -1,4 +1,4 @@
-//! What any bytes from outside must not break: one plain function per target.
+//! Properties that must hold for any bytes from outside: one plain function per target.
 //!
 //! A target takes any bytes and panics when something is not as it must be: not only when a decoder
 //! panics itself, but also when what it read is written and reads differently, when two readings of
@@ -7,7 +7,7 @@
 //! once broke something. `tests/corpus.rs` replays all of them; `harness` runs the targets under
 //! cargo-fuzz.
 //!
-//! Nothing here is part of the product: the crates below open what is private with their feature
+//! Nothing here is part of the product: the crates below expose private items through their feature
 //! `fuzzing`, which the daemon is never built with.
 
 mod admin;
@@ -32,7 +32,7 @@ pub use world::world;
 /// A name, what is shown to the program in a sentence, and the function.
 pub type Target = (&'static str, &'static str, fn(&[u8]));
 
-/// All targets, in the order in which a packet meets them.
+/// All targets, in the order in which they process a packet.
 pub const TARGETS: [Target; 16] = [
     ("outer", "datagrams at the UDP socket: handshakes, cookies, data, admission", outer),
     ("inner", "packets inside a tunnel, and control messages", inner),
@@ -52,7 +52,7 @@ pub const TARGETS: [Target; 16] = [
     ("world", "a small mesh in virtual time, and all that happens to it", world),
 ];
 
-/// Where virtual time starts: one instant per process, so that a run can be repeated within it.
+/// Start of virtual time: one instant per process, so that a run can be repeated within it.
 fn start() -> Instant {
     static START: LazyLock<Instant> = LazyLock::new(|| {
         #[expect(clippy::disallowed_methods, reason = "an arbitrary origin for virtual time")]

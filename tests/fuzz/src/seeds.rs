@@ -1,4 +1,4 @@
-//! Inputs that real encoders write, one list per target: where the fuzzer begins.
+//! Inputs that real encoders write, one list per target, as a start for the fuzzer.
 
 use meshport_config::fuzzing::{Script, invite_payload};
 use meshport_config::{
@@ -45,7 +45,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// Bytes behind their length, as a script reads them.
+/// Bytes preceded by their length, as a script reads them.
 fn measured(bytes: &[u8]) -> Vec<u8> {
     let length = u16::try_from(bytes.len()).expect("a datagram");
     [&length.to_be_bytes()[..], bytes].concat()
@@ -63,7 +63,7 @@ fn outer() -> Vec<Vec<u8>> {
         // Sessions of a stranger, and what it shows; of somebody without the secret.
         [&[6, 0][..], &hello, &[3, 0, 100, 6, 2], &measured(b"gossip"), &[8]].concat(),
         vec![7, 5, 7, 30, 3, 1, 0, 7, 1, 8],
-        // Inner packets of the member itself: gossip, control, streams, and nothing of the kind.
+        // Inner packets of the member itself: gossip, control, streams, and an unknown kind.
         [&[5, 2][..], &measured(b"news"), &[5, 1], &measured(b"quic"), &[8]].concat(),
         [&[5, 0][..], &hello, &[5, 0], &measured(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 9])].concat(),
         [&[4][..], &measured(&[0x60, 0, 0, 0, 0, 8, 58, 64]), &[5, 0], &measured(b"\x01\x03no")]
@@ -280,7 +280,7 @@ fn credentials() -> Vec<Vec<u8>> {
         let good = credential(&choices);
         let bytes = good.to_bytes();
         seeds.push([&[0][..], &bytes].concat());
-        // What its issuer alone has signed.
+        // The part that its issuer alone has signed.
         seeds.push([&[0][..], &bytes[..bytes.len() - 64]].concat());
         seeds.push([&[2][..], good.to_text().as_bytes()].concat());
         seeds.push([&[3, 0, 9, 3][..], &choices].concat());

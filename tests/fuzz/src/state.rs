@@ -25,8 +25,8 @@ pub(crate) const FILES: [&str; 9] = [
     "node.next",
 ];
 
-/// One file of a folder has any content: it is an error that names the file and says what to do, or
-/// a value that reads the same after it was stored. The file itself is never changed by reading.
+/// A file of the state folder with any content gives an error that names the file and the remedy,
+/// or a value that reads the same after it was stored. Reading never changes the file.
 pub fn state(data: &[u8]) {
     thread_local! {
         static FOLDER: TempDir = tempfile::tempdir().expect("there is a place for a folder");

@@ -1,4 +1,4 @@
-//! What people and files hand over: credentials, revocations, invites, settings.
+//! Input from people and files: credentials, revocations, invites, settings.
 
 use meshport_config::fuzzing::{Script, invite_line};
 use meshport_config::{
@@ -32,7 +32,7 @@ fn any_credential(bytes: &[u8]) {
     let Ok(read) = Credential::from_bytes(bytes) else { return };
     assert_eq!(read.to_bytes(), bytes, "one credential has two byte forms");
     assert_eq!(Credential::from_text(&read.to_text()).as_ref(), Ok(&read));
-    // Nobody but the authority of the corpus could have signed it.
+    // Only the authority of the corpus could have signed it.
     if read.verify(&authority().public(), NOW).is_ok() {
         assert_eq!(read.mesh, authority().public());
     }
@@ -46,7 +46,7 @@ fn any_revocation(bytes: &[u8]) {
     all.add(read.clone());
     all.add(read.clone());
     assert_eq!((all.iter().count(), all.get(&read.revoked)), (1, Some(&read)));
-    // Neither the authority nor the former node of the corpus has signed it, but by its seeds.
+    // Only the authority or the former node of the corpus could have signed it, in a seed.
     if read.verify(&authority().public()).is_ok() {
         assert!(all.by_authority().count() == 1 || read.successor().is_some());
     }
@@ -100,8 +100,8 @@ pub(crate) fn authority() -> AuthorityKey {
     AuthorityKey::from_bytes([1; 32])
 }
 
-/// Invites, mandates and seeds: what parses is written as the same line, and a node that joins or
-/// is renewed with it gets no more than it allows.
+/// Invites, mandates and seeds: a line that parses is written out unchanged, and a node that joins
+/// or is renewed with it gets no more than it allows.
 pub fn invite(data: &[u8]) {
     let mut script = Script::new(data);
     let line = match script.byte() % 4 {
@@ -135,7 +135,7 @@ fn mandate(script: &mut Script<'_>) {
     let Ok(mandate) = Mandate::from_text(&text) else { return };
     assert_eq!(*mandate.to_text().expect("it is within its bounds"), text.trim());
     let mesh = authority().public();
-    // Nobody but the authority of the corpus could have signed it.
+    // Only the authority of the corpus could have signed it.
     if mandate.verify(&mesh).is_err() {
         return;
     }

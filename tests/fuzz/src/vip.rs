@@ -1,4 +1,4 @@
-//! What is said of a virtual address, on its LAN and over the mesh.
+//! Messages about a virtual address, on its LAN and over the mesh.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,7 @@ pub fn vip(data: &[u8]) {
     }
 }
 
-/// One of each: a frame of either family, claims.
+/// A frame of each family, and claims.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let hardware = Hardware([2, 0, 0, 0, 0, 1]);
     let mut seeds = Vec::new();

@@ -1,4 +1,4 @@
-//! What comes over the wire: datagrams, inner packets, streams, gossip.
+//! Input from the network: datagrams, inner packets, streams, gossip.
 
 use meshport_config::{Issued, ProxyHeader};
 use meshport_core::expose::header::{self, Ends, MAX_HEADER_BYTES as MAX_PROXY_BYTES, Reading};
@@ -18,7 +18,7 @@ pub fn outer(data: &[u8]) {
     meshport_mesh::fuzzing::outer(start(), data);
 }
 
-/// Inner packets against a second reading of the format; control messages.
+/// Compares inner packets with a second parser of the format; also control messages.
 pub fn inner(data: &[u8]) {
     meshport_mesh::fuzzing::inner_packet(data);
 }
@@ -58,7 +58,7 @@ pub fn hello(data: &[u8]) {
     let (read, _) = meshport_daemon::fuzzing::client_hello(bytes, &pieces);
     let (again, end) = meshport_daemon::fuzzing::client_hello(bytes, &[1]);
     if read.starts_with("Unreadable") {
-        // What follows a piece may be what is wrong first.
+        // The error may lie in the bytes after a piece.
         assert!(!again.starts_with("Plain"), "{read}, but byte by byte {again}");
         return;
     }

@@ -1,4 +1,4 @@
-//! Bytes as a scenario for the simulator.
+//! Reads bytes as a scenario for the simulator.
 
 use std::fmt::Write;
 

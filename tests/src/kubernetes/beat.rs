@@ -1,11 +1,11 @@
-//! Something for watches to see: a config map that is written again and again.
+//! Events for watches: a config map that is written again and again.
 
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::{ADMIN_TOKEN, Cluster};
 
-/// From one write to the next.
+/// Interval between writes.
 pub(super) const INTERVAL: Duration = Duration::from_millis(250);
 /// The config map's name, in the namespace `default`.
 pub(super) const NAME: &str = "beat";
@@ -18,7 +18,7 @@ impl Beat {
     /// Writes through the apiserver on the host of that number, from there.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(cluster: &Cluster, number: usize) -> Self {
         let direct = cluster.kubectl_direct(number);
         let exists = direct.run(&["get", "configmap", NAME]).status.success();

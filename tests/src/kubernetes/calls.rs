@@ -1,5 +1,5 @@
-//! Calls of kubectl, each a process of its own: reads and writes one after the other, or at a fixed
-//! rate however long each takes.
+//! Calls of kubectl, each a separate process: reads and writes in sequence, or at a fixed rate
+//! however long each takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::{Call, Kubectl};
 use crate::wait;
 
-/// From the begin of one call to that of the next, when they are quick.
+/// Interval between the starts of calls, if they are quick.
 const INTERVAL: Duration = Duration::from_millis(400);
 
 /// Calls that begin at a fixed rate, whether those before have ended or not: how many of them fail
@@ -38,7 +38,7 @@ impl Volley {
     /// Waits for every call; all of them, in the order of their begin.
     ///
     /// # Panics
-    /// When a call panicked.
+    /// If a call panicked.
     pub fn finish(self) -> Vec<Call> {
         let ended = |thread: JoinHandle<Call>| thread.join().expect("a call does not panic");
         self.threads.into_iter().map(ended).collect()
@@ -86,7 +86,7 @@ impl Calls {
     /// Waits until a call that began after `at` has ended.
     ///
     /// # Panics
-    /// When that takes longer than `limit`.
+    /// If that takes longer than `limit`.
     #[track_caller]
     pub fn pass(&self, at: Instant, limit: Duration) {
         wait::until("a call begins and ends", limit, || {
@@ -98,7 +98,7 @@ impl Calls {
     /// Ends the series; every call, in the order of their begin.
     ///
     /// # Panics
-    /// When the series itself panicked.
+    /// If the series itself panicked.
     pub fn finish(mut self) -> Vec<Call> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("a series is finished once");

@@ -8,7 +8,7 @@ impl Cluster {
     /// Starts a controller manager on a host.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start_controllers(&mut self, name: &str, at: usize) {
         let flags = self.controllers_flags(name);
         self.start(name, at, &program("kube-controller-manager"), &flags);
@@ -18,7 +18,7 @@ impl Cluster {
     /// clients have that are told to use no HTTP/2.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start_controllers_without_http2(&mut self, name: &str, at: usize) {
         let program = program("kube-controller-manager").to_string_lossy().into_owned();
         let mut all = vec!["DISABLE_HTTP2=1".to_owned(), program];

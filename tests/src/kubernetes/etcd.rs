@@ -1,4 +1,4 @@
-//! etcd: one for all apiservers on a host of its own, or stacked, one member on the host of each
+//! etcd: one for all apiservers on its own host, or stacked, one member on the host of each
 //! apiserver.
 
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Cluster, START_LIMIT, program};
 use crate::wait;
 
-/// How much longer than the others the member waits that is not to become the leader by itself.
+/// Factor on the election timeout of the member that is not meant to become leader.
 const UNLIKELY: u32 = 3;
 
 /// The name of the etcd member on an apiserver's host, as a process of a cluster.
@@ -18,7 +18,7 @@ impl Cluster {
     /// Starts etcd, anew or where it was.
     ///
     /// # Panics
-    /// When it does not answer.
+    /// If it does not answer.
     pub fn start_etcd(&mut self) {
         let members: Vec<(String, usize)> = match self.plan.stacked {
             true => (1..=self.origins()).map(|number| (member(number), number)).collect(),
@@ -42,7 +42,7 @@ impl Cluster {
     /// Makes the member on an apiserver's host the leader of a stacked etcd.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn lead(&self, number: usize) {
         let of = |at: usize| format!("http://{}:2379", self.host(at).address);
         let all: Vec<String> = (1..=self.origins()).map(of).collect();

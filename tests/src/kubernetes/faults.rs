@@ -1,4 +1,4 @@
-//! What is done to an apiserver, and how it is undone.
+//! Faults of an apiserver, and how they are undone.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Fault {
     /// Does it to the control-plane host of that number.
     ///
     /// # Panics
-    /// When it cannot be done.
+    /// If it cannot be done.
     pub fn strike(self, cluster: &mut Cluster, number: usize) {
         match self {
             Self::Kill => cluster.kill_apiserver(number),
@@ -75,7 +75,7 @@ impl Fault {
     /// Makes the host well again; its apiserver then runs with `flags`.
     ///
     /// # Panics
-    /// When the apiserver does not start.
+    /// If the apiserver does not start.
     pub fn heal(self, cluster: &mut Cluster, number: usize, flags: &[&str]) {
         match self {
             Self::Vanish => cluster.network.isolate(number, false),
@@ -89,8 +89,8 @@ impl Fault {
         }
         cluster.apiserver_is_ready(number);
         if self == Self::Vanish {
-            // It says so while its connections to etcd are still the dead ones, and answers with
-            // errors then, which is not what is looked at.
+            // It reports ready while its connections to etcd are still dead, and then answers with
+            // errors, which this test is not about.
             let own = cluster.kubectl_direct(number);
             wait::until("the apiserver reaches etcd again", START_LIMIT, || {
                 let calls: Vec<_> = (0..REACHES).map(|_| own.call(&["get", "ns"])).collect();

@@ -1,4 +1,4 @@
-//! Thousands of open watches that carry nothing, and what becomes of them.
+//! Thousands of idle open watches, and how they end.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use crate::wait;
 /// The config map that they watch, in the namespace `default`.
 const NAME: &str = "held";
 
-/// What has become of the watches.
+/// The state of the watches.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     /// Accepted by an apiserver.
@@ -34,7 +34,7 @@ impl Holds {
     /// Opens `count` watches on a host and returns once all are open.
     ///
     /// # Panics
-    /// When python3 cannot be run or not all open in time.
+    /// If python3 cannot be run or not all open in time.
     pub fn start(cluster: &Cluster, at: usize, server: &str, count: usize) -> Self {
         let direct = cluster.kubectl_direct(cluster.origins());
         direct.ok(&["create", "configmap", NAME]);
@@ -65,7 +65,7 @@ impl Holds {
         holds
     }
 
-    /// What has become of them so far.
+    /// Their state now.
     pub fn held(&self) -> Held {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -73,7 +73,7 @@ impl Holds {
     /// Writes the config map and waits until every open watch has seen that.
     ///
     /// # Panics
-    /// When one does not in time.
+    /// If one does not in time.
     #[track_caller]
     pub fn all_hear(&self, cluster: &Cluster) {
         let before = self.held();

@@ -17,16 +17,16 @@ pub struct Kubectl {
     program: PathBuf,
 }
 
-/// One call of kubectl that has ended.
+/// A call of kubectl that has ended.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// When it began.
+    /// Start time.
     pub at: Instant,
-    /// How long it took, whatever came of it.
+    /// Duration, whatever the result.
     pub took: Duration,
     /// Whether it succeeded.
     pub succeeded: bool,
-    /// All it printed.
+    /// Its output.
     pub said: String,
 }
 
@@ -41,11 +41,11 @@ impl Kubectl {
     #[must_use]
     pub fn newest(&self) -> Self {
         let program = newer("kubectl").unwrap_or_else(|| self.program.clone());
-        // What one version remembers of a server is nothing for another.
+        // The cache of one version is useless to another.
         Self { program, home: self.home.join("newest"), ..self.clone() }
     }
 
-    /// A command that is to be started.
+    /// A command, not yet started.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         let mut namespace = std::ffi::OsString::from("--net=");
@@ -60,7 +60,7 @@ impl Kubectl {
     /// Runs it to its end.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("kubectl can be run")
     }
@@ -68,7 +68,7 @@ impl Kubectl {
     /// Runs it and measures.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn call(&self, arguments: &[&str]) -> Call {
         let at = wait::now();
         let output = self.run(arguments);
@@ -78,10 +78,10 @@ impl Kubectl {
         Call { at, took, succeeded: output.status.success(), said }
     }
 
-    /// What a call printed that must succeed, trimmed.
+    /// The trimmed output of a call that must succeed.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -90,10 +90,10 @@ impl Kubectl {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Writes an object as it stands here.
+    /// Applies an object as given.
     ///
     /// # Panics
-    /// When kubectl or the apiserver refuses it.
+    /// If kubectl or the apiserver refuses it.
     #[track_caller]
     pub fn apply(&self, object: &str) {
         use std::io::Write as _;

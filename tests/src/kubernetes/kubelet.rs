@@ -16,18 +16,18 @@ use crate::wait;
 
 /// The one image: of the sandboxes, and of containers.
 pub const IMAGE: &str = "meshport.test/busybox:1";
-/// What the image has beside busybox itself.
+/// Applets in the image besides busybox itself.
 const APPLETS: [&str; 9] = ["sh", "cat", "cp", "dd", "head", "seq", "sha256sum", "sleep", "tar"];
 
 /// How long the containers of a node may take to end after it.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a node leaves on the machine, removed when this is dropped, which is after its processes
-/// were ended: its folder, and the control groups of its containers.
+/// What a node leaves on the machine: its folder, and the control groups of its containers. Removed
+/// on drop, after its processes have ended.
 #[derive(Debug)]
 pub(super) struct Remains {
     folder: PathBuf,
-    /// Those of others.
+    /// Control groups that existed before.
     before: BTreeSet<PathBuf>,
 }
 
@@ -42,7 +42,7 @@ impl Drop for Remains {
         // Containers end with the namespace of their containerd, a moment after it.
         wait::within(END_LIMIT, || {
             for group in groups().filter(|group| !self.before.contains(group)) {
-                // One that has a process left is tried again.
+                // A group with a process left is retried.
                 let _ = fs::remove_dir(group);
             }
             let all_ended = groups().all(|group| self.before.contains(&group));
@@ -69,7 +69,7 @@ impl Cluster {
     /// node is registered.
     ///
     /// # Panics
-    /// When something does not start; control groups of version 1 are needed.
+    /// If something does not start; control groups of version 1 are needed.
     pub fn start_real_kubelet(&mut self, at: usize) {
         let folder = self.path("node");
         self.remains.push(Remains::of(&folder));
@@ -105,7 +105,7 @@ impl Cluster {
             "--anonymous-auth=false",
             "--authorization-mode=AlwaysAllow",
             "--cgroup-driver=cgroupfs",
-            // Pods get no cgroups of their own: those of this machine stay as they are.
+            // No control groups for pods: those of this machine stay as they are.
             "--cgroups-per-qos=false",
             "--enforce-node-allocatable=",
             "--eviction-hard=",
@@ -114,7 +114,7 @@ impl Cluster {
             "--volume-plugin-dir=/nonexistent",
         ];
         let flags: Vec<String> = flags.into_iter().chain(fixed.map(str::to_owned)).collect();
-        // It mounts its folder onto itself.
+        // It bind-mounts its folder onto itself.
         let mut command = self.host(at).command_with_cgroups("unshare");
         command.arg("--mount").arg(program("kubelet")).args(&flags).env("HOME", &folder);
         self.adopt(&client, &mut command);
@@ -153,7 +153,7 @@ impl Cluster {
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec"]);
         command.arg("mount -t tmpfs tmpfs /run; exec \"$0\" \"$@\"").arg(program("containerd"));
         command.arg("--config").arg(&config);
-        // It looks for its shim and for runc there.
+        // It looks up its shim and runc on the path.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", programs.display()));
         self.adopt("containerd", &mut command);

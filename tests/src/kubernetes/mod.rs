@@ -1,5 +1,5 @@
-//! A real Kubernetes control plane on hosts of its own: etcd, apiservers with a meshport daemon
-//! beside each, and a worker whose clients reach them through its own daemon.
+//! A real Kubernetes control plane on separate hosts: etcd, apiservers with a meshport daemon next
+//! to each, and a worker whose clients reach them through its own daemon.
 //!
 //! Every host is a network namespace; packets between them pass the router of [`crate::net`], so a
 //! host can vanish without a word. The programs are those that `tests/kubernetes/build` makes; the
@@ -54,9 +54,9 @@ pub const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 pub const WORKER: usize = 0;
 /// The name of the worker's node.
 pub const WORKER_NAME: &str = "worker";
-/// Where meshport offers the apiserver on every host.
+/// The address of the apiserver through meshport, on every host.
 pub const LOCAL: &str = "https://127.0.0.1:7445";
-/// Where every daemon receives.
+/// UDP port of every daemon.
 const UDP_PORT: u16 = 51820;
 /// The network's seed: its links have no chance in them.
 const SEED: u64 = 1;
@@ -64,7 +64,7 @@ const SEED: u64 = 1;
 /// The path of a program of the control plane, the newer one of etcd where that was fetched.
 ///
 /// # Panics
-/// When `MESHPORT_KUBERNETES_BIN` is not set.
+/// If `MESHPORT_KUBERNETES_BIN` is not set.
 pub fn program(name: &str) -> PathBuf {
     if let Some(newer) = newer(name).filter(|_| name.starts_with("etcd")) {
         return newer;
@@ -89,13 +89,13 @@ pub fn rounds() -> usize {
 /// The middle one; of an even number the later of both.
 ///
 /// # Panics
-/// When there is none.
+/// If the list is empty.
 pub fn median<T: Ord>(mut all: Vec<T>) -> T {
     all.sort();
     all.swap_remove(all.len() / 2)
 }
 
-/// What cluster is to be made.
+/// The cluster to build.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The worker's round trip to each control-plane host; their number is that of the hosts.
@@ -106,10 +106,10 @@ pub struct Plan {
     pub anonymous: bool,
     /// Whether the apiservers' certificates name 127.0.0.1.
     pub loopback_in_certificates: bool,
-    /// Whether every control-plane host has an etcd member of its own, which its apiserver uses.
+    /// Whether every control-plane host has its own etcd member, which its apiserver uses.
     pub stacked: bool,
-    /// How long members of a stacked etcd wait for a leader that is silent. etcd's default is 1 s;
-    /// beside builds a sync of the disk may take longer than that.
+    /// How long members of a stacked etcd wait for a silent leader. etcd's default is 1 s, but a
+    /// disk sync during builds may take longer.
     pub election: Duration,
     /// The roles of the worker.
     pub worker_roles: &'static str,
@@ -123,7 +123,7 @@ pub struct Plan {
 }
 
 impl Default for Plan {
-    /// Three control-plane hosts, each a site of its own, the first one the nearest.
+    /// Three control-plane hosts, each its own site, the first one the nearest.
     fn default() -> Self {
         Self {
             distances: [2, 10, 14].map(Duration::from_millis).to_vec(),
@@ -164,7 +164,7 @@ impl Cluster {
     /// The hosts, the certificates and a running etcd; no apiserver and no daemon yet.
     ///
     /// # Panics
-    /// When the system does not allow it or etcd does not start.
+    /// If the system does not allow it or etcd does not start.
     pub fn hosts(plan: Plan) -> Self {
         crate::netns::remove_stale();
         let count = plan.distances.len();
@@ -200,7 +200,7 @@ impl Cluster {
     /// A whole cluster: every apiserver ready, every daemon up, the worker's on the first origin.
     ///
     /// # Panics
-    /// When something does not start or does not settle.
+    /// If something does not start or does not settle.
     pub fn new(plan: Plan) -> Self {
         let mut cluster = Self::hosts(plan);
         let count = cluster.origins();
@@ -235,7 +235,7 @@ impl Cluster {
     /// Starts a program on a host under a name of this test.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(&mut self, name: &str, at: usize, program: &Path, arguments: &[String]) {
         let mut command = self.host(at).command(&program.to_string_lossy());
         command.args(arguments).env("HOME", self.folder.path());
@@ -245,7 +245,7 @@ impl Cluster {
     /// Starts a command that is whole already under a name of this test.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn adopt(&mut self, name: &str, command: &mut Command) {
         let log = self.path(&format!("{name}.log"));
         let process = Process::start(name, command, &log);
@@ -260,7 +260,7 @@ impl Cluster {
     /// A process that was started.
     ///
     /// # Panics
-    /// When it was not.
+    /// If it was not.
     #[track_caller]
     pub fn process(&mut self, name: &str) -> &mut Process {
         self.processes.get_mut(name).unwrap_or_else(|| panic!("{name} does not run"))
@@ -276,7 +276,7 @@ impl Cluster {
     /// Starts an apiserver and returns at once.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn spawn_apiserver(&mut self, number: usize, flags: &[&str]) {
         let name = origin(number);
         let own = self.host(number).address;
@@ -309,7 +309,7 @@ impl Cluster {
     /// Waits until an apiserver says it is ready.
     ///
     /// # Panics
-    /// When it ends, or is not ready in time.
+    /// If it ends, or is not ready in time.
     pub fn apiserver_is_ready(&mut self, number: usize) {
         let what = format!("the apiserver of {} is ready", origin(number));
         let ask = ["https://127.0.0.1:6443/readyz".to_owned()];
@@ -323,7 +323,7 @@ impl Cluster {
     /// Starts an apiserver and waits until it is ready.
     ///
     /// # Panics
-    /// When it does not become ready.
+    /// If it does not become ready.
     pub fn start_apiserver(&mut self, number: usize, flags: &[&str]) {
         self.spawn_apiserver(number, flags);
         self.apiserver_is_ready(number);
@@ -332,7 +332,7 @@ impl Cluster {
     /// The process of an apiserver.
     ///
     /// # Panics
-    /// When it was not started.
+    /// If it was not started.
     #[track_caller]
     pub fn apiserver(&mut self, number: usize) -> &mut Process {
         self.process(&process_name(number))
@@ -342,7 +342,7 @@ impl Cluster {
     /// one that new sessions choose, and at least `least` of them.
     ///
     /// # Panics
-    /// When they do not gather in time.
+    /// If they do not gather in time.
     #[track_caller]
     pub fn gathered(&self, least: u64) -> usize {
         wait::until("all sessions are where new ones go", SETTLE_LIMIT, || {
@@ -365,7 +365,7 @@ impl Cluster {
     /// Starts a hollow kubelet on a host; it talks only to the local address.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start_kubelet(&mut self, at: usize) {
         let node = self.node_name(at);
         let client = format!("kubelet-{node}");
@@ -395,8 +395,8 @@ impl Cluster {
         self.kubectl_to(number, "direct", "https://127.0.0.1:6443")
     }
 
-    /// What curl prints on a host with the administrator's token and without verifying, if there
-    /// is an answer; with further arguments of its own.
+    /// The output of curl on a host with the administrator's token and these further arguments,
+    /// without verification; none without an answer.
     pub fn curl(&self, at: usize, arguments: &[String]) -> Option<String> {
         let mut command = self.host(at).command("curl");
         command.args(["-sSk", "--noproxy", "*", "--max-time", "5", "-H"]);
@@ -413,7 +413,7 @@ impl Cluster {
     /// Makes the node of a host (`init` or `invite` and `join`, and its settings).
     ///
     /// # Panics
-    /// When a verb refuses.
+    /// If a verb refuses.
     pub fn make_node(&mut self, at: usize) {
         let name = self.node_name(at);
         let state = self.state(&name);
@@ -444,7 +444,7 @@ impl Cluster {
     /// answers.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn start_node(&mut self, at: usize) {
         let name = self.node_name(at);
         if !self.config(&name).exists() {
@@ -455,7 +455,7 @@ impl Cluster {
         wait::until(&format!("{name} answers its status"), START_LIMIT, || self.status(at));
     }
 
-    /// What `meshport status --json` says on a host, if the daemon answers.
+    /// The output of `meshport status --json` on a host, if the daemon answers.
     pub fn status(&self, at: usize) -> Option<Value> {
         let output = self.meshport(at, &["status", "--json"]).output().expect("meshport runs");
         output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
@@ -471,7 +471,7 @@ impl Cluster {
     /// The metrics page of a daemon.
     ///
     /// # Panics
-    /// When it does not answer.
+    /// If it does not answer.
     #[track_caller]
     pub fn metrics(&self, at: usize) -> Metrics {
         let socket = format!("{}/meshport.sock", self.state(&self.node_name(at)));
@@ -500,7 +500,7 @@ impl Cluster {
     /// Waits until the worker knows every origin as ready.
     ///
     /// # Panics
-    /// When one does not become ready in time.
+    /// If one does not become ready in time.
     #[track_caller]
     pub fn all_are_ready(&self) {
         let count = self.origins();
@@ -512,7 +512,7 @@ impl Cluster {
     /// Waits until the worker knows every origin as ready and goes to the nearest.
     ///
     /// # Panics
-    /// When it does not settle.
+    /// If it does not settle.
     #[track_caller]
     pub fn settles(&self) {
         self.all_are_ready();
@@ -524,7 +524,7 @@ impl Cluster {
     /// Waits until new sessions on a host try this origin first.
     ///
     /// # Panics
-    /// When they do not in time.
+    /// If they do not in time.
     #[track_caller]
     pub fn chooses(&self, at: usize, name: &str) {
         let what = format!("{} chooses {name}", self.node_name(at));
@@ -544,7 +544,7 @@ impl Cluster {
     /// Adds TOML to the settings of a host whose node was made and does not run yet.
     ///
     /// # Panics
-    /// When there are none.
+    /// If there are none.
     pub fn add_settings(&self, at: usize, toml: &str) {
         let config = self.config(&self.node_name(at));
         let text = fs::read_to_string(&config).expect("the node was made");

@@ -12,7 +12,7 @@ use serde_json::json;
 /// The token of the cluster's administrator.
 pub const ADMIN_TOKEN: &str = "b5c7f2-admin-token-of-the-test";
 
-/// One cluster's authority and what it signed.
+/// The authority of one cluster and the certificates it signed.
 #[derive(Debug)]
 pub struct Pki {
     folder: PathBuf,
@@ -23,7 +23,7 @@ impl Pki {
     /// Makes the authority, the key of service accounts and the tokens in `folder`.
     ///
     /// # Panics
-    /// When the folder cannot be written.
+    /// If the folder cannot be written.
     pub fn new(folder: &Path) -> Self {
         fs::create_dir_all(folder).expect("a folder for certificates");
         let key = KeyPair::generate().expect("a key");
@@ -50,7 +50,7 @@ impl Pki {
     /// A file of this folder, as an argument or a value in a kubeconfig.
     ///
     /// # Panics
-    /// When the temporary folder's name is not text.
+    /// If the temporary folder's name is not text.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("temporary folders have plain names").to_owned()
     }
@@ -58,7 +58,7 @@ impl Pki {
     /// `NAME.crt` and `NAME.key` of a server with these names and addresses.
     ///
     /// # Panics
-    /// When a name is none.
+    /// If a name is none.
     pub fn server(&self, name: &str, names: &[String]) {
         let mut params = CertificateParams::new(names).expect("names of a server");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -69,7 +69,7 @@ impl Pki {
     /// `NAME.crt` and `NAME.key` of a client, whose user and group Kubernetes reads from it.
     ///
     /// # Panics
-    /// When it cannot be signed or written.
+    /// If it cannot be signed or written.
     pub fn client(&self, name: &str, user: &str, group: Option<&str>) {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -84,7 +84,7 @@ impl Pki {
     /// the administrator by token; its path.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn kubeconfig(&self, name: &str, server: &str, client: Option<&str>) -> PathBuf {
         let user = match client {
             None => json!({ "token": ADMIN_TOKEN }),

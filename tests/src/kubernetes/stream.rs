@@ -24,7 +24,7 @@ impl Streams {
     /// Starts the server on the host of etcd and makes the node that it is.
     ///
     /// # Panics
-    /// When the host cannot be entered or the apiserver refuses the node.
+    /// If the host cannot be entered or the apiserver refuses the node.
     pub fn start(cluster: &Cluster) -> Self {
         let host = cluster.host(cluster.etcd_host());
         let (namespace, address) = (host.namespace_file(), SocketAddr::from((host.address, PORT)));
@@ -55,7 +55,7 @@ impl Streams {
     /// Has curl on a host fetch `bytes` through `server`; the sum of what came.
     ///
     /// # Panics
-    /// When a program cannot be run or the download fails.
+    /// If a program cannot be run or the download fails.
     pub fn fetch(&self, cluster: &Cluster, at: usize, server: &str, bytes: u64) -> String {
         let url = format!("{server}/api/v1/nodes/http:{NAME}:{PORT}/proxy/{bytes}");
         let script = format!(
@@ -99,7 +99,7 @@ fn blocks(bytes: u64, mut each: impl FnMut(&[u8]) -> std::io::Result<()>) -> std
     Ok(())
 }
 
-/// One request: the path is the number of bytes.
+/// Answers a request whose path is the number of bytes.
 fn answer(stream: TcpStream) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;

@@ -69,7 +69,7 @@ impl Watch {
     /// Watches the beat and returns once it has been seen.
     ///
     /// # Panics
-    /// When it is not seen in time.
+    /// If it is not seen in time.
     pub fn start(kubectl: &Kubectl) -> Self {
         let shared = Arc::new(Shared::default());
         let (own, kubectl) = (Arc::clone(&shared), kubectl.clone());
@@ -81,12 +81,12 @@ impl Watch {
         watch
     }
 
-    /// What has arrived so far.
+    /// The arrivals until now.
     pub fn arrivals(&self) -> Arrivals {
         lock(&self.shared.arrivals).clone()
     }
 
-    /// When kubectl ended, each time.
+    /// The times at which kubectl ended.
     pub fn ends(&self) -> Vec<Instant> {
         lock(&self.shared.ends).clone()
     }

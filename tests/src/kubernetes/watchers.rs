@@ -26,7 +26,7 @@ impl Watchers {
     /// (`MESHPORT_KUBERNETES_PYTHON` is not set).
     ///
     /// # Panics
-    /// When it cannot be started or does not see the beat.
+    /// If it cannot be started or does not see the beat.
     pub fn start(cluster: &Cluster, at: usize, server: &str, count: usize) -> Option<Self> {
         let python = std::env::var_os("MESHPORT_KUBERNETES_PYTHON")?;
         let mut command = cluster.host(at).command(&python.to_string_lossy());
@@ -38,7 +38,7 @@ impl Watchers {
     /// had (`MESHPORT_KUBERNETES_NODE`, the folder of its `node_modules`, is not set).
     ///
     /// # Panics
-    /// When it cannot be started or does not see the beat.
+    /// If it cannot be started or does not see the beat.
     pub fn start_javascript(
         cluster: &Cluster,
         at: usize,
@@ -84,12 +84,12 @@ impl Watchers {
         watchers
     }
 
-    /// What has reached each watch so far.
+    /// The arrivals of each watch until now.
     pub fn arrivals(&self) -> Vec<Arrivals> {
         lock(&self.arrivals).clone()
     }
 
-    /// What the client said on its output for errors, line by line.
+    /// The lines that the client wrote to standard error.
     pub fn problems(&self) -> Vec<String> {
         lock(&self.problems).clone()
     }

@@ -1,4 +1,4 @@
-//! Hosts in network namespaces of their own, and the network between them.
+//! Hosts in separate network namespaces, and the network between them.
 //!
 //! Needs root and `/dev/net/tun`. The arena and the Kubernetes tests are played on it.
 
@@ -21,7 +21,7 @@ pub type Port = usize;
 /// Packets that may wait in a host's interface before it is read: the bursts of all balancers.
 const QUEUE_PACKETS: &str = "5000";
 
-/// One host of the network.
+/// A host of the network.
 #[derive(Debug)]
 pub struct Host {
     namespace: Namespace,
@@ -67,7 +67,7 @@ impl Line {
     /// Lays it; each end has its address of one network of 256.
     ///
     /// # Panics
-    /// When the system does not allow it.
+    /// If the system does not allow it.
     pub fn new(ends: [(&Namespace, Ipv4Addr); 2], link: &LinkConfig, seed: u64) -> Self {
         let devices = ends.map(|(host, address)| (address, end(host, address)));
         let router = Router::start(devices.into(), seed, true);
@@ -94,7 +94,7 @@ fn end(host: &Namespace, address: Ipv4Addr) -> std::fs::File {
     file
 }
 
-/// All hosts with their links.
+/// All hosts and their links.
 #[derive(Debug)]
 pub struct Network {
     // Dropped first: a namespace takes its device along, which ends the router's readers.
@@ -107,7 +107,7 @@ impl Network {
     /// Hosts at these addresses of 10.77.0.0/24, joined by perfect links.
     ///
     /// # Panics
-    /// When the system does not allow it.
+    /// If the system does not allow it.
     pub fn new(addresses: &[Ipv4Addr], seed: u64) -> Self {
         let mut hosts = Vec::new();
         let mut devices = Vec::new();

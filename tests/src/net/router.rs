@@ -2,9 +2,9 @@
 //! and meets the same distance, the same loss and the same cuts. (The kernel's own emulator of
 //! such links, netem, is not to be had everywhere.)
 //!
-//! One thread per host reads what the host sends; a [`Link`] for each ordered pair of hosts says
-//! what becomes of it; one thread delivers. Bounded by [`MAX_IN_FLIGHT`]; what exceeds it is
-//! dropped, as by a full queue.
+//! One thread per host reads the host's packets, a [`Link`] for each ordered pair of hosts decides
+//! about them, and one thread delivers. Bounded by [`MAX_IN_FLIGHT`]; excess packets are dropped,
+//! as by a full queue.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -175,7 +175,7 @@ fn read_from(shared: &Shared, from: Port) {
             continue;
         };
         let mut state = shared.lock();
-        // Inside the lock, so that no link sees time go back.
+        // Inside the lock, so that no link sees time go backwards.
         let now = shared.now();
         if state.stopped {
             return;

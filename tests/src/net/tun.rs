@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 pub(crate) fn open(name: &str) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     let mut ifr_name = [0; libc::IFNAMSIZ];
-    // One byte stays zero: the end of the name.
+    // One byte stays zero, to terminate the name.
     if name.len() >= ifr_name.len() || !name.is_ascii() {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 #[derive(Debug)]
 pub(super) struct Running(Mutex<BTreeMap<u32, OwnedFd>>);
 
-/// Those of this program.
+/// The processes of this program.
 pub(super) static RUNNING: Running = Running::new();
 
 impl Running {
@@ -22,7 +22,7 @@ impl Running {
     }
 
     pub(super) fn add(&self, child: &Child) {
-        // Where the kernel has no such handles only the owner of the child can end it.
+        // On a kernel without process handles only the owner of the child can end it.
         let Ok(handle) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return };
         if let Ok(mut children) = self.0.lock() {
             children.insert(child.id(), handle);

@@ -1,5 +1,5 @@
-//! What a machine may run out of, and doors that are held: the daemon goes on serving, says what is
-//! wrong, and is as before once it is over.
+//! Exhausted resources and held connections: the daemon keeps serving, reports the problem, and
+//! recovers once it is over.
 
 #![expect(clippy::print_stdout, reason = "figures and messages for the reader of a test run")]
 
@@ -26,7 +26,7 @@ const HOLDERS: usize = 40;
 const HELD: Duration = Duration::from_secs(20);
 /// Clients beyond what the descriptors are for.
 const CLIENTS: usize = 60;
-/// Descriptors left to a daemon: enough for what it does by itself.
+/// Descriptors left to a daemon: enough for its own work.
 const LEFT: usize = 24;
 /// Files that an origin may open in all: some seventy sessions of one node.
 const FEW: usize = 200;
@@ -90,13 +90,13 @@ fn doors_of_the_admin_server_that_are_held_open_again() {
         status["admin_http"].as_str().and_then(|it| it.parse().ok()).expect("on");
     let socket = world.at("cp-a").state().join("meshport.sock");
 
-    // One byte of a request each time anybody looks, by more clients than the port takes.
+    // A byte of a request at each check, from more clients than the port accepts.
     let connect = |_| TcpStream::connect(door).expect("the port is open");
     let mut slow: Vec<TcpStream> = (0..HOLDERS).map(connect).collect();
     let mut drip = b"GET /metrics HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'a'));
     wait::until("the port answers while it is held", HELD, || {
         let byte = *drip.next().expect("it is endless");
-        // Those that were cut do not take it; that is what is waited for.
+        // Writes to cut connections fail; the test waits for that.
         slow.iter_mut().for_each(|stream| _ = stream.write(&[byte]));
         let asked = Command::new("curl")
             .args(["-sS", "-f", "-m", "1", &format!("http://{door}/healthz")])
@@ -250,7 +250,7 @@ fn a_daemon_with_little_memory_left_serves_many_clients() {
     }
 }
 
-/// Starts a node with its state folder on a small disk of its own, which only it sees.
+/// Starts a node with its state folder on its own small disk, which only it sees.
 fn on_a_small_disk(world: &World, node: &str) -> Process {
     let (state, copy) = (world.at(node).state().to_owned(), world.path("copy"));
     run_ok("cp", &["-a", &state.to_string_lossy(), &copy.to_string_lossy()]);
@@ -280,7 +280,7 @@ fn a_full_disk_and_a_read_only_folder_stop_nothing() {
     serves_again(&world, local);
     world.node(&NodePlan::new("worker-c", "b"));
     let fill = state.join("fill");
-    // It ends with an error, when there is no room left.
+    // dd fails when the disk is full.
     beside(&daemon, &["dd", "if=/dev/zero", &format!("of={}", fill.display()), "bs=4k"]);
     revoke(&world, "worker-c");
     said(&daemon, "cannot store a revocation");
@@ -292,7 +292,7 @@ fn a_full_disk_and_a_read_only_folder_stop_nothing() {
     let folder = state.to_string_lossy();
     assert!(beside(&daemon, &["mount", "-o", "remount,bind,ro", &folder]), "it has a file open");
     serves_again(&world, local);
-    // It ends as it should, and says what it could not save.
+    // It stops cleanly and reports what it could not save.
     daemon.signal("TERM");
     wait::until("it ends", SETTLE, || daemon.arguments().is_empty().then_some(()));
     said(&daemon, "cannot save the directory");
@@ -302,7 +302,7 @@ fn a_full_disk_and_a_read_only_folder_stop_nothing() {
     starts_without_writing(&world, &state);
 }
 
-/// What a page of a daemon's metrics says, asked where it has its mounts.
+/// The value on the metrics page of a daemon, requested within its mount namespace.
 fn sum_beside(daemon: &Process, socket: &Path, name: &str, label: &str) -> f64 {
     let (id, socket) = (daemon.id().to_string(), socket.to_string_lossy());
     let asks = ["curl", "-sS", "-f", "--unix-socket", &*socket, "http://meshport/metrics"];
@@ -310,8 +310,8 @@ fn sum_beside(daemon: &Process, socket: &Path, name: &str, label: &str) -> f64 {
     Metrics::parse(&page).sum(name, label)
 }
 
-/// A revoked node that does not remember it starts, and the daemon that could not keep the
-/// revocation has no word for it all the same.
+/// A revoked node that has lost its revocation starts, and the daemon that could not save the
+/// revocation still ignores it.
 fn stays_out_though_it_forgets(world: &mut World, daemon: &Process, revoked: &str) {
     let socket = world.at("worker-b").state().join("meshport.sock");
     let ended = world.node_mut(revoked).process().ended(SETTLE);

@@ -11,11 +11,11 @@ use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// From the configuration that lets a node in to its first answer: the refused one looks again
-/// every second.
+/// Time from the configuration that admits a node to its first answer: a refused node retries every
+/// second.
 const LET_IN: Duration = Duration::from_secs(20);
 
-/// What an operator reads of the refusal, at the refused node.
+/// The refusal that an operator sees on the refused node.
 #[track_caller]
 fn is_told_why(world: &mut World, node: &str) {
     let said = |text: &str| text.contains("refuses this node") && text.contains("allow");

@@ -25,7 +25,7 @@ fn world() -> (World, Command) {
     world.node(&NodePlan::new("worker", "b"));
     world.meet();
     world.chooses("worker", "cp-a", SETTLE);
-    // As behind a NAT: the laptop and the worker never meet.
+    // As behind a NAT: the laptop and the worker have no direct path.
     world.shaper().set_down(Cut::Between("office".into(), "b".into()), true);
     let line = world.invite("cp-a", &NodePlan::operator("laptop", "office"));
     let invite = world.path("laptop.invite");
@@ -70,7 +70,7 @@ fn an_operator_reads_the_view_of_every_node_through_one_member() {
     }
     assert_eq!(view(at, "")["node"]["name"], "cp-a", "the only member it has a tunnel with");
 
-    // What has not changed is not sent again.
+    // Unchanged data is not sent again.
     wait::until("a view holds from one request to the next", SETTLE, || {
         let tag = get(at, "/view?node=worker", "").header("etag")?.to_owned();
         let again = get(at, "/view?node=worker", &format!("If-None-Match: {}\r\n", upper(&tag)));

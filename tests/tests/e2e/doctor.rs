@@ -15,13 +15,13 @@ use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// What the whole may take, also with faults.
+/// Limit for a whole report, with faults too.
 const LIMIT: Duration = Duration::from_secs(10);
-/// In the mesh.
+/// Nodes in the mesh.
 const NODES: u64 = 5;
 /// Few enough for the limit on open files of any machine that runs the tests.
 const SETTINGS: &str = "max-sessions = 500\n";
-/// A node that nobody has seen.
+/// The id of a node that does not exist.
 const NOBODY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 
 /// A world, and what was found in it in how many seconds.
@@ -64,7 +64,7 @@ impl Examined {
         ids
     }
 
-    /// What was said of one id.
+    /// The detail of one finding.
     fn detail(&self, id: &str) -> &str {
         let rows = self.report["checks"].as_array().expect("rows");
         let row = rows.iter().find(|row| row["id"] == id).expect("it is checked");
@@ -106,7 +106,7 @@ fn kubeconfig(world: &World, server: &str, name: &str) {
     fs::write(world.path("kubeconfig"), text).expect("written");
 }
 
-/// One that uses the worker's local address.
+/// A kubeconfig that uses the worker's local address.
 fn through_us(lab: &Lab, name: &str) {
     kubeconfig(&lab.world, &lab.world.at("worker").local.to_string(), name);
 }
@@ -204,13 +204,13 @@ fn restart(world: &mut World, node: &str, change: impl FnOnce(&str) -> String) -
     former
 }
 
-/// All are there again, and the worker uses the origin beside it.
+/// All nodes are back, and the worker uses the origin next to it.
 fn settle(world: &World) {
     world.meet();
     world.chooses("worker", "cp-a", SETTLE);
 }
 
-/// The first report for which members sent call-backs: they call nobody again at once.
+/// The first report for which members made call-backs: they do not repeat them at once.
 #[track_caller]
 fn when_called(lab: &mut Lab, node: &str, what: &str) -> Examined {
     wait::until("members call back again", SETTLE, || {
@@ -356,7 +356,7 @@ fn finds_a_credential_that_ends(lab: &mut Lab) {
     assert!(ends.detail("MP203").contains("expires in 3 d"), "{}", ends.detail("MP203"));
 }
 
-/// One that hangs has its ports and its folder, and only that it hangs is wrong.
+/// A hung daemon holds its ports and its folder; the only finding is that it hangs.
 fn finds_a_daemon_that_hangs(lab: &mut Lab) {
     lab.world.node_mut("worker").process().signal("STOP");
     let hangs = examine(lab, "worker", "a daemon that hangs");

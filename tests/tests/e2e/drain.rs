@@ -1,5 +1,5 @@
-//! Maintenance as an operator does it: an origin is drained, its sessions leave it one by one and
-//! without a failed request, and come back by themselves once it is offered again.
+//! Maintenance as an operator does it: an origin is drained, its sessions leave one by one without
+//! a failed request, and return once it is offered again.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -49,7 +49,7 @@ impl Session {
         Self(tcp)
     }
 
-    /// Who answers; none once the session has ended.
+    /// The origin that answers; none once the session has ended.
     fn ask(&mut self) -> Option<String> {
         self.0.write_all(b"?").ok()?;
         let (mut name, mut byte) = (String::new(), [0; 1]);

@@ -1,4 +1,4 @@
-//! A state folder is copied and runs twice: everybody concerned says so, and what to do.
+//! A state folder is copied and runs twice: every affected node reports it, with the remedy.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
-/// From the start of the copy until all say so.
+/// Time from the start of the copy until all report it.
 const SAID: Duration = Duration::from_secs(10);
 /// How long it takes the daemon of a copy to start on a busy machine.
 const START: Duration = Duration::from_secs(20);
@@ -43,7 +43,7 @@ fn a_state_folder_that_runs_twice_is_named_by_both_and_by_others_with_the_remedy
     world.node(&NodePlan::new("real", "fra").settings(&echo::usage()));
     world.meet();
 
-    // The copy runs on another machine: with addresses of its own.
+    // The copy runs on another machine, so with other addresses.
     let udp = world.place("copy", "fra");
     copy_folder(world.at("real").state(), &world.path("copied"));
     let text = fs::read_to_string(world.path("real.toml")).expect("the node has settings");

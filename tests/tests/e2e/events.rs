@@ -14,7 +14,7 @@ use serde_json::Value;
 /// after 5 s.
 const SETTLE: Duration = Duration::from_secs(40);
 
-/// Takes posts on an address of its own.
+/// Takes posts on its own address.
 struct Receiver {
     bodies: Arc<Mutex<Vec<Value>>>,
 }

@@ -1,5 +1,5 @@
-//! Listeners for clients that run no meshport: who is let in, for which service, within which
-//! limits, and what they notice when an apiserver dies.
+//! Listeners for clients without meshport: access, service selection, limits, and what clients
+//! notice when an apiserver dies.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ const SETTLE: Duration = Duration::from_secs(40);
 /// How soon a refused client has to know.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// Loopback addresses of clients: one network that is let in, one beside it, a balancer.
+/// Loopback addresses of clients: an allowed network, one next to it, a balancer.
 const FRIEND: Ipv4Addr = Ipv4Addr::new(127, 10, 0, 7);
 const OTHER_FRIEND: Ipv4Addr = Ipv4Addr::new(127, 10, 255, 255);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 11, 0, 0);
@@ -43,12 +43,12 @@ fn is_served(from: Ipv4Addr, to: SocketAddr) -> bool {
     dial(from, to).is_ok_and(|mut client| answers(&mut client))
 }
 
-/// Whether a client is reset without an answer, whatever it says.
+/// Whether a client that sends this is reset without an answer.
 #[track_caller]
 fn is_reset(from: Ipv4Addr, to: SocketAddr, says: &[u8]) {
     let begun = wait::now();
     let Ok(mut client) = dial(from, to) else { return };
-    // It may be reset before it has said anything, which is told once.
+    // The reset may come before it has sent anything, and is reported once.
     let told = client.write_all(says).and_then(|()| client.read(&mut [0]));
     match told {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
@@ -185,18 +185,18 @@ fn a_proxy_header_is_believed_from_the_balancer_alone() {
         (count(&world, "gate", "bad-header"), count(&world, "gate", "not-allowed")),
         (2.0, 3.0)
     );
-    // In the form of IPv6 they are the same.
+    // As IPv4-mapped addresses they are the same.
     is_reset(BALANCER, local, b"PROXY TCP6 ::ffff:127.11.0.9 ::1 1234 443\r\n");
     assert_eq!(count(&world, "gate", "not-allowed"), 4.0);
     let mut mapped = dial(BALANCER, local).expect("it is open");
     mapped.write_all(b"PROXY TCP6 ::ffff:127.10.0.9 ::1 1234 443\r\n").expect("it is read");
     assert!(answers(&mut mapped), "a friend in the form of IPv6");
-    // One that may not: its claim is not even read.
+    // A sender that is not allowed: its header is not even read.
     for _ in 0..100 {
         is_reset(STRANGER, local, header("127.10.0.9").as_bytes());
     }
     assert_eq!(count(&world, "gate", "not-allowed"), 104.0);
-    // To one that may connect for itself it is bytes like any other, which the service gets.
+    // From a sender that is allowed as a client, the header is ordinary data for the service.
     let mut friend = dial(FRIEND, local).expect("it may");
     let lie = header("127.10.99.99");
     friend.write_all(lie.as_bytes()).expect("it is served");
@@ -370,7 +370,7 @@ fn names_without_a_rule_go_to_the_default_if_there_is_one() {
             who(&world, local, name).ok()?.contains(cluster).then_some(())
         });
     }
-    // When one cluster is gone the other is not offered in its place.
+    // When one cluster is gone, the other does not replace it.
     let address = IpAddr::from(FRIEND);
     assert!(world.curl().from(address).named("x.prod.example.com").get(local, "/version").is_ok());
 }
@@ -399,7 +399,7 @@ fn no_new_connection_fails_when_the_apiserver_in_use_is_killed() {
     for index in 0..CLIENTS {
         wait::pace(&mut next, Duration::from_millis(50));
         if index == CLIENTS / 3 {
-            // A request that it has begun to answer dies with it, whatever is before it.
+            // A request that it has begun to answer dies with it, with or without meshport.
             let done = || clients.iter().all(thread::JoinHandle::is_finished).then_some(());
             wait::until("those before it have their answers", SETTLE, done);
             world.kill_apiserver("cp-near");
@@ -425,7 +425,7 @@ fn listeners_come_change_and_go_without_a_restart() {
         let mut client = dial(FRIEND, local).ok()?;
         answers(&mut client).then_some(client)
     });
-    // One more listener; the first one lets in others.
+    // A second listener; the first one admits other clients.
     let more = format!(
         "\n[[expose]]\nname = \"more\"\nlisten = [\"127.0.0.1:0\"]\nservice = \"{SERVICE}\"\n\
          allow = [\"{STRANGER}\"]\n"
@@ -441,7 +441,7 @@ fn listeners_come_change_and_go_without_a_restart() {
     assert!(answers(&mut session), "a session that stays allowed does not notice");
     assert_eq!(address(&world, "gate", "out"), local, "the address stays bound");
 
-    // What the list does not allow any more ends; a file with a fault changes nothing.
+    // Sessions that the list no longer allows end; an invalid file changes nothing.
     world.reconfigure("gate", |text| text.replace(&both, "allow = [\"127.11.0.0/15\"]"));
     assert!(answers(&mut session));
     world.reconfigure("gate", |text| {

@@ -15,11 +15,11 @@ use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// Initiations a second.
+/// Initiations per second.
 const RATE: u32 = 20_000;
-/// Addresses that they come from; each has a port of its own.
+/// Addresses that they come from; each has its own port.
 const SOURCES: u8 = 200;
-/// One request each, and how many are compared.
+/// Interval between requests, and how many are compared.
 const INTERVAL: Duration = Duration::from_millis(50);
 const REQUESTS: usize = 100;
 const PHASE: Duration = Duration::from_secs(60);
@@ -27,12 +27,12 @@ const PHASE: Duration = Duration::from_secs(60);
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 /// The 99th percentile may be this much worse than without a flood.
 const SLOWER: u32 = 5;
-/// What a daemon may grow by.
+/// Limit on the growth of a daemon's memory.
 const GROWTH_KIB: u64 = 4096;
 /// Good initiations of strangers that a daemon under load answers in a second, at the least: it
 /// takes 200 without a cookie, and what its socket has no room for is lost.
 const ANSWERED: f64 = 100.0;
-/// What the operator sees of it, in the status and once in the log.
+/// The finding that the operator sees, in the status and once in the log.
 const TOLD: &str = "more handshakes arrive than this node answers";
 /// A watch hears a word every 20 ms; so long a silence at any time is a session that stalls. Less
 /// than that is what two processors have to share with the flood itself.
@@ -50,9 +50,9 @@ fn slowest_but_one(world: &World, local: SocketAddr) -> Duration {
     took[took.len() * 99 / 100 - 1]
 }
 
-/// What the flooded node did and had.
+/// Figures of the flooded node.
 struct Flooded {
-    /// Initiations that it answered, a second.
+    /// Initiations answered per second.
     answered: f64,
     resident_kib: u64,
 }

@@ -20,9 +20,9 @@ const SETTLE: Duration = Duration::from_secs(40);
 const INTERVAL: Duration = Duration::from_millis(50);
 const REQUESTS: usize = 30;
 const PHASE: Duration = Duration::from_secs(60);
-/// From the laptop to the nearest site and back; long, so that the machine's pace weighs little.
+/// RTT from the laptop to the nearest site; long, so that the machine's speed matters little.
 const RTT: Duration = Duration::from_millis(200);
-/// Events are to come again within this after a sleep or a change of the network.
+/// Limit until events arrive again after a sleep or a change of network.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// A laptop of the world.
@@ -54,7 +54,7 @@ impl Laptop {
         self.forward(&[&["--invite", &*invite], arguments].concat())
     }
 
-    /// With what was saved.
+    /// With the saved credential.
     fn again(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(meshport());
         command.args(["forward", "--mesh-listen", &self.udp.to_string()]);
@@ -78,7 +78,7 @@ fn ready(command: &mut Command, log: &Path) -> (Process, SocketAddr, Duration) {
     (process, local, begun.elapsed())
 }
 
-/// Where the forward says that sessions go.
+/// The origin that the forward reports for sessions.
 fn leads_to(process: &Process) -> String {
     let output = process.output();
     let last = output.lines().rfind(|line| line.contains(" leads to ")).unwrap_or_default();
@@ -114,7 +114,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[test]
 fn a_laptop_reaches_the_nearest_origin_and_is_no_member() {
     let mut world = office_and_two_sites(["far", "near"]);
-    // Its only seed is farther than the origin it is to use.
+    // Its only seed is farther away than the origin it should use.
     let laptop = Laptop::new(&mut world, "office", "cp-far");
     let log = world.path("forward.log");
     let (mut process, local, took) = ready(&mut laptop.first(&["--listen", "127.0.0.1:0"]), &log);
@@ -130,7 +130,7 @@ fn a_laptop_reaches_the_nearest_origin_and_is_no_member() {
     let members = ["cp-far", "cp-near", "worker"];
     let attached: f64 = members.iter().map(|node| leaves(&world, node)).sum();
     assert!(attached >= 1.0, "members tell of it");
-    // Nobody counts it, and no directory has it.
+    // It is not counted, and is in no directory.
     for node in members {
         assert_eq!(world.at(node).alive(), 3, "{node} sees more than the members");
         assert!(!world.at(node).explain(&["--json"]).contains("laptop"));
@@ -181,7 +181,7 @@ fn a_command_starts_soon_and_its_end_is_the_forwards() {
     let (log, sign) = (world.path("exec.log"), world.path("started"));
     let sign_text = sign.to_string_lossy().into_owned();
     let times = (0..3).map(|_| {
-        // Nothing is known and nothing saved: each is a first time.
+        // Nothing is saved, so each run is a first one.
         let _ = fs::remove_file(&sign);
         let mut command = laptop.first(&["--no-save", "--exec", "--", "touch", &sign_text]);
         let begun = wait::now();

@@ -7,7 +7,7 @@ use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// How long a daemon that has just started follows whatever is best, in seconds.
+/// How long a daemon that has just started always uses the best origin, in seconds.
 const NEWCOMER_S: u64 = 6;
 /// How often the herd comes, and how many dial at once then.
 const WAVES: usize = 6;

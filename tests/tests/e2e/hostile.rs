@@ -18,18 +18,18 @@ use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// A peer that nobody vouches for is forgotten 30 s after its last handshake.
+/// A peer without a valid credential is dropped 30 s after its last handshake.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Datagrams of each kind; few enough to fit any socket buffer, many enough to be no accident.
 const DATAGRAMS: usize = 100;
 /// Clients that misbehave at once.
 const CLIENTS: usize = 20;
-/// What each client that never reads has asked for.
+/// Size of the answer that each client requests and never reads.
 const UNREAD_BYTES: u64 = 1 << 30;
 /// How much a daemon may grow by while clients or an instance do not read: a stream's window is 1
 /// MiB for each, and as much again for what is being received and for the allocator.
 const MAX_GROWTH_KIB: u64 = (CLIENTS as u64) << 11;
-/// How long memory is watched once nobody reads.
+/// How long memory is watched while no client reads.
 const WATCHED: Duration = Duration::from_secs(8);
 
 /// WireGuard's message types and their sizes; a data message is at least a header and a tag.
@@ -134,7 +134,7 @@ fn deaf() -> SocketAddr {
     address
 }
 
-/// Bytes without meaning, the same each time (xorshift32, Marsaglia 2003).
+/// Random bytes, the same each time (xorshift32, Marsaglia 2003).
 fn noise(seed: usize, length: usize) -> Vec<u8> {
     let mut state = u32::try_from(seed).unwrap_or(1) | 1;
     let mut next = || {
@@ -245,7 +245,7 @@ fn a_daemon_of_another_mesh() {
 
 #[test]
 fn a_daemon_of_another_mesh_with_a_stolen_secret() {
-    // Its session stands, and not one packet of it counts.
+    // It gets a session, but none of its packets counts.
     a_stranger_is_given_up(true, MeshCount::DroppedInnerSource);
 }
 
@@ -293,7 +293,7 @@ fn uploads_to_an_instance_that_never_reads() {
     let mut taken = 0;
     stage.memory_stays_bounded(before, || {
         for client in &mut clients {
-            // The error is that there is no room: what was taken before is still on its way.
+            // The error says that there is no room: earlier bytes are still in transit.
             taken += client.write(&block).unwrap_or(0);
         }
     });

@@ -1,6 +1,6 @@
-//! Somebody holds an invite that leaked and a node that was let in, and issues later credentials
-//! for nodes that exist: fewer roles, another site, an early end, another one in their place. They
-//! are told to everybody all the time, in every way that the wire has, and nobody believes them.
+//! An attacker holds a leaked invite and an admitted node, and issues newer credentials for
+//! existing nodes: fewer roles, another site, an early expiry, a different node. They are sent to
+//! every node continuously, in every way that the protocol has, and no node accepts them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,16 +26,17 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 const SETTLE: Duration = Duration::from_secs(60);
-/// How long the forged ones are told beside requests: news passes all nodes within a second.
+/// How long the forged credentials are sent next to requests: news reaches all nodes within a
+/// second.
 const TOLD_FOR: Duration = Duration::from_secs(15);
-/// From one telling of all of them to the next, within what a node takes of one peer.
+/// Interval between rounds of all of them, within what a node accepts from one peer.
 const AGAIN: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(10);
 const HOUR_S: u64 = 3600;
 
-/// Those that run daemons.
+/// The nodes that run daemons.
 const HONEST: [&str; 3] = ["cp-a", "worker-b", "worker-c"];
-/// What only nodes of one site may use; the forged credential of a node elsewhere names that site.
+/// A service for nodes of one site; the forged credential of a node elsewhere names that site.
 const SERVICE: &str = "vault";
 /// The first bytes of a hello, and of a gossip datagram with items and with rumours (`wire.rs`).
 const HELLO: [u8; 2] = [1, 1];
@@ -90,7 +91,7 @@ impl Thief {
         assert!(sent, "its thread has ended");
     }
 
-    /// What a node answers to a stream with this header.
+    /// The answer of a node to a stream with this header.
     fn opens(&self, to: NodeId, header: &Header) -> Option<Answer> {
         let (sender, answer) = mpsc::sync_channel(1);
         self.order(Order::Open(to, header.encode(), sender));
@@ -113,7 +114,7 @@ async fn obey(mesh: &Mesh, mut incoming: Incoming, mut orders: Receiver<Order>) 
             order = orders.recv() => match order {
                 Some(Order::Tell(datagrams)) => told = datagrams,
                 Some(Order::Open(to, header, answer)) => {
-                    // The test has stopped waiting when nobody hears it.
+                    // The test may have stopped waiting.
                     let _ = answer.send(open(mesh, to, header).await);
                 }
                 None => return mesh.close().await,
@@ -148,7 +149,7 @@ struct Leaked {
 }
 
 impl Leaked {
-    /// By the authority whose key lies in this node's folder, and for one site.
+    /// A forger with the authority's key in this node's folder, for one site.
     fn by(world: &World, node: &str, site: &str, now: UnixSeconds) -> Self {
         let text = fs::read_to_string(world.at(node).state().join("authority.key"));
         let authority: AuthorityKey = text.expect("it was made here").parse().expect("a key");
@@ -165,7 +166,7 @@ impl Leaked {
         Self { delegation, key, now }
     }
 
-    /// What it issues for somebody else's node.
+    /// Issues a credential for another node.
     fn issue(&self, of: &Credential, change: impl FnOnce(&mut Subject), life_s: u64) -> Issued {
         let mut subject = Subject {
             node: of.node,
@@ -232,7 +233,7 @@ impl Stage {
         let listed = run_ok(&meshport().to_string_lossy(), &words);
         let rows: Vec<Value> = serde_json::from_str(&listed).expect("a list");
         let named = rows.into_iter().map(|mut row| {
-            // Which secret a node has it says itself, some time after it was met.
+            // A node itself reports which secret it has, some time after it was met.
             row.as_object_mut().expect("a row").remove("secret_number");
             row["own"] = Value::Null;
             (row["name"].as_str().unwrap_or_default().to_owned(), row)
@@ -289,7 +290,7 @@ impl Stage {
         made
     }
 
-    /// What is told to everybody, as gossip and as what a node shows of itself.
+    /// The forged credentials as messages to all nodes: as gossip, and as a node's own.
     fn datagrams(&self, forged: &[(NodeId, Vec<u8>)]) -> Vec<Datagram> {
         let mut all = Vec::new();
         for to in self.nodes.values().map(|credential| credential.node) {
@@ -317,8 +318,8 @@ impl Stage {
     }
 }
 
-/// One item, with a credential alone: its node's first eight bytes, the credential, no record and
-/// no word about membership.
+/// A gossip item with only a credential: the first eight bytes of its node, the credential, no
+/// record, no membership.
 fn gossip(kind: [u8; 2], of: &NodeId, credential: &[u8]) -> Vec<u8> {
     let length = [0x80 | (credential.len() & 0x7f) as u8, (credential.len() >> 7) as u8];
     [&kind[..], &[1], &of.as_bytes()[..8], &[1], &length, credential, &[0, 0]].concat()
@@ -342,7 +343,7 @@ fn what_an_issuer_says_of_nodes_that_exist_changes_none_of_them() {
         assert_eq!(stage.all_rows(), before);
         true
     });
-    // A node that knows nobody yet, and hears that before all else.
+    // A node that knows no other yet and receives that before anything else.
     stage.world.kill("worker-c");
     let directory = stage.world.at("worker-c").state().join("directory");
     if directory.exists() {
@@ -365,7 +366,8 @@ fn a_relay_gets_nothing_by_a_credential_that_its_client_never_signed() {
     let origin = stage.nodes["cp-a"].node;
     let service = || SERVICE.parse().expect("a name");
     let carried = |credential| Header::carried(service(), credential, PATIENCE);
-    // What a relay is trusted with: in the name of one that may enter, and of one that may not.
+    // A relay is trusted to name the client node: one that may use the service, and one that may
+    // not.
     let known = |name: &str| carried(stage.nodes[name].clone());
     assert_eq!(stage.thief.opens(origin, &known("worker-b")), Some(Answer::Connected));
     assert_eq!(stage.thief.opens(origin, &known("worker-c")), Some(Answer::NotAllowed));

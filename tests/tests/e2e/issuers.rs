@@ -11,9 +11,9 @@ use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// What a renewed credential is valid for. It is due when a third is left.
+/// Lifetime of a renewed credential. Renewal is due when a third is left.
 const LIFETIME: &str = "24s";
-/// From one renewal to the next on a busy machine.
+/// Time from one renewal to the next on a busy machine.
 const NEXT: Duration = Duration::from_secs(30);
 /// Renewals of the long test, an hour's worth by default.
 const LONG: &str = "MESHPORT_TEST_RENEWALS";
@@ -80,8 +80,8 @@ fn nodes_are_renewed_by_members_and_not_by_a_stolen_one() {
     let output = world.node_mut("cp-a").process().output();
     assert!(output.contains("event=\"issued\""), "an issuer keeps account: {output}");
 
-    // What the one that is left has signed is taken back: the worker goes back to the credential
-    // before, and nobody renews it any more.
+    // The signatures of the remaining issuer are revoked: the worker returns to its previous
+    // credential, and no issuer renews it any more.
     let said = ok(&world, "cp-a", &["revoke", "cp-a", "--issuer", "--json"]);
     let reports: Value = serde_json::from_str(&said).expect("reports");
     assert!(reports.as_array().is_some_and(|all| !all.is_empty()), "{said}");
@@ -91,7 +91,7 @@ fn nodes_are_renewed_by_members_and_not_by_a_stolen_one() {
     });
 }
 
-/// By default for an hour; `MESHPORT_TEST_RENEWALS` says how many renewals.
+/// An hour by default; `MESHPORT_TEST_RENEWALS` sets the number of renewals.
 #[test]
 #[ignore = "takes an hour; run it by name"]
 fn an_hour_of_renewals_cuts_nothing() {

@@ -11,9 +11,9 @@ use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// From the command until no other node knows the one that left.
+/// Time from the command until no other node lists the one that left.
 const GONE: Duration = Duration::from_secs(3);
-/// What cannot come back is watched for this long.
+/// How long the test watches that the node does not return.
 const WATCHED: Duration = Duration::from_secs(10);
 const OTHERS: [&str; 2] = ["cp", "worker"];
 
@@ -56,7 +56,7 @@ fn a_node_that_leaves_is_gone_everywhere_and_its_key_is_worth_nothing() {
     copy_folder(&folder, &copy);
     let binary = meshport().to_string_lossy().into_owned();
 
-    // Nobody is there to ask, so nothing happens.
+    // There is no terminal to ask on, so nothing happens.
     let refused = run(&binary, &words(&["leave"], &state));
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{text}");
@@ -83,7 +83,7 @@ fn a_node_that_leaves_is_gone_everywhere_and_its_key_is_worth_nothing() {
     }
     println!("nobody knows it any more {:?} after the command began", begun.elapsed());
 
-    // A copy of its state from before gets nowhere.
+    // A copy of its former state is refused.
     copy_folder(&copy, &world.path("again"));
     for entry in fs::read_dir(world.path("again")).expect("copied").flatten() {
         let _ = fs::copy(entry.path(), folder.join(entry.file_name()));
@@ -94,7 +94,7 @@ fn a_node_that_leaves_is_gone_everywhere_and_its_key_is_worth_nothing() {
     });
     world.kill("guest");
 
-    // As a new node it may have its name again.
+    // As a new node it may use its name again.
     run_ok(&binary, &words(&["reset", "--yes"], &state));
     let line = world.invite("cp", &NodePlan::new("guest", "fra"));
     run_ok(&binary, &words(&["join", &line, "--name", "guest"], &state));
@@ -128,7 +128,7 @@ fn a_node_takes_another_name_and_site_under_its_keys() {
     let key = fs::read(world.at("guest").state().join("node.key")).expect("it has one");
     let line = world.invite("cp", &NodePlan::new("host", "nyc"));
     let join = ["join", &line, "--force", "--name", "host"];
-    // The daemon uses the folder: the former one ends first.
+    // The daemon locks the folder, so it has to end first.
     world.node_mut("guest").process().signal("TERM");
     world.node_mut("guest").process().ended(SETTLE);
     // Credentials count seconds, and of two of the same second either may count.

@@ -14,10 +14,10 @@ const SETTLE: Duration = Duration::from_secs(40);
 const PLACES: usize = 10;
 /// How soon a client without a place has to know.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// How long the places are held: longer than `connect-timeout`, in which a client is to have an
+/// How long the slots are held: longer than `connect-timeout`, in which a client must get an
 /// answer.
 const HELD: Duration = Duration::from_secs(15);
-/// What a client of TLS begins with: a handshake record of 512 bytes, of which few come.
+/// The first bytes of a TLS client: the start of a handshake record of 512 bytes.
 const HELLO: [u8; 9] = [22, 3, 1, 2, 0, 1, 0, 1, 252];
 
 /// Two origins, the nearer of which also offers an echo, and a node with few places.
@@ -48,13 +48,13 @@ fn over_limit(world: &World) -> f64 {
     world.at("worker").metrics().sum("meshport_sessions_total", labels)
 }
 
-/// What the node's status warns of.
+/// The warnings in the node's status.
 fn warnings(world: &World) -> String {
     let status = world.at("worker").status().expect("it answers");
     status["warnings"].to_string()
 }
 
-/// What a client without a place finds out, and how soon.
+/// How soon a client without a slot is refused, and how.
 #[track_caller]
 fn is_turned_away(local: SocketAddr) {
     let begun = wait::now();

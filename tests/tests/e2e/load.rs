@@ -15,7 +15,7 @@ const LARGE: u64 = 1 << 30;
 /// The slower of two transfers gets at least this share of the faster one's rate.
 const FAIR_SHARE: f64 = 0.6;
 const SESSIONS: usize = 200;
-/// What each of the many sessions moves.
+/// Bytes that each of the many sessions moves.
 const SMALL: u64 = 100_000;
 const SETTLE: Duration = Duration::from_secs(40);
 
@@ -33,7 +33,7 @@ fn two_nodes() -> (World, SocketAddr) {
     world.chooses("worker-b", "cp-a", SETTLE);
     let local = wait::until("worker-b listens for the transfer service", SETTLE, || {
         let local = world.at("worker-b").service("blob")?;
-        // It answers: an empty transfer goes through.
+        // It is up once an empty transfer succeeds.
         transfer::transfer(local, Way::Down, 0).ok().map(|_| local)
     });
     (world, local)

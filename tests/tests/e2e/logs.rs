@@ -55,7 +55,7 @@ fn the_lines_that_the_page_names_have_their_fields() {
         let lines = nodes.iter().flat_map(|log| log.lines());
         lines.filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>()
     };
-    // What this world brings about; the rest of the table takes people or longer.
+    // The messages that this world causes; the rest of the table needs an operator or more time.
     let wanted = [
         "started",
         "clients connect here",

@@ -1,6 +1,6 @@
 //! Real daemons as separate processes: the main job, failures, load, bad input.
 //!
-//! One program, since each further one is linked with the whole workspace.
+//! A single program, since each further one links the whole workspace.
 
 mod abuse;
 mod access;

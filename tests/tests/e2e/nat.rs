@@ -32,7 +32,7 @@ const NO_PROBES: &str = "path-probe-active = \"60s\"\npath-probe-idle = \"5m\"\n
 
 /// A node inside: its name, the port of its mesh, settings of the tables `mesh` and `discovery`.
 type Plan = (&'static str, u16, &'static str, &'static str);
-/// As far as paths go, with default settings.
+/// All paths that default settings can reach.
 const PROBING: Plan = ("probing", 51820, "", "");
 const KEPT: Plan = ("kept", 51821, "keepalive = \"2s\"\n", NO_PROBES);
 const SILENT: Plan = ("silent", 51822, "", NO_PROBES);
@@ -46,7 +46,7 @@ struct Nat {
     router: Namespace,
 }
 
-/// Where a node is.
+/// The location of a node.
 #[derive(Clone, Copy)]
 enum Place {
     Outside,
@@ -103,7 +103,7 @@ impl Nat {
         wait::until("it answers", SETTLE, || self.ask(name, &["status"]));
     }
 
-    /// What a daemon answers a verb that succeeds.
+    /// The answer of a daemon to a command that succeeds.
     fn ask(&self, name: &str, verb: &[&str]) -> Option<Value> {
         let state = self.state(name);
         let all = [verb, &["--json", "--state-dir", &state]].concat();
@@ -187,7 +187,7 @@ fn an_apiserver_reaches_a_kubelet_behind_nat() {
     let kubelet = kubelet.expect("the port is free inside");
     thread::spawn(move || {
         for mut client in kubelet.incoming().flatten() {
-            // One that has gone needs no answer.
+            // The client may be gone.
             let _ = client.write_all(b"the kubelet inside");
         }
     });

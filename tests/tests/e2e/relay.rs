@@ -54,7 +54,7 @@ fn an_asymmetric_partition_is_gone_around() {
     }
     let address = world.apiserver("cp-b");
     world.node(&NodePlan::new("cp-b", "b").origin(address));
-    // It offers nothing itself: its path is watched only because it may relay.
+    // It offers nothing itself: its path is probed only because it may relay.
     world.node(&NodePlan::new("relay-c", "c").role("relay"));
     world.node(&NodePlan::new("worker-a", "a"));
     world.meet();

@@ -31,7 +31,7 @@ fn row(world: &World, at: &str, name: &str) -> Value {
     rows.into_iter().find(|row| row["name"] == name).expect("it is known")
 }
 
-/// For how long a node's credential is valid as a whole, in days, as another one knows it.
+/// The whole lifetime of a node's credential in days, as another node knows it.
 fn days(world: &World, at: &str, name: &str) -> u64 {
     let row = row(world, at, name);
     let time = |key: &str| row[key].as_u64().expect("a time");
@@ -49,7 +49,7 @@ fn credentials_are_renewed_under_open_sessions() {
     let mut open = session(&world, "worker");
     assert_eq!(days(&world, "worker", "cp"), 365);
 
-    // What ends soon is an exit code, a word and a number.
+    // An expiring credential shows as an exit code, a word and a number.
     let words = verb(&world, "worker", "credentials", &["--within", "366d"]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let output = run(&meshport().to_string_lossy(), &words);
@@ -57,7 +57,7 @@ fn credentials_are_renewed_under_open_sessions() {
     let advice = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(advice.contains("meshport renew"), "{advice}");
 
-    // Where the authority's key is.
+    // On the node with the authority's key.
     let said = ok(&world, "cp", "renew", &["--credential-ttl", "90d", "--json"]);
     let said: Value = serde_json::from_str(&said).expect("an outcome");
     assert_eq!(said["in_force"], true, "{said}");
@@ -66,8 +66,8 @@ fn credentials_are_renewed_under_open_sessions() {
     });
     assert!(answers(&mut open), "the session goes on");
 
-    // Elsewhere, with a line, which brings a role as well. A renewal beside the daemon is taken up
-    // at SIGHUP.
+    // Elsewhere, with an invite, which also adds a role. A running daemon loads the renewed
+    // credential at SIGHUP.
     let line = world.invite("cp", &NodePlan::new("worker", "fra").role("relay"));
     let (state, beside) = (world.at("worker").state().to_owned(), world.path("beside"));
     run_ok("cp", &["-a", &state.to_string_lossy(), &beside.to_string_lossy()]);
@@ -89,7 +89,7 @@ fn credentials_are_renewed_under_open_sessions() {
     assert!(!log.contains("member down") && !log.contains("sessions reset"), "{log}");
 }
 
-/// The status's warning of the end of the node's own credential, if there is one.
+/// The status's warning of the end of the node's own credential, if any.
 fn warned(world: &World, node: &str) -> Option<String> {
     let warnings = world.at(node).status()?["warnings"].as_array()?.clone();
     let mut texts = warnings.iter().filter_map(|it| it.as_str().map(str::to_owned));
@@ -122,11 +122,11 @@ fn twenty_days_before_the_end_log_status_and_metric_say_so() {
     assert_eq!(lines.len(), 1, "once a day: {log}");
     let told = lines[0].contains("WARN") && lines[0].contains("expires in 20 d");
     assert!(told && lines[0].contains("meshport renew"), "{}", lines[0]);
-    // Those with a year left are not bothered.
+    // No warning for credentials with a year left.
     assert_eq!(warned(&world, "cp"), None);
     assert!(!world.node_mut("cp").process().output().contains("credential expires in"));
 
-    // What it advises helps.
+    // Its advice works.
     let authority = world.at("cp").state().join("authority.key");
     let flags = ["--authority", &*authority.to_string_lossy(), "--credential-ttl", "90d"];
     ok(&world, "worker", "renew", &flags);

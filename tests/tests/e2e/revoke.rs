@@ -15,12 +15,12 @@ use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// From the command to the end of the revoked node's sessions on another node.
+/// Time from the command to the end of the revoked node's sessions on another node.
 const CUT: Duration = Duration::from_secs(1);
-/// From the command until the sessions of the revoked machine's own clients end, and then its
+/// Time from the command until the sessions of the revoked machine's own clients end, and then its
 /// daemon; a drain takes 10 s.
 const RESET: Duration = Duration::from_secs(3);
-/// What cannot come back is watched for this long.
+/// How long the test watches that the node does not return.
 const WATCHED: Duration = Duration::from_secs(15);
 /// All nodes but the stolen one.
 const OTHERS: [&str; 4] = ["cp", "worker-1", "worker-2", "worker-3"];
@@ -63,10 +63,10 @@ fn a_stolen_node_is_cut_off_within_a_second_and_stays_out() {
     let _theirs = [session(&world, "stolen"), session(&world, "stolen")];
     assert_eq!(open.load(Ordering::SeqCst), 3);
 
-    // It does not help: what ends the sessions is the other side.
+    // Stopping the process does not help it, since the other side ends the sessions.
     world.node_mut("stolen").process().signal("STOP");
-    // Where the authority's key is no daemon is told; one that has no part in these sessions is,
-    // so what cuts them is what it tells the others.
+    // With the authority's key elsewhere no daemon is told directly. The line is given to a daemon
+    // without a part in these sessions, so they can be cut only by what it tells the others.
     let line = revoke(&world, "cp", &["stolen", "--print"]);
     assert_eq!(open.load(Ordering::SeqCst), 3, "printing the line changes nothing");
     let begun = wait::now();
@@ -82,7 +82,7 @@ fn a_stolen_node_is_cut_off_within_a_second_and_stays_out() {
     println!("all others have it on disk {:?} after the command began", begun.elapsed());
     assert!(answers(&mut stays), "the others' sessions stay");
 
-    // When it goes on, it learns of it and ends; and does not start again.
+    // When it resumes, it learns of the revocation and ends, and does not start again.
     let stolen = world.node_mut("stolen");
     stolen.process().signal("CONT");
     let status = stolen.process().ended(SETTLE);
@@ -91,7 +91,7 @@ fn a_stolen_node_is_cut_off_within_a_second_and_stays_out() {
     world.spawn("stolen");
     assert_eq!(world.node_mut("stolen").process().ended(SETTLE).code(), Some(4));
 
-    // Without its memory of that it starts, and nobody talks to it.
+    // Without its saved revocation it starts, and no node talks to it.
     fs::remove_file(world.at("stolen").state().join("revocations")).expect("it kept it");
     world.start("stolen");
     wait::throughout("the others are four", WATCHED, || {
@@ -116,12 +116,12 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     wait::until("the first node knows", SETTLE, || {
         world.at("cp").state().join("revocations").exists().then_some(())
     });
-    // A worker has no authority to revoke anybody with.
+    // A worker has no authority to revoke with.
     let refused = run(&binary, &["revoke", "worker-1", "--state-dir", &worker]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("--authority"), "{text}");
 
-    // A user who names a former key of a node is told that this shuts nobody out.
+    // A user who names a former key of a node is told that this revokes nothing.
     let key = world.at("cp").state().join("authority.key").to_string_lossy().into_owned();
     let state = world.at("worker-1").state().to_string_lossy().into_owned();
     let rotate = ["rotate-key", "--json", "--authority", &key, "--state-dir", &state];
@@ -150,7 +150,7 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     assert!(text.contains("no node is named worker-99; did you mean"), "{text}");
 }
 
-/// Only its credential says that a node joined with a certain line.
+/// Only its credential says that a node joined with a certain invite.
 #[test]
 fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
     let (mut world, open) = world();
@@ -162,7 +162,7 @@ fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
     let refused = run(&meshport().to_string_lossy(), &["revoke", &leaked, "--state-dir", &cp]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("stolen joined with this"), "{text}");
-    // Where the line was printed nobody may have known of them: a node that does asks as well.
+    // The machine that printed the invite may not know its nodes; a node that does also asks.
     let line = revoke(&world, "cp", &[&leaked, "--print"]);
     let worker = world.at("worker-3").state().to_string_lossy().into_owned();
     let import = ["revoke", "--import", &line, "--state-dir", &worker];
@@ -187,8 +187,8 @@ fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
     stolen.process().signal("CONT");
     let status = stolen.process().ended(SETTLE);
     assert_eq!(status.code(), Some(4), "{}", stolen.process().output());
-    // Without its memory of that it starts and knocks, and an origin that begins anew knows nothing
-    // but the list: it hears the credential once.
+    // Without its saved revocation it starts and sends handshakes. A restarted origin knows only
+    // the list of revocations and sees the credential once.
     fs::remove_file(world.at("stolen").state().join("revocations")).expect("it kept it");
     world.kill("cp");
     world.start("cp");
@@ -206,7 +206,7 @@ fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
     });
 }
 
-/// What a relay knows of it, or does about it, is not asked: here it stands still.
+/// The relay's knowledge and reaction do not matter: here it is stopped.
 #[test]
 fn sessions_that_a_relay_carries_end_at_both_ends_without_it() {
     let mut world = World::new();

@@ -1,5 +1,5 @@
-//! The operator gives the mesh a new secret: sessions go on, who was away gets it in time, and then
-//! the old one leads nowhere.
+//! The operator rotates the mesh secret: sessions continue, a node that was away gets the new
+//! secret in time, and then the old one is useless.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -14,9 +14,9 @@ use serde_json::Value;
 const SETTLE: Duration = Duration::from_secs(40);
 /// Long enough for all that happens within it on a busy machine.
 const OVERLAP: &str = "45s";
-/// Its end, seen from anywhere within it.
+/// Its end, as seen at any time within it.
 const END: Duration = Duration::from_secs(60);
-/// What cannot come back is watched for this long.
+/// How long the test watches that the old secret stays useless.
 const WATCHED: Duration = Duration::from_secs(8);
 
 fn state(world: &World, node: &str) -> String {
@@ -70,7 +70,7 @@ fn crash_while_rotating(world: &mut World, node: &str, line: &str) {
     let mut command: Child = command.expect("the binary can be run");
     wait::until("the secret is on the disk", SETTLE, || (lines(world, node) == 4).then_some(()));
     world.kill(node);
-    // It may have had its answer or not.
+    // It may have got its answer or not.
     let _ = command.wait();
 }
 
@@ -132,7 +132,7 @@ fn the_secret_is_exchanged_under_open_sessions() {
     }
     lag(&world, "cp", &["away", "lost"]);
 
-    // One that was down, and one that comes with an old line.
+    // A node that was down, and one that joins with an old invite.
     world.start("away");
     has_number(&world, "away", 1);
     join_with(&world, "late", &old_line);

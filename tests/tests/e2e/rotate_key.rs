@@ -1,5 +1,6 @@
-//! Nodes get new keys one after the other: as client, as origin and as relay of sessions that carry
-//! bytes all the time. Then the old keys lead nowhere, and a crash leaves one node or the other.
+//! Nodes get new keys one by one: as client, origin and relay of sessions with continuous traffic.
+//! Then the old keys are useless, and a crash leaves a consistent node with either the old or the
+//! new key.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -17,9 +18,9 @@ use serde_json::Value;
 const SETTLE: Duration = Duration::from_secs(40);
 /// Long enough to look at what goes on within it.
 const OVERLAP: &str = "8s";
-/// Bytes go on for this long after the former key is erased.
+/// Traffic continues for this long after the former key is erased.
 const AFTER: Duration = Duration::from_secs(5);
-/// What cannot come back is watched for this long.
+/// How long the test watches that the former key stays useless.
 const WATCHED: Duration = Duration::from_secs(8);
 /// Times that a daemon is killed around a change of its key, each at another moment.
 const CRASHES: u64 = 6;
@@ -137,7 +138,7 @@ fn sessions_go_on_while_nodes_get_new_keys() {
         assert!(log.contains(event), "{event}: {log}");
     }
 
-    // With the former key, all files of its state folder and a node's address one reaches nobody.
+    // The former key is useless even with all files of the state folder and a node's address.
     let listens = status(&world, "worker-2", "mesh_listen");
     let seed = format!("{}@{}\n", id(&world, "worker-2"), listens.as_str().expect("an address"));
     world.kill("worker-1");
@@ -210,7 +211,7 @@ fn a_crash_leaves_the_old_node_or_the_new_one() {
             wait::moment(wait::now() + Duration::from_millis(crash * 12));
         }
         world.kill("worker");
-        // It may have had its answer or not; without a daemon it writes for the next one.
+        // It may have got its answer or not; without a daemon it writes the key for the next one.
         let answered = command.wait().expect("a child can be waited for").success();
         world.start("worker");
         let now = id(&world, "worker");
@@ -222,7 +223,7 @@ fn a_crash_leaves_the_old_node_or_the_new_one() {
     }
     println!("{changed} changes were made, {told} told, with {CRASHES} crashes; all nodes whole");
     assert!(told >= 1 && changed >= told, "{told} told, {changed} made");
-    // Where no daemon runs the next one begins with it.
+    // If no daemon runs, the next one starts with the new key.
     let former = id(&world, "worker");
     world.kill("worker");
     let said = rotate(&world, "worker", &[&invite]);

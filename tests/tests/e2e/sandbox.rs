@@ -1,4 +1,4 @@
-//! What a running daemon has given up, and what it can still do.
+//! The rights that a running daemon has given up, and those it still has.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -112,7 +112,7 @@ fn core_limits(process: u32) -> [String; 2] {
     [words.next().expect("a limit"), words.next().expect("a limit")]
 }
 
-/// Waits until `meshport` is what runs there, and has seen to it that nobody may look into it.
+/// Waits until the process runs `meshport` and is protected from inspection.
 #[track_caller]
 fn hidden(process: u32) {
     let is_meshport = || {

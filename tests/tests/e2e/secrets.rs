@@ -22,9 +22,9 @@ use self::cluster::{CLUSTERS, Cluster};
 mod cluster;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// Files of a state folder whose purpose is to hold a secret.
+/// Files of a state folder that exist to hold a secret.
 const HOMES: [&str; 5] = ["node.key", "record.key", "mesh.secret", "authority.key", NEXT];
-/// New keys on their way into the places of the former ones.
+/// New keys before they replace the former ones.
 const NEXT: &str = "node.next";
 const SECRET_BYTES: usize = 32;
 /// Most bytes of a line with a secret: a checksum may be before it. Statements are longer.
@@ -36,7 +36,7 @@ const SLOTS: usize = 4;
 const KEPT: usize = 2 * 2 * 2 + 2 * SLOTS + 2 + 1;
 /// Lines of invites: of a node, a laptop, a new key, a renewal, and one that is taken back.
 const INVITES: usize = 5;
-/// Nodes that there were, with a key of its own for each pair under each of two secrets.
+/// Keys of all nodes that existed, one for each pair under each of two secrets.
 const NODES: usize = 2 * 2 + SLOTS;
 const PAIRS: usize = 2 * NODES * (NODES - 1) / 2;
 /// How many characters of an encoding count as a leak: half of a key. Encodings begin at any byte
@@ -139,7 +139,7 @@ impl Secret {
     }
 }
 
-/// Something that says which of the secrets a text has, in which forms.
+/// Returns a function that lists which secrets a text contains, and in which encodings.
 pub(crate) fn search(secrets: &[Secret]) -> impl Fn(&[u8]) -> BTreeSet<String> + use<> {
     let forms = secrets.iter().flat_map(|secret| {
         let named = secret.forms().into_iter();
@@ -153,7 +153,7 @@ pub(crate) fn search(secrets: &[Secret]) -> impl Fn(&[u8]) -> BTreeSet<String> +
     }
 }
 
-/// All secrets that there were, once each: those of files, what comes of them, and the cluster's.
+/// All secrets that existed, once each: those of files, those derived from them, and the cluster's.
 fn all_of(kept: Vec<Secret>, invites: &[String], clusters: Vec<Secret>) -> Vec<Secret> {
     let distinct: BTreeMap<Vec<u8>, Secret> =
         kept.into_iter().map(|secret| (secret.bytes.clone(), secret)).collect();
@@ -170,7 +170,7 @@ fn all_of(kept: Vec<Secret>, invites: &[String], clusters: Vec<Secret>) -> Vec<S
     all
 }
 
-/// What was printed or written, with where.
+/// Printed or written bytes, and where they appeared.
 #[derive(Default)]
 struct Seen(Vec<(String, Vec<u8>)>);
 
@@ -191,7 +191,7 @@ impl Seen {
         output.status.success()
     }
 
-    /// All files below `folder` but the secrets' own.
+    /// All files below `folder` except those that hold secrets.
     fn files(&mut self, folder: &Path) {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
@@ -248,7 +248,7 @@ fn ask_everything(world: &World, cluster: &Cluster, seen: &mut Seen) -> String {
     seen.run_ok(&["support-bundle", "--output", &bundle, "--config", &config]);
     let unpacked = world.path("bundle");
     fs::create_dir(&unpacked).expect("a new folder");
-    // What is in the world's folder is searched at the end.
+    // The world's folder is searched at the end.
     run_ok("tar", &["-xzf", &bundle, "-C", &unpacked.to_string_lossy()]);
     let socket = world.at("cp").state().join("meshport.sock").display().to_string();
     for page in ["metrics", "status", "livez", "nothing-here"] {
@@ -315,7 +315,8 @@ fn damage_everything(world: &World, scratch: &Path, next: &[u8], seen: &mut Seen
     }
 }
 
-/// A leaf with an invite, which saves its secrets in a folder of its own: those, and the invite.
+/// A leaf with an invite, which saves its secrets in a separate folder: those secrets, and the
+/// invite.
 fn operate(
     world: &mut World,
     cluster: &Cluster,

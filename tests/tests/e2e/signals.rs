@@ -1,4 +1,4 @@
-//! What an operator does to a running daemon: SIGTERM, and SIGHUP after a change of its settings.
+//! Signals to a running daemon: SIGTERM, and SIGHUP after a change of its settings.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -18,11 +18,12 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Requests before, between and after the events of a test, and how long they may take.
 const REQUESTS: usize = 30;
 const PHASE: Duration = Duration::from_secs(60);
-/// A node that stops tells the others before it goes, so nobody waits for a timeout; the rest of
-/// this is a busy machine.
+/// A node that stops tells the others first, so no node waits for a timeout; the rest of this is
+/// for a busy machine.
 const HANDOVER: Duration = Duration::from_secs(2);
 const BYTES: u64 = 100_000;
-/// From the end of the local address to that of the process, which is seen a little later.
+/// Time from the end of the local address to that of the process, which the test sees a little
+/// later.
 const GAP: Duration = Duration::from_millis(250);
 
 /// Two sites with an origin each, and a node in the first.
@@ -82,7 +83,7 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
     });
     world.chooses("worker", "cp-b", SETTLE);
 
-    // What came of it is shown key by key, and what takes a restart stays in the status.
+    // The result is reported key by key, and keys that need a restart stay in the status.
     let (config, echo) = (world.path("worker.toml"), echo::serve().0);
     let text = fs::read_to_string(&config).expect("the node has settings");
     let text = text.replace("[mesh]", "[mesh]\nmax-relayed = 7");
@@ -119,7 +120,7 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
     open.read().expect("a session outlives a reload");
 }
 
-/// A service with an outside address only, so that it needs nobody's role.
+/// A service with an outside address only, which needs no role on any node.
 fn late(echo: SocketAddr) -> String {
     format!("[service.late]\nlisten = [\"127.0.0.1:0\"]\nfallback = [\"{echo}\"]\n")
 }

@@ -19,7 +19,7 @@ const REQUESTS_PER_PHASE: usize = 12;
 /// How long that may take when every request needs the client's whole patience.
 const PHASE: Duration = Duration::from_secs(90);
 
-/// Who serves whom: the node, and the origin whose apiserver is nearest to it.
+/// Pairs of a node and the origin whose apiserver is nearest to it.
 const NEAREST: [(&str, &str); 5] = [
     ("cp-fra", "cp-fra"),
     ("cp-ams", "cp-ams"),

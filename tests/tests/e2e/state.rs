@@ -75,7 +75,7 @@ fn a_damaged_directory_is_told_and_learned_again_from_others() {
         assert_ne!(fs::read(&path).expect("it is saved"), damaged, "the damage is kept");
         assert_eq!(fs::read(file(&world, "credential")).expect("it is there"), who);
     }
-    // What was saved last is whole.
+    // The last saved value is complete.
     let before = world.node_mut(NODE).process().output().len();
     world.start(NODE);
     let said = world.node_mut(NODE).process().output()[before..].to_owned();
@@ -178,13 +178,13 @@ fn a_changed_seed_or_generation_is_told_and_a_start_that_reaches_nobody_names_th
     }
     assert_eq!(fs::read_to_string(&seeds).expect("it is there"), changed, "left alone");
 
-    // Only the seeds are told again: the generation was written anew.
+    // Only the seeds are reported again: the generation was rewritten.
     let said = told(&mut world);
     assert!(matches!(&said[..], [line] if line.contains("seeds: was changed")), "{said:?}");
     fs::write(&seeds, whole.replace(rest, "# by hand\n")).expect("it is ours");
     assert_eq!(told(&mut world), [] as [String; 0]);
 
-    // Nobody is where the seeds say, and nothing else is known.
+    // No node is at the seeds' addresses, and nothing else is known.
     fs::write(&seeds, &changed).expect("it is ours");
     fs::remove_file(file(&world, "directory")).expect("it was saved");
     for other in ["cp", "other"] {
@@ -202,7 +202,7 @@ fn a_secret_on_the_command_line_is_hidden_while_the_command_runs() {
     let state = folder.path().join("cp").to_string_lossy().into_owned();
     let program = meshport().to_string_lossy().into_owned();
     run_ok(&program, &["init", "--state-dir", &state, "--site", "fra", "--name", "cp"]);
-    // An address of documentation: nobody answers, and the command goes on trying.
+    // An address for documentation: there is no answer, and the command keeps trying.
     let seed = ["--endpoint", "192.0.2.1:51820", "--role", "operator"];
     let invite = ["invite", "--state-dir", &state, "--site", "fra"];
     let line = run_ok(&program, &[&invite[..], &seed].concat());

@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::secrets::{Secret, search};
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// What a running daemon answers.
+/// Answers of a running daemon.
 const ANSWERS: [&str; 7] = [
     "status.json",
     "explain.json",
@@ -27,7 +27,7 @@ const ANSWERS: [&str; 7] = [
     "credentials.json",
     "metrics.txt",
 ];
-/// What is there without a daemon too.
+/// Files that are included even without a daemon.
 const ALWAYS: [&str; 9] = [
     "README.txt",
     "version.json",

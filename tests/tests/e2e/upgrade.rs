@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const REQUESTS: usize = 30;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// A successor is no child of this test: ended with it, whatever comes of it.
+/// A successor is not a child of this test; it is killed on drop.
 struct Successor(u64);
 
 impl Successor {
@@ -124,7 +124,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
 fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
     let (mut world, program) = world();
     let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
-    // It takes the sockets, and with the second word claims to serve.
+    // It takes the sockets, and in the second case claims to serve.
     for serves in ["", "printf 'serving\\n' >&0"] {
         script(&program, &format!("printf 'ready %s\\n' $$ >&0; head -c 1 >&2; {serves}"));
         let output = upgrade(&world);
@@ -135,7 +135,7 @@ fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
         load.goes_on(REQUESTS, PHASE);
     }
 
-    // What has failed twice can succeed.
+    // An upgrade can succeed after it has failed twice.
     fs::remove_file(&program).expect("it is there");
     symlink(meshport(), &program).expect("a link");
     let _successor = succeeded(&upgrade(&world));

@@ -1,4 +1,5 @@
-//! `/view` and the page of a real daemon: what they say beside `status`, and who gets nothing.
+//! `/view` and the page of a real daemon: their contents compared with `status`, and which requests
+//! are refused.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +17,7 @@ const FLOOD: usize = 10_000;
 const SPARE: usize = 500;
 /// Connections that a user has at once, as the daemon allows.
 const MAX_OF_ONE: usize = 16;
-/// What the daemon's memory may grow by in such a flood, in KiB.
+/// Limit on the growth of the daemon's memory in such a flood, in KiB.
 const GROWTH_KIB: u64 = 16 * 1024;
 
 fn view(at: SocketAddr) -> Value {
@@ -134,7 +135,7 @@ fn raise_descriptors() -> usize {
 fn thousands_of_connections_and_slow_readers_take_nothing_from_others() {
     let (mut world, at) = world();
     let before = world.node_mut("worker").process().resident_kib();
-    // All of them, or as many as this process may have open. The daemons have started before.
+    // All of them, or as many as this process may open. The daemons have already started.
     let most = FLOOD.min(raise_descriptors().saturating_sub(SPARE).max(SPARE));
     let mut held = Vec::new();
     for place in 0..FLOOD {

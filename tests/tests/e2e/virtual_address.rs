@@ -72,7 +72,7 @@ impl Lan {
             let lan = netns::plug(&host, "lan", &own, &switch, "lan");
             let outer = format!("198.51.100.{number}/24");
             let mesh = netns::plug(&host, "mesh", &[&outer], &switch, "mesh");
-            // What docs/virtual-addresses.md has an administrator do.
+            // The steps that docs/virtual-addresses.md gives to an administrator.
             host.ip(&["addr", "add", &format!("{V4}/32"), "dev", "lo"]);
             host.ip(&["addr", "add", &format!("{V6}/128"), "dev", "lo", "nodad"]);
             host.run("sysctl", &["-w", "net.ipv4.conf.all.arp_ignore=1"]);
@@ -164,7 +164,7 @@ impl Lan {
         list.into_iter().find(|it| it["name"] == address)
     }
 
-    /// Those of the running nodes that answer for the address.
+    /// The running nodes that answer for the address.
     fn holders(&self, address: &str) -> Vec<&'static str> {
         let holds = |name: &&'static str| {
             self.part(name, address).is_some_and(|part| part["state"] == "holding")
@@ -192,7 +192,7 @@ impl Lan {
         })
     }
 
-    /// All but one.
+    /// All nodes but this one.
     fn others(out: &str) -> Vec<&'static str> {
         NODES.into_iter().filter(|name| *name != out).collect()
     }
@@ -235,7 +235,7 @@ impl Lan {
         self.switch.ip(&["link", "set", plug, "master", net.bridge()]);
     }
 
-    /// Which hardware address the client has for the address, if it has asked.
+    /// The hardware address in the client's neighbour table, if it has asked.
     fn neighbour(&self) -> String {
         self.client.ip(&["neigh", "show", V4, "dev", "lan"])
     }
@@ -256,7 +256,7 @@ fn an_address_survives_its_holder_for_both_families() {
         let seen = clients.finish();
         if address == "v4" {
             lan.until_last(next, "gain");
-            // By a process that has outlived its daemon for that.
+            // Run by a helper process that outlives its daemon.
             lan.until_last(holder, "loss");
         }
         println!("{address}: killed: {seen}");

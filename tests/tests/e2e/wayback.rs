@@ -91,7 +91,7 @@ fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
     for name in ["worker-b", "worker-c", "cp-a"] {
         assert_eq!(whoami(&socket, &of(name)), Ok(name.to_owned()));
     }
-    // By the address that the settings name.
+    // By the address in the settings.
     assert_eq!(whoami(&socket, "10.0.0.7:10250"), Ok("worker-b".to_owned()));
 
     let said = world.at("cp-a").explain(&["--node", "worker-b"]);
@@ -104,7 +104,7 @@ fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
     let status = world.at("cp-a").status().expect("it answers");
     assert_eq!(status["way_back"]["socket"], socket.to_string_lossy().as_ref(), "{status}");
 
-    // Each direction ends by itself.
+    // Each direction ends separately.
     let mut stream = connect(&socket, &of("worker-b")).expect("connected");
     let sent = vec![9_u8; 3 << 20];
     let mut writer = stream.try_clone().expect("another handle");
@@ -163,7 +163,7 @@ fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
 #[test]
 fn a_node_that_is_no_origin_reaches_no_kubelet() {
     let (mut world, _) = world(&["worker-b"], &[]);
-    // A worker that was taken over, with a socket of its own.
+    // A worker that was taken over, with its own socket.
     let socket = world.path("thief").join("egress.sock");
     let plan = NodePlan::new("thief", "b");
     world.node(&plan.settings(&format!("\n[egress]\nsocket = {socket:?}\n")));
@@ -249,8 +249,8 @@ fn a_reader_that_stands_still_slows_nobody() {
         (kubelet::poured() > UNREAD).then_some(())
     });
     let slowest = (0..5).map(|_| ask()).max().unwrap_or_default();
-    // A stream that waits for another's window waits for ever, and its request fails. How long one
-    // takes beside them is the machine's pace.
+    // A stream that waits for another's window never gets on, and its request fails. The time of
+    // one next to them depends on the machine.
     println!("slowest of 5: alone {alone:?}, beside {STALLED} that stand still {slowest:?}");
     // And one that carries much.
     let mut stream = connect(&socket, &of("worker-b")).expect("connected");

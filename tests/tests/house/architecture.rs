@@ -1,12 +1,13 @@
-//! Which crate may know which, and that the pure ones reach no runtime. What they must not name is
-//! in `pure.clippy.toml`, and who may use boringtun, quinn and foca in `deny.toml`.
+//! The allowed dependencies between crates, and that pure crates depend on no runtime. The names
+//! that pure crates must not use are in `pure.clippy.toml`; the crates that may use boringtun,
+//! quinn and foca are in `deny.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use meshport_tests::repository::metadata;
 use serde_json::Value;
 
-/// Which workspace packages a package may depend on, in any kind of dependency.
+/// The workspace packages that a package may depend on, in any kind of dependency.
 const ARROWS: [(&str, &[&str]); 13] = [
     ("meshport-config", &[]),
     ("meshport-proto", &["meshport-config"]),

@@ -1,5 +1,5 @@
-//! What the repository itself has to keep: arrows between crates, tidiness, and what
-//! the pages on security say of dependencies and tests.
+//! Rules of the repository itself: dependencies between crates, tidiness, and that the pages on
+//! security match dependencies and tests.
 
 mod architecture;
 mod policy;

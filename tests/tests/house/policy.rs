@@ -1,5 +1,5 @@
-//! What the pages on security and the release profile say of dependencies and tests. Licences, bans
-//! and sources are cargo-deny's (`deny.toml`).
+//! Checks that the pages on security and the release profile match dependencies and tests.
+//! Licences, bans and sources are checked by cargo-deny (`deny.toml`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ const PRODUCT: [&str; 8] = [
     "meshport-proto",
 ];
 
-/// What they use that has no part in keys or the network.
+/// Their dependencies that handle neither keys nor the network.
 const BYSTANDERS: [&str; 15] = [
     "bytes",
     "clap",
@@ -42,8 +42,8 @@ const BYSTANDERS: [&str; 15] = [
     "yaml_serde",
 ];
 
-/// What takes bytes apart that a peer, a server, a file or a person has written: the crates of the
-/// product, and decoders that they use, also by way of others.
+/// Crates that parse bytes from a peer, a server, a file or a person: the product's own, and
+/// decoders it uses directly or indirectly.
 const READERS: [&str; 36] = [
     "boringtun",
     "bytes",
@@ -83,8 +83,8 @@ const READERS: [&str; 36] = [
     "yaml_serde",
 ];
 
-/// What the product uses itself that takes no such bytes apart: primitives of cryptography, which
-/// know the length of what they take, sockets, and what a person alone feeds.
+/// Direct dependencies of the product that parse no such bytes: cryptographic primitives, which
+/// know the length of their input, sockets, and those with input only from the local user.
 const READ_NOTHING: [&str; 27] = [
     "clap",
     "clap_complete",
@@ -123,7 +123,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What the product depends on itself, neither for tests nor of this workspace.
+/// Direct dependencies of the product outside of this workspace, without those of tests.
 fn shipped(packages: &[Value]) -> BTreeSet<&str> {
     let product = packages.iter().filter(|it| PRODUCT.contains(&text(it, "name")));
     let direct = product.flat_map(|package| list(&package["dependencies"]));
@@ -185,7 +185,7 @@ fn the_release_build_checks_arithmetic_where_bytes_from_outside_are_read() {
     assert!(unjudged.is_empty(), "does it read bytes from outside? {unjudged:?}");
 }
 
-/// What the pages on security say is shown, is shown by a test of that name.
+/// The tests that the pages on security name exist.
 #[test]
 fn the_security_page_names_tests_that_exist() {
     let pages = [("security", 100), ("wireguard", 40), ("audit", 5), ("systemd", 1)];

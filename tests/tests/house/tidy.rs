@@ -25,7 +25,7 @@ const LEFTOVERS: [&str; 4] =
 /// Folders that exist on one machine only.
 const MACHINE_FOLDERS: [&str; 3] =
     [concat!("/wo", "rk"), concat!("/ro", "ot"), concat!("/fa", "rm")];
-/// A folder beside a checkout that no clone has.
+/// A folder next to a checkout that no clone has.
 const BESIDE_THE_CLONE: &str = concat!("..", "/shared");
 /// Hosts that serve packages; only the lock file may name where packages come from.
 const PACKAGE_HOSTS: [&str; 6] = [
@@ -36,8 +36,8 @@ const PACKAGE_HOSTS: [&str; 6] = [
     concat!("deb.de", "bian.org"),
     concat!("proxy.gol", "ang.org"),
 ];
-/// The files that may hold `unsafe`; the compiler denies it elsewhere, and clippy wants a SAFETY
-/// comment for each.
+/// The files that may contain `unsafe`; the compiler denies it elsewhere, and clippy requires a
+/// SAFETY comment for each.
 const UNSAFE_FILES: [&str; 7] = [
     "mesh/src/steer.rs",
     "proxy/daemon/src/lifecycle/heap.rs",
@@ -47,7 +47,7 @@ const UNSAFE_FILES: [&str; 7] = [
     "simulations/src/interpose.rs",
     "tests/src/net/tun.rs",
 ];
-/// What a reader of the README must be able to copy.
+/// Commands that a reader of the README must be able to copy.
 const README_COMMANDS: [&str; 2] = ["cargo run --release -- demo", "./tests/run"];
 
 fn too_large(file: &TrackedFile) -> Vec<String> {
@@ -110,7 +110,7 @@ fn machine_names(file: &TrackedFile) -> Vec<String> {
     })
 }
 
-/// Whether `word` stands in `line` with no letter, digit or underscore around it.
+/// Whether `line` contains `word` with no letter, digit or underscore around it.
 fn stands_alone(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -135,7 +135,7 @@ fn is_in_an_address(line: &str, host: &str) -> bool {
     })
 }
 
-/// Relative links of a Markdown file that lead nowhere. `others` holds every tracked Markdown file.
+/// Broken relative links of a Markdown file. `others` holds every tracked Markdown file.
 fn dead_links(
     file: &TrackedFile,
     others: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! A standard WireGuard peer in a network namespace of its own.
+//! A standard WireGuard peer in its own network namespace.
 
 mod namespaces;
 mod wireguard;

@@ -28,7 +28,7 @@ use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::{wait, wireguard};
 use tempfile::TempDir;
 
-/// Where control messages, of which the credential is the first, are received inside the mesh.
+/// The port for control messages inside the mesh; the credential is the first of them.
 const CONTROL_PORT: u16 = 7400;
 const GOSSIP_PORT: u16 = 7402;
 /// Handshakes that the daemon began, that it answered, and why it would begin one too early.
@@ -46,16 +46,16 @@ const INSTANCE: u64 = 0x1122_3344_5566_7788;
 
 const OUTER: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const OUTER_PORT: u16 = 51820;
-/// Where the daemon is seen after it has moved.
+/// The daemon's address after it has moved.
 const MOVED: &str = "10.77.0.3";
 const MOVED_PORT: u16 = 40009;
 const PEER_PORT: u16 = 40001;
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
 const REKEY_PINGS: u32 = 140;
-/// What comes behind a burst may pass without a cookie: at the daemon after a pause of 5 ms, and
-/// wireguard-go has to make itself buffers for the first burst, so that it does not pile up. So
-/// that is tried until this many have been asked for one, in so many tries at most.
+/// A packet right behind a burst may pass without a cookie: the daemon accepts it after a pause of
+/// 5 ms, and wireguard-go has to allocate buffers for the first burst, so that it does not pile up.
+/// So the test repeats it until this many cookies were requested, with this limit on tries.
 const ASKED: usize = 2;
 const TRIES: usize = 8;
 /// How long one side alone talks, to live through that rekey, and how often it says something.
@@ -64,7 +64,7 @@ const TALK_EVERY: Duration = Duration::from_secs(1);
 /// Between these the daemon asks nothing of a peer that it has never heard as a member; with a new
 /// session it shows its credential again.
 const ONE_WAY: [Duration; 2] = [Duration::from_secs(65), Duration::from_secs(105)];
-/// Where what wireguard-go says then goes to: nothing of the daemon's is there to answer.
+/// Destination of wireguard-go's traffic then: the daemon does not answer there.
 const ONE_WAY_PORT: u16 = 9;
 /// The least that a second of talk is in bytes, as WireGuard carries it: a ping waits for its
 /// answer for some seconds...
@@ -73,7 +73,7 @@ const LEAST_WORD: u64 = 16;
 const ONLY_EMPTY: u64 = 256;
 /// A peer without an answer shakes hands after 15 s, and wireguard-go repeats its own after 5 s.
 const SHAKES_HANDS: Duration = Duration::from_secs(40);
-/// How long the former secret opens tunnels too: three handshakes fit into it.
+/// How long the former secret still opens tunnels: three handshakes fit into it.
 const OVERLAP: &str = "60s";
 const OVERLAP_ENDS: Duration = Duration::from_secs(90);
 /// Lines of the file of secrets during an overlap: both, the statement, the end.
@@ -92,7 +92,7 @@ struct Setup {
     site: Namespace,
     guest: Namespace,
     interface: String,
-    /// Where wireguard-go finds the daemon.
+    /// The endpoint at which wireguard-go reaches the daemon.
     way: String,
     node: Identity,
     peer: Identity,
@@ -138,7 +138,7 @@ impl Setup {
         setup
     }
 
-    /// Only `wg` and `ip`, as with any WireGuard peer.
+    /// Uses only `wg` and `ip`, as for any WireGuard peer.
     fn configure_wireguard(&self) {
         let interface = &*self.interface;
         wait::until("wireguard-go makes its interface", SETTLE, || {
@@ -218,7 +218,7 @@ impl Setup {
         text.contains(" 0% packet loss")
     }
 
-    /// When wireguard-go last completed a handshake, as Unix time.
+    /// Unix time of the last handshake that wireguard-go completed.
     fn handshake_at(&self) -> u64 {
         wireguard::latest_handshake(&self.guest, &self.interface)
     }
@@ -231,14 +231,14 @@ impl Setup {
         });
     }
 
-    /// Where wireguard-go sees the daemon.
+    /// The endpoint at which wireguard-go sees the daemon.
     fn daemon_seen_at(&self) -> String {
         let shown = self.guest.run("wg", &["show", &self.interface, "endpoints"]);
         shown.split_whitespace().nth(1).expect("wg shows the endpoint").to_owned()
     }
 
-    /// From now on the daemon's packets come from another address and port, as when a NAT before it
-    /// has forgotten the former ones, which still lead to it.
+    /// From now on the daemon's packets come from another address and port, as when a NAT in front
+    /// of it has lost its mappings; the former ones still lead to it.
     fn move_daemon(&self) {
         let rules = format!(
             "table ip moved {{\n\
@@ -254,14 +254,14 @@ impl Setup {
         self.site.run("nft", &["-f", &file.to_string_lossy()]);
     }
 
-    /// Nothing reaches the daemon any more where it was before it moved.
+    /// Stops traffic to the daemon's address before it moved.
     fn leave_former_address(&self) {
         let drop = format!("insert rule ip moved in udp dport {OUTER_PORT} drop");
         self.site.run("nft", &[&drop]);
     }
 
-    /// From now on wireguard-go and the daemon find each other by a path on which either can be
-    /// crowded: the daemon is its first end.
+    /// From now on wireguard-go and the daemon reach each other through a path on which either can
+    /// be flooded; the daemon is its first end.
     fn leads_by_a_path(&mut self) -> flood::Path {
         let end = |ip: &str, port: u16, whose: &Identity, process: &Process| flood::End {
             at: format!("{ip}:{port}").parse().expect("an address"),
@@ -295,7 +295,7 @@ impl Setup {
         self.wireguard.output().split_off(before)
     }
 
-    /// Has the daemon, to whom the peer is known, begin the session that there is.
+    /// Makes the daemon, which knows the peer, initiate the session.
     fn daemon_begins(&self) {
         let answers = self.show(&self.peer.credential.to_bytes());
         assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:?}");
@@ -304,20 +304,20 @@ impl Setup {
         self.daemon_shakes_hands("the daemon begins a handshake", SHAKES_HANDS);
     }
 
-    /// The daemon says something each second, and nobody answers.
+    /// The daemon sends something each second, and there is no answer.
     fn daemon_talks(&self, until: Instant) {
         let config = self.folder.path().join("node.toml");
         let mut next = wait::now();
         let config = config.to_string_lossy();
         let arguments = ["ping", "peer", "--count", "1", "--config", &*config];
         while wait::now() < until {
-            // Nobody answers, and that is what it says.
+            // It fails because there is no answer.
             let _ = run(&meshport().to_string_lossy(), &arguments);
             wait::pace(&mut next, TALK_EVERY);
         }
     }
 
-    /// The peer says something each second, and nobody answers.
+    /// The peer sends something each second, and there is no answer.
     fn peer_talks(&self, until: Instant) {
         let from = (self.peer.inner().ip(), ONE_WAY_PORT);
         let to = (self.node.inner().ip(), ONE_WAY_PORT);
@@ -330,7 +330,7 @@ impl Setup {
         }
     }
 
-    /// Where the daemon sees the peer.
+    /// The endpoint at which the daemon sees the peer.
     fn seen_at(&self) -> Option<String> {
         let state = self.folder.path().join("node.toml");
         let state = state.to_string_lossy();
@@ -372,7 +372,7 @@ fn wireguard_go_shakes_hands_rekeys_and_roams() {
     });
 }
 
-/// Who has something to say in a session.
+/// The side that sends data in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Talks {
     Daemon,
@@ -384,7 +384,7 @@ enum Talks {
 fn the_daemon_renews(talks: Talks) {
     let setup = Setup::new();
     setup.daemon_begins();
-    // What wireguard-go sends is its own then, or of this test.
+    // From then on wireguard-go sends only its own messages or those of this test.
     wireguard::silence(&setup.guest, &setup.interface, ONE_WAY_PORT, setup.folder.path());
     let before = HANDSHAKES.map(|counter| setup.counted(counter));
     let (first, begun) = (setup.handshake_at(), wait::now());
@@ -416,8 +416,8 @@ fn the_daemon_renews(talks: Talks) {
     assert!(answered < ONLY_EMPTY, "{talks:?}: {answered} bytes in answer are not empty packets");
 }
 
-/// Once the peer's credential is shown, nothing but answers is sent to the daemon until it has
-/// begun itself. Of a session only who began it renews it.
+/// After the peer has shown its credential, it sends only answers until the daemon has initiated a
+/// session itself. Only the initiator of a session renews it.
 fn the_daemon_begins_renews_and_moves() {
     let setup = Setup::new();
     let own = setup.peer.preshared_key(&setup.node.node());
@@ -515,7 +515,7 @@ fn wireguard_go_under_load_and_with_another_secret() {
     let path = setup.leads_by_a_path();
     let own = setup.peer.preshared_key(&setup.node.node());
 
-    // With another pre-shared key wireguard-go cannot read our answer, and has no session.
+    // With another pre-shared key wireguard-go cannot decrypt our answer, and has no session.
     setup.anew(&BASE64.encode(&[7; 32]));
     assert!(!setup.pings(2));
     assert_eq!(setup.handshake_at(), 0, "a session with two pre-shared keys");
@@ -534,7 +534,7 @@ fn wireguard_go_under_load_and_with_another_secret() {
     });
     let cookies: Vec<usize> = tries.filter(|cookies| *cookies > 0).take(ASKED).collect();
     println!("{} initiations, {} cookies", path.sent(), setup.counted(MeshCount::CookiesSent));
-    // One that is asked for again was of no use.
+    // A second request means that the first cookie was of no use.
     assert_eq!(cookies, [1; ASKED], "cookies until a handshake was answered");
     path.crowd(None);
     let answers = setup.show(&setup.peer.credential.to_bytes());

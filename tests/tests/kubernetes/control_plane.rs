@@ -8,7 +8,7 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
-/// What curl says of the local address of a host: whether the connection was refused.
+/// Whether curl reports that the local address of a host refuses connections.
 fn is_refused(cluster: &Cluster, at: usize) -> bool {
     let mut curl = cluster.host(at).command("curl");
     curl.args(["-sk", "--max-time", "8", "https://127.0.0.1:7445/version"]);
@@ -75,7 +75,7 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     println!("the kubelet's node is there {:.2} s after it", ready.elapsed().as_secs_f64());
     assert!(cluster.process("kubelet-cp-1").is_running());
 
-    // Others come; nobody is told.
+    // Other apiservers start; nothing is configured.
     cluster.start_node(WORKER);
     cluster.chooses(WORKER, "cp-1");
     for number in [2, 3] {
@@ -86,7 +86,7 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     }
     cluster.all_are_ready();
 
-    // Its own first, others when it is down; and nobody comes before it is ready again.
+    // Its own apiserver first, others when it is down, and no requests before it is ready again.
     let calls = Calls::start(&cluster.kubectl(WORKER), "worker");
     let own = Calls::start(&kubectl, "own");
     cluster.kill_apiserver(1);
@@ -100,7 +100,7 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     cluster.chooses(1, "cp-1");
     cluster.chooses(WORKER, "cp-1");
 
-    // One goes for good.
+    // One stops for good.
     cluster.process("cp-1").signal("TERM");
     cluster.process("cp-1").ended(SETTLE_LIMIT);
     cluster.kill_apiserver(1);

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// How much of the watch is printed.
 const SHOWN: Duration = Duration::from_secs(3);
 
-/// What a verb of meshport prints on the worker.
+/// Prints the output of a meshport command on the worker.
 fn show(cluster: &Cluster, verb: &str) {
     let output = cluster.meshport(WORKER, &[verb]).output().expect("meshport runs");
     assert!(output.status.success(), "meshport {verb}: {output:?}");
@@ -43,7 +43,7 @@ fn power_on(cluster: &mut Cluster, numbers: &[usize]) {
     cluster.all_are_ready();
 }
 
-/// Cuts the power of these hosts while kubectl calls and watches, and shows what comes of it.
+/// Cuts the power of these hosts while kubectl calls and watches run, and prints the effect.
 fn play(cluster: &mut Cluster, title: &str, victims: &[usize], heir: &str) {
     println!("\n=== {title}");
     let kubectl = cluster.kubectl(WORKER);

@@ -1,6 +1,6 @@
-//! What the clients of a worker notice when the apiserver they use fails: kubectl calls one after
-//! the other, `kubectl get --watch`, the Python client without any timeout, and a controller
-//! manager that must keep its lease.
+//! The effect on a worker's clients when the apiserver they use fails: kubectl calls in sequence,
+//! `kubectl get --watch`, the Python client without any timeout, and a controller manager that must
+//! keep its lease.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -25,7 +25,7 @@ const LEAST_SESSIONS: u64 = 3;
 const ORDER: [Fault; 5] =
     [Fault::Kill, Fault::Vanish, Fault::TerminateLater, Fault::Hang, Fault::Terminate];
 
-/// What was noticed of one fault.
+/// The observed effect of a fault.
 #[derive(Debug)]
 struct Noticed {
     fault: Fault,
@@ -38,7 +38,7 @@ struct Noticed {
 }
 
 impl Noticed {
-    /// When after the fault each call began that failed, and what it said.
+    /// The start, relative to the fault, of each failed call, and its output.
     fn failed(&self) -> Vec<(f64, &Call)> {
         let failed = self.calls.iter().filter(|call| !call.succeeded);
         let since = |call: &Call| call.at.saturating_duration_since(self.begun).as_secs_f64();
@@ -49,7 +49,7 @@ impl Noticed {
         self.calls.iter().map(|call| call.took).max().unwrap_or_default()
     }
 
-    /// When after the fault the slowest call began.
+    /// The start, relative to the fault, of the slowest call.
     fn slowest_at(&self) -> Duration {
         let slowest = self.calls.iter().max_by_key(|call| call.took);
         slowest.map_or(Duration::ZERO, |call| call.at.saturating_duration_since(self.begun))
@@ -112,13 +112,13 @@ impl Clients {
     }
 }
 
-/// Who holds the controllers' lease, and how often it has changed hands.
+/// The holder of the controllers' lease, and how often it has changed.
 fn lease(direct: &Kubectl) -> String {
     let path = "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}";
     direct.ok(&["-n", "kube-system", "get", "lease", "kube-controller-manager", "-o", path])
 }
 
-/// Starts the controllers anew, and a second set that waits for their lease; who has it then.
+/// Restarts the controllers and a second set that waits for their lease, and returns its holder.
 ///
 /// Each lost watch doubles the pause of client-go's own before it lists again, up to half a minute,
 /// and two quiet minutes reset that: in a second round of faults it would be all that is measured.
@@ -130,7 +130,7 @@ fn restart_controllers(cluster: &mut Cluster, clients: &mut Clients) -> String {
     lease(&clients.direct)
 }
 
-/// Of each figure of each fault the middle one.
+/// Prints the median of each figure of each fault.
 fn print_medians(all: &[Noticed]) {
     if rounds() < 2 {
         return;

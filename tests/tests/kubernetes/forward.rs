@@ -14,11 +14,11 @@ use meshport_tests::kubernetes::{
 use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::wait;
 
-/// Where the forward listens.
+/// The address of the forward.
 const FORWARDED: &str = "127.0.0.1:7555";
-/// The cluster as the laptop's kubeconfig names it; nobody listens there for it.
+/// The cluster in the laptop's kubeconfig; this address does not exist.
 const NAMED: &str = "https://10.96.0.1:6443";
-/// How long the forward is stopped, and how soon after it events are to come again.
+/// How long the forward is stopped, and how soon afterwards events have to arrive again.
 const SLEEP: Duration = Duration::from_secs(15);
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -67,7 +67,7 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     let _beat = Beat::start(&cluster, 3);
     let laptop = Laptop::new(&cluster);
 
-    // From nothing but an invite and a kubeconfig that leads nowhere, in one line.
+    // In one command, from an invite and a kubeconfig whose address does not exist.
     let kubectl = program("kubectl").to_string_lossy().into_owned();
     let ask = ["--no-save", "--exec", "--", &kubectl, "get", "ns", "-o", "name"];
     let begun = wait::now();
@@ -80,7 +80,7 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     let status = laptop.forward(&cluster, &unknown).output().expect("meshport can be run").status;
     assert_eq!(status.code(), Some(1), "kubectl's own exit code");
 
-    // And for a working day, with a context of its own in a file.
+    // And for a working day, with its own context in a file.
     let merged = cluster.path("merged.conf").to_string_lossy().into_owned();
     let lasting = ["--listen", FORWARDED, "--kubeconfig", &merged];
     cluster.adopt("forward", &mut laptop.forward(&cluster, &lasting));
@@ -89,7 +89,7 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     });
     run_ok("kubectl", &["config", "use-context", "meshport", "--kubeconfig", &merged]);
     let text = fs::read_to_string(&laptop.kubeconfig).expect("the laptop's own kubeconfig");
-    // As kubectl itself joins files: the context of the one, the user of the other.
+    // Merged as kubectl does: the context of one file, the user of the other.
     let both = format!("{merged}:{}", laptop.kubeconfig.display());
     assert!(text.contains(NAMED), "the source stays as it is");
     let home = cluster.path("home-laptop");

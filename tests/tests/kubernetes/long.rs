@@ -1,4 +1,4 @@
-//! What takes too long for every run: the cluster's own list of apiservers, distance, a gibibyte,
+//! Tests that are too long for every run: the cluster's list of apiservers, distance, a gibibyte,
 //! and the same faults through haproxy and without anything in between.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
@@ -29,9 +29,9 @@ const FAR: Duration = Duration::from_millis(35);
 const CALLS: usize = 25;
 /// Bytes of a very long answer.
 const GIBIBYTE: u64 = 1 << 30;
-/// Where the one listens that goes through wireguard-go.
+/// The address of the haproxy that goes through wireguard-go.
 const OVER_WIREGUARD: &str = "127.0.0.1:8444";
-/// What the hosts' interfaces carry.
+/// MTU of the hosts' interfaces.
 const MTU: u32 = 1500;
 /// How long a comparison looks: client-go alone needs up to 45 s to notice a hang.
 const LOOK: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ fn kubectl_is_no_slower_than_straight_over_a_distance() {
     let plan = Plan { distances: vec![FAR], sites: vec!["fra".to_owned(); 1], ..Plan::default() };
     let cluster = Cluster::new(plan);
     let ways = [cluster.kubectl(WORKER), cluster.kubectl_to(WORKER, "straight", DIRECT)];
-    // What kubectl asks only once, it has asked.
+    // kubectl has made the requests that it makes only once.
     ways.iter().for_each(|way| assert!(way.call(&["get", "ns"]).succeeded));
     let mut took = [Vec::new(), Vec::new()];
     for _ in 0..CALLS {
@@ -165,7 +165,7 @@ fn a_gibibyte_is_the_same_and_costs_this_much() {
     }
 }
 
-/// What clients of one way noticed of one fault.
+/// The observed effect of a fault on the clients of one way.
 #[derive(Clone, Copy)]
 struct Noticed {
     failed: usize,
@@ -174,13 +174,13 @@ struct Noticed {
     silence: Duration,
 }
 
-/// One fault of the first apiserver, for the clients of all ways at once.
+/// A fault of the first apiserver, for the clients of all ways at once.
 fn compare(cluster: &mut Cluster, fault: Fault, round: usize) -> [Noticed; 3] {
     cluster.settles();
     restart_haproxy(cluster);
     let ways = Way::all(cluster);
     let calls = ways.each_ref().map(|way| {
-        // What the objects that its calls make are named.
+        // Prefix of the objects that its calls create.
         let objects = format!("{}-{fault:?}-{round}", way.name).to_lowercase();
         Calls::start(&way.kubectl, &objects)
     });
@@ -219,7 +219,7 @@ impl Noticed {
         );
     }
 
-    /// Of each figure the middle one.
+    /// The median of each figure.
     fn median(all: &[Self]) -> Self {
         let count = |of: fn(&Self) -> usize| median(all.iter().map(of).collect());
         let time = |of: fn(&Self) -> Duration| median(all.iter().map(of).collect());

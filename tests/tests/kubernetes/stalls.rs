@@ -1,5 +1,5 @@
-//! etcd that stands still. When all apiservers depend on the same one, nothing is cut; when each
-//! has a member of its own, the one beside the stalled member is left. And apiservers that are all
+//! Stalls of etcd. When all apiservers depend on the same etcd, nothing is cut; when each has its
+//! own member, clients leave the apiserver next to the stalled member. Also: all apiservers are
 //! gone for a moment.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
@@ -11,24 +11,24 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
-/// How long etcd stands still.
+/// Length of the stall of etcd.
 const STALL: Duration = Duration::from_secs(20);
 /// How long all apiservers refuse.
 const GAP: Duration = Duration::from_secs(3);
-/// Into the gap before somebody calls: a connection is held for as long as the gap takes, and on a
-/// busy machine the gap's end is late.
+/// Time from the start of the gap to the call: a connection is held for the whole gap, and on a
+/// busy machine the gap ends late.
 const CALL: Duration = Duration::from_millis(500);
-/// How long a daemon that has just started follows whatever is best, in seconds.
+/// How long a daemon that has just started always uses the best origin, in seconds.
 const NEWCOMER_S: u64 = 6;
 /// A list that apiservers answer from their caches.
 const CACHED: &str = "/api/v1/namespaces/default/configmaps?resourceVersion=0";
 
-/// How long a member of a stacked etcd stands still, and the calls meanwhile.
+/// Length of the stall of a member of a stacked etcd, and the calls during it.
 const MEMBER_STALL: Duration = Duration::from_secs(30);
 const CALLS: u32 = 150;
-/// One call in so many writes: a write that hangs is lost when it is cut, a read is made again.
+/// One call in this many writes: a hanging write is lost when it is cut, a read is repeated.
 const WRITES: u32 = 10;
-/// Of [`CALLS`], how many may fail: those that began before anybody could know.
+/// How many of [`CALLS`] may fail: those that began before the stall could be known.
 const MAX_FAILED: usize = 3;
 /// How long a watch may be silent. Knowing takes 2.5 s, cutting up to 0.5 s.
 const MAX_SILENCE: Duration = Duration::from_secs(4);
@@ -111,8 +111,8 @@ fn a_stalled_etcd_cuts_nothing_and_a_gap_of_three_seconds_costs_nothing() {
     }
 }
 
-/// Dials from the worker, each a connection of its own, on a machine that they keep busy. That
-/// slows every origin, and is no reason to leave one.
+/// Dials from the worker, each on its own connection, on a machine that they keep busy. This slows
+/// every origin, and is no reason to leave one.
 fn a_herd_moves_nothing(cluster: &mut Cluster) -> bool {
     let routes =
         |cluster: &mut Cluster| cluster.process("worker").output().matches("route changed").count();

@@ -1,5 +1,5 @@
-//! A cluster that answers nobody unknown and whose certificates do not name 127.0.0.1; and what
-//! meshport's files say about it, which must be nothing.
+//! A cluster that rejects anonymous requests and whose certificates do not name 127.0.0.1;
+//! meshport's files must contain nothing about it.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -11,7 +11,7 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
-/// What is written into the cluster and must not be found outside of it.
+/// Text that is written into the cluster and must not appear outside of it.
 const PAYLOAD: &str = "payload-1f6c9e-of-a-secret";
 
 /// Every file below a folder.
@@ -106,7 +106,7 @@ fn nothing_is_told(cluster: &mut Cluster) {
     }
     println!("{looked} files with {bytes_seen} bytes of meshport hold none of them");
     assert!(looked > 20 && bytes_seen > 100_000, "what was looked at is not all there is");
-    // The search finds what is there: the token stands in the cluster's own file.
+    // Proves that the search works: the token is in the cluster's own file.
     assert!(contains(read("tokens.csv").as_bytes(), ADMIN_TOKEN));
     let at_etcd = files(&cluster.path("etcd"))
         .into_iter()

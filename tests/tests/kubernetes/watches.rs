@@ -9,9 +9,9 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
-/// Watches, each on a connection of its own.
+/// Watches, each on its own connection.
 const WATCHES: usize = 100;
-/// Within what time all of them must see events again.
+/// Limit until all watches see events again.
 const MAX_SILENCE: Duration = Duration::from_secs(5);
 /// How far from even their number on an origin may be.
 const MAX_UNEVEN: f64 = 0.2;
@@ -28,7 +28,7 @@ fn sessions(cluster: &Cluster) -> Vec<(String, u64)> {
     each.collect()
 }
 
-/// As many requests at once as a controller manager makes when its connection was cut.
+/// A burst of requests like that of a controller manager whose connection was cut.
 fn herd(cluster: &Cluster) -> String {
     let count = HERD.to_string();
     let url = format!("{LOCAL}/version?dial=[1-{HERD}]");
@@ -44,12 +44,12 @@ fn herd(cluster: &Cluster) -> String {
 fn a_hundred_watches_move_and_a_herd_is_absorbed() {
     let mut cluster = Cluster::new(Plan {
         distances: vec![Duration::from_millis(2); 3],
-        // Equally near, also when the machine is busy; and nothing moves by itself.
+        // Equally near, even on a busy machine, and nothing moves without a fault.
         settings: "band = \"100ms\"\ndrift-percent = 0\n".to_owned(),
         ..Plan::default()
     });
     let _beat = Beat::start(&cluster, 3);
-    // All of them on the first: the others are not there yet.
+    // All watches are on the first apiserver: the others have not started.
     for number in [2, 3] {
         cluster.process(&format!("cp-{number}")).signal("TERM");
         cluster.process(&format!("cp-{number}")).ended(SETTLE_LIMIT);
@@ -81,7 +81,7 @@ fn a_hundred_watches_move_and_a_herd_is_absorbed() {
         assert!(off <= MAX_UNEVEN, "{name} has {open} of {WATCHES} sessions");
     }
 
-    // One herd from outside, and that of real controllers whose apiserver dies.
+    // A burst from outside, and the one of real controllers whose apiserver dies.
     let codes = herd(&cluster);
     assert_eq!(codes.lines().filter(|code| *code == "200").count(), HERD, "{codes}");
     drop(watches);

@@ -25,7 +25,7 @@ const FILE_BYTES: usize = 256 << 20;
 const SERVICE: &str = "10.96.0.50";
 const HOOKS_PORT: u16 = 9443;
 
-/// What a container reads, and its sum.
+/// The input of a container, and its checksum.
 const SENT: &[u8] = b"through the mesh\n";
 const SENT_SUM: &str = "97cc4fdc0e7b63c4e5725969fc107864616bad79cb330795568a4d3be9a0abfd";
 
@@ -117,7 +117,7 @@ impl Ongoing {
 
 impl Drop for Ongoing {
     fn drop(&mut self) {
-        // One that has ended needs no end.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -166,7 +166,7 @@ const RESIZED: &str = "until busybox stty size | busybox grep -q '20 70'; do sle
 fn forward(cluster: &Cluster, kubectl: &Kubectl) {
     let arguments = ["port-forward", "--address", "127.0.0.1", "pod/main", ":8099"];
     let mut forward = Ongoing::start(kubectl, &arguments);
-    // kubectl writes a line for each connection, and ends when nobody reads it.
+    // kubectl writes a line for each connection, and ends when its output is closed.
     let mut lines = forward.lines();
     let line = lines.next().expect("it says where it listens");
     let at = line.split(' ').nth(2).expect("Forwarding from ADDRESS -> PORT");
@@ -181,7 +181,7 @@ fn forward(cluster: &Cluster, kubectl: &Kubectl) {
     assert!(said.ends_with("\r\n\r\nthe pod's port\n"), "{said}");
 }
 
-/// A large file, both ways, beside a reader of a log that has stopped reading.
+/// Copies a large file in both directions, next to a reader of a log that has stopped reading.
 fn copy(cluster: &Cluster, kubectl: &Kubectl) {
     let mut stalled = kubectl.command(&["logs", "-f", "loud"]);
     let stalled = stalled.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
@@ -219,7 +219,7 @@ fn services(cluster: &mut Cluster, kubectl: &Kubectl) {
     command.arg(script).arg(HOOKS_PORT.to_string());
     command.arg(cluster.pki.path("hooks.crt")).arg(cluster.pki.path("hooks.key"));
     cluster.adopt("hooks", &mut command);
-    // What kube-proxy does for a service.
+    // The rules of kube-proxy for a service.
     let rules = format!(
         "table ip services {{\n chain out {{\n type nat hook output priority -100;\n\
          ip daddr {SERVICE} tcp dport 443 dnat to 127.0.0.1:{HOOKS_PORT}\n }}\n}}\n"

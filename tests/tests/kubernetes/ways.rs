@@ -1,5 +1,5 @@
-//! What meshport is compared with: haproxy in front of all apiservers, and one apiserver's own
-//! address.
+//! The alternatives to compare with: haproxy in front of all apiservers, and the address of a
+//! single apiserver.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use meshport_tests::kubernetes::{Cluster, Kubectl, LOCAL, START_LIMIT, WORKER, W
 use meshport_tests::repository::root;
 use meshport_tests::wait;
 
-/// Where haproxy listens on the worker.
+/// The address of haproxy on the worker.
 const HAPROXY: &str = "127.0.0.1:8443";
 /// The first apiserver as the worker reaches it without anything in between.
 pub(crate) const DIRECT: &str = "https://10.77.0.11:6443";
@@ -52,7 +52,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// All three. haproxy takes its servers in turn: one of three watches is on the first.
+    /// All three. haproxy uses round robin: one of three watches is on the first server.
     pub(crate) fn all(cluster: &Cluster) -> [Self; 3] {
         let way = |name, server: &str, count: usize| {
             let kubectl = cluster.kubectl_to(WORKER, name, server);

@@ -22,7 +22,7 @@ const STREAM_BYTES: u64 = 64 << 20;
 const GOAWAY: &str = "--goaway-chance=0.02";
 /// Requests of one HTTP/2 client.
 const REQUESTS: usize = 1000;
-/// Where kubectl proxy listens.
+/// The address of kubectl proxy.
 const PROXY: &str = "http://127.0.0.1:8001";
 
 /// Makes [`OBJECTS`] config maps, many at once.

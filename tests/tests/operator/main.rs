@@ -1,4 +1,4 @@
-//! What the operator's verbs write, read by the programs it is for.
+//! The output of the operator's commands, read by the programs it is for.
 
 mod monitoring;
 mod systemd;

@@ -66,7 +66,7 @@ fn promtool_accepts_the_metrics_and_the_rules() {
     run_ok("promtool", &["test", "rules", &tests.to_string_lossy()]);
 }
 
-/// A Prometheus with the alerts, on a port of its own, that scrapes once a second.
+/// A Prometheus with the alerts, on its own port, that scrapes once a second.
 struct Prometheus {
     address: SocketAddr,
     _process: Process,
@@ -109,7 +109,7 @@ impl Prometheus {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// What an expression comes to now.
+    /// The current value of an expression.
     #[track_caller]
     fn query(&self, expr: &str) -> Vec<Value> {
         let answer = self.get("query", &[("query", expr)]).expect("an answer");

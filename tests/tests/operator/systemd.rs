@@ -1,4 +1,4 @@
-//! The generated unit under a running systemd: in a machine of its own, made of namespaces and this
+//! The generated unit under a running systemd: in its own machine, made of namespaces and this
 //! system's programs by systemd-nspawn, step by step as docs/systemd.md says.
 
 #![expect(clippy::print_stdout, reason = "what could not be checked, for the reader of a run")]
@@ -19,9 +19,9 @@ use tempfile::TempDir;
 /// second before each and what a start takes it is some more.
 const GIVEN_UP: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Where what could not be checked is written down, for the table at the end of `tests/run`.
+/// File that collects the skipped checks, for the table at the end of `tests/run`.
 const NOT_CHECKED: &str = "MESHPORT_NOT_CHECKED";
-/// What nspawn's own filter has no rule for in version 252, and what a machine allows.
+/// System calls that nspawn's filter in version 252 has no rule for, and that a machine allows.
 const LANDLOCK: &str = "landlock_create_ruleset landlock_add_rule landlock_restrict_self";
 /// Restarts under clients, and the file that ends these.
 const RESTARTS: u32 = 10;
@@ -32,11 +32,11 @@ const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 const PROGRAM: &str = "/usr/local/bin/meshport";
 const UNIT: &str = "etc/systemd/system/meshport.service";
 const SETTINGS: &str = "etc/meshport/meshport.toml";
-/// What the unit's sandbox allows of what `meshport-confined` tries.
+/// Those attempts of `meshport-confined` that the unit's sandbox allows.
 const ALLOWED: [&str; 2] = ["keep-state", "listen"];
-/// Where it says what it could.
+/// The file to which it reports the successful attempts.
 const TRIED: &str = "/run/tried";
-/// What docs/systemd.md has a service do that listens below 1024.
+/// The drop-in from docs/systemd.md for a service that listens below 1024.
 const BELOW_1024: &str = "[Service]\n\
     AmbientCapabilities=CAP_NET_BIND_SERVICE\n\
     CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n\
@@ -46,7 +46,7 @@ const CREDENTIALS: &str = "[Service]\n\
     LoadCredential=client.crt:/etc/kubernetes/pki/client.crt\n\
     LoadCredential=client.key:/etc/kubernetes/pki/client.key\n";
 
-/// A machine with a systemd of its own; it ends when this is dropped.
+/// A machine with its own systemd; it ends when this is dropped.
 struct Machine {
     nspawn: Process,
     /// Its process 1, as this machine knows it.
@@ -71,7 +71,7 @@ impl Machine {
                 nspawn.arg(format!("--bind-ro={}", entry.path().display()));
             }
         }
-        // It needs neither, and takes seconds for them.
+        // It needs neither, and they take seconds.
         nspawn.args(["systemd.mask=systemd-logind.service", "systemd.mask=dbus.socket"]);
         let mut nspawn =
             Process::start("systemd-nspawn", &mut nspawn, &folder.path().join("nspawn.log"));
@@ -129,7 +129,7 @@ impl Machine {
         said(&self.output(&["journalctl", "--no-pager", "-o", "cat", "-n", "60"]))
     }
 
-    /// One property of the unit.
+    /// A property of the unit.
     fn property(&self, name: &str) -> String {
         self.run(&["systemctl", "show", "--value", "-p", name, "meshport"])
     }
@@ -145,7 +145,7 @@ impl Machine {
         assert!(status.contains("cp-1 in site fra"), "{status}");
     }
 
-    /// What the kernel says of the daemon.
+    /// The daemon's file in /proc.
     fn daemon(&self, file: &str) -> String {
         let id = self.property("MainPID");
         self.run(&["cat", &format!("/proc/{id}/{file}")])
@@ -175,7 +175,7 @@ impl Drop for Machine {
         // Its systemd ends all there is, and nspawn removes what it made around it.
         let _ = self.output(&["systemctl", "halt", "--force"]);
         let _ = wait::within(PATIENCE, || (!self.nspawn.is_running()).then_some(()));
-        // That it leaves where `/run` is on a disk.
+        // It leaves this behind if `/run` is on a disk.
         let _ = fs::remove_dir(Path::new("/run/systemd/nspawn/propagate").join(name()));
     }
 }
@@ -250,7 +250,7 @@ fn machine() -> Option<Machine> {
     None
 }
 
-/// An apiserver's stand-in on the machine's network; its port.
+/// An apiserver stand-in on the machine's network, and its port.
 fn apiserver(machine: &Machine) -> (Process, String) {
     let path = |name: &str| machine.folder.path().join(name);
     let key = rcgen::KeyPair::generate().expect("a key");
@@ -288,7 +288,7 @@ fn the_unit_serves_and_confines_under_a_running_systemd() {
     joins_and_starts_with_one_command(&machine, &port);
 }
 
-/// As the page has it, with `init` for an invite.
+/// As on the page, with `init` for an invite.
 fn install(machine: &Machine, settings: &str) {
     machine.install(meshport(), PROGRAM);
     machine.write(UNIT, &machine.run(&["meshport", "generate", "systemd"]));
@@ -340,7 +340,7 @@ fn serves_through_what_happens(machine: &Machine, settings: &str) {
     assert_eq!(machine.property("MainPID"), first, "a reload keeps the process");
     machine.serves();
 
-    // As root's `meshport join` leaves it.
+    // As `meshport join` leaves it when run by root.
     machine.run(&["chown", "0:0", "/var/lib/meshport/credential"]);
     machine.run(&["systemctl", "restart", "meshport"]);
     let second = machine.property("MainPID");
@@ -393,7 +393,7 @@ fn restarts_fail_no_client(machine: &Machine) {
     );
 }
 
-/// Without an apiserver the address is closed, and systemd has to let go of it too.
+/// Without an apiserver the address is closed, and systemd has to release it too.
 fn a_closed_address_is_not_kept(machine: &Machine, settings: &str, port: &str) {
     let kept = || machine.property("NFileDescriptorStore");
     let before = kept();
@@ -418,13 +418,13 @@ fn outlives_a_mistake(machine: &Machine, settings: &str) {
         let restarts: u32 = machine.property("NRestarts").parse().expect("a number");
         (restarts > GIVEN_UP).then_some(())
     });
-    // Clients are refused meanwhile: nobody would accept them.
+    // Clients are refused meanwhile, since no process would accept them.
     assert_eq!(machine.property("NFileDescriptorStore"), "0");
     machine.write(SETTINGS, settings);
     machine.serves();
 }
 
-/// Of a client certificate that only root can read.
+/// A client certificate that only root can read.
 fn takes_credentials(machine: &Machine, settings: &str) {
     for (from, to) in [("tls.crt", "client.crt"), ("tls.key", "client.key")] {
         let text = fs::read_to_string(machine.folder.path().join(from)).expect("text");
@@ -510,7 +510,7 @@ fn joins_and_starts_with_one_command(machine: &Machine, port: &str) {
     let written = machine.run(&["cat", "/etc/meshport/meshport.toml"]);
     assert!(written.contains("site = \"fra\"") && written.contains("127.0.0.1:6443"), "{written}");
 
-    // Nothing is written where there is no unit.
+    // Nothing is written if there is no unit.
     forgets();
     machine.run(&["mv", &format!("/{UNIT}"), "/srv/unit"]);
     machine.run(&["systemctl", "daemon-reload"]);
@@ -522,7 +522,7 @@ fn joins_and_starts_with_one_command(machine: &Machine, port: &str) {
     machine.run(&["systemctl", "stop", "first"]);
 }
 
-/// What `meshport-confined` could do, in the daemon's place.
+/// The successful attempts of `meshport-confined` in the daemon's place.
 fn confines(machine: &Machine) {
     let program = "/usr/local/bin/confined";
     machine.install(Path::new(env!("CARGO_BIN_EXE_meshport-confined")), program);

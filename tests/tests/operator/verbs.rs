@@ -1,4 +1,4 @@
-//! What the operator's verbs write, read by the programs it is for: kubectl and systemd.
+//! The output of the operator's commands, read by the programs it is for: kubectl and systemd.
 //!
 //! The daemon in between runs as another user, without capabilities and with the variables of the
 //! generated unit and pod.
@@ -23,15 +23,15 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The user of the generated pods.
 const USER: &str = "65532";
-/// What the apiserver's certificate names; 127.0.0.1 is not among it.
+/// Names in the apiserver's certificate; 127.0.0.1 is not one of them.
 const NAMES: [&str; 2] = ["10.99.0.11", "kubernetes.default.svc"];
-/// Of ten; what is left is mostly that it has a network.
+/// Out of ten; the rest is mostly its use of the network.
 const MAX_EXPOSURE: f64 = 1.2;
-/// What the daemon restricts itself with.
+/// Settings with which the daemon restricts itself.
 const RESTRICTS: [&str; 4] =
     ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp"];
-/// What it may call and the unit does not allow: giving a file away, which only root ever does, and
-/// the former way to set a limit.
+/// System calls that it may make and the unit does not allow: chown, which only root ever does, and
+/// the old way to set a limit.
 const ROOTS: [&str; 3] = ["fchown", "fchownat", "setrlimit"];
 /// The numbers of the calls on this kind of processor, from the package linux-libc-dev.
 const NUMBERS: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
@@ -67,7 +67,8 @@ fn cli(arguments: &[&str]) -> String {
     run_ok(&text(meshport()), arguments)
 }
 
-/// One node that is an origin, with an apiserver stand-in, and a kubeconfig that leads elsewhere.
+/// A node that is an origin, with an apiserver stand-in, and a kubeconfig that names another
+/// server.
 struct Node {
     folder: TempDir,
     _apiserver: Process,
@@ -323,7 +324,7 @@ fn the_daemon_can_be_run_where_only_what_the_unit_names_can() {
     assert_eq!(other.status.code(), Some(126), "{}", said(&other));
 }
 
-/// The calls that a word of the unit stands for, by the groups of this systemd.
+/// The system calls behind a word of the unit, by the groups of this systemd.
 fn expanded(word: &str) -> BTreeSet<String> {
     if !word.starts_with('@') {
         return [word.to_owned()].into();
@@ -380,7 +381,7 @@ fn sandbox_of(world: &mut World, filter: Option<&BpfProgram>) -> (String, String
     let log = world.path("cp.log");
     let so_far = fs::read_to_string(&log).unwrap_or_default().len();
     thread::scope(|scope| {
-        // In a thread of its own: a filter never ends, and the daemon inherits it.
+        // In a separate thread: a filter is permanent, and the daemon inherits it.
         let started = scope.spawn(|| {
             if let Some(filter) = filter {
                 seccompiler::apply_filter(filter).expect("a filter is taken");

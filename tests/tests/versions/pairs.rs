@@ -18,7 +18,8 @@ const SETTLE: Duration = Duration::from_secs(40);
 /// A revoked node's sessions end within this.
 const CUT: Duration = Duration::from_secs(5);
 
-/// Which version each role runs. In the four meshes of the test each two roles meet in all ways.
+/// The version of each role. In the four meshes of the test each two roles meet in all
+/// combinations.
 #[derive(Clone, Copy, Debug)]
 struct Cast {
     origin: Version,

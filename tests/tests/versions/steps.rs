@@ -13,7 +13,7 @@ use meshport_tests::world::{NodePlan, World};
 
 const SETTLE: Duration = Duration::from_secs(40);
 
-/// One of the two.
+/// One of the two versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Previous,
@@ -82,8 +82,8 @@ fn restart(world: &mut World, name: &str, version: Version) {
     world.start(name);
 }
 
-/// Waits until a node of the current release sees so many members of it, and so many that do not
-/// tell theirs, as the release before this one.
+/// Waits until a node of the current release sees this many members of it, and this many that do
+/// not announce their version, like the previous release.
 fn counts_releases(world: &World, name: &str, current: u64, silent: u64) {
     let what = format!("{name} sees {current} upgraded members and {silent} others");
     wait::until(&what, SETTLE, || {
@@ -95,8 +95,8 @@ fn counts_releases(world: &World, name: &str, current: u64, silent: u64) {
     });
 }
 
-/// As an operator does it: the nodes that only use services first, then the origins, and all the
-/// way back, since an upgrade that turns out badly is taken back.
+/// As an operator does it: first the nodes that only use services, then the origins, and all the
+/// way back, as after a failed upgrade.
 #[test]
 #[ignore = "needs the previous release: tests/run versions"]
 fn a_mesh_is_upgraded_node_by_node_and_back() {

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-/// A law explains what was measured when it is nowhere further from it than this share.
+/// A law explains the measurements if it is nowhere off by more than this share.
 pub(crate) const GOOD: f64 = 0.03;
 /// Origins that a node asks at rest as often as its settings say; of more it asks each more rarely.
 const FREELY_PROBED: f64 = 10.0;
@@ -44,7 +44,7 @@ use Term::{Inverse, Log, Nodes, Origins, Probed, Probers};
 
 /// Sums that are tried where the number of origins is one and the same, simplest first.
 const BY_NODES: [&[Term]; 4] = [&[], &[Inverse], &[Log], &[Nodes]];
-/// Sums that are tried besides where it varies.
+/// Sums that are tried in addition if the number of origins varies.
 const BY_BOTH: [&[Term]; 17] = [
     &[Origins],
     &[Probed],
@@ -108,7 +108,7 @@ impl Law {
         [1.0].into_iter().chain(terms).zip(&self.factors).map(|(term, by)| term * by).sum()
     }
 
-    /// What shrinks with the size is not carried on to nothing and below.
+    /// A law must not extrapolate a shrinking value to zero or below.
     fn is_sound(&self) -> bool {
         let grow = self.terms.iter().zip(&self.factors[1..]);
         grow.into_iter().all(|(term, by)| *term == Inverse || *by >= 0.0)
@@ -145,9 +145,9 @@ pub(crate) fn error(said: f64, measured: f64) -> f64 {
     (said - measured).abs() / scale(measured)
 }
 
-/// The simplest law that explains the points: of those with the fewest terms that is nowhere
-/// further than [`GOOD`] from them the nearest one. If none is that good, the one that errs least
-/// about each point when it is fitted to the others. None without points.
+/// The simplest law that explains the points: among those with the fewest terms that are within
+/// [`GOOD`] everywhere, the closest. If none is that good, the one with the least error at each
+/// point when fitted to the others. None without points.
 pub(crate) fn simplest(points: &[Point]) -> Option<Law> {
     let origins = points.first()?.0.origins;
     let varies = points.iter().any(|(size, _)| (size.origins - origins).abs() > 0.5);
@@ -237,7 +237,7 @@ fn solve(mut rows: Vec<Vec<f64>>) -> Option<Vec<f64>> {
     Some((0..width).map(|at| rows[at][width] / rows[at][at]).collect())
 }
 
-/// What an error is a share of.
+/// The denominator of a relative error.
 fn scale(measured: f64) -> f64 {
     if measured == 0.0 { 1.0 } else { measured.abs() }
 }
@@ -294,7 +294,7 @@ mod tests {
         let law = simplest(&all).expect("points");
         let large = size(100_000.0, 200.0);
         assert!(error(law.at(large), of(large)) < 0.02, "{law}: {}", law.at(large));
-        // What was seen of few origins is not carried beyond the bound of idle probes.
+        // Results with few origins are not extrapolated beyond the bound of idle probes.
         let probes = |origins: f64| 100.0 + 24.0 * origins;
         let few = SIZES.map(|n| [2.0, 4.0].map(|o| (size(n, o), probes(o))));
         let law = simplest(few.as_flattened()).expect("points");
@@ -313,7 +313,7 @@ mod tests {
         let law = simplest(&made).expect("points");
         assert!(law.error > GOOD, "{law}");
         near(&law, 100_000.0, 100.0, 0.5);
-        // As many points as factors say nothing about a law.
+        // A law needs more points than terms.
         let law = simplest(&made[..2]).expect("points");
         assert!(law.terms.is_empty(), "{law}");
         assert_eq!(simplest(&[]), None);

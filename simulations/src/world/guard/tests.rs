@@ -54,7 +54,7 @@ fn a_queue_or_a_table_that_overflows_is_noticed() {
     assert_eq!(broken(&mut world), [rules::QUEUES; 3]);
 }
 
-/// One thing after the other is taken away that a node has to do with a revoked one.
+/// Removes the connections that a node has with a revoked one, one after the other.
 #[test]
 fn whatever_is_left_of_who_is_revoked_is_noticed() {
     let mut world = played();
@@ -70,7 +70,7 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
         found.filter(|it| it.rule == rules::SHUT_OUT).map(|it| it.what).unwrap_or_default()
     };
     assert_eq!(left(&mut |_| {}), "", "nobody could tell anybody");
-    // Only these two have anything to do with it.
+    // Only these two have a connection with it.
     let what = left(&mut |world| {
         world.stop(1);
         for node in [at, teller] {
@@ -102,7 +102,7 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
     assert_eq!(what, "");
 }
 
-/// What fails is a violation where the scenario says so, and nowhere else.
+/// A failed request is a violation where the scenario says so, and only there.
 #[test]
 fn a_request_that_fails_is_noticed_where_none_may() {
     let play = |may_fail: bool| {

@@ -15,13 +15,13 @@ use tempfile::TempDir;
 
 use super::{SECRET_BYTES, SETTLE, Secret, Seen};
 
-/// Where a key of the curve P-256 is in its PKCS #8 document, and the two bytes before it.
+/// Offset of the P-256 private key in its PKCS #8 document, and the two bytes before it.
 const SCALAR_AT: usize = 36;
 const SCALAR_TAG: [u8; 2] = [0x04, 0x20];
 /// A token and a key for health probes, and for the user of the kubeconfig.
 pub(super) const CLUSTERS: usize = 2 * 2;
 
-/// What an operator has of a cluster.
+/// The files of a cluster that an operator has.
 pub(super) struct Cluster {
     folder: TempDir,
     authority: PathBuf,
@@ -30,7 +30,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Of a world that has an apiserver.
+    /// For a world that has an apiserver.
     pub(super) fn new(world: &World) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let pki = world.path("pki");
@@ -87,7 +87,7 @@ impl Cluster {
     /// Waits until both nodes have used what they were given.
     #[track_caller]
     pub(super) fn is_used(world: &mut World) {
-        // The stand-in knows the certificate, and has no such list.
+        // The stand-in knows the certificate but has no such list.
         wait::until("the worker has asked for the cluster's list", 2 * SETTLE, || {
             let said = world.node_mut("worker").process().output();
             said.contains("the apiserver answers 404").then_some(())
@@ -100,7 +100,8 @@ impl Cluster {
     pub(super) fn damage(&self, world: &World, seen: &mut Seen) {
         let config = world.path("cp.toml").display().to_string();
         let damaged = self.path("damaged");
-        // In the line of the token, before it and after it; as another kind of value; cut off.
+        // An error in the token's line before it and after it, another type of value, a truncated
+        // file.
         for (whole, broken) in
             [("token: ", "token: \"x"), ("token: ", "token: ["), ("users:", "u:")]
         {

@@ -1,5 +1,5 @@
-//! Clients of an address: a new TLS connection and a request each 50 ms, whatever became of those
-//! before.
+//! Clients of an address: a new TLS connection with a request every 50 ms, whatever happened to
+//! earlier ones.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const SOME: usize = 30;
 const SETTLE: Duration = Duration::from_secs(40);
 
-/// What became of one connection.
+/// The result of a connection.
 #[derive(Debug)]
 struct Outcome {
     begun: Instant,
@@ -37,15 +37,16 @@ pub(super) struct Clients {
     thread: JoinHandle<()>,
 }
 
-/// What the clients have seen.
+/// The results of all clients.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) connections: usize,
-    /// Those that failed, with when and why.
+    /// Failed connections, with time and reason.
     pub(super) failed: Vec<String>,
-    /// Of these, those that were reset: open at a holder that is none any more.
+    /// Those of them that were reset: open at a node that was no longer the holder.
     pub(super) resets: usize,
-    /// From the begin of the first that failed in a row to that of the next that did not.
+    /// Time from the start of the first of several failures in a row to the start of the next
+    /// success.
     pub(super) gap: Duration,
 }
 
@@ -130,7 +131,7 @@ impl Clients {
     }
 }
 
-/// One connection with one request.
+/// A connection with one request.
 fn ask(to: SocketAddr, config: Arc<ClientConfig>) -> io::Result<()> {
     let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
     let mut connection = ClientConnection::new(config, name).map_err(io::Error::other)?;

@@ -12,11 +12,11 @@ use std::time::Duration;
 pub(super) const PORT: u16 = 10_250;
 /// How long a request may take: its answer comes within 5 s, on a busy machine a little later.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Bytes that `pour` has sent in this process, which is that of one test.
+/// Bytes that `pour` has sent in this process, which runs a single test.
 static POURED: AtomicU64 = AtomicU64::new(0);
 
-/// What a kubelet here does with a connection, by its first line: `whoami` gives its name, `echo`
-/// gives back what follows until its end, `pour` sends for ever.
+/// Starts a stand-in kubelet. The first line of a connection is a command: `whoami` returns its
+/// name, `echo` returns what follows until its end, `pour` sends without end.
 pub(super) fn start(name: &str) -> IpAddr {
     let (listener, address) = listen();
     accept(listener, name);
@@ -41,12 +41,12 @@ fn accept(listener: TcpListener, name: &str) {
     });
 }
 
-/// Bytes that kubelets have sent on streams that `pour`.
+/// Bytes that kubelets have sent on streams with `pour`.
 pub(super) fn poured() -> u64 {
     POURED.load(Ordering::Relaxed)
 }
 
-/// On an address of its own, so that each has the port.
+/// On a separate address, so that each can use the port.
 fn listen() -> (TcpListener, IpAddr) {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let process = std::process::id().to_be_bytes();
@@ -112,7 +112,7 @@ pub(super) fn whoami(socket: &Path, target: &str) -> Result<String, String> {
     Ok(name.trim_end().to_owned())
 }
 
-/// Where a node's kubelet is.
+/// The settings that name a node's kubelet.
 pub(super) fn settings(kubelet: IpAddr) -> String {
     format!("\n[kubelet]\naddresses = [\"{kubelet}\"]\n")
 }

@@ -32,7 +32,7 @@ fn a_reload_changes_what_is_reached_and_ends_what_is_forbidden() {
     let mut open = connect(&socket, &of("worker-b")).expect("connected");
     let mut other = connect(&socket, &of("worker-c")).expect("connected");
 
-    // At the node: no way back from now on, and for the open stream neither.
+    // At the node: no streams from now on, and the open one ends.
     add(&mut world, "worker-b", "serve = false\n", "kubelet.serve");
     is_refused(&socket, &of("worker-b"), "502", "kubelet.serve is false there");
     assert_eq!(refused(&world, "worker-b", "stream", "off"), 1.0);

@@ -13,7 +13,7 @@ use meshport_tests::world::{NodePlan, World};
 use super::kubelet::{self, ask, connect, of, whoami};
 use super::{NEAR, SETTLE, refused};
 
-/// Where the servers of pods and services listen.
+/// The port of the servers of pods and services.
 const PORT: u16 = 8443;
 /// The pods' side of the cable, and the node's, which is the bridge of a real node.
 const POD: &str = "10.244.7.9";
@@ -167,7 +167,7 @@ fn targets_outside_are_those_that_the_settings_name_and_refusals_are_audited() {
     let mut world = World::new();
     let socket = world.path("egress.sock");
     let hook = kubelet::serve_at(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 0), "hook");
-    // A port that nobody else gets, and that nobody listens on.
+    // A reserved port on which nothing listens.
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
     let origin = world.apiserver("cp-a");
     let egress = format!("\n[egress]\nsocket = {socket:?}\noutside = [\"{hook}\", \"{closed}\"]\n");

@@ -1,4 +1,4 @@
-//! Herds of dials beside thousands of open watches: what slows all origins, or this machine, moves
+//! Bursts of dials next to thousands of open watches: slowing all origins, or this machine, changes
 //! no route and ends no session.
 
 use std::process::Stdio;
@@ -14,14 +14,15 @@ const WATCHES: usize = 2000;
 /// TLS connections of a herd, and how many of them at once.
 const DIALS: u32 = 2000;
 const AT_ONCE: [u32; 3] = [100, 200, 300];
-/// Connections that a controller manager without HTTP/2 holds at least, one for each kind.
+/// The least number of connections of a controller manager without HTTP/2: one for each kind.
 const LEAST_HERD: usize = 40;
-/// For how long after a herd is looked at what it did: leave to move is given within ten seconds.
+/// Wait before the effect of a burst is checked: a route may move within ten seconds.
 const LOOK: Duration = Duration::from_secs(12);
 /// The local port of meshport, as `ss` filters have it.
 const TO_MESHPORT: &str = "dport = :7445";
 
-/// What may not change: the worker's route, and how many sessions were ended by the daemon.
+/// Values that must not change: the worker's route, and the number of sessions that the daemon
+/// ended.
 fn changes(cluster: &mut Cluster) -> (usize, f64) {
     let routes = cluster.process("worker").output().matches("route changed").count();
     let metrics = cluster.metrics(WORKER);
@@ -36,7 +37,7 @@ fn print_changes(cluster: &Cluster) {
     println!("{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Dials from the worker, each a connection of its own; how many were answered.
+/// Dials from the worker, each on its own connection; returns how many were answered.
 fn dial(cluster: &Cluster, at_once: u32) -> usize {
     let mut curl = cluster.host(WORKER).command("curl");
     curl.args(["-sk", "--noproxy", "*", "--http1.1", "-H", "Connection: close", "-Z"]);

@@ -19,7 +19,7 @@ const WATCHES: usize = 10;
 /// How long sessions may take home, half of them in ten seconds.
 const HOMECOMING: Duration = Duration::from_secs(120);
 
-/// What flaps, and how it is cut and mended.
+/// A flapping link, and how it is cut and restored.
 struct Flap {
     what: &'static str,
     cut: fn(&Cluster, bool),
@@ -52,7 +52,7 @@ fn after_a_flap_the_nearest_is_used_again_at_once() {
             wait::moment(begun + FLAP);
             cut(&cluster, false);
             let healed = wait::now();
-            // It may not have been left at all.
+            // The route may not have moved at all.
             wait::moment(healed + Duration::from_millis(100));
             cluster.chooses(WORKER, &origin(1));
             let took = healed.elapsed();
@@ -81,7 +81,7 @@ fn print_kinds(client: &str, lines: &[String]) {
     kinds.iter().for_each(|(line, count)| println!("    {count} x {line}"));
 }
 
-/// What a klog line says, without its time, and of which kind of object.
+/// The message of a klog line without its time, and the kind of object.
 fn message(line: &str) -> Option<String> {
     let (head, said) = line.split_once("] ")?;
     let of_connections = ["watch", "connection", "EOF", "reset"];

@@ -1,5 +1,5 @@
-//! A member of a stacked etcd stands still, for clients of three ways at once: through meshport,
-//! through haproxy, and straight to the apiserver beside it. Once it follows, once it leads.
+//! A member of a stacked etcd stalls, for clients of three ways at once: through meshport, through
+//! haproxy, and directly to the apiserver next to it. Once as follower, once as leader.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,23 +11,23 @@ use meshport_tests::wait;
 
 use crate::ways::{Way, restart_haproxy};
 
-/// How long the member stands still.
+/// Length of the stall.
 const STALL: Duration = Duration::from_secs(30);
-/// In each round the first member stalls as often, and leads every second time.
+/// In each round the first member stalls this often; it leads every second time.
 const STALLS: [bool; 4] = [false, true, false, true];
-/// Calls meanwhile, one in so many of them a write: more would be a load of their own. Straight to
-/// the stalled one there are fewer still, since nearly all of them hang until their timeout.
+/// Calls during the stall, with the share of writes: more would be a load in themselves. Directly
+/// to the stalled member there are fewer, since nearly all of them hang until their timeout.
 const CALLS: u32 = 75;
 const CALLS_STRAIGHT: u32 = 15;
 const WRITES: u32 = 10;
-/// Of the 300 calls of a round, how many may fail.
+/// How many of the 300 calls of a round may fail.
 const MAX_FAILED: usize = 5;
 /// How long a watch may be silent.
 const MAX_SILENCE: Duration = Duration::from_secs(4);
 /// etcd's default.
 const ELECTION: Duration = Duration::from_secs(1);
 
-/// What clients of one way noticed of one stall.
+/// The observed effect of a stall on the clients of one way.
 #[derive(Clone, Debug)]
 struct Noticed {
     calls: Vec<Call>,
@@ -57,7 +57,7 @@ impl Noticed {
     }
 }
 
-/// The first member stands still for a while; what clients of each way noticed.
+/// Stalls the first member for a while, and returns the effect on the clients of each way.
 fn stall(cluster: &mut Cluster, at: &str, leads: bool) -> [Noticed; 3] {
     cluster.settles();
     restart_haproxy(cluster);
