@@ -27,8 +27,8 @@ impl Cidr {
     pub const FORM: &str =
         "a network or an address, such as \"192.0.2.0/24\", \"2001:db8::/32\" or \"192.0.2.7\"";
 
-    /// The network of an address with a prefix of so many bits; none when the prefix is longer
-    /// than the address, or bits behind it are set.
+    /// The network of an address with a prefix of this many bits; none if the prefix is longer than
+    /// the address, or bits beyond it are set.
     pub fn new(network: IpAddr, bits: u8) -> Option<Self> {
         (first(network, bits) == Some(network)).then_some(Self { network, bits })
     }
@@ -50,7 +50,7 @@ impl Cidr {
     }
 }
 
-/// The first address of the network of so many bits that `ip` is in; none for too many.
+/// The first address of the network of this many bits that contains `ip`; none for too many bits.
 fn first(ip: IpAddr, bits: u8) -> Option<IpAddr> {
     match ip {
         IpAddr::V4(ip) => {
@@ -87,7 +87,7 @@ impl FromStr for Cidr {
             None => 128,
         };
         let (network, bits) = match ip.to_canonical() {
-            // All of them would be IPv4 addresses and more.
+            // Such a network would contain all IPv4 addresses and more.
             mapped if mapped != ip => (mapped, bits.checked_sub(MAPPED_BITS).ok_or_else(wrong)?),
             ip => (ip, bits),
         };

@@ -74,7 +74,7 @@ impl<C, const N: usize> AddAssign for Counters<C, N> {
     }
 }
 
-/// Those that are not zero.
+/// Lists the counters that are not zero.
 impl<C: Counter, const N: usize> fmt::Debug for Counters<C, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter().filter(|(_, count)| *count > 0)).finish()
@@ -98,12 +98,12 @@ impl<C: Counter, const N: usize> SharedCounters<C, N> {
         self.counts[counter.index()].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// One number as it is now.
+    /// The value of one counter.
     pub fn get(&self, counter: C) -> u64 {
         self.counts[counter.index()].load(Ordering::Relaxed)
     }
 
-    /// All numbers as they are now, each read by itself.
+    /// All values, each read separately.
     pub fn read(&self) -> Counters<C, N> {
         let counts = self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
         Counters { counts, of: PhantomData }
@@ -169,8 +169,7 @@ mod tests {
         /// Fruit.
         enum Fruit {
             "eaten_total" by "kind" {
-                /// Apples, whatever
-                /// their colour.
+                /// Apples of any colour.
                 Apples = "apple",
                 /// Pears.
                 Pears = "pear",

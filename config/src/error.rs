@@ -1,4 +1,4 @@
-//! The crate's one error type, grouped by who can do something about it.
+//! The crate's error type, grouped by who can act on it.
 //!
 //! Settings report [`crate::Problem`]s instead, because a file has many of them at once. Nothing
 //! here carries a secret: text that may hold one is never repeated.
@@ -8,58 +8,58 @@ use crate::link::Link;
 use crate::revoked::Revoked;
 use crate::text::TextError;
 
-/// What can be wrong with a name, a key, a credential or an invite.
+/// A problem with a name, a key, a credential or an invite.
 ///
 /// Every message says what is wrong and what to do next. No variant leaves anything changed: all
 /// operations of this crate either give a whole value or none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    // To blame: the writer of the text or the bytes.
+    // Caused by the writer of the text or the bytes.
     /// A text or a list is not of the form that its kind has.
     #[error(transparent)]
     Text(#[from] TextError),
     /// A text that should hold a key or secret does not; it is not repeated here.
     #[error("this is not {what}: expected {expected}")]
     SecretText {
-        /// What it should be, with its article.
+        /// The expected thing, with its article.
         what: &'static str,
         /// The form that is accepted.
         expected: &'static str,
     },
-    /// A text holds another thing than the one asked for, for example a credential for an invite.
+    /// The text is of another kind than expected, for example a credential instead of an invite.
     #[error("this is {found}, not {expected}; give {expected}")]
     WrongKind {
-        /// What is needed, with its article.
+        /// The expected kind, with its article.
         expected: &'static str,
-        /// What was given, with its article.
+        /// The given kind, with its article.
         found: &'static str,
     },
     /// A text was made by a version of meshport that this one does not understand.
     #[error("this is {what} of another version of the format; use the same meshport on both sides")]
     OtherVersion {
-        /// What it is, with its article.
+        /// The kind of text, with its article.
         what: &'static str,
     },
-    /// Something takes more bytes than its bound.
+    /// An encoding is longer than its limit.
     #[error(
         "{what} takes {bytes} bytes, more than the {max} allowed; use shorter names or \
          fewer entries"
     )]
     TooLarge {
-        /// What it is, with its article.
+        /// The kind of value, with its article.
         what: &'static str,
         /// Its size, in bytes.
         bytes: usize,
         /// The bound, in bytes.
         max: usize,
     },
-    /// Bytes do not decode to the thing they should hold.
+    /// Bytes cannot be decoded.
     #[error(
         "{what} cannot be decoded: it is cut short, damaged or of another version; get it again"
     )]
     Malformed {
-        /// What it should be, with its article.
+        /// The expected thing, with its article.
         what: &'static str,
     },
     /// An invite line does not match its own checksum: copied wrongly, not forged.
@@ -147,7 +147,7 @@ pub enum Error {
          {valid_from}. Set the clock (`timedatectl` shows it) and try again"
     )]
     InviteNotYetValid {
-        /// When the invite was created.
+        /// Creation of the invite.
         valid_from: UnixSeconds,
         /// The time of this machine's clock.
         now: UnixSeconds,
@@ -158,7 +158,7 @@ pub enum Error {
          clock, or wait"
     )]
     NotYetValid {
-        /// When it begins.
+        /// Start of its validity.
         valid_from: UnixSeconds,
         /// The time of this machine's clock.
         now: UnixSeconds,
@@ -169,7 +169,7 @@ pub enum Error {
          with a new invite, or correct the clock"
     )]
     Expired {
-        /// When it ended.
+        /// End of its validity.
         expired_at: UnixSeconds,
         /// The time of this machine's clock.
         now: UnixSeconds,
@@ -182,7 +182,7 @@ pub enum Error {
     Revoked {
         /// The revoked node or invite.
         revoked: Revoked,
-        /// When.
+        /// Time of the revocation.
         at: UnixSeconds,
     },
     /// The invite may not be used any more.
@@ -191,7 +191,7 @@ pub enum Error {
          invite, or correct the clock"
     )]
     InviteExpired {
-        /// When joining ended.
+        /// End of joining.
         join_until: UnixSeconds,
         /// The time of this machine's clock.
         now: UnixSeconds,
@@ -202,9 +202,9 @@ pub enum Error {
          again with a new invite"
     )]
     IssuedAfterInvite {
-        /// When it was issued.
+        /// Time of issue.
         issued_at: UnixSeconds,
-        /// When joining ended.
+        /// End of joining.
         join_until: UnixSeconds,
     },
     /// The credential was issued before its invite could be used.
@@ -213,17 +213,17 @@ pub enum Error {
          {not_before}. Check the clock of the machine that joined, and join again"
     )]
     IssuedBeforeInvite {
-        /// When it was issued.
+        /// Time of issue.
         issued_at: UnixSeconds,
-        /// When joining began.
+        /// Start of joining.
         not_before: UnixSeconds,
     },
     /// The time it is valid for is empty.
     #[error("it ends at {until}, which is not after its start at {from}. Issue it again")]
     ValidityEmpty {
-        /// When it begins.
+        /// Start.
         from: UnixSeconds,
-        /// When it ends.
+        /// End.
         until: UnixSeconds,
     },
     /// The credential is valid for longer than its invite allows.

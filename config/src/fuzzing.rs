@@ -38,7 +38,7 @@ impl<'a> Script<'a> {
         usize::from(self.short()) % bound
     }
 
-    /// As many bytes as the next two say, or as there are.
+    /// As many bytes as the next two bytes say, or all that are left.
     pub fn bytes(&mut self) -> &'a [u8] {
         let length = usize::from(self.short()).min(self.rest.len());
         let (taken, rest) = self.rest.split_at(length);
@@ -46,14 +46,14 @@ impl<'a> Script<'a> {
         taken
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub fn all(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 }
 
-/// The line of an invite with this payload, whatever it is, and the right checksum: no random
-/// change of a line gets behind the checksum.
+/// An invite line with any payload and the right checksum, since random changes of a line do not
+/// get past the checksum.
 pub fn invite_line(payload: &[u8]) -> String {
     let bytes = [&invite::checksum(payload)[..], payload].concat();
     std::mem::take(&mut *INVITE.encode(&bytes))

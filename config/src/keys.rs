@@ -30,7 +30,7 @@ use crate::ids::{MeshId, NodeId, VerifyKey, key_from_text};
 /// The salt that separates these pre-shared keys from every other use of the mesh secret.
 const PSK_SALT: &[u8] = b"meshport psk v1";
 
-/// What separates the nonces of [`NodeKey::sign`] from every other use of the key.
+/// Separates the nonces of [`NodeKey::sign`] from every other use of the key.
 const NONCE_DOMAIN: &[u8] = b"meshport node signature nonce v1\0";
 
 /// A node's X25519 private key: its WireGuard key and its identity.
@@ -111,8 +111,9 @@ fn random_bytes(rng: &mut (impl CryptoRng + RngCore)) -> Zeroizing<[u8; 32]> {
     bytes
 }
 
-/// Bytes of the checksum in front of a secret in a file. Any 32 bytes are a secret: without it one
-/// changed letter would make another one, and a node that reaches nobody and cannot say why.
+/// Length in bytes of the checksum before a secret in a file. Any 32 bytes are a valid secret:
+/// without a checksum one changed letter would give another secret, and a node that reaches no
+/// other and cannot tell why.
 const CHECKSUM_BYTES: usize = 4;
 const CHECKSUM_DOMAIN: &[u8] = b"meshport secret checksum v1\0";
 

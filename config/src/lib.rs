@@ -1,9 +1,9 @@
 //! Identities, credentials and settings.
 //!
 //! Ids and names, keys, credentials and invites, and the settings file: formats, parsing and
-//! validation. Pure: no I/O, no clock, no randomness of its own. Wall time comes in as
-//! [`UnixSeconds`], random bytes as a `rand_core` generator. Everything read from outside is
-//! bounded and becomes a value or an error, never a panic.
+//! validation. Pure: no I/O, no clock, no source of randomness. Wall time is passed as
+//! [`UnixSeconds`], randomness as a `rand_core` generator. All input from outside is bounded and
+//! becomes a value or an error, never a panic.
 
 mod cidr;
 mod codec;

@@ -23,9 +23,9 @@ pub enum Bug {
     Health,
     /// Revocations from peers are ignored.
     Revocation,
-    /// Directories are taken for the same whatever is in them.
+    /// Directories count as equal whatever they contain.
     Comparison,
-    /// Sessions that are to be reset stay.
+    /// Sessions that should be reset stay open.
     Reset,
     /// Attempts of later rounds have no more patience than those of the first.
     Patience,

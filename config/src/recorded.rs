@@ -2,7 +2,7 @@
 
 use crate::{Credential, Invite, Revocation, Role, UnixSeconds};
 
-/// When it was recorded, in seconds.
+/// Time of the recording, in seconds.
 const THEN: UnixSeconds = UnixSeconds(1_795_707_900);
 
 #[test]
@@ -22,7 +22,7 @@ fn a_credential_an_invite_and_revocations_of_the_release_before() {
         let line = line.split_once(' ').map_or(line, |(line, _)| line);
         let revocation = Revocation::from_text(line).expect("a revocation");
         revocation.verify(&credential.mesh).expect("it is signed");
-        // It is passed on as it came.
+        // It is passed on unchanged.
         assert_eq!(revocation.to_text(), line);
         revocation.successor().is_some()
     };

@@ -57,7 +57,7 @@ pub struct Revocation {
     pub mesh: MeshId,
     /// The node or invite that is revoked.
     pub revoked: Revoked,
-    /// When it was signed; for people, nothing depends on it.
+    /// Time of signing; informational only.
     pub at: UnixSeconds,
     signature: Signature,
 }
@@ -79,19 +79,19 @@ impl Revocation {
         revocation
     }
 
-    /// That of the node that agreed to this succession.
+    /// The revocation of the node that agreed to this succession.
     pub fn of_succession(mesh: &MeshId, by: &NodeId, succession: &Succession) -> Self {
         let revoked = Revoked::Succeeded { node: succession.former, by: *by };
         Self { mesh: *mesh, revoked, at: succession.at, signature: succession.signature }
     }
 
-    /// A node's own word that it leaves for good. A succession by nobody, which the release before
-    /// understands: it shuts the key out.
+    /// A node's own statement that it leaves for good. It is a succession without a successor,
+    /// which the previous release understands: it revokes the key.
     pub fn of_departure(key: &NodeKey, mesh: &MeshId, at: UnixSeconds) -> Self {
         Self::of_succession(mesh, &NOBODY, &Succession::agree(key, &NOBODY, mesh, at))
     }
 
-    /// The node that replaces the revoked one, if there is one.
+    /// The node that replaces the revoked one, if any.
     pub fn successor(&self) -> Option<NodeId> {
         match self.revoked {
             Revoked::Succeeded { by, .. } if !self.revoked.is_departure() => Some(by),
@@ -165,13 +165,13 @@ pub enum Added {
     Full,
 }
 
-/// The revocations a node knows, each verified by the one who added it. Cheap to clone. Two are
-/// equal when the same is revoked, whatever names are known.
+/// The revocations that a node knows, each verified before it was added. Cheap to clone. Two values
+/// are equal if the same things are revoked, whatever names are known.
 #[derive(Debug, Clone, Default)]
 pub struct Revocations {
-    /// By the authority.
+    /// Signed by the authority.
     all: Arc<BTreeMap<Revoked, Revocation>>,
-    /// By the nodes themselves, each under its former key.
+    /// Signed by the nodes themselves, each with its former key.
     replaced: Arc<BTreeMap<NodeId, Revocation>>,
     /// The names of revoked nodes, for people. No signature covers them.
     names: Arc<BTreeMap<NodeId, NodeName>>,
@@ -230,14 +230,15 @@ impl Revocations {
         })
     }
 
-    /// The one that says that this credential is not to be believed, if there is one.
+    /// The revocation that covers this credential, if any.
     pub fn covering(&self, credential: &Credential) -> Option<&Revocation> {
         let invite = credential.delegation.as_ref().map(|it| Revoked::Invite(it.key));
         let node = Revoked::Node(credential.node);
         [Some(node), invite].into_iter().flatten().find_map(|it| self.get(&it))
     }
 
-    /// The one about this node or invite, if there is one; the authority's before a node's own.
+    /// The revocation of this node or invite, if any; the authority's takes precedence over a
+    /// node's own.
     pub fn get(&self, revoked: &Revoked) -> Option<&Revocation> {
         match revoked {
             Revoked::Node(node) => self.all.get(revoked).or_else(|| self.replaced.get(node)),
@@ -270,7 +271,7 @@ impl Revocations {
         self.by_authority().chain(self.replaced.values())
     }
 
-    /// Those of the authority, in a fixed order.
+    /// Those by the authority, in a fixed order.
     pub fn by_authority(&self) -> impl Iterator<Item = &Revocation> {
         self.all.values()
     }

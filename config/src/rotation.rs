@@ -72,9 +72,9 @@ pub struct Rotation {
     pub number: u64,
     /// The secret that it is about.
     pub secret: SecretId,
-    /// When it was signed; for people, nothing depends on it.
+    /// Time of signing; informational only.
     pub at: UnixSeconds,
-    /// From then on the former secret opens nothing.
+    /// From then on the former secret opens no tunnel.
     pub retire_at: UnixSeconds,
     signature: Signature,
 }
@@ -223,9 +223,9 @@ impl fmt::Debug for NextSecret {
 
 /// The secrets a node holds.
 ///
-/// The text form is that of the secret while it is the first. Later it has a line for the
-/// statement, one for the secret in force, one for the former during an overlap, and a last one, so
-/// that none can be missing unnoticed.
+/// While the secret is the first one, its text form is just that secret. Later it has a line each
+/// for the rotation, the current secret and, during an overlap, the former secret, and an end line,
+/// so that a missing line is noticed.
 #[derive(Clone)]
 pub struct MeshSecrets {
     current: MeshSecret,
@@ -234,7 +234,7 @@ pub struct MeshSecrets {
 }
 
 impl From<MeshSecret> for MeshSecrets {
-    /// From an invite, which says nothing about its number: members tell.
+    /// From an invite, which does not contain its number: members announce it.
     fn from(current: MeshSecret) -> Self {
         Self { current, rotation: None, former: None }
     }
@@ -267,7 +267,7 @@ impl MeshSecrets {
         Some(NextSecret { rotation, secret: self.current.clone() })
     }
 
-    /// When the former one ends, while there is one.
+    /// End of the former secret, while there is one.
     pub fn retires_at(&self) -> Option<UnixSeconds> {
         self.former.as_ref().and(self.rotation.as_ref()).map(|rotation| rotation.retire_at)
     }
@@ -307,7 +307,7 @@ impl MeshSecrets {
         Self { former: None, ..self.clone() }
     }
 
-    /// Erases the former one when its time has expired; returns whether that was now.
+    /// Erases the former secret once its time has expired; returns whether that was now.
     pub fn retire(&mut self, now: UnixSeconds) -> bool {
         let is_over = self.retires_at().is_some_and(|at| at <= now);
         if is_over {

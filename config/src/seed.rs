@@ -13,7 +13,7 @@ use crate::text::TextError;
 pub enum NamedSeed {
     /// By its name in the mesh.
     Name(NodeName),
-    /// By its key and where it is.
+    /// By its key and addresses.
     Whole(Seed),
 }
 

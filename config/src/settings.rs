@@ -123,9 +123,9 @@ choice! {
 choice! {
     /// The least important lines that are still logged.
     LogLevel, "a log level", "error, warn, info, debug or trace", {
-        /// Something failed that an operator has to look at.
+        /// Failures that need an operator.
         Error = "error",
-        /// Something is wrong but work goes on.
+        /// Problems that do not stop work.
         Warn = "warn",
         /// Changes of state.
         Info = "info",
@@ -136,11 +136,11 @@ choice! {
     }
 }
 choice! {
-    /// Which healthy origin a new session goes to.
+    /// How a new session chooses among healthy origins.
     Policy, "a policy", "nearest, spread, pinned, least-sessions or source", {
         /// The one with the least latency; those about as near share.
         Nearest = "nearest",
-        /// All in turn.
+        /// All, by turns.
         Spread = "spread",
         /// The first healthy one of a list.
         Pinned = "pinned",
@@ -162,7 +162,7 @@ choice! {
     }
 }
 
-/// Where things are when the settings do not say; differs between a system and a person's machine.
+/// Default paths and addresses; they differ between a system service and a user's session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Defaults {
     /// The state folder.
@@ -229,7 +229,8 @@ pub struct LogSettings {
 pub struct MeshSettings {
     /// The UDP address for packets of the mesh; `[::]` takes IPv4 as well. Default `[::]:51820`.
     pub listen: SocketAddr,
-    /// Where others reach this node, in addition to what they observe. At most [`MAX_ADVERTISE`].
+    /// Addresses at which others reach this node, in addition to those they observe. At most
+    /// [`MAX_ADVERTISE`].
     pub advertise: Vec<Endpoint>,
     /// Members to contact first, in addition to those in the state folder. At most
     /// [`MAX_SETTINGS_SEEDS`].
@@ -276,7 +277,8 @@ pub struct DiscoverySettings {
     pub sync_interval: Duration,
 }
 
-/// One service: where clients find it on this node, whether this node offers it, how to choose.
+/// A service: its local addresses for clients, whether this node offers it, and the choice of
+/// origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceSettings {
     /// TCP addresses for local clients, at most [`MAX_LISTEN`]. Default for `kube-apiserver`:
@@ -286,10 +288,10 @@ pub struct ServiceSettings {
     pub allow_remote_clients: bool,
     /// The local instance of the service. Default none: this node only uses it.
     pub origin: Option<Endpoint>,
-    /// Whom this node's instance is for, beside its own clients; at most [`MAX_ALLOW`]. Default all
-    /// nodes and operators.
+    /// Nodes that may use this node's instance, besides its own clients; at most [`MAX_ALLOW`].
+    /// Default all nodes and operators.
     pub allow: Vec<Allow>,
-    /// Which healthy origin a new session goes to. Default `nearest`.
+    /// How a new session chooses among healthy origins. Default `nearest`.
     pub policy: Policy,
     /// The order of the policy `pinned`, at most [`MAX_PINNED`]; empty with every other policy.
     pub pinned: Vec<Pin>,
@@ -303,23 +305,24 @@ pub struct ServiceSettings {
     pub band_percent: u8,
     /// How long a session may try origins before its client is told, 100 ms to 1 min. Default 10 s.
     pub connect_timeout: Duration,
-    /// How long a session waits for an origin to appear when there is none, 0 to 8 s (the TLS
-    /// handshake timeout of common clients is 10 s). Default 3 s.
+    /// How long a session waits for an origin if there is none, 0 to 8 s (the TLS handshake timeout
+    /// of common clients is 10 s). Default 3 s.
     pub hold: Duration,
     /// Sessions of a dead path or a hung instance are reset within this time; at most 10 s.
     pub cut_window: Duration,
-    /// Whether a second origin is tried beside one that is slow to answer. Default true.
+    /// Whether a second origin is tried in parallel if the first is slow to answer. Default true.
     pub hedge: bool,
-    /// The least time an origin is given before the next one is tried beside it, 10 ms to 10 s.
-    /// Default 100 ms; a shorter one changes nothing, since an instance has 100 ms and its round
-    /// trips to answer in any case.
+    /// The minimum time before the next origin is tried in parallel, 10 ms to 10 s. Default 100 ms;
+    /// a shorter time has no effect, since an instance always has 100 ms plus its round trips to
+    /// answer.
     pub hedge_min: Duration,
     /// The most time it is given, 10 ms to 10 s. Default 500 ms.
     pub hedge_max: Duration,
     /// The share of the sessions away from the preferred origin that move to it every 10 s, in
     /// percent, 0 to 100; 0 leaves them. Default 10.
     pub drift_percent: u8,
-    /// Within what time the sessions of a draining origin move elsewhere, 1 s to 1 h. Default 60 s.
+    /// Time within which the sessions of a draining origin move elsewhere, 1 s to 1 h. Default 60
+    /// s.
     pub drain_window: Duration,
     /// Addresses outside the mesh for when no origin in it answers, at most [`MAX_FALLBACK`].
     pub fallback: Vec<Endpoint>,
@@ -335,7 +338,7 @@ pub struct ServiceSettings {
 /// How an origin checks its local instance of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthSettings {
-    /// What is asked. Default `kubernetes` for `kube-apiserver`, `tcp` for others.
+    /// The protocol of the check. Default `kubernetes` for `kube-apiserver`, `tcp` for others.
     pub mode: HealthMode,
     /// Time from one check to the next, 100 ms to 5 min. Default 1 s.
     pub interval: Duration,
@@ -355,7 +358,7 @@ pub struct HealthSettings {
     pub bearer_token_file: Option<PathBuf>,
     /// The name in the server's certificate (`kubernetes`). Default: the origin's host.
     pub server_name: Option<String>,
-    /// What is asked for (`http`). Default `/`.
+    /// The requested path (`http`). Default `/`.
     pub path: String,
 }
 
@@ -391,7 +394,7 @@ impl Settings {
         Self::with_defaults(site, &Defaults::default())
     }
 
-    /// As [`Settings::defaults`], with folders chosen by the caller.
+    /// Like [`Settings::defaults`], with folders chosen by the caller.
     pub fn with_defaults(site: SiteName, defaults: &Defaults) -> Self {
         let apiserver = ServiceName::kube_apiserver();
         let service = ServiceSettings::defaults(&apiserver);
@@ -422,7 +425,7 @@ impl Settings {
         write::to_toml(self)
     }
 
-    /// What a change from these to `new` changes, by key; empty exactly when both are equal.
+    /// The differences from these settings to `new`, by key; empty exactly if both are equal.
     pub fn differences(&self, new: &Self) -> Vec<Difference> {
         write::differences(self, new)
     }
@@ -462,7 +465,7 @@ impl Default for DiscoverySettings {
 }
 
 impl ServiceSettings {
-    /// What holds for a service of this name when its table is empty.
+    /// The settings of a service of this name whose table is empty.
     pub fn defaults(service: &ServiceName) -> Self {
         let is_apiserver = service.as_str() == ServiceName::KUBE_APISERVER;
         let (listen, mode) = if is_apiserver {
@@ -499,7 +502,7 @@ impl ServiceSettings {
 }
 
 impl HealthSettings {
-    /// What holds in this mode when the table says nothing else.
+    /// The defaults of this mode.
     pub fn defaults(mode: HealthMode) -> Self {
         Self {
             mode,

@@ -24,7 +24,7 @@ const DOMAIN: &[u8] = b"meshport succession v1\0";
 pub struct Succession {
     /// The node that agrees, and ends with this.
     pub former: NodeId,
-    /// When it was signed; for people, nothing depends on it.
+    /// Time of signing; informational only.
     pub at: UnixSeconds,
     pub(crate) signature: Signature,
 }
@@ -53,7 +53,7 @@ impl Succession {
     pub fn verify(&self, mesh: &MeshId, successor: &NodeId) -> Result<(), Error> {
         let body = Body { mesh, former: &self.former, successor, at: self.at };
         let tampered = |_| Error::Tampered { link: Link::Succession };
-        // One that succeeds itself would be revoked by its own credential.
+        // A node that succeeds itself would be revoked by its own credential.
         if self.former == *successor {
             return Err(tampered(()));
         }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(all.covering(&before), Some(&end));
         assert!(all.has_node(&former.public()) && all.covering(&after).is_none());
         assert_eq!(end.successor(), Some(next.public()));
-        // It is not one of the authority's, which have their own room and come first.
+        // It is not one of the authority's, which have a separate limit and come first.
         assert_eq!((all.len(), all.digest(), all.iter().count()), (0, 0, 1));
         let (authority, _) = invite_with(grant(), &mut TestRng::new(7));
         let theirs = Revocation::issue(&authority, Revoked::Node(former.public()), NOW);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(both.add(theirs.clone()), Added::New);
         assert_eq!((both.covering(&before), both.len()), (Some(&theirs), 1));
         assert_eq!(all.successor_of(&former.public()), next.public());
-        // Two that succeed each other lead nowhere, and to an end.
+        // Two nodes that succeed each other form a cycle, which has to end.
         let back = Succession::agree(&next, &former.public(), &mesh, NOW);
         all.add(Revocation::of_succession(&mesh, &former.public(), &back));
         all.successor_of(&former.public());

@@ -7,9 +7,9 @@ pub enum TextError {
     /// A text of another form.
     #[error("{found} is not {what}: expected {expected}")]
     Form {
-        /// What it should be, with its article ("a site name").
+        /// The expected kind, with its article ("a site name").
         what: &'static str,
-        /// What it is, quoted, escaped and cut to a readable length.
+        /// The text, quoted, escaped and cut to a readable length.
         found: String,
         /// The form that is accepted.
         expected: &'static str,
@@ -17,7 +17,7 @@ pub enum TextError {
     /// A duration out of its bounds.
     #[error("{found} is not between {least} and {most}")]
     OutOfRange {
-        /// What it is.
+        /// The value.
         found: String,
         /// The shortest that is accepted.
         least: String,
@@ -27,17 +27,17 @@ pub enum TextError {
     /// A list is longer than its bound.
     #[error("{found} {what} are too many; at most {max} are allowed")]
     TooMany {
-        /// What the list holds, in the plural.
+        /// Its elements, in the plural.
         what: &'static str,
         /// How many there are.
         found: usize,
         /// How many there may be.
         max: usize,
     },
-    /// Something that needs at least one element has none.
+    /// A list that needs at least one element has none.
     #[error("there are no {what}; give at least one")]
     Empty {
-        /// What the list holds, in the plural.
+        /// Its elements, in the plural.
         what: &'static str,
     },
 }
@@ -49,7 +49,7 @@ impl TextError {
     }
 }
 
-/// At most this much of a wrong text is repeated, in characters.
+/// Longest part of a wrong text that is repeated, in characters.
 const MAX_SHOWN: usize = 60;
 
 /// A text for an error message: quoted, control characters escaped, cut.

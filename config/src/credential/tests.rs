@@ -39,7 +39,7 @@ fn subject() -> Subject {
     }
 }
 
-/// The error of a credential that was changed by someone who has the keys of delegation and node.
+/// The error for a credential changed by a forger who has the keys of delegation and node.
 fn forged(change: impl FnOnce(&mut Credential)) -> Error {
     let mut rng = TestRng::new(8);
     let authority = AuthorityKey::generate(&mut rng);
@@ -78,7 +78,7 @@ fn a_credential_from_the_authority_verifies() {
     assert_eq!(empty, Err(Error::ValidityEmpty { from: NOW, until: NOW }));
 }
 
-/// It is admitted, with what this version knows of its roles, and passed on byte for byte.
+/// It is admitted, with the roles that this version knows, and passed on byte for byte.
 #[test]
 fn a_credential_with_a_role_of_a_later_version_verifies() {
     let mut rng = TestRng::new(5);
@@ -310,7 +310,7 @@ fn only_the_node_itself_makes_a_credential_of_what_was_issued() {
     let refused = issue().countersign(&thief).unwrap_err();
     let (expected, found) = (thief.public(), good.node);
     assert_eq!(refused, Error::WrongNodeKey { expected, found });
-    // What a forger may put in its place: own signatures, nothing, and the node's of another.
+    // Countersignatures of a forger: by its own keys, none, and the node's of another credential.
     let message = good.countersigned();
     assert!(message.starts_with(COUNTERSIGNATURE_DOMAIN));
     let undomained = &message[COUNTERSIGNATURE_DOMAIN.len()..];
@@ -376,7 +376,7 @@ fn what_no_node_has_signed_is_told_from_what_is_damaged() {
     }
     let error = Error::NotCountersigned.to_string();
     assert!(error.contains("`meshport renew`") && error.contains("`meshport join"), "{error}");
-    // Without its end a text of version 2 is damaged, not old.
+    // A text of version 2 without its end is damaged, not old.
     let bytes = credential.to_bytes();
     let cut = codec::CREDENTIAL.encode(&bytes[..bytes.len() - COUNTERSIGNATURE_BYTES]);
     assert_eq!(Credential::from_text(&cut), Err(Error::Malformed { what: WHAT }));

@@ -159,7 +159,7 @@ impl ServiceName {
     pub fn misspelt(&self) -> Option<&'static str> {
         let name = self.as_str();
         COMMON_SERVICES.into_iter().filter(|_| !COMMON_SERVICES.contains(&name)).find(|common| {
-            // An addition before or after, such as "kube-apiserver-2", is a name of its own.
+            // A name with a prefix or suffix, such as "kube-apiserver-2", is another name.
             !name.starts_with(common)
                 && !name.ends_with(common)
                 && strsim::osa_distance(name, common) <= MAX_SLIPS
@@ -185,7 +185,7 @@ const NO_KUBELET: &str = "no-kubelet";
 const VIP: &str = "vip";
 const FORM: &str = "node, origin:SERVICE, relay, operator, issuer, egress, vip or no-kubelet";
 
-/// What a credential allows its node to do. Everything not allowed is refused.
+/// A permission that a credential gives to its node. Everything else is refused.
 ///
 /// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress`, `vip`
 /// and `no-kubelet`. The order is that of the byte form: the first four by their numbers, then all
@@ -201,8 +201,7 @@ pub enum Role {
     Relay,
     /// Administer: forward and control from a person's machine.
     Operator,
-    /// Be asked by others for a renewal. It signs nothing by itself: that takes a mandate
-    /// ([`crate::Mandate`]).
+    /// Receive requests for renewal. It signs nothing without a mandate ([`crate::Mandate`]).
     Issuer,
     /// Dial services of the cluster for apiservers.
     Egress,
@@ -210,8 +209,8 @@ pub enum Role {
     NoKubelet,
     /// Hold virtual addresses of its LAN.
     Vip,
-    /// Something of a later version. It allows nothing here, and is kept and passed on, because it
-    /// is signed.
+    /// A role of a later version. It permits nothing here, and is kept and passed on, because it is
+    /// signed.
     Other(RoleName),
 }
 
@@ -277,7 +276,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// As a person writes it: only roles that this version knows.
+/// From the text form: only roles that this version knows.
 impl FromStr for Role {
     type Err = TextError;
 

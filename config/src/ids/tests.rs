@@ -80,8 +80,8 @@ fn roles_parse_and_print() {
     }
 }
 
-/// A role of a later version is read, kept and written as it came, and allows nothing; a person who
-/// writes it is told that there is none.
+/// A role of a later version is read, kept and written unchanged, and permits nothing; in text from
+/// a user it is an error.
 #[test]
 fn a_role_of_a_later_version_is_kept() {
     let other = |name: &str| Role::Other(name.parse().unwrap());
@@ -99,7 +99,7 @@ fn a_role_of_a_later_version_is_kept() {
     assert!(Role::read("Tailor").is_err() && Role::read("origin:A").is_err());
 }
 
-/// One role has one byte form, or a set would have several.
+/// Each role has exactly one encoding, or a set would have several.
 #[test]
 fn a_role_with_a_number_does_not_go_by_its_name() {
     for name in ["node", "relay", "operator", "origin:web"] {

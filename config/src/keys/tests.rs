@@ -17,8 +17,8 @@ fn no_secret_shows_in_debug() {
     );
 }
 
-/// What these types do at their end is to erase what they hold: plain bytes would have nothing to
-/// do. Of `SigningKey` the library promises it, and it can be asked for nothing else.
+/// Dropping these types only erases their contents; plain bytes would need no drop. For
+/// `SigningKey` the library guarantees it, and nothing else can be checked.
 #[test]
 fn every_key_and_secret_is_erased_when_dropped() {
     fn erases_itself<T: Zeroize>(_: &T) -> bool {

@@ -49,7 +49,7 @@ pub(super) fn check(settings: &Settings, positions: &Positions, problems: &mut P
     rules.no_loops(settings, &listeners);
 }
 
-/// One TCP address this node listens on.
+/// A TCP address that this node listens on.
 struct Listener {
     key: String,
     /// The index of the element in the key's list.
@@ -125,7 +125,7 @@ impl Rules<'_, '_> {
         self.problems.add(ProblemKind::Conflict, &span, key, found, expected);
     }
 
-    /// That one duration is at most another.
+    /// Requires one duration to be at most another.
     fn at_most(&mut self, path: &str, small: Timed, large: Timed) {
         let keys = [join(path, small.key), join(path, large.key)];
         if small.time <= large.time || !self.are_good(&[&keys[0], &keys[1]]) {
@@ -346,7 +346,7 @@ impl Rules<'_, '_> {
         }
     }
 
-    /// Keys that mean nothing in the mode are refused, so that nobody relies on them.
+    /// Keys without effect in the mode are errors, so that no user relies on them.
     fn health_mode(&mut self, path: &str, health: &HealthSettings) {
         const USES: [(&str, HealthMode); 6] = [
             ("ca-file", HealthMode::Kubernetes),

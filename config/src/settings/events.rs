@@ -9,10 +9,10 @@ use super::tables::{path, path_text, reachable, url_path};
 use crate::TextError;
 use crate::endpoint::Endpoint;
 
-/// Where events go. Nowhere by default.
+/// Destination of events. None by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventsSettings {
-    /// Where they are posted; nowhere by default.
+    /// The URL for posts; none by default.
     pub url: Option<HttpUrl>,
     /// The certificates that verify the server's; by default those of the system.
     pub ca_file: Option<PathBuf>,
@@ -43,7 +43,7 @@ impl HttpUrl {
         self.is_tls
     }
 
-    /// Where to connect.
+    /// The address to connect to.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }

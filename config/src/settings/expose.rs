@@ -25,7 +25,7 @@ pub const MAX_NAMES: usize = 64;
 /// How an instance gets the address of its client, before the client's own bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProxyHeader {
-    /// Nothing.
+    /// No header.
     Off,
     /// The PROXY protocol, version 1: a line of text.
     V1,
@@ -66,15 +66,15 @@ impl fmt::Display for ProxyHeader {
     }
 }
 
-/// One exposed listener: addresses that clients without meshport connect to, and who may.
+/// An exposed listener: addresses for clients without meshport, and its access control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExposeSettings {
-    /// Where clients of all names go that no rule has, and those without one; they are refused
-    /// without it.
+    /// The service for clients whose server name matches no rule, or that send none; without it
+    /// they are refused.
     pub service: Option<ServiceName>,
     /// Its TCP addresses, 1 to [`MAX_LISTEN`].
     pub listen: Vec<SocketAddr>,
-    /// The clients that are let in, at most [`MAX_NETWORKS`]. Default nobody.
+    /// The admitted clients, at most [`MAX_NETWORKS`]. Default none.
     pub allow: Vec<Cidr>,
     /// The balancers whose PROXY header is believed, at most [`MAX_NETWORKS`]. Default none.
     pub accept_proxy_from: Vec<Cidr>,
@@ -101,7 +101,7 @@ pub struct ExposeRule {
 }
 
 impl Default for ExposeSettings {
-    /// A listener that says nothing: no address, for nobody.
+    /// An empty listener: no address, no clients.
     fn default() -> Self {
         Self {
             service: None,

@@ -1,4 +1,4 @@
-//! From text to [`Settings`]: the document is read, then the rules between its keys are checked.
+//! Parses text into [`Settings`]: reads the document, then checks the rules between its keys.
 
 use toml::de::DeTable;
 
@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> Result<Settings, Vec<Problem>> {
 /// Reads a settings file; where it names no folders, those of `defaults` are used.
 ///
 /// # Errors
-/// As [`parse`].
+/// See [`parse`].
 pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Problem>> {
     match parse_leniently(text, defaults) {
         (Some(settings), problems) if problems.is_empty() => Ok(settings),
@@ -25,9 +25,9 @@ pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Probl
     }
 }
 
-/// As [`parse_with`], with the settings that could be read from a text with problems; the others
-/// have their defaults. For questions to a running daemon, which started with another text. None
-/// when the text is too large to be read.
+/// Like [`parse_with`], but returns the settings that could be read from a text with problems; the
+/// others have their defaults. For requests to a running daemon, which started with another text.
+/// None if the text is too large.
 pub fn parse_leniently(text: &str, defaults: &Defaults) -> (Option<Settings>, Vec<Problem>) {
     let mut problems = Problems::of(text);
     if text.len() > MAX_SETTINGS_BYTES {

@@ -27,7 +27,7 @@ pub enum ProblemKind {
     Conflict,
 }
 
-/// One thing that is wrong in a settings file. `Display` is one line.
+/// A problem in a settings file. `Display` is one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The kind of mistake.
@@ -99,7 +99,7 @@ impl<'a> Problems<'a> {
         self.list.iter().any(|problem| problem.nearest.as_deref() == Some(key))
     }
 
-    /// All problems in file order. What follows only from text that is not TOML is left out.
+    /// All problems in file order. Those that only follow from text that is not TOML are left out.
     pub(super) fn finish(mut self) -> Vec<Problem> {
         let is_syntax = |problem: &Problem| problem.kind == ProblemKind::Syntax;
         let broken: Vec<usize> =
@@ -114,7 +114,7 @@ impl<'a> Problems<'a> {
         self.list.sort_by(|a, b| {
             (a.line, a.column, a.kind, &a.key).cmp(&(b.line, b.column, b.kind, &b.key))
         });
-        // One mistake of syntax often gives several errors on its line; the first says it best.
+        // A syntax error often causes several errors on its line; the first is the clearest.
         self.list.dedup_by(|later, first| {
             later == first || (is_syntax(later) && is_syntax(first) && later.line == first.line)
         });

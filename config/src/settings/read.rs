@@ -1,4 +1,4 @@
-//! From a TOML document to [`Settings`], with the position of each key and all problems.
+//! Reads a TOML document into [`Settings`], with the position of each key and all problems.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::ids::{ListenerName, ServiceName, SiteName, VirtualName};
 
-/// Where a key stands in the text.
+/// The position of a key in the text.
 #[derive(Debug, Clone)]
 pub(super) struct Position {
     /// The value, or the header of a table.
@@ -318,7 +318,7 @@ fn text_of<'a>(table: &'a DeTable<'a>, key: &str) -> Option<&'a str> {
     table.iter().find(|(name, _)| name.get_ref() == key)?.1.get_ref().as_str()
 }
 
-/// Where the header of a good table stands.
+/// The position of a valid table's header.
 fn header(span: Range<usize>) -> Position {
     Position { span, elements: Vec::new(), is_good: true }
 }

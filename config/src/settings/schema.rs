@@ -10,7 +10,7 @@ use super::period::Period;
 use super::problem::nearest;
 use crate::text::shown;
 
-/// One key of a table that fills a `T`.
+/// A key of a table that fills a `T`.
 pub(super) struct Key<T> {
     /// Its name, in kebab case.
     pub(super) name: &'static str,
@@ -37,7 +37,7 @@ pub(super) enum Kind<T> {
     },
     /// True or false.
     Flag { get: fn(&T) -> bool, set: fn(&mut T, bool) },
-    /// One of a few words. `set` gives `None` for another.
+    /// One of a few words. `set` returns `None` for any other.
     Choice {
         names: &'static [&'static str],
         get: fn(&T) -> &'static str,

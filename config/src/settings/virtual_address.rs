@@ -12,7 +12,7 @@ const MAX_COMMAND_BYTES: usize = 1024;
 /// The longest name of an interface, in bytes: that of Linux (`IFNAMSIZ`, without its NUL).
 const MAX_INTERFACE_BYTES: usize = 15;
 
-/// One virtual address, and this node's part in it.
+/// A virtual address, and this node's part in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualAddressSettings {
     /// The address, of one host.
@@ -21,11 +21,13 @@ pub struct VirtualAddressSettings {
     pub interface: String,
     /// The nodes that hold it in turn: those of the same group.
     pub group: GroupName,
-    /// Whose origins this node needs to hold it. Default [`ServiceName::kube_apiserver`].
+    /// The service whose origin this node must be able to use to hold it. Default
+    /// [`ServiceName::kube_apiserver`].
     pub service: ServiceName,
-    /// Which node takes it first, 0 to 255: larger numbers. Default 100.
+    /// Precedence among nodes, 0 to 255: the highest takes the address first. Default 100.
     pub priority: u8,
-    /// What the shell runs when this node has gained the address, at most 1024 bytes. Default none.
+    /// Shell command that runs after this node has gained the address, at most 1024 bytes. Default
+    /// none.
     pub on_gain: Option<String>,
     /// The same when it has lost it, and at the start.
     pub on_loss: Option<String>,
@@ -44,7 +46,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// What holds for keys that are not given.
+    /// The defaults of absent keys.
     pub(super) fn new() -> Self {
         Self {
             name: None,
@@ -58,7 +60,7 @@ impl Draft {
         }
     }
 
-    /// As it is written.
+    /// The table for these settings.
     pub(super) fn of(name: &VirtualName, settings: &VirtualAddressSettings) -> Self {
         let it = settings.clone();
         Self {
@@ -73,7 +75,7 @@ impl Draft {
         }
     }
 
-    /// What it says, when nothing is missing.
+    /// The settings, if no required key is missing.
     pub(super) fn finish(self) -> Option<(VirtualName, VirtualAddressSettings)> {
         let settings = VirtualAddressSettings {
             address: self.address?,
@@ -87,7 +89,7 @@ impl Draft {
         Some((self.name?, settings))
     }
 
-    /// What the reference shows.
+    /// The example in the reference.
     pub(super) fn example() -> Self {
         Self {
             name: "api".parse().ok(),

@@ -65,7 +65,7 @@ pub struct KubeletSettings {
     pub serve: bool,
     /// The port of the kubelet. Default 10250.
     pub port: u16,
-    /// Where the kubelet listens in addition to 127.0.0.1. At most [`MAX_KUBELET_ADDRESSES`].
+    /// Addresses of the kubelet in addition to 127.0.0.1. At most [`MAX_KUBELET_ADDRESSES`].
     pub addresses: Vec<IpAddr>,
     /// Networks of this node's pods, in addition to those in Kubernetes. At most [`MAX_CIDRS`].
     pub pod_cidrs: Vec<Cidr>,

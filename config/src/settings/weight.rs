@@ -12,7 +12,7 @@ pub const MAX_WEIGHT: u32 = 100;
 /// The weight of an origin, as in `cp-1=3`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight {
-    /// Whose.
+    /// The origin.
     pub origin: Pin,
     /// 1 to [`MAX_WEIGHT`].
     pub weight: u32,

@@ -1,4 +1,4 @@
-//! From [`Settings`] to text: the effective configuration, and the reference with explanations.
+//! Writes [`Settings`] as text: the effective configuration, and the reference with explanations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ struct Section {
     values: Vec<(&'static str, toml::Value)>,
 }
 
-/// One step from the root of a settings file to a table.
+/// A step from the root of a settings file to a table.
 #[derive(Clone)]
 enum Step {
     /// The table, or the list of tables, of this name.
@@ -138,7 +138,7 @@ pub(super) fn to_toml(settings: &Settings) -> String {
     text
 }
 
-/// One key whose value differs between two settings.
+/// A key whose value differs between two settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The key with its tables: `mesh.mtu`; for a service that only one of them has, its table.
@@ -283,8 +283,8 @@ pub fn reference() -> String {
     text
 }
 
-/// The keys of a listener and of a virtual address, each with the value of an example: by default
-/// there is none.
+/// The keys of a listener and of a virtual address, each with an example value: by default there
+/// are none.
 fn explain_exposed(text: &mut String) {
     fn each<T>(text: &mut String, keys: &[Key<T>], example: &T) {
         for key in keys {

@@ -49,7 +49,7 @@ impl Rules<'_, '_> {
         }
     }
 
-    /// Where the name of a service stands: in the listener's table or in that of a rule.
+    /// The key that names a service: in the listener's table or in that of a rule.
     fn place_of(path: &str, listener: &ExposeSettings, service: &ServiceName) -> String {
         match listener.rules.contains_key(service) {
             true => join(&join(&join(path, "rule"), service.as_ref()), "service"),

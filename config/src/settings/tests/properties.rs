@@ -1,4 +1,4 @@
-//! What holds for any settings and any text.
+//! Properties of any settings and any text.
 
 use proptest::prelude::*;
 
