@@ -13,14 +13,14 @@ use meshport_config::{NodeId, ServiceName};
 pub const MAX_ATTACHED: usize = 3;
 /// Members asked at once while there are fewer: all seeds of an invite.
 const MAX_TRIED: usize = 8;
-/// From one question to a member that answers to the next. What changed urgently is told to a leaf
-/// at once by the origin itself; this is for the rest.
+/// Interval between questions to a member that answers. The origin itself sends urgent changes to a
+/// leaf at once; this is for the rest.
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long an answer may take before the question is repeated.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Unanswered questions after which a member is left.
 const TRIES: u8 = 3;
-/// From one look for more members to the next.
+/// Pause between searches for more members.
 const SEARCH_PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,7 +62,7 @@ impl Attach {
         self.search_at <= now && self.attached().count() < MAX_ATTACHED
     }
 
-    /// Asks these too, as far as there is room; known ones are left as they are.
+    /// Also asks these, up to the limit; known ones stay unchanged.
     pub(crate) fn search(&mut self, candidates: impl IntoIterator<Item = NodeId>, now: Instant) {
         self.search_at = now + SEARCH_PAUSE;
         for node in candidates {

@@ -15,8 +15,8 @@ use crate::wire::MAX_ASKED_SERVICES;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryConfig {
     /// How often each of the two neighbours in this node's site is probed, by this node or by the
-    /// neighbour, and half as often a random member. 1 s: a crash is noticed within that time and
-    /// seven quick probes, whatever the size of the mesh.
+    /// neighbour; a random member is probed half as often. With 1 s a crash is noticed within that
+    /// time and seven quick probes, whatever the size of the mesh.
     pub probe_interval: Duration,
     /// How long a direct answer may take before others are asked to probe too. 400 ms: above every
     /// land route, so that indirect probes are the exception.
@@ -28,7 +28,7 @@ pub struct DiscoveryConfig {
     pub suspicion: Duration,
     /// How often membership news and rumours are passed on, while there are any.
     pub gossip_interval: Duration,
-    /// To how many random members each round of gossip goes.
+    /// Number of random members that each round of gossip is sent to.
     pub gossip_fanout: u8,
     /// How often the directory is compared with that of a random member. 10 s: a comparison of
     /// equal directories costs one packet of a dozen bytes.
@@ -51,8 +51,8 @@ pub struct DiscoveryConfig {
     /// Makes this node a leaf that wants the origins of these services, at most
     /// [`crate::MAX_ASKED_SERVICES`]: it asks members and takes no part in gossip. None: a member.
     pub leaf_of: Option<Vec<ServiceName>>,
-    /// Where to look up what other nodes of this process have verified already; for simulations of
-    /// many nodes in one process. None: check everything.
+    /// Cache of what other nodes of this process have verified; for simulations of many nodes in
+    /// one process. None: check everything.
     pub memo: Option<Memo>,
 }
 

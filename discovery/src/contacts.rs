@@ -54,7 +54,7 @@ impl Named for Contact {
     }
 }
 
-/// All peers this node deals with.
+/// All peers that this node communicates with.
 #[derive(Debug, Default)]
 pub(crate) struct Contacts {
     peers: Table<Contact>,
@@ -66,7 +66,8 @@ pub(crate) struct Contacts {
 
 impl Contacts {
     pub(crate) fn heard(&mut self, peer: NodeId, now: Instant) {
-        // Once for each datagram: allowances can wait until they are asked for.
+        // Called for each datagram, so it does not update allowances, which can wait until they are
+        // needed.
         if let Some(contact) = self.peers.get_mut(&peer) {
             contact.heard = Some(now);
         } else if let Some(contact) = self.contact(peer, now) {
@@ -82,7 +83,7 @@ impl Contacts {
         }
     }
 
-    /// When anything came from the peer last, if that was recently.
+    /// Time at which the peer was last heard, if that was recently.
     pub(crate) fn last_heard(&self, peer: &NodeId) -> Option<Instant> {
         self.peers.get(peer).and_then(|contact| contact.heard)
     }
@@ -148,7 +149,7 @@ impl Contacts {
         self.contact(peer, now).is_some_and(|it| take_turn(&mut it.introduced, INTRODUCTION, now))
     }
 
-    /// Forgets peers without session that have been silent.
+    /// Removes peers without a session that have been silent.
     pub(crate) fn prune(&mut self, now: Instant) {
         self.peers.retain(|contact| {
             contact.session

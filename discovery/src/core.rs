@@ -1,8 +1,8 @@
 //! The discovery of one node: the type the daemon and the simulator drive.
 //!
-//! It is composed of parts that own their state, each in a file of its own. What is left to
-//! [`Discovery`] is what goes from one to another: its methods are here and in `admission`,
-//! `exchange`, `items`, `leaf`, `membership`, `revoke` and `rounds`.
+//! It consists of parts that own their state, each in its own file. [`Discovery`] itself does what
+//! involves several of them: its methods are here and in `admission`, `exchange`, `items`, `leaf`,
+//! `membership`, `revoke` and `rounds`.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ pub use outbox::{Event, MAX_EVENTS, MAX_TRANSMITS, Transmit};
 /// Membership, directory, dissemination and path measurement of one node, without I/O or clock.
 ///
 /// Inputs are the `handle_*` and `set_*` methods. After any of them, and after [`Self::leave`] and
-/// [`Self::restore`], drain [`Self::poll_transmit`] and [`Self::poll_event`] until they give
+/// [`Self::restore`], drain [`Self::poll_transmit`] and [`Self::poll_event`] until they return
 /// nothing, then read [`Self::poll_timeout`] again and call [`Self::handle_timeout`] at that time
 /// or as soon after it as possible. `now` must not go backwards. The same seed and the same inputs
 /// give the same outputs.
@@ -73,7 +73,7 @@ pub struct Discovery {
     gossip: Gossip,
     swim: Swim,
     doubts: Doubts,
-    /// Only a leaf has it.
+    /// Present on a leaf only.
     attach: Option<Attach>,
     leaves: Leaves,
     ended: Ended,
@@ -82,7 +82,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// A node that knows nobody yet. `generation` must be greater than in any earlier run of this
+    /// A node that knows no other yet. `generation` must be greater than in any earlier run of this
     /// node. `seed` drives all random choices.
     pub fn new(
         config: DiscoveryConfig,
@@ -196,7 +196,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Where this node can be reached, at most [`crate::MAX_ENDPOINTS`].
+    /// Sets the addresses at which this node can be reached, at most [`crate::MAX_ENDPOINTS`].
     pub fn set_endpoints(&mut self, endpoints: Vec<SocketAddr>, now: Instant) {
         self.outbox.counters[Count::DroppedOwn] +=
             u64::from(!self.local.set_endpoints(endpoints, now));
@@ -214,8 +214,8 @@ impl Discovery {
         self.local.is_behind_nat()
     }
 
-    /// Which release this node runs, as [`crate::NodeState::release`] bounds it. Set before the
-    /// first record is published.
+    /// Sets the release of this node, bounded like [`crate::NodeState::release`]. Call it before
+    /// the first record is published.
     pub fn set_release(&mut self, release: &str) {
         self.local.set_release(release);
     }
@@ -246,8 +246,8 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Asks for a path to be measured, and how closely; none ends the wish. Paths to all origins of
-    /// all services are measured at least idly without asking.
+    /// Requests measurements of a path, and how closely; none withdraws the request. Paths to all
+    /// origins of all services are measured at least idly in any case.
     pub fn set_path_interest(&mut self, node: NodeId, usage: Option<PathUse>, now: Instant) {
         let usage = usage.filter(|_| node != self.peers.me);
         let taken = self.monitor.set_interest(node, usage);
@@ -277,7 +277,7 @@ impl Discovery {
     /// tells the peer, whose clients may be waiting for what was lost.
     pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
         self.monitor.paths.doubt(node, now);
-        // A leaf serves nobody, so no client is waiting at the peer.
+        // A leaf serves no other node, so no client is waiting at the peer.
         if self.attach.is_none() {
             self.send(node, &Message::Unacknowledged);
         }
@@ -316,7 +316,7 @@ impl Discovery {
         &self.monitor.paths
     }
 
-    /// Counters of everything done and dropped so far.
+    /// Counters of everything done and dropped since the start.
     pub fn counters(&self) -> &Counters {
         &self.outbox.counters
     }
@@ -354,7 +354,7 @@ impl Discovery {
             Message::News(item) => self.take_news(from, item, now),
             Message::Revoked(list) => self.take_revoked(from, &list, now),
             Message::Revocations(digest) => self.take_revocations(from, digest, now),
-            // Only leaves ask, and this is none.
+            // Only leaves ask, and this node is not one.
             Message::Ask(_) => self.outbox.counters[Count::DroppedLeaf] += 1,
         }
         let liveness = self.peers.get(&from).map(|entry| entry.liveness);

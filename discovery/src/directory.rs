@@ -1,10 +1,10 @@
 //! The directory: what this node knows of all nodes of the mesh.
 //!
 //! A record is a verified credential with, optionally, a verified signed state. Merging keeps the
-//! newest credential and the newest state of each node; both are maxima of total orders, so that
-//! merge is commutative, associative and idempotent and all nodes end with the same directory
-//! whatever the order in which records arrive. Liveness is stored beside the records, not in them:
-//! it is membership's current view.
+//! newest credential and the newest state of each node. Both are maxima of total orders, so merging
+//! is commutative, associative and idempotent, and all nodes end with the same directory whatever
+//! the order in which records arrive. Liveness is stored next to the records, not in them: it is
+//! membership's current view.
 //!
 //! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of one invite; `eviction` decides
 //! which stay when it is full. Forgetting is not merging: a forgotten node leaves a tombstone that
@@ -32,7 +32,7 @@ pub use eviction::{Crowding, MAX_OF_INVITE};
 
 /// Entries, down and left ones included: three times the largest mesh this is built for.
 pub const MAX_MEMBERS: usize = 16_384;
-/// Tombstones; beyond it the oldest are given up.
+/// Number of tombstones; beyond it the oldest are dropped.
 pub const MAX_TOMBSTONES: usize = 16_384;
 /// So many at once, since the oldest have to be looked for among all.
 const GIVEN_UP: usize = MAX_TOMBSTONES / 16;
@@ -71,14 +71,14 @@ pub struct Entry {
     pub state: Option<Arc<SignedState>>,
     /// Whether it is there.
     pub liveness: Liveness,
-    /// When `liveness` became what it is.
+    /// Time of the last change of `liveness`.
     pub since: Instant,
-    /// When `state` came here; without one, when the credential did.
+    /// Arrival of `state`, or of the credential if there is no state.
     pub told: Instant,
     /// The life membership knows; none before it was ever a member.
     pub(crate) life: Option<Life>,
-    /// Incarnation and standing of the strongest claim about that life that membership was given
-    /// since `liveness` is what it is.
+    /// Incarnation and standing of the strongest claim about that process that membership was given
+    /// since `liveness` last changed.
     claimed: Option<(u16, Standing)>,
     /// No longer told to others, because it will be forgotten.
     pub(crate) fading: bool,
@@ -109,7 +109,7 @@ impl Entry {
         self.state.as_deref().map(SignedState::get)
     }
 
-    /// Where the node says it can be reached.
+    /// The addresses that the node announces.
     pub fn endpoints(&self) -> &[SocketAddr] {
         self.node_state().map_or(&[], |state| &state.endpoints)
     }
@@ -172,7 +172,7 @@ impl Entry {
         }
     }
 
-    /// That of its record; the lowest one while there is none.
+    /// The revision of its record; the lowest one if there is none.
     fn revision(&self) -> Revision {
         self.node_state().map(NodeState::revision).unwrap_or_default()
     }
@@ -203,7 +203,7 @@ pub(crate) struct Record {
 /// The result of merging a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Merge {
-    /// Nothing new.
+    /// It contained nothing new.
     Unchanged,
     /// The first record of this node.
     New,
@@ -228,7 +228,7 @@ struct Tombstone {
 pub struct Directory {
     entries: Table<Entry>,
     origins: BTreeMap<ServiceName, BTreeSet<NodeId>>,
-    /// Those who may relay.
+    /// Nodes that may relay.
     relays: BTreeSet<NodeId>,
     tombstones: BTreeMap<NodeId, Tombstone>,
     buckets: Vec<u64>,
@@ -257,12 +257,12 @@ impl Directory {
         self.entries.get(node)
     }
 
-    /// All entries, ascending by id; this node's own is among them.
+    /// All entries with this node's own, ascending by id.
     pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Entry)> {
         self.entries.iter().map(|entry| (&entry.credential.node, entry))
     }
 
-    /// How many nodes are known, whatever their liveness.
+    /// Number of known nodes of any liveness.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -273,7 +273,7 @@ impl Directory {
     }
 
     /// Whether every entry is a living member whose credential is valid at `wall`, so that there is
-    /// nobody to look for and nothing to tidy.
+    /// no node to look for and nothing to sweep.
     pub(crate) fn is_settled(&self, wall: UnixSeconds) -> bool {
         self.alive == self.entries.len() && wall < self.first_end
     }
@@ -304,7 +304,7 @@ impl Directory {
         self.origins.keys()
     }
 
-    /// The nodes whose credential allows them to relay, whatever their liveness, ascending by id.
+    /// The nodes whose credential allows them to relay, of any liveness, ascending by id.
     pub fn relays(&self) -> impl Iterator<Item = &Entry> {
         self.relays.iter().filter_map(|node| self.entries.get(node))
     }
@@ -347,7 +347,7 @@ impl Directory {
         self.entries.drawn(draw).map(|entry| (&entry.credential.node, entry))
     }
 
-    /// Makes room for so many entries in all, instead of moving them again and again.
+    /// Reserves memory for this many entries, to avoid repeated reallocation.
     pub(crate) fn reserve(&mut self, count: usize) {
         self.entries.reserve(count.min(MAX_MEMBERS));
     }
@@ -363,7 +363,7 @@ impl Directory {
     }
 
     /// Merges a record; see the module for its laws. They hold as long as nothing is forgotten and
-    /// there is a place for everybody.
+    /// no limit is reached.
     pub(crate) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;
         if let Some(tombstone) = self.tombstones.get(&node) {
@@ -458,7 +458,7 @@ impl Directory {
         self.change(node, |entry| entry.since = since);
     }
 
-    /// Notes that there is a tunnel with a node, or was one.
+    /// Records whether there is, or was, a tunnel with a node.
     pub(crate) fn set_here(&mut self, node: &NodeId, here: bool) {
         self.change(node, |entry| (entry.met, entry.here) = (true, here));
     }
@@ -479,7 +479,7 @@ impl Directory {
         Some(entry)
     }
 
-    /// Forgets a node and leaves a tombstone.
+    /// Removes a node and leaves a tombstone.
     pub(crate) fn forget(&mut self, node: &NodeId, now: Instant) -> Option<Entry> {
         let entry = self.remove(node)?;
         if self.tombstones.len() >= MAX_TOMBSTONES {

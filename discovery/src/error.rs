@@ -1,4 +1,4 @@
-//! The crate's errors, by who is to blame.
+//! The crate's errors, grouped by who caused them.
 
 /// Errors that the caller must hear of. Bytes from a peer are never an error: they are counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -22,9 +22,9 @@ const VICTIM: u8 = 0;
 const HONEST: u8 = 1;
 const LIAR: u8 = 2;
 const SERVICE: &str = "kube-apiserver";
-/// Steps of one script: enough to get anywhere, few enough to be quick.
+/// Steps of a script: enough to reach any state, few enough to be quick.
 const MAX_STEPS: usize = 48;
-/// Datagrams that one may cause: two batches of records and what is owed besides.
+/// Datagrams that one may cause: two batches of records and outstanding ones.
 const MAX_CAUSED: usize = 32;
 
 /// A datagram, a record, a membership packet or a saved directory: what reads is within its
@@ -73,7 +73,7 @@ fn saved(now: Instant, content: &[u8]) {
     assert_eq!(count.ok(), Some(node.directory().len() - 1));
 }
 
-/// A saved directory with this content, whatever it is, and the right checksum.
+/// A saved directory with any content and the right checksum.
 pub fn sealed(content: &[u8]) -> Vec<u8> {
     let mut bytes = [&snapshot::MAGIC[..], &[snapshot::FORMAT], content].concat();
     let checksum = Sha256::digest(&bytes);
@@ -87,9 +87,9 @@ fn unsealed(bytes: &[u8]) -> &[u8] {
     bytes.get(snapshot::HEADER..end).unwrap_or(&[])
 }
 
-/// Plays a script of an admitted member against another: it sends whatever it likes, also records
-/// that it has signed. Panics when one datagram causes many, when a bound does not hold, or when an
-/// honest third member is harmed.
+/// Plays a script of one admitted member against another: it sends anything, including records that
+/// it has signed. Panics if one datagram causes many, if a bound does not hold, or if an honest
+/// third member is harmed.
 pub fn member(start: Instant, data: &[u8]) {
     let mut mesh = Trio::new(start);
     let mut script = Script::new(data);
@@ -281,8 +281,8 @@ impl Trio {
         panic!("a timer fires all the time");
     }
 
-    /// The honest node is alive in the victim's eyes, with a record of its own: distances are told
-    /// without haste, so it need not be the last one. Nobody was made up.
+    /// The victim considers the honest node alive and has a record of it: distances are sent
+    /// without haste, so it need not be the last one. No node was invented.
     fn assert_sound(&self) {
         let [victim, honest] = &self.nodes;
         assert!(victim.directory().len() <= 3, "a member that no authority knows");
@@ -313,7 +313,7 @@ pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
     let (credential, short) = (entry.credential.to_bytes(), Short::of(node));
     let item =
         Item { credential: Some(&credential), state: Some(state.as_bytes()), ..Item::about(node) };
-    // Of another mesh: well formed, and no node may believe it.
+    // Of another mesh: well formed, and no node may accept it.
     let other = AuthorityKey::from_bytes([9; 32]);
     let revocation = Revocation::issue(&other, meshport_config::Revoked::Node(*node), WALL);
     let revocation = revocation.to_bytes();

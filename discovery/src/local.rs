@@ -2,9 +2,9 @@
 //!
 //! A change of a service, a leave or a new generation is urgent and published at once, except the
 //! first version, which waits for the endpoints. New endpoints follow within the publish interval.
-//! Distances are published only when they matter, after a random pause and ever more rarely the
-//! larger the mesh is, because every version reaches every node: the whole mesh together publishes
-//! about one of them in two seconds at most, whatever its size.
+//! Distances are published only when they matter, after a random pause and more rarely the larger
+//! the mesh is, because every version reaches every node: the whole mesh together publishes at most
+//! about one of them in two seconds, whatever its size.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,8 +21,8 @@ use crate::state::{
 
 /// The shortest time between two urgent versions; changes in between go out together.
 const URGENT_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the first version waits for the endpoints, which are known at once where there are any:
-/// every version reaches every node, and one without them is of no use to anybody.
+/// How long the first version waits for the endpoints, which are known at once if there are any:
+/// every version reaches every node, and one without endpoints is useless.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 /// Per member, the time between two versions for distances only.
 const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ pub(crate) enum Urgency {
     Quiet,
     /// Passed on by rumour.
     Rumour,
-    /// Told to every connected peer, and passed on by rumour.
+    /// Sent to every connected peer, and passed on by rumour.
     News,
 }
 
@@ -68,12 +68,13 @@ pub(crate) struct LocalRecord {
     left: bool,
     behind_nat: bool,
     release: Option<Box<str>>,
-    /// Until when the first version waits; none once the endpoints are known, or it is out.
+    /// Time until which the first version waits; none once the endpoints are known or it is
+    /// published.
     waits_until: Option<Instant>,
     /// The record that is waiting to be published, and when it may be.
     pending: Option<Pending>,
     published_at: Option<Instant>,
-    /// When the last version went out that had new distances.
+    /// Time at which the last version with new distances was published.
     distances_at: Option<Instant>,
     interval: Duration,
 }
@@ -119,9 +120,9 @@ impl LocalRecord {
         self.credential = Arc::new(credential);
     }
 
-    /// Whether anybody asks how far origins are from this node: those who relay are chosen by it,
-    /// and between origins it shows what a client cannot see. A thousand others would each have the
-    /// whole mesh fetch a record that nobody reads.
+    /// Whether this node's distances to origins are of use: relays are chosen by them, and between
+    /// origins they show what a client cannot measure. With a thousand others, the whole mesh would
+    /// fetch records that no node reads.
     pub(crate) fn tells_distances(&self) -> bool {
         self.credential.roles.iter().any(|role| matches!(role, Role::Relay | Role::Origin(_)))
     }
@@ -157,7 +158,7 @@ impl LocalRecord {
         self.behind_nat
     }
 
-    /// Told with the next version; no version is published for it alone.
+    /// Published with the next version; not a reason to publish one.
     pub(crate) fn set_release(&mut self, release: &str) {
         self.release = Some(release.into());
     }
@@ -181,7 +182,7 @@ impl LocalRecord {
         true
     }
 
-    /// Takes the present distances; publishes later if that matters to anybody.
+    /// Takes the present distances; publishes them later if they matter.
     pub(crate) fn set_distances(
         &mut self,
         mut distances: Vec<Distance>,
@@ -229,7 +230,7 @@ impl LocalRecord {
         self.pending = Some(Pending { urgency: Urgency::News, due: now });
     }
 
-    /// Asks for a version, no later than `after`, unless an earlier or more urgent one is waiting.
+    /// Requests a version no later than `after`, unless an earlier or more urgent one is pending.
     pub(crate) fn want(&mut self, urgency: Urgency, after: Duration, now: Instant) {
         if self.left {
             return;

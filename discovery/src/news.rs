@@ -48,7 +48,7 @@ struct Waiting {
 pub(crate) enum Telling {
     /// Tell it, again.
     Tell(NodeId),
-    /// It has not acknowledged after the last try.
+    /// The peer did not acknowledge the last try.
     GivenUp,
 }
 
@@ -107,7 +107,7 @@ impl Offer {
         Self { node, with_credential: true }
     }
 
-    /// Without, for a receiver that has the credential.
+    /// Without the credential, for a receiver that has it.
     pub(crate) fn record(node: NodeId) -> Self {
         Self { node, with_credential: false }
     }

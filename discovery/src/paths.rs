@@ -68,11 +68,11 @@ pub struct Path {
     /// Share of the last 16 probes without an answer, 0 to 100; where ones as long as QUIC needs
     /// are found to be lost more often than small ones, of these.
     pub loss_percent: u8,
-    /// When `state` became what it is.
+    /// Time of the last change of `state`.
     pub since: Instant,
-    /// When the peer answered last.
+    /// Time of the peer's last answer.
     pub last_answer: Option<Instant>,
-    /// It is dead because packets as long as QUIC needs do not pass, though small ones may.
+    /// It is dead because packets of the size that QUIC needs do not pass, though small ones may.
     pub narrow: bool,
 }
 
@@ -231,8 +231,8 @@ impl Paths {
         self.probers.iter().filter(move |(_, it)| overdue(it)).map(|(node, _)| *node)
     }
 
-    /// Something this node sent arrived there, and word of it came back: the path works both ways,
-    /// however silent its probes are. A queue that is full of data loses probes first.
+    /// Data from this node arrived and was acknowledged: the path works both ways, even if probes
+    /// are lost. A queue full of data drops probes first.
     pub(crate) fn handle_delivery(&mut self, node: NodeId) {
         if let Some(prober) = self.probers.get_mut(&node) {
             prober.silence = None;
@@ -298,7 +298,7 @@ impl Paths {
         }
     }
 
-    /// This machine has slept or moved: probes everything at once. Silence so far says nothing.
+    /// This machine has slept or moved: probes everything at once. Earlier silence means nothing.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.schedule.clear();
         for (node, prober) in &mut self.probers {

@@ -72,7 +72,7 @@ impl Rtt {
         self.samples < YOUNG
     }
 
-    /// Forgets everything: the path is another one now.
+    /// Forgets everything, since the path is another one now.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }

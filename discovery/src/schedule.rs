@@ -29,7 +29,7 @@ impl Schedule {
         }
     }
 
-    /// When the first entry is due.
+    /// Time at which the first entry is due.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.first
     }

@@ -17,7 +17,7 @@ use crate::error::DiscoveryError;
 use crate::state::SignedState;
 use crate::verify;
 
-/// Bytes of the largest snapshot that is read: a full directory of the largest records.
+/// Largest snapshot that is read, in bytes: a full directory of the largest records.
 pub const MAX_SNAPSHOT_BYTES: usize = MAX_MEMBERS * 1800;
 
 pub(crate) const MAGIC: &[u8; 8] = b"mpdirect";
@@ -38,7 +38,7 @@ pub(crate) struct Body<'a> {
 pub(crate) struct Node<'a> {
     pub(crate) credential: &'a [u8],
     pub(crate) state: Option<&'a [u8]>,
-    /// For how many seconds the node has been down or gone, if it is.
+    /// Seconds for which the node has been down or gone, if it is.
     pub(crate) over_s: Option<u64>,
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn write<'a>(
     encode(nodes.chain(ended), mesh, wall)
 }
 
-/// A snapshot of nodes that are not considered down, for [`crate::Discovery::restore`]: where many
-/// nodes are to begin as after a restart of the whole mesh.
+/// A snapshot of nodes that are not considered down, for [`crate::Discovery::restore`]: for
+/// simulations in which many nodes begin as after a restart of the whole mesh.
 pub fn snapshot_of<'a>(
     nodes: impl Iterator<Item = (&'a Credential, &'a SignedState)>,
     mesh: &MeshId,
@@ -79,14 +79,14 @@ pub fn snapshot_of<'a>(
 pub struct SavedMember {
     /// Its credential, verified.
     pub credential: Arc<Credential>,
-    /// Where it said that it can be reached.
+    /// The addresses that it announced.
     pub endpoints: Vec<SocketAddr>,
     /// Whether it was down or had left when the snapshot was taken.
     pub is_away: bool,
 }
 
 /// The nodes of a snapshot whose credential is valid at `wall`, at most [`MAX_MEMBERS`], for a
-/// program that has no directory of its own.
+/// program that has no directory.
 ///
 /// # Errors
 ///

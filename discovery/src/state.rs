@@ -105,7 +105,7 @@ pub struct NodeState {
     pub renewal: u32,
     /// Grows with every change within a generation.
     pub version: u64,
-    /// Where the owner can be reached, at most [`MAX_ENDPOINTS`].
+    /// Addresses at which the owner can be reached, at most [`MAX_ENDPOINTS`].
     pub endpoints: Vec<SocketAddr>,
     /// Services the owner offers, ascending by name, at most [`MAX_SERVICES`]. Whether the owner
     /// may offer them is for the reader to check; [`crate::Entry::services`] does.
@@ -338,7 +338,7 @@ pub(crate) struct Revision {
     pub(crate) version: u64,
 }
 
-/// One life of a node as membership sees it; a later life wins over an earlier one.
+/// A process of a node as membership sees it; a later one takes precedence over an earlier one.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    /// It is read as far as it is known here, kept as it came, and as good as any.
+    /// The known part is read, and the record is kept unchanged and as valid as any.
     #[test]
     fn a_record_with_more_than_is_known_is_verified_and_kept() {
         let member = Mesh::new(1).member(1, "fra", "node");

@@ -45,9 +45,9 @@ use interface::MAX_SUSPECTED;
 pub(crate) use interface::{Incoming, Output, Seen, Tally, View};
 pub(crate) use messages::{BadSwim, read_claims};
 
-/// Timers waiting; membership has a handful of its own and one per suspicion.
+/// Pending timers; membership has a few of its own and one per suspicion.
 pub(crate) const MAX_TIMERS: usize = 4096;
-/// Bytes of the two short ids that stay at home, and of the datagram's own header.
+/// Bytes of the two short ids that are not sent, and of the datagram's own header.
 const IDS: usize = 16;
 const ENVELOPE: usize = 4;
 /// How often a suspect is told, spread over its time to refute.
@@ -161,7 +161,7 @@ impl Swim {
         let answered = self.probing.answered(from, &header.message);
         let own_part = &bytes[..bytes.len() - rest.len()];
         let data = [&Short::of(&from).0[..], &Short::of(&self.me).0, own_part].concat();
-        // In claims it reads only that the sender is present.
+        // In claims it only reads that the sender is present.
         let taken = match header.incarnation {
             0 => self.foca.handle_data(&data, &mut self.collector),
             _ => self.emphatically(|it| it.foca.handle_data(&data, &mut it.collector)),
@@ -247,7 +247,7 @@ impl Swim {
                 }
                 Tick::Protocol { timer, .. } => {
                     let is_gossip = matches!(timer, Timer::PeriodicGossip(_));
-                    // Errors are about incomplete probes, from which it recovers by itself.
+                    // Errors are about incomplete probes, from which it recovers.
                     let _ = self.emphatically(|it| it.foca.handle_timer(timer, &mut it.collector));
                     if is_gossip {
                         self.collector.drop_empty_gossip();
@@ -259,9 +259,9 @@ impl Swim {
         }
     }
 
-    /// The probe under way had no answer in its time: asks once more before anybody is suspected,
-    /// since a suspicion costs every member some datagrams. A peer without a session gets the time
-    /// for another attempt at the handshake.
+    /// The probe in progress was not answered in time: asks once more before suspecting the member,
+    /// since a suspicion costs every member some datagrams. A peer without a session gets time for
+    /// another handshake.
     fn ask_again(&mut self, timer: Timer<Id>, view: &impl View, now: Instant) {
         let pause = if self.probing.is_unconnected() {
             self.config.handshake_allowance
@@ -276,13 +276,13 @@ impl Swim {
         self.add(now + self.probing.awareness.stretch(pause), Tick::Protocol { timer, set: now });
     }
 
-    /// The process did not run for this long: nobody can be blamed for silence in that time.
+    /// The process did not run for this long: silence in that time is no reason for suspicion.
     pub(crate) fn stalled(&mut self, by: Duration) {
         self.probing.awareness.late();
         self.timers.shift(by);
     }
 
-    /// Asks a node to take this one in, whatever is known of it.
+    /// Asks a node to admit this one, whatever is known about it.
     pub(crate) fn announce(&mut self, to: NodeId, view: &impl View, now: Instant) {
         let _ = self.foca.announce(Id::new(&to, Life::default()), &mut self.collector);
         self.collector.stranger = Some(to);

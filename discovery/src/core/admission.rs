@@ -14,8 +14,8 @@ use crate::snapshot::{self, Node};
 use crate::wire::{Claim, Standing};
 
 impl Discovery {
-    /// Whether nobody would go for a newcomer that others tell of. Asked before anything is
-    /// verified: a flood of those for whom there is no room costs no signatures.
+    /// Whether a full directory has no entry to evict for a newcomer that others announce. Checked
+    /// before anything is verified, so that a flood of such newcomers costs no signatures.
     pub(super) fn would_refuse(&mut self, unverified: &[u8]) -> bool {
         self.peers.directory.is_crowded()
             && Credential::from_bytes(unverified).is_ok_and(|credential| {

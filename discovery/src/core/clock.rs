@@ -19,7 +19,7 @@ pub(super) struct Clock {
     pub(super) latest: Instant,
     /// Timers were shifted and none has fired since.
     shifted: bool,
-    /// When tables are tidied next.
+    /// Time of the next sweep of the tables.
     pub(super) sweep_at: Instant,
 }
 
@@ -37,7 +37,7 @@ impl Clock {
         std::mem::replace(&mut self.wall, wall) > wall
     }
 
-    /// Whether tables are to be tidied now.
+    /// Whether the tables are due for a sweep.
     pub(super) fn take_sweep(&mut self, now: Instant) -> bool {
         let is_due = self.sweep_at <= now;
         if is_due {

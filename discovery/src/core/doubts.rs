@@ -48,7 +48,7 @@ impl Doubts {
         self.0.remove(node);
     }
 
-    /// Forgets voices that nobody joined.
+    /// Forgets doubts that no other member confirmed.
     pub(super) fn prune(&mut self, now: Instant) {
         self.0.retain(|_, doubt| doubt.is_fresh(now));
     }

@@ -61,7 +61,7 @@ impl Discovery {
         for (bucket, mine) in self.peers.directory.buckets().iter().enumerate() {
             differ[bucket] = theirs.next() != Some(&mine.to_le_bytes()[..]);
         }
-        // From a random bucket on, so that a list that was cut off is continued by the next one.
+        // Starts at a random bucket, so that a truncated list is completed by later ones.
         let start = self.dice.below(BUCKETS);
         let mut ranges: Vec<(Short, Short)> = Vec::new();
         for bucket in (start..BUCKETS).chain(0..start).filter(|bucket| differ[*bucket]) {
@@ -137,7 +137,7 @@ impl Discovery {
         self.send_items(to, [Offer::record(node)], 1, now);
     }
 
-    /// One datagram with the newest records of the first few of some nodes.
+    /// A datagram with the newest records of the first few of these nodes.
     pub(super) fn pack_rumours(&self, offers: &[Offer]) -> Packed {
         let parts: Vec<_> = offers.iter().filter_map(|offer| self.parts(*offer)).collect();
         wire::pack(parts.iter().map(Parts::item), Message::Rumours, 1)
@@ -184,7 +184,7 @@ impl Discovery {
         }
     }
 
-    /// One datagram's worth of a range, and where the rest begins.
+    /// As much of a range as fits a datagram, and where the rest begins.
     fn list(&self, from: Short, to: Short) -> (Haves, Option<Short>) {
         let mut entries = Vec::new();
         let mut size = 0;

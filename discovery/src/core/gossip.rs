@@ -15,7 +15,7 @@ pub(super) struct Gossip {
     pub(super) rumours: Rumours,
     pub(super) sync: Sync,
     pub(super) seeds: Seeds,
-    /// When to announce to nodes that are known but not members.
+    /// Time of the next announcement to nodes that are known but are not members.
     pub(super) search_at: Instant,
 }
 
@@ -39,13 +39,13 @@ impl Gossip {
         is_due
     }
 
-    /// When something is to be told; rumours wait while there is nobody to hear them.
+    /// Time of the next message; rumours wait while there is no member to receive them.
     pub(super) fn next_telling(&self, is_alone: bool) -> Option<Instant> {
         let rumours = self.rumours.poll_timeout().filter(|_| !is_alone);
         self.news.poll_timeout().into_iter().chain(rumours).min()
     }
 
-    /// When a comparison, a request or an announcement is due.
+    /// Time of the next comparison, request or announcement.
     pub(super) fn next_question(&self) -> Option<Instant> {
         let due = [self.sync.poll_timeout(), self.seeds.poll_timeout(), Some(self.search_at)];
         due.into_iter().flatten().min()

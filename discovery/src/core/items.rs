@@ -19,7 +19,7 @@ const NO_ROOM: &str = "the directory is full; `meshport status` says which nodes
 /// How records came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Channel {
-    /// By comparison of directories: no reason to pass them on.
+    /// From a comparison of directories: not passed on.
     Sync,
     /// As news or rumour.
     Rumour,
@@ -28,13 +28,13 @@ pub(super) enum Channel {
 /// The result of one record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
-    /// It is in the directory now.
+    /// It is now in the directory.
     New { first: bool },
     /// Exactly this record was there already.
     Same,
     /// A newer one is there.
     Older,
-    /// It was not believed, or there was none.
+    /// It was rejected, or there was none.
     Nothing,
 }
 
@@ -105,7 +105,7 @@ impl Discovery {
         }
     }
 
-    /// A peer that the mesh admitted: it is here itself, whatever was forgotten about it.
+    /// A peer that the mesh admitted: its presence counts, whatever was forgotten about it.
     pub(super) fn take_admitted(&mut self, credential: &Credential, now: Instant) {
         let node = credential.node;
         if node == self.peers.me || self.local.has_left() || self.trust.is_revoked(credential) {
@@ -191,8 +191,8 @@ impl Discovery {
         outcome
     }
 
-    /// Ends the node that a verified credential succeeds. After the successor was reported, so that
-    /// what the former one has goes over to it.
+    /// Ends the predecessor named by a verified credential. Called after the successor was
+    /// reported, so that sessions and settings of the former node move to it.
     fn end_former(&mut self, credential: &Credential, now: Instant) {
         if let Some(end) = credential.ends_former() {
             self.revoke(end, None, now);

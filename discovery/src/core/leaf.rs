@@ -77,7 +77,7 @@ impl Discovery {
         self.send_items(leaf, told, MAX_ANSWER, now);
     }
 
-    /// On a leaf: handles what a member sends, except probes.
+    /// On a leaf: handles the messages of a member, except probes.
     pub(super) fn take_as_leaf(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
         match message {
             Message::Same => self.heard_answer(from, now),
@@ -94,7 +94,7 @@ impl Discovery {
     fn heard_answer(&mut self, from: NodeId, now: Instant) {
         let taken = self.attach.as_mut().is_some_and(|attach| attach.answered(&from, now));
         if taken {
-            // It named others.
+            // The answer named other members.
             self.look_for_members(now);
             self.adjust_path(from, now);
         }
@@ -153,8 +153,8 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// A leaf's side: who is there. A later life counts more than an earlier one, and the end of a
-    /// life more than its being there.
+    /// On a leaf: takes claims about members. A later process takes precedence over an earlier one,
+    /// and the end of a process over its being alive.
     pub(super) fn hear_claims(&mut self, claims: Vec<(NodeId, Claim)>, now: Instant) {
         for (node, claim) in claims {
             let Some(entry) = self.peers.get(&node) else { continue };

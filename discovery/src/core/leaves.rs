@@ -1,4 +1,4 @@
-//! The leaves that a node serves. They are in no directory, and nobody is told of them.
+//! The leaves that a node serves. They are in no directory, and are not announced to other nodes.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Leaves {
         self.0.keys().filter(|leaf| contacts.session(leaf)).count()
     }
 
-    /// Forgets those whose credential has ended.
+    /// Removes leaves whose credential has expired.
     pub(super) fn sweep(&mut self, wall: UnixSeconds) {
         self.0.retain(|_, expires_at| wall < *expires_at);
     }

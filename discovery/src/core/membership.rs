@@ -16,15 +16,15 @@ use crate::wire::{Claim, Item, Message, Standing};
 
 /// Up to this many members even unimportant news are passed on as rumours.
 const SMALL_MESH: usize = 64;
-/// A member heard this recently is suspected, not down, whatever others say. No true death is
-/// declared sooner, since the suspicion before it takes longer.
+/// A member heard this recently is only suspected, not down, whatever others say. This does not
+/// delay true deaths, since the suspicion that precedes them takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
 /// A member that has been down for this long here and is alive to another one is checked again. All
 /// members, including those whose path to it died with it, have heard of a true death long before.
 const DENIED_AFTER: Duration = Duration::from_secs(15);
 
-/// Origins that a newcomer is told of at once, in as many datagrams at most: those of its own site
-/// first, and some to go on with.
+/// Origins that a newcomer is told of at once, one datagram each at most: those of its own site
+/// first, then some others.
 const MAX_WELCOME: usize = 8;
 
 impl Discovery {
@@ -44,7 +44,7 @@ impl Discovery {
             self.peers.directory.note_claim(&from, claim);
         }
         if self.outbox.counters[Count::Renewals] > renewals {
-            // The member that told us that we are down is to hear of the new life first.
+            // The member that considered us down hears of the new process first.
             self.swim.announce(from, &self.peers, now);
         }
         if seen.stale {
@@ -163,10 +163,10 @@ impl Discovery {
         false
     }
 
-    /// Another member considers a node alive that is down here. If only this node believed in that
-    /// death, and nothing passes between the two, the victim never hears of it and cannot refute
-    /// it. So it is taken up again as a suspect, which everybody hears: it refutes that if it
-    /// lives, and is down again soon if it does not.
+    /// Another member considers a node alive that is down here. If only this node believes that it
+    /// died, and no messages pass between the two, the victim never hears of it and cannot refute
+    /// it. So it becomes a suspect again, which all members hear: if it lives it refutes that, and
+    /// otherwise it is soon down again.
     fn reconsider(&mut self, node: NodeId, claim: Claim, now: Instant) {
         self.swim.forget(node, claim.life);
         self.apply_claims(vec![(node, claim)], false, now);
@@ -248,7 +248,7 @@ impl Discovery {
         Item { claim: Some(self.swim.own_claim()), ..Item::about(&self.peers.me) }
     }
 
-    /// Asks a node to take this one in, unless that was done just now.
+    /// Asks a node to admit this one, unless that was just done.
     pub(super) fn nudge(&mut self, node: NodeId, now: Instant) {
         if self.peers.contacts.allow_nudge(node, now) {
             self.swim.announce(node, &self.peers, now);
@@ -324,7 +324,7 @@ impl Discovery {
         let first = state.get().version == 1;
         let record = Record { state: Some(state), ..self.local.record() };
         self.peers.directory.merge(&record, now);
-        // In a small mesh a rumour costs next to nothing.
+        // In a small mesh a rumour costs almost nothing.
         if urgency >= Urgency::Rumour || self.peers.directory.alive() <= SMALL_MESH {
             self.spread(self.peers.me, first, now);
         }

@@ -124,7 +124,7 @@ impl Monitor {
         distances
     }
 
-    /// When a probe is due, or an answer overdue.
+    /// Time at which a probe is due or an answer is overdue.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let due = [self.paths.poll_timeout(), self.neighbours.poll_timeout()];
         due.into_iter().flatten().min()

@@ -1,4 +1,4 @@
-//! What a node has to say: datagrams for its peers and events for the parts around it, each in a
+//! The output of a node: datagrams for its peers and events for the parts around it, each in a
 //! bounded queue, and the counters of what was done and dropped.
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ pub const MAX_EVENTS: usize = 4 * MAX_MEMBERS;
 /// A datagram to send to a peer's gossip port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit {
-    /// The peer. A session is to be made if there is none.
+    /// The peer. If there is no session, one has to be made.
     pub to: NodeId,
     /// At most [`crate::WIDE_DATAGRAM`] bytes.
     pub payload: Vec<u8>,
@@ -46,14 +46,14 @@ pub enum Event {
     PeerWanted {
         /// The node.
         node: NodeId,
-        /// Where it says it can be reached; may be empty.
+        /// The addresses that it announces; may be empty.
         endpoints: Vec<SocketAddr>,
         /// Its verified credential.
         credential: Arc<Credential>,
     },
     /// The authority has revoked a node or an invite; the nodes it covers are already removed.
     Revoked(Revocation),
-    /// Something a node said was not believed.
+    /// A message of a node was rejected.
     Ignored {
         /// The node that said it, or that it was said by or about.
         node: NodeId,

@@ -1,7 +1,7 @@
-//! What a node knows of the others: their records, and its contacts with them.
+//! A node's knowledge of the others: their records, and its contacts with them.
 //!
-//! It answers questions that need both, among them all that membership asks of the outside, and
-//! picks peers for what is told to a few. Bounded by the directory and the contacts it owns.
+//! Answers questions that need both, among them all that membership asks of the outside, and picks
+//! peers for messages that go to a few. Bounded by the directory and the contacts it owns.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// For a node that knows no node, not even itself.
+    /// Knows no node, not even itself.
     pub(super) fn new(me: NodeId, site: SiteName) -> Self {
         Self { me, site, directory: Directory::new(), contacts: Contacts::default() }
     }

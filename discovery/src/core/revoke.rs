@@ -75,9 +75,8 @@ impl Discovery {
         }
     }
 
-    /// Whether a revocation is worth being kept. Anybody can make up keys and have one succeed the
-    /// other, so it has to be about a node that is known; who was never heard of is told of with
-    /// its first record.
+    /// Whether to keep a revocation. Anyone can make keys and let one succeed the other, so it has
+    /// to be about a known node; the revocation of an unknown one comes with its first record.
     fn concerns(&self, revocation: &Revocation) -> bool {
         match revocation.revoked {
             Revoked::Succeeded { node, .. } => self.peers.is_known(&node),
@@ -92,7 +91,7 @@ impl Discovery {
         }
     }
 
-    /// As [`Self::take_revocations`], and asks for the peer's in turn.
+    /// Like [`Self::take_revocations`], and requests the peer's own in return.
     pub(super) fn compare_revocations(&mut self, from: NodeId, digest: &[u8], now: Instant) {
         let own = self.trust.digest();
         if digest != own {
@@ -179,7 +178,7 @@ impl Discovery {
     fn send_revocations(&mut self, to: NodeId, now: Instant) {
         let all: Vec<Vec<u8>> =
             self.trust.revocations.by_authority().map(Revocation::to_bytes).collect();
-        // From a random one on, so that those cut off come another time.
+        // Starts at a random one, so that those cut off are sent another time.
         let start = self.dice.below(all.len().max(1));
         let order: Vec<&[u8]> =
             all[start..].iter().chain(&all[..start]).map(Vec::as_slice).collect();

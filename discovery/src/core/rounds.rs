@@ -14,7 +14,7 @@ use crate::wire::{Claim, Item, Message, Standing, Wide};
 
 /// Nodes known only from a snapshot are given this long to show themselves.
 const UNKNOWN_FOR: Duration = Duration::from_secs(300);
-/// Tombstones are kept this many times as long as entries: every copy elsewhere is gone by then.
+/// Tombstones are kept this many times as long as entries: by then no copy is left elsewhere.
 const TOMBSTONE_FACTOR: u32 = 7;
 /// Nodes that are not members tried at once while this node is alone, and how many entries are
 /// looked at to find them.
@@ -70,7 +70,7 @@ impl Discovery {
         self.request_wanted(now);
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Time at which [`Self::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if let Some(attach) = &self.attach {
             let due = [attach.poll_timeout(), self.monitor.paths.poll_timeout()];
@@ -179,8 +179,8 @@ impl Discovery {
         }
     }
 
-    /// Tells the members next to a watched one of this node's site what has become of it, if this
-    /// node has found that out by itself.
+    /// Tells the members next to a watched one of this node's site about its new state, if this
+    /// node has detected that itself.
     pub(super) fn tell_witnesses(&mut self, node: NodeId, standing: Standing) {
         if !self.monitor.is_silent(&node) {
             return;
@@ -212,7 +212,7 @@ impl Discovery {
     }
 
     fn spread_rumours(&mut self, now: Instant) {
-        // Without members to tell, the rumour waits.
+        // Without members to send it to, the rumour waits.
         if self.peers.is_alone() || !self.gossip.rumours.take_due(self.config.gossip_interval, now)
         {
             return;
@@ -259,7 +259,7 @@ impl Discovery {
             return;
         }
         let start = self.dice.id();
-        // Without an endpoint it has just been admitted elsewhere, and its record will follow.
+        // A node without endpoints has just been admitted elsewhere, and its record will follow.
         let wanted = |entry: &Entry| match entry.liveness {
             Liveness::Unknown => !entry.endpoints().is_empty(),
             Liveness::Down => alone && !entry.endpoints().is_empty(),

@@ -1,4 +1,4 @@
-//! Whole nodes in a made-up network: virtual time, seeded loss, and a model of the mesh below.
+//! Complete nodes in a simulated network: virtual time, seeded loss, and a model of the mesh below.
 
 mod budget;
 mod crowd;

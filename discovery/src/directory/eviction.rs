@@ -2,9 +2,9 @@
 //!
 //! The holder of an invite can sign any number of credentials, and gossip carries them everywhere.
 //! So the nodes of one invite get at most [`MAX_OF_INVITE`] entries. A newcomer to a full directory
-//! displaces a weaker entry ([`Priority`]): one of its own invite if that is at its limit,
-//! otherwise one of the invite with the most. It never displaces an equal one, so that nodes with
-//! different entries do not exchange them for ever, and never a node with a tunnel.
+//! evicts a weaker entry ([`Priority`]): one of its own invite if that is at its limit, otherwise
+//! one of the invite with the most. It never evicts an equal one, so that nodes with different
+//! entries do not exchange them for ever, and never a node with a tunnel.
 //!
 //! The order of entries is maintained only while the directory is crowded: from the first newcomer
 //! without a place until an eighth is free again. Finding a weaker entry takes logarithmic time.
@@ -20,7 +20,7 @@ use super::{Directory, Entry, Liveness, MAX_MEMBERS};
 /// Entries of nodes that joined with one invite, down and left ones included: more than twice the
 /// largest mesh this is built for, all of which may have joined with one.
 pub const MAX_OF_INVITE: usize = MAX_MEMBERS / 4 * 3;
-/// As many free places end the crowd, or it would begin and end with every entry.
+/// This many free entries end a crowd; without the gap it would begin and end with every entry.
 const RELIEF: usize = MAX_MEMBERS / 8;
 /// Entries that are looked at for one that may go: more than the caller ever asks to be kept.
 const LOOKS: usize = 2048;
@@ -28,9 +28,9 @@ const LOOKS: usize = 2048;
 /// The signer: the key of an invite, or the authority itself.
 type Issuer = Option<VerifyKey>;
 
-/// How firmly an entry holds its place, weakest first. Those that may offer a service or relay are
-/// whom the others look for; that a node is said to be alive proves little; that it came here, or
-/// was found where it says, takes a handshake.
+/// Precedence of an entry, weakest first. Nodes that may offer a service or relay are those that
+/// others look for; a claim that a node is alive proves little; a connection from it, or to its
+/// announced address, takes a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Priority {
     /// Left, or down and of no use to others.
@@ -47,7 +47,7 @@ pub(crate) enum Priority {
     UsefulMember,
     /// Had a tunnel with this node, and is not known to be down.
     Met,
-    /// As that, and may offer a service or relay.
+    /// The same, and it may offer a service or relay.
     UsefulMet,
     /// Has a tunnel with this node, or is this node.
     Here,
@@ -289,7 +289,7 @@ mod tests {
     use crate::directory::{Merge, Record};
     use crate::tests::{Mesh, base};
 
-    /// A credential as one of these, of another node; nobody verifies it here.
+    /// A credential like one of these, for another node; it is not verified here.
     fn like(model: &Credential, number: usize) -> Credential {
         let (mut dice, mut node) = (Dice::new([9; 32], b'p'), [0; 32]);
         node[..8]
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Whatever happens to entries, what is summed up of them is as if it were done anew.
+    /// After any changes of entries, the sums equal those computed from scratch.
     #[test]
     fn the_order_of_entries_follows_all_that_happens_to_them() {
         let mesh = Mesh::new(1);
@@ -380,8 +380,8 @@ mod tests {
         assert_in_order(&directory);
     }
 
-    /// Two nodes that heard of the same in another order may know others of those that matter to
-    /// nobody, and know all the others alike; and telling each other changes nothing any more.
+    /// Two nodes that heard the same in another order may differ in the entries that matter to no
+    /// node, and agree on all others; and further exchanges change nothing.
     #[test]
     fn nodes_that_filled_in_another_order_agree_on_whom_others_look_for() {
         let mesh = Mesh::new(1);

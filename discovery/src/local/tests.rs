@@ -1,13 +1,13 @@
 use super::*;
 use crate::tests::{Mesh, base, ms, secs};
 
-/// One that has just started.
+/// A record that has just started.
 fn new(now: Instant) -> LocalRecord {
     let me = Mesh::new(1).member(1, "a", "node,origin:kube-apiserver").local();
     LocalRecord::new(me, 1, secs(1), now)
 }
 
-/// One that waits for no endpoints.
+/// A record that does not wait for endpoints.
 fn started() -> LocalRecord {
     LocalRecord { waits_until: None, ..new(base()) }
 }

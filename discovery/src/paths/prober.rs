@@ -1,4 +1,4 @@
-//! One path: the probes on it that wait for an answer, and what their fate says of it.
+//! A path: its unanswered probes, and what their fate says about it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -29,18 +29,18 @@ const REPORTED_LEAST: Duration = Duration::from_micros(50);
 const REPORTED_LOSS_PERCENT: u8 = 6;
 /// A path that loses more than this, in percent, is looked at closely.
 pub(super) const LOSSY_PERCENT: u8 = 7;
-/// A path with sessions that loses so many small probes, in percent, may lose more of what these
-/// send.
+/// A path with sessions that loses this share of small probes, in percent, may lose more of the
+/// sessions' packets.
 const DOUBTED_PERCENT: u8 = 25;
 
-/// One path, and the probes on it.
+/// A path, and the probes on it.
 #[derive(Debug)]
 pub(super) struct Prober {
     pub(super) path: Path,
     pub(super) usage: PathUse,
-    /// Since when a session exists.
+    /// Time since which a session exists.
     pub(super) session_since: Option<Instant>,
-    /// When the path came back from the dead: probes that were sent before waited, not travelled.
+    /// Time at which the path recovered: probes sent before that had been queued.
     revived_at: Option<Instant>,
     pub(super) due: Instant,
     pub(super) send_at: Instant,
@@ -86,13 +86,13 @@ impl Prober {
         }
     }
 
-    /// It is probed at once.
+    /// Probes it at once.
     pub(super) fn send_now(&mut self, node: NodeId, schedule: &mut Schedule, now: Instant) {
         self.send_at = now;
         self.move_to(now, node, schedule);
     }
 
-    /// It is looked at next when `due`, and not when it would have been.
+    /// Moves the next check to `due`.
     pub(super) fn move_to(&mut self, due: Instant, node: NodeId, schedule: &mut Schedule) {
         schedule.remove(self.due, node);
         self.due = due;
@@ -209,7 +209,8 @@ impl Prober {
         self.width.end();
     }
 
-    /// When the width is tried next: not while small probes are silent, which says enough.
+    /// Time of the next width probe; none while small probes are unanswered, which is telling
+    /// enough.
     pub(super) fn width_due(&self) -> Option<Instant> {
         self.width.due().filter(|_| self.path.state == PathState::Up && !self.is_silent())
     }
@@ -231,7 +232,7 @@ impl Prober {
         probes.clamp(least, most)
     }
 
-    /// When to look at this path again: to send, or to notice that an answer is overdue.
+    /// Time of the next check of this path: to send, or to notice that an answer is overdue.
     pub(super) fn next_due(&self, now: Instant) -> Instant {
         let overdue = match (self.path.state, self.silence) {
             (PathState::Up, Some(Silence { since, probes: 1 })) => Some(since + self.wait()),
@@ -273,7 +274,7 @@ impl Prober {
         is_news
     }
 
-    /// Silence so far says nothing: this machine did not run or was elsewhere, for so long.
+    /// Earlier silence means nothing: this machine was suspended or elsewhere for this long.
     pub(super) fn excuse(&mut self, by: Duration) {
         // Answers that waited unread would look slow.
         self.outstanding.clear();

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 /// Probes since the last answer, one at least.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Silence {
-    /// When the first of them went out.
+    /// Time of the first unanswered probe.
     pub(super) since: Instant,
     pub(super) probes: u32,
 }
 
-/// A silence that lasts so long, over so many probes, is the end.
+/// How long a silence must last, over how many probes, to end the path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) time: Duration,
@@ -18,7 +18,7 @@ pub(super) struct Patience {
 }
 
 impl Silence {
-    /// One more probe goes out.
+    /// One more probe was sent.
     pub(super) fn grown(before: Option<Self>, now: Instant) -> Self {
         let Self { since, probes } = before.unwrap_or(Self { since: now, probes: 0 });
         Self { since, probes: probes + 1 }

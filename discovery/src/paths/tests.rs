@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::tests::{base, ms, node};
 
-/// One prober and a peer that answers after `rtt` as long as `answers` says so.
+/// A prober, and a peer that answers after `rtt` as long as `answers` is true.
 struct Bench {
     paths: Paths,
     now: Instant,
@@ -321,7 +321,7 @@ fn a_peer_that_was_stopped_does_not_look_far_away_afterwards() {
     let mut bench = Bench::new();
     bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
     bench.run(ms(5_000), ms(2), true);
-    // It stops for four seconds and then answers everything that waited.
+    // It is suspended for four seconds and then answers everything that is queued.
     bench.run(ms(4_000), ms(3_600_000), true);
     assert_eq!(bench.state(), PathState::Dead);
     let waited = std::mem::take(&mut bench.echoes);
@@ -492,7 +492,7 @@ fn idle_paths_are_tried_for_their_width_when_they_come_up_and_when_used() {
     bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
     bench.run(ms(2000), ms(20), true);
     assert_eq!(bench.state(), PathState::Dead, "a user of the path finds out at once");
-    // One that is narrow from the start is found out at once.
+    // A path that is narrow from the start is detected at once.
     let mut bench = Bench::new();
     bench.narrow = true;
     bench.paths.set(node(1), Some(PathUse::Idle), true, bench.now);

@@ -8,7 +8,7 @@
 //! here and at the peer, whose clients may be the ones who wait.
 //!
 //! A path with very little bandwidth drops most long probes and few small ones, since its queue has
-//! room for small ones more often. So a long one lost where small ones are lost too, or two in a
+//! room for small ones more often. So a lost long probe where small ones are lost too, or two in a
 //! row anywhere, start an examination: long probes follow each other until they pass again or there
 //! are enough to measure loss, and then count as the path's loss.
 
@@ -29,14 +29,14 @@ pub(super) const ACTIVE: Duration = Duration::from_secs(16);
 const LEAST: Duration = Duration::from_secs(2);
 /// Tries remembered while unanswered: as many as it takes at most to judge.
 const MAX_OUTSTANDING: usize = 16;
-/// Loss of long packets, in percent, from which on nobody should use a path; it is looked at
-/// further then, so that it is known when it is well again.
+/// Loss of long packets, in percent, from which a path should not be used; it is examined further,
+/// to detect its recovery.
 const USELESS_PERCENT: u8 = 50;
 /// How often a useless path is tried.
 const USELESS: Duration = Duration::from_millis(500);
-/// A look has an end once of so many tries in a row...
+/// An examination ends once, of this many long probes in a row, ...
 const WELL: u32 = 8;
-/// ...no more were lost than chance has it where little is lost. Where most is lost that happens
+/// ...no more than this were lost, as by chance where loss is low. Where most are lost that happens
 /// in a hundredth of all cases.
 const WELL_LOST: u32 = 1;
 
@@ -45,10 +45,10 @@ const WELL_LOST: u32 = 1;
 pub(super) struct Width {
     /// Whether it matters.
     tried: bool,
-    /// When it is tried next; none before the path is up, and while nobody uses it.
+    /// Time of the next long probe; none before the path is up, and while it is unused.
     due: Option<Instant>,
     sent_at: Option<Instant>,
-    /// None while every try is answered.
+    /// None while every long probe is answered.
     silence: Option<Silence>,
     outstanding: VecDeque<[u8; 8]>,
     look: Option<Look>,
@@ -63,7 +63,7 @@ struct Look {
 }
 
 impl Look {
-    /// For a path on which no long packet has passed for a while.
+    /// A path on which no long packet has passed for a while.
     fn useless() -> Self {
         let mut look = Self::default();
         (0..LOSS_WINDOW).for_each(|_| look.add(false));
@@ -84,7 +84,7 @@ impl Look {
 }
 
 impl Width {
-    /// For a path that is not up yet; `tried` is never set where only small packets pass.
+    /// A path that is not up yet; `tried` is never set where only small packets pass.
     pub(super) fn new(tried: bool) -> Self {
         Self { tried, ..Self::default() }
     }
@@ -171,8 +171,8 @@ impl Width {
         self.due = Some(now + pause);
     }
 
-    /// An answer came; if it is to a try, the next one is `due`, or after `wait` if the path is
-    /// looked at. True if that changes what is known of loss.
+    /// An answer came. If it is to a long probe, the next one is `due`, or after `wait` during an
+    /// examination. True if that changes the known loss.
     pub(super) fn answered(
         &mut self,
         nonce: [u8; 8],

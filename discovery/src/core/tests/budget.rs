@@ -1,4 +1,4 @@
-//! What it costs.
+//! The cost in bytes and packets.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::state::OriginState;
 /// Bytes below a datagram: inner UDP and IPv6, WireGuard with padding, outer UDP and IPv4.
 const HEADERS: f64 = 112.0;
 
-/// Bytes sent per node so far, by purpose, and some sums that explain them.
+/// Prints the bytes sent per node, by purpose, and some sums that explain them.
 fn print_spent(net: &Net, when: &str) {
     let count = net.running().count() as u64;
     let sum = |of: Count| -> u64 { net.running().map(|it| net.get(it).counters()[of]).sum() };

@@ -12,12 +12,12 @@ use crate::state::Life;
 use crate::tests::{Member, Mesh, WALL, base};
 use crate::wire::{Claim, Item, Message, Short, Standing};
 
-/// One node, and a member that tells it of others.
+/// A node, and a member that announces others to it.
 struct Lone {
     discovery: Discovery,
     liar: NodeId,
     now: Instant,
-    /// What was asked of the member.
+    /// Number of requests to the member.
     wanted: usize,
     forgotten: Vec<NodeId>,
 }
@@ -105,7 +105,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     let (leaked, other) = (own.with_invite(2), own.with_invite(3));
     let liar = leaked.member(1, "a", "node");
     let mut lone = Lone::new(&own, &liar);
-    // All that one invite may have, the liar among them, and some more.
+    // The limit of one invite, with the liar among them, and some more.
     lone.tell(members(&leaked, 100_000, MAX_OF_INVITE + 99));
     assert_eq!(lone.of_invite(&leaked), MAX_OF_INVITE);
     assert_eq!((lone.refused(), lone.displaced()), (100, 0));
@@ -114,7 +114,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     // Others have their places.
     lone.tell(members(&own, 200_000, 3));
     assert_eq!((lone.of_invite(&own), lone.refused()), (4, 100));
-    // Of the same invite: who comes here, and whom others look for.
+    // Nodes of the same invite: one that connects here, and one that others look for.
     let here = leaked.member(300_000, "a", "node");
     lone.admit(&here.credential);
     let (origin, relay) = (
@@ -138,7 +138,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     assert_eq!(lone.discovery.directory().len(), MAX_MEMBERS);
     assert_eq!((lone.of_invite(&leaked), lone.displaced()), (MAX_OF_INVITE - 2, 5));
 
-    // What nobody has ever heard of is down after a while, and makes room for anybody.
+    // Nodes that were never heard are down after a while, and make room for any other.
     for _ in 0..32 {
         lone.now += Duration::from_secs(10);
         lone.discovery.handle_timeout(lone.now, WALL);
@@ -149,7 +149,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     assert_eq!((lone.refused(), lone.displaced()), (150, 12));
     assert!(lone.knows(&late) && lone.knows(&origin) && lone.knows(&here));
 
-    // One of those that went is told of again: it has to say something itself first.
+    // Announcements of an evicted node do not help: it has to be heard itself first.
     let gone = members(&leaked, 100_000, 256).chain(members(&other, 400_000, 256));
     let gone = gone.filter(|it| lone.forgotten[5..].contains(&it.credential.node));
     let gone: Vec<Member> = gone.collect();
@@ -177,7 +177,7 @@ fn what_came_with_a_refused_credential_is_not_asked_for_again() {
         lone.say(&Message::Items(vec![whole]));
     }
     assert_eq!((lone.wanted, lone.discovery.counters()[Count::RejectedCredentials]), (0, 5));
-    // Without one it may be worth asking.
+    // Without a credential the record may be worth a request.
     lone.say(&Message::Items(vec![Item { credential: None, ..whole }]));
     assert_eq!(lone.wanted, 1);
 }

@@ -60,7 +60,7 @@ fn a_starved_node_evicts_nobody_and_is_not_evicted_for_long() {
     assert!(net.running().all(|it| others(&net, it) == 0));
     assert!(net.get(4).counters()[Count::Stalls] >= 20);
     net.until(secs(10), "calm", Net::agreed);
-    // A long freeze is a death to the others, and nobody dies of it.
+    // A long freeze counts as a death, and the node survives it.
     let start = net.now();
     net.freeze(4, secs(30));
     net.run(secs(20));
@@ -182,7 +182,7 @@ fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
     net.with(0, |node, now| node.handle_unacknowledged(user, now));
     net.until(ms(1500), "the user leaves the path", |net| state(net) == PathState::Dead);
     assert!(net.get(5).paths().get(&origin).expect("measured").narrow);
-    // One that sends itself needs nobody's word, and a path that is well stays up.
+    // A node that is heard itself needs no other's word, and a healthy path stays up.
     let other = net.id(1);
     net.with(5, |node, now| node.set_path_interest(other, Some(PathUse::Active), now));
     net.run(secs(2));
@@ -252,7 +252,7 @@ fn a_clock_that_was_wrong_isolates_nobody_once_it_is_right() {
             puts_its_clock_right(size_s, length, 7, &[0]);
         }
     }
-    // The first node has no seeds, and nobody has others than it.
+    // The first node has no seeds, and the others have only that one.
     puts_its_clock_right(400 * DAY_S, secs(20), 0, &[]);
     puts_its_clock_right(400 * DAY_S, secs(300), 0, &[]);
 }

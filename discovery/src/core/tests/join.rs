@@ -273,7 +273,7 @@ fn members_whose_credential_ran_out_go_and_come_back_with_the_clock() {
 fn a_newcomer_is_told_of_the_origins_before_it_asks() {
     let mut net = Net::with_nodes(11, 30, 3, 4);
     net.until(secs(20), "joining", Net::agreed);
-    // Nothing but the answer to the announcement can bring records this soon.
+    // Only the answer to the announcement can bring records this soon.
     net.config.sync_interval = secs(600);
     let newcomer = net.add(1, "node");
     net.start(newcomer, &[0]);
@@ -286,7 +286,7 @@ fn a_newcomer_is_told_of_the_origins_before_it_asks() {
     }
 }
 
-/// As it is while a thousand nodes join through one seed.
+/// The situation while a thousand nodes join through one seed.
 #[test]
 fn a_seed_that_may_not_answer_for_a_while_still_tells_a_newcomer_of_the_origins() {
     let mut net = Net::with_nodes(12, 30, 3, 4);

@@ -1,4 +1,4 @@
-//! Leaves: they know what they need, and nobody takes them for members.
+//! Leaves: they know what they need, and are not members to any node.
 
 use meshport_config::{NodeId, UnixSeconds};
 
@@ -73,7 +73,7 @@ fn a_leaf_tries_a_path_on_which_an_origin_loses_long_packets() {
     net.links.narrow = Some((0, leaf));
     net.with(0, |node, now| node.handle_unacknowledged(person, now));
     net.until(ms(2500), "the leaf leaves the path", |net| !is_up(net, leaf, 0));
-    // It serves nobody, so it has nothing to tell.
+    // It serves no other node, so it does not answer.
     let dropped = net.get(0).counters()[Count::DroppedLeaf];
     net.with(leaf, |node, now| node.handle_unacknowledged(origin, now));
     net.run(secs(1));

@@ -45,7 +45,7 @@ fn a_forged_record_changes_nothing() {
     let mut forged = before.clone();
     forged.version += 100;
     forged.services = vec![(SERVICE.parse().unwrap(), OriginState::Unready)];
-    // Signed by the liar, by nobody, and as another node's record.
+    // Signed by the liar, unsigned, and the record of another node.
     let liar = &net.nodes[LIAR].member;
     let signed = SignedState::sign(forged, &liar.credential.mesh, &liar.record_key());
     let mut unsigned = signed.as_bytes().to_vec();
@@ -63,7 +63,7 @@ fn a_forged_record_changes_nothing() {
     assert!(net.count_events(3, secs(10), |event| matches!(event, Event::Ignored { .. })) >= 1);
 }
 
-/// As a member of a later version says them.
+/// Messages of a member of a later version.
 #[test]
 fn messages_of_a_later_version_are_named_and_counted() {
     let mut net = quiet_mesh(53);
@@ -158,7 +158,7 @@ fn a_later_credential_that_its_node_has_not_signed_takes_nothing_from_it() {
     let liar = net.nodes[LIAR].member.credential.to_bytes();
     let end = |bytes: &[u8]| bytes[bytes.len() - 64..].to_vec();
     let before = net.get(3).counters()[Count::RejectedCredentials];
-    // With what the node has signed before, what another has, nothing of the kind, and nothing.
+    // With its earlier signature, another node's, an invalid one, and none.
     for end in [end(&known.to_bytes()), end(&liar), vec![0; 64], Vec::new()] {
         let forged = [issued.to_bytes(), end].concat();
         let item = Item { credential: Some(&forged), ..item(&net, 1) };
@@ -174,7 +174,7 @@ fn a_later_credential_that_its_node_has_not_signed_takes_nothing_from_it() {
         let entry = net.get(it).directory().get(&known.node).unwrap();
         assert_eq!(*entry.credential, known, "node {it}");
     }
-    // What is cut short is not even looked at.
+    // A truncated credential is not even verified.
     assert_eq!(net.get(3).counters()[Count::RejectedCredentials] - before, 6);
     let agreed = leaked.member_issued(1, "site-1", "node", later).credential.to_bytes();
     let item = Item { credential: Some(&agreed), ..item(&net, 1) };
@@ -241,8 +241,8 @@ fn a_flood_of_records_is_cut_off() {
     assert!(reported <= 4, "{reported} events for one peer in a second");
 }
 
-/// Ten thousand members that nobody vouches for, and as many claims about them, told as fast as
-/// datagrams go: nobody learns of one, and what it costs is bounded.
+/// Ten thousand members without valid signatures, and as many claims about them, sent as fast as
+/// datagrams go: no node learns of one, and the cost is bounded.
 #[test]
 fn ten_thousand_invented_members_are_nobody() {
     let mut net = quiet_mesh(60);
@@ -290,7 +290,7 @@ fn oversized_foreign_and_cut_off_datagrams_are_counted() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever arrives, nothing panics, and what is sent in answer is bounded.
+    /// Whatever arrives, nothing panics, and the answers are bounded.
     #[test]
     fn arbitrary_datagrams_never_panic(
         datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..40),

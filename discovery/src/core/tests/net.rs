@@ -24,7 +24,7 @@ use links::Links;
 
 /// The service all origins offer.
 pub(super) const SERVICE: &str = "kube-apiserver";
-/// What the mesh queues per peer while a handshake runs, and how often it tries.
+/// Datagrams that the mesh queues per peer during a handshake, and how often it retries.
 const QUEUED: usize = 16;
 const HANDSHAKES: u32 = 5;
 
@@ -41,7 +41,7 @@ pub(super) struct Node {
     routable: BTreeSet<usize>,
     timer: Option<Duration>,
     frozen_until: Duration,
-    /// What its wall clock is ahead, in seconds.
+    /// Offset of its wall clock, in seconds.
     ahead_s: i64,
 }
 
@@ -118,7 +118,7 @@ impl Net {
         self.boot(number, seeds, None);
     }
 
-    /// Starts a node, from a snapshot if there is one.
+    /// Starts a node, with a snapshot if given.
     pub(super) fn boot(&mut self, number: usize, seeds: &[usize], snapshot: Option<&[u8]>) {
         let (now, wall) = (self.instant(), self.wall_of(number));
         let ids: Vec<NodeId> = seeds.iter().map(|it| self.id(*it)).collect();
@@ -217,7 +217,7 @@ impl Net {
         UnixSeconds(WALL.0 + self.events.now.as_secs())
     }
 
-    /// What the wall clock of a node says.
+    /// The wall clock of a node.
     fn wall_of(&self, number: usize) -> UnixSeconds {
         UnixSeconds(self.wall().0.saturating_add_signed(self.nodes[number].ahead_s))
     }
@@ -249,7 +249,7 @@ impl Net {
         entry.service(&SERVICE.parse().unwrap())
     }
 
-    /// All running nodes see exactly the running nodes alive, each with the record of its
+    /// All running nodes consider exactly the running nodes alive, each with the record of its
     /// generation.
     pub(super) fn agreed(&self) -> bool {
         let running: Vec<usize> = self.running().collect();
@@ -264,7 +264,7 @@ impl Net {
         })
     }
 
-    /// All running nodes have the very same directory.
+    /// All running nodes have identical directories.
     pub(super) fn identical(&self) -> bool {
         let roots: BTreeSet<u64> =
             self.running().map(|it| self.get(it).directory().root()).collect();

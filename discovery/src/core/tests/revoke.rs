@@ -1,4 +1,4 @@
-//! What the authority takes back: how fast all know, and that it stays so.
+//! Revocations: how fast all nodes know, and that it stays so.
 
 use meshport_config::{Added, AuthorityKey, NodeKey, Revocation, Revoked, Succession};
 
@@ -14,7 +14,7 @@ fn revocation(net: &Net, number: usize) -> Revocation {
     Revocation::issue(&net.mesh.authority, Revoked::Node(net.id(number)), WALL)
 }
 
-/// Whether nobody who runs knows a node any more.
+/// Whether no running node knows this node.
 fn is_forgotten(net: &Net, number: usize) -> bool {
     let mut others = net.running().filter(|it| *it != number);
     others.all(|it| net.sees(it, number).is_none())
@@ -35,7 +35,7 @@ fn a_revoked_node_is_forgotten_by_all_at_once_and_does_not_come_back() {
     net.until(secs(2), "everybody is told", |net| {
         net.running().filter(|it| *it != 1).all(|it| net.count_events(it, now, told) == 1)
     });
-    // It talks on, and starts anew: nobody listens.
+    // It keeps sending, and restarts: it is ignored.
     net.run(secs(60));
     assert!(is_forgotten(&net, 1));
     net.crash(1);
@@ -59,7 +59,7 @@ fn who_was_away_learns_of_it_by_comparison() {
     });
     net.crash(3);
     net.run(secs(10));
-    // It starts with what it knew before, the revoked node included.
+    // It starts with its old snapshot, the revoked node included.
     net.boot(5, &[], Some(&snapshot));
     net.until(secs(15), "one that was away", |net| is_forgotten(net, 3));
     assert_eq!(net.get(5).revocations().len(), 1);
@@ -69,7 +69,7 @@ fn who_was_away_learns_of_it_by_comparison() {
 fn an_invite_takes_its_nodes_along_and_nobody_else_revokes() {
     let mut net = Net::with_nodes(23, 8, 2, 1);
     net.run(secs(20));
-    // Everybody here joined with one delegation, so that everybody forgets everybody.
+    // All nodes here joined with one delegation, so all forget each other.
     let key = net.nodes[0].member.credential.delegation.as_ref().expect("joined").key;
     let stranger = AuthorityKey::from_bytes([77; 32]);
     let forged = Revocation::issue(&stranger, Revoked::Invite(key), WALL);

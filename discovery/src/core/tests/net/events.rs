@@ -1,4 +1,4 @@
-//! What happens next in virtual time; equal times keep the order in which they were added.
+//! Events in virtual time; those of the same time keep the order in which they were added.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Events {
         self.queue.insert((at, self.sequence), what);
     }
 
-    /// Goes on to the next event, or to `end` if there is none before.
+    /// Advances to the next event, or to `end` if none comes before.
     pub(super) fn next(&mut self, end: Duration) -> Option<What> {
         let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= end) else {
             self.now = end;
