@@ -20,7 +20,7 @@ use meshport_mesh::{Identity, Incoming, MAX_DATAGRAM, Mesh, MeshConfig, MeshCoun
 use tokio::runtime::{Builder, Runtime};
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
-/// Bytes that one iteration of a transfer moves.
+/// Bytes that an iteration of a transfer moves.
 const TRANSFER: usize = 4 << 20;
 /// How much is written at once, as by the splice.
 const CHUNK: usize = 64 << 10;
@@ -110,7 +110,7 @@ async fn serve(mesh: Mesh, incoming: Incoming) {
     tokio::join!(datagrams, streams);
 }
 
-/// Bulk data over so many streams at once.
+/// Bulk data over this many concurrent streams.
 #[divan::bench(args = [1, 8, 64])]
 fn transfer(bencher: Bencher<'_, '_>, streams: usize) {
     let pair = Pair::new();
@@ -157,7 +157,7 @@ impl Sealing {
     }
 }
 
-/// From the datagrams that QUIC hands over to the bytes on the wire.
+/// From QUIC's datagrams to the bytes on the wire.
 #[divan::bench(args = BATCHES)]
 fn seal(bencher: Bencher<'_, '_>, (mtu, datagrams): (usize, usize)) {
     let Sealing { packets, segment, batch } = Sealing::new(mtu, datagrams);
@@ -168,13 +168,13 @@ fn seal(bencher: Bencher<'_, '_>, (mtu, datagrams): (usize, usize)) {
         .bench_local(|| packets.borrow_mut().seal(&batch, segment).len());
 }
 
-/// From the bytes on the wire to the datagrams for QUIC.
+/// From the bytes on the wire to QUIC's datagrams.
 #[divan::bench(args = BATCHES)]
 fn open(bencher: Bencher<'_, '_>, (mtu, datagrams): (usize, usize)) {
     let Sealing { packets, segment, batch } = Sealing::new(mtu, datagrams);
     bencher
         .counter(BytesCount::new(batch.len()))
-        // Nothing is opened twice.
+        // Each packet can be opened only once.
         .with_inputs(|| packets.borrow_mut().seal(&batch, segment).to_vec())
         .bench_local_values(|sealed| {
             assert_eq!(packets.borrow_mut().open(&sealed, segment), batch.len());
@@ -287,7 +287,7 @@ fn shut_out_initiation(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| door.take(first.clone(), MeshCount::DroppedRevoked));
 }
 
-/// The initiation of a node that nobody has heard of: a fresh handshake.
+/// The initiation of an unknown node: a fresh handshake.
 #[divan::bench]
 fn taken_in_initiation(bencher: Bencher<'_, '_>) {
     let door = Door::new();

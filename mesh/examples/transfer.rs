@@ -45,7 +45,7 @@ fn start(number: u8, mtu: u16) -> (Mesh, Incoming) {
     Mesh::start(identity, config, Arc::new(socket), [number; 32], || WALL).unwrap()
 }
 
-/// CPU seconds a process has used so far.
+/// CPU seconds that a process has used.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();

@@ -9,8 +9,8 @@
 //! with long ones: start-time fair queueing (Goyal, Vin and Cheng 1996), with the same weight for
 //! all.
 //!
-//! What is unsent can only be estimated: by what was written, less what the congestion controller
-//! hears of. The estimate is a little high and is put right whenever everything has been sent.
+//! Unsent data can only be estimated: what was written, less what the congestion controller is
+//! told. The estimate is slightly high and is corrected whenever everything has been sent.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -25,17 +25,17 @@ use super::lock;
 const BACKLOG_BYTES: u64 = 128 << 10;
 /// Pieces below this go on at once, in bytes: no bulk, or its end.
 const BULK_BYTES: usize = 16 << 10;
-/// Bytes of others that came before and that a piece below that goes ahead of: as many as are let
-/// in. More of little pieces than this do not keep bulk from being sent.
+/// Bytes of earlier data that a smaller piece may overtake: as many as are admitted. A larger
+/// amount of small pieces cannot starve bulk data.
 const HEAD_START: u64 = BACKLOG_BYTES + (64 << 10);
-/// Pieces that came within so many bytes of each other have the same rank: 64 TiB have one each.
-/// What comes after them has the lowest, and is sent by turns.
+/// Pieces within this many bytes of each other have the same rank: 64 TiB have one each. Later ones
+/// have the lowest, and take turns.
 const RANK_BYTES: u64 = 16 << 10;
 /// The part of what is sent that is no data of streams: headers, acknowledgements. One in this
 /// many, more than there really is: too little would let the backlog grow for ever.
 const OVERHEAD: u64 = 16;
 
-/// When a piece is sent: before those of a lower rank. QUIC calls it the stream's priority.
+/// Order in which pieces are sent: before those of a lower rank. It is QUIC's stream priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank(pub(super) i32);
 
@@ -49,10 +49,10 @@ pub(super) struct Backlog(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes that were written and, as far as one knows, not sent.
+    /// Bytes that were written and, by the estimate, not sent.
     unsent: u64,
-    /// Bytes let in so far. It never begins anew: a piece whose stream's window is full keeps its
-    /// rank, which would be lower than those of all later ones.
+    /// Bytes admitted since the start. It is never reset: a piece whose stream's window is full
+    /// keeps its rank, which would then be lower than those of all later ones.
     passed: u64,
     /// Virtual time: where the piece begins that was let in last.
     virtual_time: u64,
@@ -64,8 +64,8 @@ struct State {
 }
 
 impl State {
-    /// Where a stream's next piece begins: after its last one, and not in the past. So who was
-    /// silent has saved nothing.
+    /// Start of a stream's next piece: after its last one, and not in the past, so that silence
+    /// earns no credit.
     fn begin(&self, share: &mut Share, length: u64) -> u64 {
         let begins = self.virtual_time.max(share.0);
         share.0 = begins + length;
@@ -89,7 +89,7 @@ impl State {
             // A caller that stopped waiting has no piece.
             if !waiting.is_closed() {
                 let rank = self.pass(begins, length);
-                // It may have left since; then a little is counted that will not be sent.
+                // The waiter may have left since; then a little is counted that will not be sent.
                 let _ = waiting.send(rank);
             }
         }
@@ -140,19 +140,19 @@ impl Backlog {
         state.admit();
     }
 
-    /// Packets of so many bytes were sent.
+    /// Packets of this many bytes were sent.
     pub(super) fn sent(&self, bytes: u64) {
         let mut state = lock(&self.0);
         state.unsent = state.unsent.saturating_sub(bytes - bytes / OVERHEAD);
         state.admit();
     }
 
-    /// Packets of so many bytes got lost: what was in them is sent again.
+    /// Packets of this many bytes were lost: their data is sent again.
     pub(super) fn lost(&self, bytes: u64) {
         lock(&self.0).unsent += bytes;
     }
 
-    /// All that was written has been sent.
+    /// All written data has been sent.
     pub(super) fn drained(&self) {
         let mut state = lock(&self.0);
         state.unsent = 0;
@@ -184,7 +184,7 @@ mod tests {
         turns.iter_mut().map(|turn| rank(turn).is_some()).collect()
     }
 
-    /// A backlog with as many pieces as it takes, and so many that wait.
+    /// A backlog with as many pieces as it admits, and this many that wait.
     fn full(waiting: usize) -> (Backlog, Vec<Turn>) {
         let backlog = Backlog::default();
         let mut taken = 0;
@@ -202,10 +202,10 @@ mod tests {
         let (backlog, mut turns) = full(3);
         assert_eq!(are_admitted(&mut turns), [false; 3]);
         new(&backlog, BULK_BYTES - 1).unwrap();
-        // That one goes first, then there is room for one more, the first.
+        // That piece goes first, then there is room for one more, the first.
         backlog.sent(40 << 10);
         assert_eq!(are_admitted(&mut turns), [true, false, false]);
-        // Nobody overtakes who waits.
+        // Waiting pieces are not overtaken.
         backlog.leave(PIECE);
         let mut late = new(&backlog, PIECE);
         backlog.leave(PIECE);
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn the_estimate_is_high_and_put_right() {
         let (backlog, mut turns) = full(1);
-        // As many bytes as were written, headers included, leave some of them unsent.
+        // The written bytes plus headers leave some of the data unsent.
         backlog.sent(2 * PIECE as u64);
         assert_eq!(are_admitted(&mut turns), [true]);
         assert!(lock(&backlog.0).unsent > PIECE as u64);
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(lock(&backlog.0).unsent, PIECE as u64);
     }
 
-    /// Streams that always have more, in pieces of their own length each.
+    /// Streams that always have more, each in pieces of a different length.
     #[test]
     fn short_pieces_have_as_many_bytes_as_long_ones() {
         let backlog = Backlog::default();

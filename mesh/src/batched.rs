@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::lock;
 
-/// From one trial of segmentation to the next. A trial that fails costs one call of the socket.
+/// Interval between trials of segmentation. A failed trial costs one call of the socket.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// See the module's description.
@@ -23,13 +23,13 @@ pub(super) struct Batched {
     state: RwLock<UdpSocketState>,
     /// Segments per call at the start.
     most: usize,
-    /// Since when there is no segmentation, while there is none.
+    /// Time since which segmentation fails, while it does.
     lost: Mutex<Option<Instant>>,
 }
 
 impl Batched {
     /// # Errors
-    /// When the socket cannot be set up.
+    /// If the socket cannot be set up.
     pub(super) fn new(socket: &UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(socket))?;
         let most = state.max_gso_segments();

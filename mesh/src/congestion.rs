@@ -1,13 +1,13 @@
 //! The congestion controller: CUBIC (RFC 9438), quinn's own, that counts what peers acknowledge
 //! and keeps queues short.
 //!
-//! *Counts*: quinn tells how many acknowledgement frames came, but a peer whose packets come
-//! through while it receives none repeats old ones with whatever it sends. Only the controller
+//! *Counts*: quinn reports the number of acknowledgement frames, but a peer that receives nothing,
+//! and whose own packets arrive, repeats old ones with everything it sends. Only the controller
 //! learns which packets are acknowledged for the first time.
 //!
-//! It also knows what has left the streams, so it keeps the connection's [`Backlog`].
+//! It also knows what has left the streams, so it updates the connection's [`Backlog`].
 //!
-//! It also notices when long packets are not acknowledged ([`Unacknowledged`]), and says so.
+//! It also reports long packets that are not acknowledged ([`Unacknowledged`]).
 //!
 //! *Short*: a window grows until something is lost. Between two fast nodes nothing is lost: the
 //! excess waits in the busy receiver's socket, and every small request waits behind it. So no more
@@ -32,7 +32,7 @@ use super::windows::{InFlight, Pools, QUEUE_BYTES};
 /// The fastest path that is filled, in bytes per second: more than a core seals.
 const PATH_RATE: u64 = 500_000_000;
 
-/// The peer at the other end of a connection, and who is told of it.
+/// The peer at the other end of a connection, and the receiver of reports about it.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
     pub(super) link: Arc<Link>,
@@ -48,7 +48,7 @@ pub(super) struct BoundedCubic {
 }
 
 impl BoundedCubic {
-    /// `remote` is known unless the connection serves nobody.
+    /// `remote` is known unless the connection serves no peer.
     pub(super) fn new(pools: Pools, remote: Option<Remote>) -> Self {
         Self { pools, backlog: Arc::default(), remote }
     }
@@ -69,18 +69,18 @@ impl ControllerFactory for BoundedCubic {
     }
 }
 
-/// Bytes of packets that the peer of a connection has acknowledged. Packets that only acknowledge
-/// are not among them.
+/// Bytes of packets that the peer of a connection has acknowledged, without packets that only
+/// acknowledge.
 pub(super) fn acknowledged(connection: &Connection) -> u64 {
     controller(connection).map_or(0, |controller| controller.acknowledged)
 }
 
-/// Bytes that a connection has still to send.
+/// Bytes that a connection still has to send.
 pub(super) fn backlog(connection: &Connection) -> Arc<Backlog> {
     controller(connection).map(|controller| controller.backlog.clone()).unwrap_or_default()
 }
 
-/// As it is now.
+/// Its present state.
 fn controller(connection: &Connection) -> Option<Box<Bounded>> {
     connection.congestion_state().into_any().downcast().ok()
 }
@@ -142,7 +142,7 @@ impl Controller for Bounded {
         _largest_packet_num_acked: Option<u64>,
     ) {
         self.in_flight.set(in_flight);
-        // Limited by what there is to send, or nothing is under way although it might be.
+        // There is too little to send, or nothing is in flight although it might be.
         if app_limited || in_flight == 0 {
             self.backlog.drained();
         }

@@ -31,17 +31,17 @@ const MEMORY: u64 = 2048;
 /// Packets by which a window grows in a round trip at most once it could double to twice as many
 /// gaps as quinn takes: two steps are under way when the first loss is known.
 const MAX_STEP: u64 = 400;
-/// Windows up to so many packets may double: half of them lost are less than 1,024 gaps.
+/// Windows up to this many packets may double: half of them lost are less than 1,024 gaps.
 const MAX_DOUBLED: u64 = 1600;
-/// A queue stands when all packets of a round trip take longer than at best by an eighth, and by
-/// this at least: what pacing and batches add.
+/// A queue has built up if all packets of a round trip are slower than the best by an eighth, and
+/// by this at least: what pacing and batches add.
 const MIN_QUEUE: Duration = Duration::from_millis(4);
 
 /// The window of one path. See the module's description.
 #[derive(Debug, Clone)]
 pub(super) struct Cubic {
     mtu: u64,
-    /// Bytes.
+    /// In bytes.
     window: f64,
     /// Slow start ends here, in bytes.
     threshold: f64,
@@ -49,7 +49,7 @@ pub(super) struct Cubic {
     highest: f64,
     /// The window that a Reno flow would have now, in bytes.
     reno: f64,
-    /// When that congestion was: packets that were sent before tell nothing new.
+    /// Time of that congestion: packets sent before it tell nothing new.
     reduced: Option<Instant>,
     /// No packet of the last round trip was fast.
     queue_stands: bool,
@@ -57,12 +57,12 @@ pub(super) struct Cubic {
     /// sent from then on. One is enough: a busy machine is slow now and then, a queue always.
     is_fast: bool,
     round: Option<Instant>,
-    /// Bytes that arrived and that got lost; both count half after [`MEMORY`].
+    /// Bytes that arrived and that were lost; both are halved after [`MEMORY`].
     arrived: u64,
     lost: u64,
 }
 
-/// When a packet was sent of which something is known now.
+/// Sending time of a packet whose fate is known now.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) at: Instant,
@@ -73,7 +73,7 @@ pub(super) struct Sent {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundTrip {
     pub(super) now: Duration,
-    /// At best.
+    /// The best round trip.
     pub(super) least: Duration,
 }
 
@@ -100,7 +100,7 @@ impl Cubic {
         to_u64(self.window)
     }
 
-    /// Where slow start ends, in bytes.
+    /// End of slow start, in bytes.
     pub(super) fn threshold(&self) -> Option<u64> {
         self.threshold.is_finite().then(|| to_u64(self.threshold))
     }
@@ -115,8 +115,7 @@ impl Cubic {
         self.window = self.window.max(to_f64(MIN_WINDOW * self.mtu));
     }
 
-    /// A packet of so many bytes arrived.
-    /// `is_used`: the window is what limits what is sent.
+    /// A packet of this many bytes arrived. `is_used`: the window is what limits sending.
     pub(super) fn arrived(&mut self, sent: Sent, bytes: u64, is_used: bool, rtt: RoundTrip) {
         self.remember(bytes, 0);
         self.look_for_queue(sent, rtt.least);
@@ -163,12 +162,12 @@ impl Cubic {
         (C * (since.as_secs_f64() - back).powi(3) + highest) * mtu
     }
 
-    /// Packets of so many bytes got lost; `sent` is the last of them.
+    /// Packets of this many bytes were lost; `sent` is the last of them.
     pub(super) fn lost(&mut self, sent: Sent, bytes: u64) {
         self.remember(0, bytes);
         let all = to_f64(self.arrived + self.lost);
         let tolerated = TOLERATED_LOSS * all + to_f64(TOLERATED_PACKETS * self.mtu);
-        // Without bytes it is a mark of the network, which says that it is congested.
+        // Without bytes it is an ECN mark, by which the network reports congestion.
         let is_tolerated = bytes > 0 && !self.queue_stands && to_f64(self.lost) <= tolerated;
         if !is_tolerated {
             self.reduce(sent);
@@ -188,7 +187,7 @@ impl Cubic {
         (self.arrived, self.lost) = (0, 0);
     }
 
-    /// Nothing got through for a while (RFC 9002, section 7.6): begins anew.
+    /// Nothing got through for a while (RFC 9002, section 7.6): starts over.
     pub(super) fn collapse(&mut self, sent: Sent) {
         self.reduce(sent);
         self.window = to_f64(MIN_WINDOW * self.mtu);
@@ -313,10 +312,10 @@ mod tests {
         path.round(Duration::from_millis(40), 1);
         assert_eq!(path.packets(), before * 7 / 10);
         assert_eq!(path.cubic.threshold(), Some(path.cubic.window()));
-        // What was sent before says nothing new.
+        // Packets sent before tell nothing new.
         path.cubic.lost(Sent { at: path.now - RTT, now: path.now }, 50_000);
         assert_eq!(path.packets(), before * 7 / 10);
-        // It is back after the cube root of what is missing over C, in seconds.
+        // It has recovered after the cube root of the missing share over C, in seconds.
         #[expect(clippy::cast_precision_loss, reason = "some packets")]
         let back = (before as f64 * 0.3 / 0.4).cbrt();
         let begun = path.now;

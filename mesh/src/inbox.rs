@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use super::lock;
 use meshport_proto::core::{Batch, HandOver};
 
-/// Bytes that may wait for one shard, as at its socket.
+/// Bytes that may be queued for one shard, as at its socket.
 const MAX_BYTES: usize = 4 << 20;
 /// The cost of a batch in addition to its bytes, so that small ones are bounded as well.
 const BATCH_COST: usize = 256;
@@ -58,7 +58,7 @@ pub(super) struct Inboxes {
 }
 
 impl Inboxes {
-    /// For each of `shards` its view.
+    /// One view for each of `shards`.
     pub(super) fn new(shards: usize) -> impl Iterator<Item = Self> {
         let all: Arc<[Inbox]> = (0..shards).map(|_| Inbox::default()).collect();
         (0..shards).map(move |own| Self { all: all.clone(), own })

@@ -7,8 +7,8 @@
 //! `driver` does what is due without a packet; `streams` keeps the QUIC connections; `mesh` is the
 //! handle. A node with several `shards` has all of these once per shard.
 //!
-//! A shard runs on one current-thread runtime: it receives, encrypts and sends there. Everything is
-//! `Send` and `Sync` all the same, so that others may call it now and then: each lock is held for
+//! A shard runs on a current-thread runtime: it receives, encrypts and sends there. Everything is
+//! still `Send` and `Sync`, so that other threads may call it now and then: each lock is held for
 //! one turn, never across an await. Lock order: quinn's own locks, then the link's send lock, then
 //! its core lock, then an inbox's.
 

@@ -55,9 +55,9 @@ struct Run {
     length: usize,
     /// A datagram starts every `stride` bytes.
     stride: usize,
-    /// Where it goes; nowhere while it is empty.
+    /// The destination; none while it is empty.
     route: Option<Route>,
-    /// Something was added since [`Link::poll_flush`] looked.
+    /// Something was added since the last [`Link::poll_flush`].
     grown: bool,
 }
 
@@ -152,7 +152,7 @@ impl Link {
         read(&lock(&self.timed).core)
     }
 
-    /// One turn: `work` on the core, then out with what it made.
+    /// A turn: runs `work` on the core, then sends its output.
     pub(super) fn turn<T>(&self, work: impl FnOnce(&mut Core, Now) -> T) -> T {
         let now = self.now();
         let mut sender = lock(&self.sender);
@@ -228,7 +228,7 @@ impl Link {
     pub(super) fn send_streams(&self, to: &std::net::Ipv6Addr, contents: &[u8], segment: usize) {
         let now = self.now();
         let mut sender = lock(&self.sender);
-        // On its own: an answer, a request or an acknowledgement, and a caller waits for it.
+        // A single datagram: an answer, a request or an acknowledgement that a caller waits for.
         let alone = sender.run.length == 0 && contents.len() <= segment;
         let ends = alone || !contents.len().is_multiple_of(segment.max(1));
         let mut rest = contents;
@@ -250,7 +250,7 @@ impl Link {
     fn room(&self, sender: &mut Sender, segment: usize) -> usize {
         let most = self.segments(segment + SEAL_OVERHEAD);
         let run = &sender.run;
-        // Only the last of a run may be shorter.
+        // Only the last datagram of a run may be shorter.
         if run.length > 0 && segment + SEAL_OVERHEAD <= run.stride {
             let left = self.segments(run.stride).saturating_sub(run.length / run.stride);
             let left = if segment + SEAL_OVERHEAD < run.stride { left.min(1) } else { left };
@@ -362,7 +362,7 @@ impl Link {
         true
     }
 
-    /// True when the socket has taken everything so far.
+    /// True if the socket has taken everything.
     pub(super) fn flush_backlog(&self) -> bool {
         self.flush(&mut lock(&self.sender))
     }

@@ -40,22 +40,22 @@ pub struct Mesh {
 #[derive(Debug)]
 struct Inner {
     local: SocketAddr,
-    /// At least one. A peer belongs to the one that [`owner`] names.
+    /// At least one. [`owner`] selects a peer's shard.
     shards: Vec<Shard>,
 }
 
-/// One shard: everything of its peers.
+/// A shard: everything about its peers.
 #[derive(Debug)]
 struct Shard {
     link: Arc<Link>,
     streams: Arc<Streams>,
     endpoint: Endpoint,
     runtime: Handle,
-    /// Its thread, when it has one of its own.
+    /// Its thread, if it has its own.
     _worker: Box<dyn Kept>,
 }
 
-/// Something that only has to be kept.
+/// A value that only has to be kept alive.
 trait Kept: Send + Sync + std::fmt::Debug {}
 impl<T: Send + Sync + std::fmt::Debug> Kept for T {}
 
@@ -67,20 +67,20 @@ pub struct Incoming {
     pub events: mpsc::Receiver<MeshEvent>,
     /// Streams opened by peers of the first shard, which are all peers when there is one.
     pub streams: mpsc::Receiver<(NodeId, Stream)>,
-    /// Those of peers of the other shards.
+    /// Streams from peers of the other shards.
     pub others: Vec<ShardStreams>,
 }
 
 /// Streams opened by the peers of one shard.
 #[derive(Debug)]
 pub struct ShardStreams {
-    /// Where that shard runs: a task there uses these streams without waking another thread.
+    /// The runtime of that shard: a task there uses these streams without waking another thread.
     pub runtime: Handle,
     /// The streams.
     pub streams: mpsc::Receiver<(NodeId, Stream)>,
 }
 
-/// One shard as an operator wants to see it.
+/// State of a shard for an operator.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardStatus {
     /// Peers that belong to it.
@@ -141,8 +141,7 @@ impl Mesh {
     /// which credentials are judged.
     ///
     /// # Errors
-    /// When the identity is not valid now, a limit is out of its bounds or the socket has no
-    /// address.
+    /// If the identity is not valid now, a limit is out of its bounds or the socket has no address.
     #[expect(clippy::needless_pass_by_value, reason = "made for the mesh that is started")]
     pub fn start(
         identity: Identity,
@@ -154,11 +153,11 @@ impl Mesh {
         Self::start_on(Shards::one(socket), &identity, &config, seed, wall)
     }
 
-    /// As [`Mesh::start`], on several shards: each peer is served by one of them, which its
-    /// `NodeId` names.
+    /// Like [`Mesh::start`], on several shards: each peer is served by the one that its `NodeId`
+    /// selects.
     ///
     /// # Errors
-    /// As [`Mesh::start`].
+    /// See [`Mesh::start`].
     pub fn start_on(
         shards: Shards,
         identity: &Identity,
@@ -213,8 +212,8 @@ impl Mesh {
         self.inner.shards.iter()
     }
 
-    /// Where the shard of `node` runs: a task there uses streams with it without waking another
-    /// thread. None when there is one shard.
+    /// The runtime of the shard of `node`: a task there uses streams with it without waking another
+    /// thread. None if there is one shard.
     pub fn runtime_of(&self, node: &NodeId) -> Option<&Handle> {
         (self.inner.shards.len() > 1).then(|| &self.shard(node).runtime)
     }
@@ -256,8 +255,7 @@ impl Mesh {
         link.turn(|core, now| core.set_peer(now, node, endpoints, credential));
     }
 
-    /// Forgets a peer and cuts its session and streams. It may come back by itself with a valid
-    /// credential.
+    /// Forgets a peer and cuts its session and streams. It may reconnect with a valid credential.
     pub fn remove_peer(&self, node: &NodeId) {
         self.shard(node).link.turn(|core, _| core.remove_peer(node));
     }
@@ -290,8 +288,8 @@ impl Mesh {
         self.shard(to).streams.delivery(to)
     }
 
-    /// From now on nobody covered by these is believed; replaces the earlier ones. Sessions and
-    /// streams of peers that are covered end, and their handshakes are not answered.
+    /// From now on identities covered by these are rejected; replaces the earlier ones. Sessions
+    /// and streams of covered peers end, and their handshakes are not answered.
     pub fn set_revocations(&self, revocations: &Revocations) {
         for shard in self.each() {
             shard.link.turn(|core, now| core.set_revocations(revocations.clone(), now));
@@ -329,17 +327,17 @@ impl Mesh {
     /// Tells of call-backs with these tokens, as [`MeshEvent::Called`], and of no others from now
     /// on.
     pub fn expect_calls(&self, tokens: &[CallToken]) {
-        // Nothing in such a datagram says whose it is: the kernel gives it to any shard.
+        // Such a datagram does not name its shard, so the kernel gives it to any.
         self.each().for_each(|shard| shard.link.turn(|core, _| core.expect_calls(tokens)));
     }
 
-    /// Where a peer's authenticated packets come from.
+    /// The source of a peer's authenticated packets.
     pub fn endpoint(&self, node: &NodeId) -> Option<SocketAddr> {
         self.shard(node).link.look(|core| core.endpoint(node))
     }
 
-    /// Bytes of the largest IP packet known to get to a peer; none without a connection. A new
-    /// connection begins low and looks for larger ones.
+    /// Length in bytes of the largest IP packet known to reach a peer; none without a connection. A
+    /// new connection starts low and probes for larger ones.
     pub fn path_mtu(&self, to: &NodeId) -> Option<u16> {
         let shard = self.shard(to);
         let remote = shard.link.look(|core| core.endpoint(to))?;
@@ -368,19 +366,19 @@ impl Mesh {
     /// # Errors
     /// [`MeshError::Identity`] when it is for another node or not valid now.
     pub fn set_credential(&self, credential: &Credential) -> Result<(), MeshError> {
-        // All judge alike: if one refuses, the first does.
+        // All decide alike: if one refuses, the first does.
         self.each().try_for_each(|shard| {
             shard.link.turn(|core, now| core.set_credential(credential.clone(), now))
         })
     }
 
-    /// Goes on as `identity`, whose credential says that it succeeds this node. Open sessions and
+    /// Continues as `identity`, whose credential says that it succeeds this node. Open sessions and
     /// streams stay: each peer is shown the credential and makes a new session with the new key.
-    /// Until [`Mesh::retire`] the former key answers those who do not know of it.
+    /// Until [`Mesh::retire`] the former key answers peers that do not know of it.
     ///
     /// # Errors
-    /// [`MeshError::Identity`] when it is nobody's successor or another node's, when its credential
-    /// is not valid now, or when an earlier succession is not over.
+    /// [`MeshError::Identity`] if it succeeds no node or another one, if its credential is not
+    /// valid now, or if an earlier succession is not over.
     pub fn succeed(&self, identity: &Identity) -> Result<(), MeshError> {
         let gate = self.first().link.look(|core| core.gate_for(identity));
         self.each().try_for_each(|shard| {
@@ -389,7 +387,7 @@ impl Mesh {
         })
     }
 
-    /// Erases the former key. Sessions that were never made anew with the present one end.
+    /// Erases the former key. Sessions that were not renewed with the present one end.
     pub fn retire(&self) {
         self.each().for_each(|shard| shard.link.turn(Core::retire));
     }
@@ -453,7 +451,7 @@ impl Mesh {
         shard.streams.ping(to, timeout).await
     }
 
-    /// All peers, in order of their node.
+    /// All peers, ordered by node.
     pub fn peers(&self) -> Vec<PeerStatus> {
         let mut all = Vec::new();
         for Shard { link, streams, .. } in self.each() {
@@ -483,7 +481,7 @@ impl Mesh {
                 shard.endpoint.wait_idle().await;
             }
         };
-        // Peers that do not answer find out by themselves.
+        // Peers that do not answer will time out.
         let _ = tokio::time::timeout(CLOSE_PATIENCE, idle).await;
         self.each().for_each(|shard| shard.link.close());
     }

@@ -40,7 +40,7 @@ pub(super) const TAG_LENGTH: usize = 4;
 const RANDOM_LENGTH: usize = 16;
 /// Version of the frames below; a peer with another one is refused.
 const FRAME_VERSION: u8 = 1;
-/// Bytes before a frame's body: type, version, length.
+/// Length in bytes of a frame's header: type, version, length.
 const FRAME_HEADER: usize = 4;
 /// Upper bound of a frame's body, in bytes. Transport parameters take about 120.
 const MAX_BODY: usize = 2048;
@@ -120,16 +120,16 @@ impl ServerConfig for NullCrypto {
 /// How far a session's handshake is. Each step is left at most once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// Nothing written. The client speaks first; the server waits for its hello.
+    /// Nothing written yet. The client sends first; the server waits for its hello.
     Start,
     /// Client: hello written, the server's is awaited.
     HelloSent,
-    /// The peer's hello is known; the handshake keys are to be handed out.
+    /// The peer's hello is known; the handshake keys come next.
     HaveHello,
-    /// Client: handshake keys are out, the server's parameters are awaited.
-    /// Server: handshake keys are out, its parameters are to be written.
+    /// Client: handshake keys were handed out, and the server's parameters are awaited. Server:
+    /// handshake keys were handed out, and its parameters come next.
     Keyed,
-    /// Client: the server's parameters are known; the last frame and the keys are to be written.
+    /// Client: the server's parameters are known; the last frame and the keys come next.
     HaveParams,
     /// Server: parameters and keys are out, the client's last frame is awaited.
     ParamsSent,
@@ -144,7 +144,7 @@ struct NullSession {
     random: [u8; RANDOM_LENGTH],
     peer_random: Option<[u8; RANDOM_LENGTH]>,
     peer_params: Option<TransportParameters>,
-    /// Bytes of a frame that is not complete yet; at most one frame.
+    /// Bytes of an incomplete frame; at most one frame.
     received: Vec<u8>,
     step: Step,
 }
@@ -414,8 +414,8 @@ impl HandshakeTokenKey for NoTokens {
 }
 
 impl AeadKey for NoTokens {
-    // Only called when an endpoint issues tokens, which ours is configured not to do; the result
-    // would be opened by nobody.
+    // Only called when an endpoint issues tokens, which ours is configured not to do; no endpoint
+    // would open the result.
     fn seal(&self, _data: &mut Vec<u8>, _additional_data: &[u8]) -> Result<(), CryptoError> {
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 /// Datagrams for one destination.
 #[derive(Debug, Clone, Copy)]
 pub struct OuterTransmit<'a> {
-    /// Where they go. IPv4 is never written as mapped IPv6.
+    /// Their destination. IPv4 is never written as mapped IPv6.
     pub destination: SocketAddr,
     /// The local address to send from, if a certain one is wanted.
     pub source: Option<IpAddr>,
@@ -28,7 +28,7 @@ pub struct OuterMeta {
     pub from: SocketAddr,
     /// The local address they were sent to, if known and useful for the answer.
     pub local: Option<IpAddr>,
-    /// Bytes of all datagrams.
+    /// Length of all datagrams in bytes.
     pub length: usize,
     /// A datagram starts every `stride` bytes, only the last may be shorter.
     pub stride: usize,
@@ -71,7 +71,7 @@ pub trait OuterSocket: Send + Sync + Debug + 'static {
     /// The bound address.
     ///
     /// # Errors
-    /// When the socket is not usable.
+    /// If the socket is not usable.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
     /// Datagrams one [`OuterTransmit`] may carry, at least 1. May change while running.

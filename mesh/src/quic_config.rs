@@ -25,8 +25,8 @@ use meshport_proto::{MeshConfig, MeshError};
 
 /// Datagrams quinn puts into one batch at most; its own limit is 10.
 pub(super) const MAX_BATCH: usize = 64;
-/// Bytes of a connection that were written and not acknowledged: what fills the longest path that
-/// is filled, and what waits in its streams.
+/// Bytes of a connection that were written and not acknowledged: enough to fill the longest
+/// supported path, and what waits in its streams.
 const SEND_WINDOW: u64 = 64 << 20;
 /// A connection without any packet ends after this: what a peer that has vanished may still hold of
 /// this node. Failures are found long before, by the probes of paths and origins.
@@ -44,7 +44,7 @@ const MAX_RTT: Duration = Duration::from_millis(333);
 const USUAL_MTU: u16 = 1500;
 /// Smallest datagram QUIC may rely on.
 const MIN_DATAGRAM: u16 = 1200;
-/// Bytes of handshake data buffered per connection; one exchange needs about 300.
+/// Bytes of handshake data buffered per connection; an exchange needs about 300.
 const CRYPTO_BUFFER: usize = 8192;
 /// Connection attempts of peers in progress at once.
 const MAX_INCOMING: usize = 1024;
@@ -120,7 +120,7 @@ impl QuicSetup {
     /// The reset key outlives the process, so that a new one can end connections of the old.
     ///
     /// # Errors
-    /// When the largest datagram is out of QUIC's bounds.
+    /// If the largest datagram is out of QUIC's bounds.
     pub(super) fn endpoint(
         &self,
         key: &NodeKey,
@@ -137,10 +137,10 @@ impl QuicSetup {
         Ok(config)
     }
 
-    /// For one outgoing connection.
+    /// For an outgoing connection.
     pub(super) fn client(&self, path: &PathHints, remote: Remote) -> ClientConfig {
         let mut transport = self.transport(path, Some(remote));
-        // The peer opens streams on a connection of its own.
+        // The peer opens streams on its own connection.
         transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
         transport.keep_alive_interval(Some(KEEP_ALIVE));
         let mut config = ClientConfig::new(self.crypto.clone());
@@ -247,7 +247,7 @@ impl HmacKey for ResetKey {
         if signature.len() == expected.len() && differs == 0 { Ok(()) } else { Err(CryptoError) }
     }
 }
-/// Bytes of an IP packet to that address that are not of the QUIC datagram in it.
+/// Bytes of an IP packet to that address besides the QUIC datagram in it.
 pub(super) fn overhead(remote: SocketAddr) -> u16 {
     let ip = if remote.is_ipv4() { 20 } else { 40 };
     u16::try_from(ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD).unwrap_or(u16::MAX)

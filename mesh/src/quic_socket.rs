@@ -27,7 +27,7 @@ use meshport_proto::tunnel::MIN_OUTPUT;
 
 /// Outer messages received per call; each may carry dozens of datagrams.
 const MESSAGES: usize = 8;
-/// Bytes of one receive buffer: the most the kernel joins into one message.
+/// Length in bytes of a receive buffer: the most the kernel joins into one message.
 const MESSAGE_SIZE: usize = 1 << 16;
 /// Calls of the outer socket per poll that brought nothing for quinn, before others get a turn.
 const ROUNDS: usize = 16;
@@ -53,7 +53,7 @@ struct Receiver {
     claimed: Option<Claim>,
     /// Whether datagrams of other shards have the next turn; otherwise the socket has it.
     others_first: bool,
-    /// Where one datagram is opened.
+    /// Buffer in which a datagram is opened.
     opened: Vec<u8>,
 }
 
@@ -171,7 +171,7 @@ impl Pack<'_, '_> {
     }
 
     /// Takes the QUIC datagram that `open` finds in an outer datagram of `length` bytes. It is
-    /// opened where it is to lie, behind the last run, or in `scratch` when there is no such place.
+    /// opened in its final place behind the last run, or in `scratch` if there is none.
     fn open(
         &mut self,
         length: usize,
@@ -284,7 +284,7 @@ impl AsyncUdpSocket for QuicSocket {
                 return Poll::Ready(Ok(pack.used));
             }
         }
-        // Only packets for others so far: come back, but let other tasks run.
+        // Only packets for others were read: come back, but let other tasks run.
         cx.waker().wake_by_ref();
         Poll::Pending
     }

@@ -39,7 +39,7 @@ impl Worker {
     }
 }
 
-/// Where one shard runs and what it sends and receives through.
+/// The runtime of a shard and its sockets and queues.
 #[derive(Debug)]
 pub(super) struct ShardIo {
     pub(super) socket: Arc<dyn OuterSocket>,
@@ -48,26 +48,25 @@ pub(super) struct ShardIo {
 }
 
 impl ShardIo {
-    /// The value to keep for as long as the shard is to run.
+    /// The value to keep alive as long as the shard should run.
     pub(super) fn keep(self) -> impl Send + Sync + std::fmt::Debug {
         self.worker
     }
 }
 
-/// Where the shards of a mesh run.
+/// The runtimes of a mesh's shards.
 #[derive(Debug)]
 pub struct Shards(pub(super) Vec<ShardIo>);
 
 impl Shards {
-    /// One shard, on the runtime this is called in.
+    /// One shard, on the current runtime.
     pub fn one(socket: Arc<dyn OuterSocket>) -> Self {
         Self(vec![ShardIo { socket, runtime: Handle::current(), worker: None }])
     }
 
-    /// `count` shards, 1 to [`MAX_SHARDS`], that share one UDP port: the first on the runtime this
-    /// is called in, the others on threads of their own. `mtu` is as in
-    /// [`UdpOuter::bind_for_mtu`]. Where the system does not let sockets share a port, there is
-    /// one shard.
+    /// `count` shards, 1 to [`MAX_SHARDS`], that share one UDP port: the first on the current
+    /// runtime, the others on their own threads. `mtu` is as in [`UdpOuter::bind_for_mtu`]. If the
+    /// system does not let sockets share a port, there is one shard.
     ///
     /// # Errors
     /// The address cannot be bound, or the system has no thread or descriptor left.

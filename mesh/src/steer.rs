@@ -11,8 +11,8 @@ use meshport_proto::shard::{MAX_SHARDS, SHARD_BITS};
 /// sockets bound in the order of their shards. A handshake initiation names none: a byte of its
 /// ephemeral key, as good as random, spreads their cost over all.
 ///
-/// Without this the kernel spreads senders over the sockets, and shards hand over what is not
-/// theirs: slower, but right.
+/// Without this the kernel spreads senders over the sockets, and shards hand over datagrams of
+/// others: slower, but correct.
 ///
 /// # Errors
 /// The kernel does not take the filter.

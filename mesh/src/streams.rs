@@ -1,10 +1,10 @@
 //! QUIC connections and streams by node.
 //!
-//! Each side of a pair opens streams on a connection of its own: at most one outgoing connection
-//! per peer, opened on demand and shared by everyone who asks meanwhile, and at most one incoming
-//! one, where a new one replaces the old. A connection of a peer that was removed or restarted is
-//! cut at once instead of waiting for its idle timeout. One that was unused for [`UNUSED`] is
-//! closed by the side that made it: each of an origin's thousands of connections costs memory and
+//! Each side of a pair opens streams on its own connection: at most one outgoing connection per
+//! peer, opened on demand and shared by all concurrent callers, and at most one incoming one, where
+//! a new one replaces the old. A connection of a peer that was removed or restarted is cut at once
+//! instead of waiting for its idle timeout. One that was unused for [`UNUSED`] is closed by the
+//! side that made it, since each of an origin's thousands of connections costs memory and
 //! keepalives. The next stream makes a new one and pays a round trip.
 //!
 //! Bounds: streams per peer and streams that wait for the user are
@@ -39,9 +39,10 @@ use meshport_proto::{MeshConfig, MeshCount, MeshError, SharedMeshCounters, ports
 const PINGS: usize = 256;
 /// How long an incoming stream waits for the user before it is refused.
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
-/// An outgoing connection that nobody uses from one of these moments to the next is closed.
+/// Interval of a check that closes outgoing connections which were not used since the last one.
 pub(super) const UNUSED: Duration = Duration::from_secs(300);
-/// Streams at once after which quinn keeps so many small objects that they hold pages of the heap.
+/// Concurrent streams after which quinn keeps so many small objects that they hold pages of the
+/// heap.
 const BURST: usize = 256;
 /// Close code: the mesh is closed.
 pub(super) const CODE_CLOSED: u32 = 0;
@@ -49,12 +50,12 @@ pub(super) const CODE_CLOSED: u32 = 0;
 const CODE_CUT: u32 = 1;
 /// Close code: the peer has opened a newer connection.
 const CODE_REPLACED: u32 = 2;
-/// Stream code: nobody took the stream in time.
+/// Stream code: the stream was not accepted in time.
 const CODE_BUSY: u32 = 3;
-/// Close code: nobody uses the connection.
+/// Close code: the connection is unused.
 const CODE_UNUSED: u32 = 5;
 
-/// Nothing was said against the connection.
+/// There is no doubt about the connection.
 const TRUSTED: u64 = u64::MAX;
 
 /// A live connection and what is counted about it. Clones are the same.
@@ -72,7 +73,7 @@ pub(super) struct Counted {
     wanted_lately: AtomicBool,
     /// The most streams open on it at once.
     peak: AtomicUsize,
-    /// Bytes that had been acknowledged on it when the peer's silence was known, or [`TRUSTED`].
+    /// Bytes that had been acknowledged on it when the peer fell silent, or [`TRUSTED`].
     doubted: AtomicU64,
     backlog: Arc<Backlog>,
     window: Arc<Window>,
@@ -131,7 +132,7 @@ enum Outgoing {
 #[derive(Debug)]
 pub(super) struct Streams {
     link: Arc<Link>,
-    /// Where connections live, whichever task asks for them.
+    /// The runtime of connections, whichever task asks for them.
     runtime: Handle,
     setup: QuicSetup,
     connect_timeout: Duration,
@@ -240,7 +241,7 @@ impl Streams {
         self.runtime.spawn(async move {
             let result = streams.connect(&endpoint, node).await;
             streams.settle(node, attempt, &result);
-            // Those who asked may have given up meanwhile.
+            // The callers may have given up meanwhile.
             let _ = done.send(Some(result));
         });
         Err(outcome)
@@ -350,8 +351,8 @@ impl Streams {
         }
     }
 
-    /// The outgoing connection, which is nobody's from now on. An attempt under way goes on: its
-    /// packets are repeated until the peer answers, whichever process that is.
+    /// Takes the outgoing connection out of use. An attempt in progress continues: its packets are
+    /// repeated until the peer answers, in whichever process.
     fn take_outgoing(&self, node: &NodeId) -> Option<Live> {
         let mut outgoing = lock(&self.outgoing);
         let Some(Outgoing::Ready(live)) = outgoing.get(node) else { return None };
@@ -360,7 +361,7 @@ impl Streams {
         Some(live)
     }
 
-    /// Closes the outgoing connections that nobody has used since the last call.
+    /// Closes the outgoing connections that were not used since the last call.
     pub(super) fn close_unused(&self) {
         lock(&self.outgoing).retain(|_, entry| {
             let Outgoing::Ready(live) = entry else { return true };
@@ -389,8 +390,8 @@ impl Streams {
         false
     }
 
-    /// A peer is another node from now on, and its connections stay. An attempt under way serves
-    /// those who wait for it and nobody later.
+    /// A peer is another node from now on, and its connections stay. An attempt in progress serves
+    /// those who wait for it, and no later caller.
     pub(super) fn rename(&self, former: &NodeId, node: NodeId) {
         let mut outgoing = lock(&self.outgoing);
         if let Some(Outgoing::Ready(live)) = outgoing.remove(former) {

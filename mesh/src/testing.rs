@@ -24,9 +24,9 @@ mod packets;
 
 pub use packets::Packets;
 
-/// Bytes that may wait at one socket, as in a kernel.
+/// Bytes that may be queued at one socket, as in a kernel.
 const QUEUE_BYTES: usize = 4 << 20;
-/// Bytes that may be on the way to one socket in addition: 10 Gbit/s over 100 ms.
+/// Bytes that may be in transit to one socket in addition: 10 Gbit/s over 100 ms.
 const ON_THE_WAY_BYTES: usize = 128 << 20;
 /// Datagrams kept by [`Switch::capture`].
 const CAPTURED: usize = 65_536;
@@ -76,7 +76,7 @@ struct Port {
     bytes: usize,
     sent: u64,
     dropped: u64,
-    /// When its bottleneck has sent everything.
+    /// Time at which its bottleneck has sent everything.
     free_at: Option<Instant>,
     waker: Option<Waker>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -86,7 +86,7 @@ struct Port {
 /// and sees one sender.
 ///
 /// # Errors
-/// As [`Shards::bind`].
+/// See [`Shards::bind`].
 pub fn unsteered(address: SocketAddr, count: usize) -> io::Result<Shards> {
     let group = UdpOuter::open_group(address, count)?;
     steer(&group[0], 1)?;
@@ -125,7 +125,7 @@ impl Switch {
         Arc::new(MemorySocket { address: Mutex::new(address), port, switch: self.clone() })
     }
 
-    /// Moves whatever lives at `from` to `to`, as a NAT or a changed network does.
+    /// Moves the socket at `from` to `to`, as a NAT or a changed network does.
     pub fn move_port(&self, from: SocketAddr, to: SocketAddr) {
         let mut network = lock(&self.0);
         if let Some(port) = network.ports.remove(&from) {
@@ -232,7 +232,7 @@ impl Network {
 }
 
 impl Port {
-    /// When the bottleneck has sent so many bytes, if there is room for them before it.
+    /// Time at which the bottleneck has sent this many bytes, if its queue has room.
     fn pass(&mut self, limit: Option<Bottleneck>, now: Instant, bytes: usize) -> Option<Instant> {
         let Some(Bottleneck { rate, queue }) = limit else { return Some(now) };
         let begins = self.free_at.unwrap_or(now).max(now);
@@ -259,7 +259,8 @@ impl std::fmt::Debug for MemorySocket {
 }
 
 impl MemorySocket {
-    /// Where this port lives now; it may have been moved. `None` when another took its place.
+    /// The present address of this port, which may have been moved. `None` if another one took its
+    /// place.
     fn here(&self) -> Option<SocketAddr> {
         let mut known = lock(&self.address);
         let network = lock(&self.switch.0);

@@ -24,15 +24,15 @@ const MESSAGES: usize = 8;
 /// bytes: 1200 and all headers.
 const WHOLE_MTU: u16 = 1328;
 
-/// One UDP socket. Bound to `[::]` it serves IPv4 as well; IPv4 addresses appear as such.
+/// A UDP socket. Bound to `[::]` it serves IPv4 as well; IPv4 addresses appear as such.
 #[derive(Debug)]
 pub struct UdpOuter {
     /// Watched for what arrives only. The kernel tells of room to send each time a sent packet is
     /// taken off the socket, which would wake the runtime once more for every send; who found no
     /// room asks in [`UdpOuter::room`].
     socket: AsyncFd<UdpSocket>,
-    /// Batches, and no fragmentation. `None` on paths too small for QUIC's smallest datagram:
-    /// there the kernel's own defaults fragment it, and every datagram is a call of its own.
+    /// Batches, and no fragmentation. `None` on paths too small for QUIC's smallest datagram: there
+    /// the kernel's defaults fragment it, and every datagram is a separate call.
     batched: Option<Batched>,
     /// An IPv6 socket that also speaks IPv4 wants IPv4 destinations mapped.
     mapped: bool,
@@ -45,16 +45,16 @@ impl UdpOuter {
     /// IPv6.
     ///
     /// # Errors
-    /// When the address cannot be bound or the socket cannot be set up.
+    /// If the address cannot be bound or the socket cannot be set up.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Self::bind_for_mtu(address, u16::MAX)
     }
 
-    /// As [`UdpOuter::bind`], for paths of a known outer `mtu`. Below 1328 bytes datagrams may be
+    /// Like [`UdpOuter::bind`], for paths of a known outer `mtu`. Below 1328 bytes datagrams may be
     /// fragmented.
     ///
     /// # Errors
-    /// When the address cannot be bound or the socket cannot be set up.
+    /// If the address cannot be bound or the socket cannot be set up.
     pub fn bind_for_mtu(address: SocketAddr, mtu: u16) -> io::Result<Self> {
         Self::new(open_any(address)?, mtu)
     }
@@ -62,10 +62,11 @@ impl UdpOuter {
     /// Sockets on one port, `count` of them, from which the kernel chooses by [`steer`]; fewer
     /// where the system does not let them share it.
     ///
-    /// The first is bound alone: a port that anybody else has is an error, as it is for one socket.
+    /// The first is bound alone: a port in use by another process is an error, as for a single
+    /// socket.
     ///
     /// # Errors
-    /// As [`UdpOuter::bind`].
+    /// See [`UdpOuter::bind`].
     pub(super) fn open_group(address: SocketAddr, count: usize) -> io::Result<Vec<Socket>> {
         let mut group = vec![open_any(address)?];
         if count < 2 {
@@ -86,7 +87,7 @@ impl UdpOuter {
     /// Takes over a bound socket; the current runtime watches it.
     ///
     /// # Errors
-    /// When the socket cannot be set up.
+    /// If the socket cannot be set up.
     pub(super) fn new(socket: Socket, mtu: u16) -> io::Result<Self> {
         let sizes = set_buffers(&socket);
         let socket = UdpSocket::from(socket);
@@ -167,7 +168,7 @@ fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>
     AsyncFd::with_interest(socket, interest)
 }
 
-/// Asks the system's routes, which name the link and with it the MTU. Nothing is sent.
+/// Asks the system's routes for the link, and so for the MTU. Nothing is sent.
 fn mtu_towards(remote: SocketAddr) -> io::Result<u16> {
     let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, Some(Protocol::UDP))?;
     socket.connect(&remote.into())?;
@@ -221,7 +222,7 @@ fn no_ipv6(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_FAMILY)
 }
 
-/// Asks for big buffers and answers what was granted: receive, send.
+/// Requests large buffers and returns the granted sizes: receive, send.
 fn set_buffers(socket: &Socket) -> (usize, usize) {
     for (what, result) in [
         ("receive", socket.set_recv_buffer_size(SOCKET_BUFFER)),

@@ -22,17 +22,18 @@ use quinn::{Connection, VarInt};
 
 use super::lock;
 
-/// Bytes a peer may have in flight on one stream of a near path: what a reader that stopped costs.
+/// Bytes that a peer may have in flight on one stream of a short path: the cost of a reader that
+/// stopped.
 const STREAM_WINDOW: u32 = 1 << 20;
 /// The same at most: a gigabit per second over 100 ms, and a third more for what a loss delays.
 const MAX_STREAM_WINDOW: u32 = 16 << 20;
-/// The rate that one stream is to reach, in bytes per microsecond: a gigabit per second.
+/// The target rate of a stream, in bytes per microsecond: a gigabit per second.
 const STREAM_RATE: u64 = 125;
-/// Bytes for all streams of a connection that carry no bulk, and for those that do until they are
-/// known as such. A stream of which nothing is read never is, and eight of them on a path of 50 ms
-/// must not keep the others waiting.
+/// Bytes for all streams of a connection that carry no bulk data, and for those that do until they
+/// are known as such. A stream that is not read never is, and eight of them on a path of 50 ms must
+/// not block the others.
 pub(super) const FIRST_WINDOW: u32 = 64 << 20;
-/// A stream carries bulk when so many bytes were read of it.
+/// A stream counts as bulk once this many bytes of it were read.
 const BULK_BYTES: u32 = 16 << 10;
 /// Unread bytes that all peers together may send a node in addition to the first windows of their
 /// connections: 256 readers on near paths that have stopped, or 16 on paths of 100 ms.
@@ -40,11 +41,11 @@ const MAX_UNREAD: u64 = 256 << 20;
 /// Bytes that a node may have in flight in addition to the first [`QUEUE_BYTES`] of each
 /// connection: ten gigabits per second over 200 ms.
 const MAX_IN_FLIGHT: u64 = 256 << 20;
-/// Bytes that may wait in front of the receiver beyond what fills the path: a core opens them in
-/// a few milliseconds.
+/// Bytes that may be queued at the receiver beyond what fills the path: a core opens them in a few
+/// milliseconds.
 pub(super) const QUEUE_BYTES: u64 = 1 << 20;
 
-/// Bytes a peer may have in flight on one stream of a path with this round-trip time.
+/// Bytes that a peer may have in flight on one stream of a path with this round-trip time.
 pub(super) fn stream_window(rtt: Duration) -> u32 {
     let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
     // A quarter more: the window is announced again only when an eighth of it was read.
@@ -89,7 +90,7 @@ impl Default for Pools {
     }
 }
 
-/// Bytes that one connection has in flight, counted in the node's pool.
+/// Bytes that a connection has in flight, counted in the node's pool.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pool: Arc<Pool>,
@@ -140,16 +141,16 @@ impl Drop for InFlight {
     }
 }
 
-/// Bytes that a connection has in addition to [`FIRST_WINDOW`], out of the node's pool.
+/// Bytes that a connection has in addition to [`FIRST_WINDOW`], from the node's pool.
 #[derive(Debug)]
 pub(super) struct Grants {
     pool: Arc<Pool>,
     /// The window of a stream.
     stream: u64,
-    /// For streams that carry bulk now.
+    /// For streams that carry bulk data now.
     used: u64,
-    /// For streams that have ended: the peer may still send as much. Reading takes it back, since
-    /// QUIC cannot take back what it has granted.
+    /// For streams that have ended: the peer may still send as much. Reading reclaims it, since
+    /// QUIC cannot revoke what it has granted.
     ended: u64,
 }
 
@@ -166,7 +167,7 @@ impl Grants {
         is_granted
     }
 
-    /// One for which there was something left has ended.
+    /// A stream with a share has ended.
     fn end(&mut self) {
         self.used -= self.stream;
         self.ended += self.stream;
@@ -210,7 +211,7 @@ impl Window {
 #[derive(Debug)]
 pub(super) struct Reading {
     window: Arc<Window>,
-    /// Until it is bulk.
+    /// Bytes until it is bulk.
     bytes: u32,
     has_share: bool,
 }
@@ -267,7 +268,7 @@ mod tests {
         }
         let sum: u64 = all.iter().map(|one| one.bytes).sum();
         assert_eq!(sum, MAX_IN_FLIGHT + 40 * QUEUE_BYTES);
-        // The last has no more than what is nobody's bound, and a copy counts nothing.
+        // The last one has only the share outside of the limit, and a clone counts nothing.
         assert_eq!(all[39].most(), QUEUE_BYTES);
         drop(all[0].clone());
         all.truncate(1);
@@ -286,7 +287,7 @@ mod tests {
             shares += 1;
         }
         assert_eq!((shares, taken()), (17, 17 * window));
-        // A stream has ended; its share is everybody's again once as much was read.
+        // A stream has ended; its share is available to all once as much was read.
         grants.end();
         grants.read(1000);
         assert_eq!(taken(), 17 * window - 1000);

@@ -1,4 +1,4 @@
-//! What the outer socket is handed: how many datagrams at once, and how large.
+//! What is passed to the outer socket: how many datagrams at once, and how large.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Noting {
     socket: Arc<dyn OuterSocket>,
-    /// What the system says of the link.
+    /// The system's answer about the link.
     said: Option<u16>,
     /// The largest packet that passes.
     passes: usize,
@@ -36,7 +36,7 @@ impl OuterSocket for Noting {
         self.sends.lock().unwrap().push((transmit.contents.len(), transmit.segment));
         match transmit.segment + HEADERS <= self.passes {
             true => self.socket.try_send(transmit),
-            // Lost on the way, and nobody says so.
+            // Lost in transit without an error.
             false => Ok(()),
         }
     }

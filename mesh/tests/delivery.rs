@@ -1,4 +1,4 @@
-//! What a node can tell of the data it has sent, on a network in memory, in stopped time.
+//! What a node knows about the data it has sent, on a network in memory, in virtual time.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -63,7 +63,7 @@ async fn delivery_moves_while_data_is_acknowledged_and_not_while_only_the_peer_i
 const WATCHED: Duration = Duration::from_secs(20);
 const TOLD: Duration = Duration::from_secs(2);
 
-/// When a node is told that its peer does not acknowledge long packets, from now on.
+/// The times from now on at which a node is told that its peer does not acknowledge long packets.
 #[expect(clippy::disallowed_methods, reason = "tokio's clock, which is stopped")]
 async fn told(node: &mut Node) -> Vec<Duration> {
     let begun = tokio::time::Instant::now();
@@ -138,7 +138,7 @@ async fn nobody_is_told_of_paths_that_are_well_or_dead_or_lose_a_little() {
         write(&mut other.send, &[7; 20_000]).await;
         let (at_a, at_b) = tokio::join!(told(&mut a), told(&mut b));
         assert!(at_a.is_empty(), "{at_a:?}");
-        // For two seconds a peer counts as heard that has just fallen silent.
+        // A peer that has just fallen silent counts as heard for two seconds.
         let most = if widest == 0 { 3 } else { 0 };
         assert!(at_b.len() <= most, "{widest}: {at_b:?}");
     }

@@ -40,7 +40,7 @@ impl Path {
     }
 }
 
-/// Answers every stream with so many bytes.
+/// Answers every stream with this many bytes.
 fn serve(mut incoming: Incoming, bytes: usize) {
     tokio::spawn(async move { while incoming.events.recv().await.is_some() {} });
     tokio::spawn(async move {
@@ -140,7 +140,7 @@ async fn readers_that_stopped_do_not_keep_the_others_of_a_connection_waiting() {
     for _ in 0..6 {
         let Stream { mut send, mut recv } = near.mesh.open_stream(id(2)).await.unwrap();
         write(&mut send, b"list").await;
-        // Enough to see that it is bulk; then nobody reads any more.
+        // Enough to count as bulk; then it is not read any more.
         let mut got = 0;
         while got < 32 << 10 {
             got += read_some(&mut recv).await.unwrap().unwrap().len();

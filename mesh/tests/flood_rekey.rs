@@ -38,8 +38,8 @@ fn spoofed(number: usize) -> SocketAddr {
     SocketAddr::from(([198, 18, high, low], 51820))
 }
 
-/// What a node that nobody has heard of says first to `to`: the best that can be made without the
-/// mesh's secret, for which the receiver computes a whole handshake when it takes it.
+/// The first message of an unknown node to `to`: the best that can be made without the mesh secret,
+/// for which the receiver computes a whole handshake if it accepts it.
 async fn initiation(number: u16, to: NodeId) -> Vec<u8> {
     let mut bytes = [3; 32];
     // Not where X25519 takes no notice of bits.
@@ -126,6 +126,6 @@ async fn sessions_are_renewed_under_a_flood_of_spoofed_initiations() {
         assert_eq!(counters[MeshCount::HandshakesAfterSilence], 0, "node {number}: {counters:?}");
         proven += counters[MeshCount::CookiesReceived];
     }
-    // One of them may have come before the next spoofed one when it was its turn.
+    // One of them may have come before the next spoofed one in its turn.
     assert!(proven >= u64::from(PEERS) / 2, "{proven} had to prove their address");
 }

@@ -1,4 +1,4 @@
-//! What only real time shows: the tunnel's own clock is the machine's.
+//! Tests in real time, since the tunnel's clock is the machine's.
 
 mod common;
 

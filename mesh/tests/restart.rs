@@ -82,7 +82,7 @@ async fn a_restarted_peer_that_speaks_first_is_recognised() {
     again.mesh.connect(&id(1));
     let (_again, _task) = echo(again);
     eventually(|| a.mesh.counters()[MeshCount::RestartsSeen] == 1).await;
-    // Nothing is left of the old connection: the very first try works.
+    // Nothing is left of the old connection: the first try works.
     let limit = Duration::from_secs(1);
     within(limit, round_trip(&a.mesh, id(2), b"now")).await.unwrap();
 }
@@ -308,7 +308,7 @@ async fn after_silence(silence: Duration, renews: bool) -> Duration {
     switch.set_filter(|_| false);
     a.mesh.expect_answer(&id(2));
     for _ in 0..8 {
-        // As sessions do that find nobody, one after another.
+        // Like sessions without an answer, one after another.
         let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
         write(&mut stream.send, &[7; 1200]).await;
         tokio::time::sleep(silence / 8).await;

@@ -15,7 +15,7 @@ use meshport_mesh::{MAX_SHARDS, Mesh, MeshConfig, MeshCount, Shards, UdpOuter};
 const LIMIT: Duration = Duration::from_secs(60);
 /// The node of several shards.
 const HUB: u8 = 1;
-/// Nodes around it; among so many, every one of four shards has some.
+/// Nodes around it; enough for every one of four shards to have some.
 const PEERS: std::ops::RangeInclusive<u8> = 2..=13;
 
 fn loopback() -> SocketAddr {
@@ -40,7 +40,8 @@ fn star(shards: Shards) -> (Node, Vec<Node>) {
     (hub, peers)
 }
 
-/// Bytes go both ways between the hub and all others at once, on streams opened by either side.
+/// Traffic in both directions between the hub and all others at once, on streams opened by either
+/// side.
 async fn all_talk(hub: &Mesh, peers: &[Mesh]) {
     let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
     let bytes = &bytes;
@@ -83,7 +84,7 @@ async fn every_peer_is_served_by_its_shard_and_the_kernel_finds_it() {
             );
         }
         let total = hub.counters();
-        // Only handshake initiations name nobody.
+        // Only handshake initiations have no receiver.
         let initiations =
             peers.iter().map(|mesh| mesh.counters()[MeshCount::InitiationsSent]).sum::<u64>();
         assert!(

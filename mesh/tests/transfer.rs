@@ -24,7 +24,7 @@ fn udp() -> (Node, Node) {
     udp_pair(v4(), &MeshConfig::default())
 }
 
-/// Bytes that show every loss, repetition and exchange: a counter scrambled by `seed`.
+/// Bytes that reveal every loss, repetition and swap: a counter scrambled by `seed`.
 fn pattern(seed: u64, at: u64) -> [u8; 8] {
     (at ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
         .wrapping_mul(0xff51_afd7_ed55_8ccd)
@@ -198,7 +198,7 @@ async fn streams_that_nobody_reads_hold_nobody_up() {
         let both = async { tokio::join!(send_all(stream, number, CHUNKS), receive) };
         within(LIMIT, both).await;
     }
-    // Whatever they wait for, they hear of the end.
+    // Whatever they wait for, the end reaches them.
     b.mesh.close().await;
     for writer in writers {
         within(LIMIT, writer).await.unwrap();

@@ -15,8 +15,8 @@
 //! `Duplicate` tells a process that another one runs with its key.
 //!
 //! Until a peer's credential is accepted, nothing else from it is processed. A message is at most
-//! [`MAX_MESSAGE`] bytes. Versions and kinds that are not known are dropped by their [`name`]; of
-//! `Hello`, `Ack` and `Number` a later version may send more than is read here.
+//! [`MAX_MESSAGE`] bytes. Unknown versions and kinds are dropped and reported by their [`name`];
+//! later versions may extend `Hello`, `Ack` and `Number`, and the additional bytes are ignored.
 //!
 //! [`name`]: unknown
 
@@ -84,24 +84,24 @@ pub(crate) enum Control<'a> {
     Number {
         /// 0 for the first, and while the sender has not learned it.
         number: u64,
-        /// Whether the receiver is to answer with its own.
+        /// Whether the receiver should answer with its own.
         wants_yours: bool,
     },
     /// "This process speaks, and sees you there."
     Here {
         /// The sender's, as in a hello.
         instance: u64,
-        /// Where the receiver's packets come from.
+        /// The address of the receiver's packets.
         you: SocketAddr,
     },
     /// "Another process has your key."
     Duplicate {
-        /// Where its packets come from.
+        /// The address of its packets.
         at: SocketAddr,
     },
     /// "This is the newest."
     Secret {
-        /// Those that the sender knows.
+        /// The revocations that the sender knows.
         revocations: RevocationSummary,
         /// The secret and the authority's statement about it, encoded.
         next: &'a [u8],
@@ -221,7 +221,7 @@ impl Control<'_> {
     }
 }
 
-/// The kind or version of a message that no version so far sends. None for one that is malformed.
+/// The kind or version of a message that no version sends yet. None for a malformed one.
 pub(crate) fn unknown(bytes: &[u8]) -> Option<String> {
     match bytes {
         [VERSION, kind, ..] if *kind > KIND_DUPLICATE => Some(format!("control message {kind}")),
@@ -263,7 +263,7 @@ fn printable(byte: u8) -> bool {
     (0x20..0x7f).contains(&byte)
 }
 
-/// When to show our credential to one peer.
+/// When to show our credential to a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Showing {
     acknowledged: bool,
@@ -314,7 +314,7 @@ impl Showing {
         self.next = None;
     }
 
-    /// When the next hello is due.
+    /// Time of the next hello.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.next
     }

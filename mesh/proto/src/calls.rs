@@ -10,9 +10,9 @@ pub type CallToken = [u8; 16];
 
 /// No WireGuard message begins like this: the first byte of those is 1 to 4.
 const MAGIC: [u8; 8] = *b"\xc1mpcall1";
-/// Bytes of a whole datagram.
+/// Length of a whole datagram in bytes.
 const BYTES: usize = MAGIC.len() + size_of::<CallToken>();
-/// Tokens expected at once: of the members that are asked in one go, and some more.
+/// Tokens expected at once: those of the members asked in one go, and some more.
 pub const MAX_EXPECTED: usize = 16;
 
 /// The datagram for a token.
@@ -28,7 +28,7 @@ pub fn datagram(token: &CallToken) -> [u8; BYTES] {
 pub(crate) struct Calls(Vec<CallToken>);
 
 impl Calls {
-    /// Expects these instead of the former ones; those beyond [`MAX_EXPECTED`] are not.
+    /// Expects these tokens instead of the former ones; those beyond [`MAX_EXPECTED`] are ignored.
     pub(crate) fn expect(&mut self, tokens: &[CallToken]) {
         self.0 = tokens.iter().take(MAX_EXPECTED).copied().collect();
     }

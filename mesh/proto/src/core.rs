@@ -5,9 +5,9 @@
 //! (`send`), admits peers (`admit`) and runs timers (`timers`). Time is an argument of every
 //! call.
 //!
-//! Invariants: a decrypted packet is processed only when its inner source is the address of the
-//! peer whose session opened it; of a peer that is not admitted only control messages are
-//! processed; a peer's endpoint moves only on packets that its session authenticated.
+//! Invariants: a decrypted packet is processed only if its inner source is the address of the peer
+//! whose session opened it; from a peer that is not admitted only control messages are processed; a
+//! peer's endpoint changes only with packets that its session authenticated.
 //!
 //! Bounds: peers by [`MeshConfig`], waiting packets by `peer::QUEUE_LIMIT`,
 //! outgoing control datagrams by `TRANSMIT_LIMIT`, events by [`MeshConfig::max_events`]. What
@@ -64,7 +64,7 @@ const HEARD: Duration = Duration::from_secs(2);
 /// A datagram to put on the wire.
 #[derive(Debug)]
 pub struct Transmit {
-    /// Where to.
+    /// The destination.
     pub route: Route,
     /// The whole datagram.
     pub bytes: Vec<u8>,
@@ -138,7 +138,7 @@ pub struct Core {
     config: MeshConfig,
     shard: ShardIndex,
     peers: Peers,
-    /// When each peer is to be looked at; at most one entry per peer.
+    /// Time at which each peer is due; at most one entry per peer.
     timers: BTreeSet<(Instant, Slot)>,
     last_stray: Option<Instant>,
     /// The secrets that pre-shared keys are derived from.
@@ -149,7 +149,7 @@ pub struct Core {
     calls: Calls,
     out: Output,
     rng: StdRng,
-    /// One inner packet on its way into a tunnel.
+    /// Buffer for an inner packet on its way into a tunnel.
     scratch: Vec<u8>,
 }
 
@@ -166,7 +166,7 @@ impl Core {
     /// `seed` must be new in every process.
     ///
     /// # Errors
-    /// When a limit is out of its bounds or the identity is not valid at `now`.
+    /// If a limit is out of its bounds or the identity is not valid at `now`.
     pub fn new(
         identity: Identity,
         config: MeshConfig,
@@ -249,7 +249,7 @@ impl Core {
         !self.out.notices.is_empty()
     }
 
-    /// As [`Core::expect_answer`], by node.
+    /// Like [`Core::expect_answer`], by node.
     pub fn expect_answer_of(&mut self, node: &NodeId) {
         if let Some(slot) = self.peers.of_node(node)
             && let Some(peer) = self.peers.get_mut(slot)
@@ -278,12 +278,12 @@ impl Core {
         }
     }
 
-    /// When [`Core::handle_timeout`] has to be called, if no packet comes before.
+    /// Time at which [`Core::handle_timeout`] has to be called, if no packet comes before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Counters of everything done and dropped so far.
+    /// Counters of everything done and dropped since the start.
     pub fn counters(&self) -> &MeshCounters {
         &self.out.counters
     }
@@ -387,7 +387,7 @@ impl Core {
     /// Starts a handshake with a peer that has no session.
     ///
     /// # Errors
-    /// When the peer is unknown or no address of it is.
+    /// If the peer is unknown or has no known address.
     pub fn connect(&mut self, now: Now, node: &NodeId) -> Result<(), MeshError> {
         let slot = self.slot(node)?;
         self.refresh(slot, now);
@@ -404,7 +404,7 @@ impl Core {
         self.peer(node)?.handshake_rtt
     }
 
-    /// Where `node` lives: the proven endpoint, else the first hint.
+    /// The address of `node`: the proven endpoint, else the first hint.
     pub fn endpoint(&self, node: &NodeId) -> Option<SocketAddr> {
         self.peer(node)?.candidates().first().map(|route| route.remote)
     }
@@ -429,7 +429,7 @@ impl Core {
         self.peer(node)?.admission.credential.clone()
     }
 
-    /// All peers, in order of their node; the fields about streams are left empty.
+    /// All peers, ordered by node; the fields about streams are empty.
     pub fn status(&self, now: Instant) -> Vec<PeerStatus> {
         let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
         let status = |peer: &Peer| PeerStatus {

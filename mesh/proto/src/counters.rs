@@ -16,7 +16,7 @@ counters! {
     /// The counters of the mesh. Every reason for dropping something has its own row.
     pub enum MeshCount {
         "meshport_mesh_datagrams_total" by "direction" {
-            /// Outer datagrams received, whatever they were.
+            /// Outer datagrams received, of any kind.
             DatagramsReceived = "received",
             /// Outer datagrams handed to the socket.
             DatagramsSent = "sent",
@@ -95,7 +95,7 @@ counters! {
             StreamsOpened = "streams-opened",
             /// Streams accepted from peers.
             StreamsAccepted = "streams-accepted",
-            /// Streams of peers refused because nobody took them in time.
+            /// Streams of peers refused because they were not accepted in time.
             StreamsRefused = "streams-refused",
         }
         "meshport_mesh_dropped_total" by "reason" {
@@ -116,7 +116,7 @@ counters! {
             /// Dropped under load: an initiation too many of its source, of all sources or of
             /// strangers.
             DroppedOverShare = "over-share",
-            /// A handshake response or cookie nobody waits for, or that does not decrypt.
+            /// A handshake response or cookie that was not expected or does not decrypt.
             DroppedBadResponse = "bad-response",
             /// Data for a session that does not exist.
             DroppedUnknownSession = "unknown-session",

@@ -1,4 +1,4 @@
-//! The one error type of this crate, grouped by who is to blame.
+//! The error type of this crate, grouped by who caused it.
 
 use meshport_config::NodeId;
 
@@ -17,7 +17,7 @@ pub enum MeshError {
     /// A value in the configuration is out of its bounds.
     #[error("mesh configuration: {0}")]
     Config(&'static str),
-    /// The peer was never named to the mesh and never came by itself.
+    /// The peer was never configured and never connected.
     #[error("node {0} is not a known peer; it has to be discovered or configured first")]
     UnknownPeer(NodeId),
     /// The peer is known, but not where it lives.
@@ -29,9 +29,9 @@ pub enum MeshError {
     /// The datagram does not fit into one packet.
     #[error("datagram of {length} bytes is longer than {limit}; split it")]
     TooLarge {
-        /// Bytes offered.
+        /// Given length in bytes.
         length: usize,
-        /// Bytes allowed.
+        /// Allowed length in bytes.
         limit: usize,
     },
     /// The mesh was closed.

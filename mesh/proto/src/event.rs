@@ -33,7 +33,7 @@ impl From<SocketAddr> for Route {
     }
 }
 
-/// Something that happened in the mesh.
+/// An event of the mesh.
 #[derive(Debug)]
 pub enum MeshEvent {
     /// A datagram of an admitted peer, sent to `port`.
@@ -42,9 +42,9 @@ pub enum MeshEvent {
         from: NodeId,
         /// The inner port it was sent to.
         port: u16,
-        /// At most [`MAX_DATAGRAM`](crate::MAX_DATAGRAM) bytes from our own kind.
+        /// At most [`MAX_DATAGRAM`](crate::MAX_DATAGRAM) bytes from another meshport.
         payload: Bytes,
-        /// When it was read from the socket.
+        /// Time at which it was read from the socket.
         at: Instant,
     },
     /// A peer showed a valid credential this node did not have.
@@ -69,7 +69,7 @@ pub enum MeshEvent {
     Rotated {
         /// The peer that handed it over.
         from: NodeId,
-        /// The secrets that this node is to hold from now on.
+        /// The secrets that this node has to store and use from now on.
         secrets: Box<MeshSecrets>,
     },
     /// Handshakes come in the name of a node that is shut out, and get no answer. Reported at most
@@ -95,7 +95,7 @@ pub enum MeshEvent {
     Called {
         /// The token.
         token: CallToken,
-        /// Where it came from.
+        /// Its source.
         from: SocketAddr,
     },
     /// Two processes run with one peer's key, both heard here since the other. Told every few
@@ -103,14 +103,14 @@ pub enum MeshEvent {
     Duplicate {
         /// The node whose key it is.
         node: NodeId,
-        /// Where the two are, the one heard last first.
+        /// Addresses of the two, the one heard last first.
         at: [SocketAddr; 2],
     },
     /// An admitted peer says that another process runs with this node's own key.
     OwnDuplicate {
         /// The peer.
         by: NodeId,
-        /// Where the other one is.
+        /// Address of the other one.
         at: SocketAddr,
     },
     /// An admitted peer sends control messages that this version does not know. Told of each peer
@@ -125,12 +125,12 @@ pub enum MeshEvent {
     Refused {
         /// The peer.
         node: NodeId,
-        /// Which of the two it was, and why.
+        /// Which of the two cases, and why.
         reason: String,
     },
 }
 
-/// One peer as an operator wants to see it.
+/// State of a peer for an operator.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeerStatus {
     /// The peer.
@@ -139,7 +139,7 @@ pub struct PeerStatus {
     pub name: Option<NodeName>,
     /// Its inner address.
     pub address: Ipv6Addr,
-    /// Where its authenticated packets come from.
+    /// Source of its authenticated packets.
     pub endpoint: Option<SocketAddr>,
     /// Whether its credential is accepted.
     pub admitted: bool,

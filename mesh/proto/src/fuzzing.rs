@@ -19,7 +19,8 @@ pub fn inner_packet(data: &[u8]) {
     match script.byte() % 4 {
         0 => control(script.all()),
         1 => any_packet(script.all()),
-        // With good headers around the bytes, and then one byte changed: behind the checksums.
+        // Valid headers around the bytes, and then one changed byte: tests the code behind the
+        // checksums.
         kind => {
             let (at, with) = (script.below(usize::from(u16::MAX)), script.byte());
             let flow = Flow {

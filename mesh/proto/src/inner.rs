@@ -1,8 +1,8 @@
 //! The packets that travel inside a tunnel: IPv6 with UDP or an ICMPv6 echo, nothing else.
 //!
-//! Owns the byte layout and the checksums (RFC 8200, RFC 768, RFC 4443, RFC 1071). A standard
+//! Defines the byte layout and the checksums (RFC 8200, RFC 768, RFC 4443, RFC 1071). A standard
 //! WireGuard peer can speak it with its kernel's own stack, so both checksums are always written.
-//! There are no extension headers, no fragments and no options: whatever needs them is refused.
+//! Extension headers, fragments and options are not supported and refused.
 //!
 //! Decoding borrows from the packet and never allocates; any byte string is either a packet or an
 //! [`InnerError`].
@@ -28,7 +28,7 @@ const ECHO_REPLY: u8 = 129;
 /// Hop limit written into every packet; a tunnel has one hop, so the usual default is ample.
 const HOP_LIMIT: u8 = 64;
 
-/// Where a UDP datagram comes from and where it goes.
+/// Source and destination of a UDP datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
     /// Inner address of the sender.

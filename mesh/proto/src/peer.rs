@@ -1,8 +1,9 @@
-//! One peer: its tunnel, endpoint, admission and timers.
+//! A peer: its tunnel, endpoint, admission and timers.
 //!
-//! All timers are the caller's: those of handshakes and keepalives in [`Schedule`], and when to
-//! show credential and secret. The tunnel's own only end old sessions. [`Peer::due`] is the next
-//! time at which something must happen without a packet; an idle peer without a session has none.
+//! The caller runs all timers: those of handshakes and keepalives in [`Schedule`], and those for
+//! showing credential and secret. The tunnel's own timers only end old sessions. [`Peer::due`] is
+//! the next time at which something must happen without a packet; an idle peer without a session
+//! has none.
 //!
 //! Bounds: [`QUEUE_LIMIT`] packets wait for a handshake, [`ENDPOINT_LIMIT`] addresses are tried.
 
@@ -48,18 +49,18 @@ pub(crate) enum Need {
 pub(crate) struct Here {
     /// The session that was agreed last.
     pub(crate) newest: Option<SessionId>,
-    /// When it was looked at last because it sends something though it is not admitted.
+    /// Time of the last check because it sends data without being admitted.
     pub(crate) asked_at: Option<Instant>,
     /// The processes that have spoken under its key.
     pub(crate) processes: Processes,
-    /// In which session it was told who this is and where it is seen, there, and when.
+    /// The session, address and time at which it was last told this process and its own address.
     pub(crate) said: Option<(SessionId, SocketAddr, Instant)>,
-    /// Where it sees this node.
+    /// The address at which it sees this node.
     pub(crate) sees_me_at: Option<SocketAddr>,
-    /// When it said last that another process has this node's key.
+    /// Time at which it last reported another process with this node's key.
     pub(crate) duplicate_told: Option<Instant>,
-    /// When the process that is not in the tunnel now is sought next, to be told that there are
-    /// two, and how many times more.
+    /// Time of the next attempt to reach the process that is not in the tunnel now, to tell it that
+    /// there are two, and the number of attempts left.
     pub(crate) seeking: Option<(Instant, u8)>,
 }
 
@@ -78,11 +79,11 @@ pub(crate) struct Admission {
     pub(crate) instance: Option<u64>,
     /// When to show this node's credential.
     pub(crate) showing: Showing,
-    /// When a credential that it showed was verified last.
+    /// Time at which a credential that it showed was last verified.
     pub(crate) judged_at: Option<Instant>,
     /// Why its credential was refused last; repeated refusals are told once.
     pub(crate) last_refusal: Option<String>,
-    /// When it was told last that the peer says what this version does not know.
+    /// Time of the last report that the peer sends unknown messages.
     pub(crate) unknown_told_at: Option<Instant>,
 }
 
@@ -91,9 +92,9 @@ pub(crate) struct Admission {
 pub(crate) struct PeerSecret {
     /// The number of the mesh's secret, as this process of the peer said it.
     pub(crate) number: Option<u64>,
-    /// When to say that of this node's; acknowledged when both have the same.
+    /// When to send this node's number; acknowledged once both have the same.
     pub(crate) telling: Showing,
-    /// When the secret was last sent to it.
+    /// Time at which the secret was last sent to it.
     pub(crate) handed: Option<Instant>,
     /// Under which secret the last handshake was agreed.
     pub(crate) agreed_under: Option<SecretId>,
@@ -109,7 +110,7 @@ pub(crate) struct Answered {
     /// Sessions that the initiator has not used yet, oldest first, and since when. A repeated
     /// initiation makes another one.
     pending: VecDeque<(SessionId, Instant)>,
-    /// When the last one came.
+    /// Arrival of the last one.
     pub(crate) last: Option<Instant>,
 }
 
@@ -124,7 +125,7 @@ pub(crate) struct Traffic {
     pub(crate) tx_bytes: u64,
 }
 
-/// One peer and its state.
+/// A peer and its state.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
@@ -137,7 +138,7 @@ pub(crate) struct Peer {
     pub(crate) configured: bool,
     /// Addresses the caller named.
     pub(crate) hints: Vec<SocketAddr>,
-    /// Where authenticated packets came from last.
+    /// Source of the last authenticated packet.
     pub(crate) endpoint: Option<Route>,
     pub(crate) admission: Admission,
     pub(crate) secret: PeerSecret,
@@ -148,7 +149,7 @@ pub(crate) struct Peer {
     /// Round-trip time of the last handshake of either side.
     pub(crate) handshake_rtt: Option<Duration>,
     pub(crate) traffic: Traffic,
-    /// When this peer's timer is set, if it is.
+    /// Time of this peer's timer, if set.
     pub(crate) armed: Option<Instant>,
 }
 
@@ -178,7 +179,7 @@ impl Peer {
         self.here.get_or_insert_default()
     }
 
-    /// Where to send a handshake: the proven endpoint first, then what the caller named.
+    /// Destinations of a handshake: the proven endpoint first, then those named by the caller.
     pub(crate) fn candidates(&self) -> Vec<Route> {
         let mut routes: Vec<Route> = self.endpoint.into_iter().collect();
         for hint in &self.hints {
@@ -201,7 +202,7 @@ impl Peer {
         self.hints = hints;
     }
 
-    /// An inner packet of so many bytes was sealed; 0 is a keepalive.
+    /// Records that an inner packet of this many bytes was sealed; 0 is a keepalive.
     pub(crate) fn sent(&mut self, now: Instant, bytes: usize) {
         self.traffic.tx_bytes += bytes as u64;
         self.schedule.sent(now, content(bytes));
@@ -310,7 +311,7 @@ impl Peer {
         if due(self.seek_due()) {
             return Some(Need::SeekOther);
         }
-        // Whatever was sent above takes the place of a keepalive.
+        // Anything sent above replaces a keepalive.
         tunnel.map(Need::Tunnel)
     }
 

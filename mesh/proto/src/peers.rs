@@ -135,7 +135,7 @@ impl Peers {
         self.get(slot).filter(|_| given_here).map(|_| (slot, (index >> MARK_SHIFT) as u8))
     }
 
-    /// All peers in order of their node.
+    /// All peers, ordered by node.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &Peer)> {
         self.by_node.values().filter_map(|slot| Some((*slot, self.get(*slot)?)))
     }

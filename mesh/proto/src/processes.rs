@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// A process is told no more often that there is another one with its key.
+/// Shortest interval between messages to a process that another one has its key.
 const TELL_GAP: Duration = Duration::from_secs(1);
 /// How long after a process was told the other one need not be sought to be told as well.
 const TOLD_LATELY: Duration = Duration::from_secs(60);
@@ -20,9 +20,9 @@ const REPORT_GAP: Duration = Duration::from_secs(5);
 struct Process {
     instance: u64,
     at: SocketAddr,
-    /// When it was heard last.
+    /// Time at which it was last heard.
     heard: Instant,
-    /// When it was told of the other one.
+    /// Time at which it was told of the other one.
     told: Option<Instant>,
 }
 
@@ -37,29 +37,29 @@ pub(crate) struct Processes {
 /// The meaning of a process's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It is the one that was there, or the only one so far.
+    /// The same process as before, or the first one.
     Same,
-    /// It is another one. The one before it was last heard there, and may still run.
+    /// Another process. The one before was last heard at this address, and may still run.
     Another { before: SocketAddr },
-    /// It and the other one both run.
+    /// Both processes run.
     Duplicate(Duplicate),
 }
 
 /// Two processes with one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Duplicate {
-    /// Where the one that has just spoken is, and the other one.
+    /// Address of the one that has just sent, and of the other one.
     pub(crate) at: [SocketAddr; 2],
-    /// The one that has just spoken is to be told.
+    /// Whether to tell the one that has just sent.
     pub(crate) tell: bool,
-    /// The other one is to be sought, so that it can be told.
+    /// Whether to look for the other one, so that it can be told.
     pub(crate) seek: bool,
-    /// The user is to be told.
+    /// Whether to tell the user.
     pub(crate) report: bool,
 }
 
 impl Processes {
-    /// Where the process before the last one was heard.
+    /// The address of the process before the last one.
     pub(crate) fn other(&self) -> Option<SocketAddr> {
         Some(self.former?.at)
     }

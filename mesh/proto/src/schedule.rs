@@ -1,4 +1,4 @@
-//! When to shake hands with one peer, to renew its session, and to send it an empty packet.
+//! When to make a handshake with a peer, renew its session, and send it an empty packet.
 //!
 //! The timers of the WireGuard paper (section 6) on the caller's clock, with faster first retries
 //! and a faster reaction to silence. It knows no keys, addresses or packets: the owner reports what
@@ -38,9 +38,9 @@ pub const REJECT_AFTER: Duration = Duration::from_secs(180);
 const EXPIRY_SLACK: Duration = Duration::from_millis(1100);
 /// Two sessions agreed within this time came from both sides at once.
 const SIMULTANEOUS: Duration = Duration::from_secs(10);
-/// An empty packet answers data after this when nothing else did. Keepalive-Timeout is 10 s; a
-/// little more lets whatever else is sent each 10 s go first, and is well below the 15 s after
-/// which the other side worries.
+/// Delay until an empty packet answers data if nothing else did. Keepalive-Timeout is 10 s; a
+/// little more lets other traffic with an interval of 10 s go first, and is well below the 15 s
+/// after which the other side starts a new handshake.
 const PASSIVE_KEEPALIVE: Duration = Duration::from_millis(10_500);
 /// Data without any answer for this long starts a handshake (Keepalive-Timeout + Rekey-Timeout).
 const SILENCE: Duration = Duration::from_secs(15);
@@ -128,7 +128,7 @@ impl Schedule {
         self.session.is_some()
     }
 
-    /// When the session was agreed.
+    /// Time at which the session was agreed.
     pub fn session_since(&self) -> Option<Instant> {
         self.session.map(|session| session.since)
     }
@@ -138,12 +138,12 @@ impl Schedule {
         self.attempt.is_some()
     }
 
-    /// Initiations that the handshake under way has sent.
+    /// Initiations that the handshake in progress has sent.
     pub fn tries(&self) -> u32 {
         self.attempt.map_or(0, |attempt| attempt.tries)
     }
 
-    /// When the last authenticated packet arrived.
+    /// Arrival of the last authenticated packet.
     pub fn last_received(&self) -> Option<Instant> {
         self.last_received
     }
@@ -154,7 +154,7 @@ impl Schedule {
         self.session.is_some() && self.attempt.is_none() && !self.is_elsewhere
     }
 
-    /// Sends an empty packet at this interval whatever else happens; `None` does not.
+    /// Sends an empty packet at this interval in any case; `None` disables it.
     pub fn set_persistent(&mut self, every: Option<Duration>, now: Instant) {
         self.persistent = every;
         if every.is_some() {
@@ -259,8 +259,8 @@ impl Schedule {
     /// The peer uses a session that this side answered at `since`: it is the session from now on.
     /// `jitter` is a random number from 0 to 1.
     pub fn confirmed(&mut self, since: Instant, jitter: f64) {
-        // When both sides initiated at once, each confirms the other's session; both then stay
-        // responsible for the renewal, or neither would be.
+        // If both sides initiated at once, each confirms the other's session; both then stay
+        // responsible for the renewal, since otherwise neither would be.
         let initiator = self.session.is_some_and(|session| {
             session.initiator && since.saturating_duration_since(session.since) < SIMULTANEOUS
         });
@@ -280,11 +280,11 @@ impl Schedule {
         self.forget_waiting();
     }
 
-    /// A keepalive was due; whatever happened to it, the next one is a full interval away.
+    /// A keepalive was due; whether it was sent or not, the next one is a full interval away.
     pub fn keepalive_done(&mut self, now: Instant) {
         self.keepalive_at = None;
         self.last_sent = Some(now);
-        // A session that is to be kept open is in use.
+        // A session that has to stay open counts as used.
         if self.persistent.is_some() {
             self.note_use();
         }

@@ -31,7 +31,8 @@ pub struct MeshConfig {
     /// whichever is less. Below 1328 QUIC's smallest datagram does not fit: bind the socket with
     /// `UdpOuter::bind_for_mtu` then.
     pub mtu: u16,
-    /// Interval of empty packets to configured peers, for NATs that forget; `None` sends none.
+    /// Interval of empty packets to configured peers, for NATs that drop idle mappings; `None`
+    /// sends none.
     pub keepalive: Option<Duration>,
     /// Handshake initiations per second beyond which initiators must prove their address with a
     /// cookie; a quarter of them may come at once. One costs about 0.28 ms of CPU.
@@ -59,8 +60,8 @@ impl Default for MeshConfig {
             mtu: MAX_MTU,
             keepalive: None,
             handshakes_per_second: 200,
-            // All that a full directory names, 16,383; all leaves, 4,096, who are in none; and
-            // those who have still to show who they are.
+            // All nodes of a full directory, 16,383; all leaves, 4,096, which are in none; and
+            // peers that have not yet shown a credential.
             max_peers: 20_736,
             max_provisional: 256,
             provisional_life: Duration::from_secs(30),

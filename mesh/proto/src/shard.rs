@@ -1,11 +1,11 @@
 //! The shard of a node that a peer belongs to.
 //!
-//! A node with several cores runs several shards, each with its own peers, socket and thread. Its
-//! `NodeId` selects the shard, so every process with the same settings agrees. The receiver indices
-//! that this node gives out name the shard in the lowest bits of the peer's part, so whatever reads
-//! a datagram (the kernel's filter, or the shard where it arrived) knows its owner without any
-//! table. Only a handshake initiation names nobody: the shard where it arrives reads the static key
-//! and hands it over.
+//! A node with several cores runs several shards, each with its own peers, socket and thread. A
+//! peer's `NodeId` selects the shard, so every process with the same settings agrees. The receiver
+//! indices of this node contain the shard in the lowest bits of the peer's part, so whatever reads
+//! a datagram (the kernel's filter, or the shard where it arrived) knows its owner without a table.
+//! Only a handshake initiation has no receiver: the shard where it arrives reads the static key and
+//! hands it over.
 
 use meshport_config::NodeId;
 

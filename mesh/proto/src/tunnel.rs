@@ -40,11 +40,11 @@ pub const DATA_OVERHEAD: usize = 32;
 pub const MIN_OUTPUT: usize = 148;
 /// boringtun's clock is moved before use when it is older than this.
 const TICK_GAP: Duration = Duration::from_secs(1);
-/// From one period in which sources are counted to the next.
+/// Period in which sources are counted.
 const GATE_PERIOD: Duration = Duration::from_secs(1);
-/// What of the handshake limit may be used at once, as a time: a quarter of a second's worth. Under
-/// a flood handshakes then come one by one. All of a second's at its start would stop everything
-/// else for 55 ms.
+/// Share of the handshake limit that may be used at once, as a time: a quarter of a second's worth.
+/// Under a flood, handshakes then come one by one; all of a second's at its start would block
+/// everything else for 55 ms.
 const GATE_BURST: Duration = Duration::from_millis(250);
 /// First byte of a WireGuard data message.
 const TYPE_DATA: u8 = 4;
@@ -58,8 +58,8 @@ const STRANGERS: u32 = 2;
 /// Halves in addition to the main one: one for the other secret, one for the other key, and one
 /// whose secret is erased and whose session lasts a little longer.
 const MAX_SPARES: usize = 3;
-/// Where in the 24 bits of a peer's receiver index the number of its half is. The 16 below name the
-/// peer, and the last two its shard.
+/// Position, in the 24 bits of a peer's receiver index, of the number of its half. The 16 bits
+/// below are the peer, and the last two its shard.
 pub(crate) const MARK_SHIFT: u32 = 16 + SHARD_BITS;
 
 /// The kind of message that a datagram is, and the session it is for.
@@ -96,7 +96,7 @@ fn message_number(datagram: &[u8]) -> Option<u64> {
 pub struct Gate {
     /// Always under load: it asks for cookies, and knows its own.
     limiter: RateLimiter,
-    /// Initiations of a second that pass without a cookie.
+    /// Initiations per second that pass without a cookie.
     limit: u32,
     load: Mutex<Load>,
     keys: Arc<Keys>,
@@ -114,13 +114,14 @@ struct Keys {
 #[derive(Default)]
 struct Load {
     began: Option<Instant>,
-    /// When all that passed without a cookie would have come at the rate of the limit.
+    /// Time at which all initiations that passed without a cookie would have come at the rate of
+    /// the limit.
     spaced: Option<Instant>,
     /// The same of strangers and their own limit.
     strangers: Option<Instant>,
-    /// Initiations with a right MAC.
+    /// Initiations with a valid MAC.
     judged: u32,
-    /// Those with a cookie.
+    /// Initiations with a cookie.
     shares: Shares,
 }
 
@@ -168,8 +169,8 @@ impl Gate {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this key can agree on anything: with one of small order (RFC 7748, section 6.1)
-    /// every secret is known to all, so that nobody needs to have its private half.
+    /// Whether this key can agree on a secret: with one of small order (RFC 7748, section 6.1)
+    /// every secret is publicly known, so that its private half is not needed.
     pub(crate) fn agrees_with(&self, node: &NodeId) -> bool {
         let other = PublicKey::from(*node.as_bytes());
         self.keys.secret.diffie_hellman(&other).was_contributory()
@@ -244,8 +245,8 @@ fn take_turn(taken: &mut Option<Instant>, now: Instant, rate: u32) -> bool {
     is_free
 }
 
-/// What a cookie is made for. boringtun makes it for an address alone; the paper (section 5.4.7)
-/// makes it for address and port, so both go into what boringtun takes for the address.
+/// The input of a cookie. boringtun uses the address only; the paper (section 5.4.7) uses address
+/// and port, so both are encoded in what boringtun takes for the address.
 fn cookie_address(source: SocketAddr) -> IpAddr {
     let ip = match source.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -262,14 +263,14 @@ pub(crate) struct Tunnel {
     spares: Vec<Half>,
     /// The peer's receiver index under mark 0.
     index: u32,
-    /// When boringtun's clock was moved last.
+    /// Time at which boringtun's clock was last advanced.
     ticked: Option<Instant>,
 }
 
 /// The sessions that were agreed under one secret and one pair of keys.
 struct Half {
-    /// With room for eight sessions, 11 KiB, which is why it is only there from the first handshake
-    /// to the end of the last session: a node knows thousands that it seldom speaks to.
+    /// With room for eight sessions, 11 KiB, which is why it only exists from the first handshake
+    /// to the end of the last session: a node knows thousands of peers that it seldom talks to.
     tunn: Option<Box<Tunn>>,
     keys: Arc<Keys>,
     psk: Zeroizing<[u8; 32]>,
@@ -280,7 +281,7 @@ struct Half {
     mark: u8,
     under: Under,
     between: Ends,
-    /// When no session of it can be in use any more; unknown while it is the main half.
+    /// Time at which its last session expires; unknown while it is the main half.
     ends: Option<Instant>,
 }
 
@@ -328,7 +329,7 @@ impl Tunnel {
         self.spares.push(Half::new(gate, terms, self.index, mark));
     }
 
-    /// Forgets what is under nothing that `is_valid`, except sessions until their end.
+    /// Drops everything that is not `is_valid`, except sessions until their end.
     pub(crate) fn retain(&mut self, is_valid: impl Fn(&Under) -> bool, now: Instant) {
         if !self.main.session
             && !is_valid(&self.main.under)
@@ -355,8 +356,8 @@ impl Tunnel {
         true
     }
 
-    /// From now on this half seals: its session is the newest. That of the other is no longer
-    /// used after `ends`.
+    /// From now on this half seals, since its session is the newest. The other half's session is
+    /// not used after `ends`.
     pub(crate) fn activate(&mut self, mark: u8, ends: Instant) {
         if let Some(half) = self.spares.iter_mut().find(|half| half.mark == mark) {
             std::mem::swap(&mut self.main, half);
@@ -466,7 +467,7 @@ impl Tunnel {
         if out.len() < MIN_OUTPUT {
             return None;
         }
-        // Nothing new is begun under anything else than the session's but by the peer.
+        // Only the peer can start something new under other terms than the session's.
         for half in &mut self.spares {
             half.tick(out);
         }
@@ -554,8 +555,7 @@ impl Half {
         length
     }
 
-    /// boringtun may have queued keepalives of its own while there was no session; they have no
-    /// use any more.
+    /// boringtun may have queued keepalives while there was no session; they are useless now.
     fn forget_queue(&mut self) {
         let mut scratch = [0; MIN_OUTPUT];
         let Some(tunn) = &mut self.tunn else { return };

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Round trips that it has at least.
 const ROUND_TRIPS: u32 = 3;
-/// From this length on a packet is long, in bytes. Probes of paths tell what becomes of shorter
+/// Length from which a packet counts as long, in bytes. Path probes show what happens to shorter
 /// ones.
 const LONG: u64 = 512;
-/// QUIC's smallest full packet, in bytes. Longer ones prove no more: QUIC falls back to it by
-/// itself.
+/// QUIC's smallest full packet, in bytes. Longer ones prove no more, since QUIC falls back to this
+/// size.
 const FULL: u64 = 1200;
 /// A packet sent that long ago, in multiples of the patience, and not since, is not under way any
 /// more: its stream was reset.
@@ -31,15 +31,15 @@ pub struct Unacknowledged {
 
 #[derive(Debug, Clone, Copy)]
 struct Packet {
-    /// When it left, or when it was last said to be overdue.
+    /// Time at which it was sent, or last reported overdue.
     since: Instant,
     /// Packets from this length on, in bytes, show that it would get through.
     proof: u64,
 }
 
 impl Unacknowledged {
-    /// Packets of so many bytes in all leave, each of one length but the last. True if long ones
-    /// are overdue on a path of this round-trip time; once in each patience.
+    /// Records that packets of this many bytes in all were sent, of equal length but the last. True
+    /// if long ones are overdue on a path of this round-trip time; once per patience.
     pub fn sent(&mut self, bytes: u64, rtt: Duration, now: Instant) -> bool {
         if bytes < LONG {
             return false;
@@ -57,7 +57,7 @@ impl Unacknowledged {
         waited < patience * STALE
     }
 
-    /// A packet of so many bytes is acknowledged.
+    /// A packet of this many bytes is acknowledged.
     pub fn acknowledged(&mut self, bytes: u64) {
         self.oldest = self.oldest.filter(|oldest| bytes < oldest.proof);
     }
@@ -99,7 +99,7 @@ mod tests {
         let all: Vec<_> = lost.into_iter().chain(short).collect();
         assert_eq!(overdue(&all, 1172, RTT), [900, 1860, 3780]);
         assert_eq!(overdue(&all, 1200, RTT), []);
-        // The hole may be anywhere, and the packets of any length.
+        // The black hole may start at any size, and packets may have any length.
         let lost: Vec<_> = all.iter().map(|(at, bytes)| (*at, bytes * 3 / 4)).collect();
         assert_eq!(overdue(&lost, 800, RTT), [900, 1860, 3780]);
     }

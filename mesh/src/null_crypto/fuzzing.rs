@@ -6,9 +6,9 @@ use super::{
     Cursor, FRAME_HEADER, MAX_BODY, NullCrypto, NullSession, Session, Side, TransportParameters,
 };
 
-/// Hands bytes to one side of a handshake, after a part of a good one. In what pieces they come
-/// makes no difference, one frame at most is kept, and nobody is done without the other side's
-/// parameters.
+/// Hands bytes to one side of a handshake, after a part of a valid one. How they are split makes no
+/// difference, at most one frame is stored, and the handshake does not complete without the other
+/// side's parameters.
 pub fn null_handshake(data: &[u8]) {
     let mut script = Script::new(data);
     let (kind, step, kept) = (script.byte(), usize::from(script.byte()) + 1, script.below(512));
@@ -29,7 +29,7 @@ fn session(side: Side) -> NullSession {
             *byte = next;
         }
     });
-    // One value below 64: initial_max_data (RFC 9000, section 18.2).
+    // A value below 64: initial_max_data (RFC 9000, section 18.2).
     let params = TransportParameters::read(Side::Client, &mut Cursor::new([0x04, 1, 11]));
     crypto.session(side, &params.expect("they are well-formed"))
 }

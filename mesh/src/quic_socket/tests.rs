@@ -60,8 +60,8 @@ fn what_does_not_fit_is_left_out() {
     assert_eq!(pack(1, 250, &[(A, 0)]), []);
 }
 
-/// As [`pack`], with each datagram opened by the pack itself; a sender of `None` fails to open and
-/// leaves garbage.
+/// Like [`pack`], with each datagram opened by the pack itself; a sender of `None` fails to open
+/// and leaves garbage.
 fn open(
     count: usize,
     size: usize,

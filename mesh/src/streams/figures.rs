@@ -21,7 +21,8 @@ impl Streams {
         status.quic_rtt = outgoing.or(incoming).map(|live| live.connection.rtt());
     }
 
-    /// Bytes of the largest QUIC datagram known to get to a peer; none without a connection.
+    /// Length in bytes of the largest QUIC datagram known to reach a peer; none without a
+    /// connection.
     pub(crate) fn datagram_to(&self, node: &NodeId) -> Option<u16> {
         let outgoing = match lock(&self.outgoing).get(node) {
             Some(Outgoing::Ready(live)) if live.is_open() => Some(live.clone()),

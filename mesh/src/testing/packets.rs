@@ -1,5 +1,5 @@
-//! Two state machines with a session and nothing between them: sealing and opening by themselves,
-//! without sockets, a runtime or QUIC.
+//! Two state machines with a session and nothing between them: sealing and opening without sockets,
+//! a runtime or QUIC.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Instant;
@@ -32,7 +32,7 @@ impl Packets {
     /// Nodes of one mesh, who shake hands and admit each other.
     ///
     /// # Panics
-    /// When an identity is not valid when its credential says it was issued.
+    /// If an identity is not valid at its credential's time of issue.
     pub fn new(near: Identity, far: Identity, start: Instant) -> Self {
         let now = Now { instant: start, wall: near.credential.issued_at };
         let (to, from) = (far.key.public(), near.key.public());
@@ -76,7 +76,7 @@ impl Packets {
     /// on the wire.
     ///
     /// # Panics
-    /// When there is no session.
+    /// If there is no session.
     pub fn seal(&mut self, contents: &[u8], segment: usize) -> &[u8] {
         let batch = Datagrams { bytes: contents, segment };
         let sealed = self.near.seal_streams(self.now, &self.to, batch, &mut self.sealed, 0);

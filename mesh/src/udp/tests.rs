@@ -97,7 +97,7 @@ async fn an_address_in_use_is_an_error() {
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
 }
 
-/// Which of `group` gets `datagram`.
+/// The socket of `group` that gets `datagram`.
 fn lands(group: &[Socket], datagram: &[u8]) -> usize {
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = group[0].local_addr().unwrap().as_socket().unwrap();

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 /// The wall clock of all tests.
 pub(crate) const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
 
-/// One authority and its secret.
+/// An authority and its secret.
 pub(crate) struct World {
     pub(crate) authority: AuthorityKey,
     pub(crate) secret: MeshSecret,
@@ -208,7 +208,7 @@ pub(crate) async fn round_trip(
     bytes: &[u8],
 ) -> Result<(), meshport_mesh::MeshError> {
     let Stream { mut send, mut recv } = mesh.open_stream(node).await?;
-    // Both at once: an echo that nobody reads fills both windows.
+    // Both at once: an echo that is not read fills both windows.
     let write = async {
         send.write_chunk(Bytes::copy_from_slice(bytes)).await?;
         send.finish()

@@ -49,7 +49,8 @@ fn unknown_and_malformed_messages_are_refused() {
     assert_eq!(Control::decode(&[VERSION, KIND_REFUSED, 0x1b, b'[']), None);
 }
 
-/// The rule of versions: fields are added at the end, and who does not know them reads the rest.
+/// The rule for versions: fields are added at the end, and a receiver that does not know them reads
+/// the rest.
 #[test]
 fn what_a_later_version_adds_is_passed_over() {
     let credential = [7; meshport_config::MAX_CREDENTIAL_BYTES];

@@ -20,21 +20,21 @@ use crate::{MeshError, ports};
 /// signatures: less than an honest one waits before it repeats a hello.
 const JUDGE_GAP: Duration = Duration::from_millis(200);
 
-/// From one message of a peer that is not known here to the next one that is told of.
+/// Interval between reports of a peer's unknown messages.
 const UNKNOWN_GAP: Duration = Duration::from_secs(60);
 
-/// From one look at a peer that is not admitted, because it sends something, to the next.
+/// Interval between checks of a peer that sends data but is not admitted.
 const ASK_GAP: Duration = Duration::from_secs(1);
 
 /// Why a peer is not admitted.
 enum Refusal {
     /// The credential that it has shown is not valid, or not now. It may show another one.
     NotValid(String),
-    /// It says itself that it is covered by a revocation, and nothing proves it.
+    /// It says itself that a revocation covers it, without proof.
     Claimed(String),
     /// The authority has revoked the credential that it has shown, for good.
     Revoked(String),
-    /// It comes too soon after another one. Nothing is answered, so an honest peer repeats it.
+    /// It comes too soon after another one. It is not answered, so an honest peer repeats it.
     TooSoon,
 }
 
@@ -139,7 +139,7 @@ impl Core {
         peer.admission.instance = Some(instance);
         if restarted {
             peer.admission.showing.wanted(now.instant);
-            // It may have gone back to what it had earlier.
+            // It may have returned to an earlier state.
             peer.secret.number = None;
             if peer.secret.telling.is_acknowledged() {
                 peer.secret.telling.wanted(now.instant);
@@ -197,9 +197,9 @@ impl Core {
         Ok(())
     }
 
-    /// What counts of a node that shows a good credential: a later one of its own that is known
-    /// here, if there is. With fewer roles it was agreed to too, and an old copy of the state
-    /// folder does not bring the former ones back.
+    /// The credential that counts for a node that shows a valid one: a later one of its own, if
+    /// known here. The node has agreed to that one even if it has fewer roles, so an old copy of
+    /// the state folder does not restore the former ones.
     fn latest(&self, slot: Slot, now: Now, shown: Credential) -> Credential {
         let known = self.peers.get(slot).and_then(|peer| peer.admission.credential.as_deref());
         let is_later = |known: &&Credential| {

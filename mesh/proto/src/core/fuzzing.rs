@@ -27,7 +27,7 @@ const HONEST: u8 = 2;
 /// Knows the mesh's secret and has a credential of another authority.
 const STRANGER: u8 = 3;
 const ATTACKER: u8 = 66;
-/// Steps of one script: enough to get anywhere, few enough to be quick.
+/// Steps of a script: enough to reach any state, few enough to be quick.
 const MAX_STEPS: usize = 48;
 /// Datagrams one datagram may cause, itself not counted: queues are flushed and answered.
 const MAX_CAUSED: usize = 160;
@@ -85,7 +85,7 @@ pub fn outer(start: Instant, data: &[u8]) {
 struct Wire {
     now: Now,
     nodes: BTreeMap<u8, Core>,
-    /// All that was ever sent.
+    /// All datagrams sent.
     seen: Vec<Vec<u8>>,
     delivered: u64,
 }
@@ -153,7 +153,7 @@ impl Wire {
             self.of(number, |core, now| core.set_peer(now, id(VICTIM), &[at(VICTIM)], None));
         }
         if !self.of(number, |core, _| core.has_session(&id(VICTIM))) {
-            // It has an address; whether an answer comes is the victim's affair.
+            // It has an address; whether it is answered depends on the victim.
             let _ = self.of(number, |core, now| core.connect(now, &id(VICTIM)));
             self.pump();
         }
@@ -189,7 +189,7 @@ impl Wire {
         self.delivered += u64::from(to == VICTIM);
     }
 
-    /// Carries datagrams until nobody has anything to say.
+    /// Carries datagrams until no node sends any more.
     fn pump(&mut self) {
         for _ in 0..64 {
             let mut moved = Vec::new();
@@ -260,7 +260,7 @@ impl Wire {
         self.sealed(from, &packet);
     }
 
-    /// A datagram of the honest member arrives, and nothing of anybody else has.
+    /// Requires a datagram of the honest member to arrive, and none of any other.
     fn assert_reached(&mut self) {
         let send = |core: &mut Core, now| core.send_datagram(now, id(VICTIM), ports::GOSSIP, b"?");
         self.of(HONEST, send).expect("it has an address");

@@ -17,9 +17,9 @@ const MAX_BATCH: usize = 1 << 16;
 /// Datagrams of one sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Where they came from.
+    /// Their source.
     pub route: Route,
-    /// One after the other.
+    /// Concatenated datagrams.
     pub bytes: Vec<u8>,
     /// A datagram starts every `stride` bytes; only the last may be shorter.
     pub stride: usize,
@@ -60,7 +60,7 @@ impl Core {
         self.out.hand_overs.pop_front()
     }
 
-    /// The other shard a message is for; none for one that names nobody.
+    /// The other shard that a message is for; none for one that names no session.
     pub(super) fn other_owner(&self, message: Message) -> Option<usize> {
         match message {
             Message::Data(receiver) | Message::Response(receiver) | Message::Cookie(receiver) => {

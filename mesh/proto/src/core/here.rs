@@ -1,5 +1,5 @@
-//! What peers tell each other in every session: which process the sender is, and at which address
-//! it sees the receiver.
+//! Messages of every session that say which process the sender is, and at which address it sees the
+//! receiver.
 //!
 //! The first tells a restart from a second process with the same key (see
 //! [`Processes`](crate::processes::Processes)); the second tells a node behind NAT how it looks
@@ -20,8 +20,8 @@ use crate::processes::{Duplicate, Found};
 const HERE_GAP: Duration = Duration::from_secs(1);
 /// A peer's report of a second process with this node's key is taken no more often.
 const DUPLICATE_GAP: Duration = Duration::from_secs(5);
-/// From one attempt to reach the other of two processes to the next: each one's handshake and the
-/// exchange of credentials fit in between.
+/// Interval between attempts to reach the other of two processes: a handshake and the exchange of
+/// credentials with each fit in between.
 const SEEK_GAP: Duration = Duration::from_millis(700);
 /// Attempts after the first: the two take turns, so that each is reached several times in 10 s.
 const MAX_SEEKS: u8 = 12;
@@ -66,7 +66,7 @@ impl Core {
             return;
         };
         let node = peer.node;
-        // Only the newest tells who is there now.
+        // Only the newest message says which process is there now.
         let here = peer.here();
         if here.newest != Some(session) {
             return;
@@ -74,7 +74,7 @@ impl Core {
         let found = here.processes.note(instance, route.remote, agreed, now.instant);
         match found {
             Found::Same => {}
-            // It answers if it still runs there, and says who it is.
+            // If it still runs there, it answers and identifies itself.
             Found::Another { before } if before != route.remote => {
                 self.seek(slot, now, Route::from(before));
             }

@@ -117,7 +117,7 @@ impl Local {
         Err(MeshError::Identity(why.to_owned()))
     }
 
-    /// This node is `next` from now on, for which that gate answers; the former key answers too.
+    /// This node becomes `next`, which that gate answers for; the former key keeps answering.
     pub(super) fn succeed(&mut self, next: Identity, gate: Arc<Gate>) {
         let node = std::mem::replace(&mut self.node, next.key.public());
         let gate = std::mem::replace(&mut self.gate, gate);

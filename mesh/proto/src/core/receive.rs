@@ -1,4 +1,4 @@
-//! From an outer datagram to the peer it belongs to, and from an inner packet to its use.
+//! Maps outer datagrams to peers, and inner packets to their handlers.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -246,7 +246,7 @@ impl Core {
             if accepted {
                 self.evict_provisional();
             } else {
-                // Nothing proved that this node exists: it leaves no trace.
+                // The node is not proven to exist: it leaves no trace.
                 self.remove(slot, "not authentic");
             }
         }
@@ -278,8 +278,8 @@ impl Core {
                 (mark, Opened::Reply(length)) => {
                     // Bytes 4 to 8 of a response are the receiver index of the new session.
                     peer.answered(SessionId { mark, low: out[4] }, now.instant);
-                    // Only data proves that the peer can be reached there: an initiation could be
-                    // a recorded one when this process is new.
+                    // Only data proves that the peer is reachable there: to a new process an
+                    // initiation could be a recorded one.
                     peer.endpoint.get_or_insert(from);
                     self.out.transmit(from, out[..length].to_vec());
                     accepted = true;
@@ -300,13 +300,12 @@ impl Core {
         accepted
     }
 
-    /// An initiation that is not newer than the last one is either a replay, or it is by a
-    /// process whose clock is behind that of the one before it, and all it sends will be refused
-    /// until its clock has caught up. So this side begins a handshake, where it knows the peer to
-    /// be, unless the session is alive: where the caller says, or for a peer that nobody named,
-    /// such as a leaf, where the packets came from by which it was admitted. Never where the
-    /// initiation came from: an attacker who has recorded one could use it to draw the peer's
-    /// traffic through a host of his own.
+    /// An initiation that is not newer than the last one is either a replay, or its sender's clock
+    /// is behind that of an earlier process, and all it sends is refused until the clock has caught
+    /// up. So this side starts a handshake with the peer's known address, unless the session is
+    /// alive: the address that the caller names or, for a peer without one, such as a leaf, the
+    /// source of the packets by which it was admitted. Never the source of the initiation: an
+    /// attacker who has recorded one could use it to draw the peer's traffic through another host.
     fn answer_an_old_clock(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let heard =

@@ -11,8 +11,8 @@ use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
 use crate::peers::Slot;
 
-/// The user is told no more often that a handshake comes in the name of the same node: a holder of
-/// its key can send them at any rate, and the first report says all there is to know.
+/// Shortest interval between reports of handshakes in the name of one node: a holder of its key can
+/// send them at any rate, and the first report says all there is to know.
 const KNOCK_GAP: Duration = Duration::from_secs(600);
 /// Names that are remembered for that, 48 bytes each; as many as the authority can revoke. Beyond
 /// them knocks are only counted, until one of these is old.
@@ -29,14 +29,14 @@ pub enum NotBelieved {
     Revoked(Revoked),
 }
 
-/// Identities that are not listened to any more, whatever they show.
+/// Identities that are ignored whatever they show.
 #[derive(Default)]
 pub(super) struct Blocked {
     /// The revocations.
     pub(super) revocations: Revocations,
     /// Nodes whose credential was covered when it was known; at most as many as there are peers.
     pub(super) nodes: BTreeSet<NodeId>,
-    /// When the user was told last of a handshake in the name of one of those.
+    /// Time of the last report of a handshake in the name of each.
     pub(super) told: BTreeMap<NodeId, Instant>,
 }
 
@@ -45,7 +45,7 @@ impl Blocked {
         self.revocations.has_node(node) || self.nodes.contains(node)
     }
 
-    /// Whether the user is to be told of a handshake in the name of a blocked node.
+    /// Whether to report a handshake in the name of a blocked node.
     fn is_news(&mut self, node: NodeId, now: Instant) -> bool {
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < KNOCK_GAP;
         if self.told.get(&node).is_some_and(is_recent) {
@@ -73,8 +73,8 @@ impl Blocked {
 }
 
 impl Core {
-    /// From now on nobody covered by `revocations` is believed: their sessions and streams end, and
-    /// their handshakes are not answered any more.
+    /// From now on identities covered by `revocations` are rejected: their sessions and streams
+    /// end, and their handshakes are not answered.
     pub fn set_revocations(&mut self, revocations: Revocations, now: Now) {
         self.blocked.revocations = revocations;
         let lost = self.peers.iter().filter(|(_, peer)| self.is_lost(peer));
@@ -100,7 +100,7 @@ impl Core {
         let revocations = &self.blocked.revocations;
         match revocations.get(&Revoked::Node(peer.node)) {
             Some(revocation) => match revocation.successor() {
-                // It takes the session over; if not, that ends by itself, within minutes.
+                // The successor takes over the session; otherwise it expires within minutes.
                 Some(successor) if self.peers.of_node(&successor).is_none() => {
                     !peer.schedule.has_session()
                 }
@@ -118,7 +118,7 @@ impl Core {
         self.blocked.has(node)
     }
 
-    /// Whether a credential is to be believed now.
+    /// Whether a credential is valid now and not revoked.
     ///
     /// # Errors
     /// Why not.

@@ -1,9 +1,9 @@
 //! Rotation of the mesh secret: which of two a handshake uses, and how members pass on the newest.
 //!
 //! Only the second message of a handshake depends on the secret, and only the initiator learns that
-//! it does not fit. So the responder answers under each secret it has, and the initiator chooses:
-//! the newest with a peer that says it has it, else what worked last, and the other one at every
-//! repetition. An answer that does not fit brings the repetition forward.
+//! it does not match. So the responder answers under each secret it has, and the initiator chooses:
+//! the newest with a peer that announced it, else the one that last worked, and the other one at
+//! every repetition. An answer that does not match brings the repetition forward.
 //!
 //! The newest secret goes to admitted peers that report an older one, inside the tunnel, and only
 //! nodes that know all of the sender's revocations pass it on.

@@ -13,7 +13,7 @@ use crate::peers::Slot;
 use crate::tunnel::{DATA_OVERHEAD, Ends, MIN_OUTPUT};
 use crate::{MAX_DATAGRAM, MeshError, ports};
 
-/// Bytes a sealed QUIC datagram is longer than the datagram itself.
+/// Bytes added to a QUIC datagram by sealing.
 pub const SEAL_OVERHEAD: usize = UDP_OVERHEAD + DATA_OVERHEAD;
 /// Single packets are filled up to a multiple of this, as WireGuard's are, so that their lengths
 /// tell less. Those of QUIC are not: most are as long as the path takes.
@@ -24,7 +24,7 @@ const MAX_STREAM_DATAGRAM: usize = 60_000;
 /// QUIC datagrams that lie one behind the other.
 #[derive(Debug, Clone, Copy)]
 pub struct Datagrams<'a> {
-    /// All of them.
+    /// All datagrams.
     pub bytes: &'a [u8],
     /// The length of each but the last, which may be shorter.
     pub segment: usize,
@@ -33,9 +33,9 @@ pub struct Datagrams<'a> {
 /// A sealed batch in the output buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamBatch {
-    /// Where to.
+    /// The destination.
     pub route: Route,
-    /// Bytes of all datagrams together.
+    /// Length of all datagrams together in bytes.
     pub length: usize,
     /// A datagram starts every `stride` bytes; the last may be shorter.
     pub stride: usize,
@@ -127,7 +127,7 @@ impl Core {
     /// Sends an echo request with `token`, or queues it while the handshake runs.
     ///
     /// # Errors
-    /// As [`Core::send_datagram`].
+    /// See [`Core::send_datagram`].
     pub fn send_echo(&mut self, now: Now, to: NodeId, token: u32) -> Result<(), MeshError> {
         let slot = self.slot(&to)?;
         self.refresh(slot, now);
@@ -194,7 +194,7 @@ impl Core {
         true
     }
 
-    /// From this node to a peer, as its next packet is sealed.
+    /// The flow from this node to a peer, for its next packet.
     pub(super) fn flow(&self, slot: Slot, source_port: u16, destination_port: u16) -> Option<Flow> {
         let Ends { own: source, peer: destination } = self.peers.get(slot)?.tunnel.ends();
         Some(Flow { source, destination, source_port, destination_port })

@@ -1,13 +1,13 @@
 //! Succession: peers, and this node, that continue with another key.
 //!
-//! A node with another key is another node; its credential names the node it succeeds and holds
+//! A node with another key is another node; its credential names the node it succeeds and contains
 //! that node's consent. A peer that sees it inside the former tunnel, or hears of it, treats the
 //! peer as the new node from then on. The session continues in its half of the tunnel, with the
 //! inner addresses of the old keys, until one with the new key is agreed. Connections and streams
-//! do not notice, since QUIC knows a peer by one address for ever.
+//! are not affected, since QUIC keeps one address for a peer.
 //!
-//! The node itself presents its new credential to all, starts a handshake with its new key with
-//! each peer that acknowledged it, and answers initiations to either key until it erases the former
+//! The node itself presents its new credential to all peers, starts a handshake with its new key
+//! with each that acknowledged it, and answers initiations to either key until it erases the former
 //! one.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Core {
         Arc::new(Gate::new(identity.key.secret(), self.config.handshakes_per_second))
     }
 
-    /// As [`Core::follow`], with a credential that came in another way than from its holder.
+    /// Like [`Core::follow`], with a credential that did not come from its holder.
     pub(super) fn follow_if_good(&mut self, credential: &Credential, now: Now) {
         let former = credential.succession.as_ref().map(|succession| succession.former);
         let concerns = former.is_some_and(|former| self.peers.of_node(&former).is_some());
@@ -75,8 +75,8 @@ impl Core {
         slot
     }
 
-    /// The successor has shaken hands as a stranger before it could show whom it succeeds: its own
-    /// session goes on, with the streams and addresses of the former.
+    /// The successor made a session as a stranger before it could show which node it succeeds: that
+    /// session stays, with the streams and addresses of the former node.
     fn unite(&mut self, former: Slot, stranger: Slot) -> Slot {
         let Some(old) = self.peers.remove(former) else { return stranger };
         if let Some(at) = old.armed {
@@ -109,7 +109,7 @@ impl Core {
     /// This node is `identity` from now on, whose credential names it as its former.
     ///
     /// # Errors
-    /// It names another one, is not valid now, or an earlier succession is not over.
+    /// If it succeeds another node, is not valid now, or an earlier succession is not over.
     pub fn succeed(
         &mut self,
         identity: Identity,
@@ -128,8 +128,8 @@ impl Core {
         Ok(())
     }
 
-    /// A peer has seen this node's credential: a session with the newest key takes the place of one
-    /// with the former.
+    /// A peer has seen this node's credential: a session with the newest key replaces one with the
+    /// former.
     pub(super) fn move_to_new_key(&mut self, slot: Slot, now: Now) {
         let me = self.local.node;
         let lags = self.peers.get(slot).is_some_and(|peer| {
@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Erases the former key. Peers without a session under the present key have none any more.
+    /// Erases the former key. Peers without a session under the present key lose theirs.
     pub fn retire(&mut self, now: Now) {
         if !self.local.retire() {
             return;

@@ -52,7 +52,7 @@ fn good(number: u8) -> Credential {
     credential(1, number, UnixSeconds(WALL.0 + 86_400))
 }
 
-/// Until when the driver of a core sleeps.
+/// Time until which the driver of a core sleeps.
 fn next_wake(core: &mut Core) -> Option<Instant> {
     core.postpone();
     core.poll_timeout()
@@ -85,7 +85,7 @@ struct Net {
     now: Now,
     start: Instant,
     nodes: BTreeMap<SocketAddr, Core>,
-    /// What the wall clock of a node is ahead, in seconds.
+    /// Offset of a node's wall clock, in seconds.
     ahead_s: BTreeMap<SocketAddr, i64>,
     sent: Vec<Sent>,
     keep: Keep,
@@ -175,7 +175,7 @@ impl Net {
         }
     }
 
-    /// Moves datagrams until nobody has anything to say.
+    /// Moves datagrams until no node sends any more.
     fn pump(&mut self) {
         loop {
             let mut moved = Vec::new();
@@ -252,7 +252,7 @@ impl Net {
         at.saturating_duration_since(self.start)
     }
 
-    /// Seals `packet`, whatever it is, in the session that `from` has with `to`.
+    /// Seals `packet`, which need not be valid, in the session that `from` has with `to`.
     fn seal(&mut self, from: u8, to: u8, packet: &[u8]) -> Vec<u8> {
         self.node(from, |core, _| {
             let slot = core.peers.of_node(&id(to)).unwrap();

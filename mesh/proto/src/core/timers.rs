@@ -32,9 +32,9 @@ impl Core {
         }
     }
 
-    /// Moves the timers in front that packets have put off since they were set, so that nobody is
-    /// woken for them: a peer that asks every few seconds and is answered is never due. To be
-    /// called before a sleep; a packet moves one timer at most, so that there are fewer moves than
+    /// Updates the earliest timers that packets have postponed since they were set, to avoid
+    /// needless wake-ups: a peer that sends every few seconds and is answered is never due. Call
+    /// this before a sleep; a packet postpones at most one timer, so there are fewer updates than
     /// packets.
     pub fn postpone(&mut self) {
         while let Some(&(at, slot)) = self.timers.first() {
@@ -187,8 +187,8 @@ impl Core {
         self.check_session(slot, now);
     }
 
-    /// The session has ended by this clock, whatever the tunnel's own says. The tunnel would renew
-    /// a session that was ever used; nobody needs one now.
+    /// The session has expired by this clock, whatever the tunnel's own clock says. The tunnel
+    /// would renew a session that was ever used; it is not needed now.
     fn expire(&mut self, slot: Slot, now: Now) {
         self.tick(slot, now, false);
         if let Some(peer) = self.peers.get_mut(slot) {
@@ -212,7 +212,8 @@ impl Core {
         if told {
             self.out.tell(MeshEvent::SessionDown(node));
         }
-        // A peer nobody named lives as long as its session, and then as long as a provisional one.
+        // A peer that is not configured lives as long as its session, and then as long as a
+        // provisional one.
         if !configured {
             peer.admission.provisional_until = Some(now.instant + self.config.provisional_life);
         }

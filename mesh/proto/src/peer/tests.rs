@@ -16,7 +16,7 @@ fn peer() -> Peer {
     Peer::new(other, InnerAddr::derive(&mesh, &other), tunnel)
 }
 
-/// What can happen to a peer.
+/// An event of a peer.
 #[derive(Debug, Clone)]
 enum Step {
     Wait(u32),
@@ -71,7 +71,7 @@ fn act(peer: &mut Peer, need: Need, now: Instant) -> bool {
 
 proptest! {
     /// The timer and the work agree: at the due time there is work, before it there is none, and
-    /// doing the work always moves the due time. Otherwise a node would spin or sleep too long.
+    /// the work always moves the due time. Otherwise a node would spin or sleep too long.
     #[test]
     fn due_times_and_needs_agree(steps in proptest::collection::vec(step(), 1..60)) {
         #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]

@@ -4,27 +4,28 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Initiations that one source may make in a second under load: as many as one peer may. A source
-/// is an IPv4 address or an IPv6 network of 64 bits.
+/// Initiations per second that one source may make under load: as many as one peer may. A source is
+/// an IPv4 address or an IPv6 network of 64 bits.
 pub(super) const MAX_PER_SOURCE: u32 = 50;
-/// Initiations that are read in a second before every source has [`FEW_PER_SOURCE`]: 42 us each to
-/// learn whom it claims to be. Addresses alone must not buy a core.
+/// Initiations per second that are read before every source has [`FEW_PER_SOURCE`]: each costs 42
+/// us to learn its claimed sender. Addresses alone must not buy a core.
 pub(super) const MAX_PROVEN: u32 = 1000;
 /// The handshakes of each source then. A peer that renews its session, or comes back, needs one,
 /// and repeats it each second; two for those behind one address.
 pub(super) const FEW_PER_SOURCE: u32 = 2;
-/// Initiations that are read in a second beyond [`MAX_PROVEN`] from where peers are, of which many
-/// may share an address or a network: these keep [`MAX_PER_SOURCE`]. Bounded too, since a member
-/// may have many addresses and flood from there.
+/// Initiations per second beyond [`MAX_PROVEN`] that are read from addresses of peers, of which
+/// many may share an address or a network: these keep [`MAX_PER_SOURCE`]. Bounded too, since a
+/// member may have many addresses and flood from there.
 pub(super) const MAX_AT_HOME: u32 = 1000;
 /// Sources that are counted at once, about 100 bytes each; under load others wait for the next
 /// second, except those where peers are.
 pub(super) const MAX_SOURCES: usize = 4096;
-/// Sources that are known as those of peers, 48 bytes each. When there are so many, new ones have
-/// to wait until others are forgotten.
+/// Number of known sources of peers, 48 bytes each. Beyond it new ones have to wait until others
+/// expire.
 pub(super) const MAX_HOMES: usize = 4096;
-/// For so long peers are taken to be where one of them has begun a session: sessions in use begin
-/// anew every two minutes, and a site that was cut off is known when it comes back.
+/// How long an address counts as a peer's after one of them has begun a session there: sessions in
+/// use are renewed every two minutes, and a site that was cut off is still known when it comes
+/// back.
 pub(super) const HOME_LIFE: Duration = Duration::from_secs(3600);
 
 /// See the module's description.
@@ -32,11 +33,11 @@ pub(super) const HOME_LIFE: Duration = Duration::from_secs(3600);
 pub(super) struct Shares {
     /// Initiations of this second that were read.
     read: u32,
-    /// Those beyond them from where peers are.
+    /// Those beyond them from addresses of peers.
     read_at_home: u32,
     /// Initiations of this second, by source.
     pub(super) proven: BTreeMap<IpAddr, u32>,
-    /// Where peers are, and when one was seen to begin a session there.
+    /// Addresses of peers, with the time at which one last began a session there.
     pub(super) homes: BTreeMap<IpAddr, Instant>,
 }
 

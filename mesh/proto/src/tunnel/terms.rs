@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use meshport_config::{NodeId, SecretId};
 use zeroize::Zeroizing;
 
-/// One of a peer's sessions: its half, and the low byte of its receiver index.
+/// A session of a peer: its half, and the low byte of its receiver index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SessionId {
     pub(crate) mark: u8,
@@ -28,7 +28,7 @@ pub(crate) struct Ends {
     pub(crate) peer: Ipv6Addr,
 }
 
-/// All that a half is made from, except this node's private key.
+/// The input for a half, except this node's private key.
 pub(crate) struct Terms {
     pub(crate) under: Under,
     pub(crate) ends: Ends,

@@ -1,4 +1,4 @@
-//! What boringtun leaves open, one by one.
+//! Behaviour that boringtun does not define, case by case.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -33,7 +33,7 @@ fn start() -> Instant {
 /// The tunnel of one node to another.
 fn tunnel(from: u8, to: u8) -> Tunnel {
     let mut tunnel = Tunnel::new(&gate(from), &terms(from, to, id(), 1), u32::from(from));
-    // As [`Tunnel::answer`] does.
+    // The same as in [`Tunnel::answer`].
     tunnel.main.wake();
     tunnel
 }
@@ -44,7 +44,7 @@ fn terms(from: u8, to: u8, secret: SecretId, psk: u8) -> Terms {
     Terms { under: Under { secret, own, peer }, ends, psk: Zeroizing::new([psk; 32]) }
 }
 
-/// What a tunnel's sessions are under, with this secret.
+/// The terms of a tunnel's sessions, with this secret.
 fn under(tunnel: &Tunnel, secret: SecretId) -> Under {
     Under { secret, ..tunnel.under() }
 }
@@ -97,7 +97,7 @@ fn at(last: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, last], port))
 }
 
-/// Initiations until the gate is under load.
+/// Sends initiations until the gate is under load.
 fn loaded(gate: &Gate) {
     let mut out = [0; ROOM];
     for number in 0..=LIMIT {
@@ -189,7 +189,7 @@ fn where_peers_are_they_keep_their_share() {
     let by_others = flooded(start());
     assert_eq!(tries(network(2), start()), MAX_PER_SOURCE, "another peer of that network");
 
-    // It is known for a while after the last session.
+    // It stays known for a while after the last session.
     let end = start() + HOME_LIFE;
     assert_eq!(flooded(end), by_others);
     assert_eq!(tries(network(2), end), FEW_PER_SOURCE);
@@ -207,7 +207,7 @@ fn where_peers_are_they_keep_their_share() {
     gate.settle(network(1), later);
     assert_eq!(gate.load().shares.homes.len(), 1);
 
-    // They are heard also when too many sources are.
+    // They are accepted even when there are too many sources.
     gate.begin_period(later);
     gate.load().judged = LIMIT + 1;
     (0..MAX_SOURCES as u32).for_each(|number| _ = gate.allows(address(number), later));
@@ -263,8 +263,8 @@ fn beyond_the_field(more: i8) -> [u8; 32] {
 }
 
 /// All keys with which every secret is known: the points of the curve whose order divides the
-/// cofactor; the one of its twist that is no point of the curve, -1; 0 and 1 in their second form,
-/// which is beyond the field; and each with the highest bit, of which X25519 takes no notice.
+/// cofactor; the one of its twist that is not on the curve, -1; 0 and 1 in their second form, which
+/// is beyond the field; and each with the highest bit, which X25519 ignores.
 fn keys_of_small_order() -> BTreeSet<[u8; 32]> {
     let of_the_curve = EIGHT_TORSION.iter().map(|point| point.to_montgomery().to_bytes());
     let all = of_the_curve.chain([-1, 0, 1].map(beyond_the_field));
@@ -288,8 +288,8 @@ fn a_key_of_small_order_agrees_with_nobody() {
     }
 }
 
-/// A value that can be erased and for whose end there is something to do: that is all these types
-/// do at their end. Of boringtun's tunnel, and of ring's keys in it, nobody promises as much.
+/// Requires that a value can be erased and that its drop does something: erasing is all that these
+/// types do on drop. boringtun's tunnel, and ring's keys in it, give no such guarantee.
 #[test]
 fn static_keys_and_secrets_are_erased_when_dropped() {
     fn erases_itself<T: zeroize::Zeroize>(_: &T) -> bool {
@@ -384,7 +384,7 @@ fn sessions_of_two_secrets_live_side_by_side_and_the_newest_seals() {
     assert_eq!(two.open(answers[1].0, &confirms, &mut out), Opened::Nothing);
     two.activate(1, now());
     assert_eq!((one.under().secret, two.under().secret), (other(), other()));
-    // What was sealed before arrives later, and what is sealed now is under the other secret.
+    // Packets sealed before arrive later, and packets sealed now are under the other secret.
     assert_eq!(two.open(0, &old, &mut out), Opened::Packet(40));
     let new = sealed(&mut one);
     assert_eq!(two.open(1, &new, &mut out), Opened::Packet(40));

@@ -1,4 +1,4 @@
-//! Who is let in, and what of those who are not.
+//! Admission, and the treatment of peers that are refused.
 
 use meshport_config::Error;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::admission::Control;
 use crate::inner;
 
-/// Node 3 with an identity of its own making; nodes 1 and 2 do not know it.
+/// Node 3 with a self-made identity, unknown to nodes 1 and 2.
 fn stranger(identity: Identity) -> Net {
     let mut net = Net::new(2);
     // The core refuses to start with a credential that is not valid, so it starts with a good one
@@ -122,7 +122,7 @@ fn a_credential_without_its_nodes_signature_is_refused_with_what_to_do() {
     }
 }
 
-/// What a node of this number was issued at that time, and has signed.
+/// A credential issued to this node at that time, and countersigned.
 fn issued_at(number: u8, roles: &str, at: UnixSeconds) -> Credential {
     let subject = Subject {
         node: id(number),
@@ -153,13 +153,13 @@ fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
         net.pump();
         assert!(net.up(1, 3));
     };
-    // Told of by others before it comes.
+    // Announced by others before the node connects.
     let mut net = stranger(showing(former.clone()));
     net.node(1, |core, now| core.set_peer(now, id(3), &[at(3)], Some(&Arc::new(later.clone()))));
     net.connect(3, 1);
     show(&mut net, &former);
     assert_eq!(known(&net).as_deref(), Some(&later));
-    // Shown by itself.
+    // Shown by the node itself.
     let mut net = stranger(showing(former.clone()));
     net.connect(3, 1);
     assert_eq!(known(&net).as_deref(), Some(&former), "nobody knows of another one yet");
@@ -338,7 +338,7 @@ fn control_messages_are_answered_at_the_port_they_came_from() {
     assert_eq!(Control::decode(payload), Some(Control::Ack { instance: 5 }));
 }
 
-/// A peer of a later version is told of once a minute, whatever it sends, and goes on as a peer.
+/// A peer of a later version is reported once a minute, whatever it sends, and stays a peer.
 #[test]
 fn control_messages_of_a_later_version_are_named_and_counted() {
     let mut net = Net::new(2);

@@ -1,8 +1,8 @@
-//! Who is behind a key, and where it is seen.
+//! The process behind a key, and its address.
 
 use super::*;
 
-/// Where the copy of node 2 is.
+/// Number of the address of node 2's copy.
 const COPY: u8 = 9;
 
 /// Starts a process with the identity of node 2 there, which knows node 1.
@@ -18,7 +18,8 @@ fn start_at(net: &mut Net, place: u8) {
     net.pump();
 }
 
-/// What a node was told of two processes with one key: where they are, or where the other one is.
+/// The reports to a node about two processes with one key: the addresses of both, or of the other
+/// one.
 fn duplicates(net: &mut Net, place: u8) -> Vec<Vec<SocketAddr>> {
     let of = |event| match event {
         MeshEvent::Duplicate { node, at } if node == id(2) => Some(at.to_vec()),
@@ -39,7 +40,7 @@ fn a_copied_identity_is_found_in_three_round_trips_and_both_are_told() {
     assert_eq!(duplicates(&mut net, 1), [[at(2), at(COPY)]]);
     assert_eq!(duplicates(&mut net, 2), [[at(COPY)]]);
     assert_eq!(duplicates(&mut net, COPY), [[at(2)]]);
-    // As long as both speak they take turns, and are told every few seconds at most.
+    // As long as both send, they alternate, and reports come every few seconds at most.
     for _ in 0..60 {
         net.node(2, Core::wake);
         net.pump();

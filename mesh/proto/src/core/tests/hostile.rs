@@ -1,4 +1,4 @@
-//! Packets nobody should have sent.
+//! Invalid and forged packets.
 
 use proptest::prelude::*;
 
@@ -240,12 +240,12 @@ fn strangers_are_few_and_take_no_handshake_from_a_peer() {
         net.node(number, |core, now| core.set_peer(now, id(1), &[at(1)], None));
         net.node(number, |core, now| core.connect(now, &id(1))).unwrap();
         let said = net.node(number, |core, _| core.poll_transmit()).unwrap().bytes;
-        // Only what it says first is needed.
+        // Only its first message is needed.
         net.nodes.remove(&at(number));
         said
     };
     let flood: Vec<_> = (10..110).map(|number| (number, first(&mut net, number))).collect();
-    // A leaf is named by nobody, and known by what it has shown.
+    // No configuration names a leaf; it is known by what it has shown.
     let comes_back = [2, 3].map(|number| {
         let slot = net.node(1, |core, _| match core.peers.of_node(&id(number)) {
             Some(slot) => slot,
@@ -295,7 +295,7 @@ fn a_peer_whose_clock_was_set_back_is_met_halfway() {
     assert_eq!(net.counters(2)[MeshCount::HandshakesForOldClocks], 1);
 }
 
-/// Nobody names a leaf: what is known of it is where its own packets came from.
+/// A leaf is not configured: its only known address is the source of its own packets.
 #[test]
 fn a_leaf_whose_clock_was_set_back_is_met_where_it_was() {
     let mut net = connected();
@@ -318,8 +318,8 @@ fn a_leaf_whose_clock_was_set_back_is_met_where_it_was() {
     assert_eq!(net.counters(2)[MeshCount::HandshakesForOldClocks], 1);
 }
 
-/// A recorded initiation is all that a new process knows of a peer that nobody named, so it proves
-/// neither that this one lives nor where.
+/// A recorded initiation is all that a new process knows of an unconfigured peer, so it proves
+/// neither that the peer is alive nor its address.
 #[test]
 fn a_recorded_initiation_draws_no_handshake_to_where_it_comes_from() {
     let mut net = connected();

@@ -1,4 +1,4 @@
-//! Who is shut out, what that costs, and what the user hears of it.
+//! Revoked peers: what they can do, the cost, and the reports to the user.
 
 use meshport_config::{Delegation, DelegationKey, Grant, Revocation, Revocations, Revoked};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::admission::Control;
 use crate::core::revoke::MAX_KNOCKS;
 
-/// What the authority made from `authority` says of node `number`.
+/// The revocation of node `number` by the authority made from `authority`.
 fn revoked(authority: u8, number: u8) -> Revocations {
     let authority = AuthorityKey::from_bytes([authority; 32]);
     let mut all = Revocations::default();
@@ -26,7 +26,7 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     assert!(matches!(net.events(1)[..], [MeshEvent::SessionDown(_)]));
     assert!(net.notices(1).iter().any(|notice| matches!(notice, Notice::Cut(..))));
     assert_eq!(net.counters(1)[MeshCount::PeersRevoked], 1);
-    // What is sent with the old session finds nobody, and new handshakes are not answered.
+    // Packets of the old session match no peer, and new handshakes are not answered.
     net.send(2, 1, b"old session").unwrap();
     net.pump();
     assert_eq!(net.counters(1)[MeshCount::DroppedUnknownSession], 1);
@@ -42,9 +42,9 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     assert!(net.reaches(1, 3));
 }
 
-/// Of a stranger's initiation as much is computed as names it; then a tunnel is made, which
-/// computes the rest and answers. For a revoked node there is no tunnel: only its name is computed,
-/// nothing is kept by which a repetition would be known, and nothing is sent.
+/// For a stranger's initiation the gate computes only what reveals its key; then a tunnel is made,
+/// which computes the rest and answers. For a revoked node there is no tunnel: only its key is
+/// computed, nothing is stored to recognise a repetition, and nothing is sent.
 #[test]
 fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
     let mut net = Net::new(3);
@@ -113,7 +113,7 @@ fn joined_for(number: u8, by: u8, [from, until]: [UnixSeconds; 2]) -> Identity {
     Identity { credential, ..identity(number) }
 }
 
-/// That an invite was revoked.
+/// The revocation of an invite.
 fn leaked(number: u8) -> Revocations {
     let mut all = Revocations::default();
     let what = Revoked::Invite(invite(number).public());
@@ -157,8 +157,8 @@ fn only_nodes_that_joined_with_a_revoked_invite_are_cut() {
     assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
 }
 
-/// Only its credential says that it is covered, so a process that never saw it has to shake hands
-/// once to know.
+/// Only its credential says that it is covered, so a process that never saw it needs one handshake
+/// to know.
 #[test]
 fn a_node_of_a_revoked_invite_gets_one_handshake_from_a_new_process() {
     let mut net = guests();
@@ -209,8 +209,8 @@ fn the_gate_knows_where_admitted_peers_are_and_nobody_else() {
     assert!(settled(&net, 3) > Some(began), "it has another session");
 }
 
-/// Who shows the credential of somebody who is shut out is refused, and who shows an own one that
-/// is covered is out: its session proves that it says so.
+/// A peer that shows another node's revoked credential is refused; one that shows its own is
+/// blocked: its session proves that it does.
 #[test]
 fn a_peer_shuts_out_nobody_but_itself() {
     let mut net = guests();
@@ -232,8 +232,8 @@ fn a_peer_shuts_out_nobody_but_itself() {
     assert!(net.reaches(1, 2));
 }
 
-/// Names can be made up without end, and so can credentials that name a revoked invite: only what
-/// its key has signed takes a place among those who are shut out, be it that it has run out.
+/// Keys can be made without end, and so can credentials that name a revoked invite: only one that
+/// its node has signed takes an entry among the blocked, even if it has expired.
 #[test]
 fn who_makes_up_a_credential_of_a_revoked_invite_is_not_remembered() {
     let mut net = guests();

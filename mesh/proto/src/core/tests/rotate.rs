@@ -1,4 +1,4 @@
-//! One secret of the mesh follows the other: who gets it, which one a handshake uses, what is lost.
+//! Rotation of the mesh secret: which nodes get it, which one a handshake uses, and what is lost.
 
 use meshport_config::{MeshSecrets, NextSecret, Revocation, Revocations, Revoked, SecretId};
 
@@ -19,7 +19,7 @@ fn next(number: u8) -> NextSecret {
     NextSecret::issue(&authority, u64::from(number), secret(number), WALL, until)
 }
 
-/// What a node holds that had the secret before and took this one.
+/// The secrets of a node that had the former one and accepted this one.
 fn both(number: u8) -> MeshSecrets {
     let mesh = AuthorityKey::from_bytes([1; 32]).public();
     let before = MeshSecrets::from(secret(number - 1));
@@ -30,7 +30,7 @@ fn hold(net: &mut Net, number: u8, secrets: &MeshSecrets) {
     net.node(number, |core, now| core.set_secrets(secrets.clone(), now));
 }
 
-/// What a node was told to keep, and keeps at once.
+/// The secrets that a node was told to store, stored at once.
 fn keep(net: &mut Net, number: u8) -> bool {
     let offered = net.events(number).into_iter().find_map(|event| match event {
         MeshEvent::Rotated { secrets, .. } => Some(secrets),
@@ -109,7 +109,7 @@ fn nothing_is_lost_while_one_secret_follows_the_other() {
         (0, 0)
     );
     assert_eq!((one[MeshCount::DroppedUnauthentic], two[MeshCount::DroppedUnauthentic]), (0, 0));
-    // One half each: what belonged to the former secret is gone.
+    // One half each: that of the former secret is gone.
     let tunnel = format!("{:?}", net.nodes[&at(1)].peer(&id(2)).unwrap().tunnel);
     assert!(tunnel.contains("halves: 1"), "{tunnel}");
 }
@@ -186,7 +186,8 @@ fn a_node_with_only_one_of_two_secrets_gets_in_at_once() {
 fn a_peer_that_says_nothing_is_met_by_what_worked_last() {
     let mut net = Net::new(2);
     hold(&mut net, 1, &both(1));
-    // As wireguard-go or a kernel with one pre-shared key: it shows nothing and says nothing.
+    // Like wireguard-go or a kernel with one pre-shared key: it shows no credential and sends no
+    // messages.
     net.node(2, |core, now| {
         let slot = core.peers.of_node(&id(1)).unwrap();
         let _ = (core.connect(now, &id(1)), slot);
@@ -244,7 +245,7 @@ fn a_cookie_is_used_under_the_secret_that_earned_it() {
 fn the_former_secret_leads_nowhere_after_the_end() {
     let mut net = Net::new(3);
     net.now.wall = UnixSeconds(WALL.0 + OVERLAP);
-    // It has not been erased yet, and opens nothing all the same.
+    // It has not been erased yet, but opens nothing any more.
     hold(&mut net, 1, &both(1));
     hold(&mut net, 2, &both(1));
     net.node(3, |core, now| core.connect(now, &id(1))).unwrap();

@@ -68,7 +68,7 @@ fn an_idle_mesh_sleeps() {
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
 }
 
-/// As an origin has it: each of many asks every few seconds, and is answered.
+/// As at an origin: each of many peers sends every few seconds, and is answered.
 #[test]
 fn nobody_is_woken_for_timers_that_packets_put_off() {
     let mut net = Net::new(8);
@@ -83,7 +83,7 @@ fn nobody_is_woken_for_timers_that_packets_put_off() {
         }
     }
     assert_eq!(net.wakes, 0, "98 s in all, before any session is renewed");
-    // They stay set all the same.
+    // They stay set nevertheless.
     net.seconds(15);
     assert!(net.wakes > 0);
 }
@@ -104,7 +104,7 @@ fn a_session_in_use_is_renewed_without_a_stall() {
     net.connect(1, 2);
     net.events(2);
     for second in 0..400u32 {
-        // Only one direction, and never a moment without a usable session.
+        // Traffic in one direction only, and never a moment without a usable session.
         net.send(1, 2, &second.to_be_bytes()).unwrap();
         net.pump();
         assert_eq!(net.datagrams(2), [second.to_be_bytes()], "second {second}");
@@ -357,7 +357,7 @@ fn a_removed_peer_is_gone() {
     assert!(net.notices(1).iter().any(|notice| matches!(notice, Notice::Cut(..))));
     assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
     assert_eq!(net.node(1, |core, _| core.poll_timeout()), None);
-    // Its packets find nobody, its next handshake is that of an unknown node.
+    // Its packets match no peer; its next handshake is that of an unknown node.
     net.send(2, 1, b"x").unwrap();
     net.pump();
     assert_eq!(net.counters(1)[MeshCount::DroppedUnknownSession], 1);
@@ -394,7 +394,7 @@ fn a_machine_that_woke_makes_new_sessions_at_once_from_any_of_its_addresses() {
     assert_eq!(initiations, 2, "to each peer with a session");
     assert_eq!(net.counters(1)[MeshCount::HandshakesCompleted], 4);
     assert!(net.reaches(1, 2) && net.reaches(3, 1));
-    // Nobody to shake hands with: nothing is sent, and nothing becomes due.
+    // There is no peer: nothing is sent, and nothing becomes due.
     net.seconds(400);
     assert!(!net.up(1, 2));
     net.sent.clear();

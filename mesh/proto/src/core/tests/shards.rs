@@ -153,7 +153,7 @@ fn a_batch_is_handed_over_as_one() {
 
 #[test]
 fn the_limit_of_handshakes_is_the_nodes() {
-    // Of which a quarter may come at once.
+    // A quarter of them may come at once.
     let config = MeshConfig { handshakes_per_second: 16, ..MeshConfig::default() };
     let mut net = Net::new(14);
     let mut two = Sharded::new(2, &config, net.now);

@@ -1,4 +1,4 @@
-//! A node goes on under another key: what is lost, who follows, whom nobody follows.
+//! A node continues under another key: losses, and which claims peers accept.
 
 use meshport_config::{Revocations, Succession};
 
@@ -153,7 +153,7 @@ fn a_stranger_that_turns_out_to_be_a_successor_is_that_peer() {
     let mut net = Net::new(2);
     let before = label(&net, 1, id(2)).unwrap();
     succeed(&mut net, 2, 12);
-    // It is the successor that shakes hands, with a key that nobody knows.
+    // The successor makes the handshake, with an unknown key.
     net.node(2, |core, now| core.connect(now, &id(1))).unwrap();
     net.pump();
     assert!(exchange(&mut net, 1, (2, id(12))).0);
@@ -178,7 +178,7 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     assert!(!net.up(1, 2) && net.up(1, 12));
     assert_eq!(label(&net, 1, id(12)), Some(before));
     assert_eq!(net.counters(1)[MeshCount::PeersRevoked], 0);
-    // A node that was not told and meets a holder of the former key cuts it once it is told.
+    // A node that was not told, and meets a holder of the former key, cuts it once it is told.
     net.add(3, identity(3), MeshConfig::default());
     net.add(8, identity(2), MeshConfig::default());
     for (number, other) in [(3, 8), (8, 3)] {
