@@ -17,7 +17,7 @@ use meshport_config::{Allow, Credential, Role, ServiceName, UnixSeconds};
 /// Why a stream is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
-    /// Nothing vouches for the peer.
+    /// There is no valid credential of the peer.
     #[error("its credential is not known")]
     Unknown,
     /// The tunnel outlives a credential by up to one handshake; what it carries does not.
@@ -29,16 +29,16 @@ pub enum Denial {
     /// The service is not for it.
     #[error("no entry of the service's allow list matches it")]
     NotAllowed,
-    /// It carries streams of others, and may not.
+    /// It carries streams of others without the role for it.
     #[error("its credential lacks the role relay")]
     NoRelay,
     /// The node it carries for is not believed.
     #[error("the credential of the node it relays for is not valid")]
     BadClient,
-    /// It reads what only operators may.
+    /// It requests something that only operators may read.
     #[error("its credential lacks the role operator")]
     NoOperator,
-    /// The node it is to be carried to does not offer the service.
+    /// The node it wants to reach does not offer the service.
     #[error("the target node may not offer the service")]
     NoOrigin,
 }

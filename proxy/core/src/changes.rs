@@ -1,8 +1,8 @@
 //! Recent changes of a service's route, and their causes.
 //!
 //! A change is another choice: the first candidate, or none while all are down. Its cause is
-//! derived from the former one: if it has become worse, that is the cause; otherwise the new one
-//! has become better. Bounded by [`MAX_CHANGES`].
+//! derived from the former candidate: if that has become worse, that is the cause; otherwise the
+//! new one has become better. Bounded by [`MAX_CHANGES`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -17,7 +17,7 @@ pub const MAX_CHANGES: usize = 10;
 /// The choice of a route, to be named later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// By what way.
+    /// The path to it.
     pub line: Line,
     /// The name of the origin for people.
     pub name: String,
@@ -29,10 +29,10 @@ impl Choice {
     }
 }
 
-/// One change of the choice.
+/// A change of the choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// When it happened.
+    /// Time of the change.
     pub at: Instant,
     /// The choice before it; none where no origin could be used.
     pub from: Option<Choice>,
@@ -45,7 +45,7 @@ pub struct Change {
 /// The cause that made a choice possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Something became known.
+    /// New information arrived.
     News,
     /// A gain has lasted for long enough.
     Lasted,
@@ -68,7 +68,7 @@ impl Trigger {
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
     recent: VecDeque<Change>,
-    /// All there were, by their causes.
+    /// All changes since the start, by cause.
     counts: BTreeMap<&'static str, u64>,
 }
 
@@ -100,7 +100,7 @@ impl Changes {
         self.recent.push_front(Change { at: now, from, to, cause });
     }
 
-    /// All that are remembered, newest first.
+    /// All remembered changes, newest first.
     pub fn iter(&self) -> impl Iterator<Item = &Change> {
         self.recent.iter()
     }
@@ -127,7 +127,7 @@ fn cause(
     let lost = former.is_some_and(|view| view.path == PathView::Dead);
     match to.origin.line {
         Line::Relayed { .. } if same && is_nearer => return "a relay has been nearer for 10 s",
-        // Without sessions on it, a way through a relay is forgotten with its choice.
+        // Without sessions, a path through a relay is forgotten with its choice.
         Line::Direct(_) if same && was_relayed && !lost => return "the direct path works again",
         _ => {}
     }

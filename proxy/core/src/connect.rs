@@ -3,11 +3,11 @@
 //! The first candidate of the route is tried at once, the next one when an attempt fails, or when
 //! the latest one has been silent for its hedge delay: then both run, and the first answer wins
 //! (Dean, Barroso, "The Tail at Scale", hedged requests). In a crowd of searches a candidate that
-//! answers others is not raced: it is slow because of them. When all have failed they are tried
-//! again after a pause, in rounds, until the deadline. A client whose bytes must not go out twice
-//! is raced only until one instance is connected. An attempt ends when its patience
-//! ([`super::patience`]) is: what it waits for is to be connected, and then, once the instance was
-//! asked something, its answer. What the client sends meanwhile prolongs nothing.
+//! answers others is not hedged, since the crowd itself makes it slow. When all have failed they
+//! are tried again after a pause, in rounds, until the deadline. A client whose bytes must not be
+//! sent twice is hedged only until one instance is connected. An attempt fails when its patience
+//! ([`super::patience`]) expires: first for the connection and then, once a request was sent, for
+//! the answer. Further bytes of the client do not extend it.
 //!
 //! Has no clock and does no I/O: the caller starts and cancels what [`Connect::poll`] says and
 //! reports the outcome. Bounds: [`MAX_RACING`] attempts at once; one attempt per candidate and
@@ -30,7 +30,7 @@ mod attempts;
 mod rounds;
 mod searches;
 
-/// Attempts of one client at once: with three, two dead instances cost no more than two delays.
+/// Concurrent attempts of one client: with three, two dead instances cost no more than two delays.
 pub const MAX_RACING: usize = 3;
 /// The usual time until the first answer of an instance, without the path: accepting a connection
 /// and one signature, on a machine with other work.
@@ -39,7 +39,7 @@ const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// How patient a search is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectConfig {
-    /// From accept to the first byte of an answer.
+    /// Limit from accept to the first byte of an answer.
     pub connect_timeout: Duration,
     /// The same while no candidate is usable.
     pub hold: Duration,
@@ -70,9 +70,9 @@ impl ConnectConfig {
 /// The kind of a client's first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Too few to tell.
+    /// Too few bytes to tell.
     Open,
-    /// They begin a TLS handshake: may be sent again.
+    /// A TLS handshake: may be sent again.
     Tls,
     /// Anything else: may be sent once.
     Other,
@@ -100,7 +100,7 @@ pub enum Action {
         /// Whether it was silent for longer than its patience.
         overdue: bool,
     },
-    /// Tell the client that nobody answers.
+    /// Report to the client that no origin answers.
     GiveUp,
 }
 
@@ -112,7 +112,7 @@ pub trait SearchContext {
     fn searches<T>(&mut self, look: impl FnOnce(&mut Searches) -> T) -> T;
 }
 
-/// One search. See the module's doc.
+/// A search. See the module's doc.
 #[derive(Debug)]
 pub struct Connect {
     config: ConnectConfig,
@@ -120,7 +120,7 @@ pub struct Connect {
     /// The instance was connected and the client silent when it was last looked at.
     waited: bool,
     route: Arc<Route>,
-    /// Since when no candidate is usable, as far as this search knows.
+    /// Time since which no candidate is usable, as far as this search knows.
     unusable_since: Option<Instant>,
     kind: Kind,
     rounds: Rounds,
@@ -182,7 +182,7 @@ impl Connect {
         self.attempts.handle_failure(id, verdict);
     }
 
-    /// An attempt has an answer: the search has ended, and all others are to be given up.
+    /// An attempt has an answer: the search is over, and all other attempts are cancelled.
     pub fn handle_answer(&mut self, id: u32) {
         self.attempts.handle_answer(id);
     }
@@ -225,7 +225,7 @@ impl Connect {
         self.hedge(left, now, context)
     }
 
-    /// When [`Connect::poll`] next has something to say of its own accord.
+    /// Time at which [`Connect::poll`] is due without any input.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.waits_for_client() {
             return None;
@@ -272,7 +272,7 @@ impl Connect {
     ) -> Option<Action> {
         let next = self.rounds.next()?.standing;
         let late = self.attempts.due_for_hedge(now)?;
-        // Slowness is no reason to go where nobody should go who has anything better.
+        // Slowness is no reason to use a candidate of last resort.
         if next >= Standing::Fallback && late.candidate.standing < Standing::Fallback {
             late.hedge_at = None;
             return None;

@@ -29,7 +29,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// All there can be.
+    /// A full account.
     pub fn full(rate: Rate, now: Instant) -> Self {
         Self { rate, left: rate.most, at: now }
     }
@@ -46,7 +46,7 @@ impl Credit {
         }
     }
 
-    /// Takes one if there is one.
+    /// Takes one unit if available.
     pub fn take(&mut self, now: Instant) -> bool {
         self.pass(now);
         let taken = self.left > 0;
@@ -76,7 +76,7 @@ impl Credit {
         (self.rate, self.left) = (rate, self.left.min(rate.most));
     }
 
-    /// When there is some.
+    /// Time at which a unit is available.
     pub fn due(&self) -> Instant {
         if self.left > 0 { self.at } else { self.at + self.rate.each }
     }

@@ -16,7 +16,7 @@ use meshport_config::planted::{Bug, is_planted};
 
 use super::route::Line;
 
-/// From one share to the next.
+/// Interval between shares.
 const TICK: Duration = Duration::from_secs(1);
 /// The period of the share [`DriftConfig::home_percent`].
 const HOME_PERIOD: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ const HOME_PERIOD: Duration = Duration::from_secs(10);
 pub struct DriftConfig {
     /// The share of sessions that goes home every ten seconds, in percent; 0 for none.
     pub home_percent: u8,
-    /// Within what time a draining origin is left.
+    /// Time within which a draining origin is left.
     pub drain_window: Duration,
 }
 
@@ -65,7 +65,7 @@ pub struct Leave {
 #[derive(Debug)]
 struct Move {
     cause: Cause,
-    /// When it began, or the last tick since.
+    /// Time of the start, or of the last tick since.
     at: Instant,
     /// The most sessions that were there at any tick.
     begun: u64,
@@ -82,7 +82,7 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Nothing moves yet.
+    /// No moves in progress.
     pub fn new(config: DriftConfig) -> Self {
         Self { config, moves: BTreeMap::new(), next: None }
     }
@@ -92,8 +92,8 @@ impl Drift {
         self.config = config;
     }
 
-    /// Takes the lines with sessions that should be elsewhere. What moves already goes on. Returns
-    /// the lines whose sessions are to stay from now on, whatever leave they have.
+    /// Sets the lines with sessions that should be elsewhere. Moves in progress continue. Returns
+    /// the lines whose sessions now have to stay, even if they had permission to move.
     pub fn set(
         &mut self,
         lines: impl IntoIterator<Item = (Line, Cause)>,
@@ -120,7 +120,7 @@ impl Drift {
         self.moves.is_empty()
     }
 
-    /// When [`Drift::handle_counts`] is next to be called.
+    /// Time at which [`Drift::handle_counts`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.next
     }
@@ -220,7 +220,7 @@ mod tests {
     fn no_leave_is_saved_up_for_those_who_come_later() {
         let (mut drift, mut now) = (Drift::new(DriftConfig::default()), Instant::now());
         drift.set([(line(), Cause::Home)], now);
-        // One that is never quiet, for an hour.
+        // A session that is never quiet, for an hour.
         for _ in 0..3600 {
             now += TICK;
             drift.handle_counts(|_| 1, now);

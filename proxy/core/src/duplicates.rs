@@ -22,7 +22,7 @@ const REMIND: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 struct Evidence {
-    /// Where the two are; of this node itself where the other one is.
+    /// Addresses of the two; for this node itself the other one's.
     at: Vec<SocketAddr>,
     /// The peer that reports it; none when this node has seen it itself.
     by: Option<NodeId>,
@@ -36,7 +36,7 @@ struct Evidence {
 pub struct Duplicates(BTreeMap<NodeId, Evidence>);
 
 impl Duplicates {
-    /// Two processes were found to use a node's key. Whether that is to be logged now.
+    /// Records that two processes use a node's key. Returns whether to log it now.
     pub fn note(
         &mut self,
         node: NodeId,

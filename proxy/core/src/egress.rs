@@ -1,5 +1,5 @@
-//! Judges streams of other nodes: who is served or carried on, and who is shut out of an open
-//! session. Roles are checked by [`access`]; this module adds what the node offers and what the
+//! Access control for streams of other nodes: which are served or relayed, and which open sessions
+//! have to end. Roles are checked by [`access`]; this module adds what the node offers and what the
 //! authority has revoked.
 
 use std::collections::BTreeMap;
@@ -18,10 +18,10 @@ pub(crate) const MAX_TRUST: Duration = Duration::from_secs(600);
 /// The services of this node.
 pub type Offers = BTreeMap<ServiceName, Offer>;
 
-/// One of them.
+/// An offered service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Where its instance is dialled.
+    /// Address of its instance.
     pub address: String,
     /// The nodes and operators that may use it.
     pub allow: Vec<Allow>,
@@ -50,7 +50,7 @@ impl From<Denial> for Refused {
 
 /// A node's knowledge of others' credentials.
 pub trait Credentials {
-    /// That of a peer with a tunnel.
+    /// The credential of a peer with a tunnel.
     fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>>;
     /// The newest that is known of a node, which may have ended.
     fn known(&self, node: &NodeId) -> Option<Arc<Credential>>;
@@ -93,8 +93,8 @@ pub fn shown(
     }
 }
 
-/// What the holder of a credential gets of a service: this node has to offer it, with a role of its
-/// `own` for it, and to that holder.
+/// Checks the holder of a credential for a service: this node has to offer it, with a role among
+/// its `own` for it, and to that holder.
 ///
 /// # Errors
 /// [`Refused`] with what to answer.
@@ -112,8 +112,8 @@ pub fn admit<'a>(
     Ok(offer)
 }
 
-/// For how long the session of a `holder` may stay open before it is judged again; none when it is
-/// shut out: the node was revoked, its credential has ended, or the service is not for it any more.
+/// How long the session of a `holder` may stay open before it is checked again; none if it has to
+/// end: the node was revoked, its credential has expired, or the service is no longer for it.
 pub fn stays(
     holder: &Arc<Credential>,
     offer: Option<&Offer>,
@@ -144,7 +144,7 @@ pub(crate) fn present(
     if own.is_some_and(|it| it.successor().is_none()) || revocations.has_node(&node) {
         return None;
     }
-    // It may have another one by now than the one that opened the session.
+    // The node may have another credential by now than the one that opened the session.
     let known = credentials.known(&node).filter(|known| known.issued_at >= holder.issued_at);
     let present = known.unwrap_or_else(|| holder.clone());
     let invite = present.delegation.as_ref().map(|it| Revoked::Invite(it.key));

@@ -3,8 +3,8 @@
 //! An instance may answer its own node's probes and still keep clients waiting; a path may carry
 //! small probes and lose everything else. Each attempt that ends in silence, in a refusal or behind
 //! a faster one adds a point to its line, at most `MAX_SCORE`; answers and time remove points. A
-//! line is suspect from `SUSPECT_AT` points on until it is below `CLEARED_AT`: then it is tried
-//! again. Clients that disconnect by themselves are no evidence.
+//! line is suspect from `SUSPECT_AT` points on until it is below `CLEARED_AT`, after which it is
+//! tried again. Clients that disconnect are no evidence.
 //!
 //! Slow is not silent. Concurrent attempts, as in a burst, are one piece of evidence together; and
 //! if the line has answered anyone since an attempt began, the attempt says nothing against it.
@@ -33,7 +33,7 @@ const CLEARED_AT: f64 = 1.0;
 /// The time that takes a point away.
 const DECAY: Duration = Duration::from_secs(5);
 /// How long a denial is remembered: long enough that sessions seldom pay a round trip for it, and
-/// short enough that nobody restarts anything once the origin lets this node in.
+/// short enough that no restart is needed once the origin admits this node.
 const DENIED_FOR: Duration = Duration::from_secs(30);
 /// Points an answer takes away.
 const ANSWER_CLEARS: f64 = 2.0;
@@ -48,7 +48,7 @@ pub enum Verdict {
     /// The instance was connected after this time. Told of lines that cannot be probed; says
     /// nothing about an answer.
     Connected(Duration),
-    /// Nothing came in time.
+    /// There was no answer in time.
     Silent,
     /// The connection was refused.
     Refused,
@@ -65,7 +65,7 @@ pub struct Attempted {
     pub line: Line,
     /// How it ended.
     pub verdict: Verdict,
-    /// When it began.
+    /// Start time.
     pub began: Instant,
 }
 
@@ -74,7 +74,7 @@ struct Record {
     score: f64,
     at: Instant,
     suspect: bool,
-    /// When slowness was last counted.
+    /// Time at which slowness was last counted.
     counted_at: Option<Instant>,
 }
 
@@ -84,7 +84,7 @@ impl Record {
         (self.score - passed).max(0.0)
     }
 
-    /// When a suspect line is cleared by time alone.
+    /// Time at which a suspect line is cleared without further evidence.
     fn cleared_at(&self) -> Instant {
         self.at + DECAY.mul_f64((self.score - CLEARED_AT).max(0.0))
     }
@@ -94,7 +94,7 @@ impl Record {
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
     records: BTreeMap<Line, Record>,
-    /// When each line has answered last, for [`ANSWER_KEPT`].
+    /// Time of each line's last answer, for [`ANSWER_KEPT`].
     answered: BTreeMap<Line, Instant>,
     /// Origins that let this node not in, and until when that is remembered.
     denied: BTreeMap<NodeId, Instant>,
@@ -176,7 +176,7 @@ impl Evidence {
         cleared
     }
 
-    /// When [`Evidence::handle_timeout`] next clears a line.
+    /// Time at which [`Evidence::handle_timeout`] next clears a line.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let suspects = self.records.values().filter(|it| it.suspect).map(Record::cleared_at);
         suspects.chain(self.denied.values().copied()).min()
@@ -226,13 +226,14 @@ mod tests {
             assert!(!outrun(&mut evidence, start, ms(at)));
         }
         assert!(evidence.score(&line(1), ms(500)) <= 1.0);
-        // From here on it answers, slowly, and each answer excuses those that waited meanwhile.
+        // From here on it answers slowly, and each answer excuses the attempts that waited
+        // meanwhile.
         for at in (500..5000).step_by(10) {
             handle(&mut evidence, line(1), Verdict::Answered, ms(at));
             assert!(!outrun(&mut evidence, ms(at - 300), ms(at + 5)));
         }
         assert_eq!(evidence.score(&line(1), ms(5000)), 0.0);
-        // It falls silent: the next two one after the other tell.
+        // It falls silent: two attempts in sequence prove it.
         assert!(!outrun(&mut evidence, ms(5010), ms(5200)));
         assert!(outrun(&mut evidence, ms(5210), ms(5400)));
     }

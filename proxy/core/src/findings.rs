@@ -18,7 +18,7 @@ pub const PAGE: &str = "docs/troubleshoot.md";
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing fails by it now.
+    /// Nothing fails because of it now.
     Warning,
     /// Something does not work.
     Error,
@@ -90,7 +90,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Something that is wrong here.
+/// A problem of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The kind of trouble.

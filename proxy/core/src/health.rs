@@ -56,7 +56,7 @@ pub struct HealthConfig {
     pub interval: Duration,
     /// Silent *alive* probes in a row that mean hung; at least 1.
     pub fall: u8,
-    /// Whether readiness is a question of its own (HTTP modes) or follows from being alive (TCP).
+    /// Whether readiness is a separate question (HTTP modes) or follows from being alive (TCP).
     pub asks_ready: bool,
     /// Whether liveness is one too (Kubernetes).
     pub asks_live: bool,
@@ -88,7 +88,7 @@ impl Question {
 /// The result of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It answered; with this HTTP status where the question has one.
+    /// It answered, with this HTTP status if the question has one.
     Answered(Option<u16>),
     /// The connection was refused.
     Refused,
@@ -123,7 +123,7 @@ pub struct Health {
     ready: Ready,
     /// *Live* failed when it was last asked.
     is_dead: bool,
-    /// It was ready since it was last refused or silent.
+    /// It has been ready since it was last refused or silent.
     was_ready: bool,
     silent_in_row: u8,
     unauthorised_in_row: u8,
@@ -160,8 +160,8 @@ impl Health {
         health
     }
 
-    /// Asks in another way from now on; returns the new state if it changed. What is known stays,
-    /// except about readiness when that becomes or ceases to be a question.
+    /// Changes the probes; returns the new state if it changed. Results stay, except those about
+    /// readiness when that becomes or ceases to be a separate question.
     pub fn set_config(&mut self, config: HealthConfig, now: Instant) -> Option<OriginState> {
         let before = std::mem::replace(&mut self.config, config);
         if self.config.asks_ready != before.asks_ready || self.config.asks_live != before.asks_live
@@ -206,7 +206,7 @@ impl Health {
                 self.handle_alive(outcome);
                 self.hurry(was, now);
             }
-            // It was asked before it ceased to be a question.
+            // The probe was sent before it ceased to be a separate question.
             Question::Ready if !self.config.asks_ready => {}
             Question::Live if !self.config.asks_live => {}
             Question::Ready => self.handle_ready(outcome),
@@ -233,9 +233,9 @@ impl Health {
         self.note_state(now)
     }
 
-    /// Another instance is not ready any more: if both depend on the same thing, this one is to say
-    /// so before anybody leaves the one for the other. *Ready* is asked at once, unless it was just
-    /// now.
+    /// Another instance is no longer ready: if both depend on the same thing, this one should
+    /// report it before sessions move from one to the other. *Ready* is asked at once, unless it
+    /// just was.
     pub fn handle_other(&mut self, now: Instant) {
         let interval = self.config.interval;
         let asking = &mut self.asking[Question::Ready as usize];
@@ -256,7 +256,7 @@ impl Health {
         if is_new { self.note_state(now) } else { None }
     }
 
-    /// When [`Health::poll_probe`] or [`Health::handle_timeout`] next has something to say.
+    /// Time at which [`Health::poll_probe`] or [`Health::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.asking.iter().filter_map(ProbeSchedule::poll_timeout).min()
     }
@@ -266,7 +266,7 @@ impl Health {
         self.state
     }
 
-    /// Since when the instance is in that state.
+    /// Time since which the instance has been in that state.
     pub fn since(&self) -> Instant {
         self.since
     }

@@ -1,4 +1,4 @@
-//! What a node's clients did in the last ten minutes, second by second.
+//! The activity of a node's clients in the last ten minutes, second by second.
 //!
 //! A second is kept only where it differs from the one before it, so an idle node adds none.
 //! Bounded by [`SECONDS`] entries of 48 bytes each: 28 KiB.
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// How far back it goes: an outage and what led to it, on one screen.
 pub const SECONDS: usize = 600;
-/// From one look at the counters to the next.
+/// Interval between readings of the counters.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Counters of all services at one moment. All but `open` only grow.
@@ -54,20 +54,20 @@ pub struct Second {
 pub struct History {
     began: Instant,
     last: Counts,
-    /// Whole seconds since `began` at the last look.
+    /// Whole seconds since `began` at the last reading.
     looked_s: u32,
     /// Each with the second since `began` that it ended, ascending.
     seconds: VecDeque<(u32, Second)>,
 }
 
 impl History {
-    /// For a node that starts now.
+    /// An empty history that starts now.
     pub fn new(now: Instant) -> Self {
         let seconds = VecDeque::with_capacity(SECONDS);
         Self { began: now, last: Counts::default(), looked_s: 0, seconds }
     }
 
-    /// When the counters are to be looked at next.
+    /// Time of the next reading of the counters.
     pub fn poll_timeout(&self) -> Instant {
         self.began + STEP * self.looked_s.saturating_add(1)
     }

@@ -1,4 +1,4 @@
-//! What one member asks another for `meshport doctor`, and what follows from the answers.
+//! The questions of one member to another for `meshport doctor`, and the findings from the answers.
 //!
 //! A question travels at the start of a stream like the header of a session ([`crate::wire`]):
 //! version (1 byte, [`VERSION`]), body length (2 bytes, big endian), body (postcard). The answer is
@@ -7,9 +7,9 @@
 //! the question with `bad-request`. Bytes of a body behind what is known here are ignored, so that
 //! a later version may add fields at its end; nothing else of it ever changes.
 //!
-//! What a member says is a hint for people: it changes no route and no session. A call-back goes
-//! only to where the asker's tunnel comes from and to addresses in its signed record, at the rate
-//! that [`CallBudget`] sets.
+//! An answer is a hint for people: it changes no route and no session. A call-back goes only to the
+//! address of the asker's tunnel and to addresses in its signed record, at the rate that
+//! [`CallBudget`] sets.
 
 mod budget;
 mod judge;
@@ -33,46 +33,46 @@ pub const MAX_TESTIMONY_BYTES: usize = 2048;
 const MAX_SETTINGS: usize = 32;
 /// The most bytes of a version, a key or a value.
 const MAX_TEXT_BYTES: usize = 64;
-/// What a member repeats in its call-back.
+/// Token that a member repeats in its call-back.
 pub type CallToken = [u8; 16];
 
-/// What is asked of a member.
+/// A question to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// Call back with this, from a socket that the asker has not sent to.
     pub call: Option<CallToken>,
 }
 
-/// What a member did about a call-back.
+/// A member's reaction to the request for a call-back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// It was not asked for one.
+    /// None was requested.
     NotAsked,
-    /// It sends to so many addresses.
+    /// It sends to this many addresses.
     Sent(u8),
-    /// It called lately, this asker or others.
+    /// It made one recently, to this asker or others.
     TooOften,
     /// It knows no address of the asker.
     NoAddress,
 }
 
-/// What a member says of itself and of its path to the asker.
+/// A member's statement about itself and its path to the asker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Testimony {
     /// The version of its daemon.
     pub version: String,
     /// Its time of day, in seconds since 1970.
     pub wall_s: u64,
-    /// Where the asker's packets come from.
+    /// The source of the asker's packets.
     pub sees_you_at: Option<SocketAddr>,
-    /// Bytes of the largest IP packet known to get from it to the asker; it may not have looked for
-    /// larger ones yet.
+    /// Length in bytes of the largest IP packet known to get from it to the asker; it may not have
+    /// probed larger ones yet.
     pub mtu: Option<u16>,
     /// Whether its long packets to the asker are lost.
     pub is_narrow: bool,
-    /// What it did about the call-back.
+    /// Its reaction to the request for a call-back.
     pub call: Call,
-    /// Those that must agree.
+    /// Settings that must agree.
     pub settings: Vec<Setting>,
 }
 
@@ -81,7 +81,7 @@ pub struct Testimony {
 pub struct Setting {
     /// The key with its table, `discovery.suspicion`.
     pub key: String,
-    /// As it stands in a file.
+    /// As written in a file.
     pub value: String,
 }
 
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(Testimony::decode(&bytes), Ok(Some(testimony())));
     }
 
-    /// What a version before this one does with a question.
+    /// The reaction of an earlier version to a question.
     #[test]
     fn a_header_of_a_session_refuses_the_version_of_a_question() {
         let bytes = Question { call: Some([7; 16]) }.encode();

@@ -1,5 +1,5 @@
-//! What happened lately in the mesh as this node saw it: who came, went, was refused or revoked,
-//! and what became of routes and instances.
+//! Recent events in the mesh as this node saw them: members that joined, left, were refused or
+//! revoked, and changes of routes and instances.
 //!
 //! Bounded by [`MAX_OF_KIND`] events of each [`Kind`], so that a flood of one kind never pushes out
 //! another, and by [`MAX_TEXT`] characters in each. Events of one kind about several nodes within
@@ -19,7 +19,7 @@ pub const MAX_TEXT: usize = 200;
 /// Events of one kind within this time of the last are one.
 pub(crate) const TOGETHER: Duration = Duration::from_secs(5);
 
-/// What happened.
+/// Kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A member answers.
@@ -66,10 +66,10 @@ impl Kind {
     }
 }
 
-/// One event.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When it happened; of several the last.
+    /// Time of the event; of the last one if there are several.
     pub at: Instant,
     /// The nodes concerned, at most [`MAX_NAMES`].
     pub names: Vec<String>,
@@ -114,7 +114,7 @@ impl Journal {
         self.push(kind, Event { at: now, names, others: 0, service, detail: short(detail) });
     }
 
-    /// All that are remembered, by kind, each kind oldest first.
+    /// All remembered events, by kind, each kind oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Kind, &Event)> {
         self.kinds.iter().flat_map(|(kind, events)| events.iter().map(|event| (*kind, event)))
     }
@@ -164,7 +164,7 @@ mod tests {
         let events: Vec<_> = journal.iter().collect();
         let [(Kind::Went, event)] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(event.names, ["n0", "n1", "n2", "n3"]);
-        // Those that are not named cannot be told apart.
+        // Nodes that are not named cannot be told apart.
         assert_eq!(event.others, 92);
         journal.note(Kind::Went, "n7".into(), "silent", start + Duration::from_secs(60));
         assert_eq!(journal.iter().count(), 2);

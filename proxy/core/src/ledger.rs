@@ -1,11 +1,11 @@
-//! The sessions that are open, whom they count for, and which of them are to end.
+//! Open sessions, the holders they count for, and which of them have to end.
 //!
-//! Each entry is one session, or one attempt to open it. The caller opens and closes them, says
-//! what they have carried, and asks each what becomes of it: [`Ledger::poll`] and
-//! [`Ledger::poll_timeout`]. After a call that may change what others have to do,
-//! [`Ledger::poll_changed`] names those that want to be asked again. What is asked for each session
-//! is counted, so that a node can serve thousands; other questions add up. Nothing is named here
-//! longer than its last session, since peers name the services of what they want relayed.
+//! Each entry is a session, or an attempt to open one. The caller opens and closes entries, reports
+//! the bytes they have carried, and asks for each what to do: [`Ledger::poll`] and
+//! [`Ledger::poll_timeout`]. After a call that may affect other entries, [`Ledger::poll_changed`]
+//! lists those to ask again. Questions about single sessions are answered from counters, so that a
+//! node can serve thousands; other questions add up. No name is kept longer than its last session,
+//! since peers name the services of what they want relayed.
 //!
 //! Bounded by the callers: a service's `max-sessions` for clients, [`MAX_SERVED`] for what is
 //! served, and the daemon's own limit for what is relayed.
@@ -71,7 +71,7 @@ type Key = (ServiceName, Side, Line);
 #[derive(Debug, Default)]
 struct Group {
     sessions: BTreeSet<SessionId>,
-    /// Those that are carried and have no leave to move, with their turn; the first goes first.
+    /// Relayed sessions without permission to move, with their turn; the first goes first.
     waiting: BTreeMap<u64, SessionId>,
     /// Leave to move that no session has taken yet.
     spare: u64,
@@ -121,8 +121,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens an entry. Clients of this node have places of their own in a window of resets; what is
-    /// relayed is reset at once, and spread by the nodes whose clients they are.
+    /// Opens an entry. Sessions of this node's clients are spread over a window when reset; relayed
+    /// ones are reset at once, since the nodes of their clients spread them.
     pub fn open(&mut self, service: &ServiceName, side: Side, line: Line) -> SessionId {
         self.last += 1;
         let place = if side == Side::Client { counter_hash::fraction(self.last) } else { 0.0 };
@@ -140,7 +140,7 @@ impl Ledger {
     }
 
     /// Opens an entry for a session that `peer` has opened, for a client of `node`, in a process
-    /// that may open so many descriptors.
+    /// that may open this many descriptors.
     ///
     /// # Errors
     /// There is no place for it.
@@ -227,7 +227,7 @@ impl Ledger {
         end
     }
 
-    /// When [`Ledger::poll`] next has something to say of its own accord.
+    /// Time at which [`Ledger::poll`] is due without any input.
     pub fn poll_timeout(&self, id: SessionId) -> Option<Instant> {
         self.sessions.get(&id)?.life.poll_timeout()
     }
@@ -273,8 +273,8 @@ impl Ledger {
     }
 
     /// Lets `count` sessions of this node's clients on a line end, the longest open ones first, as
-    /// soon as each is quiet, or after a while anyway when `insist`. What an earlier call granted
-    /// and nobody took is void; with a `count` of 0 also what was taken by sessions still there.
+    /// soon as each is quiet, or after a while in any case when `insist`. Unused permissions of an
+    /// earlier call are void; with a `count` of 0 also those used by sessions that are still open.
     pub fn release(
         &mut self,
         service: &ServiceName,
@@ -377,7 +377,7 @@ impl Ledger {
         self.all[side as usize]
     }
 
-    /// All open sessions.
+    /// The number of open sessions.
     pub fn count(&self) -> u64 {
         [Side::Client, Side::Served, Side::Relayed].map(|side| self.count_all(side)).iter().sum()
     }
@@ -419,7 +419,7 @@ impl Ledger {
         line
     }
 
-    /// The groups of a service on one side of a line, whatever it was called when they began.
+    /// The groups of a service on one side of a line, under any name the line had when they began.
     fn keys(
         &self,
         service: &ServiceName,
@@ -431,7 +431,7 @@ impl Ledger {
         let former = self.by_line.keys().filter(move |(of, at, on)| {
             *on != line && *at == side && *of == service && self.now(*on) == line
         });
-        // There are none to look for as long as nobody has another key.
+        // Only needed while some node has another key.
         let former = (!self.renamed.is_empty()).then_some(former);
         has_own.then_some(own).into_iter().chain(former.into_iter().flatten().cloned())
     }

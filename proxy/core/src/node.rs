@@ -1,4 +1,4 @@
-//! One node: membership, the health of its local instances, and a route per service.
+//! A node: membership, the health of its local instances, and a route per service.
 //!
 //! To drive it: after any `handle_*` or command drain [`NodeCore::poll_transmit`] and
 //! [`NodeCore::poll_event`], start the probes of [`NodeCore::poll_probe`], then sleep until
@@ -43,8 +43,8 @@ pub use self::wayback::{Destination, Known};
 
 /// Services one daemon can use or offer.
 pub const MAX_SERVICES: usize = 64;
-/// Origins of one service that take part in a choice. Control planes have three to seven; a
-/// hundred times that still costs microseconds.
+/// Origins of a service that take part in a choice. Control planes have three to seven; a hundred
+/// times that still costs microseconds.
 pub const MAX_ORIGINS: usize = 512;
 /// Addresses outside the mesh per service: as many as the settings have names, each with one
 /// address, or fewer with more.
@@ -77,7 +77,7 @@ pub struct CoreConfig {
 /// Events for which an empty queue keeps room.
 const KEPT_EVENTS: usize = 64;
 
-/// One node. See the module's doc for how to drive it.
+/// A node. See the module's doc for how to drive it.
 #[derive(Debug)]
 pub struct NodeCore {
     me: NodeId,
@@ -90,18 +90,18 @@ pub struct NodeCore {
     /// Nodes whose paths are probed.
     watched: BTreeMap<NodeId, PathUse>,
     relay_watch: RelayWatch,
-    /// Where this node is reached, as it knows and as its peers see it.
+    /// Addresses of this node, as it knows them and as its peers see them.
     reach: Reach,
     /// Nodes whose measured paths are dead; no more than there are paths.
     silent: BTreeSet<NodeId>,
     events: VecDeque<Event>,
-    /// Something a route depends on has changed since routes were chosen.
+    /// An input of the routes has changed since they were chosen.
     stale: bool,
 }
 
 impl NodeCore {
-    /// A node that knows nobody yet. `generation` is greater than at any earlier start of this
-    /// node; `seed` feeds everything random.
+    /// A node that knows no other yet. `generation` is greater than at any earlier start of this
+    /// node; `seed` feeds all randomness.
     pub fn new(
         config: CoreConfig,
         me: LocalNode,
@@ -189,7 +189,7 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// As [`Discovery::wants_credential`].
+    /// See [`Discovery::wants_credential`].
     pub fn wants_credential(&mut self, peer: &NodeId, now: Instant) -> bool {
         self.discovery.wants_credential(peer, now)
     }
@@ -405,7 +405,7 @@ impl NodeCore {
         event
     }
 
-    /// When [`NodeCore::handle_timeout`] or [`NodeCore::poll_probe`] next has something to do.
+    /// Time at which [`NodeCore::handle_timeout`] or [`NodeCore::poll_probe`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let services = self.services.values().flat_map(|service| {
             let health = service.health.as_ref().and_then(Health::poll_timeout);
@@ -426,12 +426,12 @@ impl NodeCore {
         self.services.get(service).map(|service| &service.route)
     }
 
-    /// Since when a service's first candidate is first.
+    /// Time since which a service's first candidate has been first.
     pub fn preferred_since(&self, service: &ServiceName) -> Option<Instant> {
         self.services.get(service)?.memory.preferred.map(|(_, since)| since)
     }
 
-    /// Since when an origin says of its instance what it says now.
+    /// Time since which an origin has announced its instance's present state.
     pub fn state_since(&self, service: &ServiceName, node: &NodeId) -> Option<Instant> {
         self.services.get(service)?.states.get(node).map(|(_, since)| *since)
     }
@@ -508,7 +508,7 @@ impl NodeCore {
                 self.events.push_back(Event::Ignored { node, reason });
             }
             Found::Unknown { from, what } => self.events.push_back(Event::Unknown { from, what }),
-            // All it says is that routes may be stale.
+            // Its only consequence is that routes may be stale.
             Found::StateChanged(node) => self.touch(&node),
             Found::PathChanged(node) => {
                 self.stale = true;
@@ -535,8 +535,8 @@ impl NodeCore {
         }
     }
 
-    /// Something is new about a node. Of a thousand in a mesh a handful matter to routes: those
-    /// that offer a service of this node's, or did, and those whose paths are measured.
+    /// There is news about a node. Of a thousand in a mesh a handful matter to routes: those that
+    /// offer a service of this node's, or did, and those whose paths are measured.
     fn touch(&mut self, node: &NodeId) {
         let entry = self.discovery.directory().get(node);
         let offers = entry.is_some_and(|entry| {

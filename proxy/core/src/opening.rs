@@ -1,14 +1,15 @@
 //! The client's first bytes, kept until an origin has answered.
 //!
 //! How they may be used depends on their content. A TLS handshake without an answer has had no
-//! effect, so its bytes may be sent to one candidate after another; early data behind it (RFC 8446,
+//! effect, so its bytes may be sent to one candidate after another; early data after it (RFC 8446,
 //! section 2.3) waits for the answer, since it carries the request. An incomplete hello is not
-//! sent: nobody can answer it, and the silence would count against the origins, so any client could
-//! drive others away from them. Anything else is sent at most once, and only to an origin that has
-//! confirmed that its instance is connected.
+//! sent: it cannot be answered, and the silence would count against the origins, so any client
+//! could drive others away from them. Anything else is sent at most once, and only to an origin
+//! that has confirmed that its instance is connected.
 //!
-//! A preface that the instance is to have before the client's bytes (a PROXY header) goes out with
-//! them, or alone as soon as the instance is connected: it may wait for it before it speaks.
+//! A preface that the instance gets before the client's bytes (a PROXY header) is sent with them,
+//! or alone as soon as the instance is connected, since the instance may wait for it before it
+//! sends anything.
 //!
 //! Bounded by [`MAX_KEPT`]; beyond that nothing more is read from the client until an origin
 //! answers.
@@ -37,7 +38,7 @@ const TLS_MESSAGE_HEADER: usize = 4;
 /// First byte of the version in every TLS record.
 const TLS_MAJOR: u8 = 3;
 
-/// The bytes that a client has sent so far. See the module's doc.
+/// The bytes that a client has sent until now. See the module's doc.
 #[derive(Debug, Default)]
 pub struct Opening {
     /// The preface, then what the client has said.
@@ -46,7 +47,7 @@ pub struct Opening {
     preface: usize,
     /// The client has half-closed already.
     pub ended: bool,
-    /// Bytes went out that must not go out again.
+    /// Bytes were sent that must not be sent again.
     spent: bool,
 }
 
@@ -76,7 +77,7 @@ impl Opening {
         MAX_KEPT.saturating_sub(self.kept.len())
     }
 
-    /// The kind of the bytes so far.
+    /// The kind of these bytes.
     pub fn kind(&self) -> Kind {
         match self.said() {
             [] | [TLS_HANDSHAKE] if !self.ended => Kind::Open,
@@ -86,7 +87,7 @@ impl Opening {
         }
     }
 
-    /// Whether the bytes so far begin a TLS handshake.
+    /// Whether these bytes begin a TLS handshake.
     pub fn begins_tls(&self) -> bool {
         matches!(self.said(), [TLS_HANDSHAKE, TLS_MAJOR, ..])
     }
@@ -182,7 +183,7 @@ mod tests {
         [&[TLS_HANDSHAKE, 3, 1, length[0], length[1]], payload].concat()
     }
 
-    /// A hello of so many bytes behind the message's header.
+    /// A hello of this many bytes after the message's header.
     fn hello(length: u8) -> Vec<u8> {
         [&[1, 0, 0, length][..], &vec![9; usize::from(length)]].concat()
     }
@@ -217,7 +218,7 @@ mod tests {
             assert_eq!(opening.kind(), Kind::Tls);
             assert_eq!(opening.before_answer(0).as_ref(), whole);
         }
-        // One that is announced to be larger than any is never whole.
+        // A hello with an impossible length is never complete.
         let mut opening = Opening::default();
         opening.push(&[22, 3, 1, 255, 255]);
         opening.push(&vec![0; opening.room()]);
@@ -278,7 +279,7 @@ mod tests {
         opening.push(&[22]);
         opening.set_preface(b"PROXY\r\n");
         assert_eq!(opening.kind(), Kind::Open);
-        // Alone it is said only to who is connected, and costs no other attempt.
+        // Alone it is sent only to a connected instance, and costs no other attempt.
         assert!(!opening.may_go(false) && opening.may_go(true));
         assert_eq!(opening.before_answer(0).as_ref(), b"PROXY\r\n");
         opening.spend();

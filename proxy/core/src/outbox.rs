@@ -1,9 +1,9 @@
 //! Events on their way out: which are new, when they may be posted, and what became of them.
 //!
-//! Everything comes from the [`Journal`]. Events that gather are taken once nothing was added to
-//! them for a while, so that a lost site is one event. Posts are spaced so that there are never
-//! more than the settings allow in a minute; one that fails is tried again, later each time, with
-//! the same events first. At most once each: an answer that is lost makes an event come twice.
+//! Everything comes from the [`Journal`]. Events that accumulate are taken once nothing was added
+//! to them for a while, so that a lost site is one event. Posts are spaced so that there are never
+//! more than the settings allow in a minute; a failed one is retried with backoff, with the same
+//! events first. If an answer is lost, its events arrive twice.
 //!
 //! Bounds: [`MAX_WAITING`] events wait, the oldest are dropped and counted; [`MAX_BATCH`] in a
 //! post.
@@ -18,7 +18,7 @@ use crate::journal::{Event, Journal, Kind, TOGETHER};
 pub const MAX_WAITING: usize = 192;
 /// Events in one post.
 pub const MAX_BATCH: usize = 32;
-/// From a failed post to the next attempt; doubled by each further failure.
+/// Delay from a failed post to the next attempt; doubled by each further failure.
 const RETRY: Duration = Duration::from_secs(5);
 /// The longest pause between attempts.
 const MAX_RETRY: Duration = Duration::from_secs(300);
@@ -73,7 +73,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// For a node that starts now, with this many posts per minute, at least 1.
+    /// An empty outbox, with this many posts per minute, at least 1.
     pub fn new(per_minute: u32, now: Instant) -> Self {
         Self {
             takes: |_| true,
@@ -147,7 +147,7 @@ impl Outbox {
         }
     }
 
-    /// The results of all so far.
+    /// The results of all posts.
     pub fn counts(&self) -> OutboxCounts {
         self.counts
     }

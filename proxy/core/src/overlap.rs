@@ -1,5 +1,4 @@
-//! When a former secret may be erased for good: when its time has expired, and the clock can be
-//! believed.
+//! When a former secret may be erased: when its time has expired, and the clock can be trusted.
 //!
 //! Whether a former secret still opens tunnels is judged by the wall clock each time, which is
 //! undone when the clock is put right. Erasing it cannot be undone. So it waits until monotonic
@@ -10,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use meshport_config::UnixSeconds;
 
-/// How long a wall clock that says so alone has to say so. A wrong clock is put right within
-/// minutes of having a network, and a disk that keeps the former secret for an hour more gives
-/// nothing away that it did not hold for days.
+/// How long a wall clock, without other evidence, has to say that the time has expired. A wrong
+/// clock is corrected within minutes of having a network, and a disk that keeps the former secret
+/// for an hour more reveals nothing that it did not hold for days.
 pub const CONFIRMATION: Duration = Duration::from_secs(3600);
 /// How far both clocks may differ: a slewed clock, and whole seconds on one side.
 const TOLERANCE: Duration = Duration::from_secs(5);
@@ -22,9 +21,10 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Follows the end of one former secret.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Overlap {
-    /// When the wall clock last said that the end was still to come, and how long it was to take.
+    /// Time at which the wall clock last said that the end was still to come, and how far off it
+    /// was.
     before: Option<(Instant, Duration)>,
-    /// Since when it has said that it has expired.
+    /// Time since which it has said that the end has passed.
     over_since: Option<Instant>,
 }
 
@@ -70,7 +70,7 @@ mod tests {
     }
 
     impl Clocks {
-        /// That many seconds before the end.
+        /// This many seconds before the end.
         fn before(seconds: u64) -> Self {
             let wall = UnixSeconds(END.0 - seconds);
             Self { overlap: Overlap::default(), now: Instant::now(), wall }

@@ -18,7 +18,7 @@ pub const MAX_HOLDERS: usize = 1024;
 /// Clients of one holder that wait. What comes beyond is turned away.
 pub const MAX_WAITING: usize = 256;
 
-/// New sessions of all holders that are of no use yet, before anybody is asked who he is.
+/// New sessions of all holders that have not proved useful, before holders are told apart.
 const COMMON: Rate = Rate { most: 128, each: Duration::from_millis(10) };
 /// The same of one holder. A controller manager that has lost its connection dials 60 times in
 /// 30 ms, and a node has a handful of such clients.
@@ -43,9 +43,9 @@ pub enum Payer<K> {
 /// The decision about a client whose holder is known.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<T> {
-    /// It is served, and its holder has paid.
+    /// It is served, and charged to its holder.
     Serve(T),
-    /// It waits until [`Pace::poll`] gives it out.
+    /// It waits until [`Pace::poll`] returns it.
     Waits,
     /// Too many wait before it.
     Full(T),
@@ -105,7 +105,7 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         Some((next, holder.waiting.pop_front()?))
     }
 
-    /// Those who wait, who do so no longer.
+    /// Takes all waiting clients, which wait no longer.
     pub fn take_waiting(&mut self) -> Vec<T> {
         self.holders.values_mut().flat_map(|it| std::mem::take(&mut it.waiting)).collect()
     }
@@ -123,13 +123,13 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         false
     }
 
-    /// When [`Pace::poll`] next gives a client out, unless something is given back before.
+    /// Time at which [`Pace::poll`] next returns a client, unless something is given back before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waiting = self.holders.values().filter(|it| !it.waiting.is_empty());
         waiting.map(|it| it.credit.due()).min()
     }
 
-    /// Forgets holders whose accounts are as if they were new, and one that is not if it must.
+    /// Removes holders whose accounts are full, and another one if necessary.
     fn make_room(&mut self, now: Instant) {
         if self.holders.len() < MAX_HOLDERS {
             return;
@@ -159,7 +159,7 @@ mod tests {
         pace
     }
 
-    /// How many of so many clients a second, each of no use, are served within a time.
+    /// How many of this many useless clients per second are served within a time.
     fn flood(pace: &mut Pace<u32, u32>, rate: u32, seconds: u32, from: Instant) -> u32 {
         let mut served = 0;
         for at in 0..rate * seconds {
@@ -181,7 +181,7 @@ mod tests {
         let now = Instant::now();
         let mut pace = Pace::new(now);
         let served = flood(&mut pace, 10_000, 10, now);
-        // What is there at first, and what ten seconds give.
+        // The initial amount, and that of ten seconds.
         let most = COMMON.most + OWN.most + 10 * (100 + 50);
         assert!((most - 20..=most).contains(&served), "{served} of 100,000, at most {most}");
         let end = now + Duration::from_secs(10);

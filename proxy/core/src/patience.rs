@@ -22,15 +22,15 @@ const MAX_DOUBLINGS: u32 = 4;
 /// Timeouts of the steps of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// From its beginning until the instance is connected.
+    /// Limit from the start until the instance is connected.
     pub open: Duration,
-    /// From the question until the first byte of the answer.
+    /// Limit from the request until the first byte of the answer.
     pub answer: Duration,
 }
 
 impl Patience {
-    /// From the candidate's cost. `round` counts how often all candidates were tried before, and
-    /// doubles everything each time, so that slowness everywhere is not taken for death.
+    /// Derived from the candidate's cost. `round` is how often all candidates were tried before;
+    /// each doubles everything, so that slowness everywhere is not mistaken for death.
     pub fn new(candidate: &Candidate, round: u32) -> Self {
         let round = if is_planted(Bug::Patience) { 0 } else { round };
         let factor = 1 << round.min(MAX_DOUBLINGS);

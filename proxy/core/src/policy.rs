@@ -1,6 +1,6 @@
-//! What happens to open sessions when an origin changes: a pure function.
+//! The consequences for open sessions when an origin changes: a pure function.
 //!
-//! A session is reset only when nothing can come through it any more; all others end by themselves,
+//! A session is reset only when nothing can pass through it any more; all others end normally,
 //! since a terminating apiserver serves its open watches for a minute.
 //!
 //! | news | open sessions |
@@ -32,7 +32,7 @@ pub enum Fate {
     Stay,
     /// They move elsewhere, a few at a time.
     Move(Cause),
-    /// They are reset, within the service's window if their clients have somewhere to go, else at
+    /// They are reset, within the service's window if their clients have an alternative, else at
     /// once.
     Reset {
         /// How much of the window is used, in percent: none where no other origin is healthy that
@@ -49,8 +49,8 @@ pub enum Fate {
 /// The part of the window in which sessions are reset whose clients are waiting: one in this many.
 const WAITING_PART: f64 = 10.0;
 
-/// When a session is reset, from the news on. `place` is its place in the window, from 0 to 1;
-/// `waits` tells whether its client is waiting for an answer.
+/// Delay from the news to the reset of a session. `place` is its position in the window, from 0 to
+/// 1; `waits` tells whether its client is waiting for an answer.
 pub fn reset_after(window: Duration, place: f64, waits: bool) -> Duration {
     let place = place.clamp(0.0, 1.0);
     window.mul_f64(if waits { place / WAITING_PART } else { place })
@@ -72,11 +72,11 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         return Fate::Reset { spread_percent: 100, forgives: false, why };
     }
     match view.state {
-        // It has taken two probes to notice, and controllers lose their lease before long.
+        // Detection took two probes, and controllers lose their lease before long.
         OriginState::Hung if spread => {
             Fate::Reset { spread_percent: 50, forgives: true, why: "its instance hangs" }
         }
-        // It takes over two seconds to notice. It answers still, which shows nothing.
+        // Detection takes over two seconds. The instance still answers, which proves nothing.
         OriginState::Stalled if spread => {
             Fate::Reset { spread_percent: 50, forgives: false, why: "its instance stalls" }
         }
@@ -161,7 +161,7 @@ mod tests {
         assert!(matches!(fate, Fate::Reset { forgives: false, .. }), "{fate:?}");
         assert_eq!(healthy, Fate::Stay);
         assert_eq!(fates([stalled; 2]), [Fate::Stay; 2]);
-        // The other one is in doubt: maybe what both depend on stands still.
+        // The other one is in doubt: a common dependency may have stalled.
         assert_eq!(fates([stalled, (OriginState::Unready, UP)]), [Fate::Stay; 2]);
     }
 
@@ -206,7 +206,7 @@ mod tests {
             [near, &far].map(|view| fate(view, &route))
         };
         assert_eq!(fates(&near), [Fate::Stay, Fate::Move(Cause::Home)]);
-        // Back, but not yet known to be ready: nobody moves.
+        // Back, but not yet known to be ready: no session moves.
         let back = OriginView { state: OriginState::Unknown, ..near.clone() };
         assert_eq!(fates(&back), [Fate::Stay, Fate::Stay]);
         let suspect = OriginView { suspect: true, ..near };
@@ -228,7 +228,8 @@ mod tests {
         };
         assert_eq!(decide(OriginState::Unready, 0), [Fate::Stay; 2]);
         decide(OriginState::Unready, 20);
-        // Ready again: new sessions stay with the far one for a while, and nobody moves either way.
+        // Ready again: new sessions stay with the far one for a while, and no session moves either
+        // way.
         assert_eq!(decide(OriginState::Ready, 21), [Fate::Stay; 2]);
         assert_eq!(decide(OriginState::Ready, 32), [Fate::Stay, Fate::Move(Cause::Home)]);
     }

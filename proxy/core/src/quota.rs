@@ -1,9 +1,9 @@
 //! Quota of a service's sessions: no client of this node may take them all.
 //!
-//! While few sessions are open, nobody is asked who they are. From one in `SCARCE` of the limit on,
-//! each new session counts for its holder, who may have `SHARE` times as many of these as are free:
-//! one alone gets thirteen of sixteen, two get almost all, and one is always left for others.
-//! Sessions opened earlier count for nobody. A limit below [`MIN_SHARED`] is not divided.
+//! While few sessions are open, holders are not counted. From a share of `SCARCE` of the limit on,
+//! each new session counts for its holder, which may have `SHARE` times as many of these as are
+//! free: one holder alone gets thirteen of sixteen, two get almost all, and one is always left for
+//! others. Sessions opened earlier do not count. A limit below [`MIN_SHARED`] is not divided.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! How peers see this node, and what follows for its endpoints.
 //!
-//! A peer that sees one of its own addresses has a direct path to it. One that sees another address
-//! is behind a NAT from here: this node also announces that address, if no peer contradicts. A
-//! peer's report is only a hint: it decides where others send handshakes first, and what `status`
-//! says.
+//! A peer that sees one of this node's addresses has a direct path to it. A peer that sees another
+//! address is on the other side of a NAT: this node also announces that address, unless another
+//! peer contradicts. A peer's report is only a hint: it decides where others send handshakes first,
+//! and what `status` shows.
 //!
 //! Hole punching between two nodes behind NAT needs a member that tells both to start at once;
 //! [`Reach::endpoints`] gives it the addresses.
@@ -28,23 +28,23 @@ pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path (MP106)";
 pub const BOTH_BEHIND_NAT_REMEDY: &str = "both behind NAT: no direct path; give the role relay to \
     a member that both reach, or forward a port and set advertise (MP106)";
 
-/// Where this node is reached from outside, as it knows without asking peers.
+/// Addresses at which this node is reached from outside, without reports of peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnEndpoints {
     /// The settings say so, and so how NAT is passed.
     Advertised(Vec<SocketAddr>),
-    /// From the addresses of this machine.
+    /// Derived from the addresses of this machine.
     Guessed(Vec<SocketAddr>),
 }
 
 /// How a NAT maps this node's port, by what peers see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Nat {
-    /// All see it here, so a member can tell others where to begin.
+    /// All peers see it at this address, so a member can tell others where to begin.
     Same(SocketAddr),
-    /// Only one peer has said where it sees it.
+    /// Only one peer has reported an address.
     OneReport(SocketAddr),
-    /// Peers see it at these and maybe more: each gets a mapping of its own.
+    /// Peers see it at these addresses and maybe more: each peer gets its own mapping.
     PerPeer(Vec<SocketAddr>),
 }
 
@@ -213,7 +213,7 @@ mod tests {
         let hard = reach(&[("203.0.113.7:1", false), ("203.0.113.7:2", false)]);
         assert!(hard.is_behind_nat());
         assert_eq!(hard.endpoints(), [at(OWN)]);
-        // One that lies does not outweigh two that agree.
+        // A lying peer does not outweigh two that agree.
         let mapped = "203.0.113.7:41000";
         let lied = reach(&[(mapped, false), ("192.0.2.66:53", false), (mapped, false)]);
         assert_eq!(lied.endpoints(), [at(OWN), at(mapped)]);

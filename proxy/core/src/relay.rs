@@ -15,7 +15,7 @@
 //!
 //! A relayed stream leaves the relay with no hop left, so there is never a second relay, whatever
 //! records say. Changes have hysteresis like those between origins. Bounds: one choice per origin;
-//! [`MAX_WATCHED`] paths are measured for the sake of relaying alone.
+//! [`MAX_WATCHED`] paths are measured only for relaying.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ use super::timing::Timings;
 use super::view::{Line, OriginView, PathView, Relaying, cost, loses_most};
 use crate::wire::Hops;
 
-/// What a relayed path costs on top of its round trips: it uses another node's time and can break
-/// at two places...
+/// Cost of a relayed path beyond its round trips: it uses another node's resources and can fail at
+/// two places...
 const PENALTY: Duration = Duration::from_millis(5);
 /// ...or this share of its round-trip time, in percent, whichever is more.
 const PENALTY_PERCENT: u32 = 10;
@@ -78,7 +78,7 @@ pub struct Offer {
     pub suspect: bool,
     /// Whether a session got through lately.
     pub proven: bool,
-    /// Whether sessions have timed it, so that it is no mere claim any more.
+    /// Whether sessions have timed it, so that it is more than a claim.
     pub timed: bool,
 }
 
@@ -154,11 +154,12 @@ fn either(one: u8, other: u8) -> u8 {
 struct Way {
     /// Through whom; none is the direct way.
     relay: Option<NodeId>,
-    /// Since when another way has been better without a break, and whether that is the direct one.
+    /// Time since which another path has been better without a break, and whether that is the
+    /// direct one.
     gain: Option<(bool, Instant)>,
-    /// Since when the direct path has been dead.
+    /// Time since which the direct path has been dead.
     dead_since: Option<Instant>,
-    /// When a decision may be different without any news.
+    /// Time at which a decision may change without any news.
     due: Option<Instant>,
 }
 
@@ -166,7 +167,7 @@ struct Way {
 enum Step {
     Stay,
     Now(Option<NodeId>),
-    /// Once it has been better for so long.
+    /// Once it has been better for this long.
     After(Option<NodeId>, Duration),
 }
 
@@ -205,12 +206,12 @@ impl Ways {
         view
     }
 
-    /// Forgets origins that are no more.
+    /// Removes origins that no longer exist.
     pub fn retain(&mut self, is_origin: impl Fn(&NodeId) -> bool) {
         self.by_origin.retain(|origin, _| is_origin(origin));
     }
 
-    /// When [`Ways::choose`] may decide differently without any news.
+    /// Time at which [`Ways::choose`] may decide differently without any news.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.by_origin.values().filter_map(|way| way.due).min()
     }
@@ -239,7 +240,7 @@ fn decide(direct: &OriginView, offers: &[&Offer], memory: Way, now: Instant) -> 
     }
 }
 
-/// The cost of a session that goes there directly, if the path is measured and works.
+/// The cost of a direct session, if the path is measured and works.
 fn direct_cost(direct: &OriginView) -> Option<Duration> {
     match direct.path {
         PathView::Up(rtt) => Some(cost(rtt, direct.loss_percent)),
@@ -279,8 +280,8 @@ pub enum Receive {
     Refuse,
 }
 
-/// What `me` does with a stream from `peer` for `target` (`None` is any receiver). Only a stream
-/// that may still take a hop is carried on, and it takes it; never back to where it is from.
+/// Decides about a stream from `peer` for `target` (`None` is any receiver) at `me`. Only a stream
+/// with a hop left is relayed, which uses the hop; never back to its sender.
 pub fn receive(
     me: NodeId,
     peer: NodeId,
@@ -314,7 +315,7 @@ pub struct RelayCandidate {
     pub draw: u64,
 }
 
-/// The members whose paths are worth measuring, so that there is a relay when one is needed: first
+/// The members whose paths should be measured, so that there is a relay when one is needed: first
 /// members of this node's site, then the nearest known, then those close to an origin. One that
 /// answers stays.
 pub fn watched(mut prospects: Vec<RelayCandidate>) -> BTreeSet<NodeId> {

@@ -9,8 +9,8 @@
 //!
 //! Only the role `operator` may ask. Any member that runs a daemon carries an operator's request to
 //! another member, one hop at most: it is small, and an operator's machine has tunnels to a few
-//! members only. The credential that it shows for the operator is only its word. That is enough
-//! here: a view has no secret, and members see most of it themselves.
+//! members only. The credential that it shows for the operator is not proven, which is enough here:
+//! a view has no secret, and members see most of it themselves.
 
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl Request {
 /// A reply, behind the byte of the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The tag of the present document; 0 when there is none.
+    /// The tag of the present document; 0 if there is none.
     pub tag: Tag,
     /// The document; none when it is the one that the asker has.
     pub document: Option<String>,

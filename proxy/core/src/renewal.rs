@@ -1,12 +1,12 @@
 //! How nodes have their credentials renewed by members that hold a mandate.
 //!
-//! [`Seeker`] decides on a node when to ask and whom, [`Issuer`] decides on a member with a mandate
-//! what to sign. The request travels at the start of a stream, like a question of `doctor`
+//! [`Seeker`] decides on a node when to ask and which issuer, [`Issuer`] decides on a member with a
+//! mandate what to sign. The request is sent at the start of a stream, like a question of `doctor`
 //! ([`crate::inquiry`]): version (1 byte, [`VERSION`]), body length (2 bytes, big endian), body
-//! (postcard). The answer is the byte of a session's answer, and behind
+//! (postcard). The answer is the byte of a session's answer, and after
 //! [`Answer::Connected`](crate::wire::Answer) the length and the body of a [`Reply`]. It is sent
-//! only to who has the role `issuer`; an earlier version refuses it with `bad-request`. Bytes of a
-//! body behind what is known here are ignored, so that a later version may add fields at its end.
+//! only to members with the role `issuer`; an earlier version refuses it with `bad-request`. Bytes
+//! of a body after the known fields are ignored, so that a later version may add fields at its end.
 
 mod issuer;
 mod seeker;
@@ -28,7 +28,7 @@ pub const MAX_REQUEST_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
 /// The longest body of a reply, in bytes: as much, since it is a credential too.
 pub const MAX_REPLY_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
 
-/// Asks for the next credential of the node at the other end of the tunnel, whose present one the
+/// Requests the next credential of the node at the other end of the tunnel, whose present one the
 /// tunnel has shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
@@ -38,7 +38,7 @@ pub struct Request {
     pub base: Vec<u8>,
 }
 
-/// What comes of a request.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply(pub Result<Vec<u8>, Refusal>);
 
@@ -46,7 +46,7 @@ pub struct Reply(pub Result<Vec<u8>, Refusal>);
 struct ReplyBody {
     /// 0 for none.
     refusal: u8,
-    /// What was issued, in its byte form.
+    /// The issued credential, in its byte form.
     issued: Vec<u8>,
 }
 
@@ -79,11 +79,11 @@ refusals! {
     Ended = 6, "the present credential has ended";
     /// The renewed one would end no later than the present one.
     NothingGained = 7, "what it would sign ends no later than the present credential";
-    /// It has signed one for this node a moment ago.
+    /// It has just signed one for this node.
     TooOften = 8, "it has renewed this credential a moment ago";
     /// The clocks of both differ too much.
     Clock = 9, "its clock and the dates of the present credential do not fit";
-    /// For a reason of a later version.
+    /// A reason of a later version.
     Other = 255, "it refuses for a reason that this version does not know";
 }
 
@@ -99,13 +99,13 @@ pub enum Setback {
     /// No present member has the role.
     #[error("no member with the role issuer is known to be up")]
     NoIssuer,
-    /// One said why not.
+    /// An issuer refused, with its reason.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// One did not answer, or not with sense.
+    /// An issuer did not answer, or not with a valid message.
     #[error("{0}")]
     Silent(String),
-    /// What one signed is not the next credential of this node.
+    /// The credential that an issuer signed is not the next one of this node.
     #[error("what it signed is not usable here: {0}")]
     Unfit(String),
     /// The renewed credential is not on the disk.
@@ -209,8 +209,8 @@ pub fn check_issued(own: &Credential, issued: &Issued) -> Result<(), Setback> {
     Ok(())
 }
 
-/// By how much of its life, in seconds, a credential is warned of before its end when issuers renew
-/// it: a quarter, so renewals have failed for a while then.
+/// How long before its end a credential causes a warning when issuers renew it, in seconds: a
+/// quarter of its lifetime, when renewals have failed for a while.
 pub fn warning_s(own: &Credential) -> u64 {
     life_s(own.issued_at, own.expires_at) / 4
 }

@@ -21,7 +21,7 @@ pub const LASTING: Duration = Duration::from_secs(25);
 pub struct Known {
     /// Whether its node is there and its instance serves, so that the cluster should list it.
     pub serves: bool,
-    /// Where its node is found.
+    /// Addresses of its node.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -52,12 +52,12 @@ impl fmt::Display for Difference {
 #[derive(Debug, Clone, Default)]
 pub struct Roster {
     listed: BTreeSet<SocketAddr>,
-    /// Since when there is a difference.
+    /// Time since which there is a difference.
     since: Option<Instant>,
     difference: Option<Difference>,
     /// Lists that were read, and attempts that failed.
     pub readings: u64,
-    /// Attempts to read the list that failed.
+    /// Failed attempts to read the list.
     pub failures: u64,
 }
 

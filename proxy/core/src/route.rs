@@ -1,13 +1,13 @@
-//! Which origin a new session tries first, and which after it: a pure function.
+//! The order in which a new session tries origins: a pure function.
 //!
 //! [`choose`] orders all origins of a service from what the directory says of them and what this
 //! node measured, with a memory of one preferred origin ([`Preference`]), so small or short gains
 //! change nothing. [`Route::attempt_order`] then spreads sessions over equally near origins.
 //! Neither reads a clock or draws a random number.
 //!
-//! Invariants: an origin that is unhealthy or unverified is never before one that is healthy, but
-//! for the preferred one in the moment after it turned unready (it still serves, and maybe all do);
-//! the order contains each origin once; equal inputs give equal outputs.
+//! Invariants: an origin that is unhealthy or unverified is never before one that is healthy,
+//! except the preferred one just after it turned unready (it still serves, and the others may be
+//! unready too); the order contains each origin once; equal inputs give equal outputs.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub enum Policy {
         /// ...or within this share of its cost, in percent, whichever is more.
         band_percent: u32,
     },
-    /// All in turn.
+    /// All, by turns.
     Spread,
     /// The first healthy one of this list, then the nearest. Names or NodeIds in text form.
     Pinned(Vec<String>),
@@ -105,7 +105,7 @@ pub enum Standing {
     Down,
 }
 
-/// One origin in the order of a [`Route`].
+/// An origin in the order of a [`Route`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The known facts about it.
@@ -142,7 +142,7 @@ pub enum Draw {
     Turns,
     /// The least loaded of all. The ticket is a fresh random number, which decides between equals.
     Least,
-    /// By client. The ticket is a number that is the client's own.
+    /// By client. The ticket is a number that belongs to the client.
     Source,
 }
 
@@ -181,10 +181,10 @@ impl Route {
         &self.candidates[..self.sharing.min(self.candidates.len())]
     }
 
-    /// Whether sessions on a line would be so much better served by the first candidates that it is
-    /// worth ending them: these are healthy, and the line is neither one of them nor about as near.
-    /// One that is cheaper has only not been so for long, or sessions find it slow lately: it may
-    /// be first again soon, and nobody moves forth and back.
+    /// Whether the first candidates would serve sessions of a line so much better that it is worth
+    /// ending them: the candidates are healthy, and the line is neither one of them nor about as
+    /// near. A cheaper line that is not first has only just become cheaper, or sessions found it
+    /// slow lately: it may soon be first again, and sessions should not move back and forth.
     pub fn is_away(&self, line: &Line) -> bool {
         let home = self.home();
         let Some(first) = home.first().filter(|first| first.standing == Standing::Healthy) else {
@@ -234,7 +234,7 @@ impl Route {
         order
     }
 
-    /// The ticket that the caller is to draw.
+    /// The ticket that the caller has to draw.
     pub fn draw(&self) -> Draw {
         self.draw
     }

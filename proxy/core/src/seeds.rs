@@ -7,7 +7,7 @@ use meshport_config::{MAX_SEEDS, NodeId, Seed, SiteName};
 /// A member that could be named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// Where it is.
+    /// Its seed.
     pub seed: Seed,
     /// Its site.
     pub site: SiteName,
@@ -18,9 +18,9 @@ pub struct Known {
 }
 
 /// At most [`MAX_SEEDS`], each node once: those of `first`, in their order, then of the members
-/// that are `known`. These come from the sites that are named least; there, origins before relays
-/// and relays before others. A site's origins count for one less, so that a second origin of a
-/// site stands beside the first node of another.
+/// that are `known`. These come from the sites with the fewest seeds; within a site, origins before
+/// relays and relays before others. A site's origins count for one less, so that a second origin of
+/// a site ranks equal to the first node of another.
 pub fn choose(first: &[Seed], known: &[Known]) -> Vec<Seed> {
     let mut chosen: Vec<Seed> = Vec::new();
     for seed in first {
@@ -99,7 +99,7 @@ mod tests {
             (1..=20).map(|number| member(number, &format!("s{number}"), "node")).collect();
         assert_eq!(choose(&[seed(20)], &many).len(), MAX_SEEDS);
         assert_eq!(choose(&[seed(20)], &many)[0], seed(20));
-        // What a person names stays, once, whatever is known.
+        // Seeds named by a person stay, once each, whatever is known.
         let named: Vec<Seed> = (30..40).chain(30..40).map(seed).collect();
         assert_eq!(numbers(&choose(&named, &one)), (30..38).collect::<Vec<_>>());
         assert!(choose(&[], &[]).is_empty());

@@ -4,7 +4,7 @@ use meshport_config::{AuthorityKey, Credential, NodeKey, RecordKey, Subject, Uni
 
 /// The wall clock of tests.
 pub const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
-/// Longer than anybody runs these tests.
+/// Longer than these tests run.
 const CENTURY_S: u64 = 100 * 365 * 86_400;
 
 /// The credential of a node of this number, signed by the authority itself.

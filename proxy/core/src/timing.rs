@@ -3,7 +3,7 @@
 //! A relay's distance to an origin is a claim, and an address outside the mesh reports none: the
 //! time until the instance is "connected" is what this node can measure. The shortest of the last
 //! few counts, since a single one may include handshakes and other delays. Bounded by [`MAX_LINES`]
-//! and `MAX_SAMPLES`; a line that nobody used for `FORGOTTEN` is unknown again.
+//! and `MAX_SAMPLES`; a line that was not used for `FORGOTTEN` is unknown again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -29,7 +29,7 @@ pub fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// Bytes in the largest binary unit that keeps a digit before the point.
+/// Bytes in the largest binary unit with a digit before the point.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if count < 1024 {

@@ -1,7 +1,7 @@
 //! Messages of members that this version does not know: those run a later one.
 //!
-//! It is ignored and counted where it arrives. This module remembers who sent it, for a log line
-//! once and a finding as long as it goes on. Bounded by [`MAX_SENDERS`] nodes.
+//! Such a message is ignored and counted where it arrives. This module remembers its sender, for
+//! one log line and a finding as long as it continues. Bounded by [`MAX_SENDERS`] nodes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ struct Heard {
 pub struct Unknown(BTreeMap<NodeId, Heard>);
 
 impl Unknown {
-    /// A node sent `what`, as in "control message 9". Whether that is to be logged: the first of
-    /// this node in a while.
+    /// A node sent `what`, as in "control message 9". Returns whether to log it: the first of this
+    /// node in a while.
     pub fn note(&mut self, from: NodeId, what: String, now: Instant) -> bool {
         self.0.retain(|_, it| it.is_recent(now));
         if let Some(heard) = self.0.get_mut(&from) {

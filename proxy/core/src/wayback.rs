@@ -1,10 +1,9 @@
 //! The way back: from an apiserver to kubelets, pods and services behind other nodes of the mesh.
 //!
-//! An apiserver asks for a target with an HTTP CONNECT on a Unix socket of its own node ([`head`]).
-//! That node finds out whose target it is ([`nodes`], [`join`]) and tries ways to that node
-//! ([`ways`]) with a stream of its own kind ([`call`]). The node at the end decides by itself what
-//! it dials ([`judge`]); what the first node believes opens nothing there. Every refusal is one of
-//! [`Refusal`].
+//! An apiserver requests a target with an HTTP CONNECT on a Unix socket of its node ([`head`]).
+//! That node finds the node of the target ([`nodes`], [`join`]) and tries paths to it ([`ways`])
+//! with a stream of a separate kind ([`call`]). The node at the end checks itself what it dials
+//! ([`judge`]) and does not rely on the first node. Every refusal is one of [`Refusal`].
 //!
 //! Bounds: [`head::MAX_HEAD_BYTES`] of a request, [`nodes::MAX_NODES`] nodes, [`ways::MAX_WAYS`]
 //! ways for a request, and [`ANSWER_LIMIT`] for its answer.
@@ -23,10 +22,10 @@ pub mod ways;
 pub use self::refusal::Refusal;
 pub use self::reply::Refused;
 
-/// From the end of a request to its answer at the latest. An apiserver has no deadline of its own
-/// here, so `kubectl logs` would wait for ever.
+/// Limit from the end of a request to its answer. An apiserver has no deadline of its own here, so
+/// `kubectl logs` would wait for ever.
 pub const ANSWER_LIMIT: Duration = Duration::from_millis(4_500);
-/// From accepting a connection to the end of its request.
+/// Limit from accepting a connection to the end of its request.
 pub const HEAD_LIMIT: Duration = Duration::from_secs(5);
 /// The port of a kubelet that neither its Node object nor a setting names.
 pub const KUBELET_PORT: u16 = 10_250;

@@ -178,7 +178,7 @@ impl Answer {
         self as u8
     }
 
-    /// Reads the byte; `None` for one that no version so far sends.
+    /// Reads the byte; `None` for one that no known version sends.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|answer| answer.code() == code)
     }

@@ -12,7 +12,7 @@ use crate::route::{Candidate, Line, Standing};
 /// well lie there unread.
 pub(super) const LAG: Duration = Duration::from_millis(50);
 
-/// One attempt.
+/// An attempt.
 #[derive(Debug)]
 pub(super) struct Attempt {
     id: u32,
@@ -20,11 +20,11 @@ pub(super) struct Attempt {
     connected: bool,
     patience: Patience,
     began: Instant,
-    /// Since when it waits for what it waits for now.
+    /// Start of its present wait.
     since: Instant,
-    /// It was looked at too late once, and got another moment.
+    /// It was checked too late once, and got another moment.
     spared: bool,
-    /// When another candidate is to be raced against it.
+    /// Time at which another candidate is tried in parallel.
     pub(super) hedge_at: Option<Instant>,
     /// Another candidate was tried because this one was silent.
     slow: bool,
@@ -44,8 +44,8 @@ impl Attempt {
         Attempted { line: self.candidate.origin.line, verdict, began: self.began }
     }
 
-    /// When its patience ends. An instance that was not asked anything may wait for as long as
-    /// its client does.
+    /// Time at which its patience expires. An instance that was not sent a request may wait as long
+    /// as its client does.
     fn overdue_at(&self, kind: Kind) -> Option<Instant> {
         match (self.connected, kind) {
             (false, _) => Some(self.since + self.patience.open),
@@ -60,9 +60,9 @@ impl Attempt {
 pub(super) struct Attempts {
     running: Vec<Attempt>,
     next_id: u32,
-    /// One has failed, and the next is to take its place.
+    /// An attempt has failed, and the next should replace it.
     vacancy: bool,
-    /// Those that are given up and that the caller still has to cancel.
+    /// Cancelled attempts that the caller still has to end.
     cancels: VecDeque<u32>,
     verdicts: Vec<Attempted>,
 }
@@ -150,7 +150,7 @@ impl Attempts {
         }
     }
 
-    /// One has failed. `verdict` is none where that says nothing about its line.
+    /// An attempt has failed. `verdict` is none if that says nothing about its line.
     pub(super) fn handle_failure(&mut self, id: u32, verdict: Option<Verdict>) {
         let Some(at) = self.running.iter().position(|it| it.id == id) else { return };
         let failed = self.running.remove(at);
@@ -158,7 +158,7 @@ impl Attempts {
         self.vacancy = true;
     }
 
-    /// One has an answer, and all have ended.
+    /// An attempt has an answer, and all others end.
     pub(super) fn handle_answer(&mut self, id: u32) {
         for running in self.running.drain(..) {
             if running.id == id {
@@ -190,17 +190,17 @@ impl Attempts {
         std::mem::take(&mut self.verdicts)
     }
 
-    /// The first one that another candidate is to be raced against by now.
+    /// The first attempt that is due for a hedge.
     pub(super) fn due_for_hedge(&mut self, now: Instant) -> Option<&mut Attempt> {
         self.running.iter_mut().find(|it| it.hedge_at.is_some_and(|at| at <= now))
     }
 
-    /// When another candidate is to be raced.
+    /// Time of the next hedge.
     pub(super) fn hedge_at(&self) -> Option<Instant> {
         self.running.iter().filter_map(|it| it.hedge_at).min()
     }
 
-    /// When the patience of the next one ends.
+    /// Time at which the next patience expires.
     pub(super) fn overdue_at(&self, kind: Kind) -> Option<Instant> {
         self.running.iter().filter_map(|it| it.overdue_at(kind)).min()
     }

@@ -17,7 +17,7 @@ pub(super) struct Rounds {
     /// The candidates that this round has still to try; none before its order is drawn.
     queue: Option<VecDeque<Candidate>>,
     tried: BTreeSet<Line>,
-    /// When the next round begins; `None` in a round.
+    /// Start of the next round; `None` within a round.
     resume_at: Option<Instant>,
 }
 
@@ -31,7 +31,7 @@ impl Rounds {
         self.number
     }
 
-    /// When the pause ends, if there is one.
+    /// End of the pause, if there is one.
     pub(super) fn resume_at(&self) -> Option<Instant> {
         self.resume_at
     }
@@ -42,7 +42,7 @@ impl Rounds {
         self.queue = None;
     }
 
-    /// Whether nobody is to be tried now. A pause that has ended begins a round.
+    /// Whether there is a pause now. The end of a pause starts a round.
     pub(super) fn is_pause(&mut self, now: Instant) -> bool {
         if self.resume_at.is_some_and(|at| at > now) {
             return true;
@@ -64,7 +64,7 @@ impl Rounds {
         }
     }
 
-    /// Whether this round has nobody left to try.
+    /// Whether every candidate of this round has been tried.
     pub(super) fn is_exhausted(&self) -> bool {
         self.queue.as_ref().is_some_and(VecDeque::is_empty)
     }

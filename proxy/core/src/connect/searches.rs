@@ -10,8 +10,8 @@ use crate::route::Line;
 /// comes back dials once per watch, and a controller manager 60 times.
 pub const MAX_CALM_SEARCHES: u64 = 16;
 
-/// All searches of a service that are under way, the hedges that they may start, and which lines
-/// have answered any of them lately.
+/// All searches of a service in progress, the hedges that they may start, and the lines that have
+/// lately answered any of them.
 ///
 /// Hedges are a burst, and a share of all searches, so that slowness everywhere is not answered
 /// with more load (the retry budget of Finagle and gRPC). Lines: at most [`MAX_LINES`].
@@ -20,7 +20,7 @@ pub struct Searches {
     under_way: u64,
     /// Hedges left, in tenths.
     tenths: u32,
-    /// When each line has answered last.
+    /// Time of each line's last answer.
     answered: BTreeMap<Line, Instant>,
 }
 
@@ -53,7 +53,7 @@ impl Searches {
         }
     }
 
-    /// Whether so many are under way that they slow each other.
+    /// Whether there are so many that they slow each other.
     pub fn is_crowded(&self) -> bool {
         self.under_way > MAX_CALM_SEARCHES
     }
@@ -65,7 +65,7 @@ impl Searches {
         self.is_crowded() && self.answered.get(line).is_some_and(is_recent)
     }
 
-    /// Takes one hedge, if there is one.
+    /// Takes a hedge, if one is left.
     pub(super) fn take_hedge(&mut self) -> bool {
         let left = self.tenths.checked_sub(10);
         self.tenths = left.unwrap_or(self.tenths);

@@ -58,12 +58,12 @@ impl Bench {
         self.connect.poll(self.now, &mut self.context)
     }
 
-    /// Other searches begin, so many that they slow each other.
+    /// Starts so many other searches that they slow each other.
     fn crowd(&mut self) {
         (0..=MAX_CALM_SEARCHES).for_each(|_| self.context.0.begin());
     }
 
-    /// What is started now: the attempt's id and the number of its origin.
+    /// The attempt started now: its id and the number of its origin.
     fn started(&mut self) -> Option<(u32, u8)> {
         match self.poll()? {
             Action::Start { id, candidate, .. } => {
@@ -74,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// What the attempts have shown since the last call.
+    /// The verdicts of attempts since the last call.
     fn verdicts(&mut self) -> Vec<(Line, Verdict)> {
         self.connect.take_verdicts().iter().map(|it| (it.line, it.verdict)).collect()
     }
@@ -433,8 +433,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    /// Whatever happens: never too many at once, nobody twice in a round, at most one instance
-    /// gets bytes that must not go out twice, and the search ends with its deadline.
+    /// In all cases: never too many at once, no candidate twice in a round, at most one instance
+    /// gets bytes that must not be sent twice, and the search ends at its deadline.
     #[test]
     fn a_search_keeps_its_bounds(
         steps in proptest::collection::vec(happens(), 0..60),

@@ -1,4 +1,4 @@
-//! Who is let in: networks, limits and rates.
+//! Admission of clients: networks, limits and rates.
 //!
 //! Everybody is refused whom the list does not name. Of those it names, each source (an IPv4
 //! address, or an IPv6 /64, since a host may have all of one) has a number of sessions at once and
@@ -23,7 +23,7 @@ pub const MAX_SOURCES: usize = 65_536;
 /// Sources looked at with each new client, to forget those that have nothing: more than one, so
 /// that the table shrinks while clients come.
 const LOOKED_AT: usize = 2;
-/// From one look at all sources of a full table to the next.
+/// Interval between searches of a full table.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The smallest block of IPv6 addresses of one site.
 const SITE_BITS: u128 = !0 << 64;
@@ -52,7 +52,7 @@ impl Source {
 pub enum Refusal {
     /// No network of `allow` has its address.
     NotAllowed,
-    /// All places of the listener are taken.
+    /// All slots of the listener are taken.
     OverLimit,
     /// Its source has all its places.
     OverShare,
@@ -104,9 +104,9 @@ impl Rules {
 /// The owner of a connection that has a place now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// That of a client.
+    /// A client's connection.
     Client(Source),
-    /// That of a balancer, whose header says whose it is.
+    /// A balancer's connection, whose header names the client.
     Balancer,
 }
 
@@ -129,7 +129,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Without a client.
+    /// A gate without clients.
     pub fn new(rules: Rules) -> Self {
         Self { rules, open: 0, sources: BTreeMap::new(), looked_at: None, searched: None }
     }
@@ -226,7 +226,7 @@ impl Gate {
         }
     }
 
-    /// Forgets those of the next few sources that have nothing and did nothing lately.
+    /// Removes those of the next few sources that have no session and full credit.
     fn forget_some(&mut self, now: Instant) {
         for _ in 0..LOOKED_AT {
             let from = self.looked_at.map_or(Bound::Unbounded, Bound::Excluded);

@@ -1,8 +1,8 @@
 //! The header by which a balancer tells whose connection it carries: the PROXY protocol, version 1
 //! (a line of text) and 2 (binary), as in HAProxy's `proxy-protocol.txt` of 2020.
 //!
-//! Only addresses of TCP are read. A balancer's own connections (`LOCAL`, `UNKNOWN`), and those of
-//! address families that have no IP address, have no client. Additions behind the addresses are
+//! Only TCP addresses are read. A balancer's own connections (`LOCAL`, `UNKNOWN`), and those of
+//! address families without an IP address, have no client. Extensions after the addresses are
 //! skipped. Bound: [`MAX_HEADER_BYTES`].
 
 use std::io::Write as _;
@@ -29,9 +29,9 @@ const IPV6_BYTES: usize = 36;
 /// The two ends of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
-    /// Where the client is.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// Where it has connected to.
+    /// Address it has connected to.
     pub local: SocketAddr,
 }
 
@@ -51,7 +51,7 @@ pub enum Reading {
     Partial,
     /// A header.
     Whole(Header),
-    /// None, for this reason.
+    /// No header, for this reason.
     Wrong(&'static str),
 }
 

@@ -5,7 +5,7 @@ use meshport_config::{ExposeSettings, NamePattern, ServiceName};
 /// The names of one listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
-    /// Whole names first, so that they win.
+    /// Exact names first, so that they win.
     rules: Vec<Rule>,
     other: Option<ServiceName>,
 }

@@ -1,9 +1,9 @@
 //! The checks of an apiserver's `/readyz` that fail, as its answer says.
 //!
-//! An answer other than 200 lists every check in a line of its own, with and without `?verbose`:
+//! An answer other than 200 lists every check on a separate line, with and without `?verbose`:
 //! `[+]ping ok` or `[-]etcd failed: reason withheld`. So no second question is needed. The text
-//! comes from outside: only names that look like names are taken, at most [`MAX_CHECKS`] of at most
-//! [`MAX_CHECK_BYTES`].
+//! comes from outside: only names that look like names are accepted, at most [`MAX_CHECKS`] of at
+//! most [`MAX_CHECK_BYTES`].
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! One kind of probe: when it is due, how long its answer usually takes, and whether the pending
+//! A kind of probe: when it is due, how long its answer usually takes, and whether the pending
 //! answer is late.
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const LATE_LEAST: Duration = Duration::from_millis(500);
 const LATE_MOST: Duration = Duration::from_secs(1);
 /// The same while this node opens many connections to the instance.
 const LATE_LOADED: Duration = Duration::from_millis(1500);
-/// From here on a late answer confirms what another question has found.
+/// From this delay a late answer confirms the result of another question.
 const OVERDUE: Duration = Duration::from_millis(1200);
 /// A timer that fires so much too late says that this process does not get to run; its answers may
 /// well lie there unread.
@@ -36,16 +36,16 @@ pub(super) enum Lateness {
 /// See the module's doc.
 #[derive(Debug, Default)]
 pub(super) struct ProbeSchedule {
-    /// When it is next asked; never, if it is no question.
+    /// Time of the next probe; none if it is not asked.
     pub(super) due: Option<Instant>,
     /// Whether a late answer says anything.
     pub(super) counts_late: bool,
-    /// Since when an answer is waited for.
+    /// Start of the wait for an answer.
     asked_at: Option<Instant>,
     /// How long a good answer takes, smoothed; a late one is judged by it.
     usual: Option<Duration>,
     delay: Lateness,
-    /// When the answer is later than it is now called.
+    /// Time at which the answer counts as later than now.
     judge_at: Option<Instant>,
 }
 

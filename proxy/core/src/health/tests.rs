@@ -190,20 +190,21 @@ fn a_slow_answer_holds_back_the_next_probe_of_the_same_question_only() {
     assert_eq!(bench.health.poll_timeout(), None);
 }
 
-/// What an instance does with a question.
+/// How an instance reacts to a question.
 #[derive(Clone, Copy)]
 enum Mood {
     /// Answers at once.
     Well,
-    /// Asked to send its traffic elsewhere: ready fails at once, live does not.
+    /// It asks for its traffic to be sent elsewhere: ready fails at once, live does not.
     Drains,
-    /// etcd stands still: both fail after two seconds, what needs no etcd is answered.
+    /// etcd stalls: both fail after two seconds; requests that need no etcd are answered.
     Stalls,
     /// Answers after this time.
     Slow(Duration),
 }
 
-/// An apiserver with its prober in made-up time; `phase` is where its questions stand at the start.
+/// An apiserver with its prober in virtual time; `phase` is the position of its questions at the
+/// start.
 struct Apiserver {
     health: Health,
     now: Instant,
@@ -327,7 +328,7 @@ fn slowness_within_reason_changes_nothing_and_a_herd_excuses_more() {
     apiserver.health.handle_dials(MAX_CALM_DIALS + 1);
     apiserver.run(Duration::from_secs(10), slow(1400));
     assert!(apiserver.states.is_empty(), "{:?}", apiserver.states);
-    // What takes that long without a reason is in doubt, and becomes usual.
+    // An answer that slow without a reason is in doubt, and becomes usual.
     let mut apiserver = Apiserver::new(Duration::ZERO);
     apiserver.run(Duration::from_secs(2), slow(900));
     let doubt = apiserver.at(OriginState::Unready).expect("in doubt");
@@ -342,7 +343,7 @@ fn a_daemon_that_is_late_itself_does_not_judge() {
     let due = apiserver.health.poll_timeout().expect("asked again");
     apiserver.now = due;
     while apiserver.health.poll_probe(due).is_some() {}
-    // It does not get to run for two seconds, and the answers lie there.
+    // The prober does not run for two seconds, and the answers are waiting.
     let late = due + Duration::from_secs(2);
     assert_eq!(apiserver.health.handle_timeout(late), None);
     assert_eq!(apiserver.health.handle_outcome(Question::Ready, OK, late), None);

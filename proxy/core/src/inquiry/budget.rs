@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
-/// From one call-back to the next of the same asker: a person who asks again.
+/// Interval between call-backs to the same asker: a person may ask again.
 const GAP: Duration = Duration::from_secs(2);
 /// Call-backs to all within one [`PERIOD`].
 const MAX_PER_PERIOD: usize = 32;
@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct CallBudget {
-    /// When each asker was called last; those of the running period.
+    /// Time of the last call-back to each asker in the current period.
     last: BTreeMap<NodeId, Instant>,
 }
 

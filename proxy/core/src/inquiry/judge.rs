@@ -1,4 +1,4 @@
-//! From the answers of members to findings.
+//! Turns the answers of members into findings.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use meshport_config::MAX_CLOCK_SKEW_S;
 
 use super::{Call, Setting, Testimony};
 
-/// Clocks that differ by more are told, in seconds: a tenth of what breaks credentials, and far
-/// more than a clock that anybody keeps is off.
+/// Largest difference of clocks without a finding, in seconds: a tenth of what breaks credentials,
+/// and far more than the error of any synchronised clock.
 const MAX_SKEW_S: u64 = MAX_CLOCK_SKEW_S / 10;
 /// Names in one sentence.
 const MAX_NAMES: usize = 5;
 
-/// What this node knows of itself.
+/// This node's knowledge of itself.
 #[derive(Debug, Clone)]
 pub struct Own {
     /// The version of its daemon.
     pub version: String,
-    /// Those that must agree.
+    /// Settings that must agree.
     pub settings: Vec<Setting>,
     /// Its UDP port.
     pub port: u16,
-    /// Members see it at an address that is not its own: nobody expects to reach it unasked.
+    /// Members see it at an address that is not its own, so it cannot be reached unsolicited.
     pub is_behind_nat: bool,
 }
 
@@ -33,16 +33,16 @@ pub struct Own {
 pub struct Asked {
     /// Its name.
     pub name: String,
-    /// What came of it.
+    /// The outcome.
     pub heard: Heard,
 }
 
-/// What came of a question.
+/// The outcome of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// It answered.
     Answer(Box<Account>),
-    /// It does not know questions: it is of an earlier version.
+    /// It does not know questions: it runs an earlier version.
     Older,
     /// It did not answer, for this reason.
     Silent(String),
@@ -51,15 +51,15 @@ pub enum Heard {
 /// An answer, and what was noticed about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// What it says.
+    /// Its statement.
     pub testimony: Testimony,
-    /// By how many seconds its clock is ahead of this machine's.
+    /// Seconds by which its clock is ahead of this machine's.
     pub ahead_s: i64,
     /// Whether its call-back arrived.
     pub has_called: bool,
 }
 
-/// What is wrong, by all that members say.
+/// The findings from all answers.
 pub fn judge(own: &Own, asked: &[Asked]) -> Vec<Finding> {
     let accounts: Vec<(&str, &Account)> = asked
         .iter()

@@ -7,10 +7,10 @@ use meshport_config::planted::{Bug, is_planted};
 
 use crate::policy::reset_after;
 
-/// A session that carries nothing for this long is between two exchanges, as far as anyone can tell
-/// who does not read them: the best moment to end it.
+/// A session without traffic for this long is between two exchanges, as far as can be told without
+/// reading them: the best moment to end it.
 pub const QUIET: Duration = Duration::from_millis(200);
-/// How long a session that is to move may stay busy before another one goes instead.
+/// How long a session that should move may stay busy before another one goes instead.
 pub const MAX_UNREST: Duration = Duration::from_secs(10);
 
 /// How often a session that will be reset is looked at until then: a client that asks now is spared
@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The traffic of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes so far, both ways; only a difference counts.
+    /// Total bytes in both directions; only a difference counts.
     pub bytes: u64,
     /// Whether its client may be waiting for an answer: it spoke last.
     pub waits: bool,
@@ -29,21 +29,21 @@ pub struct Traffic {
 /// How sessions are reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Each at a moment of its own.
+    /// Each at a different moment.
     Within {
         /// Not later than after this time.
         window: Duration,
         /// Whether a session whose origin answers after that goes on.
         forgives: bool,
     },
-    /// At once, those that are still being opened as well.
+    /// At once, including those that are still being opened.
     ForGood,
 }
 
-/// Why a session is to end now.
+/// Why a session has to end now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Nothing can come through it any more.
+    /// Nothing can pass through it any more.
     Cut,
     /// Its client is better served elsewhere.
     Moved {
@@ -59,7 +59,7 @@ struct Due {
     since: Instant,
     window: Duration,
     forgives: bool,
-    /// When it was last looked at.
+    /// Time of the last check.
     looked: Instant,
 }
 
@@ -96,7 +96,7 @@ impl Life {
         Self { place: place.clamp(0.0, 1.0), waits: false, due: None, leave: None }
     }
 
-    /// It is to be reset; an earlier reset stands.
+    /// Marks it for a reset; an earlier reset stands.
     pub(super) fn handle_cut(&mut self, how: Cut, now: Instant) {
         let (window, forgives) = match how {
             Cut::Within { window, forgives } => (window, forgives),
@@ -120,7 +120,7 @@ impl Life {
         self.due = self.due.filter(|it| !it.forgives);
     }
 
-    /// It may move.
+    /// Permits it to move.
     pub(super) fn grant(&mut self, insist: bool, now: Instant) {
         self.leave = Some(Leave { until: now + MAX_UNREST, insist, bytes: None, since: now });
     }
@@ -136,7 +136,7 @@ impl Life {
         }
     }
 
-    /// It may not move any more.
+    /// Withdraws the permission to move.
     pub(super) fn recall(&mut self) {
         self.leave = None;
     }
@@ -222,7 +222,7 @@ mod tests {
             }
             assert_eq!(life.poll(carried(0), now).is_some(), later || !forgives);
         }
-        // One that nothing spares is not spared by another that would be.
+        // A session that must not be spared is not spared by a later reset that would.
         let mut life = Life::new(1.0);
         life.handle_cut(Cut::Within { window: ms(100), forgives: false }, now);
         life.handle_cut(Cut::Within { window: ms(50), forgives: true }, now);

@@ -25,7 +25,7 @@ const LASTS: Duration = Duration::from_secs(60);
 /// Holders that are named, those with most sessions first.
 const MAX_NAMED: usize = 3;
 
-/// One of those that sessions are counted for.
+/// A holder that sessions count for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
     /// A node, with the streams of its own clients.
@@ -42,7 +42,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Those that a session counts for which a peer has opened, for a client of `node`.
+    /// The holders that a session counts for which a peer has opened for a client of `node`.
     fn all_of(peer: NodeId, node: NodeId) -> impl Iterator<Item = Self> {
         let all = match node == peer {
             true => [Some(Self::Node(node)), None],
@@ -51,7 +51,7 @@ impl Holder {
         all.into_iter().flatten()
     }
 
-    /// How many it may have while so many places are free.
+    /// How many sessions it may have while this many are free.
     fn share(self, free: u64) -> u64 {
         match self {
             Self::Node(_) | Self::Relay(_) => free,
@@ -63,9 +63,9 @@ impl Holder {
 /// Why there is no place for one more session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crowded {
-    /// None is left for anybody.
+    /// None is left.
     Full,
-    /// One that has so many already may have no more while others come.
+    /// A holder with this many sessions may have no more while others need them.
     Share(Holder, u64),
 }
 
@@ -153,7 +153,7 @@ mod tests {
         NodeId::from_bytes([number; 32])
     }
 
-    /// Takes what it gets in turn, until nobody gets any more: what each has in the end.
+    /// Takes sessions in turn until none is granted: the final counts.
     fn greedy<const N: usize>(shares: &mut Shares, all: [(NodeId, NodeId); N]) -> [u64; N] {
         let mut got = [0; N];
         loop {

@@ -28,7 +28,7 @@ fn carried(bytes: u64) -> Traffic {
     Traffic { bytes, waits: false }
 }
 
-/// Those that have something to do.
+/// The entries that have something to do.
 fn changed(ledger: &mut Ledger) -> Vec<SessionId> {
     std::iter::from_fn(|| ledger.poll_changed()).collect()
 }
@@ -106,7 +106,7 @@ fn sessions_of_a_node_with_a_new_key_are_its_successors() {
     assert_eq!(ledger.busy(), BTreeSet::from([line(3), relayed(3)]));
     let lines = ledger.lines(&service(), Side::Client);
     assert_eq!(lines, [(line(3), 2), (relayed(3), 1)]);
-    // What happens to the successor's line happens to all of them.
+    // An action on the successor's line applies to all of them.
     assert_eq!(ledger.cut(&service(), line(3), AT_ONCE, now), 2);
     assert_eq!([one, two].map(|id| ledger.poll(id, carried(0), now)), [Some(End::Cut); 2]);
     [one, two, through, served].into_iter().for_each(|id| ledger.close(id));
@@ -162,7 +162,7 @@ fn as_many_as_have_leave_move_the_longest_open_first_and_only_when_they_are_quie
 fn leave_that_is_taken_back_ends_nobody() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     let one = client(&mut ledger, line(1), now);
-    // It is being opened: leave lies there for it.
+    // It is being opened, with a permission waiting for it.
     let two = ledger.open(&service(), Side::Client, line(1));
     ledger.release(&service(), line(1), 2, true, now);
     assert_eq!(ledger.poll(one, carried(0), now), None);
@@ -175,7 +175,7 @@ fn leave_that_is_taken_back_ends_nobody() {
         [None; 2],
         "they were to stay"
     );
-    // Those that were opened with leave lying there go.
+    // Those opened while a permission was waiting end.
     ledger.release(&service(), line(1), 3, true, later);
     let three = client(&mut ledger, line(1), later);
     assert_eq!(changed(&mut ledger), [one, two]);

@@ -19,10 +19,10 @@ pub enum Event {
         service: ServiceName,
         /// The new order.
         route: Arc<Route>,
-        /// From where to where and why, if another origin goes first now.
+        /// Old and new origin and the cause, if another origin is first now.
         change: Option<Change>,
     },
-    /// Nothing can come through the sessions that are open to this origin any more: reset them.
+    /// Nothing can pass through the open sessions to this origin any more: reset them.
     Reset {
         /// The service.
         service: ServiceName,
@@ -36,7 +36,7 @@ pub enum Event {
         /// Why, as a phrase.
         why: &'static str,
     },
-    /// Some sessions of this node's clients are to be elsewhere: each may end as soon as it is
+    /// Some sessions of this node's clients should be elsewhere: each may end as soon as it is
     /// quiet.
     Move {
         /// The service.
@@ -64,7 +64,7 @@ pub enum Event {
     Peer {
         /// The node.
         node: NodeId,
-        /// Where it may be reached.
+        /// Its announced addresses.
         endpoints: Vec<SocketAddr>,
         /// Its verified credential.
         credential: Arc<Credential>,
@@ -87,7 +87,7 @@ pub enum Event {
     },
     /// The authority has revoked a node or an invite, news to this node.
     Revoked(Revocation),
-    /// Something a peer said was not taken.
+    /// A message of a peer was rejected.
     Ignored {
         /// The node that caused it.
         node: NodeId,

@@ -89,7 +89,7 @@ impl NodeCore {
         Some(draining != was_draining)
     }
 
-    /// Since when other nodes leave the local instance of a service, at its operator's wish.
+    /// Time since which the local instance of a service is drained.
     pub fn drained_since(&self, name: &ServiceName) -> Option<Instant> {
         self.services.get(name)?.drained_since
     }

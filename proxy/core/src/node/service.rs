@@ -1,4 +1,4 @@
-//! One service: what is known of it, and what follows for its clients' sessions.
+//! A service: the knowledge about it, and the consequences for its clients' sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -43,16 +43,16 @@ pub(super) struct Service {
     pub(super) evidence: Evidence,
     /// How long their connections took, where nothing else tells.
     pub(super) timings: Timings,
-    /// By what way each origin is reached.
+    /// The path chosen for each origin.
     pub(super) ways: Ways,
-    /// Where it is found outside the mesh.
+    /// Its addresses outside the mesh.
     pub(super) fallback: Vec<SocketAddr>,
     /// The recent first choices.
     pub(super) changes: Changes,
     pub(super) drift: Drift,
-    /// Since when the operator wants the local instance left.
+    /// Time since which the local instance is drained.
     pub(super) drained_since: Option<Instant>,
-    /// When a stalled origin is left that waits for others to prove themselves.
+    /// Time at which a stalled origin is left that waits for others to prove themselves.
     pub(super) stall_due: Option<Instant>,
     /// Lines whose sessions were reset and which have not recovered since.
     pub(super) doomed: BTreeSet<Line>,
@@ -89,14 +89,14 @@ impl Service {
         true
     }
 
-    /// When a choice may be different without any news.
+    /// Time at which a choice may change without any news.
     pub(super) fn poll_choice(&self) -> Option<Instant> {
         let due = [self.memory.poll_timeout(), self.ways.poll_timeout(), self.stall_due];
         due.into_iter().flatten().min()
     }
 
-    /// Decides what becomes of the sessions on each line; returns those to be reset since the last
-    /// call. One reset each time a line goes bad: sessions that succeed on it afterwards have shown
+    /// Decides about the sessions on each line; returns those to be reset since the last call.
+    /// There is one reset each time a line fails: sessions that succeed on it afterwards have shown
     /// that they work.
     pub(super) fn judge(
         &mut self,
@@ -160,7 +160,7 @@ impl Service {
         due.is_some()
     }
 
-    /// The state of the local instance as others are told, if there is one.
+    /// The announced state of the local instance, if any.
     pub(super) fn own_state(&self) -> Option<OriginState> {
         let state = self.health.as_ref()?.state();
         let serves =

@@ -1,4 +1,4 @@
-//! Whole nodes in virtual time: datagrams between them take a while or are lost.
+//! Complete nodes in virtual time: datagrams between them are delayed or lost.
 
 #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
 
@@ -21,7 +21,7 @@ const C: usize = 2;
 /// Some nodes and the links between them.
 struct Net {
     nodes: Vec<NodeCore>,
-    /// One-way delays; none where nothing comes through.
+    /// One-way delays; none if nothing passes.
     links: BTreeMap<(usize, usize), Option<Duration>>,
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
     /// Nodes whose instances let requests hang, and answers of theirs that are under way.
@@ -349,7 +349,7 @@ fn what_others_cannot_reach_changes_nothing_here() {
     net.until(MEET, |net| net.first(A) == Some((Line::Direct(b), Standing::Healthy))).expect("met");
     net.pass(MEET * 3);
     net.events.clear();
-    // It loses all of them, and says so.
+    // It loses all of them, and reports that.
     net.link(C, B, None);
     net.link(C, 3, None);
     net.pass(MEET * 3);

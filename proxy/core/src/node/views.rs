@@ -91,7 +91,7 @@ impl NodeCore {
         // Records say nothing of a node that is no member any more.
         let word = said.iter().find(|it| it.origin == origin);
         let lost = word.map_or(!present, |it| it.rtt_us.is_none());
-        // Nothing may be known yet of one that has just replaced another.
+        // Nothing may be known yet of a node that has just replaced another.
         let mut ends = self.discovery.revocations().iter();
         if entry.is_none() && ends.any(|it| it.successor() == Some(*relay)) {
             return PathView::Unmeasured;
@@ -128,8 +128,8 @@ impl NodeCore {
         })
     }
 
-    /// All ways to the instances of a service, for the sessions that are on them, and the one way
-    /// to each that new sessions take.
+    /// All paths to the instances of a service, for the sessions that are on them, and the path to
+    /// each that new sessions take.
     pub(super) fn ways(
         &self,
         service: &mut Service,

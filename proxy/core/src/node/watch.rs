@@ -19,7 +19,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct RelayWatch {
     watched: BTreeSet<NodeId>,
-    /// When the next look may be.
+    /// Earliest time of the next check.
     look_at: Instant,
     /// Something has changed since the last one.
     wanted: bool,
@@ -30,12 +30,12 @@ impl RelayWatch {
         Self { watched: BTreeSet::new(), look_at: now, wanted: true }
     }
 
-    /// Something that may relay has changed.
+    /// A node that may relay has changed.
     pub(super) fn want(&mut self) {
         self.wanted = true;
     }
 
-    /// When a look is due.
+    /// Time at which a check is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.wanted.then_some(self.look_at)
     }
@@ -56,7 +56,7 @@ impl NodeCore {
         self.relay_watch.watched.iter().for_each(|node| want(*node, PathUse::Idle));
         let is_known = |node: &NodeId| self.discovery.directory().get(node).is_some();
         for line in &self.busy {
-            // The direct path of a relayed session too: it is to be gone back to.
+            // The direct path of a relayed session too, since it may become the better one again.
             let both = [line.first_hop(), line.origin()].into_iter().flatten();
             both.filter(is_known).for_each(|node| want(node, PathUse::Active));
         }

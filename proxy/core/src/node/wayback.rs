@@ -17,10 +17,10 @@ use crate::wayback::nodes::{NodeObject, Nodes, Spot};
 use crate::wayback::ways::{self, Prospect};
 use crate::wayback::{Refusal, Refused};
 
-/// Where a target is, and how it is reached.
+/// The node of a target, and the path to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// The target that is to be dialled there.
+    /// The target to dial there.
     pub want: Want,
     /// The node, or the nearest that can do it, in words: `worker-7 in fra`.
     pub who: String,
@@ -39,7 +39,7 @@ pub struct Known<'a, F> {
     pub services: &'a [Cidr],
     /// This node's own credential.
     pub own: &'a Credential,
-    /// Where the tunnel of a member comes from.
+    /// Source address of a member's tunnel.
     pub tunnel: F,
 }
 
@@ -134,7 +134,7 @@ impl NodeCore {
         Ok(Destination { want, who, ways })
     }
 
-    /// Since when nobody hears of a node, in words; none for one that is there.
+    /// Since when a node has been unreachable, in words; none if it is present.
     pub fn absence(&self, node: &NodeId, now: Instant) -> Option<String> {
         let entry = self.discovery.directory().get(node)?;
         let (name, site) = (&entry.credential.name, &entry.credential.site);
@@ -154,8 +154,8 @@ impl NodeCore {
         ways?.into_iter().next()
     }
 
-    /// For each node of the cluster whether it is reached through the mesh: those that are there,
-    /// those that are down, and those that are no members.
+    /// Counts the nodes of the cluster by reachability through the mesh: present, down, and not a
+    /// member.
     pub fn count_kubelets<F: Fn(&NodeId) -> Option<IpAddr>>(
         &self,
         known: &Known<'_, F>,
@@ -190,8 +190,8 @@ impl NodeCore {
         std::iter::once(own).chain(others).filter(|it| it.expires_at > wall).collect()
     }
 
-    /// Without a word of Kubernetes: the members under their names and where their tunnels come
-    /// from.
+    /// Without data from Kubernetes: the members under their names, with the addresses of their
+    /// tunnels.
     fn as_nodes<F: Fn(&NodeId) -> Option<IpAddr>>(
         &self,
         known: &Known<'_, F>,

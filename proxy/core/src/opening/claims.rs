@@ -10,13 +10,13 @@ use crate::connect::Kind;
 pub struct Claims {
     /// The first bytes.
     pub opening: Opening,
-    /// Attempts that are connected, in that order. Unless the client speaks TLS, its bytes are for
-    /// the first of them alone.
+    /// Connected attempts, in that order. Unless the client speaks TLS, its bytes are for the first
+    /// of them alone.
     connected: Vec<u32>,
 }
 
 impl Claims {
-    /// Attempts that are connected, in that order.
+    /// Connected attempts, in that order.
     pub fn connected(&self) -> &[u32] {
         &self.connected
     }

@@ -30,7 +30,7 @@ fn near(relay: u8, rtt: Duration, onward: Option<Duration>) -> Near {
     Near { relay: node(relay), rtt, deviation, loss_percent, onward: vec![distance] }
 }
 
-/// One node's knowledge of one origin and some relays, in virtual time.
+/// A node's knowledge of one origin and some relays, in virtual time.
 struct Bench {
     ways: Ways,
     evidence: Evidence,
@@ -215,7 +215,7 @@ fn a_claim_chooses_the_way_and_not_the_origin() {
         bench.timings.add(Bench::line(2), ms(12), bench.now);
     }
     assert_eq!(first(&bench.way(&far, ms(100))), node(ORIGIN), "12 ms is what sessions got");
-    // Without a path of one's own there is nothing else to go by.
+    // Without a direct path there is nothing else to rely on.
     let mut lost = Bench::new(vec![near(2, ms(10), Some(Duration::ZERO))]);
     assert_eq!(first(&lost.way(&direct(PathView::Dead), TRUST_AFTER)), node(ORIGIN));
 }
@@ -251,7 +251,7 @@ fn few_relays_are_watched_and_those_that_answer_stay() {
     let numbers =
         |set: &BTreeSet<NodeId>| -> Vec<u8> { set.iter().map(|node| node.as_bytes()[0]).collect() };
     assert_eq!(numbers(&first), [1, 2, 11, 12], "half of them elsewhere");
-    // One of them is dead and another one far, though alive.
+    // One of them is dead and another one far away, though alive.
     let path = |node: &NodeId| match node.as_bytes()[0] {
         12 => Some(PathView::Dead),
         _ if first.contains(node) => Some(PathView::Up(ms(80))),
@@ -260,7 +260,7 @@ fn few_relays_are_watched_and_those_that_answer_stay() {
     let again = all(true).chain(all(false));
     let again = again.map(|it| RelayCandidate { path: path(&it.node), ..it }).collect();
     assert_eq!(numbers(&watched(again)), [1, 2, 11, 13]);
-    // Who says that it reaches what is lost goes first.
+    // A relay that claims to reach a lost origin goes first.
     let rescue = RelayCandidate { rescues: true, ..prospect(9, false, None) };
     let with_rescue = all(true).chain((1..9).map(|it| prospect(it, false, path(&node(it)))));
     let chosen = watched(with_rescue.chain([rescue]).collect());
@@ -338,7 +338,7 @@ fn meshes() -> impl Strategy<Value = Mesh> {
 }
 
 proptest! {
-    /// Whatever records say: at most one node between, nobody twice, and it ends at the origin.
+    /// Whatever records say: at most one node between, none twice, and the path ends at the origin.
     #[test]
     fn never_two_hops_and_never_a_loop(mesh in meshes()) {
         let all = 1..=mesh.nodes;

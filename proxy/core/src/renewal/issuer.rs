@@ -12,7 +12,7 @@ use super::Refusal;
 /// Nodes whose last renewal is remembered, to give the same again: about 700 bytes each. Beyond
 /// that the oldest are forgotten, and such a node gets a later one.
 pub const MAX_GIVEN: usize = 4096;
-/// In one lifetime a node gets at most so many different credentials of one issuer.
+/// Different credentials of one issuer that a node gets at most in one lifetime.
 const MOST_PER_LIFETIME: u64 = 12;
 
 /// A node that asks. Everything is verified except `base`.
@@ -40,7 +40,7 @@ struct Given {
 }
 
 impl Issuer {
-    /// With a mandate that is verified.
+    /// With a verified mandate.
     pub fn new(mandate: Mandate) -> Self {
         Self { mandate, given: BTreeMap::new() }
     }
@@ -122,7 +122,7 @@ fn check(asked: Asked<'_>, revoked: &Revocations, wall: UnixSeconds) -> Result<(
     let is_same = (&base.mesh, &base.node, &base.record_key, &base.name, &base.site)
         == (&present.mesh, &present.node, &present.record_key, &present.name, &present.site)
         && present.roles.is_subset(&base.roles);
-    // It may have ended long ago: it says who the node is, not until when.
+    // It may have expired long ago: it identifies the node, and its end does not matter.
     if !is_same || base.verify(&present.mesh, base.issued_at).is_err() {
         return Err(Refusal::Base);
     }

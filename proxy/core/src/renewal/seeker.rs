@@ -1,4 +1,4 @@
-//! When a node asks for its next credential, and whom.
+//! When a node requests its next credential, and from which issuer.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,18 +11,19 @@ use super::{Setback, life_s};
 pub const MAX_ISSUERS: usize = 8;
 /// How long one issuer may take, with a new tunnel to it if need be.
 pub const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// How long the disk may take. A write that comes later is taken into use all the same.
+/// Limit for the disk. A write that completes later is still used.
 pub const STORE_LIMIT: Duration = Duration::from_secs(60);
-/// From one look at the clock to the next at most: it may be set, or the machine may have slept.
+/// Longest interval between readings of the clock: it may be set, or the machine may sleep.
 const MAX_LOOK: Duration = Duration::from_secs(3600);
-/// From a round without success to the next at most.
+/// Longest pause after a round without success.
 const MAX_REST: Duration = Duration::from_secs(12 * 3600);
 /// A renewal is due when a third of the life is left, and earlier by up to this part of it: nodes
 /// that joined together do not ask together.
 const SPREAD_PART: u64 = 12;
 
-/// See the module's description. Times of the credential are judged by the wall clock, everything
-/// else by monotonic time; no state lasts longer than its bound, whatever either clock does.
+/// See the module's description. Times of the credential are compared with the wall clock,
+/// everything else with monotonic time; no state lasts longer than its bound, whatever either clock
+/// does.
 #[derive(Debug)]
 pub struct Seeker {
     issued_at: UnixSeconds,
@@ -30,10 +31,10 @@ pub struct Seeker {
     /// Differs between credentials and is the same for one.
     chance: u64,
     state: State,
-    /// Rounds in which nobody renewed it.
+    /// Rounds in which no issuer renewed it.
     failures: u32,
     setback: Option<Setback>,
-    /// The present credential is to be replaced whatever is left of it.
+    /// The present credential has to be replaced, however long it is still valid.
     hurries: bool,
 }
 
@@ -78,14 +79,14 @@ impl Seeker {
         self.state = State::Resting { until: now };
     }
 
-    /// When the present credential is due for renewal.
+    /// Time at which the present credential is due for renewal.
     pub fn due_at(&self) -> UnixSeconds {
         let life_s = life_s(self.issued_at, self.expires_at);
         let spread_s = (life_s / SPREAD_PART).max(1);
         UnixSeconds(self.expires_at.0.saturating_sub(life_s / 3 + self.chance % spread_s))
     }
 
-    /// Rounds in a row in which nobody renewed it, and what happened last.
+    /// Rounds in a row in which no issuer renewed it, and the last reason.
     pub fn failing(&self) -> Option<(u32, &Setback)> {
         self.setback.as_ref().map(|setback| (self.failures, setback))
     }
@@ -126,10 +127,10 @@ impl Seeker {
         self.next(now)
     }
 
-    /// The result of asking: the renewal is being stored, or why there is none.
+    /// The result of a request: the renewal is being stored, or why there is none.
     pub fn handle_answer(&mut self, from: NodeId, outcome: Result<(), Setback>, now: Instant) {
         let State::Round { asked, .. } = &mut self.state else { return };
-        // One that was given up may still answer.
+        // An issuer that was given up may still answer.
         if asked.take_if(|(who, _)| *who == from).is_none() {
             return;
         }
@@ -144,7 +145,7 @@ impl Seeker {
         self.end_round(Setback::NotStored(why), now);
     }
 
-    /// When to poll again.
+    /// Time of the next poll.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         match &self.state {
             State::Resting { until } | State::Storing { until } => *until,

@@ -55,7 +55,7 @@ fn key(number: usize) -> NodeKey {
     NodeKey::from_bytes([u8::try_from(number).expect("few nodes") + 1; 32])
 }
 
-/// What the authority signs for a node.
+/// The credential that the authority signs for a node.
 fn signed(number: usize, roles: &str, from: UnixSeconds, life_s: u64) -> Credential {
     let subject = Subject {
         node: key(number).public(),
@@ -94,15 +94,15 @@ struct Node {
 /// A mesh in which time goes by in steps of an hour.
 struct World {
     rng: ChaCha8Rng,
-    /// Of the issuers.
+    /// Ids of the issuers.
     ids: [NodeId; ISSUERS],
     nodes: Vec<Node>,
     issuers: Vec<Option<Issuer>>,
-    /// By how much clocks are ahead, in seconds.
+    /// Seconds by which clocks are ahead.
     ahead: Vec<i64>,
-    /// Until which hour a node reaches nobody.
+    /// The hour until which a node reaches no other.
     apart_until: Vec<u64>,
-    /// Until which hour an issuer is down.
+    /// The hour until which an issuer is down.
     down_until: [u64; ISSUERS],
     revoked: Revocations,
     begun: Instant,
@@ -174,7 +174,7 @@ impl World {
                 && self.down_until[issuer] <= self.hour
     }
 
-    /// One node does all that it has to do at this hour.
+    /// One node does everything that is due at this hour.
     fn turn(&mut self, number: usize) {
         let (now, wall) = (self.now(), self.clock(number));
         loop {
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// What other nodes would say, by the true time.
+    /// Other nodes accept every credential, by the true time.
     fn nobody_falls_out(&self) {
         let time = self.true_time();
         for (number, node) in self.nodes.iter().enumerate() {

@@ -20,8 +20,9 @@ use meshport_discovery::OriginState;
 
 /// An origin that was left and not left again for this long has calmed down.
 const CALM: Duration = Duration::from_secs(60);
-/// What all origins depend on fails for all. Each asks its own as soon as it hears of the first,
-/// and calls an answer late after 0.5 s: until then nobody knows whether another one is better.
+/// A failed common dependency fails all origins. Each is asked as soon as it hears of the first,
+/// and an answer counts as late after 0.5 s: until then it is unknown whether another origin is
+/// better.
 const UNREADY_LASTING: Duration = Duration::from_millis(750);
 /// A node that has just learned of its first origin learns of the others within this time; until
 /// then there is nothing worth keeping.
@@ -42,17 +43,17 @@ pub struct Preference {
     pub preferred: Option<(Line, Instant)>,
     better: Option<Better>,
     home: Option<Home>,
-    /// When any origin was preferred for the first time.
+    /// Time at which any origin was first preferred.
     first_at: Option<Instant>,
 }
 
-/// Something better than the preferred origin is there. Which one does not matter: two equally near
-/// ones are the cheapest by turns.
+/// There is something better than the preferred origin. Which one does not matter: of two equally
+/// near ones each is the cheapest by turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Better {
-    /// Since when, without a break.
+    /// Time since which, without a break.
     since: Instant,
-    /// When it is followed.
+    /// Time at which it is followed.
     due: Instant,
 }
 
@@ -85,7 +86,7 @@ impl Preference {
         Self::new(self.damping)
     }
 
-    /// When [`super::choose`] may decide differently without any news.
+    /// Time at which [`super::choose`] may decide differently without any news.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.better.map(|better| better.due)
     }
@@ -145,13 +146,13 @@ impl Preference {
         serves.then_some(UNREADY_LASTING)
     }
 
-    /// One that is preferred for its own sake.
+    /// An origin that is preferred on its own merits.
     pub(super) fn settled_on(&self, best: &Candidate, now: Instant) -> Self {
         let home = self.home.filter(|home| home.line == best.origin.line);
         Self { home, ..self.changed_to(best, now) }
     }
 
-    /// One that stands in for another, which got worse or is gone.
+    /// An origin that replaces another, which got worse or is gone.
     fn fled_to(&self, best: &Candidate, now: Instant) -> Self {
         let home = match (self.home, self.preferred) {
             (Some(home), Some((left, _))) if home.line == left => Some(home.left_again(now)),

@@ -18,7 +18,7 @@ impl From<&ServiceSettings> for Weights {
 }
 
 impl Weights {
-    /// That of an origin.
+    /// The weight of an origin.
     pub fn of(&self, origin: &OriginView) -> u32 {
         if self.0.is_empty() {
             return 1;
@@ -83,7 +83,7 @@ fn score(origin: &OriginView, client: u64) -> f64 {
     -f64::from(origin.weight.max(1)) / fraction.ln()
 }
 
-/// A number for an origin, whatever way leads to it.
+/// A number for an origin, the same for every path to it.
 fn place(line: &Line) -> u64 {
     match line {
         Line::Direct(node) | Line::Relayed { origin: node, .. } => number(node.as_bytes()),

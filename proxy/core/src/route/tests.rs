@@ -158,7 +158,7 @@ fn a_small_gain_never_moves_anything() {
     }
 }
 
-/// What a node has seen and done, second by second.
+/// The observations and choices of a node, second by second.
 struct Story {
     memory: Preference,
     start: Instant,
@@ -233,7 +233,7 @@ fn an_unready_home_is_left_after_a_moment_unless_the_others_are_unready_too() {
     assert_eq!(story.memory.poll_timeout(), Some(story.start + ms(750)));
     assert_eq!(story.first(both(OriginState::Unready), 749), "cp-1");
     assert_eq!(story.first(both(OriginState::Unready), 750), "cp-2");
-    // All are unready, each noticed at a time of its own, and then all ready again.
+    // All become unready, each noticed at another time, and then all are ready again.
     let mut story = Story::at_home();
     let each = |one, two| {
         let two = origin(2, two, PathView::Up(ms(35)));

@@ -35,7 +35,7 @@ pub fn encode(frame: Frame<Ipv4Addr>, address: Ipv4Addr, own: Hardware) -> [u8; 
     bytes
 }
 
-/// What a received frame says about `address`; `None` if it is about something else or malformed.
+/// Parses a received frame about `address`; `None` if it is about something else or malformed.
 pub fn decode(bytes: &[u8], address: Ipv4Addr) -> Option<Heard<Ipv4Addr>> {
     // Stations pad frames to the least length of Ethernet.
     let bytes = bytes.first_chunk::<FRAME_BYTES>()?;

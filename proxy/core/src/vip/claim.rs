@@ -1,8 +1,8 @@
-//! What a node says over the mesh about itself and one virtual address.
+//! A node's statement over the mesh about itself and one virtual address.
 
 use super::frame::Hardware;
 
-/// What a node does about the address.
+/// A node's role for the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stance {
     /// It does not answer for the address.
@@ -16,15 +16,15 @@ pub enum Stance {
 /// The words of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Which start of the daemon says it; later starts have larger numbers.
+    /// Number of the daemon's start; later starts have larger numbers.
     pub incarnation: u64,
-    /// Which claim of that start it is.
+    /// Number of the claim within that start.
     pub sequence: u64,
     /// Whether an origin is usable from there.
     pub usable: bool,
-    /// Which nodes are preferred: larger numbers first.
+    /// Preference among nodes: larger numbers first.
     pub priority: u8,
-    /// What it does.
+    /// Its role.
     pub stance: Stance,
     /// The hardware address that it answers with.
     pub hardware: Hardware,

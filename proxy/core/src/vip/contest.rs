@@ -1,9 +1,9 @@
-//! Who answers for a virtual address: the part of one node.
+//! The election of the node that answers for a virtual address, as one node sees it.
 //!
 //! A standby claims the address after [`SILENCE`] without any sign of a holder, neither on the LAN
-//! nor over the mesh, and after probes that nobody answered. The holder gives those signs each
-//! [`REPEAT_INTERVAL`] and has lost the address by itself once [`LEASE`] has passed since its last
-//! announcement left. `LEASE` is shorter than `SILENCE`, so a holder that was stopped finds that it
+//! nor over the mesh, and after probes without an answer. The holder gives those signs every
+//! [`REPEAT_INTERVAL`] and loses the address once [`LEASE`] has passed since it sent its last
+//! announcement. `LEASE` is shorter than `SILENCE`, so a holder that was suspended finds that it
 //! lost before another node claims, and a dead one leaves nothing behind.
 //!
 //! Two holders (a LAN that was cut has healed) hear each other's announcements. The one with the
@@ -23,7 +23,7 @@ use super::boot_time::BootTime;
 use super::claim::{Claim, Stance};
 use super::frame::{Frame, Hardware, Heard};
 
-/// From one announcement, and one claim, to the next: two may be lost within [`SILENCE`].
+/// Interval between announcements, and between claims: two may be lost within [`SILENCE`].
 pub const REPEAT_INTERVAL: Duration = Duration::from_millis(400);
 /// How long an announcement entitles its sender to answer.
 pub const LEASE: Duration = Duration::from_millis(800);
@@ -41,13 +41,13 @@ const PROBE_SLACK: Duration = Duration::from_millis(100);
 const STALL: Duration = Duration::from_millis(600);
 /// How much later a standby claims that is not the preferred one, if that one does not.
 const DEFERENCE: Duration = Duration::from_millis(600);
-/// From one turn to the next while another node is awaited.
+/// Interval between checks while waiting for another node.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// After the loss of the address, until it may be probed for again.
 const QUIET: Duration = Duration::from_secs(1);
 /// The same after a station that does not yield (RFC 5227, `DEFEND_INTERVAL`).
 const CONFLICT_QUIET: Duration = Duration::from_secs(10);
-/// From one defence to the next, which all stations hear.
+/// Interval between defences, which all stations hear.
 const DEFENCE_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a station may contest the address before the holder gives it up.
 const CONTEST_LIMIT: Duration = Duration::from_millis(900);
@@ -69,7 +69,7 @@ const MAX_FRAMES: usize = 64;
 /// Events that wait to be read.
 const MAX_EVENTS: usize = 16;
 
-/// What does not change about a contest.
+/// The constants of a contest.
 #[derive(Debug, Clone, Copy)]
 pub struct Contender {
     /// This node.
@@ -99,16 +99,16 @@ pub enum Loss {
     Stopped,
 }
 
-/// What changed for this node.
+/// A change for this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// It answers for the address from now on.
     Gained,
-    /// It does not answer any more.
+    /// It no longer answers.
     Lost(Loss),
 }
 
-/// What to send.
+/// Something to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transmit<I> {
     /// To the LAN.
@@ -130,7 +130,7 @@ enum State {
 struct Peer {
     claim: Claim,
     heard: BootTime,
-    /// Since when it has been usable and preferred to this node.
+    /// Time since which it has been usable and preferred to this node.
     preferred_since: Option<BootTime>,
 }
 
@@ -143,7 +143,7 @@ struct Dispute {
 
 /// The part of this node in the contest for one address; `I` is the kind of address.
 ///
-/// All verbs take the time, and find first what a late one means.
+/// All methods take the time, and first find out what a late call means.
 #[derive(Debug)]
 pub struct Contest<I> {
     own: Contender,
@@ -152,11 +152,11 @@ pub struct Contest<I> {
     peers: BTreeMap<NodeId, Peer>,
     /// The last moment that is known here.
     seen: BootTime,
-    /// From when on no holder is believed to be there.
+    /// Time from which the address counts as free of a holder.
     clear: BootTime,
-    /// From when on this node may probe, whatever it hears.
+    /// Time before which this node may not probe, whatever it hears.
     quiet: BootTime,
-    /// When a node that awaits another looks again.
+    /// Time of the next check of a node that waits for another.
     look: BootTime,
     dispute: Option<Dispute>,
     defended: Option<BootTime>,
@@ -198,7 +198,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// What this node does about the address, as it says it to others.
+    /// This node's role, as it announces it.
     pub fn stance(&self) -> Stance {
         match self.state {
             State::Holding { .. } => Stance::Holding,
@@ -345,7 +345,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// What to send next. What has waited for longer than it may be said is gone.
+    /// The next thing to send. Messages that have waited too long to be true are dropped.
     pub fn poll_transmit(&mut self, now: BootTime) -> Option<Transmit<I>> {
         self.observe(now);
         if let Some(frame) = self.frames.pop_front() {
@@ -362,13 +362,13 @@ impl<I: Copy> Contest<I> {
         Some(Transmit::Claim(self.claim()))
     }
 
-    /// What changed for this node.
+    /// The next change for this node.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Contest::handle_timeout`] and [`Contest::poll_transmit`] are due: within
-    /// [`REPEAT_INTERVAL`], whatever happens.
+    /// Time at which [`Contest::handle_timeout`] and [`Contest::poll_transmit`] are due: within
+    /// [`REPEAT_INTERVAL`] in any case.
     pub fn poll_timeout(&self) -> BootTime {
         let due = match self.state {
             State::Listening if self.usable => self.clear.max(self.quiet).max(self.look),

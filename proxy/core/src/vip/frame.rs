@@ -1,4 +1,4 @@
-//! What is said about a virtual address on its LAN, whichever protocol says it.
+//! Messages about a virtual address on its LAN, in either protocol.
 
 use std::fmt;
 

@@ -1,9 +1,10 @@
-//! Whom a node tells its claims: the others of its group, as far as it knows them.
+//! The recipients of a node's claims: the other nodes of its group, as far as it knows them.
 //!
-//! A credential says who may hold virtual addresses, not where. So a node introduces itself now and
-//! then to all that may, and tells each claim to those that it has heard of the same group. One
-//! that hears another for the first time answers at the next claim, so both know each other within
-//! [`REPEAT_INTERVAL`](super::contest::REPEAT_INTERVAL) of an introduction that arrives.
+//! A credential says which nodes may hold virtual addresses, but not in which group. So a node
+//! introduces itself now and then to all that may, and sends each claim to those it has heard of
+//! the same group. A node that hears another for the first time answers with its next claim, so
+//! both know each other within [`REPEAT_INTERVAL`](super::contest::REPEAT_INTERVAL) of an
+//! introduction that arrives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use meshport_config::NodeId;
 use super::boot_time::BootTime;
 use super::contest::MAX_PEERS;
 
-/// From one introduction to the next.
+/// Interval between introductions.
 const INTRODUCTION: Duration = Duration::from_secs(5);
 /// After so long without a claim a node is told introductions only: it is gone, or its address is
 /// no longer in its settings.
@@ -40,7 +41,8 @@ impl Group {
         }
     }
 
-    /// Who may hold virtual addresses, this node aside. One that is new is introduced to at once.
+    /// The nodes that may hold virtual addresses, without this one. A new one gets an introduction
+    /// at once.
     pub fn set_candidates(&mut self, nodes: impl IntoIterator<Item = NodeId>, now: BootTime) {
         let candidates: BTreeSet<NodeId> = nodes.into_iter().collect();
         if !candidates.is_subset(&self.candidates) {
@@ -50,7 +52,7 @@ impl Group {
         self.candidates = candidates;
     }
 
-    /// Whom to tell the claim of this moment.
+    /// The recipients of the present claim.
     pub fn recipients(&mut self, now: BootTime) -> BTreeSet<NodeId> {
         let is_fresh = |at: &BootTime| now.since(*at) < FORGOTTEN;
         let mut to: BTreeSet<NodeId> =
@@ -89,7 +91,7 @@ mod tests {
         group.handle_claim(node(2), at(2));
         assert_eq!(group.recipients(at(3)), [node(2)].into());
         assert_eq!(group.recipients(at(6)), [node(1), node(2)].into());
-        // One that has joined does not wait for the next turn.
+        // A node that has joined does not wait for the next turn.
         group.set_candidates([node(1), node(2), node(3)], at(7));
         assert_eq!(group.recipients(at(7)), [node(1), node(2), node(3)].into());
     }

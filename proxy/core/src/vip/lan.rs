@@ -26,7 +26,7 @@ pub fn encode(frame: Frame<IpAddr>, address: IpAddr, own: Hardware) -> Option<Ve
     }
 }
 
-/// What a received frame says about `address`; `None` if it is about something else or malformed.
+/// Parses a received frame about `address`; `None` if it is about something else or malformed.
 pub fn decode(bytes: &[u8], address: IpAddr) -> Option<Heard<IpAddr>> {
     match address {
         IpAddr::V4(address) => Some(general(arp::decode(bytes, address)?)),

@@ -1,8 +1,8 @@
 //! A claim on its way between two nodes of a group.
 //!
-//! One datagram of the inner port [`PORT`]: version (1 byte, [`VERSION`]), body (postcard). Bytes
-//! behind the fields that are known here are ignored, so that a later version may add fields at the
-//! end; nothing else of a version ever changes. A version that knows no claims drops the datagram.
+//! A datagram on the inner port [`PORT`]: version (1 byte, [`VERSION`]), body (postcard). Bytes
+//! after the known fields are ignored, so that a later version may add fields at the end; nothing
+//! else of a version ever changes. A version that knows no claims drops the datagram.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,7 @@ pub struct Message {
     pub group: GroupName,
     /// The address.
     pub address: IpAddr,
-    /// What the sender says of itself.
+    /// The claim.
     pub claim: Claim,
 }
 
@@ -47,10 +47,10 @@ struct Body {
 /// Why bytes are not a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadMessage {
-    /// Of a version that is not known here.
+    /// Of an unknown version.
     #[error("claim of version {0}")]
     Version(u8),
-    /// Not a claim of any version so far.
+    /// Not a claim of any known version.
     #[error("malformed claim")]
     Malformed,
 }

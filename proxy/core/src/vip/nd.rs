@@ -72,7 +72,7 @@ pub fn encode(frame: Frame<Ipv6Addr>, address: Ipv6Addr, own: Hardware) -> Vec<u
     bytes
 }
 
-/// What a received frame says about `address`; `None` if it is about something else or malformed.
+/// Parses a received frame about `address`; `None` if it is about something else or malformed.
 pub fn decode(bytes: &[u8], address: Ipv6Addr) -> Option<Heard<Ipv6Addr>> {
     let (headers, rest) = bytes.split_first_chunk::<HEADERS_BYTES>()?;
     if headers[12..14] != ETHER_TYPE

@@ -25,7 +25,7 @@ const MAX_PLAIN_BYTES: usize = 192;
 /// The longest start of a stream, in bytes.
 pub const MAX_CALL_BYTES: usize = MAX_PLAIN_BYTES + MAX_CREDENTIAL_BYTES;
 
-/// The target that is to be dialled at the node.
+/// The target to dial at the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Want {
     /// Its own kubelet, on this port.
@@ -52,7 +52,7 @@ impl Want {
 pub struct Call {
     /// The only node that may dial.
     pub node: NodeId,
-    /// The target that it is to dial.
+    /// The target that it should dial.
     pub want: Want,
     /// Whether the receiver may carry it on to that node.
     pub hops: Hops,
@@ -72,7 +72,7 @@ impl Call {
         Self { node, want, hops: Hops::None, deadline_ms, client: None }
     }
 
-    /// A call that the receiver is to carry on to `node`.
+    /// A call that the receiver should relay to `node`.
     pub fn relayed(node: NodeId, want: Want, deadline: Duration) -> Self {
         Self { hops: Hops::One, ..Self::direct(node, want, deadline) }
     }
@@ -130,7 +130,7 @@ pub fn answer(outcome: Result<(), Refusal>) -> Vec<u8> {
     }
 }
 
-/// The byte that stands for a refusal in counters of streams.
+/// The byte that represents a refusal in counters of streams.
 pub fn answer_for(why: Refusal) -> Answer {
     match why {
         Refusal::NoPath | Refusal::Silent => Answer::NoPath,

@@ -1,7 +1,7 @@
 //! The head of a request on the socket: `CONNECT host:port HTTP/1.1`, header lines, an empty line.
 //!
-//! One request a connection. Nothing may follow it before its answer, and no header line means
-//! anything. Reading is incremental, bounded by [`MAX_HEAD_BYTES`], and total: any bytes give a
+//! One request per connection. Nothing may follow it before its answer, and header lines are
+//! ignored. Reading is incremental, bounded by [`MAX_HEAD_BYTES`], and total: any bytes give a
 //! target, "more needed", or a refusal.
 
 use meshport_config::Endpoint;
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(read(&fill(MAX_HEAD_BYTES - 1)), Ok(None));
         assert_eq!(refusal(&fill(MAX_HEAD_BYTES)), Refusal::TooLong);
         assert_eq!(refusal(&fill(1 << 20)), Refusal::TooLong);
-        // Complete, and too long all the same.
+        // Complete, but too long.
         let mut late = fill(MAX_HEAD_BYTES);
         late.extend_from_slice(END);
         assert_eq!(refusal(&late), Refusal::TooLong);

@@ -1,10 +1,10 @@
 //! Finds the member of the mesh that a node of the cluster is.
 //!
 //! By name: the credential of that name. Under an invite that fixes no name a node chooses its own,
-//! so a name that an invite has fixed comes before any other, and two equal claims lead nowhere.
-//! Otherwise by address: the member whose tunnel comes from an address of the Node object, unless
-//! it has the name of another node. Addresses that members announce are not used here: a worker
-//! could announce another's.
+//! so a name that an invite has fixed takes precedence, and two equal claims are refused. Otherwise
+//! by address: the member whose tunnel comes from an address of the Node object, unless it has the
+//! name of another node. Addresses that members announce are not used here, since a worker could
+//! announce another's.
 
 use std::net::IpAddr;
 
@@ -93,7 +93,7 @@ mod tests {
         member(object, nodes, &all, tunnel)
     }
 
-    /// A node that has chosen this name by itself.
+    /// A node that has chosen this name itself.
     fn self_named(number: u8, name: &str) -> Credential {
         let signer = DelegationKey::from_bytes([3; 32]);
         let grant = Grant {

@@ -1,4 +1,4 @@
-//! What a node dials for an apiserver: decided by the node at the end alone, and refused unless
+//! What a node dials for an apiserver: decided only by the node at the end, and refused unless
 //! something allows it.
 //!
 //! | target | needs |
@@ -93,8 +93,8 @@ pub fn holder(
     may_call(&holder, now).map(|()| holder)
 }
 
-/// Where to dial what an apiserver's node wants, in this order. `is_local` says whether an address
-/// is one of this machine's.
+/// The addresses to dial for a request of an apiserver's node, in this order. `is_local` says
+/// whether an address belongs to this machine.
 ///
 /// # Errors
 /// [`Refusal`]: the rule that forbids it.
@@ -129,8 +129,8 @@ pub fn judge(
     }
 }
 
-/// For how long the stream of a `holder` may stay open before it is judged again; none when it is
-/// shut out: it was revoked, its credential has ended, or it is no apiserver's node any more.
+/// How long the stream of a `holder` may stay open before it is checked again; none if it has to
+/// end: it was revoked, its credential has expired, or it no longer is an apiserver's node.
 pub fn stays(
     holder: &Arc<Credential>,
     revocations: &Revocations,

@@ -1,8 +1,8 @@
 //! The nodes of the cluster as Kubernetes knows them, and whose target an address or name is.
 //!
-//! Names of Node objects are unique and nobody but the control plane gives pod networks, but a
-//! kubelet writes the addresses of its own Node object: an address that two nodes claim leads
-//! nowhere, and both are named. Bounds: [`MAX_NODES`], [`MAX_ADDRESSES`] of each kind for a node.
+//! Names of Node objects are unique and only the control plane assigns pod networks, but a kubelet
+//! writes the addresses of its own Node object: an address that two nodes claim is refused, and
+//! both are named. Bounds: [`MAX_NODES`], [`MAX_ADDRESSES`] of each kind for a node.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ pub struct NodeObject {
     pub addresses: Vec<IpAddr>,
     /// The networks of its pods.
     pub pod_cidrs: Vec<Cidr>,
-    /// Where its kubelet listens.
+    /// Port of its kubelet.
     pub kubelet_port: u16,
 }
 
@@ -50,7 +50,7 @@ impl NodeObject {
         }
     }
 
-    /// Within the bounds of this module; none when its name is not.
+    /// Within the bounds of this module; none if its name is not.
     fn bounded(mut self) -> Option<Self> {
         self.names.retain(|name| name.len() <= MAX_NAME_BYTES);
         self.names.iter_mut().for_each(|name| name.make_ascii_lowercase());
@@ -100,7 +100,7 @@ impl Nodes {
         }
     }
 
-    /// Forgets a node.
+    /// Removes a node.
     pub fn remove(&mut self, name: &str) {
         self.by_name.remove(name);
     }
@@ -139,7 +139,7 @@ impl Nodes {
         self.by_name.is_empty()
     }
 
-    /// As they are stored for the next start.
+    /// Encodes them for the next start.
     pub fn to_bytes(&self) -> Vec<u8> {
         let objects: Vec<&NodeObject> = self.iter().collect();
         let body = postcard::to_allocvec(&objects).expect("plain data serialises");
@@ -361,7 +361,7 @@ mod tests {
         let many = (0..=MAX_NODES).map(|number| NodeObject::named(format!("n-{number}")));
         let mut nodes = Nodes::new(many);
         assert_eq!(nodes.len(), MAX_NODES);
-        // One that is known changes all the same.
+        // A known one can still change.
         let port = |nodes: &Nodes| nodes.get("n-0").map(|it| it.kubelet_port);
         nodes.set(NodeObject { kubelet_port: 1, ..NodeObject::named("n-0") });
         assert_eq!(port(&nodes), Some(1));

@@ -96,7 +96,7 @@ impl Refusal {
             Self::Timeout => 13,
             Self::Overloaded => 15,
             Self::Leaving => 16,
-            // Those of the socket go to its own client only.
+            // Those of the socket go only to its own client.
             _ => 14,
         }
     }

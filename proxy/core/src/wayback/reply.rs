@@ -13,8 +13,8 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// The answer of a node, or of a way to it. `who` is the node, `want` the target that it was to
-    /// dial.
+    /// The answer of a node, or of a path to it. `who` is the node, `want` the target that it was
+    /// asked to dial.
     pub fn by_node(why: Refusal, who: &str, want: &Want) -> Self {
         let what = match want {
             Want::Kubelet(port) => format!("its kubelet on port {port}"),

@@ -1,9 +1,9 @@
-//! By which ways a request is tried, in which order, and when the next begins.
+//! The paths that a request tries, in which order, and when the next one begins.
 //!
-//! Nothing of a target's bytes has passed before an answer, so a second attempt costs only a
-//! connection that is dropped. The direct way goes first unless its path is known to be dead; up to
-//! three relays follow, those of the target's site first: they most likely reach it. What
-//! the node itself refuses ends the search; what a way refuses begins the next at once.
+//! No bytes of a target are passed before an answer, so a second attempt costs only a dropped
+//! connection. The direct path goes first unless it is known to be dead; up to three relays follow,
+//! those of the target's site first, which most likely reach it. A refusal by the node itself ends
+//! the search; a failure of a path starts the next one at once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ pub fn to_node(node: NodeId, direct: Option<PathView>, mut relays: Vec<Prospect>
     let mut ways: VecDeque<Line> =
         relays.map(|relay| Line::Relayed { origin: node, relay: relay.node }).collect();
     match direct {
-        // It may have come back.
+        // It may have recovered.
         Some(PathView::Dead) => ways.push_back(Line::Direct(node)),
         _ => ways.push_front(Line::Direct(node)),
     }
@@ -119,7 +119,7 @@ impl Race {
         is_final || (self.running == 0 && self.waiting.is_empty())
     }
 
-    /// When to poll again, or to give up.
+    /// Time of the next poll, or to give up.
     pub fn poll_timeout(&self) -> Instant {
         if self.waiting.is_empty() { self.until } else { self.next_at.min(self.until) }
     }
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(race.poll(start), None);
         assert_eq!(race.poll_timeout(), start + HEDGE);
         assert_eq!(race.poll(start + HEDGE), Some(through(1)));
-        // What a way says begins the next at once.
+        // A failure of a path starts the next one at once.
         assert!(!race.handle_failure(Refused::new(Refusal::NoPath, "no"), start + HEDGE));
         assert_eq!(race.poll(start + HEDGE), Some(through(2)));
         assert_eq!(race.poll_timeout(), start + Duration::from_secs(4));

@@ -171,7 +171,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// No limit is ever passed, whatever comes and goes, and the counts are those of a list.
+    /// No limit is ever exceeded, and the counts match those of a simple list.
     #[test]
     fn the_counts_are_exact(steps in steps()) {
         let mut now = Instant::now();

@@ -3,7 +3,7 @@
 use super::*;
 
 const ORIGINS: [usize; 3] = [1, 2, 3];
-/// Longer than a newcomer follows whatever is best, and than anything here takes.
+/// Longer than a newcomer always uses the best origin, and than anything here takes.
 const CALM: Duration = Duration::from_secs(6);
 
 /// A worker and three origins, the first the nearest and with a session; `phases` is how far apart

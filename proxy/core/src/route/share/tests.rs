@@ -18,7 +18,7 @@ fn route(policy: &Policy, weights: &[(u8, u32)]) -> Route {
     choose(views.collect(), policy, &Preference::default(), Instant::now()).0
 }
 
-/// Who goes first for each of so many tickets.
+/// The first candidate for each of these tickets.
 fn firsts(route: &Route, tickets: impl Iterator<Item = u64>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for ticket in tickets {

@@ -7,18 +7,19 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One turn of the simulated world, in milliseconds.
+/// A turn of the simulated world, in milliseconds.
 const TURN_MS: u64 = 5;
 /// The longest a frame takes on the LAN and a claim over the mesh.
 const MAX_LAN_MS: u64 = 50;
 const MAX_MESH_MS: u64 = 300;
-/// After the last fault until one node must hold the address: a contested node is quiet for
+/// Time from the last fault until one node must hold the address: a contested node is quiet for
 /// [`CONFLICT_QUIET`] at most.
 const SETTLE_MS: u64 = 16_000;
-/// What a holder and its successor may have in common while the first announcement travels.
+/// Time for which a holder and its successor may both hold the address while the first announcement
+/// is in transit.
 const HANDOVER_MS: u64 = MAX_LAN_MS + 2 * TURN_MS;
 
-/// What two holders may have in common after their LAN has healed: until the lower one's next
+/// Time for which two holders may overlap after their LAN has healed: until the lower one's next
 /// announcement has arrived.
 const HEALING_MS: u64 = 400 + HANDOVER_MS;
 
@@ -132,7 +133,7 @@ impl World {
         }
     }
 
-    /// One turn of one node: what waits for it first, or the clock first.
+    /// A turn of one node: its messages first, or the clock first.
     fn run(&mut self, node: usize, messages: &[Message], is_clock_first: bool) {
         let now = at(self.now_ms);
         let usable = !self.has(Fault::Unusable(node));
@@ -196,8 +197,9 @@ impl World {
         }
     }
 
-    /// Who answers clients. A stopped holder counts until its lease has ended; a stopped node that
-    /// releases does not, since it reads its successor's announcement before it says anything.
+    /// The nodes that answer clients. A stopped holder counts until its lease has ended; a stopped
+    /// node that releases does not, since it reads its successor's announcement before it sends
+    /// anything.
     fn holders(&self) -> Vec<usize> {
         let answers = |node: &usize| {
             let contest = self.nodes[*node].as_ref();
@@ -223,7 +225,7 @@ impl World {
 }
 
 const NODES: usize = 4;
-/// When faults may be.
+/// Period in which faults may occur.
 const FAULTS_MS: u64 = 20_000;
 
 fn spell(with_lan: bool) -> impl Strategy<Value = Spell> {
@@ -247,7 +249,7 @@ fn end_of(spells: &[Spell]) -> u64 {
 /// Random schedules of each property; ten seconds of a debug build.
 const CASES: u32 = 200;
 
-/// What must hold after all faults: one holder, which stays.
+/// The condition after all faults: one holder, which stays.
 fn assert_settled(world: &mut World) -> Result<(), TestCaseError> {
     let end = world.now_ms + SETTLE_MS;
     world.longest_overlap_until(end);
@@ -298,7 +300,7 @@ fn first_holder(spells: Vec<Spell>) -> (World, usize) {
     (world, holders[0])
 }
 
-/// From `from_ms` until another node than `old` answers.
+/// Time from `from_ms` until another node than `old` answers.
 fn gap(world: &mut World, old: usize) -> u64 {
     let from_ms = world.now_ms;
     while world.holders().iter().all(|&holder| holder == old) {
