@@ -55,14 +55,14 @@ fn overwrite() -> io::Result<()> {
         let at = start + u64::try_from(range.start).map_err(io::Error::other)?;
         memory.write_all_at(&vec![FILLER; range.len()], at)?;
     }
-    // The kernel shows another place if the process has a title of its own.
+    // If the process has set its title, the kernel shows other memory.
     let hidden = |range: Range<usize>, line: &[u8]| line[range].iter().all(|it| *it == FILLER);
     let line = line()?;
     let all = secrets(&line).into_iter().all(|range| hidden(range, &line));
     if all { Ok(()) } else { Err(io::Error::other("it is still to be seen")) }
 }
 
-/// Where in a command line, whose words end with zeros, the secret parts are.
+/// Positions of the secret parts of a command line whose words end with zeros.
 fn secrets(line: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut begin = 0;

@@ -44,16 +44,16 @@ pub(crate) struct CheckReport {
     pub(crate) ok: bool,
     /// Absent when the settings come from the credential alone, as for `meshport run`.
     pub(crate) file: Option<PathBuf>,
-    /// In the file itself.
+    /// Problems of the file itself.
     pub(crate) problems: Vec<Problem>,
-    /// In files around it: a daemon would not start, or not work as configured.
+    /// Problems of files it refers to: a daemon would not start, or not work as configured.
     pub(crate) obstacles: Vec<String>,
     /// Worth a look.
     pub(crate) warnings: Vec<String>,
-    /// Those of the warnings that have an id.
+    /// The warnings that have an id.
     #[serde(skip)]
     pub(crate) found: Vec<Finding>,
-    /// With every default; absent when the file has problems.
+    /// The settings with every default; absent if the file has problems.
     pub(crate) effective: Option<Settings>,
 }
 
@@ -173,7 +173,7 @@ fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) 
             return;
         }
         Ok(Some(credential)) => check_credential(settings, &credential, now, report),
-        // Said below, with whatever else the identity lacks.
+        // Reported below, with everything else the identity lacks.
         Err(_) => {}
     }
     if let Err(error) = state.identity(now) {
@@ -194,7 +194,7 @@ fn check_credential(
     if let Err(error) = load::check_credential(settings, credential) {
         report.obstacles.push(error.to_string());
     }
-    // One that has ended or begins later is refused with the identity.
+    // An expired or future credential is refused with the identity.
     let validity = Validity::of_node(credential, now);
     let ends = findings::of_credential(credential, now).filter(|_| validity == Validity::EndsSoon);
     ends.into_iter().for_each(|it| report.find(it));

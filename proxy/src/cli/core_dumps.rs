@@ -15,8 +15,8 @@ pub(super) enum Children {
     MayRaise,
 }
 
-/// Forbids core dumps, and reading of the memory by other processes of the same user. What the
-/// system refuses is said and is no reason not to go on.
+/// Forbids core dumps, and reading of the memory by other processes of the same user. A refusal by
+/// the system is printed and is no reason to stop.
 pub(super) fn forbid(children: Children) {
     let maximum = match children {
         Children::Limited => Some(0),

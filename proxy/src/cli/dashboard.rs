@@ -19,7 +19,7 @@ use super::forward::EndSignals;
 use super::forward::identity::{self, IdentityArgs, Start, Storage};
 use super::{clock, logging, output, runtime};
 
-/// From one attempt to read the first view to the next, unless something has changed before.
+/// Interval between attempts to read the first view, unless something changes earlier.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// `meshport dashboard`
@@ -109,7 +109,7 @@ async fn first_view(leaf: &mut Leaf, args: &DashboardArgs) -> Result<(), Error> 
         if is_final || Instant::from_std(clock::now()) >= deadline {
             return Err(no_view(&error, leaf, args));
         }
-        // Something may have changed without a word, so it is tried again soon.
+        // There may have been a change without a notice, so it is soon tried again.
         let _ = timeout(LOOK, leaf.changed()).await;
     }
 }

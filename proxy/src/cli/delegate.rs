@@ -18,7 +18,7 @@ use super::{authority, clock, line, output, revoke, roles, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::MandateRequest;
 
-/// Where the key is, if not here.
+/// Remedy if the key is not here.
 const ELSEWHERE: &str = "run this on the machine that has it, and install the line here: meshport \
                          delegate --install FILE";
 
@@ -105,7 +105,8 @@ fn make(args: &DelegateArgs) -> Result<(), Error> {
         until: from.saturating_add(args.ttl.seconds()),
     };
     let mandate = Mandate::create(&authority, &terms, &mut OsRng)?;
-    // Before it is anywhere else: what cannot be taken back is not given.
+    // Recorded before it is anywhere else: a mandate that could not be revoked must not be given
+    // out.
     state.note_mandate(&mandate)?;
     let text = mandate.to_text()?;
     if args.json {

@@ -1,9 +1,9 @@
 //! `meshport doctor`: looks for everything that is known to go wrong, with or without a daemon.
 //!
-//! First the settings are read and the daemon is asked; then all checks run at once, each within a
-//! limit of its own. What is found is a [`Finding`] of the list in `meshport_core::findings`. A
-//! check that cannot be made here says why; it is no finding. Nothing is changed and nothing is
-//! sent but questions.
+//! First the settings are read and the daemon is asked; then all checks run in parallel, each with
+//! its own limit. Each result is a [`Finding`] of the list in `meshport_core::findings`. A check
+//! that cannot be made here says why; that is no finding. Nothing is changed, and only questions
+//! are sent.
 //!
 //! [`Finding`]: meshport_core::findings::Finding
 
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
     }
     let runtime = runtime()?;
     let report = runtime.block_on(examine(&args.daemon));
-    // A lookup that hangs has a thread of its own, and nobody waits for it.
+    // A lookup that hangs has its own thread, which is not waited for.
     runtime.shutdown_background();
     let report = report?;
     if args.json {

@@ -1,7 +1,7 @@
 //! `meshport drain` and `undrain`: take the local instance out of use, and back.
 //!
-//! With --wait it returns when no other node uses the instance any more, so the next command of a
-//! script can start maintenance.
+//! With --wait it returns once no other node uses the instance, so the next command of a script can
+//! start maintenance.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -19,9 +19,9 @@ use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::RoutesRequest;
 use meshport_daemon::clock;
 
-/// From one look at the open sessions to the next.
+/// Interval between checks of the open sessions.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// From one line of progress to the next where lines are kept.
+/// Interval between lines of progress if output is not a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `meshport drain`
@@ -156,7 +156,7 @@ impl Drop for Progress {
     }
 }
 
-/// The report once nobody uses the instance any more.
+/// The report, once no node uses the instance any more.
 ///
 /// # Errors
 /// [`Error::Negative`] when sessions are left at the end.

@@ -32,12 +32,12 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The longest wait, once an origin answered, for the answer of a nearer one; it is that origin's
 /// round-trip time if that is shorter.
 const NEARER_WAIT: Duration = Duration::from_millis(250);
-/// How long nobody but refusing members may answer: others could still accept the credential.
+/// How long to wait while only refusing members answer: others could still accept the credential.
 const REFUSED_WAIT: Duration = Duration::from_secs(3);
 /// How long the origins may take to show their certificates, for the name that a context verifies:
 /// a handshake on any path, and what a person hardly notices if one does not answer.
 const CERTIFICATES_WAIT: Duration = Duration::from_secs(1);
-/// From one look at how far it has come to the next.
+/// Interval between checks of its progress.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// `meshport forward`
@@ -160,7 +160,7 @@ async fn connect(
             return Err(messages::no_origin(&progress, args));
         }
         console.show(&progress);
-        // Redrawing needs a beat of its own; news come earlier.
+        // Redrawing needs its own interval; news come earlier.
         let _ = timeout(LOOK, leaf.changed()).await;
     }
 }
@@ -291,7 +291,7 @@ pub(super) struct EndSignals {
     quit: Signal,
 }
 
-/// One of them.
+/// A signal that ends the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndSignal {
     Interrupt,

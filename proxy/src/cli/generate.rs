@@ -44,7 +44,7 @@ pub(crate) struct GenerateArgs {
     pub(crate) runbooks: PlainWord,
 }
 
-/// What can be generated.
+/// The kinds of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum What {
     /// A systemd unit for the daemon, without root and in a sandbox

@@ -113,7 +113,7 @@ pub(crate) fn init(
     })
 }
 
-/// An authority that an earlier call made, where this one is to make its first node.
+/// The authority of an earlier call, for which this call should make the first node.
 fn authority_without_node(
     args: &InitArgs,
     state: &StateDir,

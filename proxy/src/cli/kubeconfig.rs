@@ -1,9 +1,9 @@
 //! `meshport kubeconfig`: a context whose server is the local address of this node.
 //!
-//! The certificate authority and all else come from a source context; the user is referenced, and
-//! its credentials are neither printed nor changed. The certificate is verified for a name that all
-//! origins' certificates have (`tls-server-name`), if possible the one that was verified before. A
-//! merge changes the lines of its own two entries only.
+//! The certificate authority and everything else come from a source context; the user is
+//! referenced, and its credentials are neither printed nor changed. The certificate is verified for
+//! a name that all origins' certificates have (`tls-server-name`), if possible the one that was
+//! verified before. A merge changes only the lines of its own two entries.
 
 mod certificates;
 mod document;
@@ -65,7 +65,7 @@ pub(crate) struct KubeconfigArgs {
 /// The two entries, and what a person should know of them.
 #[derive(Debug, Clone, PartialEq)]
 struct NewContext {
-    /// What both are called.
+    /// The name of both.
     name: String,
     cluster: Map<String, Value>,
     context: Map<String, Value>,
@@ -116,7 +116,7 @@ impl Chosen {
     /// person has to know of it.
     ///
     /// # Errors
-    /// As [`Chosen::check`].
+    /// See [`Chosen::check`].
     pub(super) fn text(
         &self,
         local: SocketAddr,
@@ -144,7 +144,7 @@ impl Chosen {
     }
 }
 
-/// What the clients of some kubeconfigs dial, and for which name they verify it.
+/// The addresses that clients of some kubeconfigs dial, and the names they verify.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Dialled {
     pub(super) file: PathBuf,
@@ -161,7 +161,7 @@ impl Dialled {
     /// By the current context of these files.
     ///
     /// # Errors
-    /// As [`Chosen::read`]; [`Error::Usage`] when its server is no apiserver's address.
+    /// See [`Chosen::read`]; [`Error::Usage`] if its server is not an apiserver's address.
     pub(super) fn read(files: &[PathBuf]) -> Result<Self, Error> {
         let found = Source::read(files)?.context(None)?;
         let server = server(&found)?;
@@ -196,12 +196,12 @@ pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
     output::answer(&format!("{} has the context {}\n", path.display(), args.name))
 }
 
-/// What becomes of a file's current context; a new file has the new one.
+/// Treatment of a file's current context; a new file has the new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Current {
-    /// It stays what it is.
+    /// It does not change.
     Stays,
-    /// It is the new one from now on.
+    /// It becomes the new one.
     Becomes,
 }
 
@@ -221,7 +221,7 @@ fn write_into(
     Ok(missing_user(&merged, made, path, source))
 }
 
-/// What the name is chosen by.
+/// The input for choosing the name.
 #[derive(Debug)]
 struct Naming<'a> {
     evidence: &'a Evidence,
@@ -358,7 +358,7 @@ fn refuse_foreign(document: &Document, path: &Path, name: &str) -> Result<(), Er
     }
 }
 
-/// What to say when the user's credentials are in another file.
+/// The message if the user's credentials are in another file.
 fn missing_user(
     document: &Document,
     made: &NewContext,

@@ -21,7 +21,7 @@ use super::{clock, output, reset, runtime, service};
 const END: Duration = Duration::from_secs(20);
 /// How long a daemon goes on after its departure, and some more.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// From one look whether it has ended to the next.
+/// Interval between checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// `meshport leave`
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
         ),
     )?;
     runtime.block_on(client.ask(&RevokeRequest { revocation: departure.to_text() }))?;
-    // It says so twice before it ends, and then would be started again and again.
+    // It announces its end twice, and would otherwise be restarted again and again.
     runtime.block_on(async { sleep(FAREWELL).await });
     let disabled = service::disable(state.path())?;
     let lock = runtime.block_on(ended(&state))?;

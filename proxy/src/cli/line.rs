@@ -37,7 +37,7 @@ pub(super) fn read(word: &str) -> Result<Zeroizing<String>, Error> {
 /// The line in a file.
 ///
 /// # Errors
-/// As [`read`].
+/// See [`read`].
 pub(super) fn of_file(path: &Path) -> Result<Zeroizing<String>, Error> {
     let context = format!("read the line from {}", path.display());
     File::open(path).and_then(text).map_err(Error::io(context))
@@ -46,7 +46,7 @@ pub(super) fn of_file(path: &Path) -> Result<Zeroizing<String>, Error> {
 /// The line on standard input.
 ///
 /// # Errors
-/// As [`read`].
+/// See [`read`].
 pub(super) fn standard_input() -> Result<Zeroizing<String>, Error> {
     text(std::io::stdin().lock()).map_err(Error::io("read standard input"))
 }

@@ -1,4 +1,4 @@
-//! From flags and default places to settings.
+//! Settings from flags and default paths.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -77,7 +77,7 @@ pub(crate) fn read(
 /// The settings of the file, if there is one.
 ///
 /// # Errors
-/// As [`read`].
+/// See [`read`].
 pub(crate) fn of_file(
     config: Option<&Path>,
     state_dir: Option<&Path>,
@@ -117,7 +117,7 @@ fn is_there(path: &Path) -> bool {
 /// The state folder of a daemon, of which the same is known.
 ///
 /// # Errors
-/// As [`of_file`].
+/// See [`of_file`].
 pub(crate) fn state_dir(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
     let paths = Paths::of_this_user()?;
     let of_file = of_file(config, state_dir, &paths)?.map(|settings| settings.state_dir);
@@ -130,7 +130,7 @@ fn socket_in(text: &str, paths: &Paths) -> PathBuf {
     let parse = |defaults: &Defaults| parse_leniently(text, defaults).0;
     let first = parse(&defaults);
     let chosen = first.as_ref().is_some_and(|it| it.state_dir != defaults.state_dir);
-    // As in `read`: a state folder of the file's own choice has its socket inside.
+    // As in `read`: a state folder set in the file has its socket inside.
     defaults.socket = defaults.socket.filter(|_| !chosen);
     let settings = if chosen { parse(&defaults) } else { first };
     settings.map_or_else(|| paths.socket_for(paths.state_dir()), |it| it.admin.socket)

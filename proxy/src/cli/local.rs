@@ -1,4 +1,5 @@
-//! Where clients of this machine find a service: what the running daemon says, else the settings.
+//! Addresses of a service for clients of this machine: from the running daemon, else from the
+//! settings.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -67,8 +68,8 @@ impl LocalAddresses {
 /// Finds the addresses of `service` on this machine.
 ///
 /// # Errors
-/// [`Error::Usage`] for a service this node does not have or has no address for;
-/// [`Error::NoDaemon`] when a socket was named and nobody answers there; as [`load::read`].
+/// [`Error::Usage`] for a service that this node does not have or has no address for;
+/// [`Error::NoDaemon`] if a socket was named and no daemon answers there; see also [`load::read`].
 pub(crate) async fn addresses(
     args: &DaemonArgs,
     service: &ServiceName,
@@ -120,7 +121,7 @@ fn unknown<'a>(service: &ServiceName, known: impl Iterator<Item = &'a ServiceNam
     Error::Usage(format!("this node has no service {service}; it has {}", known.join(", ")))
 }
 
-/// Where a client on this machine connects to reach a listener.
+/// The address a client on this machine dials to reach a listener.
 pub(super) fn dialled(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -24,11 +24,11 @@ use meshport_daemon::Error;
 
 /// Overrides the level for parts of the program, in `tracing`'s words: `meshport=debug,info`.
 const VARIABLE: &str = "MESHPORT_LOG";
-/// Comes before every choice, so that any choice can undo it: boringtun logs at ERROR what is the
-/// normal end of a session, and the mesh has words of its own for what matters. The audit log does
-/// not depend on the level of the rest.
+/// Precedes every user setting, so that any setting can override it: boringtun logs the normal end
+/// of a session at ERROR, and the mesh has its own lines for what matters. The audit log does not
+/// depend on the level of other lines.
 const BASE: &str = "boringtun=off,audit=info";
-/// What the journal knows the daemon's records by (`journalctl -t`).
+/// Identifier of the daemon's records in the journal (`journalctl -t`).
 const IDENTIFIER: &str = "meshport";
 /// Before the name of each field in the journal, so that it is not one of systemd's.
 const PREFIX: &str = "MESHPORT_";
@@ -50,7 +50,7 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
         .map_err(|error| Error::Usage(format!("{from} {directives:?} is not valid: {error}")))?;
     let is_journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr());
     let twice = |error| Error::Bug(format!("logging was started twice: {error}"));
-    // Without the journal's socket its stream does as well.
+    // Without the journal's socket, standard error does as well.
     let journal = (is_journal && !json).then(JournalLog::empty).and_then(Result::ok);
     if let Some(log) = journal {
         let journal = Journal(log.with_syslog_identifier(IDENTIFIER.to_owned()));
@@ -111,7 +111,7 @@ fn is_journal(stream: Option<&str>, here: impl AsFd) -> bool {
     fstat(here).is_ok_and(|stat| same(stat.st_dev, device) && same(stat.st_ino, inode))
 }
 
-/// Events as records of the journal: the line as the message, and each field by itself.
+/// Events as records of the journal: the line as the message, and each field separately.
 struct Journal(JournalLog);
 
 impl<S: Subscriber> Layer<S> for Journal {
@@ -123,7 +123,7 @@ impl<S: Subscriber> Layer<S> for Journal {
         let _ = Fields.format_fields(Writer::new(&mut line), event);
         let _ = self.0.journal_send(
             &log::Record::builder()
-                // By the priority that the library gives each: 3, 4, 6, 7, as the lines have it.
+                // With the library's priority for each level: 3, 4, 6, 7.
                 .level(match *event.metadata().level() {
                     Level::ERROR => log::Level::Error,
                     Level::WARN => log::Level::Warn,

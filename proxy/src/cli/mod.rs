@@ -334,7 +334,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    // Whatever the verb, an invite or a key may come into its memory.
+    // Any command may get an invite or a key into its memory.
     let runs_a_command = matches!(cli.verb, Verb::Forward(_));
     core_dumps::forbid(if runs_a_command { Children::MayRaise } else { Children::Limited });
     match run(&cli.verb) {

@@ -33,7 +33,7 @@ pub(crate) fn answer(text: &str) -> Result<(), Error> {
 /// Writes an answer as indented JSON, the same for every `--json`.
 ///
 /// # Errors
-/// As [`answer`].
+/// See [`answer`].
 pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::Bug(format!("an answer has no JSON: {error}")))?;

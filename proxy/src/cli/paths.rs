@@ -1,4 +1,4 @@
-//! Where things are when nobody says otherwise.
+//! Default paths.
 //!
 //! | | root | any other user | else |
 //! | --- | --- | --- | --- |
@@ -6,7 +6,7 @@
 //! | state | `/var/lib/meshport` | `$XDG_STATE_HOME/meshport` | `~/.local/state/meshport` |
 //! | socket | in `/run/meshport` | in `$XDG_RUNTIME_DIR/meshport` | in the state folder |
 //!
-//! A state folder of its own choice keeps its socket inside, so that several daemons on one machine
+//! A state folder set by the user has its socket inside, so that several daemons on one machine
 //! differ in one flag only.
 
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Those of the user who runs this process.
+    /// The paths of the user who runs this process.
     ///
     /// # Errors
     /// [`Error::Usage`] when the user has no home folder.
@@ -39,7 +39,7 @@ impl Paths {
         Self::new(is_root, |name| std::env::var_os(name))
     }
 
-    /// Those of some user with this home folder and nothing else.
+    /// The paths of a user with this home folder and no other variables.
     #[cfg(test)]
     pub(crate) fn in_home(home: &Path) -> Result<Self, Error> {
         Self::new(false, |name| (name == "HOME").then(|| home.as_os_str().to_owned()))

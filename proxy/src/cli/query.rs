@@ -121,8 +121,8 @@ impl DaemonArgs {
         }
     }
 
-    /// Makes sure that nobody answers because no daemon runs, and not because it answers elsewhere.
-    /// `undone` says what that one does not know.
+    /// Requires that no daemon runs, rather than that one runs but answers on another socket.
+    /// `undone` says what that daemon would not know.
     ///
     /// # Errors
     /// [`Error::State`] when a daemon uses the state folder.

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
     output::answer(&said(&report))
 }
 
-/// One line for each setting, with its value before and after.
+/// A line for each setting, with its value before and after.
 fn said(report: &ReloadReport) -> String {
     let ReloadReport { applied, needs_restart } = report;
     let mut text = String::new();

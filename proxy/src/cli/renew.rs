@@ -34,7 +34,7 @@ pub(crate) struct RenewArgs {
 pub(crate) struct RenewOutcome {
     #[serde(flatten)]
     pub(crate) joined: Joined,
-    /// When the credential that it replaces ends.
+    /// End of the credential that it replaces.
     pub(crate) former_expires_at: UnixSeconds,
     /// Whether a running daemon shows it already.
     pub(crate) in_force: bool,

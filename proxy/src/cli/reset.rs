@@ -46,7 +46,7 @@ pub(crate) fn run(args: &ResetArgs) -> Result<(), Error> {
         None => Paths::of_this_user()?.state_dir().to_owned(),
     };
     let state = StateDir::open(folder)?;
-    // The lock is a file of its own, and nothing else here may be one.
+    // The lock is a separate file, and may be the only file here.
     if state.erasable().is_empty() {
         let state_dir = state.path().to_owned();
         let nothing = format!("nothing to erase in {}\n", state_dir.display());
@@ -96,10 +96,10 @@ impl Erased {
     }
 }
 
-/// Asks on a terminal; elsewhere `--yes` has to say it.
+/// Asks on a terminal; otherwise `--yes` is required.
 ///
 /// # Errors
-/// [`Error::Usage`] when nobody can be asked, [`Error::Negative`] when the answer is no.
+/// [`Error::Usage`] if there is no terminal to ask on, [`Error::Negative`] if the answer is no.
 pub(super) fn confirm(yes: bool, what: &str) -> Result<(), Error> {
     if yes {
         return Ok(());

@@ -120,7 +120,7 @@ fn print(args: &RevokeArgs, revocations: &[Revocation]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where no daemon runs, the line goes to one that does.
+/// If no daemon runs here, the line has to be given to one that does.
 fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     let Error::NoDaemon { path, .. } = &error else { return error };
     let in_use = args.daemon.state().ok();
@@ -226,7 +226,7 @@ pub(super) fn node(
     }
 }
 
-/// The node of this machine, if there is one.
+/// The node of this machine, if any.
 fn own(daemon: &DaemonArgs) -> Option<Known> {
     let state = daemon.state().ok()?;
     let key = state.node_key().ok()??;

@@ -63,7 +63,7 @@ pub(crate) enum Who {
     New(Joined),
     /// The node that the previous change made it.
     AsBefore {
-        /// That key.
+        /// Its new key.
         node: NodeId,
     },
 }
@@ -143,7 +143,7 @@ fn successor(key: &NodeKey) -> Result<NodeKey, Error> {
     keys.into_iter().find(of_same_shard).ok_or_else(none)
 }
 
-/// To the daemon, else to its folder.
+/// Hands it to the daemon, else writes it to the state folder.
 fn hand_over(
     args: &RotateKeyArgs,
     state: &StateDir,

@@ -129,7 +129,7 @@ pub(crate) fn sign(
     Ok(Some(NextSecret::issue(&authority, number, secret, now, until)))
 }
 
-/// To the daemon, else to its folder.
+/// Hands it to the daemon, else writes it to the state folder.
 fn hand_over(
     args: &RotateSecretArgs,
     state: &StateDir,

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
 }
 
 fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
-    // Closed with whatever ends this start: clients must not wait for a daemon that cannot run.
+    // Closed if this start fails: clients must not wait for a daemon that cannot run.
     let inherited = Inherited::take();
     let joined = match &args.join_file {
         Some(file) => join_once(file, args, &Paths::of_this_user()?, clock::wall())?,

@@ -1,4 +1,4 @@
-//! `meshport stand-in`: an apiserver stand-in as a process of its own, for tests.
+//! `meshport stand-in`: an apiserver stand-in as a separate process, for tests.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;

@@ -1,10 +1,10 @@
 //! `meshport support-bundle`: one archive with what support needs and no secret.
 //!
-//! Everything is gathered at once, with a daemon or without: its answers, what `doctor` finds, the
-//! configuration in force, the log where journald has it, limits and sockets. Secrets are never
-//! read for it, and what was gathered passes a [`Censor`] all the same. What could not be gathered
-//! is named in the archive with the reason. Names of nodes and addresses stay: without them nobody
-//! can follow a path, and a text from which most of them are gone only looks anonymous.
+//! Everything is collected at once, with or without a daemon: its answers, the findings of
+//! `doctor`, the effective configuration, the log if it is in the journal, limits and sockets.
+//! Secrets are never read for it, and everything still passes a [`Censor`]. What could not be
+//! collected is listed in the archive with the reason. Names of nodes and addresses stay: without
+//! them no path can be followed, and a text without most of them only looks anonymous.
 
 mod archive;
 mod censor;
@@ -32,7 +32,7 @@ const MAX_PART_BYTES: usize = 16 * 1024 * 1024;
 const MAX_ALL_BYTES: usize = 64 * 1024 * 1024;
 /// Characters of a node's name in that of the archive.
 const MAX_NAME_CHARACTERS: usize = 63;
-/// Only its owner reads an archive.
+/// Only its owner may read an archive.
 const MODE: u32 = 0o600;
 /// Names standard output.
 const STANDARD_OUTPUT: &str = "-";
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &SupportBundleArgs) -> Result<(), Error> {
     }
     let runtime = runtime()?;
     let gathered = runtime.block_on(parts::gather(&args.daemon));
-    // A file or a name that hangs has a thread of its own, and nobody waits for it.
+    // A file or a name that hangs has its own thread, which is not waited for.
     runtime.shutdown_background();
     let gathered = gathered?;
     let now = clock::wall();
@@ -191,7 +191,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         _ => Error::io(format!("create {}", path.display()))(error),
     })?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|error| {
-        // It may be gone already, and half an archive is of no use.
+        // It may be gone already, and half an archive is useless.
         let _ = std::fs::remove_file(path);
         Error::io(format!("write {}", path.display()))(error)
     })

@@ -124,7 +124,7 @@ fn examples_in_the_help_parse() {
     let all = verbs.iter().chain(&more).chain(&operator).chain(&trust);
     for line in all.flat_map(|text| text.lines()) {
         let Some(words) = line.trim().strip_prefix("meshport ") else { continue };
-        // What follows wide spaces is a remark.
+        // Text after wide spaces is a remark.
         let words = words.split("   ").next().unwrap_or_default();
         let words = words.split(' ').take_while(|word| !["|", "<", ">"].contains(word));
         let line: Vec<&str> = words.filter(|word| !word.is_empty()).collect();

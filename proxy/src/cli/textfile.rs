@@ -1,8 +1,8 @@
 //! Files of other programs that a verb changes: read whole, replaced whole.
 //!
-//! A replacement is written beside the file, synced and renamed, so that a reader sees the old
+//! A replacement is written next to the file, synced and renamed, so that a reader sees the old
 //! content or the new. It keeps the file's mode and owner; a new file has mode 0600. A symbolic
-//! link stays one: what it points to is replaced. Reads are bounded by `MAX_TEXT_BYTES`.
+//! link stays one: its target is replaced. Reads are bounded by `MAX_TEXT_BYTES`.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};

@@ -12,14 +12,14 @@ use meshport_daemon::admin::queries::{StatusRequest, UpgradeRequest};
 use meshport_daemon::lifecycle::upgrade::{PROBATION, START_TIME};
 use meshport_daemon::{Error, clock};
 
-/// From one look at the daemon to the next.
+/// Interval between checks of the daemon.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How long the former daemon may take to let its sessions end and to save.
+/// Limit for the former daemon to let its sessions end and to save.
 const LEAVE_TIME: Duration = Duration::from_secs(20);
 /// How long a successor must have served until the upgrade counts as done.
 const PROVED: Duration = PROBATION.saturating_add(Duration::from_secs(1));
 
-/// With `--json`.
+/// The output with `--json`.
 #[derive(Debug, Serialize)]
 struct Upgraded {
     /// The process that serves now.

@@ -23,8 +23,8 @@ pub(crate) fn run(args: &VipHooksArgs) -> Result<(), Error> {
         serde_json::from_str(&args.table).map_err(|error| Error::Usage(error.to_string()))?;
     logging::start(false, "info")?;
     runtime()?.block_on(async {
-        // It ends with its daemon, after the loss of what that held, and a service manager that
-        // ends all processes of a unit must not be faster.
+        // It ends with its daemon, after it has handled the loss of that daemon's addresses, and a
+        // service manager that stops all processes of a unit must not be faster.
         let ignore = |kind| signal(kind).map_err(|source| cannot("ignore signals", source));
         let _ignored =
             [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(ignore);

@@ -1,7 +1,7 @@
 //! `meshport wait`: until a service has a healthy origin, for the order of things at boot.
 //!
-//! Asks the daemon again and again, since it may itself not be up yet: a boot script should need
-//! one command only.
+//! Asks the daemon repeatedly, since it may not have started yet: a boot script should need only
+//! one command.
 
 use std::time::Duration;
 
@@ -17,8 +17,7 @@ use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::RoutesRequest;
 use meshport_daemon::clock;
 
-/// From one question to the next: a boot waits for seconds, and a question costs the daemon
-/// microseconds.
+/// Interval between questions: a boot takes seconds, and a question costs the daemon microseconds.
 const INTERVAL: Duration = Duration::from_millis(200);
 const DEFAULT_SERVICE: &str = "kube-apiserver";
 
@@ -52,8 +51,8 @@ pub(crate) fn run(args: &WaitArgs) -> Result<(), Error> {
 /// The ready origin new sessions would go to.
 ///
 /// # Errors
-/// [`Error::Negative`] with the last obstacle when there is none in time; [`Error::Usage`] at once
-/// for a service the daemon does not know, since no waiting helps there.
+/// [`Error::Negative`] with the last obstacle if there is none in time; [`Error::Usage`] at once
+/// for a service that the daemon does not know, since waiting does not help.
 pub(crate) async fn wait(
     client: &AdminClient,
     service: &ServiceName,

@@ -1,8 +1,8 @@
 //! `meshport status --watch`: the same page again and again.
 //!
-//! On a terminal it is drawn in place and cut to the terminal's height; elsewhere each page follows
-//! the one before, with `--json` as one line each. A daemon that stops answering is said in the
-//! place of its page and asked again: a restart is what one watches.
+//! On a terminal it is drawn in place and cut to the terminal's height; elsewhere pages follow each
+//! other, with `--json` as one line each. If the daemon stops answering, the error is shown instead
+//! of its page and the daemon is asked again, since restarts are worth watching.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use meshport_daemon::admin::queries::StatusRequest;
 /// Asks until an interrupt.
 ///
 /// # Errors
-/// As [`AdminClient::ask`] for the first question; that of a closed pipe.
+/// See [`AdminClient::ask`] for the first question; that of a closed pipe.
 pub(super) async fn watch(client: &AdminClient, every: Duration, json: bool) -> Result<(), Error> {
     let mut interrupt = pin!(tokio::signal::ctrl_c());
     let mut ticks = interval(every);
@@ -76,7 +76,7 @@ fn frame(page: &str, height: usize, is_first: bool) -> String {
     // Home, clear to the end of the line, clear what is below, clear all (ECMA-48).
     let (home, rest_of_line, below, all) = ("\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J");
     let lines: Vec<&str> = page.lines().collect();
-    // The cursor stands on the line below the page.
+    // The cursor is on the line below the page.
     let room = height.saturating_sub(1).max(1);
     let mut text = if is_first { format!("{all}{home}") } else { home.to_owned() };
     let shown = if lines.len() > room { room - 1 } else { lines.len() };

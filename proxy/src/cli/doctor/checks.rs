@@ -38,7 +38,8 @@ impl Check {
         Self { limit, ..self }
     }
 
-    /// One that reads files, on a thread of its own: a file may be on a network that hangs.
+    /// A check that reads files, on its own thread, since a file may be on a network file system
+    /// that hangs.
     pub(super) fn of_files(
         kinds: &[&'static Kind],
         facts: &Arc<Facts>,
@@ -52,7 +53,7 @@ impl Check {
     }
 }
 
-/// All of them; none takes longer than its limit and than `left`.
+/// Runs all checks; none takes longer than its limit and than `left`.
 pub(super) async fn run_all(checks: Vec<Check>, left: Duration) -> Vec<Done> {
     let mut running = JoinSet::new();
     for (place, Check { kinds, limit, work }) in checks.into_iter().enumerate() {

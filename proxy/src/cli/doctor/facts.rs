@@ -22,7 +22,7 @@ use meshport_daemon::{Error, StateDir};
 
 /// How long the daemon may take for its answers, which it has at hand.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// Where kubeadm and others keep the kubeconfigs of a node's own components.
+/// Directory in which kubeadm and others keep the kubeconfigs of a node's components.
 const NODE_KUBECONFIGS: &str = "/etc/kubernetes";
 /// The most kubeconfigs that are read in that folder; kubeadm has 5.
 const MAX_KUBECONFIGS: usize = 32;

@@ -1,4 +1,4 @@
-//! Which process has an address, as far as the kernel tells this user.
+//! The process that uses an address, as far as the kernel tells this user.
 //!
 //! /proc/net lists all sockets with their inodes; a process has the inode among its open files.
 //! Only root sees those of other users, so otherwise the user is named.
@@ -19,7 +19,7 @@ const LISTENING: &str = "0A";
 /// Processes looked at: a node has a few thousand at most.
 const MAX_PROCESSES: usize = 50_000;
 
-/// `name (pid 7)`, or the user; `None` when nobody is found.
+/// `name (pid 7)`, or the user; `None` if it cannot be found.
 pub(super) fn of(address: SocketAddr, protocol: Protocol) -> Option<String> {
     of_proc(Path::new("/proc"), address, protocol)
 }

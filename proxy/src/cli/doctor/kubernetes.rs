@@ -26,7 +26,7 @@ use meshport_daemon::admin::credentials::Validity;
 use meshport_daemon::health::certificate::Certificate;
 use meshport_daemon::health::certificates;
 
-/// The daemon gives each origin so long; its answer is to be here a little later.
+/// The daemon's own limit for each origin, plus some time for its answer to arrive.
 const LIMIT: Duration = certificates::LIMIT.saturating_add(Duration::from_secs(1));
 
 const NO_ADDRESS: &str = "this node has no local address for apiservers";
@@ -69,7 +69,7 @@ fn ending(who: &str, end: UnixSeconds, now: UnixSeconds) -> Option<Finding> {
 async fn kubeconfigs(facts: &Facts) -> Looked {
     let daemon = facts.daemon()?;
     let service = daemon.apiservers().ok_or(NO_ADDRESS)?;
-    // Files that are not there, not for this user or no kubeconfigs are nobody's trouble here.
+    // Files that are missing, unreadable for this user or no kubeconfigs are not a problem here.
     let files = facts.kubeconfigs.iter().filter_map(|files| Dialled::read(files).ok());
     let files: Vec<Dialled> = files.collect();
     if files.is_empty() {
@@ -78,7 +78,7 @@ async fn kubeconfigs(facts: &Facts) -> Looked {
     let cluster = Cluster::new(daemon, service, facts.certificates().await?);
     let mut found = Vec::new();
     for file in files {
-        // An address resolves to itself; a name that nobody knows leads nowhere.
+        // An address resolves to itself; an unknown name resolves to nothing.
         let resolved = lookup_host(&file.address).await;
         let at: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
         found.extend(cluster.judge(&file, &at));
@@ -207,7 +207,7 @@ mod tests {
             let command = "`meshport kubeconfig --from /etc/kubernetes/kubelet.conf --merge";
             assert!(it.detail.contains(past) && it.remedy.contains(command), "{it}");
         }
-        // Another cluster's, and the apiserver beside the node.
+        // Another cluster's, and the node's local apiserver.
         for other in ["198.51.100.1:6443", "127.0.0.1:6443"] {
             assert_eq!(judge(other, None), [], "{other}");
         }

@@ -50,7 +50,7 @@ fn addresses(facts: &Facts) -> Looked {
             let lost = services.flat_map(|it| &it.lost).map(|lost| (Protocol::Tcp, *lost));
             Ok(lost.map(|(protocol, address)| taken(address, protocol)).collect())
         }
-        // One that cannot be asked has its addresses, and nothing is wrong with them.
+        // A daemon that cannot be asked uses its addresses, and nothing is wrong with them.
         Err(error) if is_closed(error) => Err("this user may not ask the daemon".into()),
         Err(_) if facts.state().is_ok_and(|it| it.holder().is_some()) => {
             Err("a daemon uses the state folder".into())
@@ -71,7 +71,7 @@ fn not_free(settings: &Settings) -> Vec<Finding> {
     let tcp = services.chain(exposed).copied().chain(settings.admin.http);
     let mut all: Vec<(SocketAddr, Protocol)> = tcp.map(|it| (it, Protocol::Tcp)).collect();
     all.push((settings.mesh.listen, Protocol::Udp));
-    // That this user may not bind a low port says nothing about the daemon.
+    // If this user may not bind a low port, that says nothing about the daemon.
     let in_use = |(address, protocol): &(SocketAddr, Protocol)| {
         let bound = match protocol {
             Protocol::Tcp => TcpListener::bind(address).map(drop),

@@ -31,7 +31,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
 async fn look(kind: &'static Kind, facts: &Facts) -> Looked {
     let inquiry = facts.inquiry().await;
     let mut found = match kind {
-        // Without members too.
+        // This check works without members too.
         it if *it == WRONG_CLOCK => mesh::clock(facts)?,
         it if *it == NARROW_PATH => facts.daemon()?.found(&NARROW_PATH),
         it if *it == VERSIONS_DIFFER => machine::version(&facts.daemon()?.status.process.version),

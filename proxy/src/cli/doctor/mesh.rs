@@ -143,8 +143,8 @@ fn silent(seeds: &[Seed], me: NodeId, peers: &[PeerRow]) -> Vec<Finding> {
     found
 }
 
-/// Without a daemon nobody can make a handshake, but a datagram shows whether there is a way and
-/// whether the machine at its end says that nobody listens.
+/// Without a daemon there can be no handshake, but a datagram shows whether there is a route and
+/// whether the machine at its end reports a closed port.
 async fn refused(seeds: &[Seed]) -> Looked {
     let mut tried = JoinSet::new();
     let endpoints = seeds.iter().flat_map(|seed| &seed.endpoints).take(MAX_TRIED);
@@ -182,7 +182,7 @@ async fn refused(seeds: &[Seed]) -> Looked {
     Ok(found)
 }
 
-/// One that does not resolve is told by [`names`].
+/// An endpoint that does not resolve is reported by [`names`].
 async fn resolve(endpoint: &Endpoint) -> Option<SocketAddr> {
     match endpoint.host() {
         Host::Ip(ip) => Some(SocketAddr::new(*ip, endpoint.port())),
@@ -299,7 +299,7 @@ mod tests {
         drop(socket);
         let found = refused(&of_socket);
         assert!(matches!(&found[..], [it] if it.kind.id == "MP202"), "{found:?}");
-        // Nobody is let send to the broadcast address.
+        // The system does not permit sending to the broadcast address.
         let found = refused(&[seed(2, &["255.255.255.255:1"])]);
         assert!(matches!(&found[..], [it] if it.kind.id == "MP104"), "{found:?}");
     }

@@ -34,7 +34,7 @@ pub(super) struct Done {
 pub(super) enum Outcome {
     Looked(Vec<Finding>),
     Skipped(Skip),
-    /// It had so long.
+    /// It ran into this limit.
     Late(Duration),
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct DoctorReport {
     pub(crate) errors: usize,
     pub(crate) warnings: usize,
     pub(crate) duration_ms: u64,
-    /// In the order of their ids; one that found several things has a row for each.
+    /// Ordered by id; a check with several findings has a row for each.
     pub(crate) checks: Vec<CheckRow>,
     /// The answers of members to the daemon.
     pub(crate) members: Vec<MemberAnswer>,
@@ -81,15 +81,15 @@ pub(crate) enum CheckStatus {
     Ok,
     Warning,
     Error,
-    /// It cannot be looked for here.
+    /// It cannot be checked here.
     Skipped,
     /// It ran out of time.
     Late,
 }
 
 impl DoctorReport {
-    /// With what the daemon reports, if one answers: of that, kinds which this program does not
-    /// know are only here.
+    /// Includes the findings that the daemon reports, if one answers: kinds unknown to this program
+    /// come only from it.
     pub(super) fn new(done: Vec<Done>, reported: Option<&[FindingRow]>, took: Duration) -> Self {
         let mut checks: Vec<CheckRow> = done.into_iter().flat_map(rows).collect();
         let (daemon, reported) = (reported.is_some(), reported.unwrap_or_default());

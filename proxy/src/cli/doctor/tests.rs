@@ -65,7 +65,7 @@ fn what_a_newer_daemon_reports_is_not_lost() {
         detail: "the sky falls".into(),
         remedy: "Wear a hat".into(),
     };
-    // Those that are known come from the checks.
+    // Known kinds come from the checks.
     let report = DoctorReport::new(Vec::new(), Some(&[row("MP999"), row("MP203")]), TOOK);
     let [only] = &report.checks[..] else { panic!("{:?}", report.checks) };
     assert!(only.id == "MP999" && only.status == CheckStatus::Error, "{only:?}");

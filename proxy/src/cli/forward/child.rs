@@ -16,7 +16,7 @@ use super::EndSignal;
 use super::context::TemporaryKubeconfig;
 use meshport_daemon::Error;
 
-/// Tells a command where the service is, whatever it is.
+/// Variable that tells a command the address of the service.
 const ADDRESS: &str = "MESHPORT_ADDRESS";
 /// The number that a shell adds to that of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
@@ -66,7 +66,7 @@ impl Child {
         };
         let id = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
-            // It may have ended in this moment.
+            // It may have ended at this moment.
             let _ = kill_process(id, signal);
         }
     }

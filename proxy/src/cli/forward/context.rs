@@ -34,7 +34,7 @@ pub(crate) struct ContextArgs {
     pub(crate) context_name: String,
 }
 
-/// The context that is taken over, and how it is to be called.
+/// The source context, and the name of the new one.
 #[derive(Debug)]
 pub(super) struct Context {
     chosen: Chosen,
@@ -52,11 +52,11 @@ pub(super) struct TemporaryKubeconfig {
 }
 
 impl Context {
-    /// The context to take over; `None` where no kubeconfig is asked for, or a command may do
-    /// without one because there is none on this machine.
+    /// The source context; `None` if no kubeconfig is requested, or if a command may do without one
+    /// because this machine has none.
     ///
     /// # Errors
-    /// [`Error::Usage`] when there is none to be found where one was asked for.
+    /// [`Error::Usage`] if one was requested and none is found.
     pub(super) fn find(forward: &ForwardArgs) -> Result<Option<Self>, Error> {
         let args = &forward.context;
         let is_kubernetes = forward.service.as_str() == ServiceName::KUBE_APISERVER;
@@ -120,7 +120,7 @@ impl Context {
 
 impl Drop for TemporaryKubeconfig {
     fn drop(&mut self) {
-        // It names no secret; a leftover harms nobody.
+        // It contains no secret; a leftover does no harm.
         let _ = fs::remove_file(&self.path);
     }
 }

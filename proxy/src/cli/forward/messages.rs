@@ -1,7 +1,7 @@
 //! Messages of `meshport forward`: progress, the route, and errors.
 //!
-//! Progress is drawn over one line of a terminal and only when it takes noticeably long. Without a
-//! terminal, and beside a command's own output, there is nothing but the line at the end.
+//! Progress is drawn on one line of a terminal and only if it takes noticeably long. Without a
+//! terminal, and next to a command's own output, only the line at the end is printed.
 
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -102,7 +102,7 @@ fn leads(
     format!("{local} leads to {service} on {}{site}{rtt}, since {now}{why}", to.name)
 }
 
-/// That an origin does not allow this machine, and what to do.
+/// The message that an origin does not allow this machine, with the remedy.
 pub(super) fn denied(origin: &str, service: &ServiceName) -> String {
     format!(
         "{origin} does not allow this machine. Its operator decides who may use {service} with \

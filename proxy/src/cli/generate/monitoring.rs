@@ -40,7 +40,7 @@ data:
   meshport.json: |
 ";
 
-/// What is printed in this format.
+/// The output in this format.
 pub(super) fn generate(format: Format, runbooks: &str) -> String {
     let rules = || RULES.replace("@RUNBOOKS@", runbooks);
     match format {
@@ -69,7 +69,7 @@ fn indented(text: &str, columns: usize) -> String {
 /// How a panel shows its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// One number.
+    /// A single number.
     Stat,
     /// Lines over time.
     Graph,
@@ -79,12 +79,12 @@ enum Shape {
     Table,
 }
 
-/// One panel: its expressions, each with the legend of its series.
+/// A panel: its expressions, each with the legend of its series.
 struct Panel {
     title: &'static str,
     about: &'static str,
     shape: Shape,
-    /// As Grafana calls it.
+    /// Grafana's name of the unit.
     unit: &'static str,
     queries: &'static [(&'static str, &'static str)],
 }

@@ -95,7 +95,7 @@ fn values_are_put_in_and_checked() {
     }
 }
 
-/// What a pod may do, as the smallest rights.
+/// Requires a pod to have the least privileges.
 fn assert_small_rights(spec: &Value) {
     assert_eq!(at(spec, "/hostNetwork"), true);
     assert_eq!(at(spec, "/automountServiceAccountToken"), false);

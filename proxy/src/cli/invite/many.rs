@@ -1,7 +1,7 @@
 //! Invites for many machines: one for each, bound to its name.
 //!
-//! One line for all would work too, but if leaked it could join any machine. Of these each is
-//! worth one name, and revoking one takes one machine out.
+//! One line for all would work too, but a leaked one could join any machine. Each of these permits
+//! one name, and revoking one removes one machine.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, OpenOptions};
@@ -71,7 +71,7 @@ fn read(file: &Path) -> Result<String, Error> {
     Ok(text)
 }
 
-/// One name a line; empty lines and those that begin with `#` count for nothing.
+/// One name per line; empty lines and those that begin with `#` are ignored.
 fn listed(text: &str) -> Result<Vec<NodeName>, Error> {
     let mut names = Vec::new();
     let mut known = BTreeSet::new();

@@ -19,16 +19,16 @@ use crate::cli::paths::Paths;
 use crate::cli::service::{UNIT, systemctl};
 use crate::cli::{load, runtime, wait};
 
-/// From the start of the service to an origin that answers: a join takes a second or two, and a
-/// machine that boots some more.
+/// Limit from the start of the service to an origin that answers: a join takes a second or two, and
+/// a booting machine some more.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where an apiserver listens unless it is told otherwise.
+/// Default address of an apiserver.
 const APISERVER: &str = "127.0.0.1:6443";
 
 /// The service that was started.
 #[derive(Debug, Serialize)]
 pub(crate) struct Started {
-    /// Where clients of the apiserver connect to on this machine.
+    /// Addresses of this machine for clients of the apiserver.
     pub(crate) listen: Vec<SocketAddr>,
     /// The apiserver that answers there.
     pub(crate) origin: OriginStatus,
@@ -67,11 +67,11 @@ pub(super) fn check(state_dir: &Path, paths: &Paths) -> Result<(), Error> {
 /// Writes the least configuration, starts the service, at boot too, and waits for an apiserver.
 ///
 /// # Errors
-/// [`Error::Io`] when a file or systemd refuses, [`Error::Negative`] when no apiserver answers in
-/// time; the machine has joined and the service stays enabled all the same.
+/// [`Error::Io`] if a file or systemd refuses, [`Error::Negative`] if no apiserver answers in time;
+/// the machine has joined and the service stays enabled in any case.
 pub(super) fn start(joined: &Joined, paths: &Paths) -> Result<Started, Error> {
     let wrote = write_configuration(joined, paths.config())?;
-    // A service that runs has the former credential.
+    // A running service uses the former credential.
     for step in [&["enable", UNIT][..], &["restart", UNIT][..]] {
         let what = format!("systemctl {}", step.join(" "));
         let output = systemctl(step).map_err(Error::io(format!("run {what}")))?;

@@ -20,7 +20,7 @@ impl Evidence {
     }
 }
 
-/// Asks every origin of a service, or the server of the source context where nobody knows them.
+/// Asks every origin of a service, or the server of the source context if no origins are known.
 pub(super) async fn evidence(
     client: &AdminClient,
     service: &ServiceName,

@@ -1,9 +1,8 @@
 //! A kubeconfig file that is changed in place: the lines of one entry and no other.
 //!
-//! Comments, order and whatever this program does not know stay as they are. After each change the
-//! new text is parsed and has to say exactly what was meant, nothing more and nothing less; a file
-//! laid out in a way that the line editing does not serve is refused and left alone. A file that is
-//! JSON is written as JSON.
+//! Comments, order and everything unknown to this program stay unchanged. After each change the new
+//! text is parsed and has to mean exactly what was intended; a file whose layout does not suit line
+//! editing is refused and not touched. A file that is JSON is written as JSON.
 
 use serde_json::{Map, Value};
 
@@ -94,7 +93,7 @@ impl Document {
     /// Sets a key at the top to a text.
     ///
     /// # Errors
-    /// As [`Document::put`].
+    /// See [`Document::put`].
     pub(super) fn set(&mut self, key: &str, word: &str) -> Result<(), DocumentError> {
         if self.word(key) == Some(word) {
             return Ok(());
@@ -304,7 +303,7 @@ extra:
         let mut it = document(tricky);
         it.put("clusters", "b", &named("b", "https://b:1")).expect("added");
         assert!(it.text().starts_with(tricky), "{}", it.text());
-        // A value whose lines stand where items would: counted, found wanting, refused.
+        // A value whose lines look like items: the count does not match, so the file is refused.
         let wrong = "clusters:\n- name: \"a\n- b\"\n";
         if let Ok(mut it) = Document::parse(wrong) {
             it.put("clusters", "b", &named("b", "x")).expect_err("refused");

@@ -1,4 +1,4 @@
-//! Which name of the server's certificate a context verifies.
+//! Chooses which name of the server's certificate a context verifies.
 //!
 //! Any origin may answer at the local address, so the name must be in every origin's certificate.
 //! The source context's name is kept if it is. An IP address is kept only if several origins have
@@ -14,7 +14,7 @@ use meshport_daemon::health::handshake::CertificateError;
 #[derive(Debug)]
 pub(in crate::cli) struct ShownCertificate {
     pub(in crate::cli) who: String,
-    /// The certificate it showed, or why there is none.
+    /// The certificate it showed, or the error.
     pub(in crate::cli) read: Result<Certificate, CertificateError>,
 }
 
@@ -70,7 +70,7 @@ impl Evidence {
     }
 }
 
-/// The name for a context that verified `wanted` so far and leads to `local` from now on.
+/// The name for a context that has verified `wanted` and now connects to `local`.
 pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verified {
     let certificates = evidence.certificates();
     let Some(name) = shared(wanted, local, evidence, &certificates) else {
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(name("10.0.0.100", &both), "10.0.0.100");
         let local: &[&str] = &["127.0.0.1", "a.internal"];
         assert_eq!(name("10.0.0.1", &[("cp-1", local), ("cp-2", local)]), "127.0.0.1");
-        // A name of its own is better than an address that may be of one server.
+        // A dedicated name is better than an address that may belong to a single server.
         let one: &[&str] = &["a.internal", "10.0.0.1"];
         assert_eq!(name("10.0.0.2", &[("a", one), ("b", one)]), "a.internal");
     }

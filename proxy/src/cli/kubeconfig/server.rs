@@ -73,7 +73,7 @@ impl ServerUrl {
         }
     }
 
-    /// Where it is dialled.
+    /// The address to dial.
     pub(super) fn address(&self) -> String {
         let Self { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }

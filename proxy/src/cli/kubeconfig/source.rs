@@ -14,7 +14,7 @@ use meshport_daemon::Error;
 
 /// The key of a cluster that names a file.
 const PATH: &str = "certificate-authority";
-/// More files than anybody lists.
+/// More files than any real list has.
 const MAX_FILES: usize = 64;
 
 /// Parsed files, in order of precedence.

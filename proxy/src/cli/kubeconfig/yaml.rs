@@ -15,7 +15,7 @@ pub(in crate::cli) struct YamlError(#[from] yaml_serde::Error);
 /// Words that a reader of YAML 1.1 or 1.2 does not take for text.
 const RESERVED: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
-/// One document as JSON; an empty one is an empty mapping.
+/// A document as JSON; an empty one is an empty mapping.
 ///
 /// # Errors
 /// [`YamlError`].
@@ -33,14 +33,14 @@ pub(super) fn mapping(map: &Map<String, Value>, indent: usize) -> String {
     text
 }
 
-/// One item of a list as lines in block style, its dash `indent` spaces in.
+/// An item of a list as lines in block style, with its dash after `indent` spaces.
 pub(super) fn item(value: &Value, indent: usize) -> String {
     let mut text = String::new();
     write_item(&mut text, value, indent);
     text
 }
 
-/// One scalar, quoted where it has to be.
+/// A scalar, quoted if necessary.
 pub(super) fn scalar(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./@+=:-".contains(c);
     let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')

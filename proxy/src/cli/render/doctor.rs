@@ -10,10 +10,10 @@ use meshport_core::units::{clean, counted};
 
 /// Columns of the longest word for a status.
 const STATUS: usize = 7;
-/// Where a finding's details stand: behind status and id.
+/// Column of a finding's details: after status and id.
 const INDENT: usize = 2 + STATUS + 2;
 
-/// One block per part of the list, and a line that sums up.
+/// A block per part of the list, and a summary line.
 pub(crate) fn doctor(report: &DoctorReport, style: impl Into<Style>) -> String {
     let style = style.into();
     let mut text = String::new();
@@ -84,7 +84,7 @@ fn word(status: CheckStatus) -> (&'static str, Tone) {
     }
 }
 
-/// One line for each reason, with the ids that it kept from being looked for.
+/// A line for each reason, with the ids that it kept from being checked.
 fn skipped<'a>(rows: impl Iterator<Item = &'a CheckRow>, style: Style) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in rows.filter(|row| row.status == CheckStatus::Skipped) {

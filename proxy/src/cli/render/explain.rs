@@ -21,7 +21,7 @@ const CANDIDATES: [Column; 9] = [
 ];
 const CHANGES: [Column; 4] = [right("AGO", 0), left("FROM", 0), left("TO", 0), left("CAUSE", 0)];
 
-/// One block per service.
+/// A block per service.
 pub(crate) fn explain(explanations: &[Explanation], style: impl Into<Style>) -> String {
     let style = style.into();
     let blocks: Vec<String> = explanations.iter().map(|it| block(it, style)).collect();

@@ -1,8 +1,8 @@
 //! Answers as text for people.
 //!
-//! Pure functions from the admin types to a `String`: no clock, no terminal, plain ASCII of their
-//! own but for the colours of a [`Style`]. Text that a peer could have written is shown without
-//! control characters.
+//! Pure functions from the admin types to a `String`: no clock, no terminal, and plain ASCII except
+//! the colours of a [`Style`]. Text that a peer could have written is shown without control
+//! characters.
 
 mod credentials;
 mod doctor;

@@ -25,7 +25,7 @@ fn way_back(row: &PeerRow) -> Cell {
     Cell::new(way, if way == "down" { Tone::Bad } else { Tone::Plain })
 }
 
-/// The table, or a sentence when there is nobody.
+/// The table, or a sentence if there are no peers.
 pub(crate) fn peers(rows: &[PeerRow], style: impl Into<Style>) -> String {
     if rows.is_empty() {
         return "no other node is known yet\n".into();

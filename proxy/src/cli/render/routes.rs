@@ -16,7 +16,7 @@ const CANDIDATES: [Column; 7] = [
     left("WHY", 0),
 ];
 
-/// One block per service.
+/// A block per service.
 pub(crate) fn routes(services: &[ServiceStatus], style: impl Into<Style>) -> String {
     let style = style.into();
     let blocks: Vec<String> = services.iter().map(|service| block(service, style)).collect();
@@ -55,7 +55,7 @@ fn block(service: &ServiceStatus, style: Style) -> String {
     text
 }
 
-/// Why an origin stands where it does.
+/// The reason for an origin's position.
 fn why(service: &ServiceStatus, origin: &OriginStatus) -> String {
     let first = service.origins.iter().find(|it| it.chosen);
     let (Some(first), Some(chosen)) = (first, &service.chosen) else { return origin.lacks.clone() };

@@ -18,7 +18,7 @@ const ROWS: [Column; 10] = [
     right("95 %", 4),
 ];
 
-/// One table; origins stand below their service.
+/// A table; origins are listed below their service.
 pub(crate) fn stats(rows: &[StatsRow], style: impl Into<Style>) -> String {
     if rows.is_empty() {
         return "no service is used or offered here\n".into();

@@ -1,4 +1,4 @@
-//! `meshport status`: this node, its services with their origins, who is absent, what to look at.
+//! `meshport status`: this node, its services with their origins, absent members, and warnings.
 
 use std::cmp::Reverse;
 use std::fmt::Write;

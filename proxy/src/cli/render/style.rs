@@ -26,7 +26,7 @@ impl From<Option<usize>> for Style {
 }
 
 impl Style {
-    /// The text in the colour of its tone. It must not have control characters of its own.
+    /// The text in the colour of its tone. It must not contain control characters.
     pub(crate) fn paint(self, text: &str, tone: Tone) -> String {
         // Select Graphic Rendition (ECMA-48, 8.3.117): yellow and red in the terminal's own shades.
         let code = match tone {
@@ -38,8 +38,7 @@ impl Style {
     }
 }
 
-/// How a state of an origin, as in [`meshport_daemon::admin::api::OriginStatus::state`], is to be
-/// taken.
+/// The tone of an origin's state, as in [`meshport_daemon::admin::api::OriginStatus::state`].
 pub(super) fn of_state(state: &str) -> Tone {
     match state {
         "ready" => Tone::Plain,

@@ -16,8 +16,8 @@ pub(super) enum Side {
     Right,
 }
 
-/// A column: its title, where its cells stand, and how soon it is left out when room is short
-/// (higher ranks first, 0 never).
+/// A column: its title, its alignment, and how soon it is dropped on a narrow terminal (higher
+/// ranks first, 0 never).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub(super) title: &'static str,

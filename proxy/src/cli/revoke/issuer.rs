@@ -11,7 +11,7 @@ use meshport_daemon::admin::client::AdminClient;
 /// How the line of a mandate begins.
 const LINE: &str = "meshport-mandate-";
 
-/// One revocation for each key that signs what is dated after `--since`.
+/// A revocation for each key that signs credentials dated after `--since`.
 pub(super) fn sign(
     target: &str,
     args: &RevokeArgs,

@@ -1,7 +1,6 @@
 //! A gzipped tar archive in memory: regular files in one folder, nothing else.
 //!
-//! The format is POSIX ustar, which every tar reads. Entries belong to nobody (uid and gid 0) and
-//! have mode 0600.
+//! The format is POSIX ustar, which every tar reads. Entries have uid and gid 0 and mode 0600.
 
 use std::io::{self, Write};
 

@@ -1,9 +1,9 @@
 //! Keeps secrets out of a bundle, even one that was written into a log or an answer.
 //!
-//! Nothing that is gathered is supposed to contain a secret; this is the second lock. A line that
+//! Nothing that is collected should contain a secret; this is a second safeguard. A line that
 //! contains a key of the state folder in a usual form, or that looks like an invite, a private key
-//! or a token, is left out whole. Only who can read the state folder has its keys here; the tags
-//! that begin meshport's own secrets are looked for in any case.
+//! or a token, is dropped entirely. A user who cannot read the state folder does not have its keys;
+//! the tags that begin meshport's own secrets are searched in any case.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -14,9 +14,9 @@ use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
 use meshport_daemon::state;
 use zeroize::Zeroizing;
 
-/// Bytes of each of meshport's keys and secrets.
+/// Length in bytes of each of meshport's keys and secrets.
 const SECRET_BYTES: usize = 32;
-/// Bytes of an encoded secret that tell it: half of a key in its shortest form.
+/// Length in bytes of an encoded part that counts as a leak: half of a key in its shortest form.
 const TELLING: usize = SECRET_BYTES / 2;
 /// The most bytes that are read of a file with secrets; more than any of them has.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
@@ -39,12 +39,12 @@ const REMOVED: &[u8] = b"[this line contained a secret and was left out]";
 /// The beginnings of secrets in their usual forms.
 #[derive(Default)]
 pub(super) struct Censor {
-    /// In order, to be found quickly.
+    /// Sorted, for fast lookup.
     forms: Vec<Zeroizing<[u8; TELLING]>>,
 }
 
 impl Censor {
-    /// One that knows the secrets of a state folder, as far as this user can read them.
+    /// A censor that knows the secrets of a state folder, as far as this user can read them.
     pub(super) fn of_state(folder: &Path) -> Self {
         let mut censor = Self::default();
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -112,7 +112,7 @@ impl Censor {
             }
             is_key &= !ends;
         }
-        // One that begins in one line and ends in another.
+        // A secret that spans two lines.
         if self.tells(&kept) {
             return ([REMOVED, b"\n"].concat(), removed + 1);
         }
@@ -142,7 +142,7 @@ fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     Ok(Some(bytes))
 }
 
-/// Opens a file for reading; follows no link and waits for nobody at a pipe.
+/// Opens a file for reading; follows no link and does not block on a pipe.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;

@@ -40,14 +40,14 @@ const UNIT: &str = "meshport.service";
 /// Columns of texts.
 const COLUMNS: usize = 100;
 
-/// One file of the bundle.
+/// A file of the bundle.
 pub(super) struct Part {
     pub(super) name: &'static str,
-    /// Its content, or why there is none.
+    /// Its content, or the reason why there is none.
     pub(super) content: Result<Vec<u8>, String>,
 }
 
-/// All of them.
+/// All parts.
 pub(super) struct Gathered {
     /// The node's name, or the machine's.
     pub(super) name: String,

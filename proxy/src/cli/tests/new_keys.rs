@@ -1,4 +1,4 @@
-//! What new keys of a node take, and whom they succeed.
+//! New keys of a node: what they require, and which node they succeed.
 
 use meshport_mesh::is_same_shard;
 
@@ -33,7 +33,7 @@ fn new_keys_take_an_issuer_and_the_key_they_follow() {
         let (_, renewed) = renew::renew(&state, &args, later).expect("good");
         assert_eq!(renewed.ends_former().as_ref(), Some(&end));
     }
-    // Who joins anew does not become what was begun before.
+    // A machine that joins from scratch does not become the node of an earlier attempt.
     let state = machines.state("second");
     let known = state.credential().expect("whole").expect("there is one");
     let next = make("second", &[&line]).expect("signed");

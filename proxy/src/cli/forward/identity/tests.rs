@@ -155,7 +155,7 @@ async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
         }
         std::fs::write(&path, &whole).expect("written");
     }
-    // What a leaf mends as a node does keeps its remedy.
+    // Errors that a leaf repairs like a node keep their remedy.
     let path = slot_path(folder.path(), 0).join("node.key");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
     let text = saved(folder.path(), None, NOW).expect_err("others can read it").to_string();

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::*;
 use crate::cli::kubeconfig::yaml;
 
-/// Where the links of alerts lead here.
+/// Base of the alerts' links.
 const RUNBOOKS: &str = "https://docs.example.com/meshport";
 
 /// The metrics that an expression names.
