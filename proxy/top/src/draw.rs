@@ -22,9 +22,9 @@ use crate::model::{Model, Page};
 /// Below this there is no room for anything.
 const MIN_WIDTH: u16 = 40;
 const MIN_HEIGHT: u16 = 10;
-/// From this width on the overview has two columns.
+/// Width from which the overview has two columns.
 const WIDE: u16 = 140;
-/// From this height on charts have several rows.
+/// Height from which charts have several rows.
 const TALL: u16 = 34;
 
 /// Draws everything; how many rows of the page could be scrolled off.
@@ -207,7 +207,7 @@ impl Words {
         self
     }
 
-    /// With a dot before it, if something stands there.
+    /// Preceded by a dot if it is not the first.
     fn then(self, text: &str, tone: Tone) -> Self {
         if text.is_empty() || self.1.is_empty() {
             return self.add(text, tone);

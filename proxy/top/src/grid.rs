@@ -32,7 +32,7 @@ pub(crate) fn right(title: impl Into<String>, spare: u8) -> Column {
     Column { title: title.into(), right: true, spare, least: 0 }
 }
 
-/// A column of sentences, which may be cut to so many characters.
+/// A column of sentences, which may be cut to this many characters.
 pub(crate) fn long(title: impl Into<String>, spare: u8, least: usize) -> Column {
     Column { title: title.into(), right: false, spare, least }
 }
@@ -158,7 +158,7 @@ impl Grid {
     }
 }
 
-/// The text in at most so many columns of the terminal.
+/// The text in at most this many columns of the terminal.
 pub(crate) fn cut(span: Span<'static>, width: usize, look: Look) -> Span<'static> {
     if span.width() <= width {
         return span;
@@ -178,7 +178,7 @@ pub(crate) fn cut(span: Span<'static>, width: usize, look: Look) -> Span<'static
     Span::styled(kept, span.style)
 }
 
-/// A sentence on lines of at most the width, at most so many of them.
+/// A sentence on lines of at most this width, at most this many of them.
 pub(crate) fn wrapped(text: &str, tone: Tone, width: usize, look: Look) -> Vec<Line<'static>> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,8 +1,8 @@
 //! `meshport top`: one node's view of the mesh on a terminal, kept up to date.
 //!
-//! [`Model`] is pure: views and keys go in, what is to be shown comes out. [`draw()`] puts it into
-//! a buffer of characters and knows no terminal. [`run()`] is the only part with I/O: it asks the
-//! daemon for `/view`, reads keys and draws what has changed.
+//! [`Model`] is pure: views and keys go in, the content of the screen comes out. [`draw()`] puts it
+//! into a buffer of characters and knows no terminal. [`run()`] is the only part with I/O: it asks
+//! the daemon for `/view`, reads keys and draws what has changed.
 //!
 //! Every text that others could have written passes [`meshport_core::units::clean`] in `grid` or
 //! [`look`], so nothing of it reaches the terminal as a command.

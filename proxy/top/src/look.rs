@@ -13,7 +13,7 @@ pub struct Look {
     pub unicode: bool,
 }
 
-/// How something is to be taken.
+/// The meaning of a text's colour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     #[default]
@@ -75,7 +75,7 @@ impl Look {
         Span::styled(mark, self.style(tone))
     }
 
-    /// A bar of so many eighths.
+    /// A bar of this many eighths.
     pub(crate) fn bar(self, eighths: usize) -> &'static str {
         let bars = if self.unicode { &BARS } else { &ASCII_BARS };
         bars[eighths.min(bars.len() - 1)]

@@ -55,7 +55,7 @@ pub enum Outcome {
     Quit,
 }
 
-/// One screenful about one thing.
+/// A screen about one subject.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Page {
     /// The most important facts of all pages.
@@ -117,7 +117,7 @@ pub(crate) struct Silence {
 #[derive(Debug)]
 pub struct Model {
     pub(crate) view: Option<View>,
-    /// When that view came.
+    /// Arrival of that view.
     pub(crate) came: Instant,
     pub(crate) silence: Option<Silence>,
     pub(crate) page: Page,
@@ -132,7 +132,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// For a program that has just started.
+    /// A model for a program that has just started.
     pub fn new(now: Instant) -> Self {
         Self {
             view: None,
@@ -147,7 +147,7 @@ impl Model {
         }
     }
 
-    /// Takes the daemon's answer, or why there is none.
+    /// Takes the daemon's answer, or the reason why there is none.
     pub fn handle_answer(&mut self, answer: Result<View, String>, now: Instant) {
         match answer {
             Ok(_) if self.is_held => self.silence = None,
@@ -194,7 +194,7 @@ impl Model {
         Outcome::Stay
     }
 
-    /// Takes how many rows there are to scroll, which only drawing knows.
+    /// Takes the number of rows that can be scrolled, which only drawing knows.
     pub fn handle_rows(&mut self, scrollable: usize) {
         self.scrolled = self.scrolled.min(scrollable);
     }

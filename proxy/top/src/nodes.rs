@@ -46,10 +46,10 @@ impl Filter {
     }
 }
 
-/// By what they are sorted.
+/// The sort key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// As the view has them: this node, origins, who is missed, the others.
+    /// The order of the view: this node, origins, absent nodes, the others.
     #[default]
     Weight,
     Name,
@@ -96,7 +96,7 @@ fn next<T: Copy + PartialEq>(order: &[T], now: T) -> T {
     order[at % order.len()]
 }
 
-/// How a node is to be taken.
+/// The tone of a node.
 pub(crate) fn tone(node: &NodeRow) -> Tone {
     match of_liveness(&node.liveness) {
         Tone::Good => {}
@@ -155,7 +155,7 @@ impl Listing {
         rows.iter().position(|row| Some(row.who.node) == self.selected).unwrap_or(0)
     }
 
-    /// Selects the node so many places further, within the list.
+    /// Moves the selection by this many places within the list.
     pub(crate) fn step(&mut self, view: &View, by: isize) {
         let rows = self.rows(view);
         let at = self.place(&rows).saturating_add_signed(by).min(rows.len().saturating_sub(1));

@@ -1,8 +1,8 @@
 //! The terminal and the daemon: the only part of this crate with I/O.
 //!
-//! One thread asks the daemon, the other reads keys and draws. A picture is drawn at most twice a
-//! second, and at once after a key; only characters that differ are sent, so that a slow line or an
-//! idle mesh costs next to nothing. However the program ends, the terminal is as it was before.
+//! One thread asks the daemon, the other reads keys and draws. The screen is drawn at most twice a
+//! second, and at once after a key; only changed characters are sent, so that a slow line or an
+//! idle mesh costs almost nothing. However the program ends, the terminal is restored.
 
 use std::io::{self, IsTerminal as _, Stdout};
 use std::panic;
@@ -32,7 +32,7 @@ use crate::model::{Key, Model, Outcome};
 
 /// Answers that wait to be shown; with more, the daemon is asked later.
 pub const MAX_WAITING: usize = 2;
-/// From one picture to the next, unless a key was pressed.
+/// Interval between redraws, unless a key was pressed.
 const PICTURE: Duration = Duration::from_millis(500);
 /// How long a key may wait while nothing is drawn.
 const KEYS: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ const HUNG_UP: i32 = 129;
 pub struct Options {
     /// The abilities of the terminal.
     pub look: Look,
-    /// From one question to the next.
+    /// Interval between questions.
     pub every: Duration,
 }
 
@@ -62,7 +62,7 @@ enum News {
 /// Shows the daemon's view until a key or a signal ends it.
 ///
 /// # Errors
-/// As [`AdminClient::ask`] for the first question; that of the terminal.
+/// See [`AdminClient::ask`] for the first question; errors of the terminal.
 pub fn run(client: AdminClient, options: Options) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -83,7 +83,7 @@ pub fn run(client: AdminClient, options: Options) -> Result<(), Error> {
     ended.map_err(Error::io("show the view on the terminal"))
 }
 
-/// Asks until nobody listens. The thread ends with the process.
+/// Asks until the receiver is gone. The thread ends with the process.
 async fn ask(client: &AdminClient, every: Duration, sender: &SyncSender<News>) {
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
     let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };

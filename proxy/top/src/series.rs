@@ -5,7 +5,7 @@ use meshport_daemon::admin::view::{HistoryRows, View};
 /// Spans that are shown, in seconds: a daemon that has just started fills the width.
 const SPANS: [u64; 3] = [60, 120, 300];
 
-/// The traffic of the seconds that one column stands for.
+/// The traffic of the seconds that one column represents.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Column {
     /// The most sessions open.
@@ -14,7 +14,7 @@ pub(crate) struct Column {
     pub(crate) connected: f64,
     /// Clients that found no origin in all of these seconds.
     pub(crate) failed: u64,
-    /// Bytes a second, from clients and to them.
+    /// Bytes per second, from clients and to them.
     pub(crate) bytes: f64,
     /// The mean wait for an origin, of those who connected, in microseconds.
     pub(crate) wait_us: f64,
@@ -24,7 +24,7 @@ pub(crate) struct Column {
     pub(crate) moved: bool,
 }
 
-/// One chart's worth of columns.
+/// The columns of one chart.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
     /// Seconds that it covers, up to now.
@@ -35,7 +35,7 @@ pub(crate) struct Series {
     pub(crate) last: Column,
 }
 
-/// The history in so many columns. Seconds before the daemon's start are empty.
+/// The history in this many columns. Seconds before the daemon's start are empty.
 pub(crate) fn series(view: &View, columns: usize) -> Series {
     let rows = &view.history;
     let shorter = SPANS.into_iter().find(|span| view.now_s <= *span);

@@ -159,7 +159,7 @@ pub(super) fn findings(canvas: &mut Canvas<'_>, view: &View, room: usize) {
     }
 }
 
-/// All findings, with what they mean and what to do.
+/// All findings with their meaning and remedy.
 pub(super) fn attention(canvas: &mut Canvas<'_>, view: &View, scrolled: usize) -> usize {
     let look = canvas.look;
     let note = match view.findings.len() {

@@ -13,7 +13,7 @@ use crate::series::{Column, Series, series};
 /// Columns of the names and values before the bars, and where room is short.
 const LABELS: usize = 26;
 const SHORT_LABELS: usize = 20;
-/// From this width on there is room for the longer ones.
+/// Width from which there is room for the longer ones.
 const ROOMY: usize = 64;
 /// Columns behind the bars, for the highest value.
 const SCALE: usize = 11;
@@ -147,7 +147,7 @@ fn label(chart: &Chart, data: &Series, labels: usize) -> String {
     format!("{}{value:>room$}", chart.name)
 }
 
-/// The part of a column's bar that is in the row with so many rows below it.
+/// The part of a column's bar that is in the row with this many rows below it.
 fn bar(
     chart: &Chart,
     column: &Column,
@@ -157,7 +157,7 @@ fn bar(
     look: Look,
 ) -> Span<'static> {
     let eighths = (chart.of)(column) / most * (height * 8) as f64;
-    // Whatever is not nothing is seen.
+    // Any value above zero is visible.
     let least = if (chart.of)(column) > 0.0 { 1 } else { 0 };
     let eighths = (eighths.round() as usize).max(least).saturating_sub(below * 8);
     let is_failed = chart.has_failures && column.failed > 0;
@@ -168,7 +168,7 @@ fn bar(
     Span::styled(look.bar(eighths), look.style(tone))
 }
 
-/// Where the route changed, and how long ago that was.
+/// Marks of route changes, and how long ago they were.
 fn axis(canvas: &mut Canvas<'_>, data: &Series, row: usize) {
     let (look, labels) = (canvas.look, labels(canvas.width()));
     let moved = data.columns.iter().any(|it| it.moved);
@@ -189,7 +189,7 @@ fn axis(canvas: &mut Canvas<'_>, data: &Series, row: usize) {
     canvas.line(row + 1, &Line::from(look.text(&text, Tone::Soft)));
 }
 
-/// Where the open sessions go; the first row below that.
+/// The targets of open sessions; returns the first row below.
 fn lines(canvas: &mut Canvas<'_>, view: &View, model: &Model, row: usize) -> usize {
     let look = canvas.look;
     let Some(service) = view.services.get(model.service) else { return row };

@@ -1,5 +1,5 @@
 //! Whole screens, compared with those in `tests/screens`. With `MESHPORT_WRITE_SCREENS=1` they are
-//! written instead: look at them before they are committed.
+//! written instead: review them before committing.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use meshport_config::NodeId;
 use meshport_daemon::admin::view::{NodeRow, View};
 use serde_json::{Value, json};
 
-/// What a member or an apiserver could have written.
+/// Text that a member or an apiserver could have written.
 pub(super) const HOSTILE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}a\nb\u{9b}31m\u{202e}dne";
 
 fn id(at: u8) -> String {
