@@ -29,9 +29,10 @@ use crate::sessions::splice::Carried;
 
 pub(crate) use self::exposed::{ExposedBudgets, ExposedClient, ExposedSession};
 
-/// Nodes with a budget of their own: as many as the mesh has peers.
+/// Nodes with a separate budget: as many as the mesh has peers.
 const MAX_SOURCES: usize = 20_736;
-/// From one search of the full table for nodes that need no budget to the next: it looks at all.
+/// Interval between searches of the full table for nodes that need no budget, since each reads all
+/// of it.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an operator may go on reading this node's view before another line says so.
 const VIEWING: Duration = Duration::from_secs(600);
@@ -39,9 +40,9 @@ const VIEWING: Duration = Duration::from_secs(600);
 /// A stream that was refused for what the credentials say.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RefusedStream<'a> {
-    /// Where it came from.
+    /// Its sender.
     pub(crate) peer: &'a NodeId,
-    /// That node's credential, while it is known.
+    /// That node's credential, if known.
     pub(crate) credential: Option<&'a Credential>,
     /// The node that a relay carries it for.
     pub(crate) client: Option<&'a Credential>,
@@ -72,7 +73,7 @@ struct Source {
     budget: LogBudget,
     /// The credential it was admitted with, while its tunnel is up.
     admitted: Option<[u8; 8]>,
-    /// When a line last said that it reads this node's view.
+    /// Time of the last line that says that it reads this node's view.
     viewed: Option<Instant>,
 }
 
@@ -184,8 +185,8 @@ impl Audit {
         );
     }
 
-    /// An operator reads this node's view. `dashboard` asks every few seconds, so one line stands
-    /// for [`VIEWING`].
+    /// An operator reads this node's view. `dashboard` asks every few seconds, so one line covers
+    /// [`VIEWING`].
     pub(crate) fn operator_view(&self, operator: &Credential, carrier: Option<NodeId>) {
         let now = clock::now();
         let is_told = self.with(|sources| {
@@ -244,7 +245,7 @@ impl Audit {
         info!(target: "audit", event = "duplicate-identity", node = %node, at, by, suppressed);
     }
 
-    /// This node shows another credential of its own from now on.
+    /// This node shows another credential from now on.
     pub(crate) fn renewed(&self, own: &Credential) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(
@@ -361,7 +362,7 @@ pub(crate) struct OperatorSession {
     operator: Arc<Credential>,
     service: ServiceName,
     begun: Instant,
-    /// The bytes carried so far; `up` counts those from the instance.
+    /// The bytes carried until now; `up` counts those from the instance.
     pub(crate) carried: Carried,
 }
 
@@ -426,7 +427,7 @@ mod tests {
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
-    /// What is known of a node that goes on with another key.
+    /// The revocation of a node that continues with another key.
     fn succeeded() -> Revocation {
         let (mesh, by) = (credential(4, "node").mesh, credential(5, "node").node);
         let agreed = Succession::agree(&NodeKey::from_bytes([4; 32]), &by, &mesh, UnixSeconds(0));
@@ -552,8 +553,8 @@ mod tests {
         assert_eq!(last["fields"]["suppressed"], 0);
     }
 
-    /// Nodes that came and went fill the table; a node that comes then has a budget of its own,
-    /// however little strangers have left of theirs.
+    /// Nodes that came and went fill the table; a node that comes then still gets its own budget,
+    /// even if strangers have used up theirs.
     #[test]
     fn nodes_that_have_gone_make_room_for_others() {
         let node = |number: usize| {

@@ -13,7 +13,7 @@ use meshport_core::opening::Opening;
 /// Carries between a connection and a stream until both are done; how many bytes that were.
 ///
 /// # Errors
-/// One of them broke.
+/// One of them failed.
 pub async fn with_stream(tcp: Tcp, stream: Stream) -> io::Result<u64> {
     let carried = Carried::default();
     splice::with_stream(tcp, stream, Early::default(), &carried, pending()).await?;
@@ -23,14 +23,14 @@ pub async fn with_stream(tcp: Tcp, stream: Stream) -> io::Result<u64> {
 /// The same between two connections.
 ///
 /// # Errors
-/// One of them broke.
+/// One of them failed.
 pub async fn with_tcp(one: Tcp, two: Tcp) -> io::Result<u64> {
     let carried = Carried::default();
     splice::with_tcp(one, two, Early::default(), &carried, pending()).await?;
     Ok(carried.total())
 }
 
-/// What is there to read, waiting for something; `None` at the end.
+/// Reads what is available, waiting if there is nothing; `None` at the end.
 ///
 /// # Errors
 /// The connection broke.
@@ -46,7 +46,7 @@ pub async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     splice::write(tcp, chunks).await
 }
 
-/// What of a client's first bytes goes to the first candidate, if anything does.
+/// The part of a client's first bytes that is sent to the first candidate, if any.
 pub fn open(first: &[u8]) -> Option<Bytes> {
     let mut opening = Opening::default();
     opening.push(first);

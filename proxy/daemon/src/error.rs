@@ -1,13 +1,13 @@
-//! The crate's one error type, grouped by who can do something about it.
+//! The crate's error type, grouped by who can act on it.
 
 use std::io;
 use std::path::PathBuf;
 
 use meshport_config::{Problem, TextError};
 
-/// What can go wrong in the daemon and in the verbs.
+/// An error of the daemon or of a command.
 ///
-/// Grouped by who is to blame; [`Error::exit_code`] gives each group its own process exit code, so
+/// Grouped by who caused it; [`Error::exit_code`] gives each group its own process exit code, so
 /// that scripts can tell them apart without reading text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -120,7 +120,7 @@ fn reason(what: &str, source: &io::Error) -> String {
     }
 }
 
-/// Why nobody answers on a socket, and what to do.
+/// Why there is no answer on a socket, and the remedy.
 fn silence(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! One request and one reply on a stream between members, as `doctor`, renewals and `dashboard` use
+//! A request and a reply on a stream between members, as `doctor`, renewals and `dashboard` use
 //! them.
 //!
 //! The request ends its side of the stream; the reply is one answer byte and, after
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 /// How long a short reply may take to arrive before its stream is dropped.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of a long one for which it has another second: a slow uplink carries more.
+/// Bytes of a long message that extend its limit by a second: a slow uplink carries more.
 const BYTES_A_SECOND: usize = 32 << 10;
 
 /// Why a request has no reply.
@@ -40,12 +40,12 @@ pub(crate) async fn send(stream: &mut Stream, request: Vec<u8>) -> Result<(), Un
     Ok(())
 }
 
-/// Waits for the reply. `decode` takes what has come of the message so far, and says `None` while
-/// that is not all of it; a message is at most `limit` bytes.
+/// Waits for the reply. `decode` takes the bytes of the message that have arrived, and returns
+/// `None` while they are incomplete; a message is at most `limit` bytes.
 ///
 /// # Errors
 ///
-/// When the member refuses the request, or what it sends is no reply.
+/// If the member refuses the request, or sends no valid reply.
 pub(crate) async fn receive<T, E: Display>(
     stream: &mut Stream,
     limit: usize,

@@ -49,7 +49,7 @@ pub fn of_role(service: &ServiceName) -> Finding {
 
 /// Whether the authority's key is where the daemon can read it, whatever its file mode.
 pub fn of_authority_key(key: &Path) -> Option<Finding> {
-    // A link counts, also one that leads nowhere now.
+    // A link counts too, even one whose target is missing.
     key.symlink_metadata().ok()?;
     let text = format!("the authority's key is in this node's state folder, {}", key.display());
     Some(AUTHORITY_KEY_HERE.found(text))

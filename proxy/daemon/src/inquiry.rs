@@ -28,11 +28,11 @@ use crate::exchange::{self, Unanswered};
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 /// Members asked in one go: enough to tell one that differs from this node that does.
 pub(crate) const MAX_ASKED: usize = 16;
-/// Members that call back: one would do, and each may be behind a firewall of its own.
+/// Members that call back: one would do, but each may be behind a firewall.
 const MAX_CALLERS: usize = 4;
 /// How much later than an answer a call-back may come: it is repeated within this time.
 const CALL_PATIENCE: Duration = Duration::from_millis(500);
-/// Inquiries under way at once; they are for people, and share the expected tokens.
+/// Concurrent inquiries; they are for people, and share the expected tokens.
 static UNDER_WAY: Semaphore = Semaphore::const_new(1);
 /// Call-backs on their way from the driver to the inquiry.
 pub(crate) const MAX_CALLS: usize = 16;
@@ -131,7 +131,7 @@ impl Inquiry {
         members.into_iter().map(errand).collect()
     }
 
-    /// Tokens that have come back, once all have or it is too late for more.
+    /// Tokens that have come back, once all have or the time is up.
     async fn arrived(&mut self, sent: usize) -> BTreeSet<CallToken> {
         let mut arrived = BTreeSet::new();
         let take = async {
@@ -210,7 +210,7 @@ impl Inquiry {
     }
 }
 
-/// By how much a member's clock is ahead, in whole seconds.
+/// Whole seconds by which a member's clock is ahead.
 fn ahead_s(theirs_s: u64, ours: Duration) -> i64 {
     let [theirs, ours] = [theirs_s, ours.as_secs()].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
     theirs.saturating_sub(ours)

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Lines that may come at once.
 const BURST: u32 = 20;
-/// One more line is allowed after each of these.
+/// Interval after which one more line is allowed.
 const REFILL: Duration = Duration::from_secs(1);
 
 /// A token bucket that counts what it held back.

@@ -73,7 +73,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 pub struct Environment {
     /// The sockets under the mesh, and where their peers are served.
     pub shards: Shards,
-    /// Where its local addresses are.
+    /// The host of its local addresses.
     pub host: Host,
     /// Everything random is drawn from it; new at every start.
     pub seed: [u8; 32],
@@ -89,9 +89,9 @@ pub struct Environment {
     pub renewals: KnownRenewals,
     /// The nodes of the cluster that an earlier process knew, for the way back.
     pub nodes: Option<Vec<u8>>,
-    /// Where the admin server answers HTTP, for the status.
+    /// HTTP address of the admin server, for the status.
     pub admin_http: Option<SocketAddr>,
-    /// What its virtual addresses need; nothing without any.
+    /// Sockets for its virtual addresses; empty without any.
     pub vip_sockets: VipSockets,
 }
 
@@ -208,12 +208,12 @@ impl Node {
         })
     }
 
-    /// Asks it.
+    /// A handle for requests.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// What the process around it is to do; a closed queue when it is taken already.
+    /// Requests to the process around it; a closed queue if taken already.
     pub(crate) fn take_process_requests(&mut self) -> mpsc::Receiver<ProcessRequest> {
         self.process.take().unwrap_or_else(|| mpsc::channel(1).1)
     }
@@ -249,7 +249,7 @@ impl Node {
         self.sessions.count()
     }
 
-    /// As [`Sessions::take_peak`].
+    /// See [`Sessions::take_peak`].
     pub(crate) fn take_peak(&self) -> (u64, u64) {
         self.sessions.take_peak()
     }
@@ -298,7 +298,8 @@ impl Node {
         tokio::join!(drained, sleep(FAREWELL));
     }
 
-    /// Resets the clients' sessions and takes no more, without a goodbye: nobody listens.
+    /// Resets the clients' sessions and takes no more, without announcing that it leaves, since no
+    /// member would receive it.
     pub async fn abandon(&mut self) {
         self.leaving.send_replace(true);
         self.controls.exposed.0.close();
@@ -356,7 +357,7 @@ fn subscribe(
     routes.iter().map(|(name, route)| (name.clone(), route.subscribe())).collect()
 }
 
-/// As [`Node::snapshot`].
+/// See [`Node::snapshot`].
 pub(crate) async fn snapshot(commands: &mpsc::Sender<Command>) -> Option<Snapshot> {
     let (answer, snapshot) = oneshot::channel();
     commands.send(Command::Snapshot(answer)).await.ok()?;
@@ -393,7 +394,7 @@ fn write_events(
     }
 }
 
-/// Where the cluster's own lists are read, for the services that have a kubeconfig for it.
+/// Sources of the cluster's own lists, for the services that have a kubeconfig for it.
 fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(ServiceName, Source)> {
     let each = settings.services.iter().filter_map(|(name, service)| {
         let kubeconfig = service.cluster_kubeconfig.clone()?;

@@ -70,7 +70,7 @@ const NODE_KEY: &str = "node.key";
 const RECORD_KEY: &str = "record.key";
 const MESH_SECRET: &str = "mesh.secret";
 const AUTHORITY_KEY: &str = "authority.key";
-/// For who would create a mesh where there is one.
+/// Remedy for an attempt to create a mesh where there is one.
 const IN_USE: &str = "This machine is in a mesh; add others to it with `meshport invite`. --force \
                       creates another mesh in its place, which every node must then join anew";
 const CREDENTIAL: &str = "credential";
@@ -80,9 +80,9 @@ const DIRECTORY: &str = "directory";
 const NODES: &str = "nodes";
 const REVOCATIONS: &str = "revocations";
 const LOCK: &str = "lock";
-/// What a daemon with a state folder of its own choice has there too.
+/// The socket that a daemon with a user-defined state folder has there too.
 const SOCKET: &str = "meshport.sock";
-/// All that meshport puts into the folder.
+/// All files that meshport puts into the folder.
 const ALL: [&str; 18] = [
     NODE_KEY,
     RECORD_KEY,
@@ -103,7 +103,8 @@ const ALL: [&str; 18] = [
     SOCKET,
     CONFIG,
 ];
-/// What an erasure removes, in this order: a folder without a credential is no node's.
+/// The files that an erasure removes, in this order: a folder without a credential does not belong
+/// to a node.
 const ERASED: [&str; 17] = [
     CREDENTIAL,
     next::NEXT,
@@ -123,7 +124,7 @@ const ERASED: [&str; 17] = [
     SOCKET,
     LOCK,
 ];
-/// A configuration that a person keeps beside the state.
+/// A configuration that a person keeps next to the state.
 const CONFIG: &str = "meshport.toml";
 /// The files of the folder that have no secret; any other may have one.
 const PUBLIC: [&str; 12] = [
@@ -160,7 +161,7 @@ pub struct StateDir {
     folder: Folder,
 }
 
-/// All a node needs to be itself, checked to belong together.
+/// The identity of a node, checked for consistency.
 #[derive(Debug)]
 pub struct Identity {
     /// The WireGuard key.
@@ -169,7 +170,7 @@ pub struct Identity {
     pub record_key: RecordKey,
     /// The mesh's shared secret, and the former one while both open tunnels.
     pub secrets: MeshSecrets,
-    /// Who this node is, signed.
+    /// The node's credential.
     pub credential: Credential,
 }
 
@@ -191,18 +192,18 @@ impl StateDir {
     /// as there is nothing but meshport's files in it.
     ///
     /// # Errors
-    /// As [`StateDir::open`], and [`Error::Io`] when it cannot be made.
+    /// See [`StateDir::open`], and [`Error::Io`] if it cannot be made.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, Error> {
         Ok(Self { folder: Folder::create(path.into(), &ALL, JOIN)? })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Refuses a folder in which there is an authority or a node already. Of each, the file that is
-    /// written last counts: without it, nobody relies on the others.
+    /// Refuses a folder that already contains an authority or a node. For each, the file that is
+    /// written last counts, since the others are useless without it.
     ///
     /// # Errors
     /// [`Error::State`] naming the first file that would be replaced.
@@ -215,13 +216,13 @@ impl StateDir {
         })
     }
 
-    /// What [`StateDir::erase`] would remove now, in its order.
+    /// The files that [`StateDir::erase`] would remove now, in its order.
     pub fn erasable(&self) -> Vec<&'static str> {
         let is_there = |name: &&str| self.folder.require_absent(name).is_err();
         ERASED.into_iter().filter(is_there).collect()
     }
 
-    /// Removes all that meshport keeps here, for good. A configuration beside it stays.
+    /// Permanently removes everything that meshport keeps here. A configuration next to it stays.
     ///
     /// # Errors
     /// [`Error::Io`] with the first file that cannot be removed; those before it are gone.
@@ -240,7 +241,7 @@ impl StateDir {
     pub fn identity(&self, now: UnixSeconds) -> Result<Identity, Error> {
         let credential = self.credential()?.ok_or_else(|| self.missing(CREDENTIAL))?;
         let credential = self.fallback(&credential, now)?.unwrap_or(credential);
-        // First: a credential that opens nothing would accuse the files beside it.
+        // First, since an invalid credential would put the blame on other files.
         self.in_force(&credential, now)?;
         let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
         let record_key = self.record_key()?.ok_or_else(|| self.missing(RECORD_KEY))?;
@@ -253,7 +254,7 @@ impl StateDir {
         self.completed(NextIdentity { node_key, record_key, credential })
     }
 
-    /// Who these keys and this credential make the node, with what else is in the folder.
+    /// The identity from these keys and this credential, with the rest of the folder.
     fn completed(&self, who: NextIdentity) -> Result<Identity, Error> {
         let NextIdentity { node_key, record_key, credential } = who;
         let secrets = self.mesh_secrets()?.ok_or_else(|| self.missing(MESH_SECRET))?;
@@ -294,7 +295,7 @@ impl StateDir {
         self.load(RECORD_KEY)
     }
 
-    /// The mesh's shared secret, with the former one as it was last written.
+    /// The mesh's shared secret, with the former one as last written.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -322,7 +323,8 @@ impl StateDir {
             meshport_config::Error::NotCountersigned => state_error(&path, UNSIGNED, RENEW),
             error => damaged(&path, &error, JOIN_AGAIN),
         })?;
-        // Only whole ones are stored. What a changed one says of site or times accuses others.
+        // Only complete ones are stored. The site or times of an altered one would lead to wrong
+        // errors.
         let whole = credential.verify(&credential.mesh, credential.issued_at);
         whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &ALTERED, JOIN_AGAIN))
     }
@@ -370,8 +372,8 @@ impl StateDir {
         Ok(seeds)
     }
 
-    /// What the authority of `mesh` has taken back, each line verified; empty when there is no
-    /// such file.
+    /// The revocations of the authority of `mesh`, each line verified; empty if there is no such
+    /// file.
     ///
     /// # Errors
     /// As [`StateDir::node_key`]; also when lines are missing.
@@ -423,8 +425,8 @@ impl StateDir {
     /// Writes the WireGuard key.
     ///
     /// # Errors
-    /// [`Error::State`] when the file exists and is to be kept, [`Error::Io`] when it cannot be
-    /// written; so for every store here.
+    /// [`Error::State`] if the file exists and has to be kept, [`Error::Io`] if it cannot be
+    /// written; the same for every store here.
     pub fn store_node_key(&self, key: &NodeKey, existing: Existing) -> Result<(), Error> {
         self.store_text(NODE_KEY, &key.to_text(), existing)
     }
@@ -445,8 +447,8 @@ impl StateDir {
         self.store_text(MESH_SECRET, &secret.to_text(), existing)
     }
 
-    /// Writes the mesh's shared secret, with the former one if there is one: both in one file, so
-    /// that there is no moment at which one is missing.
+    /// Writes the mesh's shared secret, with the former one if any: both in one file, so that
+    /// neither is ever missing.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
@@ -518,7 +520,7 @@ impl StateDir {
         bytes.map(|bytes| text(bytes, &self.file(name), remedy)).transpose()
     }
 
-    /// What messages call a file.
+    /// The path of a file, for messages.
     fn file(&self, name: &str) -> PathBuf {
         self.folder.file(name)
     }
@@ -534,12 +536,12 @@ impl StateDir {
     }
 }
 
-/// Where the authority's key is in a state folder that has it.
+/// Path of the authority's key in a state folder that has it.
 pub fn authority_key_in(folder: &Path) -> PathBuf {
     folder.join(AUTHORITY_KEY)
 }
 
-/// The authority's key from a file anywhere, for an authority that is kept apart from its node.
+/// The authority's key from any file, for an authority that is kept apart from its node.
 ///
 /// # Errors
 /// As [`StateDir::node_key`].

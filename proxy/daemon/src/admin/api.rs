@@ -46,7 +46,7 @@ pub struct Status {
     pub me: NodeRef,
     /// The roles in its credential.
     pub roles: Roles,
-    /// When its credential ends.
+    /// Expiry of its credential.
     pub credential_expires_at: UnixSeconds,
     /// Members by liveness, this node included in `alive`.
     pub members: MemberCounts,
@@ -101,7 +101,7 @@ pub struct ProcessStatus {
     pub is_leaving: bool,
 }
 
-/// Something that is wrong, as [`meshport_core::findings`].
+/// A problem, as in [`meshport_core::findings`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindingRow {
     /// `MP` and three digits.
@@ -123,7 +123,7 @@ impl From<&Finding> for FindingRow {
 }
 
 impl FindingRow {
-    /// As the finding it was; `None` for one that this version does not know.
+    /// The finding; `None` for one that this version does not know.
     pub fn read(&self) -> Option<Finding> {
         let kind = findings::by_id(&self.id)?;
         let severity = if self.is_error { Severity::Error } else { Severity::Warning };
@@ -141,7 +141,7 @@ pub struct MemberCounts {
     pub down: usize,
     /// Said goodbye.
     pub left: usize,
-    /// Those that are alive by the release that they run; `unknown` for those that do not tell it.
+    /// Living nodes by release; `unknown` for those that do not announce it.
     #[serde(default)]
     pub releases: BTreeMap<String, usize>,
 }
@@ -158,14 +158,14 @@ pub struct AbsentMember {
     pub since_s: u64,
 }
 
-/// One service, seen from this node.
+/// A service, seen from this node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServiceStatus {
     /// Its name.
     pub name: ServiceName,
     /// Local addresses clients connect to (the bound ones, also when port 0 was asked for).
     pub listen: Vec<SocketAddr>,
-    /// Those of them that another process has taken while no origin answered.
+    /// Those that another process has taken while no origin answered.
     #[serde(default)]
     pub lost: Vec<SocketAddr>,
     /// `nearest`, `spread`, `pinned`, `least-sessions` or `source`.
@@ -184,14 +184,14 @@ pub struct ServiceStatus {
     pub sessions_failed: u64,
 }
 
-/// One exposed listener, for clients that run no meshport.
+/// An exposed listener, for clients without meshport.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExposedStatus {
     /// Its name.
     pub name: ListenerName,
     /// The addresses clients connect to (the bound ones, also when port 0 was asked for).
     pub listen: Vec<SocketAddr>,
-    /// Those of them that are closed, because no origin of its services answers.
+    /// Those that are closed, because no origin of its services answers.
     pub closed: Vec<SocketAddr>,
     /// The services it leads to.
     pub services: Vec<ServiceName>,
@@ -203,7 +203,7 @@ pub struct ExposedStatus {
     pub refused: BTreeMap<String, u64>,
 }
 
-/// One virtual address, and this node's part in it.
+/// A virtual address, and this node's part in it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct VirtualAddressStatus {
     /// Its name on this node.
@@ -220,9 +220,9 @@ pub struct VirtualAddressStatus {
     pub priority: u8,
     /// `holding`, `releasing` or `standby`.
     pub state: String,
-    /// For how long.
+    /// How long it has been so.
     pub for_s: u64,
-    /// What keeps this node from it; absent when nothing does.
+    /// Why this node cannot hold it; absent if it can.
     pub obstacle: Option<String>,
     /// The other node that says that it holds it.
     pub holder: Option<String>,
@@ -245,7 +245,7 @@ pub struct OriginRef {
 }
 
 impl OriginRef {
-    /// The site, or a dash where there is none.
+    /// The site, or a dash if there is none.
     pub fn place(&self) -> &str {
         self.site.as_ref().map_or("-", SiteName::as_ref)
     }
@@ -263,7 +263,7 @@ pub struct Chosen {
     pub since_s: u64,
 }
 
-/// One origin of a service.
+/// An origin of a service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OriginStatus {
     /// The origin.
@@ -287,7 +287,7 @@ pub struct OriginStatus {
     pub usable: bool,
     /// Whether it is the first choice.
     pub chosen: bool,
-    /// What it lacks, empty for a healthy one: "path lost 12 s ago", "connection refused".
+    /// Its problem, empty for a healthy one: "path lost 12 s ago", "connection refused".
     pub lacks: String,
 }
 
@@ -322,7 +322,7 @@ pub struct PeerRow {
     pub invite: Option<VerifyKey>,
     /// `alive`, `down`, `left` or `unknown`.
     pub liveness: String,
-    /// Where its packets come from or go to.
+    /// Address of its packets.
     pub endpoint: Option<SocketAddr>,
     /// Why there is no direct path to it, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -419,9 +419,9 @@ impl Request for PingRequest {
 /// `meshport drain` and `undrain` as asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRequest {
-    /// The service whose instance on this node is to be left.
+    /// The service whose instance on this node is drained.
     pub service: ServiceName,
-    /// Whether it is to be left, or used again.
+    /// Whether to drain it, or to use it again.
     pub draining: bool,
 }
 
@@ -493,7 +493,7 @@ pub struct UpgradeReport {
     pub successor: u32,
 }
 
-/// A setting with its value in force before and its new one, as they stand in the file.
+/// A setting with its former value and its new one, as in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingChange {
     /// The key with its tables, `mesh.mtu`; for a new service its table, `service.registry`.

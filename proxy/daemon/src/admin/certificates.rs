@@ -45,7 +45,7 @@ impl OriginCertificate {
         }
     }
 
-    /// The certificate, or why there is none.
+    /// The certificate, or the error.
     ///
     /// # Errors
     /// [`CertificateError::Reported`], [`CertificateError::Malformed`].

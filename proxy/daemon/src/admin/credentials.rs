@@ -11,18 +11,18 @@ use zeroize::Zeroize;
 
 use super::request::{Kind, Request};
 
-/// From here on, the end of a credential is worth a warning, in seconds.
+/// Remaining validity from which an expiring credential causes a warning, in seconds.
 pub const ENDS_SOON_S: u64 = 30 * 86_400;
 
 /// Whether a credential opens anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Validity {
-    /// It does.
+    /// It is valid.
     Valid,
-    /// It does, and ends within 30 days.
+    /// It is valid, and expires within 30 days.
     EndsSoon,
-    /// It has ended.
+    /// It has expired.
     Ended,
     /// It was revoked, by the authority or because the node has a new key. This is final.
     Revoked,
@@ -77,11 +77,11 @@ pub struct CredentialRow {
     pub invite: Option<VerifyKey>,
     /// Whether it is the daemon's own.
     pub own: bool,
-    /// Since when it is valid.
+    /// Start of its validity.
     pub issued_at: Option<UnixSeconds>,
-    /// When it ends.
+    /// End of its validity.
     pub expires_at: Option<UnixSeconds>,
-    /// When the authority took it back, or its node went on under another key.
+    /// Time at which the authority revoked it, or its node changed its key.
     pub revoked_at: Option<UnixSeconds>,
     /// The node that continues in its place with a new key.
     #[serde(default)]
@@ -109,7 +109,7 @@ impl Request for RenewRequest {
 /// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewReport {
-    /// When the credential in force ends.
+    /// Expiry of the credential in use.
     pub expires_at: UnixSeconds,
     /// Whether it was news to the daemon.
     pub is_new: bool,
@@ -120,13 +120,13 @@ pub struct RenewReport {
 pub struct RenewalStatus {
     /// Members that are up and have the role issuer, this node included if it holds a mandate.
     pub issuers: usize,
-    /// From when this node asks them; absent without any.
+    /// Time from which this node asks them; absent without issuers.
     pub due_at: Option<UnixSeconds>,
     /// Rounds in a row in which none of them has renewed it.
     pub failed_rounds: u32,
     /// The last failure; absent if there is none.
     pub problem: Option<String>,
-    /// When this node's own mandate ends; absent where it holds none.
+    /// End of this node's own mandate; absent if it holds none.
     pub mandate_ends_at: Option<UnixSeconds>,
 }
 
@@ -158,7 +158,7 @@ impl Request for MandateRequest {
 /// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MandateReport {
-    /// When the mandate in force ends.
+    /// End of the mandate in use.
     pub until: UnixSeconds,
     /// Whether it was news to the daemon.
     pub is_new: bool,
@@ -169,9 +169,9 @@ pub struct MandateReport {
 pub struct SecretStatus {
     /// Grows with every rotation; 0 for the first.
     pub number: u64,
-    /// When the authority signed for it; absent for the first.
+    /// Time at which the authority signed it; absent for the first.
     pub rotated_at: Option<UnixSeconds>,
-    /// Until when the former one opens tunnels too; absent when there is none.
+    /// Time until which the former one also opens tunnels; absent if there is none.
     pub former_ends_at: Option<UnixSeconds>,
     /// How many members have not said that they have it, while there is a former one.
     pub lagging: usize,
@@ -209,7 +209,7 @@ impl Request for RotateRequest {
 pub struct RotateReport {
     /// The number of the secret in force.
     pub number: u64,
-    /// Until when the former one opens tunnels too; absent when there is none.
+    /// Time until which the former one also opens tunnels; absent if there is none.
     pub former_ends_at: Option<UnixSeconds>,
     /// Whether it was news to the daemon.
     pub is_new: bool,
@@ -220,7 +220,7 @@ pub struct RotateReport {
 pub struct FormerKey {
     /// The node with that key.
     pub node: NodeId,
-    /// When it is erased.
+    /// Time at which it is erased.
     pub ends_at: UnixSeconds,
 }
 
@@ -229,7 +229,7 @@ pub struct FormerKey {
 pub struct RotateKeyRequest {
     /// The new keys and the credential, as the file `node.next` has them.
     pub identity: String,
-    /// How long the former key answers too, in seconds.
+    /// How long the former key also answers, in seconds.
     pub overlap_s: u64,
 }
 

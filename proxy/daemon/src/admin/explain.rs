@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::api::{Chosen, OriginRef, OriginStatus};
 
-/// One service, as this node sees it and why.
+/// A service as this node sees it, with reasons.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Explanation {
     /// Its name.
@@ -25,7 +25,7 @@ pub struct Explanation {
     pub changes: Vec<RouteChange>,
 }
 
-/// One candidate, with what its place rests on.
+/// A candidate, with the reasons for its position.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CandidateFacts {
     /// The origin, its state, its path and what it lacks.
@@ -37,7 +37,7 @@ pub struct CandidateFacts {
     pub cost_ms: f64,
     /// How much single round trips deviate, in milliseconds; absent when unmeasured or own.
     pub deviation_ms: Option<f64>,
-    /// What sessions found against it, 0 to 4; it is suspect from 2 on.
+    /// Points of evidence against it from sessions, 0 to 4; it is suspect from 2 on.
     pub evidence: f64,
     /// How the other nodes see it; absent for an address outside the mesh.
     pub seen: Option<Seen>,
@@ -50,7 +50,7 @@ pub struct CandidateFacts {
 pub struct Seen {
     /// Nodes that measure it.
     pub nodes: u64,
-    /// Those of them that do not reach it.
+    /// Those that do not reach it.
     pub unreachable: u64,
     /// Their sites.
     pub unreachable_sites: Vec<SiteName>,
@@ -58,7 +58,7 @@ pub struct Seen {
     pub least_ms: Option<f64>,
     /// The longest.
     pub most_ms: Option<f64>,
-    /// All of that in words: "unreachable from 4 of 9 nodes, all in site b".
+    /// A summary in words: "unreachable from 4 of 9 nodes, all in site b".
     pub words: String,
 }
 
@@ -87,7 +87,7 @@ pub struct RelayFacts {
 /// Sessions that are open on one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineSessions {
-    /// Where they go.
+    /// Their target.
     #[serde(flatten)]
     pub who: OriginRef,
     /// How many they are.

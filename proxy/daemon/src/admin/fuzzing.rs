@@ -1,4 +1,4 @@
-//! One connection of the admin server from memory; only with the feature `fuzzing`.
+//! A connection of the admin server in memory; only with the feature `fuzzing`.
 
 use std::any::TypeId;
 use std::sync::{Arc, Mutex};
@@ -43,7 +43,7 @@ impl Ask for Refusing {
 /// answered, and what the daemon was asked. The daemon refuses everything.
 ///
 /// # Panics
-/// When the connection does not end although its client has.
+/// If the connection does not end although its client has.
 pub async fn admin_connection(by_socket: bool, bytes: &[u8]) -> (Vec<u8>, Asked) {
     let daemon = Refusing::default();
     // Larger than any request and all its answers: neither side waits for the other.

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::api::{FindingRow, NodeRef};
 use super::request::{Kind, Request};
 
-/// Asks members how they see this node and themselves. A command, since members send packets by it.
+/// Asks members how they see this node and themselves. A command, since it makes members send
+/// packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InquireRequest;
 
@@ -22,10 +23,10 @@ impl Request for InquireRequest {
 /// The result of an inquiry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct InquiryReport {
-    /// Those who were asked.
+    /// The members that were asked.
     pub members: Vec<MemberAnswer>,
-    /// Whether anybody reached this node unasked: `reached`, `not-reached`, or why that is not
-    /// known.
+    /// Whether a member reached this node unsolicited: `reached`, `not-reached`, or why that is
+    /// unknown.
     pub udp_in: String,
     /// Troubles that follow from all answers.
     pub findings: Vec<FindingRow>,
@@ -43,11 +44,11 @@ pub struct MemberAnswer {
     pub problem: Option<String>,
     /// The version of its daemon.
     pub version: Option<String>,
-    /// Until its answer was here, in milliseconds.
+    /// Time until its answer arrived, in milliseconds.
     pub rtt_ms: Option<f64>,
-    /// By how many seconds its clock is ahead of this machine's; negative when it is behind.
+    /// Seconds by which its clock is ahead of this machine's; negative if it is behind.
     pub clock_ahead_s: Option<i64>,
-    /// Where it sees this node's packets come from.
+    /// The source address of this node's packets, as it sees them.
     pub sees_this_node_at: Option<SocketAddr>,
     /// The largest IP packet known to get from here to it, in bytes.
     pub mtu_to_bytes: Option<u16>,

@@ -1,8 +1,8 @@
-//! A small HTTP server on a loopback address, for the programs beside the daemon that serve its
-//! page: `meshport dashboard` and the simulator.
+//! A small HTTP server on a loopback address, for programs besides the daemon that serve its page:
+//! `meshport dashboard` and the simulator.
 //!
-//! It answers programs of this machine and its own page: Host is checked for every request, and a
-//! request that a page of another site makes is refused ([`super::loopback`]).
+//! It answers programs of this machine and its own page: Host is checked for every request, and
+//! requests from pages of other sites are refused ([`super::loopback`]).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub const MAX_CONNECTIONS: usize = 64;
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How long a client may take for the head of its request.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
-/// A connection ends after this time, whatever it does.
+/// A connection ends after this time in any case.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(300);
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -92,7 +92,7 @@ where
         .header_read_timeout(MAX_HEAD_TIME)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    // One that breaks off, or lasts too long, is a tab that comes again.
+    // A connection that breaks, or lasts too long, belongs to a tab that reconnects.
     let _ = timeout(MAX_CONNECTION_TIME, connection).await;
 }
 

@@ -1,4 +1,4 @@
-//! Whom a loopback port answers: programs of this machine, and pages of its own in a browser.
+//! Access control of a loopback port: programs of this machine, and its own pages in a browser.
 //!
 //! Any web page that a local browser shows can send requests to it; what browsers say of such
 //! requests tells them apart.
@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use hyper::Request;
 use hyper::header::{HOST, HeaderMap};
 
-/// Whether the request names this machine. A web page that points a name of its own at 127.0.0.1
-/// (DNS rebinding) sends that name.
+/// Whether the request names this machine. A web page that points its own domain at 127.0.0.1 (DNS
+/// rebinding) sends that name.
 pub fn is_for_loopback<B>(request: &Request<B>) -> bool {
     let in_uri = request.uri().authority().map(|authority| authority.as_str().to_owned());
     let mut hosts = request.headers().get_all(HOST).iter();

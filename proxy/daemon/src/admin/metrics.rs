@@ -55,7 +55,7 @@ impl Stability {
     }
 }
 
-/// One metric.
+/// A metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Metric {
     /// Its name, as in queries: with the unit, and `_total` of a counter.
@@ -77,7 +77,7 @@ pub fn by_name(name: &str) -> Option<&'static Metric> {
     ALL.iter().copied().find(|metric| metric.name == name)
 }
 
-/// One value of a metric.
+/// A value of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// The metric.

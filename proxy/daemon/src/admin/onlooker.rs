@@ -58,7 +58,7 @@ impl Diary {
         }
     }
 
-    /// Notes that so many sessions are reset, and why.
+    /// Records that this many sessions are reset, and why.
     pub fn note_reset(&mut self, core: &NodeCore, reset: &Reset<'_>, now: Instant) {
         let said = format!("{} to {}: {}", reset.sessions, line(core, &reset.line), reset.why);
         self.journal.note_service(Kind::Reset, reset.service, &said, now);
@@ -75,7 +75,7 @@ impl Diary {
 pub struct Reset<'a> {
     /// The service.
     pub service: &'a ServiceName,
-    /// On which line.
+    /// The line.
     pub line: Line,
     /// How many.
     pub sessions: u64,
@@ -88,7 +88,7 @@ pub struct Reset<'a> {
 pub struct Onlooker<'a> {
     /// The node's credential.
     pub credential: &'a Arc<Credential>,
-    /// When its process began.
+    /// Start of its process.
     pub started: Instant,
     /// The same by its wall clock.
     pub started_at: UnixSeconds,
@@ -96,11 +96,11 @@ pub struct Onlooker<'a> {
     pub mesh_listen: SocketAddr,
     /// The service that is shown.
     pub service: ServiceName,
-    /// Where its clients connect to.
+    /// Addresses for its clients.
     pub listen: Vec<SocketAddr>,
     /// How it chooses.
     pub policy: Policy,
-    /// Where it dials its own instance, if it has one.
+    /// Address of its own instance, if it has one.
     pub origin: Option<String>,
     /// The nodes with which it has a tunnel.
     pub tunnels: BTreeSet<NodeId>,
@@ -108,14 +108,14 @@ pub struct Onlooker<'a> {
     pub sessions: SessionCounts,
     /// Sessions of other nodes that its instance serves.
     pub served: u64,
-    /// The events so far.
+    /// The events until now.
     pub diary: &'a Diary,
     /// Whether it has said goodbye.
     pub is_leaving: bool,
 }
 
 impl Onlooker<'_> {
-    /// Everything that is shown of it, with so many open sessions of its clients on each line.
+    /// Everything that is shown about it, with this many open sessions of its clients on each line.
     pub fn view(&self, core: &NodeCore, open: impl Fn(&Line) -> u64, now: Instant) -> View {
         let reporter = self.reporter();
         let session = || Peer { session: true, ..Peer::default() };
@@ -143,7 +143,7 @@ impl Onlooker<'_> {
     }
 
     fn reporter(&self) -> Reporter {
-        // It is nobody's secret, and none is shown.
+        // It is not a real secret, and none is shown.
         let secrets = MeshSecret::from_bytes([0; 32]).into();
         let identity = CurrentIdentity::of(self.credential.clone(), secrets);
         let facts = ServiceFacts {

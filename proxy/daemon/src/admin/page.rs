@@ -1,7 +1,7 @@
 //! The page at `/`: one document without anything from outside, which draws [`super::view`].
 //!
-//! A browser runs of it only the script and the style whose hashes its header names, loads nothing
-//! else, asks nobody but this port, shows it in no frame, and makes no markup from text
+//! The header lets a browser run only the script and the style with its hashes; the page loads
+//! nothing else, sends requests only to this port, cannot be framed, and makes no markup from text
 //! (`trusted-types`).
 
 use std::sync::LazyLock;
@@ -16,9 +16,9 @@ use hyper::header::{
 };
 use sha2::{Digest, Sha256};
 
-/// What a page needs to draw a map of sites as this one does: a document of another program that
-/// has all three in it may call `drawMap` of [`drawing::SCRIPT`] with a document like that of
-/// [`super::view`], or a part of it, as the script says.
+/// The parts of a page that draw its map of sites, for other programs: a document that contains all
+/// three may call `drawMap` of [`drawing::SCRIPT`] with a document like that of [`super::view`], or
+/// a part of it, as the script says.
 pub mod drawing {
     /// Colours, in both themes: `data-theme` of the root element says which.
     pub const THEME: &str = include_str!("page/theme.css");
@@ -129,7 +129,7 @@ mod tests {
         String::from_utf8(body.to_bytes().to_vec()).expect("it is text")
     }
 
-    /// What stands between the first `<tag>` and the next `</tag>`, as a browser reads it.
+    /// The content between the first `<tag>` and the next `</tag>`, as a browser reads it.
     fn part(document: &str, tag: &str) -> String {
         let rest = document.split_once(&format!("<{tag}>")).expect("it begins").1;
         rest.split_once(&format!("</{tag}>")).expect("it ends").0.to_owned()

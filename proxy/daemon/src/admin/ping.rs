@@ -11,7 +11,7 @@ use crate::admin::api::{MAX_PING_COUNT, NodeRef, PingReport};
 
 /// Pings under way at once; they are for people, and people are few.
 const MAX_PINGS: usize = 8;
-/// From one probe to the next.
+/// Interval between probes.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// How long an answer may take; longer than any path on this planet with a retry of the handshake.
 const PATIENCE: Duration = Duration::from_secs(3);

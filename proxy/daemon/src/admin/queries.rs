@@ -65,7 +65,7 @@ impl Request for UpgradeRequest {
 mod tests {
     use super::*;
 
-    /// What a daemon of the release before answered (tests/recorded).
+    /// Answers of a daemon of the previous release (tests/recorded).
     #[test]
     fn answers_of_the_release_before_are_read() {
         fn reply<R: Request>(text: &str) -> R::Reply {

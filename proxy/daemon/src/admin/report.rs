@@ -80,7 +80,7 @@ const MAX_NARROW: usize = 3;
 /// Answers questions about this node, from what it observes and from its identity.
 #[derive(Debug)]
 pub(crate) struct Reporter {
-    /// Who this node is; only [`Driver::change_identity`] changes it.
+    /// This node's identity; only [`Driver::change_identity`] changes it.
     ///
     /// [`Driver::change_identity`]: crate::node::driver::Driver::change_identity
     pub(crate) identity: CurrentIdentity,
@@ -105,11 +105,11 @@ pub(crate) struct Reporter {
     pub(crate) renewals: Renewals,
 }
 
-/// The events so far, and those of them that members and others are told.
+/// The events until now, and those that are sent to members and receivers.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) journal: Journal,
-    /// One for each receiver of events that the settings name.
+    /// One for each receiver of events in the settings.
     pub(crate) outboxes: BTreeMap<Receiver, Outbox>,
     /// How often members are called back.
     pub(crate) calls: CallBudget,
@@ -123,11 +123,11 @@ pub(crate) struct ProcessFacts {
     pub(crate) started_at: UnixSeconds,
     pub(crate) mesh_listen: SocketAddr,
     pub(crate) admin_http: Option<SocketAddr>,
-    /// Where the authority's key would be, and should not.
+    /// Path at which the authority's key would be, and should not.
     pub(crate) authority_key: Option<PathBuf>,
     /// Settings that must be the same on all nodes.
     pub(crate) agreeing: Vec<Setting>,
-    /// Where clients connect that run no meshport.
+    /// The listeners for clients without meshport.
     pub(crate) exposures: Exposures,
     pub(crate) way_back: WayBack,
     /// Its virtual addresses, and who else may hold some.

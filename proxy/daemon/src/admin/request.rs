@@ -1,8 +1,8 @@
 //! The verbs of the admin interface: one [`Request`] each, with its reply.
 //!
-//! To add a verb, write its request and reply with an `impl Request` where its data is
-//! ([`super::api`] and beside it), its answer and its row in `node::driver::answers`, and the
-//! command. Router and client need nothing.
+//! To add a command, write its request and reply with an `impl Request` next to their data
+//! ([`super::api`] and its neighbours), its answer and its row in `node::driver::answers`, and the
+//! command. Router and client need no change.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub enum Kind {
     Command,
 }
 
-/// One verb of the admin interface.
+/// A command of the admin interface.
 pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The path of its URL.
     const PATH: &'static str;

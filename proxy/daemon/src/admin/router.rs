@@ -1,4 +1,4 @@
-//! One request to one answer, for both listeners.
+//! Answers a request, for both listeners.
 
 use std::time::Duration;
 
@@ -167,7 +167,7 @@ async fn in_time<T>(
     answer.and_then(|answer| answer.map_err(Failure::Refused)).map_err(refusal)
 }
 
-/// Why there is no reply, as an answer whose status says who is to blame.
+/// The answer for a failure, with a status that says who caused it.
 fn refusal(failure: Failure) -> Reply {
     let (status, why) = match failure {
         Failure::Malformed(why) => (StatusCode::BAD_REQUEST, why),

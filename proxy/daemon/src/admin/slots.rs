@@ -1,9 +1,9 @@
 //! Connection slots of one listener: how many a client may have, and which one is replaced.
 //!
-//! Nobody waits for a slot. A connection over its client's share, or beyond all slots, replaces one
-//! that waits for a request: first the same client's, otherwise one of the client with the most. So
-//! silent connections last only while no other needs their slot, and one client cannot take them
-//! all. A request being answered is never cut.
+//! Connections do not wait for a slot. A connection over its client's share, or beyond all slots,
+//! replaces one that waits for a request: first the same client's, otherwise one of the client with
+//! the most. So silent connections last only while no other needs their slot, and one client cannot
+//! take them all. A request being answered is never cut.
 //!
 //! Bounds: [`MAX_CONNECTIONS`] in all, [`MAX_OF_ONE`] of one client.
 
@@ -20,7 +20,7 @@ pub(super) const MAX_CONNECTIONS: usize = 64;
 /// Connections of one client, so that three other clients have room too.
 pub(super) const MAX_OF_ONE: usize = 16;
 
-/// All connections of a listener. Clones are the same.
+/// All connections of a listener. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Slots(Arc<Mutex<Held>>);
 
@@ -126,7 +126,7 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// Until the result is dropped a request is answered.
+    /// A request counts as being answered until the result is dropped.
     pub(super) fn answering(&self) -> Answering {
         self.slots.mark(self.id, false);
         Answering(self.clone())

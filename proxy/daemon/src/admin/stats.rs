@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 pub enum StatsKind {
     /// An exposed listener.
     Listener,
-    /// A service, by whatever address its clients came.
+    /// A service, by any address of its clients.
     Service,
-    /// One origin of a service.
+    /// An origin of a service.
     Origin,
 }
 
@@ -44,7 +44,7 @@ pub struct StatsRow {
     /// Sessions that reached an origin.
     pub sessions_total: u64,
     /// For a listener: refused clients and those without an origin. For a service: clients without
-    /// an origin or a place. For an origin: attempts that failed.
+    /// an origin or a slot. For an origin: failed attempts.
     pub errors: u64,
     /// Bytes from clients.
     pub bytes_up: u64,

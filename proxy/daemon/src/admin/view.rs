@@ -22,7 +22,7 @@ use super::stats::StatsRow;
 
 /// The version of the document. It changes when a field gets another meaning.
 pub const FORMAT: u32 = 1;
-/// Nodes in one document: this one, then the origins, then who is missed, then the others by name.
+/// Nodes in one document: this one, then the origins, then absent nodes, then the others by name.
 pub const MAX_NODES: usize = 1000;
 /// Distances between sites in one document.
 pub const MAX_DISTANCES: usize = 1024;
@@ -41,7 +41,7 @@ impl Request for ViewRequest {
     }
 }
 
-/// One node's view of the mesh. Whatever does not say otherwise is this node's own observation.
+/// One node's view of the mesh. Unless stated otherwise, everything is this node's own observation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct View {
     /// [`FORMAT`].
@@ -81,9 +81,9 @@ pub struct Viewer {
     pub version: String,
     /// The roles in its credential.
     pub roles: Roles,
-    /// When its credential ends.
+    /// Expiry of its credential.
     pub credential_expires_at: UnixSeconds,
-    /// When the daemon started, by this machine's clock. Another time is another process.
+    /// Start of the daemon, by this machine's clock. Another time means another process.
     pub started_at: UnixSeconds,
     /// The outer UDP address the mesh is bound to.
     pub mesh_listen: SocketAddr,
@@ -95,7 +95,7 @@ pub struct Viewer {
     pub is_leaving: bool,
 }
 
-/// One service.
+/// A service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServiceView {
     /// Its name.
@@ -104,9 +104,9 @@ pub struct ServiceView {
     pub policy: String,
     /// Local addresses clients connect to.
     pub listen: Vec<SocketAddr>,
-    /// Those of them that another process has.
+    /// Those that another process uses.
     pub lost: Vec<SocketAddr>,
-    /// Where sessions go and why, in one sentence.
+    /// The target of sessions and the reason, in one sentence.
     pub summary: String,
     /// The origin that is tried first; absent when none is usable.
     pub chosen: Option<Choice>,
@@ -128,7 +128,7 @@ pub struct Choice {
     pub who: OriginRef,
     /// Why, as a phrase: "nearest ready".
     pub why: String,
-    /// Since when.
+    /// Time since which it has been so.
     pub since_at_s: u64,
 }
 
@@ -137,13 +137,13 @@ pub struct Choice {
 pub struct SessionCounts {
     /// Open now.
     pub open: u64,
-    /// Since the start.
+    /// Total since the start.
     pub total: u64,
     /// Connections that found no origin, since the start.
     pub failed: u64,
 }
 
-/// One origin of a service, as this node sees it.
+/// An origin of a service, as this node sees it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OriginRow {
     /// The origin, and the relay to it.
@@ -152,7 +152,7 @@ pub struct OriginRow {
     /// The state of its local instance, as it announces it: `ready`, `unready`, `draining`,
     /// `refusing`, `hung`, `unknown`, `stalled`.
     pub state: String,
-    /// Since when it says so, as far as this node knows.
+    /// Time since which it has announced that, as far as this node knows.
     pub state_at_s: u64,
     /// The way there.
     pub path: PathRow,
@@ -166,7 +166,7 @@ pub struct OriginRow {
     pub usable: bool,
     /// Whether it is the first choice.
     pub chosen: bool,
-    /// What it lacks, empty for a healthy one.
+    /// Its problem, empty for a healthy one.
     pub lacks: String,
     /// How the other nodes see it; absent for an address outside the mesh.
     pub seen: Option<Seen>,
@@ -187,9 +187,9 @@ pub struct PathRow {
     pub rtt_ms: Option<f64>,
     /// Share of recent probes that were lost, percent.
     pub loss_percent: Option<u8>,
-    /// Since when it is up or dead.
+    /// Time since which it has been up or dead.
     pub since_at_s: Option<u64>,
-    /// When the node was last heard on it; absent while it answers probes.
+    /// Time at which the node was last heard on it; absent while it answers probes.
     pub heard_at_s: Option<u64>,
 }
 
@@ -200,7 +200,7 @@ pub struct OfferingRow {
     pub address: String,
     /// Its state.
     pub state: String,
-    /// Since when.
+    /// Time since which it has been so.
     pub since_at_s: u64,
     /// The last probe's outcome in words.
     pub detail: String,
@@ -208,18 +208,18 @@ pub struct OfferingRow {
     pub sessions: u64,
 }
 
-/// One site.
+/// A site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteRow {
     /// Its name.
     pub name: SiteName,
     /// Nodes known there, less those that left.
     pub nodes: usize,
-    /// Those of them that answer.
+    /// Those that answer.
     pub alive: usize,
     /// Nodes that offer a service of this node's.
     pub origins: usize,
-    /// Those of them that say they are ready and answer.
+    /// Those that are ready and answer.
     pub ready: usize,
     /// Nodes that may relay.
     pub relays: usize,
@@ -242,11 +242,11 @@ pub struct SiteDistance {
     pub pairs: usize,
     /// Pairs that do not reach each other.
     pub unreachable: usize,
-    /// When the newest of these records came here.
+    /// Arrival of the newest of these records.
     pub told_at_s: u64,
 }
 
-/// One node.
+/// A node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeRow {
     /// Its key, name and site.
@@ -257,20 +257,20 @@ pub struct NodeRow {
     /// `alive`, `down`, `left` or `unknown`, as membership agrees; `leaf` for an operator's machine
     /// that is attached to this node.
     pub liveness: String,
-    /// Since when.
+    /// Time since which it has been so.
     pub since_at_s: u64,
     /// Its version, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// When its credential was made.
+    /// Time at which its credential was issued.
     pub credential_issued_at: UnixSeconds,
-    /// When it ends.
+    /// Its expiry.
     pub credential_expires_at: UnixSeconds,
     /// Whether it says that it is behind NAT.
     pub behind_nat: bool,
     /// The services it offers and may offer.
     pub offers: Vec<Offer>,
-    /// When its last record came here.
+    /// Arrival of its last record.
     pub told_at_s: Option<u64>,
     /// The way there from here.
     pub path: PathRow,
@@ -323,10 +323,10 @@ pub struct HistoryRows {
     pub slowest_us: Vec<u32>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRow {
-    /// When.
+    /// Time.
     pub at_s: u64,
     /// `came`, `went`, `left`, `refused`, `revoked`, `route`, `instance` or `reset`.
     pub kind: String,

@@ -13,8 +13,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 
 /// Names read from one certificate. Those of apiservers have 5 to 20.
 const MAX_NAMES: usize = 256;
-/// What apiservers are called inside their clusters, the most common name first: kubeadm, k3s,
-/// RKE2, k0s, Talos and kubespray put all four into every certificate.
+/// Names of apiservers inside their clusters, the most common first: kubeadm, k3s, RKE2, k0s, Talos
+/// and kubespray put all four into every certificate.
 pub const USUAL_NAMES: [&str; 4] = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
@@ -40,12 +40,12 @@ impl Certificate {
             .is_ok_and(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok())
     }
 
-    /// When it ends; `None` when its times cannot be read.
+    /// Its expiry; `None` if its times cannot be read.
     pub fn ends_at(&self) -> Option<UnixSeconds> {
         validity::ends_at(&self.0)
     }
 
-    /// Its DNS names, without wildcards, as they stand there.
+    /// Its DNS names, without wildcards, as written there.
     pub fn names(&self) -> Vec<String> {
         let Ok(certificate) = webpki::EndEntityCert::try_from(&self.0) else { return Vec::new() };
         let names = certificate.valid_dns_names().filter(|name| !name.contains('*'));

@@ -1,4 +1,4 @@
-//! Asks every origin of a service for its certificate, all at once.
+//! Asks every origin of a service for its certificate, in parallel.
 
 use std::time::Duration;
 

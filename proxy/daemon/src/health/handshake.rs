@@ -18,8 +18,8 @@ use crate::health::certificate::Certificate;
 use crate::health::probe::AnyCertificate;
 use crate::sessions::attempt::failure::Failure;
 
-/// Bytes of a server's flight, which has its chain of certificates in it: those of apiservers have
-/// 2 to 6 KiB.
+/// Bytes of a server's flight, which includes its certificate chain: those of apiservers have 2 to
+/// 6 KiB.
 const MAX_FLIGHT_BYTES: usize = 128 * 1024;
 /// Read at once from a plain connection, in bytes.
 const PIECE_BYTES: usize = 4 * 1024;
@@ -64,7 +64,7 @@ pub enum CertificateError {
     Client(#[source] rustls::Error),
 }
 
-/// One handshake.
+/// A handshake.
 pub(crate) struct Handshake {
     tls: ClientConnection,
     taken: usize,
@@ -123,7 +123,7 @@ impl Handshake {
 /// The certificate of the server at an address, a name or an IP address with a port.
 ///
 /// # Errors
-/// [`CertificateError`] when nobody answers there within `limit`, or not with TLS.
+/// [`CertificateError`] if there is no answer within `limit`, or not with TLS.
 pub async fn of_server(address: &str, limit: Duration) -> Result<Certificate, CertificateError> {
     let read = timeout(limit, over_tcp(address)).await;
     let der = read.unwrap_or(Err(CertificateError::Late(limit)))?;
@@ -142,7 +142,7 @@ async fn over_tcp(address: &str) -> Result<Vec<u8>, CertificateError> {
         }
         handshake.take(&piece[..length])?;
         if let Some(certificate) = handshake.certificate() {
-            // The certificate is here, whatever becomes of the goodbye.
+            // The certificate has arrived, so an error while closing does not matter.
             let _ = tcp.write_all(&handshake.outgoing()).await;
             return Ok(certificate);
         }

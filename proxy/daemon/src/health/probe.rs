@@ -1,4 +1,4 @@
-//! Asks the local instance of a service how it is.
+//! Checks the local instance of a service.
 //!
 //! Each probe uses a new connection: a kept one would continue to answer while new ones are
 //! refused. Certificates are checked only where a CA file is configured, since nothing secret is
@@ -68,7 +68,7 @@ struct Tls {
     name: ServerName<'static>,
 }
 
-/// Asks one instance. Cheap to clone.
+/// Checks an instance. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Prober {
     host: Host,
@@ -104,7 +104,7 @@ impl Prober {
     }
 
     /// The same at a start, where files may be missing: a control-plane node can come up before its
-    /// certificates are made, and its clients are to be served meanwhile. Nothing is asked without
+    /// certificates are made, and its clients have to be served meanwhile. Nothing is asked without
     /// them, so that no token goes to a server that was not verified; the instance counts as not
     /// ready, and the log says why.
     ///
@@ -135,7 +135,7 @@ impl Prober {
         Ok(Self { host, address, settings, tls, complained })
     }
 
-    /// Asks, and waits for as long as the settings allow.
+    /// Asks, and waits as long as the settings allow.
     pub(crate) async fn ask(&self, question: Question) -> Answer {
         let patience = match question {
             Question::Alive => self.settings.timeout,
@@ -155,7 +155,7 @@ impl Prober {
                 return Outcome::Refused.into();
             }
             Err(error) => {
-                // It may be this machine that lacks something, and not the instance.
+                // The cause may be this machine, not the instance.
                 if !self.complained.swap(true, Ordering::Relaxed) {
                     let what = match self.settings.mode {
                         HealthMode::Kubernetes => "apiserver",
@@ -204,7 +204,7 @@ impl Prober {
         reply(tls, &self.address, path, authorization).await
     }
 
-    /// With the files as they were first read; none while they cannot be.
+    /// With the files as they were first read; none while they cannot be read.
     async fn tls(&self) -> Option<Tls> {
         if let Some(made) = self.tls.get() {
             return Some(made.clone());
@@ -216,8 +216,8 @@ impl Prober {
         Some(self.tls.get_or_init(|| made).clone())
     }
 
-    /// The token, if one is configured. Without a readable one the instance is asked all the same:
-    /// a mistake in a file here must not look like an instance that hangs.
+    /// The token, if one is configured. Without a readable one the instance is still asked: a wrong
+    /// file here must not look like an instance that hangs.
     async fn authorization(&self) -> Option<HeaderValue> {
         let file = self.settings.bearer_token_file.as_ref()?;
         match authorization(file).await {
@@ -264,7 +264,7 @@ async fn reply(
     }
 }
 
-/// What of a body comes at once: the status counts, whatever becomes of the rest.
+/// The start of a body: the status counts, and the rest does not matter.
 async fn beginning(mut body: Incoming) -> Vec<u8> {
     let mut read = Vec::new();
     let reading = async {
@@ -276,7 +276,7 @@ async fn beginning(mut body: Incoming) -> Vec<u8> {
             }
         }
     };
-    // Too late is as good as not there.
+    // A late body counts as absent.
     let _ = timeout(BODY_TIMEOUT, reading).await;
     read
 }

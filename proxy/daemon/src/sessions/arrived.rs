@@ -23,7 +23,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// One of which nothing was read.
+    /// A client of which nothing was read.
     pub(crate) fn unread(paid: Paid) -> Self {
         Self { paid, preface: Bytes::new(), said: Bytes::new(), client: None, tally: None }
     }

@@ -1,4 +1,4 @@
-//! One attempt to reach a service's instance through one candidate.
+//! An attempt to reach a service's instance through one candidate.
 //!
 //! An attempt opens a link (a stream through the mesh, or a plain connection to this node's own
 //! instance or to an address outside the mesh), sends the client's first bytes as far as permitted,
@@ -45,7 +45,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Where it leads.
+    /// Its line.
     pub(crate) fn line(&self) -> Line {
         self.line
     }
@@ -64,7 +64,7 @@ impl Upstream {
     }
 }
 
-/// Where and what to try.
+/// The target of an attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) mesh: Mesh,
@@ -73,7 +73,7 @@ pub(crate) struct Target {
     pub(crate) line: Line,
     /// The address of the local instance, if this node has one.
     pub(crate) local_instance: Option<String>,
-    /// Time until nobody waits for the answer any more.
+    /// Time left until no client waits for the answer.
     pub(crate) left: Duration,
 }
 

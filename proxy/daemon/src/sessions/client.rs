@@ -1,5 +1,5 @@
-//! Identifies a client, so that one cannot take everybody's share: the local user, as the kernel
-//! reports it, or the remote address.
+//! Identifies a client, so that one cannot take all slots: the local user, as the kernel reports
+//! it, or the remote address.
 //!
 //! The user of a loopback connection is read through `sock_diag(7)`, one socket at a time. Without
 //! netlink in an outer sandbox, or after the client has closed its end, it is unknown.
@@ -19,7 +19,7 @@ const REQUEST: u16 = 1;
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 /// `struct nlmsghdr` and `struct inet_diag_req_v2`, in bytes.
 const QUESTION_BYTES: usize = 16 + 56;
-/// Where `struct inet_diag_msg` has the user and the inode behind the header.
+/// Offsets of the user and the inode in `struct inet_diag_msg`, with the header.
 const UID_AT: usize = 16 + 64;
 const INODE_AT: usize = 16 + 68;
 /// More than an answer to a question without extensions, in bytes.
@@ -72,7 +72,7 @@ fn owner(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
 fn ask(question: &[u8], answer: &mut [u8]) -> io::Result<usize> {
     let protocol = Some(Protocol::from(SOCK_DIAG));
     let mut kernel = Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, protocol)?;
-    // The kernel has answered when this returns; without an answer nobody waits.
+    // The kernel has answered when this returns; without an answer there is no wait.
     kernel.set_nonblocking(true)?;
     kernel.send(question)?;
     kernel.read(answer)

@@ -10,7 +10,7 @@ pub struct Distribution {
     pub bounds: &'static [Duration],
     /// Times in each range, and one more for those beyond the last bound.
     pub counts: Vec<u64>,
-    /// All of them together.
+    /// Their sum.
     pub sum: Duration,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Durations {
 }
 
 impl Durations {
-    /// None so far; the bounds ascend.
+    /// Empty; the bounds ascend.
     pub(crate) fn new(bounds: &'static [Duration]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self { bounds, counts, sum_us: AtomicU64::new(0), longest_us: AtomicU64::new(0) }
@@ -68,7 +68,7 @@ impl Durations {
         self.longest_us.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// All so far together, in microseconds.
+    /// The sum in microseconds.
     pub(crate) fn sum_us(&self) -> u64 {
         self.sum_us.load(Ordering::Relaxed)
     }
@@ -78,7 +78,7 @@ impl Durations {
         self.longest_us.swap(0, Ordering::Relaxed)
     }
 
-    /// All so far.
+    /// The distribution until now.
     pub(crate) fn read(&self) -> Distribution {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         let sum = Duration::from_micros(self.sum_us());

@@ -1,8 +1,8 @@
-//! One client connection, from accept to end.
+//! A client connection, from accept to end.
 //!
-//! A session's search for an instance that answers is the pure [`Connect`]; this module carries it
-//! out: it reads the client's first bytes, runs the attempts, and joins the client with the first
-//! that answers. A client that finds nobody gets a reset.
+//! The search for an instance that answers is the pure [`Connect`]; this module carries it out: it
+//! reads the client's first bytes, runs the attempts, and joins the client with the first that
+//! answers. A client without an origin is reset.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -71,7 +71,7 @@ pub(crate) struct SessionLimits {
     pub(crate) connect: ConnectConfig,
     /// Sessions open at once.
     pub(crate) max_sessions: u64,
-    /// Where the local instance is dialled, if this node hosts one.
+    /// Address of the local instance, if this node hosts one.
     pub(crate) local_instance: Option<String>,
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Where what goes through `line` is served without waking another thread; none when there is
-    /// one thread, or the line does not go through the mesh.
+    /// The runtime that serves `line` without waking another thread; none if there is one thread,
+    /// or the line does not go through the mesh.
     fn runtime_of(&self, line: Line) -> Option<Handle> {
         let peer = match line {
             Line::Direct(node) if !self.mesh.is_own(&node) => node,
@@ -142,12 +142,12 @@ impl Ingress {
         }
     }
 
-    /// A client was accepted, by whatever address.
+    /// A client was accepted, at any address.
     pub(crate) fn note_accepted(&self) {
         self.totals.counts.bump(SessionCount::Accepted);
     }
 
-    /// Where the next session is probably served best, when that is not here.
+    /// The runtime that probably serves the next session best, if it is not this one.
     pub(crate) fn better_shard(&self) -> Option<Handle> {
         let line = self.route.borrow().candidates.first()?.origin.line;
         self.context.runtime_of(line).filter(is_elsewhere)
@@ -300,7 +300,8 @@ impl Ingress {
         while let Some(ended) = trials.join_next().await {
             match ended {
                 Ok((_, Ok(()))) => return true,
-                // Nothing else tells of it, and time alone would call it usable again.
+                // There is no other report of this failure, and time alone would make the line
+                // usable again.
                 Ok((line @ Line::Outside(_), Err(_))) => shows(line, Verdict::Silent),
                 Ok((line, Err(Some(Verdict::Denied)))) => shows(line, Verdict::Denied),
                 Ok((_, Err(_))) | Err(_) => {}
@@ -325,7 +326,7 @@ impl Ingress {
         let Found { shared, upstream, guard } = found;
         let late = shared.look(|opening| opening.after(upstream.sent));
         let early = Early { up: late, down: upstream.first.clone() };
-        // Without an answer it does not count as alive: what was said of it may well hold.
+        // Without an answer it does not count as alive: reports against it may well be right.
         let shows = !upstream.first.is_empty();
         let end = async {
             match guard.carry(&carried, shows).await {
@@ -532,7 +533,7 @@ impl<'a> Search<'a> {
     ) -> Result<Option<(Upstream, Guard)>, Failure> {
         // The error is that of an attempt that was given up.
         let Ok((id, result)) = ended else { return Ok(None) };
-        // One that was given up just as it ended does not count.
+        // An attempt that was cancelled just as it ended does not count.
         let Some(Running { guard, line, .. }) = self.running.remove(&id) else { return Ok(None) };
         match result {
             Ok(upstream) => {
@@ -565,7 +566,7 @@ impl<'a> Search<'a> {
 
     fn take_route(&mut self) {
         let route = self.routes.borrow_and_update().clone();
-        // Once bytes are out that must not go out again, nothing is left to choose.
+        // Once bytes were sent that must not be sent twice, there is no choice left.
         if self.shared.look(Opening::may_retry) {
             self.connect.handle_route(route, clock::now());
         }

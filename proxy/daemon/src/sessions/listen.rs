@@ -24,7 +24,7 @@ use meshport_core::quota::OverQuota;
 /// The pause after accept failed for want of descriptors or memory: it fails again at once
 /// otherwise.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
-/// From one line about clients that are too many to the next: they may come by the thousand.
+/// Interval between log lines about too many clients, which may come by the thousand.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long
@@ -59,7 +59,7 @@ fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
 
 /// Serves clients until dropped; dropping also ends the sessions.
 ///
-/// The address is open only while there is hope: once no origin has been usable for the service's
+/// The address is open only while an origin may answer: once none has been usable for the service's
 /// hold time and none answers a trial either, it is closed, so that clients are refused at once
 /// instead of waiting for their own timeouts. It stays bound, so that no other process takes it. It
 /// opens again with the first usable route.
@@ -162,7 +162,7 @@ fn take(
     sessions.spawn_on(served, &shard.unwrap_or_else(Handle::current));
 }
 
-/// When the last line was about what clients can cause by the thousand.
+/// Time of the last line about events that clients can cause by the thousand.
 #[derive(Debug, Default)]
 struct LastLogged {
     full: Option<Instant>,

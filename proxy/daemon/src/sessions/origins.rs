@@ -15,7 +15,7 @@ use crate::sessions::durations::{CONNECT_BOUNDS, Durations};
 /// Origins that are told apart: as many as there are at once.
 const MAX_COUNTED: usize = MAX_ORIGINS;
 
-/// The node of an instance, whatever path leads to it.
+/// The node of an instance, the same for every path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
     Node(NodeId),
@@ -40,7 +40,7 @@ pub(crate) struct OriginTotals {
     failed: AtomicU64,
     up: AtomicU64,
     down: AtomicU64,
-    /// From accepting a client to the answer of the origin, of each session.
+    /// Time from accepting a client to the origin's answer, for each session.
     pub(crate) connects: Durations,
 }
 
@@ -62,7 +62,7 @@ impl OriginTotals {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bytes from a client, or to it.
+    /// Adds bytes from a client, or to it.
     pub(crate) fn add(&self, bytes: u64, from_client: bool) {
         let count = if from_client { &self.up } else { &self.down };
         count.fetch_add(bytes, Ordering::Relaxed);

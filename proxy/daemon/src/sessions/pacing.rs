@@ -19,7 +19,7 @@ pub(crate) const LASTS: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pace: Mutex<Pace<ClientId, Tcp>>,
-    /// Something was given back that a client waits for.
+    /// Signals that something was given back that a client waits for.
     repaid: Notify,
 }
 
@@ -97,7 +97,7 @@ impl Pacing {
         }
     }
 
-    /// For a client whose listener has limits of its own.
+    /// For a client whose listener has its own limits.
     pub(crate) fn free(self: &Arc<Self>) -> Paid {
         self.paid(None, clock::now())
     }

@@ -1,6 +1,6 @@
 //! Open sessions, shared by all threads of the daemon.
 //!
-//! The pure [`Ledger`] decides which of them are to end; here it is behind one lock, held for one
+//! The pure [`Ledger`] decides which of them have to end; here it is behind one lock, held for one
 //! turn, and each session is woken when it has something to do.
 
 use std::collections::BTreeSet;
@@ -28,10 +28,10 @@ struct Inner {
     /// Descriptors that this process may open for sessions.
     descriptors: u64,
     ledger: Mutex<Ledger>,
-    /// By what the tasks of sessions that are carried are woken: at most as many as the ledger has.
+    /// Wakers of the tasks that carry sessions: at most as many as the ledger has entries.
     wakers: DashMap<SessionId, Arc<Notify>>,
     totals: DashMap<ServiceName, Arc<Totals>>,
-    /// For services that only a peer names: its words must not grow a table.
+    /// Shared by services that only a peer names, since its requests must not grow a table.
     others: Arc<Totals>,
     busy_changed: Notify,
 }
@@ -131,7 +131,7 @@ impl Sessions {
         self.inner.descriptors < MAX_SERVED
     }
 
-    /// All open sessions.
+    /// The number of open sessions.
     pub(crate) fn count(&self) -> u64 {
         self.look(Ledger::count)
     }
@@ -193,7 +193,7 @@ impl Sessions {
         self.change(|ledger| ledger.release(service, line, count, insist, clock::now()));
     }
 
-    /// Gives a service of the configuration counters of its own.
+    /// Gives a configured service its own counters.
     pub(crate) fn register(&self, service: &ServiceName) -> Arc<Totals> {
         self.inner.totals.entry(service.clone()).or_default().clone()
     }
@@ -215,8 +215,8 @@ impl Sessions {
 }
 
 impl Guard {
-    /// Carries a client whose origin has answered, until this session is to end; the answer `shows`
-    /// that the instance is alive. `carried` tells whether the session is quiet.
+    /// Carries a client whose origin has answered, until this session has to end; the answer
+    /// `shows` that the instance is alive. `carried` tells whether the session is quiet.
     pub(crate) async fn carry(&self, carried: &Carried, shows: bool) -> End {
         self.end(carried, |ledger| ledger.handle_carried(self.id, shows, clock::now())).await
     }

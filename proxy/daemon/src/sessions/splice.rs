@@ -37,7 +37,7 @@ const MAX_FAREWELL: Duration = Duration::from_secs(2);
 /// side's connection broke.
 pub(crate) const ABORTED: u32 = 1;
 
-/// The bytes carried so far.
+/// The bytes carried until now.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
     /// Bytes from the TCP connection.
@@ -46,11 +46,11 @@ pub(crate) struct Carried {
     pub(crate) down: AtomicU64,
     /// The last of them came from the TCP connection.
     asked: AtomicBool,
-    /// Where the bytes of a client's session count too, as they pass.
+    /// Further counters of a client's session, updated as bytes pass.
     counted: Option<Counted>,
 }
 
-/// Where the bytes of a client's session count.
+/// The counters of a client's session.
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) totals: Arc<Totals>,
@@ -95,7 +95,7 @@ impl Carried {
         }
     }
 
-    /// As the ledger of sessions wants to know it.
+    /// In the form for the ledger of sessions.
     pub(crate) fn traffic(&self) -> Traffic {
         Traffic { bytes: self.total(), waits: self.asked.load(Ordering::Relaxed) }
     }
@@ -115,7 +115,7 @@ pub(crate) struct Early {
     pub(crate) down: Vec<Bytes>,
 }
 
-/// How a session that is to be over ends.
+/// How a session is ended from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Both sides are reset: something may be in flight.
@@ -230,7 +230,7 @@ impl<'a> Unfinished<'a> {
         Self(Some(tcp))
     }
 
-    /// It ended by itself.
+    /// It ended normally.
     pub(crate) fn done(mut self) {
         self.0 = None;
     }
@@ -326,8 +326,8 @@ async fn to_tcp(
     Ok(())
 }
 
-/// What there is to read of a stream, in place of what is in `chunks`, waiting for something; false
-/// at the end.
+/// Reads what is available of a stream into `chunks`, replacing their content and waiting if there
+/// is nothing; false at the end.
 ///
 /// While other streams are busy, a stream gets its data one datagram at a time, and a write of each
 /// would cost more than all the rest. So other tasks run first, among them the one that receives,
@@ -345,7 +345,7 @@ async fn gather(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool
     Ok(true)
 }
 
-/// As [`gather`], but takes what is there first. No room for chunks is held while it waits.
+/// Like [`gather`], but takes available data first. No memory for chunks is held while it waits.
 async fn next(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
     chunks.clear();
     if more(recv, chunks).await? {
@@ -358,7 +358,7 @@ async fn next(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> 
     Ok(filled.is_some())
 }
 
-/// Adds what there is to read now; false when there is nothing, or the end, which comes up again.
+/// Adds what can be read now; false if there is nothing, or at the end, which is reported again.
 async fn more(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
     let filled = chunks.len();
     chunks.resize(READ_CHUNKS, Bytes::new());
@@ -423,9 +423,9 @@ async fn between(
 
 /// How carrying came to its end.
 enum Over {
-    /// Both directions have ended by themselves.
+    /// Both directions have ended normally.
     Done,
-    /// One of them broke.
+    /// One of them failed.
     Broken(io::Error),
     /// It was ended from outside.
     Ended(Ending),

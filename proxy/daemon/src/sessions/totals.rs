@@ -57,7 +57,7 @@ counters! {
             DownBytes = "down",
         }
         "meshport_attempts_retried_total" by "" {
-            /// Took the place of a failed one.
+            /// Replaced a failed one.
             Retried = "",
         }
         "meshport_attempts_hedged_total" by "" {
@@ -81,9 +81,9 @@ pub(crate) struct Totals {
     pub(crate) counts: SharedCounters<SessionCount, { SessionCount::ALL.len() }>,
     /// Clients served or searched for now.
     pub(crate) open: AtomicU64,
-    /// From accepting a client to the answer of an origin.
+    /// Time from accepting a client to the answer of an origin.
     pub(crate) connects: Durations,
-    /// From that answer to the end of the session.
+    /// Time from that answer to the end of the session.
     pub(crate) sessions: Durations,
     pub(crate) answers: Answers,
     pub(crate) addresses: Addresses,

@@ -2,7 +2,7 @@
 //! for it.
 //!
 //! Written here rather than with a library because the numbers arrive as plain [`Sample`]s: there
-//! is no registry, only text. Samples of one metric stand together below its head, in the order in
+//! is no registry, only text. Samples of one metric are grouped below its head, in the order in
 //! which metrics first appear. Of two samples with the same labels the first counts.
 
 use std::collections::{BTreeMap, BTreeSet};

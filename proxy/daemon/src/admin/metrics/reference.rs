@@ -9,7 +9,7 @@ use meshport_mesh::MeshCount;
 use super::ALL;
 use crate::sessions::totals::SessionCount;
 
-/// One table of all metrics, and one of each metric whose samples are rows of counters.
+/// A table of all metrics, and one for each metric whose samples are rows of counters.
 pub fn reference() -> String {
     let mut text = String::from("| metric | kind | labels | stability | meaning |\n");
     text.push_str("| --- | --- | --- | --- | --- |\n");

@@ -51,7 +51,8 @@ impl Reporter {
         })
     }
 
-    /// Whether streams of other nodes found no place lately, and who has most.
+    /// Whether streams of other nodes were recently refused for lack of slots, and which node has
+    /// most.
     pub(super) fn crowding(&self, core: &NodeCore, now: Instant) -> Option<Finding> {
         let Crowding { turned_away, most } = self.sessions.crowding(now)?;
         let name = |node: &NodeId| {

@@ -36,7 +36,7 @@ impl Reporter {
         self.process.board.shown().into_iter().map(one).collect()
     }
 
-    /// What keeps this node from its addresses. That no origin is usable has findings of its own.
+    /// Obstacles to this node's addresses. The lack of a usable origin has its own findings.
     pub(super) fn address_findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         for Shown { name, state, .. } in self.process.board.shown() {
@@ -55,7 +55,7 @@ impl Reporter {
     }
 }
 
-/// What a node does about an address, for the status.
+/// A node's role for an address, for the status.
 fn word(stance: Stance) -> &'static str {
     match stance {
         Stance::Standby => "standby",

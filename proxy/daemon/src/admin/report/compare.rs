@@ -37,7 +37,7 @@ impl Reporter {
         })
     }
 
-    /// Events that nobody takes.
+    /// Events that cannot be posted.
     pub(super) fn unposted(&self) -> impl Iterator<Item = Finding> {
         self.told.outboxes.iter().filter_map(|(to, outbox)| {
             let (failures, problem) = outbox.trouble()?;

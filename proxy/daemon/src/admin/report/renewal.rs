@@ -11,10 +11,10 @@ use crate::findings;
 
 use super::Reporter;
 
-/// Rounds without a renewal before anybody is told: an issuer may just be restarting.
+/// Rounds without a renewal before it is reported: an issuer may just be restarting.
 const MOST_QUIET_ROUNDS: u32 = 2;
 const DAY_S: u64 = 86_400;
-/// From here on at most, the end of a mandate is worth a warning.
+/// Longest remaining validity of a mandate that causes a warning.
 const MANDATE_ENDS_SOON_S: u64 = 60 * DAY_S;
 
 impl Reporter {
@@ -46,7 +46,8 @@ impl Reporter {
         let own = &*self.identity.credential;
         let left_s = own.expires_at.seconds_since(now);
         let setback = self.setback(now);
-        // Where issuers renew it in time, the end of one that was made for days is nothing to tell.
+        // While issuers renew it in time, the end of a short-lived credential is not worth a
+        // report.
         let is_in_hand =
             self.issuers(core) > 0 && setback.is_none() && left_s >= warning_s(own) && left_s > 0;
         let ends = findings::of_credential(own, now);

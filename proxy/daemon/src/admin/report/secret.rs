@@ -27,9 +27,9 @@ impl Reporter {
 
     fn secret_with(&self, lagging: impl FnOnce(u64) -> Vec<String>) -> SecretStatus {
         let secrets = &self.identity.secrets;
-        // One whose end the clock says has passed opens nothing, erased or not.
+        // A secret whose end has passed by the clock opens nothing, erased or not.
         let former_ends_at = secrets.retires_at().filter(|at| clock::wall() < *at);
-        // Without a former secret those that lag are out already.
+        // Without a former secret, members that lag can no longer connect.
         let lagging = match former_ends_at {
             Some(_) => lagging(secrets.number()),
             None => Vec::new(),
@@ -43,7 +43,7 @@ impl Reporter {
         }
     }
 
-    /// Those that are away count: they have to come back before the former secret ends.
+    /// Absent members count: they have to return before the former secret ends.
     fn lagging(&self, core: &NodeCore, mesh: &Mesh, number: u64) -> Vec<String> {
         let said = numbers(mesh);
         let has = |node: &NodeId| said.get(node).is_some_and(|said| *said >= number);

@@ -27,7 +27,8 @@ use nodes::Peer;
 pub(crate) mod nodes;
 mod sites;
 
-/// Times at which a node was heard are told in steps of so many seconds: each packet would be news.
+/// Times at which a node was heard are rounded to this many seconds, since otherwise each packet
+/// would change the view.
 const HEARD_STEP_S: u64 = 10;
 
 impl Reporter {
@@ -91,12 +92,12 @@ impl Reporter {
         self.history.handle_counts(counts, now);
     }
 
-    /// As [`Journal::note`](meshport_core::journal::Journal::note).
+    /// See [`Journal::note`](meshport_core::journal::Journal::note).
     pub(crate) fn note(&mut self, kind: Kind, name: String, detail: &str, now: Instant) {
         self.told.journal.note(kind, name, detail, now);
     }
 
-    /// As [`Journal::note_service`](meshport_core::journal::Journal::note_service).
+    /// See [`Journal::note_service`](meshport_core::journal::Journal::note_service).
     pub(crate) fn note_service(
         &mut self,
         kind: Kind,
@@ -249,7 +250,7 @@ impl Reporter {
     }
 }
 
-/// Where sessions go and why.
+/// The target of sessions, and the reason.
 fn summary(chosen: Option<&Choice>, origins: &[OriginRow]) -> String {
     let Some(choice) = chosen else {
         return match origins.len() {

@@ -104,7 +104,7 @@ fn pinged(request: &PingRequest) -> Result<PingReport, Error> {
     }
 }
 
-/// A server in a folder of its own, and a daemon of one task that answers every question.
+/// A server in its own folder, and a daemon with one task that answers every question.
 struct Fixture {
     socket: PathBuf,
     http: SocketAddr,
@@ -281,7 +281,7 @@ async fn silent_clients_do_not_keep_others_out_for_a_moment() {
         let answer = probe.expect("no silent client has to be waited for");
         assert!(answer.ends_with("ok\n"), "{answer}");
     }
-    // As many on the socket, where the port's do not count.
+    // As many on the socket, where those on the port do not count.
     for _ in 0..SILENT {
         silent.push(TcpStream::connect(fixture.http).await.expect("the queue has room"));
     }
@@ -390,7 +390,7 @@ async fn serving(
 async fn a_folder_that_takes_no_socket_stops_no_daemon_and_is_used_once_it_does() {
     let folder = tempfile::tempdir().expect("a folder");
     let closed = folder.path().join("closed");
-    // For root too nothing can be made in a file.
+    // Even root cannot create anything in a file.
     fs::write(&closed, "").expect("written");
     let socket = closed.join("admin.sock");
     let (stop, server) = serving(&socket, None).await;
@@ -405,7 +405,7 @@ async fn a_folder_that_takes_no_socket_stops_no_daemon_and_is_used_once_it_does(
     drop(stop);
     server.await.expect("it ends");
     assert!(!socket.exists(), "it goes with the server");
-    // One that never gets its socket ends as well.
+    // A server that never gets its socket ends as well.
     fs::remove_dir(&closed).expect("it is empty");
     fs::write(&closed, "").expect("written");
     let (stop, server) = serving(&socket, None).await;

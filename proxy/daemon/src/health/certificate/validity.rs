@@ -1,6 +1,6 @@
 //! The end of a certificate's validity, from its DER (RFC 5280, 4.1 and 4.1.2.5).
 //!
-//! Reads no more than the way there; whatever is not as expected is no time.
+//! Parses only the path to the times; anything unexpected gives none.
 
 use meshport_config::UnixSeconds;
 
@@ -120,7 +120,7 @@ mod tests {
         for at in 0..der.len() {
             for byte in [0, 0x7f, 0x80, 0x84, 0xff] {
                 changed[at] = byte;
-                // Whatever it says, it ends.
+                // Any input terminates.
                 let _ = ends_at(&changed);
             }
             changed[at] = der[at];

@@ -20,7 +20,7 @@ pub(crate) async fn certificate(target: &Target) -> Result<Vec<u8>, CertificateE
             handshake.take(&chunk)?;
         }
         if let Some(certificate) = handshake.certificate() {
-            // The certificate is here, whatever becomes of the goodbye.
+            // The certificate has arrived, so an error while closing does not matter.
             let _ = send(&mut link, &mut handshake).await;
             if let Way::Mesh(Stream { mut send, .. }) = link.take_way() {
                 let _ = send.finish();

@@ -21,7 +21,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What it says about the candidate's line, if anything.
+    /// The verdict about the candidate's line, if any.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         match self {
             Self::Client | Self::Outpaced => None,

@@ -19,7 +19,7 @@ use meshport_core::wire::{Answer, Header};
 pub(crate) enum Way {
     /// Through the mesh.
     Mesh(Stream),
-    /// By a plain connection: it is this node's own, or outside the mesh.
+    /// A plain connection: to this node's own instance, or outside the mesh.
     Plain(Tcp),
 }
 
@@ -158,7 +158,7 @@ fn accepted(code: Option<u8>) -> Result<(), Failure> {
     match code.map(Answer::from_code) {
         Some(Some(Answer::Connected)) => Ok(()),
         Some(Some(answer)) => Err(Failure::Answered(answer)),
-        // It is not taken for the instance's: what else could follow is not known.
+        // It does not count as the instance's answer: what could follow is unknown.
         Some(None) => Err(Failure::Path(
             "the origin gives an answer that this version does not know: it runs a later one"
                 .into(),

@@ -50,8 +50,7 @@ impl Shared {
         self.0.send_modify(|claims| claims.handle_connected(id));
     }
 
-    /// What kind of bytes the client sends, and those beyond `sent` that an attempt has to send
-    /// now.
+    /// The kind of the client's bytes, and those beyond `sent` that an attempt has to send now.
     pub(super) fn take(&self, id: u32, connected: bool, sent: usize) -> (Kind, Option<Bytes>) {
         let (mut kind, mut bytes) = (Kind::Open, None);
         self.0.send_if_modified(|claims| {

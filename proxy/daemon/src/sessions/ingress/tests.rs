@@ -252,7 +252,7 @@ async fn what_is_out_stays_out_when_its_line_goes_down() {
     say(&mut stream, b"").await;
     read_more(&mut stream, &mut said).await;
     assert_eq!(said, b"POST");
-    // Nobody has looked at the attempt since.
+    // The attempt was not checked since.
     routes.send_replace(route(nodes[1], UP));
     search.take_route();
     let found = timeout(SOON * 5, search.run(&accepted)).await.expect("in time");
@@ -376,7 +376,7 @@ fn joined(invite: &DelegationKey) -> Credential {
     made.and_then(|issued| issued.countersign(&key)).expect("a credential")
 }
 
-/// What the authority has taken back.
+/// Revocations by the authority.
 fn revocations(all: &[Revoked]) -> Revocations {
     let authority = AuthorityKey::from_bytes([9; 32]);
     let mut revocations = Revocations::default();
@@ -386,8 +386,8 @@ fn revocations(all: &[Revoked]) -> Revocations {
     revocations
 }
 
-/// Nobody but this node has heard of it: the relay carries on as if nothing had happened, be it
-/// that the session is open or still being opened.
+/// Only this node has heard of it: the relay carries on, whether the session is open or still being
+/// opened.
 #[tokio::test]
 async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
     let invite = DelegationKey::from_bytes([50; 32]);
@@ -395,7 +395,7 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
     let origin = credential.node;
     let (by_node, by_invite) = (Revoked::Node(origin), Revoked::Invite(invite.public()));
     let other = Revoked::Node(NodeId::from_bytes([77; 32]));
-    // All that one datagram brought are there with the event of the first.
+    // Everything from one datagram is in place with the first event.
     let (alone, together) = ([by_node].to_vec(), [other, by_invite].to_vec());
     let cases = [(alone.clone(), true), (alone, false), (together, true)];
     for (revoked, is_open) in cases {
@@ -423,7 +423,7 @@ async fn a_carried_session_ends_when_its_origin_is_revoked_here() {
         if !is_open {
             say(&mut stream, b"server hello").await;
         }
-        // What came before it may still arrive.
+        // Bytes sent before it may still arrive.
         let end =
             timeout(SOON, client.read_to_end(&mut Vec::new())).await.expect("within a second");
         assert!(end.is_err(), "reset and not ended: {end:?}");

@@ -143,9 +143,9 @@ async fn open_and_reset(local: SocketAddr) {
 
 #[tokio::test]
 async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
-    /// At the time of the test's writing all of them reached it, without the pace.
+    /// When this test was written, all of them reached it without the limit.
     const FLOOD: u32 = 4000;
-    /// What is there at first, with what time gives in a minute, which is longer than this takes.
+    /// The initial amount, with that of a minute, which is longer than this takes.
     const MOST: u32 = 128 + 512;
 
     let (near, _far) = testing::pair();
@@ -168,7 +168,7 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     let who = totals.addresses.paced(clock::now()).expect("it is known");
     assert!(matches!(who, ClientId::User(_) | ClientId::Unknown), "{who}");
 
-    // One that uses what it opens is served soon, though it is of the same user.
+    // A client that uses what it opens is soon served, though it belongs to the same user.
     let mut client = TcpStream::connect(local).await.expect("it is open");
     client.write_all(b"x").await.expect("it is there");
     let answer = timeout(SOON, client.read_u8()).await.expect("in time").expect("an answer");

@@ -45,7 +45,8 @@ async fn carries_both_ways_and_half_closes() {
     }
 }
 
-/// What waits for a socket that was just emptied must not wake up for nothing, nor miss what comes.
+/// A task that waits for a socket which was just emptied must neither wake up for nothing nor miss
+/// what comes.
 #[tokio::test]
 async fn an_emptied_connection_is_not_read_again_before_there_is_more() {
     for host in hosts() {
@@ -63,8 +64,8 @@ async fn an_emptied_connection_is_not_read_again_before_there_is_more() {
     }
 }
 
-/// Moved while nothing is in flight: both sides see an end and no error. A client that says
-/// something all the same is told that nobody has taken it.
+/// Moved while nothing is in flight: both sides see an end and no error. A client that still sends
+/// something learns that it was not accepted.
 #[tokio::test]
 async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
     for (host, speaks) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
@@ -204,7 +205,7 @@ async fn a_reset_behind_data_is_never_taken_for_the_end() {
     }
 }
 
-/// With less, who gets a little more of the processor gets a much greater share: see
+/// With less, a reader with slightly more processor time gets a much greater share: see
 /// `LOCAL_UNREAD`.
 #[tokio::test]
 async fn a_local_connection_holds_three_reads() {

@@ -20,7 +20,7 @@ use crate::admin::view::{MAX_NODES, NodeRow, Offer, PathRow};
 pub(crate) struct Peer {
     /// Whether there is one.
     pub(crate) session: bool,
-    /// When something last came.
+    /// Time at which something last arrived.
     pub(crate) last_received: Option<Duration>,
     pub(crate) quic_rtt: Option<Duration>,
     /// The credential that the peer has shown, where that is needed: leaves are in no directory.

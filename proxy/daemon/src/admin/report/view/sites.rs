@@ -50,7 +50,7 @@ impl Reporter {
         sites.into_values().collect()
     }
 
-    /// From the records of the nodes that are here.
+    /// From the records of the members that are present.
     pub(super) fn distances(&self, core: &NodeCore) -> Vec<SiteDistance> {
         let directory = core.discovery().directory();
         let mut told: BTreeMap<(&SiteName, &SiteName), Told> = BTreeMap::new();
