@@ -71,7 +71,7 @@ type Key = (ServiceName, Side, Line);
 #[derive(Debug, Default)]
 struct Group {
     sessions: BTreeSet<SessionId>,
-    /// Relayed sessions without permission to move, with their turn; the first goes first.
+    /// Established sessions without permission to move, with their turn; the first goes first.
     waiting: BTreeMap<u64, SessionId>,
     /// Leave to move that no session has taken yet.
     spare: u64,

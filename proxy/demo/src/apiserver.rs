@@ -82,7 +82,7 @@ impl StandInConfig {
     }
 }
 
-/// What a stand-in has done so far.
+/// Counters of a stand-in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StandInCounters {
     /// Accepted connections.
@@ -118,7 +118,7 @@ struct Counters {
     bytes_sunk: AtomicU64,
 }
 
-/// What the connections of one stand-in share.
+/// State shared by the connections of one stand-in.
 struct Shared {
     name: String,
     bearer_token: Option<String>,
@@ -191,7 +191,7 @@ impl StandIn {
         &self.shared.name
     }
 
-    /// What it has done so far.
+    /// Its counters.
     pub fn counters(&self) -> StandInCounters {
         let counters = &self.shared.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

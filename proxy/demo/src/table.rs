@@ -1,4 +1,4 @@
-//! What the demo shows: a table that is drawn anew in place, or a line per change, and the summary.
+//! The demo's output: a table that is redrawn in place, or a line per change, and the summary.
 //!
 //! Rendering is pure: a [`View`] goes in, text comes out through whatever [`Write`] was given.
 //! On a terminal the table overwrites itself with plain ANSI sequences, no longer than the width
@@ -31,7 +31,7 @@ pub struct OriginRow {
     pub name: String,
     /// The round trip from the client's site to its own.
     pub distance: Duration,
-    /// What is wrong with its apiserver, in a word or two; `None` while it serves.
+    /// The problem of its apiserver, in a word or two; `None` while it serves.
     pub trouble: Option<String>,
     /// Requests it answered.
     pub answered: u64,
@@ -81,7 +81,7 @@ impl OriginRow {
 pub struct View {
     /// Since the start.
     pub elapsed: Duration,
-    /// What is going on, in a short sentence.
+    /// The present phase, in a short sentence.
     pub phase: String,
     /// The origins, in the order they are shown.
     pub origins: Vec<OriginRow>,
@@ -170,7 +170,7 @@ impl View {
         lines
     }
 
-    /// What changed since `before`, a line each; everything if there was nothing before.
+    /// The changes since `before`, a line each; everything if there was nothing before.
     pub fn changes(&self, before: Option<&Self>) -> Vec<String> {
         let mut lines = Vec::new();
         let at = seconds(self.elapsed);
@@ -328,7 +328,7 @@ impl Summary {
         self.shortcomings().is_empty()
     }
 
-    /// What was promised and not seen, a sentence each.
+    /// Promises that were not kept, a sentence each.
     pub fn shortcomings(&self) -> Vec<String> {
         let mut found = Vec::new();
         if self.requests == 0 {

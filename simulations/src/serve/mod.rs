@@ -41,7 +41,7 @@ const MAX_BODY_BYTES: usize = 32 * 1024;
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(5);
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// What to serve, with options.
+/// The served world, with options.
 #[derive(Debug)]
 pub(crate) struct Serve {
     pub(crate) scenario: Scenario,

@@ -89,7 +89,7 @@ impl Session {
 pub(super) enum Owner {
     /// A session of its own clients, in this slot.
     Own(u32),
-    /// A session that it relays or serves.
+    /// A session that it relays.
     Carried(SessionRef),
 }
 
@@ -211,7 +211,7 @@ impl Clients {
         Some(session)
     }
 
-    /// Adds a session that is relayed or served.
+    /// Adds a session that is relayed.
     pub(super) fn carry(&mut self, line: Line, session: SessionRef) {
         let entry = self.ledger.open(&self.service, Side::Relayed, line);
         self.carried.insert(session, entry);

@@ -1,4 +1,4 @@
-//! What a stand-in answers.
+//! Answers of a stand-in.
 //!
 //! | path | answer |
 //! | --- | --- |

@@ -126,7 +126,7 @@ async fn a_hung_one_accepts_but_never_answers_until_it_goes_on() {
             "{error}"
         );
     }
-    // What was on its way may still arrive, but it ends.
+    // Data in transit may still arrive, but it ends.
     let silent = async { while tokio::time::timeout(SILENCE, watch.next()).await.is_ok() {} };
     tokio::time::timeout(PATIENCE, silent).await.expect("the watch falls silent");
 

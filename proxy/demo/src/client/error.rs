@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 
-/// What happened to a request that got no answer. Not an error of this crate's own doing: it is
-/// what the client is there to find out.
+/// Why a request got no answer. Not a failure of this crate: finding out is the client's purpose.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {

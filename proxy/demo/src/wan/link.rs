@@ -25,7 +25,7 @@ pub use presets::PRESETS;
 /// bound. An untruncated draw is longer once in 3,000.
 pub const EXPONENTIAL_CUT_OFF: u32 = 8;
 
-/// What a path is like, in one direction.
+/// The quality of a path in one direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
     /// Whether the link carries anything at all.
@@ -33,7 +33,7 @@ pub struct LinkConfig {
     /// Propagation delay in this direction: half of an undisturbed round trip. Nothing arrives
     /// earlier.
     pub latency: Duration,
-    /// What is added to `latency`, drawn anew for each datagram.
+    /// Added to `latency`, drawn again for each datagram.
     pub jitter: Jitter,
     /// Which datagrams vanish.
     pub loss: Loss,
@@ -117,7 +117,7 @@ impl Loss {
     /// How probable it is to be in a burst, so long after it was so or not.
     fn in_burst_after(&self, was_in_burst: bool, after: Duration) -> f64 {
         let share = self.in_bursts.clamp(0.0, 1.0);
-        // What is known of the state fades away with this time.
+        // Knowledge of the state fades with this time.
         let memory = self.burst.as_secs_f64() * (1.0 - share);
         let known = if memory > 0.0 { decay(after.as_secs_f64() / memory) } else { 0.0 };
         share + (f64::from(u8::from(was_in_burst)) - share) * known
@@ -174,7 +174,7 @@ impl LinkConfig {
     }
 }
 
-/// What becomes of one datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It arrives.
@@ -205,7 +205,7 @@ pub enum DropReason {
     Lost,
 }
 
-/// What a link has done so far.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LinkCounters {
     /// Datagrams handed to the link.
@@ -279,7 +279,7 @@ impl Link {
         self.config.up = up;
     }
 
-    /// What the link has done so far.
+    /// The counters of the link.
     pub fn counters(&self) -> LinkCounters {
         self.counters
     }

@@ -226,12 +226,12 @@ impl Shaper {
         self.shared.lock().config.strangers = carried;
     }
 
-    /// What the shaper has done so far.
+    /// The counters of the shaper.
     pub fn counters(&self) -> ShaperCounters {
         self.shared.lock().counters()
     }
 
-    /// What each link has done so far: sending site, receiving site, counters.
+    /// The counters of each link: sending site, receiving site, counters.
     pub fn links(&self) -> Vec<(String, String, LinkCounters)> {
         let state = self.shared.lock();
         let row = |((from, to), link): (&(String, String), &Link)| {
@@ -311,7 +311,7 @@ fn deliver_until_stopped(shared: &Shared) {
             state = shared.lock();
             state.counters.delivered += delivered;
             state.counters.dropped_send += refused;
-            // What has come meanwhile may be due already.
+            // Datagrams that have come meanwhile may be due already.
             continue;
         }
         state = match next {

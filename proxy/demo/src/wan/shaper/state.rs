@@ -1,5 +1,5 @@
-//! What a shaper knows: nodes, links, cuts, and the datagrams on the way. Told the time, never
-//! reading it; it names sockets but never uses them.
+//! The state of a shaper: nodes, links, cuts, and the datagrams in transit. It is told the time and
+//! never reads it; it names sockets but never uses them.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
@@ -51,8 +51,8 @@ impl Cut {
     }
 }
 
-/// What a shaper has done so far. `received` is the sum of everything dropped, what is still on
-/// the way and the delivered datagrams without their duplicates.
+/// Counters of a shaper. `received` is the sum of everything dropped, in transit and delivered
+/// without duplicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ShaperCounters {
     /// Datagrams that reached a public address.
