@@ -123,6 +123,15 @@ impl Process {
         own.unwrap_or_else(|| panic!("{} is gone", self.name))
     }
 
+    /// Descriptors it has open, while it runs.
+    ///
+    /// # Panics
+    /// If the process is gone.
+    pub fn descriptors(&self) -> usize {
+        let listed = fs::read_dir(format!("/proc/{}/fd", self.id()));
+        listed.unwrap_or_else(|_| panic!("{} is gone", self.name)).count()
+    }
+
     /// Anonymous resident memory in KiB: without pages of files, which the kernel can drop. Only
     /// while it runs.
     ///

@@ -258,6 +258,18 @@ impl Ledger {
         self.cut_all(&ended, Cut::ForGood, now)
     }
 
+    /// Ends the sessions of a service, on every side, that come from a node or leave here to it: no
+    /// path leads there, so the other end cannot say that it has given them up. Returns how many
+    /// they are.
+    pub fn sever(&mut self, service: &ServiceName, node: &NodeId, now: Instant) -> u64 {
+        let keys = self.by_line.keys();
+        let severed = keys.filter(|(of, _, line)| {
+            of == service && self.now(*line).first_hop().as_ref() == Some(node)
+        });
+        let severed: Vec<Key> = severed.cloned().collect();
+        self.cut_all(&severed, Cut::ForGood, now)
+    }
+
     fn cut_all(&mut self, keys: &[Key], how: Cut, now: Instant) -> u64 {
         let mut count = 0;
         for group in keys.iter().filter_map(|key| self.by_line.get(key)) {

@@ -2,27 +2,32 @@
 //! nothing else, also through a relay, and is answered in a sentence when it does not.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use meshport_demo::wan::Cut;
+use meshport_tests::kubelet::{self, ask, connect, of, whoami};
+use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
-mod kubelet;
 mod reload;
 mod targets;
-
-use kubelet::{ask, connect, of, whoami};
 
 /// How long something may take to be noticed on a busy machine.
 const SETTLE: Duration = Duration::from_secs(40);
 /// Every answer comes within 5 s; the rest is the machine's.
 const ANSWER: Duration = Duration::from_secs(6);
+
+/// How long a worker may keep what it has dialled for a node that no path leads to any more, on a
+/// busy machine.
+const SERVED_END: Duration = Duration::from_secs(30);
 
 /// Between sites that are near.
 const NEAR: Duration = Duration::from_millis(4);
@@ -85,7 +90,7 @@ fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
     let shut = NodePlan::new("shut-b", "b").role("no-kubelet");
     let off = NodePlan::new("off-b", "b").settings("\n[kubelet]\nserve = false\n");
     let (world, socket) = world(&["worker-b", "worker-c"], &[shut, off]);
-    let mode = std::fs::metadata(&socket).expect("the socket is there").permissions().mode();
+    let mode = fs::metadata(&socket).expect("the socket is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o660, "of the socket");
 
     for name in ["worker-b", "worker-c", "cp-a"] {
@@ -180,6 +185,39 @@ fn a_node_that_is_no_origin_reaches_no_kubelet() {
     assert!(log.contains("lacks the role origin:kube-apiserver"), "{log}");
 }
 
+/// Whoever has a worker's state folder is that worker, until it is revoked.
+#[test]
+fn a_stolen_worker_reaches_no_other_and_nobody_once_it_is_revoked() {
+    let (mut world, socket) = world(&["worker-b", "worker-c"], &[]);
+    let stolen = world.path("stolen").join("egress.sock");
+    world.kill("worker-c");
+    let config = world.at("worker-c").config().to_owned();
+    let text = fs::read_to_string(&config).expect("the node has settings");
+    let with_socket = format!("{text}\n[egress]\nsocket = {stolen:?}\n");
+    fs::write(&config, with_socket).expect("the world's folder can be written");
+    world.start("worker-c");
+    world.meet();
+    let answer = connect(&stolen, &of("worker-b")).expect_err("it is refused");
+    assert!(answer.contains("lacks the role origin:kube-apiserver"), "{answer}");
+    assert_eq!(refused(&world, "worker-b", "stream", "not-origin"), 1.0);
+    let log = world.node_mut("worker-b").process().output();
+    let audited = |line: &str| {
+        ["stream-refused", "worker-c", "not-origin"].iter().all(|word| line.contains(word))
+    };
+    assert!(log.lines().any(audited), "{log}");
+    let mut open = open_stream(&socket, &of("worker-c"));
+
+    let state = world.at("cp-a").state().to_string_lossy().into_owned();
+    let revoke = ["revoke", "worker-c", "--state-dir", &state];
+    run_ok(&meshport().to_string_lossy(), &revoke);
+    open.set_read_timeout(Some(SETTLE)).expect("a timeout");
+    assert_eq!(open.read(&mut [0; 16]).expect("its end"), 0);
+    connect(&socket, &of("worker-c")).expect_err("it was revoked");
+    connect(&stolen, &of("worker-b")).expect_err("it was revoked");
+    let reached = world.at("worker-b").metrics().sum("meshport_wayback_connected_total", "");
+    assert_eq!(reached, 0.0);
+}
+
 #[test]
 fn a_relay_leads_around_a_path_that_is_cut() {
     let relay = NodePlan::new("relay-c", "c").role("relay");
@@ -199,6 +237,53 @@ fn a_relay_leads_around_a_path_that_is_cut() {
         whoami(&socket, &of("worker-b")).ok()?;
         (relayed("worker-b") == before).then_some(())
     });
+}
+
+/// A stream through which kubelet and asker have spoken.
+fn open_stream(socket: &Path, target: &str) -> UnixStream {
+    let mut stream = connect(socket, target).expect("connected");
+    let mut back = [0; 4];
+    let spoken = stream.write_all(b"echo\nping").and_then(|()| stream.read_exact(&mut back));
+    spoken.expect("the kubelet answers");
+    assert_eq!(&back, b"ping");
+    stream
+}
+
+/// The worker's own probes find a dead path; what the mesh keeps of a silent connection ends only
+/// after 90 s.
+#[test]
+fn a_dead_path_ends_what_the_worker_has_dialled() {
+    let (world, socket) = world(&["worker-b"], &[]);
+    let _silent = open_stream(&socket, &of("worker-b"));
+    // Nobody reads it, so that the worker waits for room all the while.
+    let mut full = connect(&socket, &of("worker-b")).expect("connected");
+    full.write_all(b"pour\n").expect("written");
+    wait::until("both are open", SETTLE, || (kubelet::open() == 2).then_some(()));
+    world.shaper().set_down(Cut::Between("a".to_owned(), "b".to_owned()), true);
+    let begun = wait::now();
+    wait::until("the kubelet has no connection left", SERVED_END, || {
+        (kubelet::open() == 0).then_some(())
+    });
+    println!("the worker ended them {:?} after the cut", begun.elapsed());
+    let open = world
+        .at("worker-b")
+        .metrics()
+        .sum("meshport_sessions_open", "service=\"way-back\",side=\"served\"");
+    assert_eq!(open, 0.0);
+}
+
+/// The path behind the relay is none of the asking node's: the relay ends the stream.
+#[test]
+fn a_stream_ends_when_the_path_behind_its_relay_dies() {
+    let relay = NodePlan::new("relay-c", "c").role("relay");
+    let (world, socket) = world(&["worker-b"], &[relay]);
+    world.shaper().set_down(Cut::Between("a".to_owned(), "b".to_owned()), true);
+    let mut stream = open_stream(&socket, &of("worker-b"));
+    world.shaper().set_down(Cut::Between("b".to_owned(), "c".to_owned()), true);
+    let begun = wait::now();
+    stream.set_read_timeout(Some(SERVED_END)).expect("a timeout");
+    assert_eq!(stream.read(&mut [0; 16]).expect("its end"), 0);
+    println!("the relay ended it {:?} after the cut", begun.elapsed());
 }
 
 #[test]
@@ -268,13 +353,6 @@ fn a_reader_that_stands_still_slows_nobody() {
     });
 }
 
-/// Descriptors that a node's daemon has open.
-fn descriptors(world: &mut World, node: &str) -> usize {
-    let process = world.node_mut(node).process().id();
-    let listed = std::fs::read_dir(format!("/proc/{process}/fd")).expect("the daemon runs");
-    listed.count()
-}
-
 #[test]
 fn two_thousand_streams_to_several_nodes_and_none_left_behind() {
     const STREAMS: usize = 2_000;
@@ -284,8 +362,10 @@ fn two_thousand_streams_to_several_nodes_and_none_left_behind() {
     for worker in workers {
         assert_eq!(whoami(&socket, &of(worker)), Ok(worker.to_owned()));
     }
-    let (at_origin, at_worker) =
-        (descriptors(&mut world, "cp-a"), descriptors(&mut world, "worker-b"));
+    let descriptors = |world: &mut World| {
+        ["cp-a", "worker-b"].map(|node| world.node_mut(node).process().descriptors())
+    };
+    let before = descriptors(&mut world);
     let mut stalled = connect(&socket, &of("worker-b")).expect("connected");
     stalled.write_all(b"pour\n").expect("written");
 
@@ -323,7 +403,7 @@ fn two_thousand_streams_to_several_nodes_and_none_left_behind() {
     }
     println!("{STREAMS} opened and closed one after the other in {:?}", begun.elapsed());
     wait::until("no descriptor is left behind", SETTLE, || {
-        let now = (descriptors(&mut world, "cp-a"), descriptors(&mut world, "worker-b"));
-        (now.0 <= at_origin + 4 && now.1 <= at_worker + 4).then_some(())
+        let now = descriptors(&mut world);
+        now.iter().zip(before).all(|(now, before)| *now <= before + 4).then_some(())
     });
 }

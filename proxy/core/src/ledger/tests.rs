@@ -116,6 +116,28 @@ fn sessions_of_a_node_with_a_new_key_are_its_successors() {
 }
 
 #[test]
+fn a_dead_path_ends_what_comes_and_goes_on_it_and_nothing_else() {
+    let (mut ledger, now) = (Ledger::default(), Instant::now());
+    let other: ServiceName = "other".parse().expect("a name");
+    let relayed = Line::Relayed { origin: node(9), relay: node(1) };
+    let around = Line::Relayed { origin: node(1), relay: node(2) };
+    let mut on_it = vec![client(&mut ledger, line(1), now), client(&mut ledger, relayed, now)];
+    on_it.push(ledger.serve(&service(), node(1), node(7), 1000).expect("there is room"));
+    on_it.push(ledger.relay(&service(), node(1), node(3), 10).expect("there is room")[1]);
+    on_it.push(ledger.relay(&service(), node(4), node(1), 10).expect("there is room")[0]);
+    let mut off_it = vec![client(&mut ledger, line(2), now), client(&mut ledger, around, now)];
+    off_it.push(ledger.serve(&service(), node(2), node(1), 1000).expect("there is room"));
+    off_it.push(ledger.serve(&other, node(1), node(1), 1000).expect("there is room"));
+    assert_eq!(ledger.sever(&service(), &node(1), now), on_it.len() as u64);
+    for id in on_it {
+        assert_eq!(ledger.poll(id, carried(0), now), Some(End::Cut));
+    }
+    for id in off_it {
+        assert_eq!(ledger.poll(id, carried(0), now), None);
+    }
+}
+
+#[test]
 fn what_leads_to_a_revoked_node_or_through_it_ends_for_good() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     let through = Line::Relayed { origin: node(2), relay: node(1) };

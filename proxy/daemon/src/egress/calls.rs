@@ -2,8 +2,9 @@
 //!
 //! The stream of a peer without the role `origin:kube-apiserver` is refused before anything else is
 //! looked at. An open one ends when its node is revoked and when its credential expires, also
-//! through a relay and without the relay's help. What is refused is counted, and audited where a
-//! rule forbids it.
+//! through a relay and without the relay's help, and when the path to its opener dies: as soon as
+//! this node's own probes find that, else when the mesh ends the connection. What is refused is
+//! counted, and audited where a rule forbids it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,11 +68,11 @@ impl Egress {
             Err(why) => Err(why),
         };
         match reached {
-            Ok((tcp, holder, _open)) => {
+            Ok((tcp, holder, open)) => {
                 self.note_answer(Answer::Connected);
                 self.back.note_connected(&call.want, call.client.is_some());
                 let peer = peer.short();
-                if let Err(error) = self.join(tcp, called, &holder).await {
+                if let Err(error) = self.join(tcp, called, &holder, &open).await {
                     debug!(%peer, %error, "stream of the way back broke");
                 }
             }
@@ -101,20 +102,23 @@ impl Egress {
         tcp: Tcp,
         called: Called,
         holder: &Arc<Credential>,
+        open: &Guard,
     ) -> std::io::Result<()> {
         let Called { mut stream, rest, call, .. } = called;
         let want = call.want;
         let code = Bytes::from(answer(Ok(())));
         stream.send.write_chunk(code).await.map_err(std::io::Error::other)?;
         let early = Early { up: Bytes::new(), down: vec![rest] };
+        let carried = Carried::default();
         let end = async {
             tokio::select! {
+                _ = open.relay(&carried) => {}
                 () = self.call_ends(holder) => {}
                 () = self.back.until_refused(&want, &self.credential) => {}
             }
             Ending::Reset
         };
-        splice::with_stream(tcp, stream, early, &Carried::default(), Box::pin(end)).await
+        splice::with_stream(tcp, stream, early, &carried, Box::pin(end)).await
     }
 
     /// Resolves once the node of an open stream may not call any more.
@@ -145,12 +149,15 @@ impl Egress {
             Err(why) => Err(why),
         };
         match opened {
-            Ok((next, [guard, _for_peer])) => {
+            Ok((next, [guard, for_peer])) => {
                 let totals = self.context.sessions.totals(&ServiceName::way_back());
                 totals.counts.bump(SessionCount::Relayed);
                 let carried = Carried::default();
                 let end = async {
-                    guard.relay(&carried).await;
+                    tokio::select! {
+                        _ = guard.relay(&carried) => {}
+                        _ = for_peer.relay(&carried) => {}
+                    }
                 };
                 let Called { peer, stream, rest, .. } = called;
                 if let Err(error) = splice::between_streams(stream, next, rest, end).await {

@@ -188,6 +188,12 @@ impl Sessions {
         self.change(|ledger| ledger.end(is_over, clock::now()))
     }
 
+    /// Ends the sessions of a service that come from a node or leave here to it. Returns how many
+    /// they are.
+    pub(crate) fn sever(&self, service: &ServiceName, node: &NodeId) -> u64 {
+        self.change(|ledger| ledger.sever(service, node, clock::now()))
+    }
+
     /// Lets sessions of this node's clients on a line move, see [`Ledger::release`].
     pub(crate) fn release(&self, service: &ServiceName, line: Line, count: u64, insist: bool) {
         self.change(|ledger| ledger.release(service, line, count, insist, clock::now()));
@@ -221,7 +227,7 @@ impl Guard {
         self.end(carried, |ledger| ledger.handle_carried(self.id, shows, clock::now())).await
     }
 
-    /// The same for a session that is relayed.
+    /// The same for a session that is relayed, or served here for another node.
     pub(crate) async fn relay(&self, carried: &Carried) -> End {
         self.end(carried, |_| {}).await
     }

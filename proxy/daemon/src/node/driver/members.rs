@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use meshport_config::{Credential, NodeId, ServiceName};
 use meshport_core::findings::{NARROW_PATH, UNKNOWN_MESSAGES};
-use meshport_core::ledger::{Cut, Side};
 use tracing::{debug, info, warn};
 
 use crate::admin::report::member;
@@ -51,15 +50,13 @@ impl Driver {
         self.reporter.note(kind, name, said, clock::now());
     }
 
-    /// Resets the streams of apiservers whose path has died: `kubectl logs -f` would wait forever.
+    /// Resets the streams of apiservers on a path that has died, those that this node serves or
+    /// carries too: `kubectl logs -f` would wait forever, and the kubelet for its reader.
     pub(crate) fn cut_way_back(&self, node: &NodeId) {
-        let service = ServiceName::way_back();
-        for (line, _) in self.sessions.lines(&service, Side::Client) {
-            if line.first_hop() == Some(*node) {
-                let sessions = self.sessions.cut(&service, line, Cut::ForGood);
-                let to = self.reporter.line(&self.core, &line);
-                warn!(%to, sessions, "streams of the way back reset: the path is dead");
-            }
+        let sessions = self.sessions.sever(&ServiceName::way_back(), node);
+        if sessions > 0 {
+            let name = self.reporter.name(&self.core, node);
+            warn!(%name, sessions, "streams of the way back reset: the path is dead");
         }
     }
 

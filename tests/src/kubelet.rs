@@ -1,4 +1,4 @@
-//! A stand-in for a kubelet, and an apiserver's side of the socket.
+//! A stand-in for a kubelet, and an apiserver's side of the socket of the way back.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,22 +9,31 @@ use std::thread;
 use std::time::Duration;
 
 /// The port of every kubelet.
-pub(super) const PORT: u16 = 10_250;
+pub const PORT: u16 = 10_250;
 /// How long a request may take: its answer comes within 5 s, on a busy machine a little later.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Bytes that `pour` has sent in this process, which runs a single test.
 static POURED: AtomicU64 = AtomicU64::new(0);
+/// Connections that the kubelets of this process have open.
+static OPEN: AtomicU64 = AtomicU64::new(0);
 
 /// Starts a stand-in kubelet. The first line of a connection is a command: `whoami` returns its
-/// name, `echo` returns what follows until its end, `pour` sends without end.
-pub(super) fn start(name: &str) -> IpAddr {
+/// name, `echo` returns what follows until its end, `pour` sends without end. It lives as long as
+/// the process.
+///
+/// # Panics
+/// If no address is free.
+pub fn start(name: &str) -> IpAddr {
     let (listener, address) = listen();
     accept(listener, name);
     address
 }
 
 /// The same at this address, as a pod, a service or a webhook.
-pub(super) fn serve_at(address: SocketAddr, name: &str) -> SocketAddr {
+///
+/// # Panics
+/// When somebody else has the address.
+pub fn serve_at(address: SocketAddr, name: &str) -> SocketAddr {
     let listener = TcpListener::bind(address).expect("the address is free");
     let address = listener.local_addr().expect("bound");
     accept(listener, name);
@@ -36,14 +45,25 @@ fn accept(listener: TcpListener, name: &str) {
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let name = name.clone();
-            thread::spawn(move || serve(&client, &name));
+            OPEN.fetch_add(1, Ordering::Relaxed);
+            thread::spawn(move || {
+                // A client that breaks off is none of a kubelet's business.
+                let _ = serve(&client, &name);
+                drop(client);
+                OPEN.fetch_sub(1, Ordering::Relaxed);
+            });
         }
     });
 }
 
 /// Bytes that kubelets have sent on streams with `pour`.
-pub(super) fn poured() -> u64 {
+pub fn poured() -> u64 {
     POURED.load(Ordering::Relaxed)
+}
+
+/// Connections to kubelets that neither side has ended.
+pub fn open() -> u64 {
+    OPEN.load(Ordering::Relaxed)
 }
 
 /// On a separate address, so that each can use the port.
@@ -79,15 +99,21 @@ fn serve(client: &TcpStream, name: &str) -> io::Result<()> {
     }
 }
 
-/// A connection through the socket, as an apiserver makes it; the status line where it is refused.
-pub(super) fn connect(socket: &Path, target: &str) -> Result<UnixStream, String> {
+/// A connection through the socket, as an apiserver makes it.
+///
+/// # Errors
+/// The status line where it is refused.
+pub fn connect(socket: &Path, target: &str) -> Result<UnixStream, String> {
     let head = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: test\r\n\r\n");
     let (stream, status) = ask(socket, head.as_bytes()).map_err(|error| error.to_string())?;
     if status == "HTTP/1.1 200 OK" { Ok(stream) } else { Err(status) }
 }
 
 /// Sends these bytes; the status line, and the connection behind the empty line.
-pub(super) fn ask(socket: &Path, bytes: &[u8]) -> io::Result<(UnixStream, String)> {
+///
+/// # Errors
+/// When the socket does not answer in 10 s.
+pub fn ask(socket: &Path, bytes: &[u8]) -> io::Result<(UnixStream, String)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(LIMIT))?;
     // A request that is too long is refused while it is written.
@@ -104,7 +130,10 @@ pub(super) fn ask(socket: &Path, bytes: &[u8]) -> io::Result<(UnixStream, String
 }
 
 /// The name of the kubelet that answers at a target.
-pub(super) fn whoami(socket: &Path, target: &str) -> Result<String, String> {
+///
+/// # Errors
+/// As [`connect`], or what broke afterwards.
+pub fn whoami(socket: &Path, target: &str) -> Result<String, String> {
     let mut stream = connect(socket, target)?;
     stream.write_all(b"whoami\n").map_err(|error| error.to_string())?;
     let mut name = String::new();
@@ -113,17 +142,20 @@ pub(super) fn whoami(socket: &Path, target: &str) -> Result<String, String> {
 }
 
 /// The settings that name a node's kubelet.
-pub(super) fn settings(kubelet: IpAddr) -> String {
+pub fn settings(kubelet: IpAddr) -> String {
     format!("\n[kubelet]\naddresses = [\"{kubelet}\"]\n")
 }
 
 /// The target by a node's name.
-pub(super) fn of(name: &str) -> String {
+pub fn of(name: &str) -> String {
     format!("{name}:{PORT}")
 }
 
 /// Lets this process have as many descriptors as the system allows it.
-pub(super) fn raise_descriptors() {
+///
+/// # Panics
+/// When the system does not allow that.
+pub fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
