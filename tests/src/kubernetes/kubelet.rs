@@ -64,7 +64,7 @@ fn groups() -> impl Iterator<Item = PathBuf> {
 }
 
 impl Cluster {
-    /// Starts containerd and a kubelet on a host; the kubelet listens on 127.0.0.1 alone and knows
+    /// Starts containerd and a kubelet on a host; the kubelet listens where the plan says and knows
     /// no other apiserver than the local address. Its pods use the host's network. Waits until its
     /// node is registered.
     ///
@@ -91,6 +91,7 @@ impl Cluster {
             format!("--kubeconfig={}", config.display()),
             format!("--hostname-override={node}"),
             format!("--node-ip={}", self.host(at).address),
+            format!("--address={}", self.plan.kubelet_address),
             format!("--root-dir={}", folder.join("kubelet").display()),
             format!("--cert-dir={}", folder.join("certificates").display()),
             format!("--client-ca-file={}", self.pki.text("ca.crt")),
@@ -99,7 +100,6 @@ impl Cluster {
         ];
         let fixed = [
             "--container-runtime=remote",
-            "--address=127.0.0.1",
             "--healthz-port=0",
             "--read-only-port=0",
             "--anonymous-auth=false",

@@ -115,6 +115,8 @@ pub struct Plan {
     pub worker_roles: &'static str,
     /// The roles of every control-plane host.
     pub origin_roles: &'static str,
+    /// Where the real kubelet listens.
+    pub kubelet_address: &'static str,
     /// Further flags of every apiserver.
     pub flags: Vec<String>,
     /// Further settings in the table of the apiserver service of every daemon, TOML; `@PKI@` is
@@ -134,6 +136,7 @@ impl Default for Plan {
             election: Duration::from_secs(2),
             worker_roles: "node",
             origin_roles: "node,origin:kube-apiserver",
+            kubelet_address: "127.0.0.1",
             flags: Vec::new(),
             settings: String::new(),
         }

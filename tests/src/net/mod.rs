@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::netns::Namespace;
+use crate::netns::{self, Namespace};
 use meshport_demo::wan::{LinkConfig, Loss};
 
 mod router;
@@ -20,6 +20,10 @@ pub type Port = usize;
 
 /// Packets that may wait in a host's interface before it is read: the bursts of all balancers.
 const QUEUE_PACKETS: &str = "5000";
+
+/// The address of a host behind a NAT, and that of its router towards it.
+const INSIDE: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 2);
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 1);
 
 /// A host of the network.
 #[derive(Debug)]
@@ -100,6 +104,8 @@ pub struct Network {
     // Dropped first: a namespace takes its device along, which ends the router's readers.
     /// The hosts, in the order of the addresses that were given.
     pub hosts: Vec<Host>,
+    /// Routers that masquerade for one host each.
+    nats: Vec<Namespace>,
     router: Router,
 }
 
@@ -116,7 +122,30 @@ impl Network {
             devices.push((*address, end(&namespace, *address)));
             hosts.push(Host { namespace, address: *address });
         }
-        Self { hosts, router: Router::start(devices, seed, false) }
+        Self { hosts, nats: Vec::new(), router: Router::start(devices, seed, false) }
+    }
+
+    /// Puts a host behind a router that masquerades. The router has the host's former place and
+    /// address; the host goes on with an address that the others have no route to. Nothing runs on
+    /// it yet.
+    ///
+    /// # Panics
+    /// When the system does not allow it.
+    pub fn put_behind_nat(&mut self, host: Port) {
+        let inside = Host { namespace: Namespace::new(), address: INSIDE };
+        let router = std::mem::replace(&mut self.hosts[host], inside).namespace;
+        let inner = self.hosts[host].namespace();
+        let ends = [format!("{INSIDE}/24"), format!("{GATEWAY}/24")];
+        let [_, lan] = netns::cable(inner, &ends[0], &router, &ends[1]);
+        inner.ip(&["route", "add", "default", "via", &GATEWAY.to_string()]);
+        router.run("sh", &["-ec", "echo 1 >/proc/sys/net/ipv4/ip_forward"]);
+        let rules = format!(
+            "add table ip nat; \
+             add chain ip nat out {{ type nat hook postrouting priority srcnat; }}; \
+             add rule ip nat out oifname != \"{lan}\" masquerade"
+        );
+        router.run("nft", &[&rules]);
+        self.nats.push(router);
     }
 
     /// Sets the round-trip time between two hosts.

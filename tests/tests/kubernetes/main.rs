@@ -1,5 +1,6 @@
 //! A real control plane beneath: kubectl, controllers and the Python client through every fault.
 
+mod beside;
 mod control_plane;
 mod drill;
 mod faults;

@@ -1,5 +1,6 @@
 //! The way back with a real apiserver, kubelet and containerd: the kubelet listens on 127.0.0.1 of
-//! the worker, so that nothing but meshport leads from an apiserver to it.
+//! the worker, so that nothing but meshport leads from an apiserver to it. Once with a worker that
+//! is in reach of the control plane, once with one behind a NAT.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -15,22 +16,37 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::{repository, wait};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The control-plane host whose apiserver is asked.
 const ORIGIN: usize = 1;
-/// Bytes of a copied file.
-const FILE_BYTES: usize = 256 << 20;
+/// MiB of a file that is copied once more where a way is another one.
+const SMALL_MIB: u64 = 16;
 /// The address of the service of the webhook and the aggregated API, and its port on the worker.
 const SERVICE: &str = "10.96.0.50";
 const HOOKS_PORT: u16 = 9443;
+/// The webhook on the control-plane host, which the settings name.
+const OUTSIDE: &str = "127.0.0.1:9444";
+
+/// MiB of the large file: `MESHPORT_WAYBACK_MIB`, else 256.
+fn large_mib() -> u64 {
+    let said = std::env::var("MESHPORT_WAYBACK_MIB").ok();
+    said.and_then(|it| it.parse().ok()).unwrap_or(256)
+}
 
 /// The input of a container, and its checksum.
 const SENT: &[u8] = b"through the mesh\n";
 const SENT_SUM: &str = "97cc4fdc0e7b63c4e5725969fc107864616bad79cb330795568a4d3be9a0abfd";
 
+/// Where the worker is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Worker {
+    InReach,
+    BehindNat,
+}
+
 /// A cluster whose first apiserver has the way back; the second one's daemon is a relay.
-fn cluster() -> Cluster {
+fn cluster(worker: Worker) -> Cluster {
     let plan = Plan {
         distances: [4, 10].map(Duration::from_millis).to_vec(),
         worker_roles: "node,egress",
@@ -38,25 +54,12 @@ fn cluster() -> Cluster {
         ..Plan::default()
     };
     let mut cluster = Cluster::hosts(plan);
-    let client = "apiserver-to-kubelet";
-    cluster.pki.client(client, client, Some("system:masters"));
-    let certificate = cluster.pki.text(&format!("{client}.crt"));
-    let key = cluster.pki.text(&format!("{client}.key"));
-    let socket = cluster.path("egress").join("egress.sock");
-    let egress = selection(&cluster, &socket);
-    let flags = [
-        format!("--egress-selector-config-file={}", egress.display()),
-        format!("--kubelet-client-certificate={certificate}"),
-        format!("--kubelet-client-key={key}"),
-    ];
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    cluster.spawn_apiserver(ORIGIN, &flags);
-    cluster.spawn_apiserver(2, &[]);
-    (1..=2).for_each(|number| cluster.apiserver_is_ready(number));
+    if worker == Worker::BehindNat {
+        cluster.network.put_behind_nat(WORKER);
+    }
     let services = "service-cidrs = [\"10.96.0.0/16\"]\n";
-    cluster.make_node(ORIGIN);
-    cluster.add_settings(ORIGIN, &format!("\n[egress]\nsocket = {socket:?}\n{services}"));
-    cluster.start_node(ORIGIN);
+    start_origin(&mut cluster, &format!("outside = [\"{OUTSIDE}\"]\n{services}"));
+    cluster.start_apiserver(2, &[]);
     cluster.start_node(2);
     cluster.make_node(WORKER);
     cluster.add_settings(WORKER, &format!("\n[egress]\n{services}"));
@@ -66,14 +69,43 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// The first document of `meshport generate egress`, with this socket.
+/// The first control-plane host: an apiserver whose way to nodes is the socket of its daemon, with
+/// further settings of the table `egress`.
+pub(crate) fn start_origin(cluster: &mut Cluster, settings: &str) {
+    let socket = cluster.path("egress").join("egress.sock");
+    let egress = selection(cluster, &socket);
+    let mut flags = kubelet_client(cluster);
+    flags.push(format!("--egress-selector-config-file={}", egress.display()));
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    cluster.start_apiserver(ORIGIN, &flags);
+    cluster.make_node(ORIGIN);
+    cluster.add_settings(ORIGIN, &format!("\n[egress]\nsocket = {socket:?}\n{settings}"));
+    cluster.start_node(ORIGIN);
+}
+
+/// The flags with which an apiserver is the kubelets' client.
+pub(crate) fn kubelet_client(cluster: &Cluster) -> Vec<String> {
+    let client = "apiserver-to-kubelet";
+    cluster.pki.client(client, client, Some("system:masters"));
+    let file = |ending: &str| cluster.pki.text(&format!("{client}.{ending}"));
+    let (certificate, key) = (file("crt"), file("key"));
+    vec![
+        format!("--kubelet-client-certificate={certificate}"),
+        format!("--kubelet-client-key={key}"),
+    ]
+}
+
+/// The first document of `meshport generate egress`, with this socket, and with the same for
+/// webhooks by URL.
 fn selection(cluster: &Cluster, socket: &std::path::Path) -> PathBuf {
     let all = run_ok(&meshport().to_string_lossy(), &["generate", "egress"]);
     let (first, _) = all.split_once("\n---\n").expect("several documents");
     let usual = "/run/meshport/egress/egress.sock";
     assert!(first.contains(usual), "{first}");
     let file = cluster.path("egress.yaml");
-    let text = first.replace(usual, &socket.to_string_lossy());
+    let cluster_kind = first.split_once("- name: cluster").expect("the kind of nodes").1;
+    let text = format!("{first}\n- name: controlplane{cluster_kind}\n");
+    let text = text.replace(usual, &socket.to_string_lossy());
     fs::write(&file, text).expect("the cluster's folder can be written");
     file
 }
@@ -100,10 +132,10 @@ fn pod(kubectl: &Kubectl, name: &str, script: &str) {
 }
 
 /// A kubectl that goes on, with its output to be read; ends with its owner.
-struct Ongoing(Child);
+pub(crate) struct Ongoing(Child);
 
 impl Ongoing {
-    fn start(kubectl: &Kubectl, arguments: &[&str]) -> Self {
+    pub(crate) fn start(kubectl: &Kubectl, arguments: &[&str]) -> Self {
         let mut command = kubectl.command(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Self(command.spawn().expect("kubectl can be run"))
@@ -181,44 +213,39 @@ fn forward(cluster: &Cluster, kubectl: &Kubectl) {
     assert!(said.ends_with("\r\n\r\nthe pod's port\n"), "{said}");
 }
 
-/// Copies a large file in both directions, next to a reader of a log that has stopped reading.
-fn copy(cluster: &Cluster, kubectl: &Kubectl) {
-    let mut stalled = kubectl.command(&["logs", "-f", "loud"]);
-    let stalled = stalled.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
-    let _stalled = Ongoing(stalled);
-    let file = cluster.path("large");
-    let mut bytes = vec![0_u8; FILE_BYTES];
-    fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut bytes))
-        .expect("the system has random bytes");
-    fs::write(&file, &bytes).expect("the cluster's folder can be written");
+/// Copies a file of this many MiB in both directions; the seconds there and back.
+pub(crate) fn copy(cluster: &Cluster, kubectl: &Kubectl, mib: u64) -> [f64; 2] {
+    let (file, again) = (cluster.path("file"), cluster.path("again"));
+    let random = fs::File::open("/dev/urandom").expect("the system has random bytes");
+    let mut whole = fs::File::create(&file).expect("the cluster's folder can be written");
+    std::io::copy(&mut random.take(mib << 20), &mut whole).expect("the disk has room");
     let sum = |of: &str| of.split(' ').next().unwrap_or_default().to_owned();
     let here = sum(&run_ok("sha256sum", &[&file.to_string_lossy()]));
-    let to = kubectl.call(&["cp", &file.to_string_lossy(), "main:/tmp/large"]);
+    let to = kubectl.call(&["cp", &file.to_string_lossy(), "main:/tmp/file"]);
     assert!(to.succeeded, "{}", to.said);
-    let there = kubectl.ok(&["exec", "main", "--", "sha256sum", "/tmp/large"]);
+    let there = kubectl.ok(&["exec", "main", "--", "sha256sum", "/tmp/file"]);
     assert_eq!(sum(&there), here, "what arrived at the pod");
-    let again = cluster.path("again");
-    let back = kubectl.call(&["cp", "main:/tmp/large", &again.to_string_lossy()]);
+    let back = kubectl.call(&["cp", "main:/tmp/file", &again.to_string_lossy()]);
     assert!(back.succeeded, "{}", back.said);
     assert_eq!(sum(&run_ok("sha256sum", &[&again.to_string_lossy()])), here, "what came back");
-    println!(
-        "cp of {} MiB beside a stalled reader: {:.1} s there, {:.1} s back",
-        FILE_BYTES >> 20,
-        to.took.as_secs_f64(),
-        back.took.as_secs_f64()
-    );
+    [to, back].map(|call| call.took.as_secs_f64())
+}
+
+fn say_copied(mib: u64, how: &str, [there, back]: [f64; 2]) {
+    println!("cp of {mib} MiB {how}: {there:.1} s there, {back:.1} s back");
+}
+
+/// Copies the large file next to a reader of a log that has stopped reading.
+fn copy_beside_a_stalled_reader(cluster: &Cluster, kubectl: &Kubectl) {
+    let _stalled = Ongoing::start(kubectl, &["logs", "-f", "loud"]);
+    say_copied(large_mib(), "beside a stalled reader", copy(cluster, kubectl, large_mib()));
 }
 
 /// A webhook and an aggregated API behind the address of a service, which only the worker reaches.
 fn services(cluster: &mut Cluster, kubectl: &Kubectl) {
-    let names = ["hooks.default.svc".to_owned()];
+    let names = ["hooks.default.svc", SERVICE, "127.0.0.1"].map(str::to_owned);
     cluster.pki.server("hooks", &names);
-    let script = repository::root().join("tests/kubernetes/hooks.py");
-    let mut command = cluster.host(WORKER).command("python3");
-    command.arg(script).arg(HOOKS_PORT.to_string());
-    command.arg(cluster.pki.path("hooks.crt")).arg(cluster.pki.path("hooks.key"));
-    cluster.adopt("hooks", &mut command);
+    start_hooks(cluster, WORKER, HOOKS_PORT);
     // The rules of kube-proxy for a service.
     let rules = format!(
         "table ip services {{\n chain out {{\n type nat hook output priority -100;\n\
@@ -260,10 +287,27 @@ fn services(cluster: &mut Cluster, kubectl: &Kubectl) {
         said.contains("behind-the-mesh").then_some(())
     });
     let service = json!({ "name": "hooks", "namespace": "default", "path": "/admit" });
+    let service = json!({ "caBundle": bundle, "service": service });
+    forbids_through(cluster, kubectl, "service", &service);
+    kubectl.ok(&["create", "configmap", "allowed"]);
+    by_url(cluster, kubectl, &bundle);
+    webhook(kubectl, &service);
+}
+
+/// The webhook and the aggregated API on a host.
+fn start_hooks(cluster: &mut Cluster, at: usize, port: u16) {
+    let script = repository::root().join("tests/kubernetes/hooks.py");
+    let mut command = cluster.host(at).command("python3");
+    command.arg(script).arg(port.to_string());
+    command.arg(cluster.pki.path("hooks.crt")).arg(cluster.pki.path("hooks.key"));
+    cluster.adopt(&format!("hooks-{port}"), &mut command);
+}
+
+/// Makes a webhook for new config maps, or leads it elsewhere.
+fn webhook(kubectl: &Kubectl, client: &Value) {
     let webhook = json!({
         "name": "hooks.test.meshport", "sideEffects": "None", "admissionReviewVersions": ["v1"],
-        "failurePolicy": "Fail", "timeoutSeconds": 5,
-        "clientConfig": { "caBundle": bundle, "service": service },
+        "failurePolicy": "Fail", "timeoutSeconds": 5, "clientConfig": client,
         "rules": [{
             "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"],
             "operations": ["CREATE"],
@@ -275,26 +319,58 @@ fn services(cluster: &mut Cluster, kubectl: &Kubectl) {
         "webhooks": [webhook],
     });
     kubectl.apply(&configuration.to_string());
-    wait::until("the webhook forbids what it shall", SETTLE_LIMIT, || {
+}
+
+/// What the apiserver says of a new config map that the webhook forbids, once that is about this.
+fn forbidden(kubectl: &Kubectl, said: &str) {
+    wait::until(&format!("the apiserver says {said}"), SETTLE_LIMIT, || {
         let call = kubectl.call(&["create", "configmap", "forbidden"]);
         if call.succeeded {
             kubectl.ok(&["delete", "configmap", "forbidden"]);
         }
-        call.said.contains("forbidden by the webhook behind the mesh").then_some(())
+        call.said.contains(said).then_some(())
     });
-    kubectl.ok(&["create", "configmap", "allowed"]);
 }
 
-#[test]
-#[ignore = "needs root, cgroups of version 1 and tests/kubernetes/build; ./tests/run kubernetes"]
-fn kubectl_reaches_pods_of_a_real_kubelet_that_apiservers_have_no_route_to() {
-    let mut cluster = cluster();
-    let kubectl = cluster.kubectl_direct(ORIGIN);
+/// A webhook forbids what it shall, and is reached as a target of this kind.
+fn forbids_through(cluster: &Cluster, kubectl: &Kubectl, target: &str, client: &Value) {
+    let at = if target == "outside" { ORIGIN } else { WORKER };
+    let connected = || {
+        let labels = format!("target=\"{target}\"");
+        cluster.metrics(at).sum("meshport_wayback_connected_total", &labels)
+    };
+    let before = connected();
+    webhook(kubectl, client);
+    forbidden(kubectl, "forbidden by the webhook behind the mesh");
+    assert!(connected() > before, "it was reached in another way");
+}
+
+/// Webhooks by URL are of the kind `controlplane`: to the address of a service, which goes to the
+/// worker, to what the settings name, and to nothing else.
+fn by_url(cluster: &mut Cluster, kubectl: &Kubectl, bundle: &str) {
+    let at = |host: &str| json!({ "caBundle": bundle, "url": format!("https://{host}/admit") });
+    start_hooks(cluster, ORIGIN, 9444);
+    forbids_through(cluster, kubectl, "outside", &at(OUTSIDE));
+    webhook(kubectl, &at("192.0.2.7:443"));
+    forbidden(kubectl, "while dialing 192.0.2.7:443, code 502");
+    let refused = |cluster: &Cluster| {
+        let labels = "at=\"socket\",reason=\"unknown\"";
+        cluster.metrics(ORIGIN).sum("meshport_wayback_refused_total", labels)
+    };
+    assert!(refused(cluster) >= 1.0, "what the settings do not name was dialled");
+    forbids_through(cluster, kubectl, "service", &at(SERVICE));
+}
+
+fn no_route_leads_to_the_kubelet(cluster: &Cluster) {
     let worker = cluster.host(WORKER).address;
     let direct = cluster.host(ORIGIN).namespace().inside(|| {
         TcpStream::connect_timeout(&SocketAddr::from((worker, 10_250)), Duration::from_secs(2))
     });
     assert!(direct.is_err(), "the kubelet is reached without the mesh");
+}
+
+/// The pods that are used: one that counts and serves, one that writes all the time.
+pub(crate) fn pods(kubectl: &Kubectl) {
     let counts = "n=0; echo the pod\\'s port >/etc/it; busybox httpd -p 127.0.0.1:8099 -h /etc; \
                   while true; do n=$((n+1)); echo $n; sleep 0.1; done";
     // There is no controller manager, which would make it, with a token that pods wait for.
@@ -303,24 +379,45 @@ fn kubectl_reaches_pods_of_a_real_kubelet_that_apiservers_have_no_route_to() {
         "automountServiceAccountToken": false,
     });
     kubectl.apply(&account.to_string());
-    pod(&kubectl, "main", counts);
-    pod(&kubectl, "loud", "while true; do seq 100000; done");
+    pod(kubectl, "main", counts);
+    pod(kubectl, "loud", "while true; do seq 100000; done");
+}
 
-    let nodes = kubectl.ok(&["get", "--raw", "/api/v1/nodes/worker/proxy/pods"]);
-    assert!(nodes.contains("\"PodList\""), "{nodes}");
-    logs_and_exec(&kubectl);
-    resize(&kubectl);
-    forward(&cluster, &kubectl);
-    copy(&cluster, &kubectl);
-    services(&mut cluster, &kubectl);
+/// The kubelet's own pages, by the apiserver.
+fn through_the_node(kubectl: &Kubectl) {
+    let pods = kubectl.ok(&["get", "--raw", "/api/v1/nodes/worker/proxy/pods"]);
+    assert!(pods.contains("\"PodList\""), "{pods}");
+}
 
+/// All that is done with a pod, while the direct path is cut; leaves it cut.
+fn through_a_relay(cluster: &Cluster, kubectl: &Kubectl) {
     cluster.network.cut(WORKER, ORIGIN, true);
     let begun = wait::now();
     wait::until("a relay leads to the kubelet", SETTLE_LIMIT, || {
         kubectl.run(&["logs", "main", "--tail=1"]).status.success().then_some(())
     });
     println!("logs through a relay {:.1} s after a cut", begun.elapsed().as_secs_f64());
+    through_the_node(kubectl);
+    logs_and_exec(kubectl);
+    forward(cluster, kubectl);
+    say_copied(SMALL_MIB, "through a relay", copy(cluster, kubectl, SMALL_MIB));
+}
+
+#[test]
+#[ignore = "needs root, cgroups of version 1 and tests/kubernetes/build; ./tests/run kubernetes"]
+fn kubectl_reaches_pods_of_a_real_kubelet_that_apiservers_have_no_route_to() {
+    let mut cluster = cluster(Worker::InReach);
+    let kubectl = cluster.kubectl_direct(ORIGIN);
+    no_route_leads_to_the_kubelet(&cluster);
+    pods(&kubectl);
+    through_the_node(&kubectl);
     logs_and_exec(&kubectl);
+    resize(&kubectl);
+    forward(&cluster, &kubectl);
+    copy_beside_a_stalled_reader(&cluster, &kubectl);
+    services(&mut cluster, &kubectl);
+
+    through_a_relay(&cluster, &kubectl);
     kubectl.ok(&["create", "configmap", "allowed-by-relay"]);
     cluster.network.cut(WORKER, ORIGIN, false);
 
@@ -338,5 +435,23 @@ fn kubectl_reaches_pods_of_a_real_kubelet_that_apiservers_have_no_route_to() {
         kubectl.run(&["logs", "main", "--tail=1"]).status.success().then_some(())
     });
     println!("logs {:.1} s after its start", begun.elapsed().as_secs_f64());
+    kubectl.ok(&["delete", "pod", "--all", "--wait=true"]);
+}
+
+#[test]
+#[ignore = "needs root, cgroups of version 1 and tests/kubernetes/build; ./tests/run kubernetes"]
+fn kubectl_reaches_pods_behind_a_nat() {
+    let mut cluster = cluster(Worker::BehindNat);
+    let kubectl = cluster.kubectl_direct(ORIGIN);
+    no_route_leads_to_the_kubelet(&cluster);
+    pods(&kubectl);
+    through_the_node(&kubectl);
+    logs_and_exec(&kubectl);
+    resize(&kubectl);
+    forward(&cluster, &kubectl);
+    say_copied(SMALL_MIB, "behind a NAT", copy(&cluster, &kubectl, SMALL_MIB));
+    services(&mut cluster, &kubectl);
+    through_a_relay(&cluster, &kubectl);
+    kubectl.ok(&["create", "configmap", "allowed-by-relay"]);
     kubectl.ok(&["delete", "pod", "--all", "--wait=true"]);
 }
