@@ -20,6 +20,7 @@ use clap::Parser;
 use meshport_tests::process::Process;
 use meshport_tests::wait;
 
+mod back;
 mod chart;
 mod contenders;
 mod crowd;
@@ -98,7 +99,9 @@ enum Inner {
     Quiet(quiet::Quiet),
     /// The cost of open pages to the daemon that serves them
     Pages(pages::Pages),
-    /// The speed of bulk transfers over long paths, with and without loss
+    /// What streams of the way back leave behind in the daemons that carry them
+    Back(back::Back),
+    /// What bulk takes over long paths, with and without loss
     Distance(distance::Distance),
     /// The gain from several shards at an origin with busy peers
     Shards(shards::Shards),
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
         Some(Inner::Crowd(crowd)) => return ended(crowd::run(crowd)),
         Some(Inner::Pages(pages)) => return ended(pages::run(pages)),
         Some(Inner::Quiet(quiet)) => return ended(quiet::run(quiet)),
+        Some(Inner::Back(back)) => return ended(back::run(back)),
         Some(Inner::Distance(distance)) => return ended(distance::run(distance)),
         Some(Inner::Shards(shards)) => return ended(shards::run_all(shards)),
         Some(Inner::Endpoints(some)) => return ended(crowd::endpoints::run(some)),
