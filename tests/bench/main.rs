@@ -99,9 +99,9 @@ enum Inner {
     Quiet(quiet::Quiet),
     /// The cost of open pages to the daemon that serves them
     Pages(pages::Pages),
-    /// What streams of the way back leave behind in the daemons that carry them
+    /// Descriptors and memory of daemons that carry streams of the way back, minute by minute
     Back(back::Back),
-    /// What bulk takes over long paths, with and without loss
+    /// The speed of bulk transfers over long paths, with and without loss
     Distance(distance::Distance),
     /// The gain from several shards at an origin with busy peers
     Shards(shards::Shards),
