@@ -123,6 +123,7 @@ async function panels(browser, pages) {
         assert.ok(stats[at].includes(word), `${word} in ${stats[at]}`);
       }
     });
+    assert.equal(await page.isHidden("#addresses-card"), view.addresses.length === 0);
     const charts = await page.getAttribute("#charts svg", "aria-label");
     assert.match(charts, /\d{2,} sessions connected, 0 failed/);
     await close(stage);

@@ -52,7 +52,12 @@ impl Namespace {
         namespace
     }
 
-    /// The file that represents it, for a thread that enters it.
+    /// As `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that stands for it, for a thread that wants to enter.
     pub fn file(&self) -> PathBuf {
         Path::new(FOLDER).join(&self.name)
     }

@@ -10,8 +10,8 @@ use meshport_daemon::admin::api::{FindingRow, MemberCounts, NodeRef, OriginRef};
 use meshport_daemon::admin::explain::Seen;
 use meshport_daemon::admin::stats::{StatsKind, StatsRow};
 use meshport_daemon::admin::view::{
-    Choice, EventRow, FORMAT, FindingView, HistoryRows, NodeRow, Offer, OriginRow, PathRow,
-    ServiceView, SessionCounts, SiteDistance, SiteRow, View, Viewer,
+    AddressRow, Choice, EventRow, FORMAT, FindingView, HistoryRows, NodeRow, Offer, OriginRow,
+    PathRow, ServiceView, SessionCounts, SiteDistance, SiteRow, View, Viewer,
 };
 
 /// Seconds since the made-up daemon started.
@@ -79,9 +79,25 @@ pub fn view(nodes: usize) -> View {
         nodes_left_out: 0,
         findings: findings(),
         stats: stats(),
+        addresses: vec![address()],
         history: history(),
         events: events(),
         now_s: NOW_S,
+    }
+}
+
+/// One that another node holds, whose name is what a member may write.
+fn address() -> AddressRow {
+    AddressRow {
+        name: "api".parse().expect("a name"),
+        address: [192, 0, 2, 10].into(),
+        group: "rack-1".parse().expect("a name"),
+        service: ServiceName::kube_apiserver(),
+        state: "standby".into(),
+        holder: Some("n001".into()),
+        since_at_s: NOW_S - 90,
+        obstacle: None,
+        others: vec!["n001".into(), "n002".into()],
     }
 }
 

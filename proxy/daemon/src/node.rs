@@ -345,6 +345,7 @@ fn serve_vips(
         mesh: &driver.mesh,
         credential: driver.outputs.credential.subscribe(),
         routes: &subscribe(&driver.outputs.routes),
+        exposures: &driver.reporter.process.exposures,
         generation,
     };
     vip::start(settings, sockets, &parts, tasks)

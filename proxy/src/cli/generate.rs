@@ -49,6 +49,8 @@ pub(crate) struct GenerateArgs {
 pub(crate) enum What {
     /// A systemd unit for the daemon, without root and in a sandbox
     Systemd,
+    /// A drop-in of the unit for nodes that hold virtual addresses
+    SystemdVip,
     /// The daemon as a static pod of the kubelet
     StaticPod,
     /// The daemon as a DaemonSet with minimal rights
@@ -100,6 +102,7 @@ impl GenerateArgs {
         let template = match self.what {
             What::Monitoring => return monitoring::generate(self.format, &self.runbooks.0),
             What::Systemd => include_str!("generate/meshport.service"),
+            What::SystemdVip => include_str!("generate/systemd-vip.conf"),
             What::StaticPod => include_str!("generate/static-pod.yaml"),
             What::Daemonset => include_str!("generate/daemonset.yaml"),
             What::KubeadmInit => include_str!("generate/kubeadm-init.yaml"),

@@ -37,9 +37,10 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for address in [V4, V6] {
         let answer = Frame::Answer { hardware, ip: address };
-        let frames = [Frame::Probe, Frame::Announce, Frame::Refresh, answer];
+        let cede = Frame::Cede(hardware);
+        let frames = [Frame::Probe, Frame::Announce, Frame::Refresh, cede, answer];
         seeds.extend(frames.into_iter().filter_map(|it| lan::encode(it, address, hardware)));
-        for stance in [Stance::Standby, Stance::Holding, Stance::Releasing] {
+        for stance in [Stance::Standby, Stance::Holding, Stance::Releasing, Stance::Ready] {
             let claim = Claim {
                 incarnation: 300,
                 sequence: 70_000,
@@ -47,6 +48,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
                 priority: 100,
                 stance,
                 hardware,
+                hears: true,
             };
             let group = "rack-1".parse().expect("a name");
             seeds.push(Message { group, address, claim }.encode());

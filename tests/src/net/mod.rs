@@ -11,7 +11,7 @@ use crate::netns::{self, Namespace};
 use meshport_demo::wan::{LinkConfig, Loss};
 
 mod router;
-mod tun;
+pub mod tun;
 
 use router::Router;
 

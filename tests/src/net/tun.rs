@@ -1,10 +1,13 @@
-//! A TUN device: an interface of a host whose other end is a file of this process.
+//! TUN and TAP devices: an interface of a host whose other end is a file of this process.
 //!
 //! This is the one file of the package with `unsafe`: naming the device is an `ioctl`.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+const DEVICE: &str = "/dev/net/tun";
 
 /// Makes an interface of this name that carries bare IP packets, on the host of the calling
 /// thread. It lives as long as the file, also when it is moved to another host.
@@ -12,7 +15,21 @@ use std::os::fd::AsRawFd;
 /// # Errors
 /// There is no `/dev/net/tun`, the name is too long or taken, or the caller may not.
 pub(crate) fn open(name: &str) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    let file = OpenOptions::new().read(true).write(true).open(DEVICE)?;
+    named(file, name, libc::IFF_TUN)
+}
+
+/// The same for whole Ethernet frames, and with reads that do not wait.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_ethernet(name: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DEVICE)?;
+    named(file, name, libc::IFF_TAP)
+}
+
+fn named(file: File, name: &str, kind: libc::c_int) -> io::Result<File> {
     let mut ifr_name = [0; libc::IFNAMSIZ];
     // One byte stays zero, to terminate the name.
     if name.len() >= ifr_name.len() || !name.is_ascii() {
@@ -21,8 +38,7 @@ pub(crate) fn open(name: &str) -> io::Result<File> {
     for (to, from) in ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI;
-    let flags = libc::c_short::try_from(flags).map_err(io::Error::other)?;
+    let flags = libc::c_short::try_from(kind | libc::IFF_NO_PI).map_err(io::Error::other)?;
     let request =
         libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
     // SAFETY: the descriptor is open for the whole call, and TUNSETIFF reads and writes one

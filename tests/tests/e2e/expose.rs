@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -26,10 +26,11 @@ const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 12, 0, 1);
 const NETWORK: &str = "127.10.0.0/16";
 
 /// A connection from an address of this machine.
-fn dial(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
+fn dial(from: impl Into<IpAddr>, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let from = from.into();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let stream = runtime.block_on(async {
-        let socket = TcpSocket::new_v4()?;
+        let socket = if from.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.bind(SocketAddr::from((from, 0)))?;
         socket.connect(to).await?.into_std()
     })?;
@@ -45,7 +46,8 @@ fn is_served(from: Ipv4Addr, to: SocketAddr) -> bool {
 
 /// Whether a client that sends this is reset without an answer.
 #[track_caller]
-fn is_reset(from: Ipv4Addr, to: SocketAddr, says: &[u8]) {
+fn is_reset(from: impl Into<IpAddr>, to: SocketAddr, says: &[u8]) {
+    let from = from.into();
     let begun = wait::now();
     let Ok(mut client) = dial(from, to) else { return };
     // The reset may come before it has sent anything, and is reported once.
@@ -78,12 +80,17 @@ fn count(world: &World, node: &str, outcome: &str) -> f64 {
 
 /// Two nodes; one offers an echo, the other exposes it with these further settings.
 fn echo_world(settings: &str) -> (World, SocketAddr) {
+    echo_world_at("\"127.0.0.1:0\"", settings)
+}
+
+/// The same at these addresses.
+fn echo_world_at(listen: &str, settings: &str) -> (World, SocketAddr) {
     let (mut world, (echo, _)) = (World::new(), echo::serve());
     let first = NodePlan::new("cp-1", "a").role(&format!("origin:{SERVICE}"));
     world.node(&first.settings(&echo::offer(echo)));
     let exposed = format!(
         "\n[service.{SERVICE}]\nlisten = []\n\n[[expose]]\nname = \"out\"\n\
-         listen = [\"127.0.0.1:0\"]\nservice = \"{SERVICE}\"\n{settings}\n\
+         listen = [{listen}]\nservice = \"{SERVICE}\"\n{settings}\n\
          [log]\nformat = \"json\"\n"
     );
     world.node(&NodePlan::new("gate", "a").settings(&exposed));
@@ -129,12 +136,17 @@ fn who_is_on_the_list_is_served_and_nobody_else_even_knows_what_is_behind() {
     });
 }
 
-/// Half of them from the addresses next to the network, all of them with a lie.
+/// From the addresses next to the network, from sockets of either family, and from an address of
+/// IPv6; three quarters of them with a lie.
 #[test]
 fn of_ten_thousand_connections_beside_the_edge_none_gets_through() {
     const EACH: u16 = 2_500;
     let settings = format!("allow = [\"{NETWORK}\"]\naccept-proxy-from = [\"{BALANCER}\"]");
-    let (world, local) = echo_world(&settings);
+    let (world, local) = echo_world_at("\"127.0.0.1:0\", \"[::1]:0\"", &settings);
+    let shown = exposed(&world, "gate", "out").expect("it is shown");
+    let v6: SocketAddr = shown["listen"][1].as_str().and_then(|it| it.parse().ok()).expect("two");
+    // A connection of IPv4 by a socket of IPv6.
+    let mapped = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), local.port()));
     wait::until("a friend is served", SETTLE, || is_served(FRIEND, local).then_some(()));
     let served = count(&world, "gate", "served");
     let lies: [&[u8]; 4] = [
@@ -149,7 +161,12 @@ fn of_ten_thousand_connections_beside_the_edge_none_gets_through() {
                 let [high, low] = index.to_be_bytes();
                 let below = Ipv4Addr::new(127, 9, 255 - high, 255 - low);
                 let above = Ipv4Addr::new(127, 11, high, low);
-                is_reset(if index % 2 == 0 { below } else { above }, local, lie);
+                match index % 4 {
+                    0 => is_reset(below, local, lie),
+                    1 => is_reset(above.to_ipv6_mapped(), mapped, lie),
+                    2 => is_reset(above, local, lie),
+                    _ => is_reset(Ipv6Addr::LOCALHOST, v6, lie),
+                }
             }
         })
     });

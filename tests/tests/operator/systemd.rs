@@ -31,6 +31,8 @@ const ENOUGH: &str = "/srv/enough";
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 const PROGRAM: &str = "/usr/local/bin/meshport";
 const UNIT: &str = "etc/systemd/system/meshport.service";
+/// Where docs/virtual-addresses.md has it.
+const DROP_IN: &str = "etc/systemd/system/meshport.service.d/virtual-address.conf";
 const SETTINGS: &str = "etc/meshport/meshport.toml";
 /// Those attempts of `meshport-confined` that the unit's sandbox allows.
 const ALLOWED: [&str; 2] = ["keep-state", "listen"];
@@ -283,6 +285,7 @@ fn the_unit_serves_and_confines_under_a_running_systemd() {
     a_closed_address_is_not_kept(&machine, &settings, &port);
     outlives_a_mistake(&machine, &settings);
     takes_credentials(&machine, &settings);
+    holds_a_virtual_address(&machine, &settings);
     stops(&machine);
     confines(&machine);
     joins_and_starts_with_one_command(&machine, &port);
@@ -293,7 +296,7 @@ fn install(machine: &Machine, settings: &str) {
     machine.install(meshport(), PROGRAM);
     machine.write(UNIT, &machine.run(&["meshport", "generate", "systemd"]));
     machine.write(SETTINGS, settings);
-    let roles = "node,origin:kube-apiserver";
+    let roles = "node,origin:kube-apiserver,vip";
     machine.run(&["meshport", "init", "--site", "fra", "--name", "cp-1", "--role", roles]);
     machine.run(&["systemctl", "daemon-reload"]);
     machine.run(&["systemctl", "enable", "--now", "meshport"]);
@@ -440,6 +443,45 @@ fn takes_credentials(machine: &Machine, settings: &str) {
          client-key-file = \"/run/credentials/meshport.service/client.key\"\n";
     machine.write(SETTINGS, &format!("{settings}{health}"));
     machine.write(&format!("{UNIT}.d/credentials.conf"), CREDENTIALS);
+    machine.run(&["systemctl", "daemon-reload"]);
+    machine.run(&["systemctl", "restart", "meshport"]);
+    machine.serves();
+}
+
+/// With the drop-in, as docs/virtual-addresses.md has it; without, it says what is missing.
+fn holds_a_virtual_address(machine: &Machine, settings: &str) {
+    let interface = machine.run(&[
+        "sh",
+        "-c",
+        "ip link add vip0 type veth peer name vip1 && \
+        ip link set vip0 up && ip link set vip1 up && ip address add 192.0.2.10/32 dev lo && \
+        sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+    ]);
+    assert_eq!(interface, "");
+    machine.write(
+        SETTINGS,
+        &format!(
+            "{settings}[[virtual-address]]\nname = \"api\"\naddress = \"192.0.2.10\"\n\
+             interface = \"vip0\"\ngroup = \"rack\"\n"
+        ),
+    );
+    machine.run(&["meshport", "check"]);
+    // Its restart fails.
+    machine.output(&["systemctl", "restart", "meshport"]);
+    wait::until("it says what its unit lacks", PATIENCE, || {
+        machine.journal().contains("meshport generate systemd-vip").then_some(())
+    });
+    machine.write(DROP_IN, &machine.run(&["meshport", "generate", "systemd-vip"]));
+    machine.run(&["systemctl", "daemon-reload"]);
+    machine.run(&["systemctl", "restart", "meshport"]);
+    machine.serves();
+    wait::until("it holds the address", PATIENCE, || {
+        machine.run(&["meshport", "status"]).contains("holding for").then_some(())
+    });
+    let status = machine.daemon("status");
+    assert!(status.contains("CapEff:\t0000000000000000\n"), "given up: {status}");
+    machine.run(&["rm", &format!("/{DROP_IN}")]);
+    machine.write(SETTINGS, settings);
     machine.run(&["systemctl", "daemon-reload"]);
     machine.run(&["systemctl", "restart", "meshport"]);
     machine.serves();

@@ -18,17 +18,20 @@ pub fn encode(frame: Frame<Ipv4Addr>, address: Ipv4Addr, own: Hardware) -> [u8; 
     let nowhere = Hardware([0; 6]);
     let (to, operation, sender, target_hardware, target) = match frame {
         Frame::Probe => (Hardware::BROADCAST, REQUEST, Ipv4Addr::UNSPECIFIED, nowhere, address),
-        Frame::Announce => (Hardware::BROADCAST, REQUEST, address, nowhere, address),
+        Frame::Announce | Frame::Cede(_) => {
+            (Hardware::BROADCAST, REQUEST, address, nowhere, address)
+        }
         Frame::Refresh => (Hardware::BROADCAST, REPLY, address, Hardware::BROADCAST, address),
         Frame::Answer { hardware, ip } => (hardware, REPLY, address, hardware, ip),
     };
+    let subject = if let Frame::Cede(other) = frame { other } else { own };
     let mut bytes = [0; FRAME_BYTES];
     bytes[..6].copy_from_slice(&to.0);
     bytes[6..12].copy_from_slice(&own.0);
     bytes[12..14].copy_from_slice(&ETHER_TYPE);
     bytes[14..20].copy_from_slice(&FORMAT);
     bytes[20..22].copy_from_slice(&operation);
-    bytes[22..28].copy_from_slice(&own.0);
+    bytes[22..28].copy_from_slice(&subject.0);
     bytes[28..32].copy_from_slice(&sender.octets());
     bytes[32..38].copy_from_slice(&target_hardware.0);
     bytes[38..].copy_from_slice(&target.octets());
@@ -111,6 +114,9 @@ mod tests {
         assert_eq!(read(Frame::Refresh), Some(Heard::Claimed(OWN)));
         let answer = Frame::Answer { hardware: OTHER, ip: CLIENT };
         assert_eq!(read(answer), Some(Heard::Claimed(OWN)));
+        assert_eq!(read(Frame::Cede(OTHER)), Some(Heard::Claimed(OTHER)));
+        // A switch learns from the header where this station is.
+        assert_eq!(encode(Frame::Cede(OTHER), ADDRESS, OWN)[6..12], OWN.0);
     }
 
     proptest! {

@@ -11,6 +11,15 @@ pub enum Stance {
     Holding,
     /// It answers until another node does, and does not defend the address.
     Releasing,
+    /// It has probed, and waits for the word of a holder that releases the address.
+    Ready,
+}
+
+impl Stance {
+    /// Whether clients are answered.
+    pub fn answers(self) -> bool {
+        matches!(self, Self::Holding | Self::Releasing)
+    }
 }
 
 /// The words of one node.
@@ -28,6 +37,8 @@ pub struct Claim {
     pub stance: Stance,
     /// The hardware address that it answers with.
     pub hardware: Hardware,
+    /// Whether it has just heard a station on the LAN that has the address.
+    pub hears: bool,
 }
 
 impl Claim {

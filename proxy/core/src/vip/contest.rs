@@ -11,6 +11,10 @@
 //! the mesh. Preference (priority, then node) decides only which standby claims, and whether a
 //! holder hands over.
 //!
+//! A holder that releases the address chooses the moment: a standby that has probed says that it is
+//! ready, and the holder points the LAN at it between two short connections, since those that are
+//! open when the address moves are reset.
+//!
 //! The bound on two owners holds for messages that arrive within `SILENCE - REPEAT_INTERVAL` of
 //! being sent. Without that (a cut LAN and a cut mesh), each side has one.
 
@@ -22,46 +26,13 @@ use meshport_config::NodeId;
 use super::boot_time::BootTime;
 use super::claim::{Claim, Stance};
 use super::frame::{Frame, Hardware, Heard};
+use times::{
+    BUSY_LIMIT, BUSY_LOOK_INTERVAL, CONFLICT_QUIET, CONTEST_LIMIT, DEFENCE_INTERVAL, DEFERENCE,
+    HANDOVER_INTERVAL, ISOLATION, ISOLATION_INTERVAL, LOOK_INTERVAL, MIN_WITNESSES, PROBE_SLACK,
+    QUIET, READY_LIMIT, REFRESH_PERIOD, RELEASE_LIMIT, RELEASE_STALL, STALL,
+};
+pub use times::{LEASE, PROBE_INTERVAL, PROBES, REPEAT_INTERVAL, SETTLED, SILENCE};
 
-/// Interval between announcements, and between claims: two may be lost within [`SILENCE`].
-pub const REPEAT_INTERVAL: Duration = Duration::from_millis(400);
-/// How long an announcement entitles its sender to answer.
-pub const LEASE: Duration = Duration::from_millis(800);
-/// How long a holder is believed to be there after its last sign.
-pub const SILENCE: Duration = Duration::from_secs(1);
-/// Probes before a claim, and from each to what follows it (RFC 5227 takes one to two seconds,
-/// which is for hosts that have time; the interval is longer than a LAN takes for an answer).
-pub const PROBES: u8 = 3;
-/// See [`PROBES`].
-pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
-/// How late a probe may be; later ones begin anew, since answers may be unread.
-const PROBE_SLACK: Duration = Duration::from_millis(100);
-/// A loop that takes longer has not read what happened: longer than [`REPEAT_INTERVAL`], at which
-/// it runs.
-const STALL: Duration = Duration::from_millis(600);
-/// How much later a standby claims that is not the preferred one, if that one does not.
-const DEFERENCE: Duration = Duration::from_millis(600);
-/// Interval between checks while waiting for another node.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// After the loss of the address, until it may be probed for again.
-const QUIET: Duration = Duration::from_secs(1);
-/// The same after a station that does not yield (RFC 5227, `DEFEND_INTERVAL`).
-const CONFLICT_QUIET: Duration = Duration::from_secs(10);
-/// Interval between defences, which all stations hear.
-const DEFENCE_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a station may contest the address before the holder gives it up.
-const CONTEST_LIMIT: Duration = Duration::from_millis(900);
-/// How long a release waits for a successor: longer than the successor's silence and probes take.
-const RELEASE_LIMIT: Duration = Duration::from_secs(2);
-/// A releasing node that has not run for so long is silent: shorter than its successor's probes.
-const RELEASE_STALL: Duration = Duration::from_millis(300);
-/// How long announcements are accompanied by answers, as caches need.
-const REFRESH_PERIOD: Duration = Duration::from_secs(4);
-/// How long a preferred node must have been usable before the holder hands over.
-pub const SETTLED: Duration = Duration::from_secs(10);
-/// After a hand-over until the next: a preferred node that cannot claim costs one gap in ten
-/// minutes.
-const HANDOVER_INTERVAL: Duration = Duration::from_secs(600);
 /// Other nodes of a group that are heard; more are ignored.
 pub const MAX_PEERS: usize = 16;
 /// Frames that wait to be sent. Answers beyond are not given: clients ask again.
@@ -95,6 +66,8 @@ pub enum Loss {
     Unusable,
     /// A preferred node takes it.
     HandedOver,
+    /// The others hear this node over the mesh, and none of them on the LAN.
+    Isolated,
     /// The daemon stops.
     Stopped,
 }
@@ -122,8 +95,18 @@ enum State {
     Listening,
     Probing { sent: u8, due: BootTime },
     Holding { since: BootTime, announced: BootTime, due: BootTime },
-    Releasing { until: BootTime, why: Loss },
+    Ready { until: BootTime },
+    Releasing { until: BootTime, why: Loss, successor: Option<Successor> },
     Stopped,
+}
+
+/// The standby that is ready to take the address.
+#[derive(Debug, Clone, Copy)]
+struct Successor {
+    hardware: Hardware,
+    since: BootTime,
+    /// The LAN has been told that the address is there.
+    is_named: bool,
 }
 
 #[derive(Debug)]
@@ -132,6 +115,8 @@ struct Peer {
     heard: BootTime,
     /// Time since which it has been usable and preferred to this node.
     preferred_since: Option<BootTime>,
+    /// Since when it has heard no holder on the LAN.
+    deaf_since: Option<BootTime>,
 }
 
 /// A station that says it has the address while this node holds it.
@@ -149,6 +134,7 @@ pub struct Contest<I> {
     own: Contender,
     state: State,
     usable: bool,
+    busy: bool,
     peers: BTreeMap<NodeId, Peer>,
     /// The last moment that is known here.
     seen: BootTime,
@@ -161,6 +147,10 @@ pub struct Contest<I> {
     dispute: Option<Dispute>,
     defended: Option<BootTime>,
     handover: BootTime,
+    /// When it may take itself for cut off.
+    isolation: BootTime,
+    /// When a station was last heard that has the address.
+    lan_heard: Option<BootTime>,
     claim_due: BootTime,
     sequence: u64,
     frames: VecDeque<Frame<I>>,
@@ -174,6 +164,7 @@ impl<I: Copy> Contest<I> {
             own,
             state: State::Listening,
             usable: false,
+            busy: false,
             peers: BTreeMap::new(),
             seen: now,
             clear: now + SILENCE,
@@ -182,6 +173,8 @@ impl<I: Copy> Contest<I> {
             dispute: None,
             defended: None,
             handover: now,
+            isolation: now,
+            lan_heard: None,
             claim_due: now,
             sequence: 0,
             frames: VecDeque::new(),
@@ -194,7 +187,7 @@ impl<I: Copy> Contest<I> {
         match self.state {
             State::Holding { announced, .. } => now.since(announced) < LEASE,
             State::Releasing { until, .. } => now < until && now.since(self.seen) < RELEASE_STALL,
-            State::Listening | State::Probing { .. } | State::Stopped => false,
+            _ => false,
         }
     }
 
@@ -203,6 +196,7 @@ impl<I: Copy> Contest<I> {
         match self.state {
             State::Holding { .. } => Stance::Holding,
             State::Releasing { .. } => Stance::Releasing,
+            State::Ready { .. } => Stance::Ready,
             State::Listening | State::Probing { .. } | State::Stopped => Stance::Standby,
         }
     }
@@ -246,9 +240,17 @@ impl<I: Copy> Contest<I> {
         self.claim_due = now;
         match self.state {
             State::Holding { .. } if !usable => self.release(Loss::Unusable, now),
-            State::Probing { .. } if !usable => self.state = State::Listening,
+            State::Probing { .. } | State::Ready { .. } if !usable => {
+                self.state = State::Listening;
+            }
             _ => {}
         }
+    }
+
+    /// Connections to the address are open that a moment later will have ended, or none is.
+    pub fn handle_busy(&mut self, busy: bool, now: BootTime) {
+        self.observe(now);
+        self.busy = busy;
     }
 
     /// `from` says `claim`; the mesh has authenticated it as a member of the group.
@@ -265,14 +267,27 @@ impl<I: Copy> Contest<I> {
                 }
             }
             (Stance::Holding, State::Releasing { why, .. }) => self.lose(why, QUIET, now),
-            (Stance::Holding, State::Probing { .. }) => self.state = State::Listening,
+            (Stance::Holding, State::Probing { .. } | State::Ready { .. }) => {
+                self.state = State::Listening;
+            }
+            // Where it is cannot be told on the LAN from here.
+            (Stance::Ready, State::Releasing { why: Loss::Isolated, .. }) => {
+                self.lose(Loss::Isolated, QUIET, now);
+            }
+            (Stance::Ready, State::Releasing { until, why, successor: None }) => {
+                let hardware = claim.hardware;
+                let successor = Some(Successor { hardware, since: now, is_named: false });
+                self.state = State::Releasing { until, why, successor };
+            }
+            // The holder is gone.
+            (Stance::Standby, State::Ready { .. }) if !self.is_released(now) => self.gain(now),
             _ => {}
         }
         match claim.stance {
             Stance::Holding => self.clear = now + SILENCE,
             // The holder itself says that the address is free.
             Stance::Releasing if !self.answers(now) => self.clear = self.clear.min(now),
-            Stance::Releasing | Stance::Standby => {}
+            Stance::Releasing | Stance::Standby | Stance::Ready => {}
         }
     }
 
@@ -291,9 +306,13 @@ impl<I: Copy> Contest<I> {
                 }
                 _ => {}
             },
+            // The holder says so.
+            Heard::Claimed(_) if matches!(self.state, State::Ready { .. }) => self.gain(now),
             Heard::Asked { hardware, ip } if self.answers(now) => {
                 if self.frames.len() < MAX_FRAMES {
-                    self.frames.push_back(Frame::Answer { hardware, ip });
+                    self.frames.push_back(
+                        self.named().map_or(Frame::Answer { hardware, ip }, Frame::Cede),
+                    );
                 }
             }
             Heard::Claimed(_) | Heard::Probed(_) | Heard::Asked { .. } => {}
@@ -315,8 +334,13 @@ impl<I: Copy> Contest<I> {
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: BootTime) {
         self.observe(now);
-        if now >= self.clear || matches!(self.state, State::Releasing { .. }) {
-            self.look = now + LOOK_INTERVAL;
+        match self.state {
+            State::Releasing { successor: Some(it), .. } if !it.is_named => {
+                self.look = now + BUSY_LOOK_INTERVAL;
+            }
+            State::Releasing { .. } => self.look = now + LOOK_INTERVAL,
+            _ if now >= self.clear => self.look = now + LOOK_INTERVAL,
+            _ => {}
         }
         match self.state {
             State::Listening if self.may_probe(now) => {
@@ -328,7 +352,19 @@ impl<I: Copy> Contest<I> {
                 self.frames.push_back(Frame::Probe);
                 self.state = State::Probing { sent: sent + 1, due: now + PROBE_INTERVAL };
             }
+            State::Probing { due, .. } if now >= due && self.is_released(now) => {
+                self.state = State::Ready { until: now + READY_LIMIT };
+                self.claim_due = now;
+            }
             State::Probing { due, .. } if now >= due => self.gain(now),
+            State::Ready { until } if now >= until => self.gain(now),
+            State::Releasing { until, why, successor: Some(it) }
+                if !it.is_named && (!self.busy || now.since(it.since) >= BUSY_LIMIT) =>
+            {
+                self.frames.push_back(Frame::Cede(it.hardware));
+                let successor = Some(Successor { is_named: true, ..it });
+                self.state = State::Releasing { until, why, successor };
+            }
             State::Holding { since, announced, due } if now >= due => {
                 self.announce(now.since(since) < REFRESH_PERIOD);
                 self.state = State::Holding { since, announced, due: now + REPEAT_INTERVAL };
@@ -336,7 +372,10 @@ impl<I: Copy> Contest<I> {
                     let since = peer.preferred_since.filter(|_| peer.is_fresh(now));
                     since.is_some_and(|since| now.since(since) >= SETTLED)
                 };
-                if now >= self.handover && self.peers.values().any(settled) {
+                if now >= self.isolation && self.is_isolated(now) {
+                    self.isolation = now + ISOLATION_INTERVAL;
+                    self.release(Loss::Isolated, now);
+                } else if now >= self.handover && self.peers.values().any(settled) {
                     self.handover = now + HANDOVER_INTERVAL;
                     self.release(Loss::HandedOver, now);
                 }
@@ -359,7 +398,7 @@ impl<I: Copy> Contest<I> {
         }
         self.claim_due = now + REPEAT_INTERVAL;
         self.sequence += 1;
-        Some(Transmit::Claim(self.claim()))
+        Some(Transmit::Claim(self.claim(now)))
     }
 
     /// The next change for this node.
@@ -373,6 +412,7 @@ impl<I: Copy> Contest<I> {
         let due = match self.state {
             State::Listening if self.usable => self.clear.max(self.quiet).max(self.look),
             State::Probing { due, .. } | State::Holding { due, .. } => due,
+            State::Ready { until } => until,
             State::Releasing { until, .. } => until.min(self.look),
             State::Listening | State::Stopped => self.claim_due,
         };
@@ -387,10 +427,12 @@ impl<I: Copy> Contest<I> {
             State::Holding { announced, .. } if now.since(announced) >= LEASE => {
                 self.lose(Loss::Stalled, QUIET, now);
             }
-            State::Releasing { until, why } if late >= RELEASE_STALL || now >= until => {
+            State::Releasing { until, why, .. } if late >= RELEASE_STALL || now >= until => {
                 self.lose(why, QUIET, now);
             }
-            State::Probing { due, .. } if now.since(due) > PROBE_SLACK => {
+            State::Probing { due, .. } | State::Ready { until: due }
+                if now.since(due) > PROBE_SLACK =>
+            {
                 self.state = State::Listening;
                 self.clear = now + SILENCE;
             }
@@ -405,24 +447,28 @@ impl<I: Copy> Contest<I> {
         if known.is_some_and(|peer| !claim.is_newer_than(&peer.claim)) {
             return false;
         }
-        let since = known.filter(|peer| peer.is_fresh(now)).and_then(|peer| peer.preferred_since);
+        let before = known.filter(|peer| peer.is_fresh(now));
+        let preferred = before.and_then(|peer| peer.preferred_since);
+        let deaf = before.and_then(|peer| peer.deaf_since);
         if known.is_none() && self.peers.len() >= MAX_PEERS {
             self.peers.retain(|_, peer| peer.is_fresh(now));
             if self.peers.len() >= MAX_PEERS {
                 return false;
             }
         }
-        let preferred = claim.usable && claim.priority > self.own.priority;
-        let preferred_since = preferred.then(|| since.unwrap_or(now));
-        self.peers.insert(from, Peer { claim, heard: now, preferred_since });
+        let is_preferred = claim.usable && claim.priority > self.own.priority;
+        let preferred_since = is_preferred.then(|| preferred.unwrap_or(now));
+        let deaf_since = (!claim.hears).then(|| deaf.unwrap_or(now));
+        self.peers.insert(from, Peer { claim, heard: now, preferred_since, deaf_since });
         true
     }
 
     /// A station other than this one says that it has the address.
     fn handle_other(&mut self, hardware: Hardware, now: BootTime) {
         self.clear = now + SILENCE;
+        self.lan_heard = Some(now);
         match self.state {
-            State::Probing { .. } => self.state = State::Listening,
+            State::Probing { .. } | State::Ready { .. } => self.state = State::Listening,
             State::Releasing { why, .. } => self.lose(why, QUIET, now),
             State::Holding { .. } if hardware < self.own.hardware => {
                 self.lose(Loss::Contested(hardware), QUIET, now);
@@ -459,7 +505,7 @@ impl<I: Copy> Contest<I> {
     /// Stops defending the address, and answers on until another node does.
     fn release(&mut self, why: Loss, now: BootTime) {
         self.frames.clear();
-        self.state = State::Releasing { until: now + RELEASE_LIMIT, why };
+        self.state = State::Releasing { until: now + RELEASE_LIMIT, why, successor: None };
         self.look = now + LOOK_INTERVAL;
         self.claim_due = now;
     }
@@ -485,11 +531,32 @@ impl<I: Copy> Contest<I> {
         !self.peers.iter().any(is_preferred) || now.since(self.clear) >= DEFERENCE
     }
 
-    fn claim(&self) -> Claim {
+    /// Whether all others say that they do not hear this holder on the LAN.
+    fn is_isolated(&self, now: BootTime) -> bool {
+        let mut fresh = self.peers.values().filter(|peer| peer.is_fresh(now));
+        let is_deaf =
+            |peer: &Peer| peer.deaf_since.is_some_and(|since| now.since(since) >= ISOLATION);
+        fresh.clone().count() >= MIN_WITNESSES && fresh.all(is_deaf)
+    }
+
+    /// Whether a holder says that it releases the address.
+    fn is_released(&self, now: BootTime) -> bool {
+        let releases = |peer: &Peer| peer.claim.stance == Stance::Releasing && peer.is_fresh(now);
+        self.peers.values().any(releases)
+    }
+
+    /// Where this node has told the LAN that the address is, when it releases it.
+    fn named(&self) -> Option<Hardware> {
+        let State::Releasing { successor, .. } = self.state else { return None };
+        successor.filter(|it| it.is_named).map(|it| it.hardware)
+    }
+
+    fn claim(&self, now: BootTime) -> Claim {
+        let hears = self.lan_heard.is_some_and(|heard| now.since(heard) < SILENCE);
         let stance = self.stance();
         let Contender { incarnation, hardware, priority, .. } = self.own;
         let (sequence, usable) = (self.sequence, self.usable);
-        Claim { incarnation, sequence, usable, priority, stance, hardware }
+        Claim { incarnation, sequence, usable, priority, stance, hardware, hears }
     }
 
     /// Announces before anything else is sent: the lease depends on it.
@@ -519,3 +586,4 @@ impl Peer {
 mod schedules;
 #[cfg(test)]
 mod tests;
+mod times;

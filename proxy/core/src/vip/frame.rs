@@ -32,6 +32,8 @@ pub enum Frame<I> {
     Announce,
     /// Says the same as an answer, for stations that learn from answers only.
     Refresh,
+    /// Says to all that the address is at this other station from now on.
+    Cede(Hardware),
     /// Answers one station.
     Answer {
         /// Its hardware address.

@@ -39,6 +39,7 @@ fn of_family<I>(frame: Frame<IpAddr>, narrow: fn(IpAddr) -> Option<I>) -> Option
         Frame::Probe => Frame::Probe,
         Frame::Announce => Frame::Announce,
         Frame::Refresh => Frame::Refresh,
+        Frame::Cede(hardware) => Frame::Cede(hardware),
         Frame::Answer { hardware, ip } => Frame::Answer { hardware, ip: narrow(ip)? },
     })
 }
@@ -65,6 +66,8 @@ mod tests {
             assert_eq!(read(Frame::Probe), Some(Heard::Probed(OWN)));
             assert_eq!(read(Frame::Announce), Some(Heard::Claimed(OWN)));
             assert_eq!(read(Frame::Refresh), Some(Heard::Claimed(OWN)));
+            let other = Hardware([2, 0, 0, 0, 0, 2]);
+            assert_eq!(read(Frame::Cede(other)), Some(Heard::Claimed(other)));
             let answer = Frame::Answer { hardware: OWN, ip: address };
             assert_eq!(read(answer), Some(Heard::Claimed(OWN)));
         }

@@ -42,6 +42,7 @@ struct Body {
     priority: u8,
     stance: u8,
     hardware: [u8; 6],
+    hears: bool,
 }
 
 /// Why bytes are not a claim.
@@ -59,11 +60,12 @@ impl Message {
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
         let Self { group, address, claim } = self;
-        let Claim { incarnation, sequence, usable, priority, stance, hardware } = *claim;
+        let Claim { incarnation, sequence, usable, priority, stance, hardware, hears } = *claim;
         let stance = match stance {
             Stance::Standby => 0,
             Stance::Holding => 1,
             Stance::Releasing => 2,
+            Stance::Ready => 3,
         };
         let body = Body {
             group: group.clone(),
@@ -74,6 +76,7 @@ impl Message {
             priority,
             stance,
             hardware: hardware.0,
+            hears,
         };
         let body = postcard::to_allocvec(&body).expect("plain data serialises");
         [&[VERSION][..], &body].concat()
@@ -93,19 +96,29 @@ impl Message {
         }
         let (body, _later) =
             postcard::take_from_bytes::<Body>(body).map_err(|_| BadMessage::Malformed)?;
-        let Body { group, address, incarnation, sequence, usable, priority, stance, hardware } =
-            body;
+        let Body {
+            group,
+            address,
+            incarnation,
+            sequence,
+            usable,
+            priority,
+            stance,
+            hardware,
+            hears,
+        } = body;
         let stance = match stance {
             0 => Stance::Standby,
             1 => Stance::Holding,
             2 => Stance::Releasing,
+            3 => Stance::Ready,
             _ => return Err(BadMessage::Malformed),
         };
         let hardware = Hardware(hardware);
         if !hardware.is_station() {
             return Err(BadMessage::Malformed);
         }
-        let claim = Claim { incarnation, sequence, usable, priority, stance, hardware };
+        let claim = Claim { incarnation, sequence, usable, priority, stance, hardware, hears };
         Ok(Self { group, address, claim })
     }
 }
@@ -124,6 +137,7 @@ mod tests {
             priority: 255,
             stance,
             hardware: Hardware([2, 0, 0, 0, 0, 1]),
+            hears: true,
         };
         let group = "g".repeat(63).parse().expect("a name");
         Message { group, address: "2001:db8::10".parse().expect("an address"), claim }
@@ -131,7 +145,7 @@ mod tests {
 
     #[test]
     fn claims_are_read_as_they_are_written() {
-        for stance in [Stance::Standby, Stance::Holding, Stance::Releasing] {
+        for stance in [Stance::Standby, Stance::Holding, Stance::Releasing, Stance::Ready] {
             let bytes = sample(stance).encode();
             assert!(bytes.len() <= 128, "{}", bytes.len());
             assert_eq!(Message::decode(&bytes), Ok(sample(stance)));

@@ -43,7 +43,7 @@ pub fn encode(frame: Frame<Ipv6Addr>, address: Ipv6Addr, own: Hardware) -> Vec<u
             let group = solicited_node(address);
             (group_hardware(group), Ipv6Addr::UNSPECIFIED, group, None)
         }
-        Frame::Announce | Frame::Refresh => {
+        Frame::Announce | Frame::Refresh | Frame::Cede(_) => {
             (group_hardware(ALL_NODES), address, ALL_NODES, Some(OVERRIDE))
         }
         Frame::Answer { hardware, ip } => (hardware, address, ip, Some(SOLICITED | OVERRIDE)),
@@ -54,7 +54,7 @@ pub fn encode(frame: Frame<Ipv6Addr>, address: Ipv6Addr, own: Hardware) -> Vec<u
     // A solicitation from no address must not have the option (RFC 4861, 4.3).
     if flags.is_some() {
         message.extend([TARGET_OPTION, 1]);
-        message.extend(own.0);
+        message.extend(if let Frame::Cede(other) = frame { other.0 } else { own.0 });
     }
     let sum = !sum(source, destination, &message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -182,6 +182,8 @@ mod tests {
         assert_eq!(read(Frame::Announce), Some(Heard::Claimed(OWN)));
         let answer = Frame::Answer { hardware: OTHER, ip: CLIENT };
         assert_eq!(read(answer), Some(Heard::Claimed(OWN)));
+        assert_eq!(read(Frame::Cede(OTHER)), Some(Heard::Claimed(OTHER)));
+        assert_eq!(encode(Frame::Cede(OTHER), ADDRESS, OWN)[6..12], OWN.0);
         let asked = Some(Heard::Asked { hardware: OTHER, ip: CLIENT });
         assert_eq!(decode(&question(), ADDRESS), asked);
         assert_eq!(decode(&question(), CLIENT), None);

@@ -218,7 +218,7 @@ pub struct VirtualAddressStatus {
     pub service: ServiceName,
     /// Larger numbers take it first.
     pub priority: u8,
-    /// `holding`, `releasing` or `standby`.
+    /// `holding`, `releasing`, `standby`, or `ready` to take it from a node that releases it.
     pub state: String,
     /// How long it has been so.
     pub for_s: u64,

@@ -10,9 +10,9 @@
 //! Bounds: [`MAX_NODES`] nodes, [`MAX_DISTANCES`] distances, and what the directory, the history
 //! and the journal of the daemon bound.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use meshport_config::{Roles, ServiceName, SiteName, UnixSeconds};
+use meshport_config::{GroupName, Roles, ServiceName, SiteName, UnixSeconds, VirtualName};
 use serde::{Deserialize, Serialize};
 
 use super::api::{FindingRow, MemberCounts, NodeRef, OriginRef};
@@ -63,12 +63,38 @@ pub struct View {
     /// Counters since the start, as in `meshport stats`.
     #[serde(default)]
     pub stats: Vec<StatsRow>,
+    /// The virtual addresses that this node takes part in.
+    #[serde(default)]
+    pub addresses: Vec<AddressRow>,
     /// The last ten minutes of this node's clients.
     pub history: HistoryRows,
     /// Recent events, newest first.
     pub events: Vec<EventRow>,
     /// Seconds since the daemon started: now.
     pub now_s: u64,
+}
+
+/// One virtual address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressRow {
+    /// Its name on this node.
+    pub name: VirtualName,
+    /// The address that clients know.
+    pub address: IpAddr,
+    /// The nodes that hold it in turn.
+    pub group: GroupName,
+    /// The service behind it.
+    pub service: ServiceName,
+    /// What this node does: `holding`, `releasing`, `standby` or `ready`.
+    pub state: String,
+    /// The name of the node that holds it: this one, or another that says so itself.
+    pub holder: Option<String>,
+    /// Since when that one does, as far as this node knows; without one, since when there is none.
+    pub since_at_s: u64,
+    /// What keeps this node from it; absent when nothing does.
+    pub obstacle: Option<String>,
+    /// The other nodes of the group that are heard.
+    pub others: Vec<String>,
 }
 
 /// The node that answers.

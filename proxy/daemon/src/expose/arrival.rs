@@ -84,7 +84,7 @@ impl Exposed {
             Arrival::Balancer => (None, true),
         };
         let socket = Ends { client: peer, local };
-        let place = Place::new(self, source);
+        let place = Place::new(self, source, local.ip());
         let guest = Guest { tcp, place, socket, client: socket, is_balanced };
         let exposed = self.clone();
         self.spawn(async move { exposed.serve(guest).await });

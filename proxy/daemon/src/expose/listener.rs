@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meshport_config::{ExposeSettings, ListenerName, ProxyHeader, ServiceName};
 use meshport_core::expose::gate::{Gate, Rules, Source};
@@ -18,6 +18,8 @@ use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
 use crate::tcp::{Closed, Listener};
 
+/// What is younger may be a request and its answer, which end soon; older ones are held.
+const SHORT: Duration = Duration::from_secs(1);
 /// From one attempt to open an address again, or to accept, to the next.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -83,8 +85,17 @@ pub(super) struct Exposed {
     pub(super) budgets: ExposedBudgets,
     /// Its connections; they end with it.
     sessions: Mutex<JoinSet<()>>,
+    /// When each of them began, and at which address of this node; in the order of their begin.
+    begun: Mutex<Begun>,
     /// One of them has ended.
     ended: Notify,
+}
+
+/// Bounded by the places of the gate.
+#[derive(Debug, Default)]
+struct Begun {
+    next: u64,
+    open: BTreeMap<u64, (Instant, IpAddr)>,
 }
 
 impl Exposed {
@@ -98,6 +109,7 @@ impl Exposed {
             audit,
             budgets: ExposedBudgets::new(clock::now()),
             sessions: Mutex::default(),
+            begun: Mutex::default(),
             ended: Notify::new(),
         }
     }
@@ -120,6 +132,18 @@ impl Exposed {
     /// Connections that have a place.
     pub(super) fn open(&self) -> u32 {
         self.gate().open()
+    }
+
+    /// Whether a connection to that address of this node is open that is younger than
+    /// [`SHORT`].
+    pub(super) fn is_busy(&self, address: IpAddr, now: Instant) -> bool {
+        let begun = self.begun();
+        let is_young = |at: Instant| now.saturating_duration_since(at) < SHORT;
+        begun.open.values().rev().take_while(|(at, _)| is_young(*at)).any(|(_, to)| *to == address)
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves a connection for as long as the listener lasts.
@@ -147,12 +171,19 @@ impl Exposed {
 #[derive(Debug)]
 pub(super) struct Place {
     exposed: Arc<Exposed>,
+    number: u64,
     pub(super) source: Option<Source>,
 }
 
 impl Place {
-    pub(super) fn new(exposed: &Arc<Exposed>, source: Option<Source>) -> Self {
-        Self { exposed: exposed.clone(), source }
+    /// Of a connection to `local`.
+    pub(super) fn new(exposed: &Arc<Exposed>, source: Option<Source>, local: IpAddr) -> Self {
+        let mut begun = exposed.begun();
+        let number = begun.next;
+        begun.next += 1;
+        begun.open.insert(number, (clock::now(), local.to_canonical()));
+        drop(begun);
+        Self { exposed: exposed.clone(), number, source }
     }
 
     /// The client behind a balancer is this one.
@@ -167,6 +198,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.exposed.begun().open.remove(&self.number);
         self.exposed.gate().leave(self.source);
         self.exposed.ended.notify_one();
     }

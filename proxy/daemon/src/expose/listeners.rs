@@ -1,7 +1,7 @@
 //! All exposed listeners of a node: started with it, changed while it runs.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use meshport_config::counters::Counter;
@@ -11,12 +11,12 @@ use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use super::listener::{self, Config, Exposed};
-use crate::Error;
 use crate::admin::api::ExposedStatus;
 use crate::audit::Audit;
 use crate::sessions::exposed::{ExposeCount, ListenerTotals, is_refusal};
 use crate::sessions::ingress::Ingress;
 use crate::tcp::{Host, Listener};
+use crate::{Error, clock};
 
 /// The exposed listeners of a node. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -97,6 +97,12 @@ impl Exposures {
     pub(crate) fn add_service(&self, ingress: &Arc<Ingress>) {
         let mut all = self.0.ingresses.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(ingress.service.clone(), ingress.clone());
+    }
+
+    /// Whether short connections to that address of this node are open.
+    pub(crate) fn is_busy(&self, address: IpAddr) -> bool {
+        let now = clock::now();
+        self.running().listeners.values().any(|exposed| exposed.is_busy(address, now))
     }
 
     /// Binds the addresses that `settings` add. Nothing has changed until [`Exposures::apply`].

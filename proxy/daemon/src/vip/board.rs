@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) others: Vec<NodeId>,
     /// Since when `stance` is what it is.
     pub(crate) since: Instant,
+    /// Since when `holder` is who it is.
+    pub(crate) holder_since: Instant,
 }
 
 /// One address for the status and the metrics.
@@ -125,6 +127,7 @@ impl Board {
             holder: None,
             others: Vec::new(),
             since,
+            holder_since: since,
         };
         let (claims, received) = mpsc::channel(MAX_CLAIMS);
         let (sender, state) = watch::channel(state);
@@ -242,6 +245,7 @@ mod tests {
             priority: 100,
             stance: Stance::Holding,
             hardware: Hardware([2, 0, 0, 0, 0, 1]),
+            hears: true,
         };
         let VirtualAddressSettings { address, group, .. } = settings();
         Message { group, address, claim }

@@ -55,13 +55,13 @@ fn refused(name: &VirtualName, error: &io::Error) -> Error {
     let of = format!("[[virtual-address]] {name} needs a packet socket, and");
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Unfit(format!(
-            "{of} this process has not the capability CAP_NET_RAW. Add these lines to [Service] \
-             with `systemctl edit meshport`: {UNIT_LINES}. In a container, add NET_RAW to its \
-             capabilities"
+            "{of} this process has not the capability CAP_NET_RAW. A systemd unit needs the \
+             drop-in of `meshport generate systemd-vip`: {UNIT_LINES}. In a container, add NET_RAW \
+             to its capabilities"
         )),
         Some(libc::EAFNOSUPPORT) => Error::Unfit(format!(
-            "{of} a filter around this process refuses the family AF_PACKET. Add these lines to \
-             [Service] with `systemctl edit meshport`: {UNIT_LINES}"
+            "{of} a filter around this process refuses the family AF_PACKET. A systemd unit needs \
+             the drop-in of `meshport generate systemd-vip`: {UNIT_LINES}"
         )),
         _ => Error::Unfit(format!("{of} the kernel refuses it: {error}")),
     }

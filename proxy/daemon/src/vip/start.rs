@@ -16,6 +16,7 @@ use super::board::Board;
 use super::sockets::VipSockets;
 use super::task::{Node, Task};
 use crate::clock;
+use crate::expose::Exposures;
 
 /// How long a stop waits for the addresses to be taken over: a holder answers for two seconds at
 /// most after its release, plus a turn.
@@ -46,6 +47,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) mesh: &'a Mesh,
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
     pub(crate) routes: &'a BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
+    pub(crate) exposures: &'a Exposures,
     /// Which start of the daemon it is.
     pub(crate) generation: u64,
 }
@@ -68,6 +70,7 @@ pub(crate) fn start(
             mesh: parts.mesh.clone(),
             credential: parts.credential.clone(),
             route: route.clone(),
+            exposures: parts.exposures.clone(),
             generation: parts.generation,
             stop: stop.subscribe(),
         };

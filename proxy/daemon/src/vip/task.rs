@@ -32,6 +32,7 @@ use super::hooks::Teller;
 use super::packet::{MAX_FRAME_BYTES, PacketSocket, interfaces};
 use super::sockets::Opened;
 use super::station::{self, ArpSettings, Obstacle};
+use crate::expose::Exposures;
 use crate::{Error, clock};
 
 /// From one look at the interface to the next. A carrier that is gone is noticed within it.
@@ -46,6 +47,8 @@ pub(super) struct Node {
     pub(super) credential: watch::Receiver<Arc<Credential>>,
     /// That of the service behind the address.
     pub(super) route: watch::Receiver<Arc<Route>>,
+    /// Which clients of the address are connected.
+    pub(super) exposures: Exposures,
     pub(super) generation: u64,
     pub(super) stop: watch::Receiver<bool>,
 }
@@ -205,6 +208,9 @@ impl Task {
             heard.into_iter().for_each(|frame| contest.handle_frame(frame, now));
             claims.into_iter().for_each(|(from, claim)| contest.handle_claim(from, claim, now));
             contest.handle_usable(obstacle.is_none(), now);
+            let is_busy = contest.stance() == Stance::Releasing
+                && self.node.exposures.is_busy(self.settings.address);
+            contest.handle_busy(is_busy, now);
             if stops {
                 contest.handle_stop(now);
             }
@@ -280,7 +286,7 @@ impl Task {
 
     /// Says to the group, and to the commands, what this node does.
     fn spread(&mut self, claim: Claim, now: BootTime) {
-        let is_held = claim.stance != Stance::Standby;
+        let is_held = claim.stance.answers();
         self.is_unheard |= self.hook.as_ref().is_some_and(|hook| hook.tell(is_held).is_err());
         let VirtualAddressSettings { group, address, .. } = &self.settings;
         let message = Message { group: group.clone(), address: *address, claim };
@@ -321,7 +327,10 @@ impl Task {
                 warn!(%name, %obstacle, "this node does not take the virtual address");
             }
             let since = if state.stance == stance { state.since } else { clock::now() };
-            let next = super::board::State { stance, obstacle, holder, others, since };
+            let is_same = state.holder == holder;
+            let holder_since = if is_same { state.holder_since } else { clock::now() };
+            let next =
+                super::board::State { stance, obstacle, holder, others, since, holder_since };
             let changed = *state != next;
             *state = next;
             changed
@@ -337,6 +346,7 @@ fn reason(why: Loss) -> String {
         Loss::Stalled => "this process did not run, or could not announce it".to_owned(),
         Loss::Unusable => "this node is not fit to hold it".to_owned(),
         Loss::HandedOver => "a node of higher priority takes it".to_owned(),
+        Loss::Isolated => "no other node of the group hears this one on the LAN".to_owned(),
         Loss::Stopped => "this node is leaving".to_owned(),
     }
 }

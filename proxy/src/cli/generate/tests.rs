@@ -95,7 +95,21 @@ fn values_are_put_in_and_checked() {
     }
 }
 
-/// Requires a pod to have the least privileges.
+/// The drop-in changes lines that the unit has, and has what the daemon says is missing.
+#[test]
+fn the_drop_in_for_virtual_addresses_fits_the_unit() {
+    let (unit, drop_in) = (text(What::Systemd), text(What::SystemdVip));
+    let is_setting = |line: &&str| !line.starts_with(['#', '[']) && !line.is_empty();
+    let settings: Vec<&str> = drop_in.lines().filter(is_setting).collect();
+    assert_eq!(settings.len(), 5);
+    for setting in settings {
+        let (key, _) = setting.split_once('=').expect("a setting");
+        assert!(unit.contains(&format!("\n{key}=")), "{key}");
+        assert!(!unit.contains(&format!("\n{setting}\n")), "{setting} is in the unit already");
+    }
+}
+
+/// What a pod may do, as the smallest rights.
 fn assert_small_rights(spec: &Value) {
     assert_eq!(at(spec, "/hostNetwork"), true);
     assert_eq!(at(spec, "/automountServiceAccountToken"), false);

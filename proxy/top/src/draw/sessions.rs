@@ -94,7 +94,8 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, model: &Model) -> usize
     if has_room {
         axis(canvas, &data, row);
         let row = lines(canvas, view, model, row + 3);
-        exposed(canvas, view, row);
+        let row = exposed(canvas, view, row);
+        addresses(canvas, view, row);
     }
     0
 }
@@ -205,12 +206,12 @@ fn lines(canvas: &mut Canvas<'_>, view: &View, model: &Model, row: usize) -> usi
     row + service.lines.len() + 2
 }
 
-/// Counters of the listeners for clients outside the mesh.
-fn exposed(canvas: &mut Canvas<'_>, view: &View, row: usize) {
+/// Counters of the listeners for clients outside the mesh; the row below.
+fn exposed(canvas: &mut Canvas<'_>, view: &View, row: usize) -> usize {
     let look = canvas.look;
     let listeners = || view.stats.iter().filter(|it| it.kind == StatsKind::Listener);
     if listeners().next().is_none() || row + 1 >= canvas.height() {
-        return;
+        return row;
     }
     canvas.line(row, &look.rule("Exposed listeners", "since the start", canvas.width()));
     for (at, it) in listeners().enumerate() {
@@ -224,6 +225,29 @@ fn exposed(canvas: &mut Canvas<'_>, view: &View, row: usize) {
             bytes(it.bytes_down)
         );
         canvas.line(row + 1 + at, &Line::from(look.text(&counts, tone)));
+    }
+    row + listeners().count() + 2
+}
+
+/// Who holds the virtual addresses.
+fn addresses(canvas: &mut Canvas<'_>, view: &View, row: usize) {
+    let look = canvas.look;
+    if view.addresses.is_empty() || row + 1 >= canvas.height() {
+        return;
+    }
+    canvas.line(row, &look.rule("Virtual addresses", "as their holders say", canvas.width()));
+    for (at, it) in view.addresses.iter().enumerate() {
+        let tone = match (&it.holder, &it.obstacle) {
+            (None, _) => Tone::Bad,
+            (Some(_), Some(_)) => Tone::Warn,
+            (Some(_), None) => Tone::Plain,
+        };
+        let passed = age(view.now_s.saturating_sub(it.since_at_s));
+        let holder = it.holder.as_deref().unwrap_or("nobody");
+        let why = it.obstacle.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        let (name, address, own) = (&it.name, it.address, &it.state);
+        let line = format!("{name} {address}: {holder} for {passed}; this node {own}{why}");
+        canvas.line(row + 1 + at, &Line::from(look.text(&line, tone)));
     }
 }
 

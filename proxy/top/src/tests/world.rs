@@ -93,6 +93,13 @@ pub(super) fn view() -> View {
         "stats": [{ "kind": "listener", "name": "public", "service": null, "site": null,
             "sessions_open": 2, "sessions_total": 120, "errors": 7, "bytes_up": 40_000,
             "bytes_down": 9_000_000, "connect_mean_ms": 2.9, "connect_p95_ms": 5.0 }],
+        "addresses": [
+            { "name": "api", "address": "192.0.2.10", "group": "rack-1",
+                "service": "kube-apiserver", "state": "standby", "holder": "mad-cp",
+                "since_at_s": 540, "obstacle": null, "others": ["mad-cp"] },
+            { "name": "api6", "address": "2001:db8::10", "group": "rack-1",
+                "service": "kube-apiserver", "state": "standby", "holder": null,
+                "since_at_s": 580, "obstacle": "there is no interface eth1", "others": [] }],
         "history": history(),
         "events": [event(540, "route", &[], "mad-cp to ams-cp: refusing"),
             event(580, "went", &["bru-worker"], "does not answer"),

@@ -6,18 +6,22 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use meshport_tests::wait;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, Stream};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 const INTERVAL: Duration = Duration::from_millis(50);
-/// After this a connection counts as failed.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a client waits for a connection: a kernel answers at once, or asks again in a second.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long it waits for an answer, on a busy machine.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const REQUEST: &str =
+    "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 /// Answers that are waited for before and after a fault.
 const SOME: usize = 30;
 const SETTLE: Duration = Duration::from_secs(40);
@@ -34,6 +38,8 @@ struct Outcome {
 pub(super) struct Clients {
     stop: Arc<AtomicBool>,
     outcomes: Arc<Mutex<Vec<Outcome>>>,
+    /// Held by each connection from its begin to its end.
+    under_way: Arc<RwLock<()>>,
     thread: JoinHandle<()>,
 }
 
@@ -43,21 +49,21 @@ pub(super) struct Seen {
     pub(super) connections: usize,
     /// Failed connections, with time and reason.
     pub(super) failed: Vec<String>,
-    /// Those of them that were reset: open at a node that was no longer the holder.
-    pub(super) resets: usize,
-    /// Time from the start of the first of several failures in a row to the start of the next
-    /// success.
+    /// From the begin of the first that failed in a row to that of the next that did not.
     pub(super) gap: Duration,
+    /// What the slowest one took that did not fail.
+    pub(super) slowest: Duration,
 }
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { connections, failed, gap, .. } = self;
+        let Self { connections, failed, gap, slowest } = self;
         write!(
             f,
-            "{connections} connections, {} failed, gap {} ms",
+            "{connections} connections, {} failed, gap {} ms, slowest {} ms",
             failed.len(),
-            gap.as_millis()
+            gap.as_millis(),
+            slowest.as_millis()
         )?;
         failed.iter().take(3).try_for_each(|why| write!(f, "; {why}"))
     }
@@ -66,20 +72,18 @@ impl fmt::Display for Seen {
 impl Clients {
     /// Begins, on the host that this is called on.
     pub(super) fn start(to: SocketAddr, authority: &Path) -> Self {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(authority).expect("a file") {
-            roots.add(certificate.expect("a certificate")).expect("an authority");
-        }
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        let (config, stop) = (Arc::new(config), Arc::new(AtomicBool::new(false)));
+        let config = trusting(authority);
+        let stop = Arc::new(AtomicBool::new(false));
         let outcomes = Arc::new(Mutex::new(Vec::new()));
-        let (stopping, all) = (stop.clone(), outcomes.clone());
+        let under_way = Arc::new(RwLock::new(()));
+        let (stopping, all, lock) = (stop.clone(), outcomes.clone(), under_way.clone());
         let thread = thread::spawn(move || {
             let mut next = wait::now();
             thread::scope(|scope| {
                 while !stopping.load(Ordering::Relaxed) {
                     wait::pace(&mut next, INTERVAL);
                     scope.spawn(|| {
+                        let _open = lock.read();
                         let begun = wait::now();
                         let result = ask(to, config.clone());
                         let outcome = Outcome { begun, result, took: begun.elapsed() };
@@ -88,7 +92,13 @@ impl Clients {
                 }
             });
         });
-        Self { stop, outcomes, thread }
+        Self { stop, outcomes, under_way, thread }
+    }
+
+    /// Does something while no connection is open.
+    pub(super) fn between_two(&self, work: impl FnOnce()) {
+        let _none = self.under_way.write();
+        work();
     }
 
     /// Waits until some more have been answered.
@@ -123,22 +133,37 @@ impl Clients {
             let at = it.begun - begin?;
             Some(format!("at {at:.2?} after {:.0?}: {error}", it.took))
         });
-        let is_reset = |it: &&Outcome| {
-            it.result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
-        };
-        let resets = all.iter().filter(is_reset).count();
-        Seen { connections: all.len(), failed: failed.collect(), resets, gap }
+        let answered = all.iter().filter(|it| it.result.is_ok()).map(|it| it.took);
+        let slowest = answered.max().unwrap_or_default();
+        Seen { connections: all.len(), failed: failed.collect(), gap, slowest }
     }
 }
 
-/// A connection with one request.
-fn ask(to: SocketAddr, config: Arc<ClientConfig>) -> io::Result<()> {
+/// What trusts the apiservers.
+pub(super) fn trusting(authority: &Path) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(authority).expect("a file") {
+        roots.add(certificate.expect("a certificate")).expect("an authority");
+    }
+    Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+}
+
+/// A connection whose handshake is still to come.
+pub(super) fn connect(
+    to: SocketAddr,
+    config: Arc<ClientConfig>,
+) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
     let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-    let mut connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
-    let mut tcp = TcpStream::connect_timeout(&to, PATIENCE)?;
+    let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
+    let tcp = TcpStream::connect_timeout(&to, CONNECT_PATIENCE)?;
     tcp.set_read_timeout(Some(PATIENCE))?;
-    let mut tls = Stream::new(&mut connection, &mut tcp);
-    tls.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    Ok(StreamOwned::new(connection, tcp))
+}
+
+/// One connection with one request.
+fn ask(to: SocketAddr, config: Arc<ClientConfig>) -> io::Result<()> {
+    let mut tls = connect(to, config)?;
+    tls.write_all(REQUEST.as_bytes())?;
     let mut status = [0; 12];
     tls.read_exact(&mut status)?;
     if &status == b"HTTP/1.1 200" { Ok(()) } else { Err(io::Error::other("another status")) }

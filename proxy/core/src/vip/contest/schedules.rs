@@ -137,8 +137,10 @@ impl World {
     fn run(&mut self, node: usize, messages: &[Message], is_clock_first: bool) {
         let now = at(self.now_ms);
         let usable = !self.has(Fault::Unusable(node));
+        let busy = self.roll(4) == 0;
         let Some(contest) = &mut self.nodes[node] else { return };
         contest.handle_usable(usable, now);
+        contest.handle_busy(busy, now);
         if is_clock_first && contest.poll_timeout() <= now {
             contest.handle_timeout(now);
         }
@@ -161,6 +163,7 @@ impl World {
                 node,
                 match transmit {
                     Transmit::Frame(Frame::Probe) => Message::Frame(Heard::Probed(hardware(node))),
+                    Transmit::Frame(Frame::Cede(other)) => Message::Frame(Heard::Claimed(other)),
                     Transmit::Frame(_) => Message::Frame(Heard::Claimed(hardware(node))),
                     Transmit::Claim(claim) => Message::Claim(node, claim),
                 },
@@ -323,14 +326,46 @@ fn a_killed_or_stopped_holder_is_replaced_within_two_seconds() {
 }
 
 #[test]
-fn a_holder_that_is_cut_from_the_mesh_or_the_lan_alone_keeps_the_address() {
-    for fault in [Fault::NoMesh(0), Fault::NoLan(0)] {
-        let (mut world, old) = first_holder(vec![Spell { fault, from_ms: 4_001, to_ms: 9_000 }]);
-        while world.now_ms < 12_000 {
-            world.turn();
-            assert_eq!(world.holders(), [old], "{fault:?}");
+fn a_holder_that_is_cut_from_the_mesh_alone_keeps_the_address() {
+    let spell = Spell { fault: Fault::NoMesh(0), from_ms: 4_001, to_ms: 9_000 };
+    let (mut world, old) = first_holder(vec![spell]);
+    while world.now_ms < 12_000 {
+        world.turn();
+        assert_eq!(world.holders(), [old]);
+    }
+}
+
+#[test]
+fn a_holder_that_is_cut_from_the_lan_alone_gives_the_address_away_and_keeps_off() {
+    let spell = Spell { fault: Fault::NoLan(0), from_ms: 4_001, to_ms: 9_000 };
+    let (mut world, old) = first_holder(vec![spell]);
+    let gap = gap(&mut world, old);
+    assert!(gap <= 3_500, "{gap} ms");
+    let next = world.holders();
+    world.longest_overlap_until(world.now_ms + MAX_MESH_MS + 2 * TURN_MS);
+    while world.now_ms < 15_000 {
+        world.turn();
+        assert_eq!(world.holders().len(), 1, "at {} ms", world.now_ms);
+        assert!(!world.holders().contains(&old));
+    }
+    assert!(!next.is_empty());
+}
+
+#[test]
+fn a_lan_that_is_cut_for_all_moves_the_address_once() {
+    let spells =
+        (0..NODES).map(|node| Spell { fault: Fault::NoLan(node), from_ms: 4_001, to_ms: 40_000 });
+    let (mut world, _) = first_holder(spells.collect());
+    let (mut moves, mut last) = (0, world.holders());
+    while world.now_ms < 40_000 {
+        world.turn();
+        let holders = world.holders();
+        if holders.len() == 1 && holders != last {
+            (moves, last) = (moves + 1, holders);
         }
     }
+    // Each node may give it away once a minute.
+    assert!(moves <= NODES, "{moves} moves");
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn holder() -> Contest<u8> {
 }
 
 fn claim(sequence: u64, priority: u8, stance: Stance, hardware: Hardware) -> Claim {
-    Claim { incarnation: 1, sequence, usable: true, priority, stance, hardware }
+    Claim { incarnation: 1, sequence, usable: true, priority, stance, hardware, hears: true }
 }
 
 fn peer(number: u8) -> NodeId {
@@ -248,4 +248,63 @@ fn more_peers_than_a_group_has_are_ignored() {
         contest.handle_claim(peer(number), claim(1, 0, Stance::Standby, HIGHER), at(10));
     }
     assert_eq!(contest.peers.len(), MAX_PEERS);
+}
+
+/// A standby that has probed after a holder has said that it releases, at 2.46 s.
+fn ready() -> Contest<u8> {
+    let mut contest = contest();
+    for ms in (0..2_000).step_by(100) {
+        contest.handle_claim(peer(9), claim(ms / 100 + 1, 10, Stance::Holding, HIGHER), at(ms));
+    }
+    contest.handle_claim(peer(9), claim(50, 10, Stance::Releasing, HIGHER), at(2_000));
+    assert_eq!(run(&mut contest, 2_000, 2_470), [Frame::Probe; 3]);
+    assert_eq!(contest.stance(), Stance::Ready);
+    assert!(!contest.answers(at(2_470)));
+    contest
+}
+
+#[test]
+fn a_ready_standby_takes_the_address_with_the_word_of_the_holder() {
+    let mut named = ready();
+    named.handle_frame(Heard::Claimed(OWN), at(2_480));
+    assert_eq!(frames(&mut named, 2_480), [Frame::Announce, Frame::Refresh]);
+    let mut gone = ready();
+    gone.handle_claim(peer(9), claim(51, 10, Stance::Standby, HIGHER), at(2_480));
+    assert_eq!(gone.poll_event(), Some(Event::Gained));
+    let mut another = ready();
+    another.handle_frame(Heard::Claimed(LOWER), at(2_480));
+    assert_eq!(another.stance(), Stance::Standby);
+}
+
+#[test]
+fn a_ready_standby_does_not_wait_for_a_holder_that_says_nothing() {
+    let mut contest = ready();
+    assert_eq!(run(&mut contest, 2_480, 3_040), []);
+    assert_eq!(run(&mut contest, 3_050, 3_060), [Frame::Announce, Frame::Refresh]);
+}
+
+#[test]
+fn a_holder_that_releases_names_its_successor_between_two_connections() {
+    let mut holder = holder();
+    holder.handle_stop(at(2_010));
+    holder.handle_busy(true, at(2_500));
+    holder.handle_claim(peer(4), claim(7, 10, Stance::Ready, LOWER), at(2_500));
+    assert_eq!(run(&mut holder, 2_500, 2_600), []);
+    holder.handle_busy(false, at(2_600));
+    assert_eq!(run(&mut holder, 2_600, 2_610), [Frame::Cede(LOWER)]);
+    // Who asks until the other one has announced itself is told where it is.
+    holder.handle_frame(CLIENT, at(2_620));
+    assert_eq!(frames(&mut holder, 2_620), [Frame::Cede(LOWER)]);
+    holder.handle_frame(Heard::Claimed(LOWER), at(2_630));
+    assert!(holder.is_stopped());
+}
+
+#[test]
+fn connections_hold_a_release_up_for_half_a_second() {
+    let mut holder = holder();
+    holder.handle_stop(at(2_010));
+    holder.handle_busy(true, at(2_500));
+    holder.handle_claim(peer(4), claim(7, 10, Stance::Ready, LOWER), at(2_500));
+    assert_eq!(run(&mut holder, 2_500, 2_990), []);
+    assert_eq!(run(&mut holder, 3_000, 3_010), [Frame::Cede(LOWER)]);
 }

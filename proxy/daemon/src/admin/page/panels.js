@@ -85,6 +85,25 @@ function drawOrigins(view) {
     h("tbody", {}, service.origins.map(row)));
 }
 
+function drawAddresses(view) {
+  const row = (it) => {
+    const health = !it.holder ? "bad" : it.obstacle || it.others.length === 0 ? "warn" : "ok";
+    return h("tr", {},
+      h("th", { scope: "row" }, h("span", { class: "mono" }, it.address),
+        h("span", { class: "under" }, it.name)),
+      h("td", {}, it.group), h("td", {}, it.service),
+      h("td", {}, h("span", { class: "state" }, dot(health), h("span", {}, it.holder || "nobody",
+        h("span", { class: "under" }, since(it.since_at_s, "for ", ""))))),
+      h("td", {}, it.state, it.obstacle && h("span", { class: "under" }, it.obstacle)),
+      h("td", { class: "wide" }, it.others.join(", ") || "none"));
+  };
+  return h("table", {},
+    h("thead", {}, h("tr", {}, ["Address", "Group", "Service", "Held by", "This node"]
+      .map((text) => h("th", { scope: "col" }, text)),
+    h("th", { scope: "col", class: "wide" }, "Others that are heard"))),
+    h("tbody", {}, view.addresses.map(row)));
+}
+
 // Listeners, then services with their origins; as `meshport stats`.
 function drawStats(view) {
   const number = (value, extra = "num") => h("td", { class: extra }, value);

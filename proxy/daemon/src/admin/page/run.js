@@ -41,6 +41,10 @@ function drawAll() {
     selected: shown.selected, pick: select, pickLink: shown.pickLink }));
   draw("detail", [shown.selected, view.sites, view.nodes, view.services], () => drawDetail(view));
   draw("origins", [view.services, shown.service], () => drawOrigins(view));
+  const addresses = view.addresses || []; // absent in views of earlier versions
+  byId("addresses-card").hidden = addresses.length === 0;
+  say("addresses-whose", `holder as it says itself; others as ${me} hears them`);
+  if (addresses.length > 0) draw("addresses", addresses, () => drawAddresses(view));
   draw("charts", [Math.floor(nowS()), byId("charts").clientWidth, shown.service],
     () => drawCharts(view));
   draw("changes", changesOf(view), () => changesOf(view).map((change, index) => h("li", {},

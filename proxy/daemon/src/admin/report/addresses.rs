@@ -9,6 +9,7 @@ use meshport_core::vip::claim::Stance;
 
 use super::{Reporter, age_s};
 use crate::admin::api::VirtualAddressStatus;
+use crate::admin::view::AddressRow;
 use crate::vip::board::Shown;
 use crate::vip::station::Obstacle;
 
@@ -36,7 +37,27 @@ impl Reporter {
         self.process.board.shown().into_iter().map(one).collect()
     }
 
-    /// Obstacles to this node's addresses. The lack of a usable origin has its own findings.
+    /// Each address as the view shows it.
+    pub(super) fn address_rows(&self, core: &NodeCore) -> Vec<AddressRow> {
+        let one = |Shown { name, settings, state }: Shown| {
+            let is_own = state.stance.answers();
+            let other = state.holder.as_ref().map(|node| self.name(core, node));
+            AddressRow {
+                name,
+                address: settings.address,
+                group: settings.group,
+                service: settings.service,
+                state: word(state.stance).to_owned(),
+                holder: if is_own { Some(self.identity.me.name.to_string()) } else { other },
+                since_at_s: self.at_s(if is_own { state.since } else { state.holder_since }),
+                obstacle: state.obstacle.map(|obstacle| obstacle.to_string()),
+                others: state.others.iter().map(|node| self.name(core, node)).collect(),
+            }
+        };
+        self.process.board.shown().into_iter().map(one).collect()
+    }
+
+    /// What keeps this node from its addresses. That no origin is usable has findings of its own.
     pub(super) fn address_findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         for Shown { name, state, .. } in self.process.board.shown() {
@@ -61,5 +82,6 @@ fn word(stance: Stance) -> &'static str {
         Stance::Standby => "standby",
         Stance::Holding => "holding",
         Stance::Releasing => "releasing",
+        Stance::Ready => "ready",
     }
 }

@@ -8,7 +8,6 @@ use meshport_core::findings::Severity;
 use meshport_core::ledger::Side;
 use meshport_core::node::NodeCore;
 use meshport_core::outbox::Outbox;
-use meshport_core::vip::claim::Stance;
 use meshport_core::wire::Answer;
 use meshport_discovery::Liveness;
 use meshport_mesh::Mesh;
@@ -158,7 +157,7 @@ impl Reporter {
         let shown = self.process.board.shown();
         for Shown { name, state, .. } in &shown {
             let name = [name.as_ref()];
-            page.flag(&metrics::VIRTUAL_ADDRESS_HELD, &name, state.stance != Stance::Standby);
+            page.flag(&metrics::VIRTUAL_ADDRESS_HELD, &name, state.stance.answers());
             page.flag(&metrics::VIRTUAL_ADDRESS_FIT, &name, state.obstacle.is_none());
             page.count(&metrics::VIRTUAL_ADDRESS_OTHERS, &name, state.others.len() as u64);
         }

@@ -65,6 +65,7 @@ impl Reporter {
             nodes_left_out,
             findings: found.iter().map(finding).collect(),
             stats: self.stats(core),
+            addresses: self.address_rows(core),
             history: self.history_rows(),
             events: self.events(),
             now_s: self.at_s(now),
@@ -109,7 +110,7 @@ impl Reporter {
     }
 
     /// A time as whole seconds since the daemon's start.
-    fn at_s(&self, at: Instant) -> u64 {
+    pub(super) fn at_s(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.process.started).as_secs()
     }
 

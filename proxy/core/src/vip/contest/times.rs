@@ -1,0 +1,58 @@
+//! The times of the contest, and what each has to be longer or shorter than.
+
+use std::time::Duration;
+
+/// From one announcement, and one claim, to the next: two may be lost within [`SILENCE`].
+pub const REPEAT_INTERVAL: Duration = Duration::from_millis(400);
+/// How long an announcement entitles its sender to answer.
+pub const LEASE: Duration = Duration::from_millis(800);
+/// How long a holder is believed to be there after its last sign.
+pub const SILENCE: Duration = Duration::from_secs(1);
+/// Probes before a claim, and from each to what follows it (RFC 5227 takes one to two seconds,
+/// which is for hosts that have time; the interval is longer than a LAN takes for an answer).
+pub const PROBES: u8 = 3;
+/// See [`PROBES`].
+pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
+/// How late a probe may be; later ones begin anew, since answers may be unread.
+pub(super) const PROBE_SLACK: Duration = Duration::from_millis(100);
+/// A loop that takes longer has not read what happened: longer than [`REPEAT_INTERVAL`], at which
+/// it runs.
+pub(super) const STALL: Duration = Duration::from_millis(600);
+/// How much later a standby claims that is not the preferred one, if that one does not.
+pub(super) const DEFERENCE: Duration = Duration::from_millis(600);
+/// From one turn to the next while another node is awaited.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// After the loss of the address, until it may be probed for again.
+pub(super) const QUIET: Duration = Duration::from_secs(1);
+/// The same after a station that does not yield (RFC 5227, `DEFEND_INTERVAL`).
+pub(super) const CONFLICT_QUIET: Duration = Duration::from_secs(10);
+/// From one defence to the next, which all stations hear.
+pub(super) const DEFENCE_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a station may contest the address before the holder gives it up.
+pub(super) const CONTEST_LIMIT: Duration = Duration::from_millis(900);
+/// How long a release waits for a successor: longer than the successor's silence and probes take.
+pub(super) const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+/// How long a holder that releases waits for its short connections to end, once a successor is
+/// ready.
+pub(super) const BUSY_LIMIT: Duration = Duration::from_millis(500);
+/// From one look at them to the next.
+pub(super) const BUSY_LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a ready standby waits for the holder's word: longer than [`BUSY_LIMIT`].
+pub(super) const READY_LIMIT: Duration = Duration::from_millis(600);
+/// A releasing node that has not run for so long is silent: shorter than its successor's probes.
+pub(super) const RELEASE_STALL: Duration = Duration::from_millis(300);
+/// How long announcements are accompanied by answers, as caches need.
+pub(super) const REFRESH_PERIOD: Duration = Duration::from_secs(4);
+/// How long a preferred node must have been usable before the holder hands over.
+pub const SETTLED: Duration = Duration::from_secs(10);
+/// After a hand-over until the next: a preferred node that cannot claim costs one gap in ten
+/// minutes.
+pub(super) const HANDOVER_INTERVAL: Duration = Duration::from_secs(600);
+/// How long all others of the group must have missed the holder on the LAN before it takes itself for
+/// cut off: two of their claims.
+pub(super) const ISOLATION: Duration = Duration::from_millis(500);
+/// From one such release of a node to the next: where the LAN is cut for all, the address does not
+/// wander faster.
+pub(super) const ISOLATION_INTERVAL: Duration = Duration::from_secs(60);
+/// The others that it takes for that: of two nodes neither can tell which is cut off.
+pub(super) const MIN_WITNESSES: usize = 2;
