@@ -161,6 +161,9 @@ async function madeUp(browser, url) {
       it.detail, it.id, it.remedy]);
     const { node: me, now_s: now } = view;
     const days = (end) => `${Math.floor((end - me.started_at - now) / 86400)} d`;
+    assert.ok(view.addresses.length > 0);
+    await says("#addresses tbody tr", view.addresses, (it) => [it.address, it.name, it.group,
+      it.holder, it.state, ...it.others]);
     await says("#nodes tbody tr", view.nodes, (it) => [it.name, it.site, it.version || "–",
       days(it.credential_expires_at), ...it.offers.slice(0, 1).map((offer) => offer.state),
       ...(it.path.kind === "relay" ? [`through ${it.path.relay}`] : []),

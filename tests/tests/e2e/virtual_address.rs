@@ -8,6 +8,7 @@ mod faults;
 mod held;
 mod random;
 mod rival;
+mod throughput;
 mod wires;
 mod witness;
 
@@ -39,6 +40,8 @@ struct Lan {
     wires: Wires,
     /// Each daemon has a wall clock of its own, without its sandbox.
     has_clocks: bool,
+    /// Further settings of the daemons that start from now on.
+    extra: String,
 }
 
 impl Lan {
@@ -58,7 +61,7 @@ impl Lan {
             host.run("sysctl", &["-w", "net.ipv4.conf.all.arp_announce=2"]);
         }
         let (daemons, apiservers) = (BTreeMap::new(), BTreeMap::new());
-        let mut lan = Self { daemons, apiservers, folder, wires, has_clocks };
+        let mut lan = Self { daemons, apiservers, folder, wires, has_clocks, extra: String::new() };
         lan.join();
         lan
     }
@@ -66,8 +69,7 @@ impl Lan {
     /// Makes all nodes and starts them, each with an apiserver.
     fn join(&mut self) {
         let binary = meshport().to_string_lossy();
-        let roles =
-            ["--role", "node", "--role", "origin:kube-apiserver", "--role", "vip"].as_slice();
+        let roles = ["--role", "node,origin:kube-apiserver,origin:bulk,vip"].as_slice();
         let home = self.state(NODES[0]);
         for name in NODES {
             let state = self.state(name);
@@ -116,8 +118,8 @@ impl Lan {
              [[virtual-address]]\nname = \"v4\"\naddress = \"{V4}\"\ninterface = \"lan\"\n\
              group = \"rack\"\n{more}\
              [[virtual-address]]\nname = \"v6\"\naddress = \"{V6}\"\ninterface = \"lan\"\n\
-             group = \"rack\"\n{more}",
-            !self.has_clocks
+             group = \"rack\"\n{more}{}",
+            !self.has_clocks, self.extra
         );
         let config = self.folder.path().join(format!("{name}.toml"));
         fs::write(&config, text).expect("the folder can be written");

@@ -134,7 +134,8 @@ pub struct Contest<I> {
     own: Contender,
     state: State,
     usable: bool,
-    busy: bool,
+    /// When connections were open last that end soon.
+    busy: BootTime,
     peers: BTreeMap<NodeId, Peer>,
     /// The last moment that is known here.
     seen: BootTime,
@@ -164,7 +165,7 @@ impl<I: Copy> Contest<I> {
             own,
             state: State::Listening,
             usable: false,
-            busy: false,
+            busy: now,
             peers: BTreeMap::new(),
             seen: now,
             clear: now + SILENCE,
@@ -250,7 +251,9 @@ impl<I: Copy> Contest<I> {
     /// Connections to the address are open that a moment later will have ended, or none is.
     pub fn handle_busy(&mut self, busy: bool, now: BootTime) {
         self.observe(now);
-        self.busy = busy;
+        if busy {
+            self.busy = now;
+        }
     }
 
     /// `from` says `claim`; the mesh has authenticated it as a member of the group.
@@ -359,7 +362,7 @@ impl<I: Copy> Contest<I> {
             State::Probing { due, .. } if now >= due => self.gain(now),
             State::Ready { until } if now >= until => self.gain(now),
             State::Releasing { until, why, successor: Some(it) }
-                if !it.is_named && (!self.busy || now.since(it.since) >= BUSY_LIMIT) =>
+                if !it.is_named && self.may_move(it.since, now) =>
             {
                 self.frames.push_back(Frame::Cede(it.hardware));
                 let successor = Some(Successor { is_named: true, ..it });
@@ -543,6 +546,13 @@ impl<I: Copy> Contest<I> {
     fn is_released(&self, now: BootTime) -> bool {
         let releases = |peer: &Peer| peer.claim.stance == Stance::Releasing && peer.is_fresh(now);
         self.peers.values().any(releases)
+    }
+
+    /// Whether no connection that ends soon has been open since a standby became ready; the look
+    /// before this one is for those that the kernel had accepted and this process had not.
+    fn may_move(&self, ready: BootTime, now: BootTime) -> bool {
+        let is_quiet = now.since(self.busy.max(ready)) >= BUSY_LOOK_INTERVAL;
+        is_quiet || now.since(ready) >= BUSY_LIMIT
     }
 
     /// Where this node has told the LAN that the address is, when it releases it.
