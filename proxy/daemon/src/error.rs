@@ -21,7 +21,7 @@ pub enum Error {
         /// All problems, in file order.
         problems: Vec<Problem>,
     },
-    /// The configuration is well formed, and a daemon would not work with it.
+    /// The configuration cannot be read, or a daemon would not work with it.
     #[error("{0}")]
     Unfit(String),
     /// A verb was called in a way that cannot work.

@@ -22,7 +22,7 @@ pub(crate) struct Loaded {
 /// The settings of a daemon: of the file, else of the credential in the state folder.
 ///
 /// # Errors
-/// [`Error::Config`] with all problems of the file, [`Error::Io`] when it cannot be read,
+/// [`Error::Config`] with all problems of the file, [`Error::Unfit`] when it cannot be read,
 /// [`Error::State`] when there is neither file nor credential.
 pub(crate) fn settings(
     config: Option<&Path>,
@@ -51,7 +51,7 @@ pub(crate) fn settings(
 /// command line counts more than the file's.
 ///
 /// # Errors
-/// [`Error::Config`] with all problems, [`Error::Io`] when it cannot be read.
+/// [`Error::Config`] with all problems, [`Error::Unfit`] when it cannot be read.
 pub(crate) fn read(
     path: &Path,
     state_dir: Option<&Path>,
@@ -90,7 +90,7 @@ pub(crate) fn of_file(
 /// since: what is understood of it counts.
 ///
 /// # Errors
-/// [`Error::Io`] for a file that was named and cannot be read. The default file may be closed to
+/// [`Error::Unfit`] for a file that was named and cannot be read. The default file may be closed to
 /// this user: then the default socket is tried.
 pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
     let paths = Paths::of_this_user()?;
@@ -172,17 +172,18 @@ fn defaults(state_dir: Option<&Path>, paths: &Paths) -> Defaults {
 }
 
 fn text(path: &Path) -> Result<String, Error> {
-    let reading = || Error::io(format!("read the configuration {}", path.display()));
+    let unfit = |why: &str| {
+        Error::Unfit(format!("cannot read the configuration {}: {why}", path.display()))
+    };
     let limit = MAX_SETTINGS_BYTES + 1;
     let mut text = String::new();
     File::open(path)
         .and_then(|file| {
             file.take(u64::try_from(limit).unwrap_or(u64::MAX)).read_to_string(&mut text)
         })
-        .map_err(reading())?;
+        .map_err(|error| unfit(&error.to_string()))?;
     if text.len() == limit {
-        let error = io::Error::other(format!("it is larger than {MAX_SETTINGS_BYTES} bytes"));
-        return Err(reading()(error));
+        return Err(unfit(&format!("it is larger than {MAX_SETTINGS_BYTES} bytes")));
     }
     Ok(text)
 }

@@ -490,8 +490,15 @@ fn a_query_finds_its_daemon_although_the_file_has_faults() {
     assert_eq!(socket(named), Path::new("/run/of/its/own.sock"));
     let inside = "site = 7\nstate-dir = \"/srv/mesh\"\n";
     assert_eq!(socket(inside), Path::new("/srv/mesh/meshport.sock"));
-    let missing = load::socket(Some(Path::new("/nonexistent/meshport.toml")), None);
-    assert!(message(missing).contains("/nonexistent/meshport.toml"));
+    let missing = Path::new("/nonexistent/meshport.toml");
+    assert!(message(load::socket(Some(missing), None)).contains("/nonexistent/meshport.toml"));
+    // As one with mistakes: there is one exit code for what cannot be used.
+    let paths = Paths::in_home(folder.path()).expect("a home");
+    fs::write(&file, b"site = \xff").expect("written");
+    for unreadable in [missing, &file] {
+        let error = load::read(unreadable, None, &paths).expect_err("it cannot be read");
+        assert_eq!(error.exit_code(), 3, "{error}");
+    }
 }
 
 #[test]
