@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use meshport_discovery::OriginState;
 
-use super::route::{self, Candidate, Line, OriginView, PathView, Preference};
+use super::route::{self, Candidate, Line, OriginView, PathView, Preference, Route};
 
 /// Changes remembered per service: what an operator reads at a glance.
 pub const MAX_CHANGES: usize = 10;
@@ -49,16 +49,19 @@ pub enum Trigger {
     News,
     /// A gain has lasted for long enough.
     Lasted,
+    /// Something became known, and the policy's list or turns decide, not distance.
+    Listed,
     /// The settings say otherwise now.
     Policy,
 }
 
 impl Trigger {
-    /// The trigger of a choice that is made with this memory.
-    pub fn of(memory: &Preference, now: Instant) -> Self {
+    /// The trigger of `route`, which was made with this memory.
+    pub fn of(memory: &Preference, route: &Route, now: Instant) -> Self {
         match memory.poll_timeout() {
             _ if memory.preferred.is_none() => Self::Policy,
             Some(due) if due <= now => Self::Lasted,
+            _ if !route.is_by_distance() => Self::Listed,
             Some(_) | None => Self::News,
         }
     }
@@ -148,6 +151,7 @@ fn cause(
         PathView::Own => "this node's own is ready",
         _ if route::standing(former) > to.standing => "better",
         _ if trigger == Trigger::Lasted => "nearer for long enough",
+        _ if trigger == Trigger::Listed => "preferred by policy",
         _ => "nearer",
     }
 }
@@ -230,6 +234,7 @@ mod tests {
         assert_eq!(why(&one, None, &renamed, Trigger::News), "its key was rotated");
         assert_eq!(why(&two, Some(&two), &one, Trigger::Lasted), "nearer for long enough");
         assert_eq!(why(&two, Some(&two), &one, Trigger::News), "nearer");
+        assert_eq!(why(&one, Some(&one), &two, Trigger::Listed), "preferred by policy");
         let own = origin(3, OriginState::Ready, PathView::Own);
         assert_eq!(why(&two, Some(&two), &own, Trigger::News), "this node's own is ready");
         let outside = OriginView::outside(([192, 0, 2, 1], 1).into());

@@ -573,7 +573,7 @@ impl NodeCore {
             let line = |candidate: &Candidate| candidate.origin.line;
             let choice_changed = from.map(line) != to.map(line);
             if choice_changed {
-                let trigger = Trigger::of(&before, now);
+                let trigger = Trigger::of(&before, &route, now);
                 service.changes.note(from, to, &service.views, trigger, now);
             }
             if changed {

@@ -209,6 +209,12 @@ impl Route {
         }
     }
 
+    /// Whether the first goes before others that are as good for being near, and not by turns, load
+    /// or a list.
+    pub fn is_by_distance(&self) -> bool {
+        self.by_distance
+    }
+
     /// The order for one session. Among the sharing candidates the less loaded of two drawn ones
     /// goes first (Mitzenmacher, "The Power of Two Choices"), each in turn for `spread`, the least
     /// loaded of all for `least-sessions`, or the client's own for `source`. Loads are compared,
