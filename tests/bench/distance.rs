@@ -54,6 +54,9 @@ pub(crate) struct Distance {
     /// Largest buffer of a TCP connection in MiB; what the system has without it
     #[arg(long)]
     tcp_buffer: Option<u64>,
+    /// Congestion control of TCP connections, such as cubic; what the system has without it
+    #[arg(long)]
+    tcp_congestion: Option<String>,
     /// How often each is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -127,6 +130,9 @@ fn measure(
     let mut testbed = Testbed::apart(&link, u64::from(round), &fresh(&asked.out.join(name)));
     if let Some(mib) = asked.tcp_buffer {
         testbed.set_tcp_buffers(mib << 20);
+    }
+    if let Some(name) = &asked.tcp_congestion {
+        testbed.set_tcp_congestion(name);
     }
     let running = contender.start(&testbed);
     let bytes = if loss > 0.0 { asked.bytes.min(LOSSY_BYTES) } else { asked.bytes };

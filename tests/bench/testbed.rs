@@ -88,6 +88,13 @@ impl Testbed {
         }
     }
 
+    /// Lets TCP connections of both hosts have this congestion control instead of the system's.
+    pub(crate) fn set_tcp_congestion(&self, name: &str) {
+        for host in [&self.near, &self.far] {
+            host.run("sysctl", &["-qw", &format!("net.ipv4.tcp_congestion_control={name}")]);
+        }
+    }
+
     /// A command of this very program on the near host.
     pub(crate) fn client(&self) -> Command {
         own(&self.near)
