@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use meshport_tests::kubelet::{self, connect, of, whoami};
+use meshport_tests::process::raise_descriptors;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde::Serialize;
@@ -85,7 +86,7 @@ struct Counts {
 /// # Errors
 /// When a stream failed, when a daemon has grown, or when the file cannot be written.
 pub(crate) fn run(back: &Back) -> io::Result<()> {
-    kubelet::raise_descriptors();
+    raise_descriptors();
     let (mut world, socket) = world(back.nodes);
     hold(&mut world, &socket, back)?;
     let (counts, begun) = (Counts::default(), wait::now());

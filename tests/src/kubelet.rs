@@ -150,14 +150,3 @@ pub fn settings(kubelet: IpAddr) -> String {
 pub fn of(name: &str) -> String {
     format!("{name}:{PORT}")
 }
-
-/// Lets this process have as many descriptors as the system allows it.
-///
-/// # Panics
-/// When the system does not allow that.
-pub fn raise_descriptors() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).expect("the limit may be raised to its maximum");
-}

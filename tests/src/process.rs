@@ -38,6 +38,19 @@ pub fn meshport() -> &'static Path {
     })
 }
 
+/// Lets this process have as many descriptors as the system allows it, and says how many. What it
+/// starts afterwards inherits that.
+///
+/// # Panics
+/// When the system refuses.
+pub fn raise_descriptors() -> usize {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("the limit may be raised to its maximum");
+    limit.maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
+}
+
 fn build() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--locked", "--release", "-p", "meshport", "--message-format=json"]);

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use meshport_tests::http::{exchange, get};
+use meshport_tests::process::raise_descriptors;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -120,15 +121,6 @@ fn names_of_others_pages_of_others_and_other_methods_get_nothing() {
     assert!(page.head.contains("content-security-policy: default-src 'none'"), "{}", page.head);
     assert!(page.head.contains("x-content-type-options: nosniff"), "{}", page.head);
     assert!(!page.head.contains("access-control-allow-origin"), "{}", page.head);
-}
-
-/// Lets this process have as many descriptors as the system allows it, and says how many.
-fn raise_descriptors() -> usize {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).expect("the limit may be raised to its maximum");
-    limit.maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
 }
 
 #[test]

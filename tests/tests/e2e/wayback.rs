@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use meshport_demo::wan::Cut;
 use meshport_tests::kubelet::{self, ask, connect, of, whoami};
-use meshport_tests::process::{meshport, run_ok};
+use meshport_tests::process::{meshport, raise_descriptors, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -356,7 +356,7 @@ fn a_reader_that_stands_still_slows_nobody() {
 #[test]
 fn two_thousand_streams_to_several_nodes_and_none_left_behind() {
     const STREAMS: usize = 2_000;
-    kubelet::raise_descriptors();
+    raise_descriptors();
     let workers = ["worker-b", "worker-c", "worker-d", "worker-e"];
     let (mut world, socket) = world(&workers, &[]);
     for worker in workers {
