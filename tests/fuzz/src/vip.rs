@@ -37,10 +37,9 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for address in [V4, V6] {
         let answer = Frame::Answer { hardware, ip: address };
-        let cede = Frame::Cede(hardware);
-        let frames = [Frame::Probe, Frame::Announce, Frame::Refresh, cede, answer];
+        let frames = [Frame::Probe, Frame::Announce, Frame::Refresh, answer];
         seeds.extend(frames.into_iter().filter_map(|it| lan::encode(it, address, hardware)));
-        for stance in [Stance::Standby, Stance::Holding, Stance::Releasing, Stance::Ready] {
+        for stance in [Stance::Standby, Stance::Holding, Stance::Releasing] {
             let claim = Claim {
                 incarnation: 300,
                 sequence: 70_000,

@@ -26,6 +26,7 @@ use meshport_config::NodeId;
 use super::boot_time::BootTime;
 use super::claim::{Claim, Stance};
 use super::frame::{Frame, Hardware, Heard};
+use parts::{Dispute, Given, Successor, Wire};
 use times::{
     BUSY_LIMIT, BUSY_LOOK_INTERVAL, CONFLICT_QUIET, CONTEST_LIMIT, DEFENCE_INTERVAL, DEFERENCE,
     HANDOVER_INTERVAL, ISOLATION, ISOLATION_INTERVAL, LOOK_INTERVAL, MIN_WITNESSES, PROBE_SLACK,
@@ -100,15 +101,6 @@ enum State {
     Stopped,
 }
 
-/// The standby that is ready to take the address.
-#[derive(Debug, Clone, Copy)]
-struct Successor {
-    hardware: Hardware,
-    since: BootTime,
-    /// The LAN has been told that the address is there.
-    is_named: bool,
-}
-
 #[derive(Debug)]
 struct Peer {
     claim: Claim,
@@ -117,13 +109,6 @@ struct Peer {
     preferred_since: Option<BootTime>,
     /// Since when it has heard no holder on the LAN.
     deaf_since: Option<BootTime>,
-}
-
-/// A station that says it has the address while this node holds it.
-#[derive(Debug, Clone, Copy)]
-struct Dispute {
-    since: BootTime,
-    last: BootTime,
 }
 
 /// The part of this node in the contest for one address; `I` is the kind of address.
@@ -145,13 +130,8 @@ pub struct Contest<I> {
     quiet: BootTime,
     /// Time of the next check of a node that waits for another.
     look: BootTime,
-    dispute: Option<Dispute>,
-    defended: Option<BootTime>,
-    handover: BootTime,
-    /// When it may take itself for cut off.
-    isolation: BootTime,
-    /// When a station was last heard that has the address.
-    lan_heard: Option<BootTime>,
+    wire: Wire,
+    given: Given,
     claim_due: BootTime,
     sequence: u64,
     frames: VecDeque<Frame<I>>,
@@ -171,11 +151,8 @@ impl<I: Copy> Contest<I> {
             clear: now + SILENCE,
             quiet: now,
             look: now,
-            dispute: None,
-            defended: None,
-            handover: now,
-            isolation: now,
-            lan_heard: None,
+            wire: Wire::default(),
+            given: Given { handover: now, isolation: now },
             claim_due: now,
             sequence: 0,
             frames: VecDeque::new(),
@@ -375,11 +352,11 @@ impl<I: Copy> Contest<I> {
                     let since = peer.preferred_since.filter(|_| peer.is_fresh(now));
                     since.is_some_and(|since| now.since(since) >= SETTLED)
                 };
-                if now >= self.isolation && self.is_isolated(now) {
-                    self.isolation = now + ISOLATION_INTERVAL;
+                if now >= self.given.isolation && self.is_isolated(since, now) {
+                    self.given.isolation = now + ISOLATION_INTERVAL;
                     self.release(Loss::Isolated, now);
-                } else if now >= self.handover && self.peers.values().any(settled) {
-                    self.handover = now + HANDOVER_INTERVAL;
+                } else if now >= self.given.handover && self.peers.values().any(settled) {
+                    self.given.handover = now + HANDOVER_INTERVAL;
                     self.release(Loss::HandedOver, now);
                 }
             }
@@ -469,7 +446,7 @@ impl<I: Copy> Contest<I> {
     /// A station other than this one says that it has the address.
     fn handle_other(&mut self, hardware: Hardware, now: BootTime) {
         self.clear = now + SILENCE;
-        self.lan_heard = Some(now);
+        self.wire.heard = Some(now);
         match self.state {
             State::Probing { .. } | State::Ready { .. } => self.state = State::Listening,
             State::Releasing { why, .. } => self.lose(why, QUIET, now),
@@ -477,9 +454,9 @@ impl<I: Copy> Contest<I> {
                 self.lose(Loss::Contested(hardware), QUIET, now);
             }
             State::Holding { .. } => {
-                let kept = self.dispute.filter(|dispute| now.since(dispute.last) < SILENCE);
+                let kept = self.wire.dispute.filter(|dispute| now.since(dispute.last) < SILENCE);
                 let since = kept.map_or(now, |dispute| dispute.since);
-                self.dispute = Some(Dispute { since, last: now });
+                self.wire.dispute = Some(Dispute { since, last: now });
                 if now.since(since) >= CONTEST_LIMIT {
                     self.lose(Loss::Contested(hardware), CONFLICT_QUIET, now);
                 } else {
@@ -491,15 +468,15 @@ impl<I: Copy> Contest<I> {
     }
 
     fn defend(&mut self, now: BootTime) {
-        if self.defended.is_none_or(|last| now.since(last) >= DEFENCE_INTERVAL) {
-            self.defended = Some(now);
+        if self.wire.defended.is_none_or(|last| now.since(last) >= DEFENCE_INTERVAL) {
+            self.wire.defended = Some(now);
             self.announce(false);
         }
     }
 
     fn gain(&mut self, now: BootTime) {
         self.state = State::Holding { since: now, announced: now, due: now + REPEAT_INTERVAL };
-        self.dispute = None;
+        self.wire.dispute = None;
         self.claim_due = now;
         self.announce(true);
         self.tell(Event::Gained);
@@ -534,11 +511,12 @@ impl<I: Copy> Contest<I> {
         !self.peers.iter().any(is_preferred) || now.since(self.clear) >= DEFERENCE
     }
 
-    /// Whether all others say that they do not hear this holder on the LAN.
-    fn is_isolated(&self, now: BootTime) -> bool {
+    /// Whether all others say that they do not hear on the LAN this holder since `gained`.
+    fn is_isolated(&self, gained: BootTime, now: BootTime) -> bool {
         let mut fresh = self.peers.values().filter(|peer| peer.is_fresh(now));
-        let is_deaf =
-            |peer: &Peer| peer.deaf_since.is_some_and(|since| now.since(since) >= ISOLATION);
+        let is_deaf = |peer: &Peer| {
+            peer.deaf_since.is_some_and(|since| now.since(since.max(gained)) >= ISOLATION)
+        };
         fresh.clone().count() >= MIN_WITNESSES && fresh.all(is_deaf)
     }
 
@@ -562,7 +540,7 @@ impl<I: Copy> Contest<I> {
     }
 
     fn claim(&self, now: BootTime) -> Claim {
-        let hears = self.lan_heard.is_some_and(|heard| now.since(heard) < SILENCE);
+        let hears = self.wire.heard.is_some_and(|heard| now.since(heard) < SILENCE);
         let stance = self.stance();
         let Contender { incarnation, hardware, priority, .. } = self.own;
         let (sequence, usable) = (self.sequence, self.usable);
@@ -592,6 +570,7 @@ impl Peer {
     }
 }
 
+mod parts;
 #[cfg(test)]
 mod schedules;
 #[cfg(test)]

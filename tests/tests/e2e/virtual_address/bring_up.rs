@@ -1,5 +1,5 @@
-//! How a cluster with a virtual address comes up: the commands of docs/kubeadm.md, and every order in
-//! which a kubelet, the daemon and the apiserver can start.
+//! How a cluster with a virtual address comes up: the commands of docs/kubeadm.md, and every order
+//! in which a kubelet, the daemon and the apiserver can start.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -23,10 +23,11 @@ enable) setsid meshport run >$LAB/daemon.log 2>&1 & ;;
 esac
 while ! meshport status >/dev/null 2>&1; do sleep 0.1; done
 ";
-/// kubeadm as far as the endpoint is concerned: it has the kubelet start the apiserver, and waits for
-/// it at the endpoint of its configuration.
+/// kubeadm as far as the endpoint is concerned: it has the kubelet start the apiserver, and waits
+/// for it at the endpoint of its configuration.
 const KUBEADM: &str = "#!/bin/sh
-setsid meshport stand-in --name cp-1 --listen 127.0.0.1:6443 --pki $LAB/pki >$LAB/apiserver.log 2>&1 &
+setsid meshport stand-in --name cp-1 --listen 127.0.0.1:6443 --pki $LAB/pki \\
+  >$LAB/apiserver.log 2>&1 &
 endpoint=$(sed -n 's/^controlPlaneEndpoint: \"\\(.*\\)\"/\\1/p' \"$4\")
 while ! curl -sk --max-time 2 https://$endpoint/version; do sleep 0.1; done
 echo \"kubeadm: $endpoint answers\"

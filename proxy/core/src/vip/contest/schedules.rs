@@ -340,7 +340,8 @@ fn a_holder_that_is_cut_from_the_lan_alone_gives_the_address_away_and_keeps_off(
     let spell = Spell { fault: Fault::NoLan(0), from_ms: 4_001, to_ms: 9_000 };
     let (mut world, old) = first_holder(vec![spell]);
     let gap = gap(&mut world, old);
-    assert!(gap <= 3_500, "{gap} ms");
+    // Four claims of up to 300 ms one after another are in it.
+    assert!(gap <= 4_500, "{gap} ms");
     let next = world.holders();
     world.longest_overlap_until(world.now_ms + MAX_MESH_MS + 2 * TURN_MS);
     while world.now_ms < 15_000 {

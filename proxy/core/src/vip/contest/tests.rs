@@ -279,32 +279,39 @@ fn a_ready_standby_takes_the_address_with_the_word_of_the_holder() {
 #[test]
 fn a_ready_standby_does_not_wait_for_a_holder_that_says_nothing() {
     let mut contest = ready();
-    assert_eq!(run(&mut contest, 2_480, 3_040), []);
-    assert_eq!(run(&mut contest, 3_050, 3_060), [Frame::Announce, Frame::Refresh]);
+    assert_eq!(run(&mut contest, 2_480, 3_640), []);
+    assert_eq!(run(&mut contest, 3_650, 3_660), [Frame::Announce, Frame::Refresh]);
+}
+
+/// A holder that stops at 2.01 s, for which a standby is ready at 2.5 s, with short connections
+/// until `to_ms`; the frames of that time.
+fn busy_until(to_ms: u64) -> (Contest<u8>, Vec<Frame<u8>>) {
+    let mut holder = holder();
+    holder.handle_stop(at(2_010));
+    let mut sent = run(&mut holder, 2_010, 2_490);
+    holder.handle_claim(peer(4), claim(7, 10, Stance::Ready, LOWER), at(2_500));
+    for ms in (2_500..=to_ms).step_by(10) {
+        holder.handle_busy(true, at(ms));
+        sent.extend(run(&mut holder, ms, ms));
+    }
+    (holder, sent)
 }
 
 #[test]
 fn a_holder_that_releases_names_its_successor_between_two_connections() {
-    let mut holder = holder();
-    holder.handle_stop(at(2_010));
-    holder.handle_busy(true, at(2_500));
-    holder.handle_claim(peer(4), claim(7, 10, Stance::Ready, LOWER), at(2_500));
-    assert_eq!(run(&mut holder, 2_500, 2_600), []);
-    holder.handle_busy(false, at(2_600));
-    assert_eq!(run(&mut holder, 2_600, 2_610), [Frame::Cede(LOWER)]);
+    let (mut holder, sent) = busy_until(2_600);
+    assert_eq!(sent, []);
+    holder.handle_busy(false, at(2_610));
+    assert_eq!(run(&mut holder, 2_610, 2_620), [Frame::Cede(LOWER)]);
     // Who asks until the other one has announced itself is told where it is.
-    holder.handle_frame(CLIENT, at(2_620));
-    assert_eq!(frames(&mut holder, 2_620), [Frame::Cede(LOWER)]);
-    holder.handle_frame(Heard::Claimed(LOWER), at(2_630));
+    holder.handle_frame(CLIENT, at(2_630));
+    assert_eq!(frames(&mut holder, 2_630), [Frame::Cede(LOWER)]);
+    holder.handle_frame(Heard::Claimed(LOWER), at(2_640));
     assert!(holder.is_stopped());
 }
 
 #[test]
-fn connections_hold_a_release_up_for_half_a_second() {
-    let mut holder = holder();
-    holder.handle_stop(at(2_010));
-    holder.handle_busy(true, at(2_500));
-    holder.handle_claim(peer(4), claim(7, 10, Stance::Ready, LOWER), at(2_500));
-    assert_eq!(run(&mut holder, 2_500, 2_990), []);
-    assert_eq!(run(&mut holder, 3_000, 3_010), [Frame::Cede(LOWER)]);
+fn connections_hold_a_release_up_for_a_second() {
+    assert_eq!(busy_until(3_490).1, []);
+    assert_eq!(busy_until(3_510).1, [Frame::Cede(LOWER)]);
 }

@@ -34,11 +34,11 @@ pub(super) const CONTEST_LIMIT: Duration = Duration::from_millis(900);
 pub(super) const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// How long a holder that releases waits for its short connections to end, once a successor is
 /// ready.
-pub(super) const BUSY_LIMIT: Duration = Duration::from_millis(500);
+pub(super) const BUSY_LIMIT: Duration = Duration::from_secs(1);
 /// From one look at them to the next.
 pub(super) const BUSY_LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// How long a ready standby waits for the holder's word: longer than [`BUSY_LIMIT`].
-pub(super) const READY_LIMIT: Duration = Duration::from_millis(600);
+pub(super) const READY_LIMIT: Duration = Duration::from_millis(1_200);
 /// A releasing node that has not run for so long is silent: shorter than its successor's probes.
 pub(super) const RELEASE_STALL: Duration = Duration::from_millis(300);
 /// How long announcements are accompanied by answers, as caches need.
@@ -48,9 +48,9 @@ pub const SETTLED: Duration = Duration::from_secs(10);
 /// After a hand-over until the next: a preferred node that cannot claim costs one gap in ten
 /// minutes.
 pub(super) const HANDOVER_INTERVAL: Duration = Duration::from_secs(600);
-/// How long all others of the group must have missed the holder on the LAN before it takes itself for
-/// cut off: two of their claims.
-pub(super) const ISOLATION: Duration = Duration::from_millis(500);
+/// How long all others of the group must have missed the holder on the LAN before it takes itself
+/// for cut off: their claims come later than its first announcement.
+pub(super) const ISOLATION: Duration = Duration::from_secs(1);
 /// From one such release of a node to the next: where the LAN is cut for all, the address does not
 /// wander faster.
 pub(super) const ISOLATION_INTERVAL: Duration = Duration::from_secs(60);
