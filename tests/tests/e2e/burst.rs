@@ -1,7 +1,5 @@
 //! Memory after a burst of sessions: real daemons give back what the sessions took.
 
-#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
-
 use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! A path whose MTU drops below what QUIC needs: a quiet client that downloads, so that only the
 //! origin's node can notice that what it sends is lost, and clients that go on asking all the time.
 
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The same faults for meshport and for keepalived with haproxy: a table.
 
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
 use std::time::Duration;
 
 use meshport_tests::wait;

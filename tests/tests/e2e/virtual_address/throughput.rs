@@ -1,6 +1,8 @@
 //! Bytes through a virtual address: beside the holder's own address, and with the origin on another
 //! node.
 
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
 use std::net::SocketAddr;
 
 use meshport_tests::transfer::{self, Way};
