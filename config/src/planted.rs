@@ -31,11 +31,13 @@ pub enum Bug {
     Patience,
     /// A handshake without an answer is not repeated.
     HandshakeRetry,
+    /// A relay dials its own kubelet for a stream to another node's.
+    OtherNode,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::MergeLaw,
         Self::RelayLoop,
         Self::RouteChoice,
@@ -48,6 +50,7 @@ impl Bug {
         Self::Reset,
         Self::Patience,
         Self::HandshakeRetry,
+        Self::OtherNode,
     ];
 }
 

@@ -22,10 +22,11 @@ pub(crate) const GOOD_ROUTES: &str = "after a quiet time routes are good";
 pub(crate) const NEAR_ROUTES: &str = "after a quiet time routes are near";
 pub(crate) const ONE_RELAY: &str = "one relay at most";
 pub(crate) const SLOWLY_HOME: &str = "sessions go home slowly";
+pub(crate) const OTHER_KUBELET: &str = "a stream of the way back reaches the node it names";
 pub(crate) const ANSWERED: &str = "every request is answered";
 
 /// All rules, by the names that violations carry.
-pub(crate) const ALL: [&str; 13] = [
+pub(crate) const ALL: [&str; 14] = [
     DEAD_ORIGIN,
     NEVER_BACK,
     EVICTED,
@@ -38,6 +39,7 @@ pub(crate) const ALL: [&str; 13] = [
     NEAR_ROUTES,
     ONE_RELAY,
     SLOWLY_HOME,
+    OTHER_KUBELET,
     ANSWERED,
 ];
 

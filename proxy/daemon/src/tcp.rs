@@ -8,7 +8,8 @@
 use std::future::pending;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr, UdpSocket};
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,12 +17,15 @@ use std::time::Duration;
 use bytes::BytesMut;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
+use tokio::net::{self, TcpListener, TcpSocket, TcpStream, UnixStream};
 
 pub mod memory;
 pub mod store;
 
 use store::Stored;
+
+use crate::Error;
+use crate::unix::{self, Place, SocketFile};
 
 /// Connections the kernel may hold before they are accepted; the kernel caps it at `somaxconn`.
 /// One controller manager alone dials 60 at once.
@@ -54,6 +58,17 @@ impl Host {
         }
     }
 
+    /// Connects to a Unix socket.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` or, with the kernel, `NotFound` when nobody listens there.
+    pub async fn connect_unix(&self, path: &Path) -> io::Result<Tcp> {
+        match self {
+            Self::Kernel => UnixStream::connect(path).await.map(Tcp::Unix),
+            Self::Memory(host) => host.connect_unix(path).await.map(Tcp::Memory),
+        }
+    }
+
     /// Listens on `address`.
     ///
     /// # Errors
@@ -74,6 +89,32 @@ impl Host {
         match self {
             Self::Kernel => listen(address, presence).map(Listener::Kernel),
             Self::Memory(host) => host.listen(address).map(Listener::Memory),
+        }
+    }
+
+    /// Listens on a Unix socket, see [`unix::bind`].
+    ///
+    /// # Errors
+    /// [`Error::State`] when another process answers there or the path cannot be a socket's,
+    /// [`Error::Io`] for what the machine lacks.
+    pub(crate) async fn listen_unix(&self, place: Place<'_>) -> Result<UnixListener, Error> {
+        match self {
+            Self::Kernel => {
+                let (listener, _file) = unix::bind(place).await?;
+                Ok(UnixListener::Kernel { listener, _file })
+            }
+            Self::Memory(host) => {
+                let failed = Error::io(format!("listen on {}", place.path.display()));
+                host.listen_unix(place.path).map(UnixListener::Memory).map_err(failed)
+            }
+        }
+    }
+
+    /// Whether an address is one of this machine's: a socket can be bound to it.
+    pub(crate) fn has(&self, ip: IpAddr) -> bool {
+        match self {
+            Self::Kernel => UdpSocket::bind((ip, 0)).is_ok(),
+            Self::Memory(_) => ip.is_loopback(),
         }
     }
 }
@@ -216,6 +257,28 @@ impl Listener {
     }
 }
 
+/// Accepts connections on a Unix socket, whose file is removed with it.
+#[derive(Debug)]
+pub(crate) enum UnixListener {
+    /// The kernel's.
+    Kernel { listener: net::UnixListener, _file: SocketFile },
+    /// Memory's.
+    Memory(memory::UnixListener),
+}
+
+impl UnixListener {
+    /// The next connection.
+    ///
+    /// # Errors
+    /// The system is out of descriptors or memory.
+    pub(crate) async fn accept(&self) -> io::Result<Tcp> {
+        match self {
+            Self::Kernel { listener, .. } => Ok(Tcp::Unix(listener.accept().await?.0)),
+            Self::Memory(listener) => Ok(Tcp::Memory(listener.accept().await)),
+        }
+    }
+}
+
 /// Keeps an address without accepting: clients are refused at once, and no process can take it.
 #[derive(Debug)]
 pub struct Closed(Reserved);
@@ -312,10 +375,24 @@ impl Tcp {
 
     /// Whether the other side has ended or reset it without a word.
     pub(crate) fn is_gone(&self) -> bool {
-        let Self::Kernel(tcp) = self else { return false };
-        match socket2::SockRef::from(tcp).peek(&mut [MaybeUninit::uninit()]) {
+        let socket = match self {
+            Self::Kernel(tcp) => socket2::SockRef::from(tcp),
+            Self::Unix(unix) => socket2::SockRef::from(unix),
+            Self::Memory(end) => return end.is_gone(),
+        };
+        match socket.peek(&mut [MaybeUninit::uninit()]) {
             Ok(read) => read == 0,
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// The user of the process at the other end of a Unix socket (SO_PEERCRED); none where the
+    /// system does not say. In memory all processes are root's.
+    pub(crate) fn peer_user(&self) -> Option<u32> {
+        match self {
+            Self::Kernel(_) => None,
+            Self::Unix(unix) => unix.peer_cred().ok().map(|peer| peer.uid()),
+            Self::Memory(_) => Some(0),
         }
     }
 

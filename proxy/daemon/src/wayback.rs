@@ -5,7 +5,7 @@
 //! - `dial`: the connection to a target, made by the node that serves it
 //! - `nodes`: the Node objects, read from Kubernetes and kept for a cold boot
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -16,6 +16,8 @@ use meshport_core::wayback::call::Want;
 use meshport_core::wayback::judge::{self, Own};
 use meshport_core::wayback::nodes::Nodes;
 use tokio::sync::watch;
+
+use crate::tcp::Host;
 
 pub(crate) mod dial;
 pub(crate) mod find;
@@ -121,6 +123,7 @@ impl WayBack {
         &self,
         want: &Want,
         credential: &watch::Receiver<Arc<Credential>>,
+        host: &Host,
     ) {
         let (mut egress, mut kubelet) = (self.0.egress.subscribe(), self.0.kubelet.subscribe());
         loop {
@@ -130,7 +133,7 @@ impl WayBack {
                 _ = kubelet.changed() => {}
             }
             let own = credential.borrow().clone();
-            if self.judge(want, &own).is_err() {
+            if self.judge(want, &own, host).is_err() {
                 return;
             }
         }
@@ -171,17 +174,18 @@ impl WayBack {
         self.0.nodes.send_replace(all);
     }
 
-    /// What this node dials for apiservers, judged by its own word.
+    /// What this node dials for apiservers on its `host`, judged by its own word.
     pub(crate) fn judge(
         &self,
         want: &Want,
         credential: &Credential,
+        host: &Host,
     ) -> Result<Vec<SocketAddr>, Refusal> {
         let nodes = self.nodes();
         let object = nodes.as_ref().and_then(|nodes| nodes.get(credential.name.as_str()));
         let (egress, kubelet) = (self.egress(), self.0.kubelet.borrow().clone());
         let own = Own { credential, kubelet: &kubelet, egress: &egress, object };
-        judge::judge(want, &own, is_local)
+        judge::judge(want, &own, |ip| host.has(ip))
     }
 
     pub(crate) fn accepted(&self) -> u64 {
@@ -221,9 +225,4 @@ impl WayBack {
         let [socket, stream] = &self.0.refused;
         [("socket", socket.read()), ("stream", stream.read())]
     }
-}
-
-/// Whether an address is one of this machine's: a socket can be bound to it.
-fn is_local(ip: IpAddr) -> bool {
-    UdpSocket::bind((ip, 0)).is_ok()
 }

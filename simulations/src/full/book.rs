@@ -13,7 +13,7 @@ use super::saved::Record;
 use super::wire::Wire;
 use crate::flight::Way;
 use crate::level::{Follow, Held, Judge, Level, Scene, Ties};
-use crate::measure::{Notice, Suspicions};
+use crate::measure::{Measures, Notice, Suspicions, WayBack, micros};
 use crate::report::keys;
 use crate::rules;
 
@@ -32,6 +32,10 @@ pub(super) struct Book {
     /// The last answer of each node.
     pub(super) seen: Vec<Seen>,
     sessions: Sessions,
+    /// Measures of the way back.
+    pub(super) back: Measures,
+    /// Its refusals, by the status of the answer.
+    refused: BTreeMap<u16, u64>,
 }
 
 /// A node's view of others, and of itself.
@@ -117,6 +121,8 @@ impl Book {
             revocations: vec![Revocations::default(); nodes],
             seen: vec![Seen::default(); nodes],
             sessions: Sessions::new(nodes),
+            back: Measures::default(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -208,6 +214,39 @@ impl Book {
             let word = if answered { "was answered" } else { "failed" };
             self.says(node, format!("a request {word} after {} us", took.as_micros()));
         }
+    }
+
+    /// A stream to the kubelet of a node has been greeted by that of another one, or the same.
+    pub(super) fn called(&mut self, from: usize, to: usize, reached: usize, took: Duration) {
+        let back = &mut self.back;
+        back.sessions.opened += 1;
+        back.latency.connect.add(micros(took));
+        let name = |at| self.scene.account.name(at);
+        let words = format!("reaches the kubelet of {} after {} us", name(to), took.as_micros());
+        let wrong = format!("its stream to the kubelet of {} reaches {}", name(to), name(reached));
+        self.says(from, words);
+        if reached != to {
+            self.violates(rules::OTHER_KUBELET, from, wrong);
+        }
+    }
+
+    /// A call of a node's kubelet was refused.
+    pub(super) fn refused(&mut self, to: usize, status: u16, said: &str) {
+        *self.refused.entry(status).or_default() += 1;
+        self.says(to, format!("its kubelet is not reached: {said}"));
+    }
+
+    /// A request to a node's kubelet has ended.
+    pub(super) fn call_ends(&mut self, to: usize, started: Duration, answered: bool) {
+        if self.scene.account.revoked[to].is_none() {
+            self.back.request(started, self.scene.now, answered);
+        }
+    }
+
+    /// The measures of the way back.
+    pub(super) fn take_back(&mut self) -> WayBack {
+        let Measures { requests, sessions, latency, .. } = std::mem::take(&mut self.back);
+        WayBack { requests, sessions, latency, refused: std::mem::take(&mut self.refused) }
     }
 
     /// Sessions that clients of a node have opened through its present process.

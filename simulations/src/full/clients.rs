@@ -47,7 +47,7 @@ impl Door for Place {
     async fn open(&self) -> io::Result<Session> {
         lock(&self.book).looks_for_one(self.node);
         let started = machine::now();
-        let greeted = Greeted::connect(&self.host, ADDRESS).await?;
+        let greeted = Greeted::greet(self.host.connect(ADDRESS).await?).await?;
         let took = machine::now() - started;
         let number = lock(&self.book).connected(self.node, greeted.origin, took);
         Ok((greeted, number))

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshport_config::counters::Counter;
-use meshport_config::{Policy, UnixSeconds};
+use meshport_config::{Policy, ServiceName, UnixSeconds};
 use meshport_daemon::admin::metrics::Sample;
 use meshport_discovery::{Count, MAX_LEAVES, MAX_MEMBERS};
 use tokio::sync::broadcast::error::RecvError;
@@ -151,6 +151,7 @@ impl World {
         for node in &mut self.nodes {
             node.clients.shutdown().await;
         }
+        self.callers.shutdown().await;
         let forgotten = lock(&self.book).scene.account.last_disturbed() + VANISHED;
         let until = machine::now().max(forgotten) + DRAIN;
         let open = |world: &Self| {
@@ -204,8 +205,11 @@ fn unbalanced(samples: &[Sample], left: u64, opened: u64) -> Option<String> {
         return Some(format!("{left} sessions are open long after the last client went"));
     }
     let count = |name: &str, outcome: Option<&str>| {
+        // Those of the way back are not accepted as clients.
+        let is_client =
+            |it: &&Sample| it.label("service") != Some(ServiceName::way_back().as_str());
         let is_it = |it: &&Sample| it.metric.name == name && it.label("outcome") == outcome;
-        samples.iter().filter(is_it).filter_map(Sample::number).sum::<f64>()
+        samples.iter().filter(is_client).filter(is_it).filter_map(Sample::number).sum::<f64>()
     };
     let accepted = count("meshport_sessions_accepted_total", None);
     let [connected, failed, abandoned, over] = ["connected", "failed", "abandoned", "over-limit"]

@@ -1,5 +1,5 @@
-//! A simulated apiserver on a node's host: it answers health probes over HTTP, and clients in
-//! records shaped like those of TLS, so that the daemon treats them as it treats TLS.
+//! A simulated apiserver or kubelet on a node's host: it answers health probes over HTTP, and
+//! clients in records shaped like those of TLS, so that the daemon treats them as it treats TLS.
 //!
 //! | record | from | body |
 //! | --- | --- | --- |
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::instance::{ANSWER_TIME, ETCD_TIMEOUT, Instance};
 
-/// Where an instance listens on its host.
+/// Where an apiserver listens on its host.
 pub(super) const ADDRESS: &str = "127.0.0.1:6443";
 /// Bytes of a client's hello, as that of a usual client.
 pub(super) const HELLO_BYTES: usize = 300;
@@ -41,9 +41,9 @@ const LIVE_PATH: &str = "/livez";
 
 type State = watch::Receiver<Instance>;
 
-/// Serves in the way that `state` says; never returns.
-pub(super) async fn run(host: Host, mut state: State, number: u16) {
-    let address = ADDRESS.parse().expect("a socket address");
+/// Serves at `address` in the way that `state` says; never returns.
+pub(super) async fn run(host: Host, address: &str, mut state: State, number: u16) {
+    let address = address.parse().expect("a socket address");
     loop {
         if state.wait_for(|state| *state != Instance::Down).await.is_err() {
             return;
@@ -176,9 +176,8 @@ pub(super) struct Greeted {
 }
 
 impl Greeted {
-    /// Connects to a node's local address and waits to be greeted.
-    pub(super) async fn connect(host: &Host, address: &str) -> io::Result<Self> {
-        let mut tcp = host.connect(address).await?;
+    /// Speaks first on a new connection and waits to be greeted.
+    pub(super) async fn greet(mut tcp: Tcp) -> io::Result<Self> {
         write_record(&mut tcp, HANDSHAKE, &[0; HELLO_BYTES]).await?;
         let greeting = read_answer(&mut tcp).await?;
         let number = greeting.first_chunk().ok_or(io::ErrorKind::InvalidData)?;

@@ -2,12 +2,13 @@
 //!
 //! Each node is the daemon's own [`meshport_daemon::Node`]: boringtun's handshakes and timers,
 //! QUIC, the driver, sessions, egress, probes. What is simulated is beneath and around: UDP between
-//! the sites (`wire`), local connections in memory, the apiservers (`instance`), their clients
-//! (`clients`), and time itself ([`machine`]). One thread runs everything.
+//! the sites (`wire`), local connections in memory, the apiservers and kubelets (`instance`), their
+//! clients (`clients`, `callers`), and time itself ([`machine`]). One thread runs everything.
 //!
 //! It takes the same scenarios as the wide level and gives the same results, but for the events it
 //! does not know, and has no more than [`MAX_NODES`] nodes.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use crate::scenario::{Happening, Scenario};
 use crate::world::Options;
 
 mod book;
+mod callers;
 mod clients;
 mod guard;
 mod instance;
@@ -115,7 +117,9 @@ struct World {
     rng: ChaCha8Rng,
     nodes: Vec<Node>,
     authority: AuthorityKey,
-    /// The instances, and the tasks that stop processes or listen for what they suspect.
+    /// The callers of kubelets.
+    callers: JoinSet<()>,
+    /// The instances and kubelets, and the tasks that stop processes or listen for what they suspect.
     tasks: JoinSet<()>,
     book: Arc<Mutex<Book>>,
     reader: Reader,
@@ -140,7 +144,8 @@ impl World {
         for at in account.origins() {
             let (state, states) = watch::channel(Instance::Ready);
             let number = u16::try_from(*at).expect("at most MAX_NODES");
-            tasks.spawn(instance::run(nodes[*at].host.clone(), states, number));
+            let host = nodes[*at].host.clone();
+            tasks.spawn(instance::run(host, instance::ADDRESS, states, number));
             nodes[*at].instance = Some(state);
         }
         let film = options.film.then(|| film::film(scenario, &network));
@@ -155,6 +160,7 @@ impl World {
             reader: Reader::new(scenario, &mesh)?,
             authority: mesh.issuer.key,
             nodes,
+            callers: JoinSet::new(),
             tasks,
             book,
             progress: options.progress,
@@ -164,6 +170,7 @@ impl World {
 
     async fn run(mut self) -> Result<Run, Error> {
         let plan = self.schedule();
+        self.start_way_back();
         for (place, planned) in plan.iter().enumerate() {
             self.wait_until(planned.at).await;
             if planned.at > self.story.end || self.has_enough() {
@@ -186,6 +193,33 @@ impl World {
         // What was seen after the end is dated to the end, so that a repeated run finds it.
         run.violations.iter_mut().for_each(|it| it.at = it.at.min(self.story.end));
         Ok(run)
+    }
+
+    /// Starts the kubelets that apiservers call, and their callers. They are no part of a node's
+    /// process and go on without it.
+    fn start_way_back(&mut self) {
+        let apiservers = self.nodes.iter().enumerate().filter(|(_, node)| node.instance.is_some());
+        let apiservers: Arc<[_]> = apiservers.map(|(at, node)| (at, node.host.clone())).collect();
+        for (to, node) in self.nodes.iter().enumerate() {
+            let Some(load) = self.story.way_back(to).filter(|_| !apiservers.is_empty()) else {
+                continue;
+            };
+            let (host, number) = (node.host.clone(), u16::try_from(to).expect("at most MAX_NODES"));
+            self.tasks.spawn(async move {
+                let (_state, states) = watch::channel(Instance::Ready);
+                instance::run(host, callers::KUBELET, states, number).await;
+            });
+            let callers = callers::Callers {
+                to,
+                name: node.identity.credential.name.clone(),
+                apiservers: apiservers.clone(),
+                load: load.clone(),
+                book: self.book.clone(),
+                turn: Arc::new(AtomicUsize::new(to)),
+            };
+            let rng = ChaCha8Rng::seed_from_u64(self.rng.random());
+            self.callers.spawn(crate::level::clients::run(callers, rng));
+        }
     }
 
     fn has_enough(&self) -> bool {
@@ -362,7 +396,9 @@ impl World {
     fn finish(&mut self) -> Run {
         let mut book = lock(&self.book);
         let outcome = self.story.outcome(&*book);
-        let measures = std::mem::take(&mut book.scene.measures);
+        let mut measures = std::mem::take(&mut book.scene.measures);
+        let is_used = self.story.scenario.way_back.is_some();
+        measures.way_back = is_used.then(|| Box::new(book.take_back()));
         book.film();
         Run { outcome, measures, violations: Vec::new(), film: book.scene.film.take() }
     }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::book::Book;
 use super::socket::Socket;
 use super::wire::FIRST_PORT;
-use super::{DRAIN, instance};
+use super::{DRAIN, callers, instance};
 use crate::Error;
 use crate::identity::{Mesh, bytes32};
 use crate::instance::Instance;
@@ -134,6 +134,9 @@ impl Node {
             service.origin = Some(instance::ADDRESS.parse().map_err(wrong)?);
             service.health.mode = HealthMode::Http;
             service.health.path = instance::READY_PATH.into();
+        }
+        if self.instance.is_some() && story.scenario.way_back.is_some() {
+            settings.egress.socket = Some(callers::SOCKET.into());
         }
         Ok(settings)
     }

@@ -94,6 +94,7 @@ fn check(story: &Story) -> Result<(), Error> {
     let others = [
         ("nat", sites.iter().any(|site| site.nat)),
         ("access", sites.iter().any(|site| site.access.is_some())),
+        ("way-back", story.scenario.way_back.is_some()),
     ];
     let limits = Limits {
         level: "the lab",

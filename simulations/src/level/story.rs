@@ -26,6 +26,8 @@ pub(crate) struct Story {
     overrides: Overrides,
     /// Whether each node has clients.
     has_clients: Vec<bool>,
+    /// Whether apiservers call the kubelet of each node.
+    is_called: Vec<bool>,
 }
 
 /// The limits of a level.
@@ -49,18 +51,23 @@ impl Story {
         seed: u64,
         until: Option<Duration>,
     ) -> Result<Self, Error> {
-        let mut has_clients = vec![false; scenario.nodes().count()];
-        if let Some(load) = &scenario.load {
-            for at in Target::parse(&load.on, &scenario)?.possible() {
-                has_clients[*at] = true;
+        let on = |load: &Option<Load>| -> Result<Vec<bool>, Error> {
+            let mut on = vec![false; scenario.nodes().count()];
+            if let Some(load) = load {
+                for at in Target::parse(&load.on, &scenario)?.possible() {
+                    on[*at] = true;
+                }
             }
-        }
+            Ok(on)
+        };
+        let (has_clients, is_called) = (on(&scenario.load)?, on(&scenario.way_back)?);
         Ok(Self {
             plan: timeline::expand(&scenario, seed)?.into(),
             end: scenario.duration().min(until.unwrap_or(Duration::MAX)),
             seed,
             overrides: Overrides::new(&scenario)?,
             has_clients,
+            is_called,
             scenario,
         })
     }
@@ -99,6 +106,11 @@ impl Story {
     /// The load of a node's clients, if it has some.
     pub(crate) fn load(&self, at: usize) -> Option<&Load> {
         self.scenario.load.as_ref().filter(|_| self.has_clients[at])
+    }
+
+    /// The streams to a node's kubelet, if there are any.
+    pub(crate) fn way_back(&self, to: usize) -> Option<&Load> {
+        self.scenario.way_back.as_ref().filter(|_| self.is_called[to])
     }
 
     /// How the nodes of a site start, or go on after this event with `configure`.

@@ -54,6 +54,8 @@ pub struct Measures {
     pub timeline: Vec<Second>,
     /// Openings and requests that each relay has carried on.
     pub carried: BTreeMap<usize, u64>,
+    /// The way back; none where nobody uses it.
+    pub way_back: Option<Box<WayBack>>,
     /// Times a liar did something else than an honest node would have.
     pub lies: u64,
     /// Time of the last fault or recovery.
@@ -67,6 +69,19 @@ pub struct Latency {
     pub connect: Histogram,
     /// Time from a request to its answer.
     pub request: Histogram,
+}
+
+/// Streams from apiservers to kubelets, as their callers see them.
+#[derive(Debug, Default)]
+pub struct WayBack {
+    /// Requests of the callers.
+    pub requests: Requests,
+    /// Streams.
+    pub sessions: Sessions,
+    /// How long callers waited.
+    pub latency: Latency,
+    /// Calls that meshport refused, by the status of its answer.
+    pub refused: BTreeMap<u16, u64>,
 }
 
 /// Quality of the origins that nodes chose.

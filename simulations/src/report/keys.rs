@@ -112,6 +112,12 @@ pub const KEYS: &[Key] = &[
                                  1.",
         &[NO_DISTANCES],
     ),
+    key(
+        "way_back.*",
+        "Streams from apiservers to kubelets: `requests` as of clients, `opened`, `broken`, \
+         `refused` by HTTP status, `connect_ms` from the CONNECT to the kubelet's greeting, \
+         `latency_ms` from a request to its answer; null without `[way-back]`.",
+    ),
     key("faults[].kind", "The kind of event."),
     key("faults[].what", "The event in words."),
     key("faults[].at_s", "Start time."),

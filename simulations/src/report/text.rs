@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::{Effort, Run, Violation};
+use crate::measure::WayBack;
 
 /// Faults that are listed one by one.
 const MAX_LISTED: usize = 24;
@@ -112,6 +113,23 @@ pub(super) fn numbers(run: &Run, effort: Effort) -> Numbers {
     all
 }
 
+/// Streams from apiservers to kubelets.
+fn way_back(it: &WayBack) -> String {
+    let WayBack { requests, sessions, latency, refused } = it;
+    let refused = match refused.values().sum::<u64>() {
+        0 => String::new(),
+        all => format!(", {all} refused"),
+    };
+    let connect = latency.connect.quantiles(1e3);
+    let connect =
+        connect.map(|it| format!("; connect half {:.1} ms, 99 % {:.1} ms", it.p50, it.p99));
+    let connect = connect.unwrap_or_default();
+    format!(
+        "{} streams opened, {} broken{refused}; {} requests in all, {} failed, {} slow{connect}",
+        sessions.opened, sessions.broken, requests.total, requests.failed, requests.slow
+    )
+}
+
 /// Measurements of clients.
 fn clients(run: &Run) -> Numbers {
     let (measures, requests, sessions) =
@@ -148,6 +166,7 @@ fn clients(run: &Run) -> Numbers {
         }
         all.push(("sessions", words));
     }
+    all.extend(measures.way_back.as_ref().map(|it| ("way back", way_back(it))));
     if sessions.relayed + sessions.outside > 0 {
         let (relayed, outside) = (sessions.relayed, sessions.outside);
         let words = format!("{relayed} sessions through a relay, {outside} outside the mesh");

@@ -90,6 +90,9 @@ pub struct Scenario {
     pub tuning: Tuning,
     /// The clients of every node; none if absent.
     pub load: Option<Load>,
+    /// Streams from apiservers to kubelets, at the full level; none if absent. `on` selects the
+    /// nodes whose kubelets are called, each by the apiservers in turn.
+    pub way_back: Option<Load>,
     /// The sites.
     #[serde(rename = "site")]
     pub sites: Vec<Site>,
@@ -177,11 +180,11 @@ pub struct SitePath {
     pub mtu: Option<usize>,
 }
 
-/// The clients of each node.
+/// The clients of each node, or the callers of each kubelet.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Load {
-    /// New sessions per second on each node.
+    /// New sessions per second on each node, or streams to it.
     pub sessions_per_s: f64,
     /// Arrival of sessions: `poisson`, `regular`, or `bursts` of ten.
     #[serde(default = "default_arrival")]
@@ -492,7 +495,14 @@ impl Scenario {
     }
 
     fn check_load(&self) -> Result<(), Error> {
-        let Some(load) = &self.load else { return Ok(()) };
+        if self.way_back.is_some() && self.level == Level::Wide {
+            let what = "[way-back] is of the full level: add level = \"full\", or leave it out";
+            return Err(Error::Scenario(what.into()));
+        }
+        [&self.load, &self.way_back].into_iter().flatten().try_for_each(|it| self.check_one(it))
+    }
+
+    fn check_one(&self, load: &Load) -> Result<(), Error> {
         let rate = |value: f64, key: &str| {
             let good = (0.0..=10_000.0).contains(&value);
             let wrong = || Error::Scenario(format!("{key} = {value}: expected 0 to 10000"));

@@ -23,7 +23,7 @@ pub fn markdown() -> String {
     for (heading, schema) in [
         ("The scenario", schema_for!(Scenario)),
         ("`[tuning]`", schema_for!(Tuning)),
-        ("`[load]`", schema_for!(Load)),
+        ("`[load]` and `[way-back]`", schema_for!(Load)),
         ("`[[site]]`", schema_for!(Site)),
         ("`[[path]]`, and `degrade` of an event", schema_for!(SitePath)),
         ("`[[event]]`", schema_for!(Event)),

@@ -13,6 +13,7 @@ mod nat;
 mod scenarios;
 mod schema;
 mod serve;
+mod wayback;
 
 /// The program: that of this build, or the one `MESHPORT_SIM` names.
 fn program() -> PathBuf {

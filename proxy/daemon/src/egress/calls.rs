@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{Credential, NodeId, Role, ServiceName};
 use meshport_core::relay::{self, Receive};
 use meshport_core::wayback::Refusal;
@@ -50,6 +51,7 @@ impl Egress {
         let target = Some(call.node).filter(|node| !mesh.is_own(node));
         match relay::receive(mesh.node_id(), *peer, target, call.hops, may_relay) {
             Receive::Serve => self.dial_for(called).await,
+            Receive::Carry(_) if is_planted(Bug::OtherNode) => self.dial_for(called).await,
             Receive::Carry(target) => self.carry_on(called, target).await,
             Receive::Refuse => self.refuse_call(called, Refusal::OtherNode).await,
         }
@@ -91,7 +93,8 @@ impl Egress {
         }
         let (peers, now) = (Peers(&self.context.mesh), clock::wall());
         let holder = judge::holder(peer, call.client.as_deref(), &peers, now)?;
-        let addresses = self.back.judge(&call.want, &self.credential.borrow())?;
+        let addresses =
+            self.back.judge(&call.want, &self.credential.borrow(), &self.context.host)?;
         let service = ServiceName::way_back();
         let open = self.context.sessions.serve(&service, *peer, holder.node);
         Ok((holder, open.map_err(|_| Refusal::Overloaded)?, addresses))
@@ -114,7 +117,7 @@ impl Egress {
             tokio::select! {
                 _ = open.relay(&carried) => {}
                 () = self.call_ends(holder) => {}
-                () = self.back.until_refused(&want, &self.credential) => {}
+                () = self.back.until_refused(&want, &self.credential, &self.context.host) => {}
             }
             Ending::Reset
         };

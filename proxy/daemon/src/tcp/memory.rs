@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::{pending, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -183,6 +184,12 @@ impl End {
         }
     }
 
+    /// Whether the other side has ended or reset it without a word.
+    pub(super) fn is_gone(&self) -> bool {
+        let pipe = lock(&self.reads);
+        pipe.broken || (pipe.ended && pipe.bytes.is_empty())
+    }
+
     pub(super) fn reset_on_drop(&self) {
         self.resets.store(true, Ordering::Relaxed);
     }
@@ -214,26 +221,58 @@ struct Queue {
     acceptors: Waiting,
 }
 
-type Queues = BTreeMap<SocketAddr, Arc<Mutex<Queue>>>;
+/// Where a listener is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// At a TCP address.
+    Tcp(SocketAddr),
+    /// At the path of a Unix socket.
+    Unix(PathBuf),
+}
 
-/// The local addresses of one machine. Clones are the same machine.
+type Queues = BTreeMap<Place, Arc<Mutex<Queue>>>;
+
+/// The local addresses of one machine, those of Unix sockets included. Clones are the same machine.
 #[derive(Debug, Clone, Default)]
 pub struct Host(Arc<Mutex<Queues>>);
 
 impl Host {
     pub(super) fn listen(&self, address: SocketAddr) -> io::Result<Listener> {
+        Ok(Listener { address, queue: self.open(Place::Tcp(address))? })
+    }
+
+    /// Listens at the path of a Unix socket.
+    ///
+    /// # Errors
+    /// When another listener is there.
+    pub(super) fn listen_unix(&self, path: &Path) -> io::Result<UnixListener> {
+        self.open(Place::Unix(path.to_owned())).map(UnixListener)
+    }
+
+    fn open(&self, place: Place) -> io::Result<Open> {
         let queue: Arc<Mutex<Queue>> = Arc::default();
         let mut queues = lock(&self.0);
-        if queues.contains_key(&address) {
+        if queues.contains_key(&place) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        queues.insert(address, queue.clone());
-        Ok(Listener { host: self.clone(), address, queue })
+        queues.insert(place.clone(), queue.clone());
+        Ok(Open { host: self.clone(), place, queue })
     }
 
     pub(super) async fn connect(&self, address: &str) -> io::Result<End> {
-        let address: SocketAddr = address.parse().map_err(io::Error::other)?;
-        let queue = lock(&self.0).get(&address).cloned();
+        self.reach(Place::Tcp(address.parse().map_err(io::Error::other)?)).await
+    }
+
+    /// Connects to a Unix socket.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when nobody listens there.
+    pub(super) async fn connect_unix(&self, path: &Path) -> io::Result<End> {
+        self.reach(Place::Unix(path.to_owned())).await
+    }
+
+    async fn reach(&self, place: Place) -> io::Result<End> {
+        let queue = lock(&self.0).get(&place).cloned();
         let queue = queue.ok_or(io::ErrorKind::ConnectionRefused)?;
         let (near, far) = pair();
         let taken = {
@@ -252,16 +291,16 @@ impl Host {
     }
 }
 
-/// Accepts connections to one address. Its drop breaks those that wait.
+/// A place that is listened on. Its drop breaks connections that wait.
 #[derive(Debug)]
-pub struct Listener {
+struct Open {
     host: Host,
-    address: SocketAddr,
+    place: Place,
     queue: Arc<Mutex<Queue>>,
 }
 
-impl Listener {
-    pub(super) async fn accept(&self) -> End {
+impl Open {
+    async fn accept(&self) -> End {
         poll_fn(|cx| {
             let mut queue = lock(&self.queue);
             if let Some(end) = queue.ends.pop_front() {
@@ -272,13 +311,36 @@ impl Listener {
         })
         .await
     }
+}
+
+/// Accepts connections to one address.
+#[derive(Debug)]
+pub struct Listener {
+    address: SocketAddr,
+    queue: Open,
+}
+
+impl Listener {
+    pub(super) async fn accept(&self) -> End {
+        self.queue.accept().await
+    }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
     pub(super) fn close(self) -> Closed {
-        Closed { host: self.host.clone(), address: self.address }
+        Closed { host: self.queue.host.clone(), address: self.address }
+    }
+}
+
+/// Accepts connections to one path.
+#[derive(Debug)]
+pub struct UnixListener(Open);
+
+impl UnixListener {
+    pub(super) async fn accept(&self) -> End {
+        self.0.accept().await
     }
 }
 
@@ -295,9 +357,9 @@ impl Closed {
     }
 }
 
-impl Drop for Listener {
+impl Drop for Open {
     fn drop(&mut self) {
-        lock(&self.host.0).remove(&self.address);
+        lock(&self.host.0).remove(&self.place);
         let waiting = std::mem::take(&mut lock(&self.queue).ends);
         waiting.iter().for_each(End::reset_on_drop);
     }

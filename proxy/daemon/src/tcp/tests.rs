@@ -90,3 +90,31 @@ async fn an_address_that_was_lost_all_the_same_comes_back() {
     let listener = closed.open().expect("it is ours again");
     connected(&listener, address).await;
 }
+
+#[tokio::test]
+async fn a_unix_socket_in_memory_is_found_by_its_path_until_its_listener_is_gone() {
+    let host = Host::Memory(memory::Host::default());
+    let path = Path::new("/run/meshport/egress.sock");
+    let place = Place { path, mode: 0o600, setting: "egress.socket" };
+    let listener = host.listen_unix(place).await.expect("nobody has it");
+    host.listen_unix(place).await.expect_err("it is taken");
+    let client = host.connect_unix(path).await.expect("it is open");
+    let served = listener.accept().await.expect("it accepts");
+    assert_eq!(served.peer_user(), Some(0));
+    assert!(!served.is_gone());
+    drop(client);
+    assert!(served.is_gone());
+    drop(listener);
+    let error = host.connect_unix(path).await.expect_err("nobody listens");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_machine_has_the_addresses_that_can_be_bound() {
+    let here = "127.0.0.1".parse().expect("an address");
+    // One for documentation (RFC 5737), which no machine has.
+    let elsewhere = "192.0.2.1".parse().expect("an address");
+    for host in [Host::Kernel, Host::Memory(memory::Host::default())] {
+        assert!(host.has(here) && !host.has(elsewhere), "{host:?}");
+    }
+}

@@ -105,7 +105,7 @@ impl Attempt {
         let left = self.until.saturating_duration_since(clock::now());
         match line {
             Line::Direct(node) if mesh.is_own(&node) => {
-                let addresses = back.judge(&self.want, &credential.borrow())?;
+                let addresses = back.judge(&self.want, &credential.borrow(), &context.host)?;
                 dial(&context.host, &addresses, left).await.map(Way::Local)
             }
             Line::Direct(node) => self.through(node, Call::direct(node, self.want, left)).await,

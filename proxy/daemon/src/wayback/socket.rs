@@ -4,7 +4,6 @@
 //! own by default. Bounds: `egress.max-streams` connections, [`MAX_TURNED_AWAY`] more that are told
 //! that there are too many, [`HEAD_LIMIT`] for a request and [`ANSWER_LIMIT`] for its answer.
 
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,6 @@ use meshport_core::wayback::reply::CONNECTED;
 use meshport_core::wayback::{ANSWER_LIMIT, HEAD_LIMIT, Refusal, Refused};
 use rustix::process::geteuid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -33,8 +31,8 @@ use crate::node::handle::Handle;
 use crate::sessions::ingress::Context;
 use crate::sessions::splice::{self, Carried, Counted, Early, Ending};
 use crate::sessions::totals::SessionCount;
-use crate::tcp::Tcp;
-use crate::unix::{self, Place, SocketFile};
+use crate::tcp::{Tcp, UnixListener};
+use crate::unix::Place;
 
 /// Connections beyond the limit that are told so at once; further ones are closed.
 const MAX_TURNED_AWAY: usize = 64;
@@ -77,9 +75,9 @@ pub(crate) async fn serve(requests: Requests) {
     let egress = back.egress();
     let Some(place) = place(&egress) else { return };
     let mut is_said = false;
-    let (listener, _file): (UnixListener, SocketFile) = loop {
-        match unix::bind(place).await {
-            Ok(bound) => break bound,
+    let listener = loop {
+        match requests.context.host.listen_unix(place).await {
+            Ok(listener) => break listener,
             Err(error) => {
                 if !std::mem::replace(&mut is_said, true) {
                     let retry_s = RETRY.as_secs();
@@ -104,7 +102,7 @@ async fn accept(listener: UnixListener, requests: Requests) {
             Some(_) = streams.join_next(), if !streams.is_empty() => continue,
         };
         let client = match accepted {
-            Ok((client, _)) => client,
+            Ok(client) => client,
             Err(error) => {
                 debug!(%error, "connection of the way back not accepted");
                 sleep(ACCEPT_PAUSE).await;
@@ -135,7 +133,7 @@ async fn accept(listener: UnixListener, requests: Requests) {
 }
 
 impl Requests {
-    async fn serve(&self, mut client: UnixStream) {
+    async fn serve(&self, mut client: Tcp) {
         let target = match self.admit(&mut client).await {
             Ok(Some(target)) => target,
             // It went away, or was looking whether anybody is here.
@@ -165,8 +163,7 @@ impl Requests {
     }
 
     /// The asking process, and its target.
-    async fn admit(&self, client: &mut UnixStream) -> Result<Option<Endpoint>, Refused> {
-        let user = client.peer_cred().map(|peer| peer.uid());
+    async fn admit(&self, client: &mut Tcp) -> Result<Option<Endpoint>, Refused> {
         let own = geteuid().as_raw();
         let egress = self.back.egress();
         let uids = &egress.uids;
@@ -174,7 +171,7 @@ impl Requests {
             true => uid == 0 || uid == own,
             false => uids.contains(&uid),
         };
-        if !user.is_ok_and(is_known) {
+        if !client.peer_user().is_some_and(is_known) {
             let said = "this user may not use the way back (egress.uids)";
             return Err(Refused::new(Refusal::User, said));
         }
@@ -188,11 +185,7 @@ impl Requests {
     }
 
     /// A way on which the target is connected; none when the client went away meanwhile.
-    async fn reach(
-        &self,
-        target: &Endpoint,
-        client: &UnixStream,
-    ) -> Result<Option<Reached>, Refused> {
+    async fn reach(&self, target: &Endpoint, client: &Tcp) -> Result<Option<Reached>, Refused> {
         let until = clock::now() + ANSWER_LIMIT;
         let look = async {
             if self.back.egress().outside.contains(target) {
@@ -245,7 +238,7 @@ impl Requests {
         Ok(Reached { way: Way::Local(tcp), line, guard })
     }
 
-    async fn carry(&self, mut client: UnixStream, reached: Reached) -> std::io::Result<()> {
+    async fn carry(&self, mut client: Tcp, reached: Reached) -> std::io::Result<()> {
         client.write_all(CONNECTED).await?;
         let Reached { way, guard, .. } = reached;
         let totals = self.context.sessions.totals(&ServiceName::way_back());
@@ -260,7 +253,6 @@ impl Requests {
             }
             Ending::Reset
         });
-        let client = Tcp::Unix(client);
         match way {
             Way::Mesh(stream, rest) => {
                 let early = Early { up: Bytes::new(), down: vec![rest] };
@@ -281,7 +273,7 @@ impl Requests {
 }
 
 /// Reads the head; none when the client went away without a word.
-async fn read_head(client: &mut UnixStream) -> Result<Option<Endpoint>, Refused> {
+async fn read_head(client: &mut Tcp) -> Result<Option<Endpoint>, Refused> {
     let mut buffer = Vec::with_capacity(1024);
     loop {
         if let Some(target) = head::read(&buffer)? {
@@ -300,16 +292,15 @@ async fn read_head(client: &mut UnixStream) -> Result<Option<Endpoint>, Refused>
 }
 
 /// Resolves when the client has gone. One that sends something before its answer is waited for.
-async fn gone(client: &UnixStream) {
+async fn gone(client: &Tcp) {
     let _ = client.readable().await;
-    let peeked = socket2::SockRef::from(client).peek(&mut [MaybeUninit::uninit()]);
-    if peeked.is_ok_and(|read| read > 0) {
+    if !client.is_gone() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Answers, and waits until the client has read it.
-async fn refuse(mut client: UnixStream, refused: &Refused) {
+async fn refuse(mut client: Tcp, refused: &Refused) {
     let answer = async {
         client.write_all(&refused.answer()).await?;
         client.shutdown().await?;
