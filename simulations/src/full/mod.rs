@@ -119,7 +119,7 @@ struct World {
     authority: AuthorityKey,
     /// The callers of kubelets.
     callers: JoinSet<()>,
-    /// The instances and kubelets, and the tasks that stop processes or listen for what they suspect.
+    /// The instances and kubelets, and the tasks that stop processes or listen for suspicions.
     tasks: JoinSet<()>,
     book: Arc<Mutex<Book>>,
     reader: Reader,

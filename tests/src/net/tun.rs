@@ -22,7 +22,7 @@ pub(crate) fn open(name: &str) -> io::Result<File> {
 /// The same for whole Ethernet frames, and with reads that do not wait.
 ///
 /// # Errors
-/// As [`open`].
+/// There is no `/dev/net/tun`, the name is too long or taken, or the caller may not.
 pub fn open_ethernet(name: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DEVICE)?;

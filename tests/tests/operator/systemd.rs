@@ -450,21 +450,13 @@ fn takes_credentials(machine: &Machine, settings: &str) {
 
 /// With the drop-in, as docs/virtual-addresses.md has it; without, it says what is missing.
 fn holds_a_virtual_address(machine: &Machine, settings: &str) {
-    let interface = machine.run(&[
-        "sh",
-        "-c",
-        "ip link add vip0 type veth peer name vip1 && \
+    let link = "ip link add vip0 type veth peer name vip1 && \
         ip link set vip0 up && ip link set vip1 up && ip address add 192.0.2.10/32 dev lo && \
-        sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
-    ]);
-    assert_eq!(interface, "");
-    machine.write(
-        SETTINGS,
-        &format!(
-            "{settings}[[virtual-address]]\nname = \"api\"\naddress = \"192.0.2.10\"\n\
-             interface = \"vip0\"\ngroup = \"rack\"\n"
-        ),
-    );
+        sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";
+    assert_eq!(machine.run(&["sh", "-c", link]), "");
+    let address = "[[virtual-address]]\nname = \"api\"\naddress = \"192.0.2.10\"\n\
+                   interface = \"vip0\"\ngroup = \"rack\"\n";
+    machine.write(SETTINGS, &format!("{settings}{address}"));
     machine.run(&["meshport", "check"]);
     // Its restart fails.
     machine.output(&["systemctl", "restart", "meshport"]);
