@@ -21,9 +21,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const NODES: u64 = 5;
 /// Few enough for the limit on open files of any machine that runs the tests.
 const SETTINGS: &str = "max-sessions = 500\n";
-/// A service without an origin and without clients: nobody is refused.
-const UNUSED: &str = "\n[service.unused]\nlisten = []\nmax-sessions = 500\n";
-/// A node that nobody has seen.
+/// The id of a node that does not exist.
 const NOBODY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 
 /// A world, and what was found in it in how many seconds.
@@ -42,8 +40,7 @@ fn lab() -> Lab {
         world.node(&NodePlan::new(name, site).origin(address).settings(SETTINGS));
     }
     for (name, site) in [("worker", "a"), ("edge", "b"), ("depot", "c")] {
-        let settings = format!("{SETTINGS}{UNUSED}");
-        world.node(&NodePlan::new(name, site).settings(&settings));
+        world.node(&NodePlan::new(name, site).settings(SETTINGS));
     }
     world.meet();
     world.chooses("worker", "cp-a", SETTLE);

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::admin::api::{
-    Chosen, ExposedStatus, FindingRow, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
-    ProcessStatus, ServiceStatus, SettingChange, Status,
+    Chosen, FindingRow, NodeRef, Offering, OriginRef, OriginStatus, PeerRow, ProcessStatus,
+    ServiceStatus, SettingChange, Status,
 };
 use crate::admin::credentials::SecretStatus;
 use meshport_core::duplicates::Duplicates;
@@ -430,12 +430,6 @@ impl Reporter {
         })
     }
 
-    /// Whether clients can come to this node for it, from here or through an exposed listener.
-    fn has_clients(&self, service: &ServiceStatus) -> bool {
-        let leads_there = |it: &ExposedStatus| it.services.contains(&service.name);
-        !service.listen.is_empty() || self.process.exposures.status().iter().any(leads_there)
-    }
-
     fn findings(
         &self,
         core: &NodeCore,
@@ -460,7 +454,7 @@ impl Reporter {
         }));
         for service in services {
             let name = &service.name;
-            if service.origins.is_empty() && (alone || !self.has_clients(service)) {
+            if service.origins.is_empty() && alone {
                 continue;
             }
             if service.origins.is_empty() {
