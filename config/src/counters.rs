@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(format!("{shared:?}"), "{Wall: 3}");
         assert_eq!(one.iter().map(|(_, count)| count).collect::<Vec<_>>(), [0, 4, 0]);
         let row = Fruit::Apples.row();
-        assert_eq!(row.help, "Apples, whatever their colour.");
+        assert_eq!(row.help, "Apples of any colour.");
         assert_eq!((row.metric, row.label, row.value), ("eaten_total", "kind", "apple"));
         assert_eq!(Fruit::Wall.row().metric, "thrown_total");
         assert!(Fruit::ALL.iter().enumerate().all(|(at, counter)| counter.index() == at));
