@@ -92,9 +92,9 @@ fn a_download_into_a_hole_in_the_mtu_is_reset_within_seconds_and_goes_on() {
     world.chooses("worker", "cp-c", SETTLE);
 }
 
-/// A client that has part of its answer when the hole opens is reset, since no other origin can go
-/// on with its TLS session: at most one request of each. It asks again, as clients of apiservers do.
-/// No other request fails, and none waits for its timeout.
+/// A client that has part of its answer when the hole opens is reset, since no other origin can
+/// continue its TLS session: at most one request of each. It asks again, as clients of apiservers
+/// do. No other request fails, and none waits for its timeout.
 #[test]
 fn a_hole_in_the_mtu_costs_no_request_but_those_half_answered() {
     let (world, client) = world();
