@@ -101,7 +101,7 @@ fn the_drop_in_for_virtual_addresses_fits_the_unit() {
     let (unit, drop_in) = (text(What::Systemd), text(What::SystemdVip));
     let is_setting = |line: &&str| !line.starts_with(['#', '[']) && !line.is_empty();
     let settings: Vec<&str> = drop_in.lines().filter(is_setting).collect();
-    assert_eq!(settings.len(), 5);
+    assert_eq!(settings.len(), 6);
     for setting in settings {
         let (key, _) = setting.split_once('=').expect("a setting");
         assert!(unit.contains(&format!("\n{key}=")), "{key}");
