@@ -288,7 +288,7 @@ pub struct ServiceSettings {
     pub allow_remote_clients: bool,
     /// The local instance of the service. Default none: this node only uses it.
     pub origin: Option<Endpoint>,
-    /// Nodes that may use this node's instance, besides its own clients; at most [`MAX_ALLOW`].
+    /// Nodes that may use this node's instance, as its own clients may; at most [`MAX_ALLOW`].
     /// Default all nodes and operators.
     pub allow: Vec<Allow>,
     /// How a new session chooses among healthy origins. Default `nearest`.

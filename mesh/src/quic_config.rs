@@ -247,7 +247,7 @@ impl HmacKey for ResetKey {
         if signature.len() == expected.len() && differs == 0 { Ok(()) } else { Err(CryptoError) }
     }
 }
-/// Bytes of an IP packet to that address besides the QUIC datagram in it.
+/// Overhead of an IP packet to that address around the QUIC datagram, in bytes.
 pub(super) fn overhead(remote: SocketAddr) -> u16 {
     let ip = if remote.is_ipv4() { 20 } else { 40 };
     u16::try_from(ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD).unwrap_or(u16::MAX)

@@ -126,6 +126,6 @@ async fn sessions_are_renewed_under_a_flood_of_spoofed_initiations() {
         assert_eq!(counters[MeshCount::HandshakesAfterSilence], 0, "node {number}: {counters:?}");
         proven += counters[MeshCount::CookiesReceived];
     }
-    // One of them may have come before the next spoofed one in its turn.
+    // One of them may have been handled before the next spoofed one.
     assert!(proven >= u64::from(PEERS) / 2, "{proven} had to prove their address");
 }

@@ -16,7 +16,7 @@ use crate::wait;
 
 /// The one image: of the sandboxes, and of containers.
 pub const IMAGE: &str = "meshport.test/busybox:1";
-/// Applets in the image besides busybox itself.
+/// Applets in the image, in addition to busybox itself.
 const APPLETS: [&str; 9] = ["sh", "cat", "cp", "dd", "head", "seq", "sha256sum", "sleep", "tar"];
 
 /// How long the containers of a node may take to end after it.

@@ -287,8 +287,8 @@ fn a_clean_stop_refuses_no_client_and_a_dead_apiserver_costs_none() {
     let holder = lan.settled("v4", &NODES);
     let clients = lan.clients("v4");
     clients.go_on();
-    // The holder carries its clients to another apiserver. An answer that is under way in one that
-    // is killed is lost with it, whoever carries it.
+    // The holder carries its clients to another apiserver. No balancer can save an answer that the
+    // killed apiserver was sending.
     clients.between_two(|| lan.apiservers.remove(holder).expect("it runs").kill());
     clients.go_on();
     let seen = clients.finish();

@@ -1,5 +1,4 @@
-//! What may happen to a node of a group, whoever holds its address: meshport, or keepalived with
-//! haproxy.
+//! Faults of a node in a group whose address is held by meshport, or by keepalived with haproxy.
 
 use std::fmt;
 use std::net::SocketAddr;

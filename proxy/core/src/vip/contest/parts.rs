@@ -1,4 +1,4 @@
-//! What a contest remembers of the LAN, of a successor, and of what it gave away.
+//! The state of a contest: the successor, disputes, and the last frames on the LAN.
 
 use super::super::boot_time::BootTime;
 use super::super::frame::Hardware;
