@@ -17,7 +17,7 @@ use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit};
 
 /// UDP and IPv4 headers, which the socket does not see.
 const HEADERS: usize = 28;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Passes on to another socket, as a link of some MTU would, and notes what it is given.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use common::*;
 use meshport_mesh::testing::unsteered;
 use meshport_mesh::{MAX_SHARDS, Mesh, MeshConfig, MeshCount, Shards, UdpOuter};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 /// The node of several shards.
 const HUB: u8 = 1;
 /// Nodes around it; enough for every one of four shards to have some.
