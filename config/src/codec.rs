@@ -33,6 +33,8 @@ pub(crate) const CREDENTIAL: Tag = Tag { version: "2.", ..ISSUED };
 pub(crate) const REVOCATION: Tag = Tag::first("a revocation", "meshport-revocation-");
 pub(crate) const RECORD_KEY: Tag = Tag::first("a record key", "meshport-record-key-");
 pub(crate) const AUTHORITY_KEY: Tag = Tag::first("an authority key", "meshport-authority-key-");
+pub(crate) const ENDORSEMENT: Tag =
+    Tag::first("the endorsement of an authority key", "meshport-endorsement-");
 pub(crate) const DELEGATION_KEY: Tag = Tag::first("a delegation key", "meshport-delegation-key-");
 pub(crate) const MESH_SECRET: Tag = Tag::first("a mesh secret", "meshport-mesh-secret-");
 pub(crate) const ROTATION: Tag =
@@ -40,12 +42,13 @@ pub(crate) const ROTATION: Tag =
 pub(crate) const NEXT_SECRET: Tag = Tag::first("a new mesh secret", "meshport-next-secret-");
 pub(crate) const MANDATE: Tag = Tag::first("a mandate", "meshport-mandate-");
 
-const TAGS: [Tag; 10] = [
+const TAGS: [Tag; 11] = [
     INVITE,
     CREDENTIAL,
     REVOCATION,
     RECORD_KEY,
     AUTHORITY_KEY,
+    ENDORSEMENT,
     DELEGATION_KEY,
     MESH_SECRET,
     ROTATION,

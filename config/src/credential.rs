@@ -19,10 +19,11 @@ mod tests;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::authority::{AuthorityKey, AuthoritySignature, Chain};
 use crate::codec;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, Role, Roles, SiteName, UnixSeconds, VerifyKey};
-use crate::keys::{AuthorityKey, DelegationKey, NodeKey, Signature};
+use crate::keys::{DelegationKey, NodeKey, Signature};
 use crate::link::Link;
 use crate::signing::{check_mesh, encoded, signed_message};
 use crate::succession::Succession;
@@ -78,7 +79,7 @@ pub struct Delegation {
     pub join_until: UnixSeconds,
     /// The longest a credential under it may be valid, in seconds.
     pub credential_ttl_s: u64,
-    signature: Signature,
+    signature: AuthoritySignature,
 }
 
 /// What a [`Delegation`]'s signature covers, after its version string.
@@ -106,7 +107,8 @@ impl Delegation {
             let until = if until <= from { until } else { from };
             return Err(Error::ValidityEmpty { from, until });
         }
-        let mut delegation = Self::with_signature(authority.public(), key, grant, unsigned());
+        let unsigned = AuthoritySignature::unsigned();
+        let mut delegation = Self::with_signature(authority.public(), key, grant, unsigned);
         delegation.signature = authority.sign(&delegation.message());
         Ok(delegation)
     }
@@ -118,7 +120,7 @@ impl Delegation {
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
         let tampered = |_| Error::Tampered { link: Link::Delegation };
-        mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
+        self.signature.verify(mesh, &self.message()).map_err(tampered)
     }
 
     /// One with this signature, whatever that is worth.
@@ -126,7 +128,7 @@ impl Delegation {
         mesh: MeshId,
         key: VerifyKey,
         grant: Grant,
-        signature: Signature,
+        signature: AuthoritySignature,
     ) -> Self {
         Self {
             mesh,
@@ -142,8 +144,8 @@ impl Delegation {
     }
 
     /// The authority's signature.
-    pub(crate) const fn signature(&self) -> Signature {
-        self.signature
+    pub(crate) const fn signature(&self) -> &AuthoritySignature {
+        &self.signature
     }
 
     fn message(&self) -> Vec<u8> {
@@ -254,7 +256,8 @@ pub struct Credential {
     pub expires_at: UnixSeconds,
     /// Under which delegation it was signed; by the authority itself when absent.
     pub delegation: Option<Delegation>,
-    signature: Signature,
+    /// By the delegation's key, or by the authority.
+    signature: AuthoritySignature,
     /// In whose place this node goes on; covered by the signature. The byte form has it behind the
     /// issuer's signature, and nothing there for a node that is nobody's successor.
     #[serde(skip)]
@@ -320,7 +323,7 @@ impl Credential {
         }
         let (mesh, under) = (delegation.mesh, Some(delegation.clone()));
         let mut credential = Self::unsigned(mesh, subject, issued_at, expires_at, under);
-        credential.signature = key.sign(&credential.message());
+        credential.signature = key.sign(&credential.message()).into();
         credential.check_issued()
     }
 
@@ -336,15 +339,15 @@ impl Credential {
     /// [`Error::SiteOutside`], [`Error::NameOutside`], [`Error::NotYetValid`], [`Error::Expired`].
     pub fn verify(&self, mesh: &MeshId, now: UnixSeconds) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
-        let signer = match &self.delegation {
-            None => mesh.verify_key(),
+        let message = self.message();
+        let signed = match &self.delegation {
+            None => self.signature.verify(mesh, &message),
             Some(delegation) => {
                 delegation.verify(mesh)?;
-                delegation.key
+                self.signature.plain().and_then(|it| delegation.key.verify(&message, it))
             }
         };
-        let tampered = |_| Error::Tampered { link: Link::Credential };
-        signer.verify(&self.message(), &self.signature).map_err(tampered)?;
+        signed.map_err(|_| Error::Tampered { link: Link::Credential })?;
         let stranger = |_| Error::WrongCountersignature { node: self.node };
         self.node.verify(&self.countersigned(), &self.countersignature).map_err(stranger)?;
         if let Some(succession) = &self.succession {
@@ -358,6 +361,11 @@ impl Credential {
             return Err(Error::Expired { expired_at: self.expires_at, now });
         }
         Ok(())
+    }
+
+    /// The endorsements of the authority key that it was signed under.
+    pub fn chain(&self) -> &Chain {
+        self.delegation.as_ref().map_or(&self.signature, |it| &it.signature).chain()
     }
 
     /// Checks that it was made for these keys of a node.
@@ -484,7 +492,7 @@ impl Credential {
             issued_at,
             expires_at,
             delegation,
-            signature: unsigned(),
+            signature: AuthoritySignature::unsigned(),
             succession: subject.succession,
             countersignature: unsigned(),
         }

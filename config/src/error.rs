@@ -137,6 +137,15 @@ pub enum Error {
         /// The node it is about.
         node: NodeId,
     },
+    /// An authority key cannot endorse another one, since its own chain is as long as it may be.
+    #[error(
+        "this authority key cannot endorse another one: {max} endorsements lie between it and the \
+         mesh's first key, the most there may be. Use a key nearer to the first one"
+    )]
+    ChainTooLong {
+        /// The most endorsements.
+        max: usize,
+    },
     /// A signature over other data does not match.
     #[error("the signature does not match the data and the key")]
     BadSignature,
@@ -176,7 +185,7 @@ pub enum Error {
     },
     /// The authority has taken it back.
     #[error(
-        "{revoked}: out of the mesh for good since {at}. This machine becomes a node again only \
+        "{revoked} was revoked at {at}. This machine becomes a node again only \
          with new keys: `meshport reset`, then join with a new invite"
     )]
     Revoked {

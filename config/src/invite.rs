@@ -17,12 +17,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+use crate::authority::{AuthorityKey, AuthoritySignature};
 use crate::codec;
 use crate::credential::{Credential, Delegation, Grant, MAX_CLOCK_SKEW_S, Subject};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds};
-use crate::keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
+use crate::keys::{DelegationKey, MeshSecret, NodeKey, RecordKey};
 use crate::link::Link;
 use crate::revocation::Revoked;
 use crate::succession::Succession;
@@ -145,14 +146,14 @@ pub struct Invite {
     key: DelegationKey,
     /// By the authority, over all of the above: nobody who passes the line on can send the new node
     /// to other members, or give it another secret.
-    signature: Signature,
+    signature: AuthoritySignature,
 }
 
 /// The byte form, after the checksum.
 #[derive(Serialize, Deserialize)]
 struct Payload {
     body: Body,
-    signature: Signature,
+    signature: AuthoritySignature,
 }
 
 /// What the authority signs.
@@ -184,7 +185,7 @@ impl Invite {
         check_count("seeds", seeds.len(), MAX_SEEDS)?;
         let key = DelegationKey::generate(rng);
         let delegation = Delegation::issue(authority, key.public(), grant)?;
-        let signature = Signature::from_bytes([0; 64]);
+        let signature = AuthoritySignature::unsigned();
         let mut invite = Self { delegation, mesh_secret, seeds, key, signature };
         invite.signature = authority.sign(&invite.signed()?);
         invite.payload_bytes()?;
@@ -215,8 +216,7 @@ impl Invite {
             return Err(Error::WrongDelegationKey);
         }
         let tampered = |_| Error::Tampered { link: Link::Invite };
-        let authority = self.mesh().verify_key();
-        authority.verify(&self.signed()?, &self.signature).map_err(tampered)?;
+        self.signature.verify(self.mesh(), &self.signed()?).map_err(tampered)?;
         let (valid_from, join_until) = (self.delegation.not_before, self.delegation.join_until);
         if valid_from > now.saturating_add(MAX_CLOCK_SKEW_S) {
             return Err(Error::InviteNotYetValid { valid_from, now });
@@ -320,7 +320,7 @@ impl Invite {
     }
 
     fn payload_bytes(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
-        let payload = Payload { body: self.body(), signature: self.signature };
+        let payload = Payload { body: self.body(), signature: self.signature.clone() };
         codec::encode_secret(&payload, WHAT, MAX_INVITE_BYTES)
     }
 }

@@ -25,7 +25,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::codec::{self, Tag};
 use crate::error::Error;
-use crate::ids::{MeshId, NodeId, VerifyKey, key_from_text};
+use crate::ids::{NodeId, VerifyKey, key_from_text};
 
 /// The salt that separates these pre-shared keys from every other use of the mesh secret.
 const PSK_SALT: &[u8] = b"meshport psk v1";
@@ -142,35 +142,35 @@ fn tagged_bytes(tag: Tag, text: &str) -> Result<Zeroizing<[u8; 32]>, Error> {
 }
 
 macro_rules! signing_key {
-    ($(#[$doc:meta])* $name:ident, $public:ident, $tag:expr) => {
+    ($(#[$doc:meta])* $vis:vis $name:ident, $tag:expr) => {
         $(#[$doc])*
         #[derive(Clone)]
-        pub struct $name(SigningKey);
+        $vis struct $name(SigningKey);
 
         impl $name {
             /// A new key from `rng`.
-            pub fn generate(rng: &mut (impl CryptoRng + RngCore)) -> Self {
+            $vis fn generate(rng: &mut (impl CryptoRng + RngCore)) -> Self {
                 Self(SigningKey::from_bytes(&random_bytes(rng)))
             }
 
             /// From the key's 32 secret bytes (the seed of RFC 8032).
-            pub fn from_bytes(bytes: [u8; 32]) -> Self {
+            $vis fn from_bytes(bytes: [u8; 32]) -> Self {
                 Self(SigningKey::from_bytes(&Zeroizing::new(bytes)))
             }
 
             /// The public half.
-            pub fn public(&self) -> $public {
-                $public::from_bytes(self.0.verifying_key().to_bytes())
+            $vis fn public(&self) -> VerifyKey {
+                VerifyKey::from_bytes(self.0.verifying_key().to_bytes())
             }
 
             /// The text form, to be written to a file that only its owner can read.
-            pub fn to_text(&self) -> Zeroizing<String> {
+            $vis fn to_text(&self) -> Zeroizing<String> {
                 tagged_text($tag, self.0.as_bytes())
             }
 
             /// Signs a message. The first bytes of a message say what it is (a version string), so
             /// that a signature of one kind is never valid for another.
-            pub fn sign(&self, message: &[u8]) -> Signature {
+            $vis fn sign(&self, message: &[u8]) -> Signature {
                 Signature(self.0.sign(message).to_bytes())
             }
         }
@@ -193,15 +193,15 @@ macro_rules! signing_key {
 
 signing_key! {
     /// A node's Ed25519 key for signing the records it publishes.
-    RecordKey, VerifyKey, codec::RECORD_KEY
+    pub RecordKey, codec::RECORD_KEY
 }
 signing_key! {
-    /// The mesh's Ed25519 key: its holder decides who belongs to the mesh. Kept offline.
-    AuthorityKey, MeshId, codec::AUTHORITY_KEY
+    /// The secret of an [`AuthorityKey`](crate::AuthorityKey).
+    pub(crate) AuthoritySecret, codec::AUTHORITY_KEY
 }
 signing_key! {
     /// The Ed25519 key of an invite: signs credentials within the limits of its delegation.
-    DelegationKey, VerifyKey, codec::DELEGATION_KEY
+    pub DelegationKey, codec::DELEGATION_KEY
 }
 
 impl DelegationKey {

@@ -5,6 +5,7 @@
 //! [`UnixSeconds`], randomness as a `rand_core` generator. All input from outside is bounded and
 //! becomes a value or an error, never a panic.
 
+mod authority;
 mod cidr;
 mod codec;
 pub mod counters;
@@ -33,6 +34,7 @@ mod succession;
 mod testing;
 mod text;
 
+pub use authority::{AuthorityKey, AuthoritySignature, Chain, Endorsement, MAX_ENDORSEMENTS};
 pub use cidr::Cidr;
 pub use credential::{
     Credential, Delegation, Grant, Issued, MAX_CLOCK_SKEW_S, MAX_CREDENTIAL_BYTES, Subject,
@@ -44,7 +46,7 @@ pub use ids::{
     RoleName, Roles, ServiceName, SiteName, UnixSeconds, VerifyKey, VirtualName,
 };
 pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MAX_SEEDS, Seed};
-pub use keys::{AuthorityKey, DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
+pub use keys::{DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
 pub use link::Link;
 pub use mandate::{MAX_TURNS, Mandate, Terms, Turn};
 pub use name_pattern::NamePattern;

@@ -19,11 +19,12 @@ use rand_core::{CryptoRng, RngCore};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+use crate::authority::{AuthorityKey, AuthoritySignature};
 use crate::codec;
 use crate::credential::{Credential, Delegation, Grant, Issued, Subject};
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, Role, Roles, SiteName, UnixSeconds, VerifyKey};
-use crate::keys::{AuthorityKey, DelegationKey, Signature};
+use crate::keys::DelegationKey;
 
 /// The most turns of a mandate: as many revocations take it back, out of
 /// [`MAX_REVOCATIONS`](crate::MAX_REVOCATIONS), and they fit one line of 4 KiB before base64.
@@ -106,8 +107,9 @@ struct TurnBody {
     not_before: UnixSeconds,
     #[zeroize(skip)]
     join_until: UnixSeconds,
+    /// The first has the endorsements for all.
     #[zeroize(skip)]
-    signature: Signature,
+    signature: AuthoritySignature,
 }
 
 impl Mandate {
@@ -282,9 +284,9 @@ impl Mandate {
     /// From the byte form, which must be all of `bytes`.
     fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let body: Body = codec::decode(bytes, WHAT, MAX_MANDATE_BYTES)?;
-        if body.turns.is_empty() || body.turns.len() > MAX_TURNS {
+        let Some(first) = body.turns.first().filter(|_| body.turns.len() <= MAX_TURNS) else {
             return Err(Error::Malformed { what: WHAT });
-        }
+        };
         let part = |turn: &TurnBody| {
             let key = DelegationKey::from_bytes(turn.key);
             let grant = Grant {
@@ -295,8 +297,8 @@ impl Mandate {
                 join_until: turn.join_until,
                 credential_ttl_s: body.lifetime_s,
             };
-            let delegation =
-                Delegation::with_signature(body.mesh, key.public(), grant, turn.signature);
+            let signature = turn.signature.with_chain_of(&first.signature);
+            let delegation = Delegation::with_signature(body.mesh, key.public(), grant, signature);
             Part { delegation, key }
         };
         Ok(Self { issuer: body.issuer, parts: body.turns.iter().map(part).collect() })
@@ -304,11 +306,14 @@ impl Mandate {
 
     fn bytes(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
         let first = &self.first().delegation;
-        let turn = |Part { delegation, key }: &Part| TurnBody {
+        let turn = |(index, Part { delegation, key }): (usize, &Part)| TurnBody {
             key: *key.secret_bytes(),
             not_before: delegation.not_before,
             join_until: delegation.join_until,
-            signature: delegation.signature(),
+            signature: match index {
+                0 => delegation.signature().clone(),
+                _ => delegation.signature().without_chain(),
+            },
         };
         let body = Body {
             issuer: self.issuer,
@@ -316,7 +321,7 @@ impl Mandate {
             roles: first.roles.clone(),
             site: first.site.clone(),
             lifetime_s: first.credential_ttl_s,
-            turns: self.parts.iter().map(turn).collect(),
+            turns: self.parts.iter().enumerate().map(turn).collect(),
         };
         codec::encode_secret(&body, WHAT, MAX_MANDATE_BYTES)
     }

@@ -11,19 +11,20 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::authority::{AuthorityKey, AuthoritySignature, Chain, MAX_CHAIN_BYTES};
 use crate::codec;
 use crate::credential::Credential;
 use crate::error::Error;
-use crate::ids::{MeshId, NodeId, NodeName, UnixSeconds};
-use crate::keys::{AuthorityKey, NodeKey, Signature};
+use crate::ids::{MeshId, NodeId, NodeName, UnixSeconds, VerifyKey};
+use crate::keys::NodeKey;
 use crate::link::Link;
 use crate::revoked::NOBODY;
 pub use crate::revoked::Revoked;
 use crate::signing::{check_mesh, signed_message};
 use crate::succession::Succession;
 
-/// The largest revocation, in bytes: six fit one datagram.
-pub const MAX_REVOCATION_BYTES: usize = 176;
+/// The largest revocation, in bytes: six by the mesh's first key fit one datagram, three by others.
+pub const MAX_REVOCATION_BYTES: usize = 176 + MAX_CHAIN_BYTES;
 /// The most revocations of a mesh. They are kept forever; one costs about 200 bytes on each node. A
 /// mesh that needs more is better created anew.
 pub const MAX_REVOCATIONS: usize = 1024;
@@ -35,16 +36,6 @@ pub const MAX_SUCCESSIONS: usize = 4096;
 const WHAT: &str = "a revocation";
 const DOMAIN: &[u8] = b"meshport revocation v1\0";
 const DIGEST_DOMAIN: &[u8] = b"meshport revocation id v1\0";
-
-impl Revoked {
-    /// Whether it says that this credential is not to be believed.
-    pub fn covers(&self, credential: &Credential) -> bool {
-        match self {
-            Self::Node(node) | Self::Succeeded { node, .. } => credential.node == *node,
-            Self::Invite(key) => credential.delegation.as_ref().is_some_and(|it| it.key == *key),
-        }
-    }
-}
 
 /// The authority's statement that a node or an invite is not to be believed any more, or a node's
 /// own that another one goes on in its place.
@@ -59,7 +50,7 @@ pub struct Revocation {
     pub revoked: Revoked,
     /// Time of signing; informational only.
     pub at: UnixSeconds,
-    signature: Signature,
+    signature: AuthoritySignature,
 }
 
 /// The part that the signature covers, after its version string.
@@ -73,7 +64,7 @@ struct Body<'a> {
 impl Revocation {
     /// Signed by the authority.
     pub fn issue(authority: &AuthorityKey, revoked: Revoked, at: UnixSeconds) -> Self {
-        let signature = Signature::from_bytes([0; 64]);
+        let signature = AuthoritySignature::unsigned();
         let mut revocation = Self { mesh: authority.public(), revoked, at, signature };
         revocation.signature = authority.sign(&revocation.message());
         revocation
@@ -82,7 +73,7 @@ impl Revocation {
     /// The revocation of the node that agreed to this succession.
     pub fn of_succession(mesh: &MeshId, by: &NodeId, succession: &Succession) -> Self {
         let revoked = Revoked::Succeeded { node: succession.former, by: *by };
-        Self { mesh: *mesh, revoked, at: succession.at, signature: succession.signature }
+        Self { mesh: *mesh, revoked, at: succession.at, signature: succession.signature.into() }
     }
 
     /// A node's own statement that it leaves for good. It is a succession without a successor,
@@ -105,12 +96,35 @@ impl Revocation {
     /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
-        if let Revoked::Succeeded { node, by } = self.revoked {
-            let (at, signature) = (self.at, self.signature);
-            return Succession { former: node, at, signature }.verify(mesh, &by);
-        }
         let tampered = |_| Error::Tampered { link: Link::Revocation };
-        mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
+        if let Revoked::Succeeded { node, by } = self.revoked {
+            let signature = *self.signature.plain().map_err(tampered)?;
+            return Succession { former: node, at: self.at, signature }.verify(mesh, &by);
+        }
+        self.signature.verify(mesh, &self.message()).map_err(tampered)
+    }
+
+    /// Whether it says that this credential is not to be believed.
+    pub fn covers(&self, credential: &Credential) -> bool {
+        match self.revoked {
+            Revoked::Node(node) | Revoked::Succeeded { node, .. } => credential.node == node,
+            Revoked::Invite(key) => {
+                credential.delegation.as_ref().is_some_and(|it| it.key == key)
+                    || self.ends(credential.chain())
+            }
+        }
+    }
+
+    /// The endorsements of the authority key that signed it.
+    fn chain(&self) -> &Chain {
+        self.signature.chain()
+    }
+
+    /// Whether it revokes an authority key of this chain: one at or below its own signer.
+    fn ends(&self, chain: &Chain) -> bool {
+        chain.keys().enumerate().any(|(index, key)| {
+            self.revoked == Revoked::Invite(key) && self.chain().is_above(chain, index + 1)
+        })
     }
 
     /// The byte form, at most [`MAX_REVOCATION_BYTES`].
@@ -146,10 +160,13 @@ impl Revocation {
         signed_message(DOMAIN, &body)
     }
 
-    /// 64 bits of a hash over what is revoked. Compares sets; proves nothing.
+    /// 64 bits of a hash over what is revoked, and by which key if not by the first. Compares sets;
+    /// proves nothing.
     fn tag(&self) -> u64 {
         let subject = postcard::to_stdvec(&self.revoked).expect("plain values");
-        let hash = Sha256::new().chain_update(DIGEST_DOMAIN).chain_update(subject).finalize();
+        let mut hash = Sha256::new().chain_update(DIGEST_DOMAIN).chain_update(subject);
+        self.chain().keys().for_each(|key| hash.update(key.as_bytes()));
+        let hash = hash.finalize();
         u64::from_le_bytes(*hash.first_chunk().expect("SHA-256 gives 32 bytes"))
     }
 }
@@ -165,12 +182,16 @@ pub enum Added {
     Full,
 }
 
+/// What is revoked, and the endorsed keys of the authority key that says so.
+type Subject = (Revoked, Vec<VerifyKey>);
+
 /// The revocations that a node knows, each verified before it was added. Cheap to clone. Two values
 /// are equal if the same things are revoked, whatever names are known.
 #[derive(Debug, Clone, Default)]
 pub struct Revocations {
-    /// Signed by the authority.
-    all: Arc<BTreeMap<Revoked, Revocation>>,
+    /// Signed by the authority, each with the endorsed keys of its signer's chain. Who knows a
+    /// chain below another key decides whether that one counts, so all are kept.
+    all: Arc<BTreeMap<Subject, Revocation>>,
     /// Signed by the nodes themselves, each with its former key.
     replaced: Arc<BTreeMap<NodeId, Revocation>>,
     /// The names of revoked nodes, for people. No signature covers them.
@@ -187,20 +208,52 @@ impl PartialEq for Revocations {
 impl Eq for Revocations {}
 
 impl Revocations {
-    /// Adds one, which must be verified. The first of several about the same is kept.
+    /// Adds one, which must be verified. The first of several about the same by one key is kept.
+    /// What a revoked authority key has signed is not, whether it came before its revocation or
+    /// comes after.
     pub fn add(&mut self, revocation: Revocation) -> Added {
         if let Revoked::Succeeded { node, .. } = revocation.revoked {
             return self.add_replaced(node, revocation);
         }
-        if self.all.contains_key(&revocation.revoked) {
+        if self.is_void(&revocation) {
+            return Added::Known;
+        }
+        let subject = (revocation.revoked, revocation.chain().keys().collect());
+        if self.all.contains_key(&subject) {
             return Added::Known;
         }
         if self.all.len() >= MAX_REVOCATIONS {
             return Added::Full;
         }
-        self.digest ^= revocation.tag();
-        Arc::make_mut(&mut self.all).insert(revocation.revoked, revocation);
+        let (all, digest) = (Arc::make_mut(&mut self.all), &mut self.digest);
+        all.retain(|_, it| {
+            let stays = !revocation.ends(it.chain());
+            *digest ^= if stays { 0 } else { it.tag() };
+            stays
+        });
+        *digest ^= revocation.tag();
+        all.insert(subject, revocation);
         Added::New
+    }
+
+    /// Whether the authority key that signed it is revoked, other than by this statement.
+    fn is_void(&self, revocation: &Revocation) -> bool {
+        let chain = revocation.chain();
+        let of_keys = chain.keys().flat_map(|key| self.about(Revoked::Invite(key)));
+        let is_same = |it: &Revocation| it.revoked == revocation.revoked && it.chain() == chain;
+        of_keys.into_iter().any(|it| it.ends(chain) && !is_same(it))
+    }
+
+    /// Whether one of these authority keys is revoked by one above it, or by itself.
+    pub fn ends(&self, chain: &Chain) -> bool {
+        let of_keys = chain.keys().flat_map(|key| self.about(Revoked::Invite(key)));
+        of_keys.into_iter().any(|it| it.ends(chain))
+    }
+
+    /// All by the authority about this node or invite.
+    fn about(&self, revoked: Revoked) -> impl Iterator<Item = &Revocation> {
+        let all = self.all.range((revoked, Vec::new())..);
+        all.take_while(move |((it, _), _)| *it == revoked).map(|(_, it)| it)
     }
 
     fn add_replaced(&mut self, node: NodeId, revocation: Revocation) -> Added {
@@ -232,17 +285,18 @@ impl Revocations {
 
     /// The revocation that covers this credential, if any.
     pub fn covering(&self, credential: &Credential) -> Option<&Revocation> {
-        let invite = credential.delegation.as_ref().map(|it| Revoked::Invite(it.key));
-        let node = Revoked::Node(credential.node);
-        [Some(node), invite].into_iter().flatten().find_map(|it| self.get(&it))
+        let invite = credential.delegation.as_ref().map(|it| it.key);
+        let keys = invite.into_iter().chain(credential.chain().keys()).map(Revoked::Invite);
+        let mut by_key = keys.flat_map(|it| self.about(it)).filter(|it| it.covers(credential));
+        self.get(&Revoked::Node(credential.node)).or_else(|| by_key.next())
     }
 
     /// The revocation of this node or invite, if any; the authority's takes precedence over a
     /// node's own.
     pub fn get(&self, revoked: &Revoked) -> Option<&Revocation> {
         match revoked {
-            Revoked::Node(node) => self.all.get(revoked).or_else(|| self.replaced.get(node)),
-            Revoked::Invite(_) => self.all.get(revoked),
+            Revoked::Node(node) => self.about(*revoked).next().or_else(|| self.replaced.get(node)),
+            Revoked::Invite(_) => self.about(*revoked).next(),
             Revoked::Succeeded { node, .. } => self.replaced.get(node),
         }
     }

@@ -14,15 +14,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+use crate::authority::{AuthorityKey, AuthoritySignature, Chain, MAX_CHAIN_BYTES};
 use crate::codec;
 use crate::error::Error;
 use crate::ids::{MeshId, UnixSeconds};
-use crate::keys::{AuthorityKey, MeshSecret, Signature};
+use crate::keys::MeshSecret;
 use crate::link::Link;
 use crate::signing::{check_mesh, signed_message};
 
 /// The largest [`NextSecret`], in bytes: it fits one datagram several times.
-pub const MAX_NEXT_SECRET_BYTES: usize = 200;
+pub const MAX_NEXT_SECRET_BYTES: usize = 200 + MAX_CHAIN_BYTES;
 
 const WHAT: &str = "a new mesh secret";
 const WHAT_ROTATION: &str = "the statement about a mesh secret";
@@ -76,7 +77,7 @@ pub struct Rotation {
     pub at: UnixSeconds,
     /// From then on the former secret opens no tunnel.
     pub retire_at: UnixSeconds,
-    signature: Signature,
+    signature: AuthoritySignature,
 }
 
 /// The part that the signature covers, after its version string.
@@ -97,7 +98,12 @@ impl Rotation {
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
         let tampered = |_| Error::Tampered { link: Link::Rotation };
-        mesh.verify_key().verify(&self.message(), &self.signature).map_err(tampered)
+        self.signature.verify(mesh, &self.message()).map_err(tampered)
+    }
+
+    /// The endorsements of the authority key that signed it.
+    pub fn chain(&self) -> &Chain {
+        self.signature.chain()
     }
 
     /// The order of two secrets. Two with one number, which only a careless operator makes, have an
@@ -152,7 +158,7 @@ impl NextSecret {
         retire_at: UnixSeconds,
     ) -> Self {
         let (mesh, id) = (authority.public(), SecretId::of(&secret));
-        let signature = Signature::from_bytes([0; 64]);
+        let signature = AuthoritySignature::unsigned();
         let mut rotation = Rotation { mesh, number, secret: id, at, retire_at, signature };
         rotation.signature = authority.sign(&rotation.message());
         Self { rotation, secret }

@@ -51,7 +51,7 @@ fn forged(change: impl FnOnce(&mut Credential)) -> Error {
     let Issued(mut credential) =
         Credential::issue_by_delegation(&delegation, &invite, subject(), from, until).unwrap();
     change(&mut credential);
-    credential.signature = invite.sign(&credential.message());
+    credential.signature = invite.sign(&credential.message()).into();
     let credential = Issued(credential).countersign(&key()).unwrap();
     credential.verify(&authority.public(), NOW).unwrap_err()
 }
@@ -259,7 +259,7 @@ fn bytes_and_text_round_trip() {
     longer.push(0);
     assert_eq!(Credential::from_bytes(&longer), Err(Error::Malformed { what: WHAT }));
     let mut other = credential.clone();
-    other.signature = Signature::from_bytes([0; 64]);
+    other.signature = AuthoritySignature::unsigned();
     assert_ne!(other.id(), credential.id());
 }
 
@@ -316,9 +316,9 @@ fn only_the_node_itself_makes_a_credential_of_what_was_issued() {
     let undomained = &message[COUNTERSIGNATURE_DOMAIN.len()..];
     for other in [
         thief.sign(&message),
-        authority.sign(&message),
+        *authority.sign(&message).plain().unwrap(),
         unsigned(),
-        good.signature,
+        *good.signature.plain().unwrap(),
         credential.countersignature,
         key().sign(undomained),
         key().sign(&good.message()),

@@ -7,12 +7,12 @@ use crate::testing::TestRng;
 fn no_secret_shows_in_debug() {
     let mut rng = TestRng::new(1);
     let node = NodeKey::generate(&mut rng);
-    let (record, authority) = (RecordKey::generate(&mut rng), AuthorityKey::generate(&mut rng));
+    let (record, authority) = (RecordKey::generate(&mut rng), AuthoritySecret::generate(&mut rng));
     let (delegation, secret) = (DelegationKey::generate(&mut rng), MeshSecret::generate(&mut rng));
     let shown = format!("{node:?} {record:?} {authority:?} {delegation:?} {secret:?}");
     assert_eq!(
         shown,
-        "NodeKey(redacted) RecordKey(redacted) AuthorityKey(redacted) DelegationKey(redacted) \
+        "NodeKey(redacted) RecordKey(redacted) AuthoritySecret(redacted) DelegationKey(redacted) \
          MeshSecret(redacted)"
     );
 }
@@ -30,7 +30,7 @@ fn every_key_and_secret_is_erased_when_dropped() {
     let NodeKey(node) = &NodeKey::generate(&mut rng);
     assert!(erases_itself(node));
     let RecordKey(record) = &RecordKey::generate(&mut rng);
-    let AuthorityKey(authority) = &AuthorityKey::generate(&mut rng);
+    let AuthoritySecret(authority) = &AuthoritySecret::generate(&mut rng);
     let DelegationKey(delegation) = &DelegationKey::generate(&mut rng);
     for key in [record, authority, delegation] {
         promises_to(key);
@@ -53,8 +53,8 @@ fn key_texts_round_trip() {
     assert_eq!(node.to_text().len(), 44);
     let record = RecordKey::generate(&mut rng);
     assert_eq!(record.to_text().parse::<RecordKey>().unwrap().public(), record.public());
-    let authority = AuthorityKey::generate(&mut rng);
-    let again: AuthorityKey = format!(" {}\n", *authority.to_text()).parse().unwrap();
+    let authority = AuthoritySecret::generate(&mut rng);
+    let again: AuthoritySecret = format!(" {}\n", *authority.to_text()).parse().unwrap();
     assert_eq!(again.public(), authority.public());
     let secret = MeshSecret::generate(&mut rng);
     assert_eq!(secret.to_text().parse::<MeshSecret>().unwrap().0, secret.0);
@@ -64,7 +64,7 @@ fn key_texts_round_trip() {
 fn a_key_of_one_kind_is_not_taken_for_another() {
     let mut rng = TestRng::new(3);
     let record = RecordKey::generate(&mut rng).to_text();
-    let error = record.parse::<AuthorityKey>().unwrap_err();
+    let error = record.parse::<AuthoritySecret>().unwrap_err();
     assert_eq!(error, Error::WrongKind { expected: "an authority key", found: "a record key" });
     assert!(record.parse::<NodeKey>().is_err());
     let later = record.replace("-1.", "-2.");

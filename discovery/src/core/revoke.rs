@@ -9,7 +9,9 @@
 use std::time::Instant;
 
 use meshport_config::planted::{Bug, is_planted};
-use meshport_config::{Added, Credential, NodeId, Revocation, Revocations, Revoked};
+use meshport_config::{
+    Added, Credential, MAX_REVOCATION_BYTES, NodeId, Revocation, Revocations, Revoked,
+};
 
 use super::{Discovery, Event};
 use crate::Count;
@@ -17,8 +19,9 @@ use crate::directory::Entry;
 use crate::verify::Rejected;
 use crate::wire::{Claim, Message, Standing};
 
-/// Revocations in one datagram: 176 bytes each at most, and their lengths.
-const PER_DATAGRAM: usize = 6;
+/// Bytes of revocations in one datagram, with their lengths: six by the mesh's first key, three by
+/// keys with the longest chain of endorsements.
+const PER_DATAGRAM: usize = 3 * (MAX_REVOCATION_BYTES + 2);
 /// Datagrams sent on one difference; the next comparison sends others.
 const MAX_DATAGRAMS: usize = 16;
 
@@ -150,7 +153,7 @@ impl Discovery {
     /// Forgets all nodes whose credential is covered, as if they had never been known.
     fn forget_covered(&mut self, revocation: &Revocation, now: Instant) {
         let covered = |(node, entry): (&NodeId, &Entry)| {
-            let covers = revocation.revoked.covers(&entry.credential) && *node != self.peers.me;
+            let covers = revocation.covers(&entry.credential) && *node != self.peers.me;
             covers.then_some((*node, entry.life))
         };
         let lost: Vec<_> = self.peers.directory.iter().filter_map(covered).collect();
@@ -182,7 +185,19 @@ impl Discovery {
         let start = self.dice.below(all.len().max(1));
         let order: Vec<&[u8]> =
             all[start..].iter().chain(&all[..start]).map(Vec::as_slice).collect();
-        for part in order.chunks(PER_DATAGRAM).take(MAX_DATAGRAMS) {
+        let mut rest = &order[..];
+        for _ in 0..MAX_DATAGRAMS {
+            let mut room = PER_DATAGRAM;
+            let fits = |it: &&&[u8]| {
+                let left = room.checked_sub(it.len() + 2);
+                room = left.unwrap_or(0);
+                left.is_some()
+            };
+            let (part, after) = rest.split_at(rest.iter().take_while(fits).count());
+            if part.is_empty() {
+                break;
+            }
+            rest = after;
             if self.peers.contacts.allow_reply(to, now) {
                 self.send(to, &Message::Revoked(part.to_vec()));
             }

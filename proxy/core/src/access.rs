@@ -21,7 +21,7 @@ pub enum Denial {
     #[error("its credential is not known")]
     Unknown,
     /// The tunnel outlives a credential by up to one handshake; what it carries does not.
-    #[error("its credential has ended")]
+    #[error("its credential has expired")]
     Ended,
     /// It may not use services at all.
     #[error("its credential has neither the role node nor the role operator")]

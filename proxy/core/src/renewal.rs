@@ -76,7 +76,7 @@ refusals! {
     /// The credential that it joined with is missing or does not fit the present one.
     Base = 5, "the credential that this node joined with is missing or does not fit";
     /// The present credential has ended.
-    Ended = 6, "the present credential has ended";
+    Ended = 6, "the present credential has expired";
     /// The renewed one would end no later than the present one.
     NothingGained = 7, "what it would sign ends no later than the present credential";
     /// It has just signed one for this node.

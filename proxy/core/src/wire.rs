@@ -122,7 +122,7 @@ impl Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
     /// A version this program does not speak.
-    #[error("stream header version {0} is not spoken here; the peer may be newer")]
+    #[error("stream header version {0} is not supported; the peer may run a newer version")]
     Version(u8),
     /// A body longer than [`MAX_HEADER_BYTES`] allows.
     #[error("stream header of {0} bytes is too long")]

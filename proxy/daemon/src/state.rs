@@ -38,9 +38,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use meshport_config::{
-    Added, AuthorityKey, Credential, Issued, MAX_NAME_BYTES, MAX_REVOCATIONS, MAX_SUCCESSIONS,
-    MeshId, MeshSecret, MeshSecrets, NodeKey, NodeName, RecordKey, Revocation, Revocations, Seed,
-    UnixSeconds,
+    Added, AuthorityKey, Credential, Issued, MAX_NAME_BYTES, MAX_REVOCATION_BYTES, MAX_REVOCATIONS,
+    MAX_SUCCESSIONS, MeshId, MeshSecret, MeshSecrets, NodeKey, NodeName, RecordKey, Revocation,
+    Revocations, Seed, UnixSeconds,
 };
 use zeroize::Zeroizing;
 
@@ -59,9 +59,9 @@ const MAX_TEXT_BYTES: usize = 4 * 1024;
 pub const MAX_STORED_SEEDS: usize = 64;
 /// [`MAX_STORED_SEEDS`] with 8 endpoints of the longest DNS names each, in bytes.
 const MAX_SEEDS_BYTES: usize = 256 * 1024;
-/// Lines of 260 bytes at most, a name in each, and the last one, in bytes.
+/// A line of base64 for each revocation, a name in each, and the last one, in bytes.
 const MAX_REVOCATIONS_BYTES: usize =
-    (MAX_REVOCATIONS + MAX_SUCCESSIONS + 1) * (260 + 1 + MAX_NAME_BYTES);
+    (MAX_REVOCATIONS + MAX_SUCCESSIONS + 1) * (2 * MAX_REVOCATION_BYTES + 1 + MAX_NAME_BYTES);
 /// Begins the last line of the revocations, before their number: a file that was cut between two
 /// lines would otherwise read as fewer.
 const END: &str = "end ";

@@ -73,6 +73,7 @@ mod tests {
             site: None,
             roles: None,
             invite: None,
+            authority: None,
             own,
             issued_at: None,
             expires_at: expires_at.map(UnixSeconds),

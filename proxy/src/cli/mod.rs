@@ -247,6 +247,12 @@ enum Verb {
     /// left, and the authority's key stays offline. Needs the authority's key.
     #[command(after_long_help = text::DELEGATE)]
     Delegate(delegate::DelegateArgs),
+    /// Show the authority's key, or make another one for the same mesh
+    ///
+    /// Each key that the first one has endorsed signs invites, renewals and revocations as that one
+    /// does, so one can be lost or replaced while the mesh goes on.
+    #[command(after_long_help = text::AUTHORITY)]
+    Authority(authority::AuthorityArgs),
     /// Replace the mesh secret while sessions continue
     ///
     /// Use it when an old invite, a laptop or a revoked node still has the current one. Members get
@@ -379,6 +385,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
         Verb::Credentials(args) => credentials::run(args),
         Verb::Renew(args) => renew::run(args),
         Verb::Delegate(args) => delegate::run(args),
+        Verb::Authority(args) => authority::run(args),
         Verb::RotateSecret(args) => rotate_secret::run(args),
         Verb::RotateKey(args) => rotate_key::run(args),
         Verb::Kubeconfig(args) => kubeconfig::run(args),

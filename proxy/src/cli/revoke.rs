@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use meshport_config::{Invite, NodeId, Revocation, Revoked, VerifyKey};
+use meshport_config::{AuthorityKey, Invite, NodeId, Revocation, Revoked, VerifyKey};
 use meshport_core::names;
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -22,8 +22,8 @@ use meshport_daemon::admin::queries::{CredentialsRequest, PeersRequest};
 
 mod issuer;
 
-/// Begins what means an invite by its key.
-const KEY_OF_INVITE: &str = "invite:";
+/// Begin what means an invite or an endorsed authority key by its public half.
+const BY_KEY: [&str; 2] = ["invite:", "authority:"];
 
 /// A node and its name, which is empty for one whose credential is not known yet.
 type Known = (String, NodeId);
@@ -31,8 +31,8 @@ type Known = (String, NodeId);
 /// `meshport revoke`
 #[derive(Debug, Args)]
 pub(crate) struct RevokeArgs {
-    /// The node (name, NodeId or short NodeId), an invite, or invite:KEY with the key
-    /// from a warning in `status`; - reads standard input
+    /// The node (name, NodeId or short NodeId), an invite, invite:KEY with the key from a warning
+    /// in `status`, or authority:KEY with an endorsed authority key; - reads standard input
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
     /// Import what --print printed: the line, a file with the lines, or - for standard input
@@ -146,9 +146,9 @@ fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "{} joined with this invite and would be shut out too: anyone with the line can backdate \
-         a credential. Add --with-nodes if that is intended, and let them join again with new \
-         keys and another invite",
+        "{} joined with this invite or key and would be shut out too: its holder can backdate a \
+         credential. Add --with-nodes if that is intended, and let them join again with another \
+         invite",
         joined.join(", ")
     )))
 }
@@ -187,7 +187,7 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Vec<Revocation>, Erro
         return issuer::sign(target, args, client, &authority);
     }
     let revoked = match Invite::parse(target) {
-        _ if target.starts_with(KEY_OF_INVITE) => invite_of(target)?,
+        _ if BY_KEY.iter().any(|it| target.starts_with(it)) => by_key(target, &authority)?,
         Ok(invite) => invite.revoked(),
         Err(error) if target.starts_with("meshport-") => return Err(error.into()),
         Err(_) => match target.parse::<NodeId>() {
@@ -198,15 +198,21 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Vec<Revocation>, Erro
     Ok(vec![Revocation::issue(&authority, revoked, clock::wall())])
 }
 
-/// The invite whose line is lost, or was never here.
-fn invite_of(target: &str) -> Result<Revoked, Error> {
-    let key = target.strip_prefix(KEY_OF_INVITE).unwrap_or(target);
+/// An invite whose line is lost, or was never here, or an authority key.
+fn by_key(target: &str, signer: &AuthorityKey) -> Result<Revoked, Error> {
+    let (kind, key) = target.split_once(':').unwrap_or(("", target));
     let key = key.parse::<VerifyKey>().map_err(|error| {
-        Error::Usage(format!(
-            "{target}: {error}. After invite: comes the key that `meshport credentials` shows for \
-             the invite; or give the invite's line"
-        ))
+        let from = match kind {
+            "authority" => "`meshport authority` shows for it",
+            _ => "`meshport credentials` shows for the invite; or give the invite's line",
+        };
+        Error::Usage(format!("{target}: {error}. After {kind}: comes the key that {from}"))
     })?;
+    if key == signer.public().verify_key() {
+        let why = "the mesh's first authority key cannot be revoked: every other one is endorsed \
+                   by it. If it was stolen, make a new mesh";
+        return Err(Error::Usage(why.into()));
+    }
     Ok(Revoked::Invite(key))
 }
 
@@ -300,7 +306,10 @@ fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result
 /// The names of the nodes that the daemon knows to have joined with an invite.
 fn joined(revoked: &Revoked, client: &AdminClient) -> Result<Vec<String>, Error> {
     let peers = runtime()?.block_on(client.ask(&PeersRequest))?;
-    let covered = |peer: &&PeerRow| peer.invite.map(Revoked::Invite) == Some(*revoked);
+    let covered = |peer: &&PeerRow| {
+        let keys = [peer.invite, peer.authority].into_iter().flatten();
+        keys.map(Revoked::Invite).any(|it| it == *revoked)
+    };
     let name =
         |peer: &PeerRow| peer.name.as_ref().map_or_else(|| peer.node.short(), ToString::to_string);
     Ok(peers.iter().filter(covered).map(name).collect())
@@ -342,9 +351,16 @@ mod tests {
     #[test]
     fn an_invite_has_a_key_too() {
         let key = meshport_config::DelegationKey::from_bytes([3; 32]).public();
-        let invite = invite_of(&format!("invite:{key}")).expect("as `status` says it");
-        assert_eq!(invite, Revoked::Invite(key));
-        assert!(invite_of("invite:worker-7").is_err());
+        let signer = AuthorityKey::from_bytes([4; 32]);
+        for kind in ["invite", "authority"] {
+            let found = by_key(&format!("{kind}:{key}"), &signer).expect("it is a key");
+            assert_eq!(found, Revoked::Invite(key));
+            assert!(by_key(&format!("{kind}:worker-7"), &signer).is_err());
+        }
+        let first = format!("authority:{}", signer.public().verify_key());
+        assert!(
+            by_key(&first, &signer).expect_err("it is the root").to_string().contains("new mesh")
+        );
     }
 
     #[test]

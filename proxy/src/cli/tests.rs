@@ -119,7 +119,7 @@ fn examples_in_the_help_parse() {
     let verbs = [text::INIT, text::INVITE, text::JOIN, text::RUN, text::CHECK, text::STATUS];
     let more = [text::ROUTES, text::PEERS, text::PING, text::COMPLETIONS, text::ROOT];
     let operator = [text::FORWARD, text::KUBECONFIG, text::HOSTS, text::GENERATE];
-    let trust = [text::CREDENTIALS, text::RENEW, text::VERSION];
+    let trust = [text::CREDENTIALS, text::RENEW, text::AUTHORITY, text::VERSION];
     let mut examples = 0;
     let all = verbs.iter().chain(&more).chain(&operator).chain(&trust);
     for line in all.flat_map(|text| text.lines()) {

@@ -285,7 +285,7 @@ EXAMPLES:
   systemctl kill --kill-who=main --signal=USR2 meshport
 
 EXIT CODE:
-  0 the successor serves, 6 the daemon serves on or does not answer
+  0 the successor serves, 6 the daemon keeps serving or does not answer
 ";
 
 pub(super) const UNDRAIN: &str = "\
@@ -362,6 +362,19 @@ EXAMPLES:
   If cp-1 is stolen:
     meshport revoke cp-1
     meshport revoke cp-1 --issuer --since 7d
+";
+
+pub(super) const AUTHORITY: &str = "\
+EXAMPLES:
+  Right after `init`, a second key on other media, for the day when one is lost:
+    meshport authority --add /media/safe/authority.key
+
+  Every verb that signs takes it:
+    meshport invite --site fra --role node --authority /media/safe/authority.key
+
+  Destroy a key that you replace; what it signed stays valid. A stolen one is
+  revoked with all it signed, by a key above it:
+    meshport revoke authority:9sRt...4k= --with-nodes
 ";
 
 pub(super) const ROTATE_SECRET: &str = "\

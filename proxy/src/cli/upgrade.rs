@@ -60,7 +60,7 @@ async fn taken_over(client: &AdminClient, successor: u32) -> Result<Upgraded, Er
             Ok(status) if !status.process.is_leaving => {
                 // Before it has left once, this is the failure of an earlier upgrade.
                 if has_begun && let Some(why) = status.process.failed_upgrade {
-                    return Err(Error::Refused(format!("no upgrade, and it serves on: {why}")));
+                    return Err(Error::Refused(format!("no upgrade, and it keeps serving: {why}")));
                 }
             }
             _ => (has_begun, serves) = (true, None),

@@ -4,6 +4,7 @@
 
 mod abuse;
 mod access;
+mod authority;
 mod burst;
 mod dashboard;
 mod doctor;

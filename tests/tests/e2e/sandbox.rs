@@ -50,7 +50,7 @@ fn a_daemon_gives_up_what_it_does_not_need_and_serves_on() {
         }
     }
     let output = world.node_mut("cp").process().output();
-    assert!(output.contains("in a sandbox"), "it says so:\n{output}");
+    assert!(output.contains("sandbox enabled"), "it says so:\n{output}");
     world.get("cp", "/version");
 
     // Its settings can be read again, and files in a folder it never knew cannot.

@@ -105,7 +105,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     world.node_mut("worker").process().signal("USR2");
     let output = wait::until("the daemon says why", SETTLE, || {
         let output = world.node_mut("worker").process().output();
-        output.contains("no upgrade; this daemon serves on").then_some(output)
+        output.contains("no upgrade; this daemon keeps serving").then_some(output)
     });
     assert!(output.contains("nonsense"), "{output}");
     fs::write(&config, good).expect("it can be written");
@@ -130,7 +130,7 @@ fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
         let output = upgrade(&world);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(6), "{said}");
-        assert!(said.contains("it serves on: the successor ended"), "{said}");
+        assert!(said.contains("it keeps serving: the successor ended"), "{said}");
         assert!(world.node_mut("worker").process().is_running());
         load.goes_on(REQUESTS, PHASE);
     }

@@ -303,7 +303,7 @@ fn install(machine: &Machine, settings: &str) {
     machine.serves();
     machine.state_is_the_services();
 
-    let sandbox = "in a sandbox files=\"yes\" calls=\"yes\" capabilities=\"none\"";
+    let sandbox = "sandbox enabled files=\"yes\" calls=\"yes\" capabilities=\"none\"";
     wait::until("the journal has that it is in a sandbox", PATIENCE, || {
         machine.journal().contains(sandbox).then_some(())
     });

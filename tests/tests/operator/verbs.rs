@@ -396,7 +396,7 @@ fn sandbox_of(world: &mut World, filter: Option<&BpfProgram>) -> (String, String
     let process = world.node_mut("cp").process();
     process.signal("TERM");
     assert!(process.ended(PATIENCE).success());
-    let line = said.lines().find(|line| line.contains("in a sandbox"));
+    let line = said.lines().find(|line| line.contains("sandbox enabled"));
     let (_, what) = line.and_then(|line| line.split_once("files=")).expect("it says so");
     // Its user has capabilities or not; the unit's has none.
     let (what, _) = what.split_once(" capabilities=").expect("it says so");

@@ -195,9 +195,11 @@ impl Core {
             self.out.counters[MeshCount::DroppedEarlySecret] += 1;
             return;
         }
-        let mesh = self.local.mesh();
-        let taken =
-            NextSecret::from_bytes(next).and_then(|next| self.secrets.take(&next, mesh, now.wall));
+        let (mesh, revoked) = (self.local.mesh(), &self.blocked.revocations);
+        let taken = NextSecret::from_bytes(next).and_then(|next| {
+            let is_void = revoked.ends(next.rotation().chain());
+            if is_void { Ok(None) } else { self.secrets.take(&next, mesh, now.wall) }
+        });
         match taken {
             Ok(Some(secrets)) => {
                 let number = secrets.number();

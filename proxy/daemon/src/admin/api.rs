@@ -320,6 +320,9 @@ pub struct PeerRow {
     /// The key of the invite it joined with; absent when the authority itself signed for it.
     #[serde(default)]
     pub invite: Option<VerifyKey>,
+    /// The endorsed authority key its credential was signed under; absent for the mesh's first key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<VerifyKey>,
     /// `alive`, `down`, `left` or `unknown`.
     pub liveness: String,
     /// Address of its packets.

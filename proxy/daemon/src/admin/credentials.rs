@@ -75,6 +75,9 @@ pub struct CredentialRow {
     pub roles: Option<Roles>,
     /// The key of the invite it was made with; absent when the authority itself signed.
     pub invite: Option<VerifyKey>,
+    /// The endorsed authority key it was signed under; absent for the mesh's first key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<VerifyKey>,
     /// Whether it is the daemon's own.
     pub own: bool,
     /// Start of its validity.

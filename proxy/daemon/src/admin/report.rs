@@ -262,6 +262,7 @@ impl Reporter {
                 site: credential.map(|credential| credential.site.clone()),
                 roles: credential.map(|credential| credential.roles.clone()),
                 invite: credential.and_then(|it| Some(it.delegation.as_ref()?.key)),
+                authority: credential.and_then(|it| it.chain().keys().last()),
                 liveness: entry.map_or(unknown.into(), |entry| entry.liveness.to_string()),
                 endpoint: peer.endpoint,
                 handshake_age_s: peer.last_handshake.map(|age| age.as_secs()),

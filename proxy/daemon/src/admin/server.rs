@@ -124,7 +124,7 @@ fn or_later<T>(bound: Result<T, Error>) -> Result<Option<T>, Error> {
             let retry_s = RETRY.as_secs();
             warn!(
                 %error, retry_s,
-                "the admin interface is not complete: some of status, verbs and metrics do not \
+                "the admin interface is incomplete: some of status, verbs and metrics do not \
                  work until this is fixed. Clients of this node are served"
             );
             Ok(None)

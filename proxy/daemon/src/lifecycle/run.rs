@@ -503,7 +503,7 @@ async fn wait_for_end(
                 preparing = None;
                 let answer = prepared.as_ref().map(|it| UpgradeReport { successor: it.pid });
                 if let Err(error) = &answer {
-                    error!(%error, "no upgrade; this daemon serves on");
+                    error!(%error, "no upgrade; this daemon keeps serving");
                 }
                 let answer = answer.map_err(|error| Error::Refused(said(error)));
                 if let Some(asker) = asker.take() {

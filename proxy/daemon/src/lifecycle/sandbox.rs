@@ -124,7 +124,7 @@ fn say(
     let files = files.as_ref().map_or("no", |enforced| enforced.word());
     let calls = if calls.is_ok() { "yes" } else { "no" };
     let capabilities = kept.as_ref().map_or_else(|_| "all".to_owned(), ToString::to_string);
-    info!(files, calls, capabilities, "in a sandbox");
+    info!(files, calls, capabilities, "sandbox enabled");
 }
 
 /// The files that are read again while the daemon runs.

@@ -255,6 +255,7 @@ mod tests {
             site: None,
             roles: None,
             invite: None,
+            authority: None,
             liveness: liveness.into(),
             endpoint: None,
             handshake_age_s: None,

@@ -64,6 +64,7 @@ mod tests {
                 site: Some(it.site),
                 roles: Some(it.roles),
                 invite: None,
+                authority: None,
                 own,
                 issued_at: Some(UnixSeconds(now - 2 * day)),
                 expires_at: Some(expires_at),

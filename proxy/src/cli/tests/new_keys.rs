@@ -23,7 +23,7 @@ fn new_keys_take_an_issuer_and_the_key_they_follow() {
         assert_ne!((known.node, known.record_key), (new.node, new.record_key));
         assert!(is_same_shard(&known.node, &new.node), "its peers' sessions stay where they are");
         let end = new.ends_former().expect("it has a former one");
-        assert!(end.revoked.covers(known) && !end.revoked.covers(new));
+        assert!(end.covers(known) && !end.covers(new));
         assert_eq!(state.identity(later).expect("whole").credential, before.credential);
         state.store_next(&next).expect("stored");
         state.settle_next().expect("stored");
