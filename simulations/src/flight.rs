@@ -49,12 +49,12 @@ pub(crate) struct SessionRef {
 
 /// The path of streams: the origin, and the first hop, which is a relay or the origin itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct StreamPath {
     pub(crate) origin: usize,
     pub(crate) hop: usize,
 }
 
-impl Way {
+impl StreamPath {
     /// Straight to an origin.
     pub(crate) fn direct(origin: usize) -> Self {
         Self { origin, hop: origin }
@@ -149,7 +149,13 @@ impl Step {
 
 impl Flight {
     /// A flight that its client sends on this path for the first time.
-    pub(crate) fn new(session: SessionRef, way: Way, step: u32, what: Step, bytes: u32) -> Self {
+    pub(crate) fn new(
+        session: SessionRef,
+        way: StreamPath,
+        step: u32,
+        what: Step,
+        bytes: u32,
+    ) -> Self {
         let number = |node: usize| u32::try_from(node).expect("at most MAX_NODES nodes");
         Self {
             session,

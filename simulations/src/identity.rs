@@ -8,7 +8,7 @@ use meshport_daemon::Identity;
 use rand::RngCore;
 
 use crate::Error;
-use crate::scenario::{Place, Scenario, service};
+use crate::scenario::{NodeRef, Scenario, service};
 
 /// Credentials outlive every run.
 const LIFETIME_S: u64 = 10 * 365 * 24 * 3600;
@@ -36,7 +36,7 @@ impl Mesh {
     pub(crate) fn member(
         &self,
         scenario: &Scenario,
-        place: Place,
+        place: NodeRef,
         rng: &mut impl RngCore,
     ) -> Result<Identity, Error> {
         let node_key = NodeKey::from_bytes(bytes32(rng));
@@ -51,7 +51,7 @@ impl Issuer {
     pub(crate) fn issue(
         &self,
         scenario: &Scenario,
-        place: Place,
+        place: NodeRef,
         node_key: &NodeKey,
         record_key: &RecordKey,
     ) -> Result<Credential, Error> {

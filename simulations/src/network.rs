@@ -24,7 +24,7 @@ use crate::tunnel::Spread;
 const MAX_MAPPINGS: usize = 4096;
 
 /// A node's site, and the links between them.
-struct Place {
+struct Attachment {
     site: usize,
     /// Counts the addresses it has had.
     address: u16,
@@ -48,7 +48,7 @@ pub(crate) struct Network {
     sites: usize,
     links: Vec<Link>,
     at_start: Vec<LinkConfig>,
-    places: Vec<Place>,
+    places: Vec<Attachment>,
     blocked: BTreeSet<(usize, usize)>,
 }
 
@@ -101,7 +101,7 @@ impl Network {
         let at_start: Vec<LinkConfig> = paths::configs(scenario)?.into_values().collect();
         let links = at_start.iter().map(|it| Link::new(it.clone(), rng.next_u64())).collect();
         let mut places = Vec::new();
-        for crate::scenario::Place { site, .. } in scenario.nodes() {
+        for crate::scenario::NodeRef { site, .. } in scenario.nodes() {
             let config = &scenario.sites[site];
             let access = match &config.access {
                 Some(name) => {
@@ -116,7 +116,7 @@ impl Network {
             let nat = config
                 .nat
                 .then(|| Box::new(Nat { timeout, mappings: std::collections::HashMap::default() }));
-            places.push(Place { site, address: 1, access, nat });
+            places.push(Attachment { site, address: 1, access, nat });
         }
         Ok(Self { sites, links, at_start, places, blocked: BTreeSet::new() })
     }

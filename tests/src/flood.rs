@@ -178,12 +178,12 @@ pub struct End {
 /// of them. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Path {
-    way: Arc<Way>,
+    way: Arc<Wire>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Way {
+struct Wire {
     ends: [End; 2],
     /// The sockets towards each end.
     sockets: [UdpSocket; 2],
@@ -207,7 +207,7 @@ impl Path {
         let noise = |end: End| (0..).map(|number| noisy(&end.key, number)).take(AHEAD).collect();
         let noise = ends.map(noise);
         let (crowded, stop, sent) = Default::default();
-        let way = Arc::new(Way { ends, sockets, crowd, noise, crowded, stop, sent });
+        let way = Arc::new(Wire { ends, sockets, crowd, noise, crowded, stop, sent });
         let carry = |from| {
             let way = Arc::clone(&way);
             thread::spawn(move || way.carry(from))
@@ -237,7 +237,7 @@ impl Path {
     }
 }
 
-impl Way {
+impl Wire {
     fn carry(&self, from: usize) {
         let to = 1 - from;
         let mut buffer = vec![0; LARGEST];

@@ -22,7 +22,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The direction of the bytes, seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Client to service.
     Up,
     /// Service to client.
@@ -33,7 +33,7 @@ pub enum Way {
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     /// Its direction.
-    pub way: Way,
+    pub way: Direction,
     /// Payload bytes.
     pub bytes: u64,
     /// Time from connect to the verified checksum.
@@ -79,12 +79,12 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 ///
 /// # Errors
 /// The connection broke, stood still, or the sums differ.
-pub fn transfer(address: SocketAddr, way: Way, bytes: u64) -> io::Result<Transfer> {
+pub fn transfer(address: SocketAddr, way: Direction, bytes: u64) -> io::Result<Transfer> {
     let begun = wait::now();
     let mut open = Open::ask(address, way, bytes)?;
     let own = match way {
-        Way::Up => send(&mut open.stream, bytes)?,
-        Way::Down => receive(&mut open.stream, bytes)?,
+        Direction::Up => send(&mut open.stream, bytes)?,
+        Direction::Down => receive(&mut open.stream, bytes)?,
     };
     open.compare(own)?;
     Ok(Transfer { way, bytes, took: begun.elapsed() })
@@ -103,7 +103,7 @@ impl Open {
     /// # Errors
     /// The connection cannot be opened.
     pub fn download(address: SocketAddr, bytes: u64) -> io::Result<Self> {
-        Self::ask(address, Way::Down, bytes)
+        Self::ask(address, Direction::Down, bytes)
     }
 
     /// Reads what was asked for and compares the checksums.
@@ -115,7 +115,7 @@ impl Open {
         self.compare(own)
     }
 
-    fn ask(address: SocketAddr, way: Way, bytes: u64) -> io::Result<Self> {
+    fn ask(address: SocketAddr, way: Direction, bytes: u64) -> io::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(STALL_LIMIT))?;
         stream.set_write_timeout(Some(STALL_LIMIT))?;
@@ -130,8 +130,8 @@ impl Open {
     }
 }
 
-fn request(way: Way, bytes: u64) -> Vec<u8> {
-    let kind = if way == Way::Up { b'u' } else { b'd' };
+fn request(way: Direction, bytes: u64) -> Vec<u8> {
+    let kind = if way == Direction::Up { b'u' } else { b'd' };
     [kind].into_iter().chain(bytes.to_be_bytes()).collect()
 }
 
@@ -189,7 +189,9 @@ mod tests {
     fn bytes_go_both_ways_and_sums_agree() {
         let service = serve();
         Open::download(service, 70_000).and_then(Open::read).expect("loopback carries it");
-        for (way, bytes) in [(Way::Up, 1_000_003), (Way::Down, 200_001), (Way::Down, 0)] {
+        for (way, bytes) in
+            [(Direction::Up, 1_000_003), (Direction::Down, 200_001), (Direction::Down, 0)]
+        {
             let done = transfer(service, way, bytes).expect("loopback carries it");
             assert_eq!((done.way, done.bytes), (way, bytes));
         }
@@ -205,7 +207,7 @@ mod tests {
             stream.read_exact(&mut taken).expect("the client sends");
             stream.write_all(&[0; 32]).expect("the client listens");
         });
-        let told = transfer(address, Way::Up, 100).expect_err("the sum is wrong");
+        let told = transfer(address, Direction::Up, 100).expect_err("the sum is wrong");
         assert!(told.to_string().contains("checksums differ"));
         liar.join().expect("the liar ends");
     }

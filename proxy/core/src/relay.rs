@@ -151,7 +151,7 @@ fn either(one: u8, other: u8) -> u8 {
 
 /// The memory of one origin's way from one decision to the next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Way {
+struct PathMemory {
     /// Through whom; none is the direct way.
     relay: Option<NodeId>,
     /// Time since which another path has been better without a break, and whether that is the
@@ -174,7 +174,7 @@ enum Step {
 /// The ways to all origins of a service. See the module's doc.
 #[derive(Debug, Clone, Default)]
 pub struct Ways {
-    by_origin: BTreeMap<NodeId, Way>,
+    by_origin: BTreeMap<NodeId, PathMemory>,
 }
 
 impl Ways {
@@ -200,7 +200,7 @@ impl Ways {
             let least_cost = direct_cost(direct).filter(|_| !offer.timed).unwrap_or_default();
             offer.view(direct, Relaying { trusted, direct_dead, least_cost })
         });
-        if way != Way::default() {
+        if way != PathMemory::default() {
             self.by_origin.insert(origin, way);
         }
         view
@@ -217,24 +217,24 @@ impl Ways {
     }
 }
 
-fn decide(direct: &OriginView, offers: &[&Offer], memory: Way, now: Instant) -> Way {
+fn decide(direct: &OriginView, offers: &[&Offer], memory: PathMemory, now: Instant) -> PathMemory {
     if direct.path == PathView::Own {
-        return Way::default();
+        return PathMemory::default();
     }
     let dead = direct.path == PathView::Dead;
     let dead_since = dead.then(|| memory.dead_since.unwrap_or(now));
     let present = memory.relay.and_then(|relay| offers.iter().find(|it| it.relay == relay));
-    let stay = Way { relay: present.map(|it| it.relay), gain: None, dead_since, due: None };
+    let stay = PathMemory { relay: present.map(|it| it.relay), gain: None, dead_since, due: None };
     match step(direct, offers, present.copied()) {
         Step::Stay => stay,
-        Step::Now(relay) => Way { relay, ..stay },
+        Step::Now(relay) => PathMemory { relay, ..stay },
         Step::After(relay, time) => {
             let same = memory.gain.filter(|(direct, _)| *direct == relay.is_none());
             let since = same.map_or(now, |(_, since)| since);
             if now.saturating_duration_since(since) >= time {
-                Way { relay, ..stay }
+                PathMemory { relay, ..stay }
             } else {
-                Way { gain: Some((relay.is_none(), since)), due: Some(since + time), ..stay }
+                PathMemory { gain: Some((relay.is_none(), since)), due: Some(since + time), ..stay }
             }
         }
     }

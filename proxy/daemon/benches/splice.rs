@@ -41,16 +41,16 @@ enum Tcps {
 
 /// Where bytes come from and go to.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Direction {
     Up,
     Down,
 }
 
-const WAYS: [(Tcps, Way); 4] = [
-    (Tcps::Kernel, Way::Up),
-    (Tcps::Kernel, Way::Down),
-    (Tcps::Memory, Way::Up),
-    (Tcps::Memory, Way::Down),
+const WAYS: [(Tcps, Direction); 4] = [
+    (Tcps::Kernel, Direction::Up),
+    (Tcps::Kernel, Direction::Down),
+    (Tcps::Memory, Direction::Up),
+    (Tcps::Memory, Direction::Down),
 ];
 
 /// A client and a server with something in between that carries.
@@ -145,11 +145,11 @@ impl Pipe {
         Self { runtime, client, server, _between: Box::new(()) }
     }
 
-    fn carry(&mut self, way: Way) {
+    fn carry(&mut self, way: Direction) {
         let Self { runtime, client, server, .. } = self;
         let (from, to) = match way {
-            Way::Up => (client, server),
-            Way::Down => (server, client),
+            Direction::Up => (client, server),
+            Direction::Down => (server, client),
         };
         runtime.block_on(async { tokio::join!(say(from), hear(to)) });
     }
@@ -174,14 +174,14 @@ async fn hear(tcp: &mut Tcp) {
 
 /// Bulk data of one session through two nodes.
 #[divan::bench(args = WAYS)]
-fn session(bencher: Bencher<'_, '_>, (tcps, way): (Tcps, Way)) {
+fn session(bencher: Bencher<'_, '_>, (tcps, way): (Tcps, Direction)) {
     let mut pipe = Pipe::through_nodes(tcps);
     bencher.counter(BytesCount::new(TRANSFER)).bench_local(|| pipe.carry(way));
 }
 
 /// Bulk data of a session on the origin's own host.
 #[divan::bench(args = WAYS)]
-fn local_session(bencher: Bencher<'_, '_>, (tcps, way): (Tcps, Way)) {
+fn local_session(bencher: Bencher<'_, '_>, (tcps, way): (Tcps, Direction)) {
     let mut pipe = Pipe::local(tcps);
     bencher.counter(BytesCount::new(TRANSFER)).bench_local(|| pipe.carry(way));
 }

@@ -11,7 +11,7 @@ use meshport_daemon::admin::api::Status;
 
 use super::saved::Record;
 use super::wire::Wire;
-use crate::flight::Way;
+use crate::flight::StreamPath;
 use crate::level::{Follow, Held, Judge, Level, Scene, Ties};
 use crate::measure::{Measures, Notice, Suspicions, WayBack, micros};
 use crate::report::keys;
@@ -192,7 +192,7 @@ impl Book {
         let number = self.sessions.open(node, chosen);
         let to = self.scene.account.name(chosen);
         self.says(node, format!("session to {to} after {} us", took.as_micros()));
-        self.measure_choice(node, Some(Way::direct(chosen)), took);
+        self.measure_choice(node, Some(StreamPath::direct(chosen)), took);
         number
     }
 

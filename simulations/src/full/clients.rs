@@ -19,7 +19,7 @@ const ADDRESS: &str = "127.0.0.1:7445";
 
 /// State that the clients of one node share.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct ClientContext {
     pub(super) node: usize,
     pub(super) host: Host,
     pub(super) load: Load,
@@ -29,7 +29,7 @@ pub(super) struct Place {
 /// A session, and its number.
 pub(super) type Session = (Greeted, u64);
 
-impl Door for Place {
+impl Door for ClientContext {
     type Session = Session;
 
     fn load(&self) -> &Load {

@@ -24,7 +24,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 
 use super::saved::Record;
-use super::{DRAIN, World, lock, machine};
+use super::{DRAIN, Simulation, lock, machine};
 use crate::instance::Instance;
 use crate::level::{Judge, Level};
 use crate::rules::{self, FOLLOW_EVERY_S};
@@ -48,7 +48,7 @@ const OVERFLOWS: [Count; 8] = [
     Count::DroppedWants,
 ];
 
-impl World {
+impl Simulation {
     /// Looks at everything that needs a look now and then.
     pub(super) async fn check(&mut self, now: Duration) {
         for at in 0..self.nodes.len() {

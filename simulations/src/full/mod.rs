@@ -95,7 +95,7 @@ pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error
     let failed = |error: std::io::Error| Error::Machine(format!("start a runtime: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
-    runtime.block_on(async { World::new(story, options)?.run().await })
+    runtime.block_on(async { Simulation::new(story, options)?.run().await })
 }
 
 /// Plants the bug that the environment names, for the tests of the rules.
@@ -111,7 +111,7 @@ fn plant() -> Result<(), Error> {
 }
 
 /// A run in progress.
-struct World {
+struct Simulation {
     story: Story,
     epoch: Instant,
     rng: ChaCha8Rng,
@@ -126,7 +126,7 @@ struct World {
     progress: Option<Box<dyn FnMut(Duration) + Send>>,
 }
 
-impl World {
+impl Simulation {
     fn new(story: Story, options: Options) -> Result<Self, Error> {
         let (scenario, seed) = (&story.scenario, story.seed);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -360,7 +360,7 @@ impl World {
         if let Some(load) = self.story.load(at).cloned() {
             let (host, book) = (node.host.clone(), self.book.clone());
             let rng = ChaCha8Rng::seed_from_u64(self.rng.random());
-            let place = clients::Place { node: at, host, load, book };
+            let place = clients::ClientContext { node: at, host, load, book };
             node.clients.spawn(crate::level::clients::run(place, rng));
         }
         Ok(())

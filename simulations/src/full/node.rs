@@ -22,7 +22,7 @@ use crate::identity::{Mesh, bytes32};
 use crate::instance::Instance;
 use crate::level::Story;
 use crate::network::endpoint;
-use crate::scenario::{Place, Scenario};
+use crate::scenario::{NodeRef, Scenario};
 
 /// One node.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Node {
     /// A node that has not started.
     pub(super) fn new(
         scenario: &Scenario,
-        place: Place,
+        place: NodeRef,
         mesh: &Mesh,
         rng: &mut ChaCha8Rng,
     ) -> Result<Self, Error> {

@@ -3,10 +3,10 @@
 
 use meshport_config::{Revocation, Revoked, UnixSeconds};
 
-use super::{World, lock, machine};
+use super::{Simulation, lock, machine};
 use crate::level::{Judge, Level};
 
-impl World {
+impl Simulation {
     /// The operator hands a revocation to a node that runs: this one, or the first.
     pub(super) async fn revoke(&mut self, subject: usize, through: Option<usize>) {
         let wall = UnixSeconds(machine::WALL_START_S + machine::now().as_secs());

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::Error;
 use crate::identity::Mesh;
 use crate::rules::Key;
-use crate::scenario::{Place, Scenario};
+use crate::scenario::{NodeRef, Scenario};
 
 /// The reader's keys are drawn from this: nobody meets it, so they may be the same in each run.
 const SEED: u64 = 0x7265_6164;
@@ -42,7 +42,7 @@ pub(super) struct Reader {
 impl Reader {
     pub(super) fn new(scenario: &Scenario, mesh: &Mesh) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(SEED);
-        let place = Place { site: 0, number: 1 };
+        let place = NodeRef { site: 0, number: 1 };
         Ok(Self { me: mesh.member(scenario, place, &mut rng)?, memo: Memo::default() })
     }
 
@@ -87,7 +87,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let wall = UnixSeconds(1_800_000_000);
         let mesh = Mesh::new(wall, &mut rng);
-        let member = mesh.member(&scenario, Place { site: 0, number: 1 }, &mut rng);
+        let member = mesh.member(&scenario, NodeRef { site: 0, number: 1 }, &mut rng);
         let member = member.expect("a member");
         #[expect(clippy::disallowed_methods, reason = "any time will do")]
         let now = Instant::now();

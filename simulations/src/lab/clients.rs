@@ -14,14 +14,14 @@ use crate::scenario::Load;
 
 /// State that the clients of one node share.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct ClientContext {
     pub(super) client: Client,
     pub(super) load: Load,
     pub(super) start: Instant,
     pub(super) measures: Arc<Mutex<Measures>>,
 }
 
-impl Door for Place {
+impl Door for ClientContext {
     type Session = Watching;
 
     fn load(&self) -> &Load {

@@ -47,7 +47,7 @@ mod log;
 mod node;
 
 use book::Book;
-use node::{Node, Place};
+use node::{Location, Node};
 
 /// Daemons of one run; about as many as two processor cores can carry.
 pub const MAX_NODES: usize = 60;
@@ -117,7 +117,7 @@ pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error
     let failed = |error: std::io::Error| Error::Machine(format!("start a runtime: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
-    runtime.block_on(async { World::new(story, options)?.run().await })
+    runtime.block_on(async { Testbed::new(story, options)?.run().await })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the lab lives in real time")]
@@ -136,7 +136,7 @@ fn lock(measures: &Mutex<Measures>) -> MutexGuard<'_, Measures> {
 }
 
 /// A run in progress.
-struct World {
+struct Testbed {
     story: Story,
     options: Options,
     rng: ChaCha8Rng,
@@ -161,7 +161,7 @@ struct Starved {
     next: Duration,
 }
 
-impl World {
+impl Testbed {
     fn new(story: Story, options: Options) -> Result<Self, Error> {
         let (scenario, seed) = (&story.scenario, story.seed);
         std::fs::create_dir_all(&options.folder).map_err(node::file(&options.folder))?;
@@ -214,7 +214,7 @@ impl World {
         let ca = self.options.folder.join("authority").join("ca.crt");
         for at in 0..self.nodes.len() {
             let instance = self.instances.get(&at).map(|it| (it.addr(), ca.as_path()));
-            let place = Place { public: publics[at], instance };
+            let place = Location { public: publics[at], instance };
             let seeds: Result<Vec<Seed>, Error> =
                 self.story.seeds(at).map(|seed| self.seed(seed, publics[seed])).collect();
             self.nodes[at].prepare(&self.story.scenario, &seeds?, &place)?;
@@ -302,7 +302,7 @@ impl World {
         let (start, measures) = (self.start, self.measures.clone());
         let node = &mut self.nodes[at];
         let client = node.client.clone().with_timeout(patience);
-        let door = clients::Place { client, load, start, measures };
+        let door = clients::ClientContext { client, load, start, measures };
         let rng = ChaCha8Rng::seed_from_u64(self.rng.next_u64());
         node.clients.spawn(crate::level::clients::run(door, rng));
     }

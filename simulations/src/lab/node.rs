@@ -49,7 +49,7 @@ pub(super) struct Node {
 
 /// A node's location and what it hosts.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct Location<'a> {
     /// Its address in the emulated network.
     pub(super) public: SocketAddr,
     /// Its instance, and the certificate of who signed for that.
@@ -101,7 +101,7 @@ impl Node {
         &self,
         scenario: &Scenario,
         seeds: &[Seed],
-        place: &Place<'_>,
+        place: &Location<'_>,
     ) -> Result<(), Error> {
         let state = || -> Result<(), meshport_daemon::Error> {
             let state = StateDir::create(self.folder.join("state"))?;
@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// The scenario's settings, and where things are.
-    fn settings(&self, scenario: &Scenario, place: &Place<'_>) -> Table {
+    fn settings(&self, scenario: &Scenario, place: &Location<'_>) -> Table {
         let mut table = scenario.settings.clone();
         merge(&mut table, &scenario.sites[self.site].settings);
         let text = |path: PathBuf| Value::from(path.to_string_lossy().into_owned());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Level, Scene};
 use crate::instance::Instance;
 use crate::network::{Between, Network};
-use crate::report::film::{Film, Flow, Frame, Site, SiteFrame, Way};
+use crate::report::film::{Film, Flow, Frame, Site, SiteFrame, SitePath};
 use crate::scenario::Scenario;
 
 impl<L: Level> Camera for L {}
@@ -65,14 +65,14 @@ pub(crate) fn film(scenario: &Scenario, network: &Network) -> Film {
 }
 
 /// The ways of the film that fit, as they are now.
-fn ways(film: &Film, network: &Network, fits: impl Fn(&Between) -> bool) -> Vec<Way> {
+fn ways(film: &Film, network: &Network, fits: impl Fn(&Between) -> bool) -> Vec<SitePath> {
     let mut ways = Vec::new();
     for (from, a) in film.sites.iter().enumerate() {
         for (to, b) in film.sites.iter().enumerate().skip(from + 1) {
             let between = network.between_sites(a.place, b.place);
             if fits(&between) {
                 let rtt_ms = between.rtt.map(in_ms);
-                ways.push(Way { from, to, rtt_ms, loss_percent: between.loss_percent });
+                ways.push(SitePath { from, to, rtt_ms, loss_percent: between.loss_percent });
             }
         }
     }

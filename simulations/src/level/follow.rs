@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Level, Scene, is_near};
-use crate::flight::Way;
+use crate::flight::StreamPath;
 use crate::instance::Instance;
 use crate::measure::{Cut, Fault, Notice, Pair, Users, begin, micros};
 use crate::rules::LONG_STALL;
@@ -215,7 +215,7 @@ pub(crate) trait Follow: Level {
     }
 
     /// A session has reached its origin, or something outside the mesh: how good was the choice?
-    fn measure_choice(&mut self, node: usize, chosen: Option<Way>, took: Duration) {
+    fn measure_choice(&mut self, node: usize, chosen: Option<StreamPath>, took: Duration) {
         let now = self.now();
         if now < self.account().warmup {
             return;

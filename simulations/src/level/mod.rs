@@ -14,7 +14,7 @@ use meshport_core::route::{Line, Route, Standing};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 
-use crate::flight::Way;
+use crate::flight::StreamPath;
 use crate::instance::Instance;
 use crate::measure::{Measures, Notice};
 use crate::network::Network;
@@ -138,9 +138,9 @@ impl Account {
     }
 
     /// The way of a line's streams; none outside the mesh.
-    pub(crate) fn way(&self, line: &Line) -> Option<Way> {
+    pub(crate) fn way(&self, line: &Line) -> Option<StreamPath> {
         let (origin, hop) = (self.number(&line.origin()?)?, self.number(&line.first_hop()?)?);
-        Some(Way { origin, hop })
+        Some(StreamPath { origin, hop })
     }
 
     /// The nodes that host an instance.
@@ -378,7 +378,7 @@ pub(crate) trait Level {
 
     /// Whether sessions of a node that take this line reach an instance that is ready.
     fn works(&self, node: usize, line: &Line) -> bool {
-        let Some(Way { origin, hop }) = self.account().way(line) else { return false };
+        let Some(StreamPath { origin, hop }) = self.account().way(line) else { return false };
         let carries = self.runs(hop) && !self.leaves(hop);
         carries && self.connects(node, hop) && self.serves(hop, origin)
     }

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::report::Outcome;
 use crate::scenario::target::Target;
 use crate::scenario::timeline::{self, Planned};
-use crate::scenario::{Happening, Load, Overrides, Place, Scenario};
+use crate::scenario::{Happening, Load, NodeRef, Overrides, Scenario};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -124,7 +124,8 @@ impl Story {
     /// The nodes that a node knows before it has met any.
     pub(crate) fn seeds(&self, of: usize) -> impl Iterator<Item = usize> {
         let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
-        let first = |site| self.scenario.nodes().position(|node| node == Place { site, number: 1 });
+        let first =
+            |site| self.scenario.nodes().position(|node| node == NodeRef { site, number: 1 });
         sites.filter_map(first).filter(move |seed| *seed != of).take(self.scenario.seed_sites)
     }
 

@@ -25,7 +25,7 @@ pub struct Frame {
     /// Which sites the nodes of each site use.
     pub flows: Vec<Flow>,
     /// The ways that are not as at the start.
-    pub ways: Vec<Way>,
+    pub ways: Vec<SitePath>,
 }
 
 /// A site at one moment.
@@ -64,7 +64,7 @@ pub struct Flow {
 
 /// The way between two sites, both directions as one: the worse.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Way {
+pub struct SitePath {
     /// The site that comes first.
     #[serde(rename = "a")]
     pub from: usize,
@@ -99,7 +99,7 @@ pub struct Film {
     /// The sites, by name.
     pub sites: Vec<Site>,
     /// All paths between them, as at the start.
-    pub ways: Vec<Way>,
+    pub ways: Vec<SitePath>,
     /// Each with its second.
     frames: Vec<(u64, String)>,
     bytes: usize,

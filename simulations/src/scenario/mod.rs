@@ -379,7 +379,7 @@ impl Site {
 
 /// Which node of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct NodeRef {
     /// Its site's place in the list.
     pub site: usize,
     /// Its number within the site, from 1.
@@ -414,31 +414,31 @@ impl Scenario {
     }
 
     /// The nodes.
-    pub fn nodes(&self) -> impl Iterator<Item = Place> {
+    pub fn nodes(&self) -> impl Iterator<Item = NodeRef> {
         let sites = self.sites.iter().enumerate();
         sites.flat_map(|(site, config)| {
-            (1..=config.nodes + config.joining).map(move |number| Place { site, number })
+            (1..=config.nodes + config.joining).map(move |number| NodeRef { site, number })
         })
     }
 
     /// The name of a node.
-    pub fn name(&self, node: Place) -> String {
+    pub fn name(&self, node: NodeRef) -> String {
         format!("{}-{}", self.sites[node.site].name, node.number)
     }
 
     /// Whether a node starts without an event.
-    pub(crate) fn starts(&self, node: Place) -> bool {
+    pub(crate) fn starts(&self, node: NodeRef) -> bool {
         node.number <= self.sites[node.site].nodes
     }
 
     /// Whether a node may relay the sessions of others: the last of those that start at once.
-    pub fn relays(&self, node: Place) -> bool {
+    pub fn relays(&self, node: NodeRef) -> bool {
         let site = &self.sites[node.site];
         self.starts(node) && node.number > site.nodes.saturating_sub(site.relays)
     }
 
     /// Whether a node hosts an instance: the first of its site.
-    pub(crate) fn hosts(&self, node: Place) -> bool {
+    pub(crate) fn hosts(&self, node: NodeRef) -> bool {
         node.number <= self.sites[node.site].origins
     }
 

@@ -14,7 +14,7 @@
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Place, Scenario, strict};
+use super::{NodeRef, Scenario, strict};
 use crate::Error;
 
 /// A parsed choice of nodes.
@@ -32,7 +32,7 @@ impl Target {
     pub fn parse(text: &str, scenario: &Scenario) -> Result<Self, Error> {
         let mut words = text.split_whitespace().peekable();
         let first = words.next().unwrap_or_default();
-        let all: Vec<Place> = scenario.nodes().collect();
+        let all: Vec<NodeRef> = scenario.nodes().collect();
         let mut nodes = whom(first, &all, scenario)?;
         match words.next_if(|word| matches!(*word, "origins" | "workers" | "relays")) {
             Some("relays") => nodes.retain(|at| scenario.relays(all[*at])),
@@ -73,7 +73,7 @@ impl Target {
     }
 }
 
-fn whom(word: &str, all: &[Place], scenario: &Scenario) -> Result<Vec<usize>, Error> {
+fn whom(word: &str, all: &[NodeRef], scenario: &Scenario) -> Result<Vec<usize>, Error> {
     if word == "all" {
         return Ok((0..all.len()).collect());
     }

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use super::event::When;
 use super::target::Target;
 use super::{
-    Event, Happening, Instance, MAX_HAPPENINGS, Place, Scenario, keys, paths, seconds, strict,
+    Event, Happening, Instance, MAX_HAPPENINGS, NodeRef, Scenario, keys, paths, seconds, strict,
 };
 use crate::Error;
 
@@ -387,7 +387,7 @@ impl Plan<'_> {
     /// A NAT gives new addresses to those behind it; what is in the open keeps its own, unless it
     /// alone is meant.
     fn keep_behind_nat(&self, nodes: &mut Vec<usize>) {
-        let all: Vec<Place> = self.scenario.nodes().collect();
+        let all: Vec<NodeRef> = self.scenario.nodes().collect();
         let is_behind = |node: &usize| self.scenario.sites[all[*node].site].nat;
         if nodes.iter().any(is_behind) {
             nodes.retain(is_behind);
@@ -429,7 +429,7 @@ impl Plan<'_> {
         self.scenario.name(self.place(node))
     }
 
-    fn place(&self, node: usize) -> Place {
+    fn place(&self, node: usize) -> NodeRef {
         self.scenario.nodes().nth(node).expect("targets are nodes")
     }
 

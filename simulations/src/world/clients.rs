@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use meshport_config::ServiceName;
 
 use crate::brain::{Connect, Ledger, Line, SearchContext, Searches, SessionId, Side, Traffic};
-use crate::flight::{SessionRef, Way};
+use crate::flight::{SessionRef, StreamPath};
 use crate::level::clients::MAX_SESSIONS;
 use crate::scenario::service;
 
@@ -62,7 +62,7 @@ pub(super) struct Attempt {
     pub(super) entry: SessionId,
     pub(super) line: Line,
     /// The path of its flights; none outside the mesh.
-    pub(super) way: Option<Way>,
+    pub(super) way: Option<StreamPath>,
     /// Start time.
     pub(super) since: Duration,
 }

@@ -7,7 +7,7 @@ use rand::Rng;
 
 use super::sessions::Timer;
 use super::{Event, World};
-use crate::flight::Way;
+use crate::flight::StreamPath;
 use crate::instance::Instance;
 use crate::level::{Follow, Level};
 use crate::scenario::{Happening, Lie};
@@ -127,7 +127,7 @@ impl World {
                 let onward = self.scene.network.rtt(hop, origin);
                 let onward = if hop == origin { Duration::ZERO } else { onward };
                 let way = (self.scene.network.rtt(node, hop) + onward) / 2;
-                self.later_for_sessions(node, |it| it == Way { origin, hop }, way);
+                self.later_for_sessions(node, |it| it == StreamPath { origin, hop }, way);
             }
         }
     }
@@ -146,7 +146,7 @@ impl World {
     pub(super) fn later_for_sessions(
         &mut self,
         node: usize,
-        is_it: impl Fn(Way) -> bool,
+        is_it: impl Fn(StreamPath) -> bool,
         wait: Duration,
     ) {
         for (session, target) in self.nodes[node].clients.targets(node) {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{Event, World, node, number};
 use crate::Error;
 use crate::brain::Beside;
-use crate::flight::Way;
+use crate::flight::StreamPath;
 use crate::instance::Instance;
 use crate::level::Level;
 use crate::scenario::{self, timeline};
@@ -195,7 +195,7 @@ impl World {
     /// Open sessions of other nodes that an origin serves.
     fn served(&self, at: usize) -> u64 {
         let others = self.nodes.iter().enumerate().filter(|(node, _)| *node != at);
-        let goes_here = |way: Way| way.origin == at;
+        let goes_here = |way: StreamPath| way.origin == at;
         let open = others.flat_map(|(_, node)| node.clients.sessions.iter().flatten());
         open.filter_map(|it| it.target()?.way).filter(|way| goes_here(*way)).count() as u64
     }

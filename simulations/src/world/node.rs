@@ -14,7 +14,7 @@ use crate::Error;
 use crate::brain::Brain;
 use crate::identity::{Issuer, bytes32};
 pub(super) use crate::network::endpoint;
-use crate::scenario::{Lie, Place, Scenario};
+use crate::scenario::{Lie, NodeRef, Scenario};
 use crate::tunnel::Tunnels;
 
 /// A node.
@@ -122,7 +122,7 @@ impl World {
 /// Makes a node that has not started.
 pub(super) fn make(
     scenario: &Scenario,
-    place: Place,
+    place: NodeRef,
     issuer: &Issuer,
     rng: &mut ChaCha8Rng,
 ) -> Result<Node, Error> {

@@ -11,7 +11,7 @@ use super::clients::{Attempt, OtherSearches, Request, Session};
 use super::{Event, World};
 
 use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
-use crate::flight::{Flight, Payload, SessionRef, Step, Way};
+use crate::flight::{Flight, Payload, SessionRef, Step, StreamPath};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::level::{Follow, Judge, Level};
 use crate::rules;
@@ -299,7 +299,7 @@ impl World {
         self.scene.measures.sessions.opened += 1;
         if let Some(target) = target {
             self.scene.measures.sessions.relayed +=
-                u64::from(target.way.is_some_and(Way::is_relayed));
+                u64::from(target.way.is_some_and(StreamPath::is_relayed));
             self.scene.measures.sessions.outside += u64::from(target.way.is_none());
             self.measure_choice(node, target.way, now.saturating_sub(since));
             self.nodes[node].clients.ledger.handle_carried(target.entry, true, self.epoch + now);

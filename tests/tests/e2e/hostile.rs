@@ -113,7 +113,7 @@ impl Stage {
     fn blob(&self) -> SocketAddr {
         wait::until("worker-b listens for the transfer service", SETTLE, || {
             let local = self.world.at("worker-b").service("blob")?;
-            transfer::transfer(local, transfer::Way::Down, 0).ok().map(|_| local)
+            transfer::transfer(local, transfer::Direction::Down, 0).ok().map(|_| local)
         })
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use meshport_tests::transfer::{self, Open, Transfer, Way};
+use meshport_tests::transfer::{self, Direction, Open, Transfer};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -34,12 +34,12 @@ fn two_nodes() -> (World, SocketAddr) {
     let local = wait::until("worker-b listens for the transfer service", SETTLE, || {
         let local = world.at("worker-b").service("blob")?;
         // It is up once an empty transfer succeeds.
-        transfer::transfer(local, Way::Down, 0).ok().map(|_| local)
+        transfer::transfer(local, Direction::Down, 0).ok().map(|_| local)
     });
     (world, local)
 }
 
-fn both_at_once(local: SocketAddr, ways: [Way; 2]) -> [Transfer; 2] {
+fn both_at_once(local: SocketAddr, ways: [Direction; 2]) -> [Transfer; 2] {
     let running = ways.map(|way| thread::spawn(move || transfer::transfer(local, way, LARGE)));
     running.map(|one| {
         let ended = one.join().expect("a transfer does not panic");
@@ -59,8 +59,8 @@ fn assert_fair(transfers: [Transfer; 2]) {
 #[test]
 fn two_large_transfers_share_the_path() {
     let (_world, local) = two_nodes();
-    assert_fair(both_at_once(local, [Way::Up, Way::Down]));
-    assert_fair(both_at_once(local, [Way::Down, Way::Down]));
+    assert_fair(both_at_once(local, [Direction::Up, Direction::Down]));
+    assert_fair(both_at_once(local, [Direction::Down, Direction::Down]));
 }
 
 #[test]

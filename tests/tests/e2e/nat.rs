@@ -48,7 +48,7 @@ struct Nat {
 
 /// The location of a node.
 #[derive(Clone, Copy)]
-enum Place {
+enum Side {
     Outside,
     Inside,
 }
@@ -84,7 +84,7 @@ impl Nat {
         self.folder.path().join(name).to_string_lossy().into_owned()
     }
 
-    fn start(&mut self, name: &str, place: Place, mesh: &str, rest: &str) {
+    fn start(&mut self, name: &str, place: Side, mesh: &str, rest: &str) {
         let state = self.state(name);
         let config = self.folder.path().join(format!("{name}.toml"));
         let text = format!(
@@ -93,8 +93,8 @@ impl Nat {
         );
         fs::write(&config, text).expect("the folder can be written");
         let host = match place {
-            Place::Outside => &self.outside,
-            Place::Inside => &self.inside,
+            Side::Outside => &self.outside,
+            Side::Inside => &self.inside,
         };
         let mut command = host.command(&meshport().to_string_lossy());
         command.arg("run").arg("--config").arg(&config);
@@ -136,7 +136,7 @@ fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
     run_ok(&binary, &[&init[..], &roles].concat());
     let advertise = format!("advertise = [\"{OUTSIDE}:51820\"]\n");
     let origin = "[service.kube-apiserver]\nlisten = []\norigin = \"127.0.0.1:6443\"\n";
-    nat.start("outside", Place::Outside, &advertise, &format!("{NO_PROBES}{origin}"));
+    nat.start("outside", Side::Outside, &advertise, &format!("{NO_PROBES}{origin}"));
     let nodes = [PROBING, KEPT, SILENT];
     for (name, port, mesh, discovery) in nodes {
         let invite = run_ok(&binary, &["invite", "--site", "x", "--state-dir", &home]);
@@ -144,7 +144,7 @@ fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
         run_ok(&binary, &["join", invite.trim(), "--name", name, "--state-dir", &state]);
         let mesh = format!("listen = \"0.0.0.0:{port}\"\n{mesh}");
         let service = "[service.kube-apiserver]\nlisten = []\n";
-        nat.start(name, Place::Inside, &mesh, &format!("{discovery}{service}"));
+        nat.start(name, Side::Inside, &mesh, &format!("{discovery}{service}"));
     }
     for (name, ..) in nodes {
         let what = format!("the node outside reaches {name}");
@@ -177,12 +177,12 @@ fn an_apiserver_reaches_a_kubelet_behind_nat() {
     let advertise = format!("advertise = [\"{OUTSIDE}:51820\"]\n");
     let origin = "[service.kube-apiserver]\nlisten = []\norigin = \"127.0.0.1:6443\"\n";
     let egress = format!("{origin}[egress]\nsocket = {socket:?}\n");
-    nat.start("outside", Place::Outside, &advertise, &egress);
+    nat.start("outside", Side::Outside, &advertise, &egress);
     let invite = run_ok(&binary, &["invite", "--site", "x", "--state-dir", &home]);
     let state = nat.state("worker");
     run_ok(&binary, &["join", invite.trim(), "--name", "worker", "--state-dir", &state]);
     let service = "[service.kube-apiserver]\nlisten = []\n";
-    nat.start("worker", Place::Inside, "listen = \"0.0.0.0:51820\"\n", service);
+    nat.start("worker", Side::Inside, "listen = \"0.0.0.0:51820\"\n", service);
     let kubelet = nat.inside.inside(|| TcpListener::bind("127.0.0.1:10250"));
     let kubelet = kubelet.expect("the port is free inside");
     thread::spawn(move || {

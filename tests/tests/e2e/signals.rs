@@ -73,7 +73,7 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
     let mut world = two_sites();
     let blob = wait::until("the worker listens for the transfer service", SETTLE, || {
         let local = world.at("worker").service("blob")?;
-        transfer::transfer(local, transfer::Way::Down, 0).ok().map(|_| local)
+        transfer::transfer(local, transfer::Direction::Down, 0).ok().map(|_| local)
     });
     let open = Open::download(blob, BYTES).expect("a session opens");
 
@@ -134,7 +134,7 @@ fn a_daemon_that_stops_accepts_clients_to_its_end_and_the_next_one_waits_for_it(
     let mut world = two_sites();
     let blob = wait::until("the worker listens for the transfer service", SETTLE, || {
         let local = world.at("worker").service("blob")?;
-        transfer::transfer(local, transfer::Way::Down, 0).ok().map(|_| local)
+        transfer::transfer(local, transfer::Direction::Down, 0).ok().map(|_| local)
     });
     let open = Open::download(blob, BYTES).expect("a session opens");
     let (local, config) = (world.at("worker").local, text_of(&world.path("worker.toml")));

@@ -19,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 /// Gives its place back when the ping ends, however it ends.
-struct Place;
+struct Permit;
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
     }
@@ -37,7 +37,7 @@ pub(crate) fn start(
     answer: oneshot::Sender<Result<PingReport, Error>>,
 ) {
     let under_way = UNDER_WAY.fetch_add(1, Ordering::Relaxed);
-    let place = Place;
+    let place = Permit;
     if under_way >= MAX_PINGS {
         let _ =
             answer.send(Err(Error::Usage("too many pings at once; wait for one to end".into())));

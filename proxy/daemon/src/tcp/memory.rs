@@ -223,14 +223,14 @@ struct Queue {
 
 /// Where a listener is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Address {
     /// At a TCP address.
     Tcp(SocketAddr),
     /// At the path of a Unix socket.
     Unix(PathBuf),
 }
 
-type Queues = BTreeMap<Place, Arc<Mutex<Queue>>>;
+type Queues = BTreeMap<Address, Arc<Mutex<Queue>>>;
 
 /// The local addresses of one machine, those of Unix sockets included. Clones are the same machine.
 #[derive(Debug, Clone, Default)]
@@ -238,7 +238,7 @@ pub struct Host(Arc<Mutex<Queues>>);
 
 impl Host {
     pub(super) fn listen(&self, address: SocketAddr) -> io::Result<Listener> {
-        Ok(Listener { address, queue: self.open(Place::Tcp(address))? })
+        Ok(Listener { address, queue: self.open(Address::Tcp(address))? })
     }
 
     /// Listens at the path of a Unix socket.
@@ -246,10 +246,10 @@ impl Host {
     /// # Errors
     /// When another listener is there.
     pub(super) fn listen_unix(&self, path: &Path) -> io::Result<UnixListener> {
-        self.open(Place::Unix(path.to_owned())).map(UnixListener)
+        self.open(Address::Unix(path.to_owned())).map(UnixListener)
     }
 
-    fn open(&self, place: Place) -> io::Result<Open> {
+    fn open(&self, place: Address) -> io::Result<Open> {
         let queue: Arc<Mutex<Queue>> = Arc::default();
         let mut queues = lock(&self.0);
         if queues.contains_key(&place) {
@@ -260,7 +260,7 @@ impl Host {
     }
 
     pub(super) async fn connect(&self, address: &str) -> io::Result<End> {
-        self.reach(Place::Tcp(address.parse().map_err(io::Error::other)?)).await
+        self.reach(Address::Tcp(address.parse().map_err(io::Error::other)?)).await
     }
 
     /// Connects to a Unix socket.
@@ -268,10 +268,10 @@ impl Host {
     /// # Errors
     /// `ConnectionRefused` when nobody listens there.
     pub(super) async fn connect_unix(&self, path: &Path) -> io::Result<End> {
-        self.reach(Place::Unix(path.to_owned())).await
+        self.reach(Address::Unix(path.to_owned())).await
     }
 
-    async fn reach(&self, place: Place) -> io::Result<End> {
+    async fn reach(&self, place: Address) -> io::Result<End> {
         let queue = lock(&self.0).get(&place).cloned();
         let queue = queue.ok_or(io::ErrorKind::ConnectionRefused)?;
         let (near, far) = pair();
@@ -295,7 +295,7 @@ impl Host {
 #[derive(Debug)]
 struct Open {
     host: Host,
-    place: Place,
+    place: Address,
     queue: Arc<Mutex<Queue>>,
 }
 

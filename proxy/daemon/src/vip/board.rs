@@ -75,7 +75,7 @@ pub(crate) struct Shown {
 }
 
 #[derive(Debug)]
-struct Place {
+struct Entry {
     settings: VirtualAddressSettings,
     claims: mpsc::Sender<(NodeId, Claim)>,
     state: watch::Receiver<State>,
@@ -92,7 +92,7 @@ pub(super) struct Side {
 
 #[derive(Debug)]
 struct Inner {
-    places: Mutex<BTreeMap<VirtualName, Place>>,
+    places: Mutex<BTreeMap<VirtualName, Entry>>,
     /// Who may hold virtual addresses, wherever.
     members: watch::Sender<BTreeSet<NodeId>>,
     counts: Arc<Counts>,
@@ -131,7 +131,7 @@ impl Board {
         };
         let (claims, received) = mpsc::channel(MAX_CLAIMS);
         let (sender, state) = watch::channel(state);
-        self.places().insert(name, Place { settings, claims, state });
+        self.places().insert(name, Entry { settings, claims, state });
         Side {
             claims: received,
             state: sender,
@@ -165,7 +165,7 @@ impl Board {
             return None;
         }
         let places = self.places();
-        let is_meant = |place: &&Place| {
+        let is_meant = |place: &&Entry| {
             place.settings.address == message.address && place.settings.group == message.group
         };
         count(match places.values().find(is_meant) {
@@ -194,7 +194,7 @@ impl Board {
 
     /// Every address, for the status.
     pub(crate) fn shown(&self) -> Vec<Shown> {
-        let shown = |(name, place): (&VirtualName, &Place)| Shown {
+        let shown = |(name, place): (&VirtualName, &Entry)| Shown {
             name: name.clone(),
             settings: place.settings.clone(),
             state: place.state.borrow().clone(),
@@ -207,7 +207,7 @@ impl Board {
         self.0.counts.read()
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<VirtualName, Place>> {
+    fn places(&self) -> MutexGuard<'_, BTreeMap<VirtualName, Entry>> {
         self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use meshport_tests::transfer::{self, Way};
+use meshport_tests::transfer::{self, Direction};
 use meshport_tests::wait;
 
 use super::wires::{NODES, Wires};
@@ -17,10 +17,10 @@ const BYTES: u64 = 512 << 20;
 fn download(lan: &Lan, what: &str, to: SocketAddr) {
     let client = &lan.wires.client;
     wait::until("the service answers", SETTLE, || {
-        client.inside(|| transfer::transfer(to, Way::Down, 1)).ok()
+        client.inside(|| transfer::transfer(to, Direction::Down, 1)).ok()
     });
     let done =
-        client.inside(|| transfer::transfer(to, Way::Down, BYTES)).expect("it arrives whole");
+        client.inside(|| transfer::transfer(to, Direction::Down, BYTES)).expect("it arrives whole");
     println!("{what}: {:.0} MB/s", done.rate() / 1e6);
 }
 

@@ -50,7 +50,7 @@ enum Message {
     Claim(usize, Claim),
 }
 
-struct World {
+struct Simulation {
     now_ms: u64,
     nodes: Vec<Option<Contest<u8>>>,
     starts: u64,
@@ -74,7 +74,7 @@ fn id(node: usize) -> NodeId {
     NodeId::from_bytes([u8::try_from(node).unwrap() + 1; 32])
 }
 
-impl World {
+impl Simulation {
     fn new(nodes: usize, spells: Vec<Spell>, dice: u64) -> Self {
         let mut world = Self {
             now_ms: 0,
@@ -253,7 +253,7 @@ fn end_of(spells: &[Spell]) -> u64 {
 const CASES: u32 = 200;
 
 /// The condition after all faults: one holder, which stays.
-fn assert_settled(world: &mut World) -> Result<(), TestCaseError> {
+fn assert_settled(world: &mut Simulation) -> Result<(), TestCaseError> {
     let end = world.now_ms + SETTLE_MS;
     world.longest_overlap_until(end);
     let holders = world.holders();
@@ -274,7 +274,7 @@ proptest! {
         dice: u64,
     ) {
         let end = end_of(&spells);
-        let mut world = World::new(NODES, spells, dice);
+        let mut world = Simulation::new(NODES, spells, dice);
         let overlap = world.longest_overlap_until(end);
         prop_assert!(overlap <= HANDOVER_MS, "two owners for {overlap} ms");
         assert_settled(&mut world)?;
@@ -286,7 +286,7 @@ proptest! {
         dice: u64,
     ) {
         let end = end_of(&spells);
-        let mut world = World::new(NODES, spells, dice);
+        let mut world = Simulation::new(NODES, spells, dice);
         world.longest_overlap_until(end);
         let overlap = world.longest_overlap_until(end + SETTLE_MS);
         prop_assert!(overlap <= HEALING_MS, "two owners for {overlap} ms");
@@ -295,8 +295,8 @@ proptest! {
 }
 
 /// The first holder, and the time when it is surely one.
-fn first_holder(spells: Vec<Spell>) -> (World, usize) {
-    let mut world = World::new(NODES, spells, 7);
+fn first_holder(spells: Vec<Spell>) -> (Simulation, usize) {
+    let mut world = Simulation::new(NODES, spells, 7);
     world.longest_overlap_until(4_000);
     let holders = world.holders();
     assert_eq!(holders, [0], "the lowest id among equals");
@@ -304,7 +304,7 @@ fn first_holder(spells: Vec<Spell>) -> (World, usize) {
 }
 
 /// Time from `from_ms` until another node than `old` answers.
-fn gap(world: &mut World, old: usize) -> u64 {
+fn gap(world: &mut Simulation, old: usize) -> u64 {
     let from_ms = world.now_ms;
     while world.holders().iter().all(|&holder| holder == old) {
         world.turn();
