@@ -71,14 +71,23 @@ impl Shards {
     /// # Errors
     /// The address cannot be bound, or the system has no thread or descriptor left.
     pub fn bind(address: SocketAddr, mtu: u16, count: usize) -> io::Result<Self> {
-        Self::on(UdpOuter::open_group(address, count.clamp(1, MAX_SHARDS))?, mtu)
+        Self::on(Self::open(address, count)?, mtu)
     }
 
-    /// A shard on each of these sockets.
+    /// The sockets for [`Shards::on`], `count` of them or one; see [`Shards::bind`].
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub fn open(address: SocketAddr, count: usize) -> io::Result<Vec<Socket>> {
+        UdpOuter::open_group(address, count.clamp(1, MAX_SHARDS))
+    }
+
+    /// A shard on each of these sockets, in their order: those of [`Shards::open`], also of another
+    /// process that has closed its mesh.
     ///
     /// # Errors
     /// The system has no thread or descriptor left.
-    pub(super) fn on(group: Vec<Socket>, mtu: u16) -> io::Result<Self> {
+    pub fn on(group: Vec<Socket>, mtu: u16) -> io::Result<Self> {
         let mut shards = Vec::with_capacity(group.len());
         for (number, socket) in group.into_iter().enumerate() {
             let (worker, runtime) = match number {

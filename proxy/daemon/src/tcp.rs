@@ -142,6 +142,11 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     }
 }
 
+/// Listens on an address of the kernel's, for who needs its own kind of stream.
+pub(crate) fn listen_kernel(address: SocketAddr) -> io::Result<KernelListener> {
+    listen(address, Presence::Now)
+}
+
 fn listen(address: SocketAddr, presence: Presence) -> io::Result<KernelListener> {
     if let Some((socket, stored)) = store::inherit(address) {
         let listener = TcpListener::from_std(socket.into())?;
@@ -196,7 +201,7 @@ pub struct KernelListener {
 
 impl KernelListener {
     /// The next connection. None comes any more once the next process is to accept them.
-    async fn accept(&self) -> io::Result<TcpStream> {
+    pub(crate) async fn accept(&self) -> io::Result<TcpStream> {
         if self.stored.is_none() {
             return Ok(self.listener.accept().await?.0);
         }
@@ -205,6 +210,11 @@ impl KernelListener {
             () = store::handed_over() => pending().await,
             accepted = self.listener.accept() => Ok(accepted?.0),
         }
+    }
+
+    /// Where it listens.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
     }
 }
 

@@ -1,9 +1,14 @@
 //! A running daemon gives its place to the program on disk, and keeps it when that cannot run.
 
 use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use meshport_tests::load::{Load, failures};
@@ -14,6 +19,8 @@ use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
 const INTERVAL: Duration = Duration::from_millis(20);
+/// Between two knocks at a port: less than it takes to close and bind a socket.
+const KNOCKS: Duration = Duration::from_micros(500);
 /// Requests before, between and after the events of a test, and how long they may take.
 const REQUESTS: usize = 30;
 const PHASE: Duration = Duration::from_secs(60);
@@ -51,8 +58,8 @@ fn world() -> (World, PathBuf) {
     (world, program)
 }
 
-fn upgrade(world: &World) -> Output {
-    let config = world.at("worker").config().to_string_lossy().into_owned();
+fn upgrade(world: &World, node: &str) -> Output {
+    let config = world.at(node).config().to_string_lossy().into_owned();
     run(&meshport().to_string_lossy(), &["upgrade", "--json", "--config", &config])
 }
 
@@ -77,13 +84,13 @@ fn an_upgrade_refuses_no_client_and_can_be_repeated() {
     let (mut world, _) = world();
     let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
     load.goes_on(REQUESTS, PHASE);
-    let first = succeeded(&upgrade(&world));
+    let first = succeeded(&upgrade(&world, "worker"));
     let status = world.node_mut("worker").process().ended(SETTLE);
     assert!(status.success(), "the former daemon says {status}");
     load.goes_on(REQUESTS, PHASE);
 
     // The successor starts one in turn.
-    let second = succeeded(&upgrade(&world));
+    let second = succeeded(&upgrade(&world, "worker"));
     assert_ne!(first.0, second.0);
     wait::until("the first successor ends", SETTLE, || (!first.is_running()).then_some(()));
     load.goes_on(REQUESTS, PHASE);
@@ -91,6 +98,69 @@ fn an_upgrade_refuses_no_client_and_can_be_repeated() {
 
     second.signal("TERM");
     wait::until("the successor ends by a signal", SETTLE, || (!second.is_running()).then_some(()));
+}
+
+/// Does this again and again until it is told to stop; how often, and what failed.
+fn knock(
+    stop: Arc<AtomicBool>,
+    mut once: impl FnMut() -> io::Result<()> + Send + 'static,
+) -> JoinHandle<(usize, Vec<String>)> {
+    thread::spawn(move || {
+        let (mut knocks, mut failed, mut next) = (0, Vec::new(), wait::now());
+        while !stop.load(Ordering::Relaxed) {
+            knocks += 1;
+            failed.extend(once().err().map(|error| error.to_string()));
+            wait::pace(&mut next, KNOCKS);
+        }
+        (knocks, failed)
+    })
+}
+
+/// One request at the admin port.
+fn ask(admin: SocketAddr) -> io::Result<()> {
+    let mut stream = TcpStream::connect(admin)?;
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let is_good = answer.starts_with("HTTP/1.1 200");
+    if is_good { Ok(()) } else { Err(io::Error::other(format!("answer {answer:?}"))) }
+}
+
+#[test]
+fn neither_a_datagram_nor_a_scraper_meets_a_closed_port_in_an_upgrade() {
+    let (mut world, program) = world();
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
+    let plan = NodePlan::new("second", "a").program(&program);
+    world.make(&plan);
+    let config = world.at("second").config().to_owned();
+    let text = fs::read_to_string(&config).expect("a node has settings");
+    let text = text.replace("http = \"off\"", &format!("http = \"{free}\""));
+    fs::write(&config, &text).expect("it can be written");
+    world.start("second");
+    let listen = text.split_once("listen = \"").and_then(|(_, rest)| rest.split_once('"'));
+    let mesh: Option<SocketAddr> = listen.and_then(|(address, _)| address.parse().ok());
+    let mesh = mesh.expect("the mesh's address");
+    let stop = Arc::new(AtomicBool::new(false));
+    let udp = UdpSocket::bind((mesh.ip(), 0)).expect("a socket");
+    udp.connect(mesh).expect("an address");
+    // The refusal of one datagram is told to the sender of the next.
+    let knocks = [
+        knock(stop.clone(), move || udp.send(&[0]).map(drop)),
+        knock(stop.clone(), move || ask(free)),
+    ];
+    let successor = succeeded(&upgrade(&world, "second"));
+    world.node_mut("second").process().ended(SETTLE);
+    script(&program, "exit 1");
+    let failed = upgrade(&world, "second");
+    assert_eq!(failed.status.code(), Some(6), "{failed:?}");
+    stop.store(true, Ordering::Relaxed);
+    for (at, knocks) in ["the mesh", "the admin port"].into_iter().zip(knocks) {
+        let (count, failed) = knocks.join().expect("it does not panic");
+        assert!(count > REQUESTS, "{count} times");
+        let (number, first) = (failed.len(), failed.first());
+        assert!(failed.is_empty(), "{at} refused {number} of {count}, the first {first:?}");
+    }
+    assert!(successor.is_running());
 }
 
 #[test]
@@ -111,7 +181,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     fs::write(&config, good).expect("it can be written");
 
     script(&program, "exit 1");
-    let output = upgrade(&world);
+    let output = upgrade(&world, "worker");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{said}");
     assert!(said.contains("the successor ended without a word"), "{said}");
@@ -127,7 +197,7 @@ fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
     // It takes the sockets, and in the second case claims to serve.
     for serves in ["", "printf 'serving\\n' >&0"] {
         script(&program, &format!("printf 'ready %s\\n' $$ >&0; head -c 1 >&2; {serves}"));
-        let output = upgrade(&world);
+        let output = upgrade(&world, "worker");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(6), "{said}");
         assert!(said.contains("it keeps serving: the successor ended"), "{said}");
@@ -138,7 +208,7 @@ fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
     // An upgrade can succeed after it has failed twice.
     fs::remove_file(&program).expect("it is there");
     symlink(meshport(), &program).expect("a link");
-    let _successor = succeeded(&upgrade(&world));
+    let _successor = succeeded(&upgrade(&world, "worker"));
     load.goes_on(REQUESTS, PHASE);
     none_failed(load);
 }

@@ -23,7 +23,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -34,6 +34,7 @@ use super::slots::{Slot, Slots};
 use crate::Error;
 use crate::node::driver::answers::Ask;
 use crate::sessions::client::ClientId;
+use crate::tcp::{self, KernelListener};
 use crate::unix::{self, Place, SocketFile};
 
 /// From accepting a connection, or from its last answer, to the end of the next request's head.
@@ -62,7 +63,7 @@ pub(crate) struct AdminServer {
     path: PathBuf,
     unix: Option<(UnixListener, SocketFile)>,
     address: Option<SocketAddr>,
-    http: Option<TcpListener>,
+    http: Option<KernelListener>,
 }
 
 impl AdminServer {
@@ -74,7 +75,7 @@ impl AdminServer {
     pub(crate) async fn bind(socket: &Path, http: Option<SocketAddr>) -> Result<Self, Error> {
         let bound = match http {
             None => None,
-            Some(address) => or_later(bind_loopback(address).await)?,
+            Some(address) => or_later(bind_loopback(address))?,
         };
         let unix = or_later(unix::bind(place(socket)).await)?;
         Ok(Self { path: socket.to_owned(), unix, address: http, http: bound })
@@ -102,7 +103,7 @@ impl AdminServer {
             let Some(address) = address else { return };
             let bound = match http {
                 Some(bound) => Some(bound),
-                None => again(stopping.clone(), || bind_loopback(address)).await,
+                None => again(stopping.clone(), async || bind_loopback(address)).await,
             };
             if let Some(listener) = bound {
                 accept(listener, ask.clone(), stopping.clone()).await;
@@ -170,14 +171,16 @@ impl Listener for UnixListener {
     }
 }
 
-impl Listener for TcpListener {
+impl Listener for KernelListener {
     const KIND: ListenerKind = ListenerKind::Loopback;
     type Stream = TcpStream;
 
     async fn next(&self) -> io::Result<(TcpStream, ClientId)> {
-        let (stream, peer) = self.accept().await?;
-        let who =
-            stream.local_addr().map_or(ClientId::Unknown, |local| ClientId::behind(peer, local));
+        let stream = self.accept().await?;
+        let who = match (stream.peer_addr(), stream.local_addr()) {
+            (Ok(peer), Ok(local)) => ClientId::behind(peer, local),
+            _ => ClientId::Unknown,
+        };
         Ok((stream, who))
     }
 }
@@ -261,14 +264,14 @@ pub(super) async fn serve_connection<S, A: Ask>(
     }
 }
 
-async fn bind_loopback(address: SocketAddr) -> Result<TcpListener, Error> {
+fn bind_loopback(address: SocketAddr) -> Result<KernelListener, Error> {
     if !address.ip().is_loopback() {
         let text = format!(
             "admin.http is {address}; it must be a loopback address such as 127.0.0.1:7446"
         );
         return Err(Error::Usage(text));
     }
-    TcpListener::bind(address).await.map_err(Error::io(format!("listen on {address} (admin.http)")))
+    tcp::listen_kernel(address).map_err(Error::io(format!("listen on {address} (admin.http)")))
 }
 
 #[cfg(test)]

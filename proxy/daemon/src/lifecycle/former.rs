@@ -56,8 +56,9 @@ pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, E
     }
 }
 
-/// Binds the mesh's sockets. With `may_wait` again and again for [`RELEASE_TIME`], while a mesh
-/// that has ended still has them: that of the former daemon, or of a former start in this process.
+/// Takes over the mesh's sockets, or binds new ones. With `may_wait` again and again for
+/// [`RELEASE_TIME`], while a mesh that has ended still has them: that of a former daemon of the
+/// release before, which passes none on.
 pub(super) async fn bind_mesh(
     settings: &Settings,
     shards: usize,

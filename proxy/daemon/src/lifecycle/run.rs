@@ -384,6 +384,7 @@ impl Daemon {
             sleep(LAST_CLIENTS).await;
         }
         self.end_saved().await;
+        store::close_mesh();
     }
 
     /// Lets sessions end for a while, saves, and gives the place to a successor. All that this
@@ -432,6 +433,7 @@ impl Daemon {
         info!("stopping: open sessions are reset");
         self.node.abandon().await;
         self.end_saved().await;
+        store::close_mesh();
     }
 
     async fn end_saved(self) {

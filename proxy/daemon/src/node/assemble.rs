@@ -26,7 +26,7 @@ use crate::findings;
 use crate::health::probe::Prober;
 use crate::sessions::ingress::SessionLimits;
 use crate::state::{Identity, StateDir};
-use crate::tcp::Host;
+use crate::tcp::{Host, store};
 use meshport_core::egress::{Offer, Offers};
 
 /// How many shards the mesh of a daemon has.
@@ -40,7 +40,8 @@ pub(crate) fn shards(settings: &Settings) -> usize {
 /// Binds the sockets under the mesh.
 pub(crate) fn bind_mesh(settings: &Settings, shards: usize) -> Result<Shards, Error> {
     let address = settings.mesh.listen;
-    Shards::bind(address, settings.mesh.mtu, shards)
+    store::mesh_sockets(address, || Shards::open(address, shards))
+        .and_then(|group| Shards::on(group, settings.mesh.mtu))
         .map_err(Error::io(format!("bind the mesh to UDP {address} (mesh.listen)")))
 }
 

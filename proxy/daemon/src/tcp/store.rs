@@ -16,7 +16,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use socket2::Socket;
+use socket2::{Socket, Type};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -36,6 +36,8 @@ struct Store {
     open: Mutex<Vec<(SocketAddr, Socket)>>,
     /// Sockets of the former process that nothing has asked for yet.
     inherited: Mutex<Vec<Socket>>,
+    /// Copies of the UDP sockets under the mesh, in the order of its shards.
+    mesh: Mutex<Vec<Socket>>,
     /// The next process accepts the clients that come from now on.
     handed_over: watch::Sender<bool>,
 }
@@ -66,6 +68,7 @@ impl Inherited {
                 inherited: Mutex::new(if manager.is_some() { inherited() } else { Vec::new() }),
                 manager,
                 open: Mutex::default(),
+                mesh: Mutex::default(),
                 handed_over: watch::Sender::new(false),
             }
         });
@@ -133,6 +136,30 @@ pub(super) fn inherit(at: SocketAddr) -> Option<(Socket, Stored)> {
     Some((inherited.swap_remove(found), stored))
 }
 
+/// The UDP sockets under the mesh: those of the former process if they have this address, else new
+/// ones. A successor gets copies of them, so datagrams that come before it reads wait in the socket.
+///
+/// # Errors
+/// As `open`.
+pub(crate) fn mesh_sockets(
+    at: SocketAddr,
+    open: impl FnOnce() -> io::Result<Vec<Socket>>,
+) -> io::Result<Vec<Socket>> {
+    let Some(store) = STORE.get() else { return open() };
+    let mut kept = store.mesh();
+    // Without IPv6 the socket of `[::]` is that of `0.0.0.0`.
+    let is_it = |address: SocketAddr| {
+        let is_any = address.ip().is_unspecified() && at.ip().is_unspecified();
+        address.port() == at.port() && (address.ip() == at.ip() || is_any)
+    };
+    if !kept.first().and_then(udp_address).is_some_and(is_it) {
+        // Those of another address are in nobody's way.
+        kept.clear();
+        *kept = open()?;
+    }
+    kept.iter().map(Socket::try_clone).collect()
+}
+
 /// Leaves all clients that come from now on to the next process. False where nothing keeps the
 /// sockets until it starts.
 pub(crate) fn hand_over() -> bool {
@@ -148,16 +175,24 @@ pub(crate) fn pass_on() {
     }
 }
 
-/// Copies of the sockets for the successor, at most [`MAX_STORED`].
+/// Copies of the sockets for the successor: at most [`MAX_STORED`] listeners, and those of the mesh,
+/// which this process reads no longer.
 ///
 /// # Errors
 /// The system is out of descriptors.
 pub(crate) fn passed() -> io::Result<Vec<OwnedFd>> {
     let Some(store) = STORE.get() else { return Ok(Vec::new()) };
     let most = usize::try_from(MAX_STORED).unwrap_or(0);
-    let open = store.open();
-    let copies = open.iter().take(most).map(|(_, it)| Ok(it.try_clone()?.into()));
-    copies.collect()
+    let (open, mesh) = (store.open(), store.mesh());
+    let all = open.iter().take(most).map(|(_, it)| it).chain(&*mesh);
+    all.map(|it| Ok(it.try_clone()?.into())).collect()
+}
+
+/// Lets go of the sockets under the mesh: this process ends, and has no successor.
+pub(crate) fn close_mesh() {
+    if let Some(store) = STORE.get() {
+        store.mesh().clear();
+    }
 }
 
 /// Accepts clients again after [`pass_on`]: the next start in this process finds the sockets.
@@ -171,8 +206,13 @@ pub(crate) fn take_back() {
 /// Takes what the former process has passed on.
 pub(crate) fn adopt(sockets: impl IntoIterator<Item = OwnedFd>) {
     let Some(store) = STORE.get() else { return };
-    let sockets = sockets.into_iter().map(Socket::from);
-    store.inherited().extend(sockets.filter(|it| address(it).is_some()));
+    for socket in sockets.into_iter().map(Socket::from) {
+        if address(&socket).is_some() {
+            store.inherited().push(socket);
+        } else if udp_address(&socket).is_some() {
+            store.mesh().push(socket);
+        }
+    }
 }
 
 /// Leaves all sockets to the process that has passed them on: this one cannot run.
@@ -180,6 +220,7 @@ pub(crate) fn give_back() {
     let Some(store) = STORE.get() else { return };
     store.handed_over.send_replace(true);
     store.inherited().clear();
+    store.mesh().clear();
 }
 
 /// Makes another process the one that the service manager watches in place of this one.
@@ -204,6 +245,10 @@ impl Store {
 
     fn open(&self) -> std::sync::MutexGuard<'_, Vec<(SocketAddr, Socket)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mesh(&self) -> std::sync::MutexGuard<'_, Vec<Socket>> {
+        self.mesh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn remove(&self, address: SocketAddr) {
@@ -235,6 +280,12 @@ fn send(to: &UnixDatagram, message: &str, socket: Option<BorrowedFd<'_>>) -> io:
 fn address(socket: &Socket) -> Option<SocketAddr> {
     let listens = socket.is_listener().unwrap_or(false);
     socket.local_addr().ok().filter(|_| listens)?.as_socket()
+}
+
+/// The address of a UDP socket.
+fn udp_address(socket: &Socket) -> Option<SocketAddr> {
+    let is_udp = socket.r#type().is_ok_and(|it| it == Type::DGRAM);
+    socket.local_addr().ok().filter(|_| is_udp)?.as_socket()
 }
 
 /// How many descriptors this process has inherited, by what its environment says.
