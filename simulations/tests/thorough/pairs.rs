@@ -143,7 +143,7 @@ impl Pair {
     fn loses_two_origins(&self) -> bool {
         let ends = |fault: &str| {
             let begins = |it: &&str| fault.starts_with(&format!("{it} = \"fra-1\""));
-            ["crash", "kill", "hang", "stall"].iter().any(|it| begins(it))
+            ["crash", "kill", "hang", "stall"].iter().any(begins)
         };
         self.mirrored && ends(self.first.fault) && ends(self.second.fault)
     }

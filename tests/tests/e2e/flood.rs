@@ -25,8 +25,10 @@ const REQUESTS: usize = 100;
 const PHASE: Duration = Duration::from_secs(60);
 /// A node that joins during the flood has to be served within this.
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
-/// The 99th percentile may be this much worse than without a flood.
+/// The 99th percentile may be this much worse than without a flood...
 const SLOWER: u32 = 5;
+/// ...or this, on a machine where other work makes requests slow by itself.
+const NOTICED: Duration = Duration::from_secs(2);
 /// Limit on the growth of a daemon's memory.
 const GROWTH_KIB: u64 = 4096;
 /// Good initiations of strangers that a daemon under load answers in a second, at the least: it
@@ -100,7 +102,7 @@ fn flooded(
     println!("{what}: a new node was served {joined:?} after its first step");
     assert!(rate >= f64::from(RATE) * 0.9, "the flood was none: {rate:.0} a second");
     assert!(cookies > sent / 2.0, "{what}: {cookies} cookies for {sent} initiations");
-    assert!(slowest <= quiet * SLOWER, "{what}: {quiet:?}, then {slowest:?}");
+    assert!(slowest <= NOTICED.max(quiet * SLOWER), "{what}: {quiet:?}, then {slowest:?}");
     assert!(joined <= JOIN_LIMIT, "{what}: {joined:?}");
     Flooded { answered: answered / span, resident_kib }
 }

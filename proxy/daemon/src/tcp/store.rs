@@ -137,7 +137,7 @@ pub(super) fn inherit(at: SocketAddr) -> Option<(Socket, Stored)> {
 }
 
 /// The UDP sockets under the mesh: those of the former process if they have this address, else new
-/// ones. A successor gets copies of them, so datagrams that come before it reads wait in the socket.
+/// ones. A successor gets copies, so datagrams that come before it reads wait in the socket.
 ///
 /// # Errors
 /// As `open`.
@@ -175,8 +175,8 @@ pub(crate) fn pass_on() {
     }
 }
 
-/// Copies of the sockets for the successor: at most [`MAX_STORED`] listeners, and those of the mesh,
-/// which this process reads no longer.
+/// Copies of the sockets for the successor: at most [`MAX_STORED`] listeners, and those of the
+/// mesh, which this process reads no longer.
 ///
 /// # Errors
 /// The system is out of descriptors.
