@@ -242,6 +242,7 @@ impl Brain {
                 Event::Revived(_)
                 | Event::Forgotten(_)
                 | Event::Denied { .. }
+                | Event::Offered { .. }
                 | Event::Unknown { .. } => return self.poll(now),
                 Event::Suspected(node) => Wish::Suspect(node),
                 Event::Revoked(revocation) => Wish::Revoked(revocation),

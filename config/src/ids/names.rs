@@ -183,14 +183,17 @@ const EGRESS: &str = "egress";
 const NO_KUBELET: &str = "no-kubelet";
 /// The same.
 const VIP: &str = "vip";
-const FORM: &str = "node, origin:SERVICE, relay, operator, issuer, egress, vip or no-kubelet";
+/// The same.
+const GATEWAY: &str = "gateway";
+const FORM: &str =
+    "node, origin:SERVICE, relay, operator, issuer, egress, vip, gateway or no-kubelet";
 
 /// A permission that a credential gives to its node. Everything else is refused.
 ///
-/// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress`, `vip`
-/// and `no-kubelet`. The order is that of the byte form: the first four by their numbers, then all
-/// others by their names, so that versions that know more or fewer of them write a set in the same
-/// order.
+/// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress`, `vip`,
+/// `gateway` and `no-kubelet`. The order is that of the byte form: the first four by their numbers,
+/// then all others by their names, so that versions that know more or fewer of them write a set in
+/// the same order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Use services.
@@ -209,6 +212,8 @@ pub enum Role {
     NoKubelet,
     /// Hold virtual addresses of its LAN.
     Vip,
+    /// Take services that a program on its machine offers.
+    Gateway,
     /// A role of a later version. It permits nothing here, and is kept and passed on, because it is
     /// signed.
     Other(RoleName),
@@ -235,6 +240,7 @@ impl Role {
             Self::Egress => (4, EGRESS),
             Self::NoKubelet => (4, NO_KUBELET),
             Self::Vip => (4, VIP),
+            Self::Gateway => (4, GATEWAY),
             Self::Other(name) => (4, name.as_str()),
         }
     }
@@ -271,6 +277,7 @@ impl fmt::Display for Role {
             Self::Egress => f.pad(EGRESS),
             Self::NoKubelet => f.pad(NO_KUBELET),
             Self::Vip => f.pad(VIP),
+            Self::Gateway => f.pad(GATEWAY),
             Self::Other(name) => f.pad(name.as_str()),
         }
     }
@@ -289,6 +296,7 @@ impl FromStr for Role {
             EGRESS => Ok(Self::Egress),
             NO_KUBELET => Ok(Self::NoKubelet),
             VIP => Ok(Self::Vip),
+            GATEWAY => Ok(Self::Gateway),
             _ => match text.strip_prefix("origin:") {
                 Some(service) => service.parse().map(Self::Origin),
                 None => Err(TextError::form("a role", text, FORM)),
@@ -318,7 +326,7 @@ impl Serialize for Role {
             Self::Origin(service) => RoleCode::Origin(service.clone()),
             Self::Relay => RoleCode::Relay,
             Self::Operator => RoleCode::Operator,
-            Self::Issuer | Self::Egress | Self::NoKubelet | Self::Vip => {
+            Self::Issuer | Self::Egress | Self::NoKubelet | Self::Vip | Self::Gateway => {
                 let name = self.code().1.parse();
                 RoleCode::Named(name.expect("it has the form of a role's name"))
             }

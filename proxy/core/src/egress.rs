@@ -21,8 +21,9 @@ pub type Offers = BTreeMap<ServiceName, Offer>;
 /// An offered service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Address of its instance.
-    pub address: String,
+    /// Addresses of its instances that take connections: one of a configured service, any number
+    /// of one that a program offers.
+    pub addresses: Vec<String>,
     /// The nodes and operators that may use it.
     pub allow: Vec<Allow>,
 }
@@ -184,7 +185,7 @@ mod tests {
 
     fn offers(allow: &str) -> Offers {
         let allow = vec![allow.parse().expect("whom to allow")];
-        Offers::from([(service(), Offer { address: "127.0.0.1:6443".into(), allow })])
+        Offers::from([(service(), Offer { addresses: vec!["127.0.0.1:6443".into()], allow })])
     }
 
     #[test]
@@ -205,7 +206,7 @@ mod tests {
     fn a_service_takes_an_offer_a_role_and_an_entry_of_its_list() {
         let (node, origin) = (credential(2, "node"), credential(1, "origin:kube-apiserver"));
         let get = |offers: &Offers, own| {
-            admit(&node, &service(), offers, own, WALL).map(|it| it.address.clone())
+            admit(&node, &service(), offers, own, WALL).map(|it| it.addresses.join(" "))
         };
         assert_eq!(get(&offers("role:node"), &origin), Ok("127.0.0.1:6443".into()));
         assert_eq!(get(&Offers::new(), &origin), Err(Answer::NoSuchService.into()));

@@ -23,6 +23,7 @@ pub mod journal;
 pub mod ledger;
 pub mod names;
 pub mod node;
+pub mod offered;
 pub mod opening;
 pub mod outbox;
 pub mod overlap;

@@ -26,11 +26,13 @@ use super::changes::{Change, Trigger};
 use super::drift::DriftConfig;
 use super::evidence::{Attempted, Verdict};
 use super::health::{Health, HealthConfig};
+use super::offered::Offered;
 use super::reach::{Nat, OwnEndpoints, Reach};
 use super::route::{self, Candidate, Damping, Line, PathView, Policy, Route, Weights};
 
 mod event;
 mod local_instances;
+mod offers;
 mod service;
 mod views;
 mod watch;
@@ -90,6 +92,8 @@ pub struct NodeCore {
     /// Nodes whose paths are probed.
     watched: BTreeMap<NodeId, PathUse>,
     relay_watch: RelayWatch,
+    /// The services that a program on this machine offers.
+    offered: Offered,
     /// Addresses of this node, as it knows them and as its peers see them.
     reach: Reach,
     /// Nodes whose measured paths are dead; no more than there are paths.
@@ -122,6 +126,7 @@ impl NodeCore {
             busy: BTreeSet::new(),
             watched: BTreeMap::new(),
             relay_watch: RelayWatch::new(now),
+            offered: Offered::default(),
             reach: Reach::default(),
             silent: BTreeSet::new(),
             events: VecDeque::new(),
@@ -137,6 +142,7 @@ impl NodeCore {
     /// Takes up one more service, as long as there are fewer than [`MAX_SERVICES`].
     pub fn add_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
         if self.services.len() < MAX_SERVICES {
+            self.yield_to_settings(&name, now);
             self.insert_service(name, config, now);
             self.settle(now);
         }
@@ -225,17 +231,6 @@ impl NodeCore {
         self.announce_services(&credential, now);
     }
 
-    fn announce_services(&mut self, credential: &Credential, now: Instant) {
-        let own = self.services.iter().filter_map(|(name, it)| Some((name, it.own_state()?)));
-        for (name, state) in own {
-            match credential.roles.may_offer(name) {
-                true => self.discovery.set_service(name.clone(), state, now),
-                false => self.discovery.remove_service(name, now),
-            }
-        }
-        self.settle(now);
-    }
-
     /// Takes what sessions of a service have found out about lines.
     pub fn handle_verdicts(
         &mut self,
@@ -320,6 +315,7 @@ impl NodeCore {
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.discovery.handle_timeout(now, wall);
         self.let_instances_be_late(now);
+        self.let_offers_end(now);
         self.settle(now);
     }
 
@@ -412,7 +408,8 @@ impl NodeCore {
             let (gain, cleared) = (service.poll_choice(), service.evidence.poll_timeout());
             [health, gain, cleared, service.drift.poll_timeout()].into_iter().flatten()
         });
-        let others = [self.discovery.poll_timeout(), self.relay_watch.poll_timeout()];
+        let (discovery, offered) = (self.discovery.poll_timeout(), self.offered.poll_timeout());
+        let others = [discovery, offered, self.relay_watch.poll_timeout()];
         services.chain(others.into_iter().flatten()).min()
     }
 

@@ -1,12 +1,12 @@
 //! Streams of other nodes: to the local instances, or on to another node that hosts one.
 //!
-//! Dials only services that the configuration offers and this node's credential allows, and only
-//! for nodes that [`access`] admits. A session ends when a new configuration excludes its node,
-//! when that node is revoked and when its credential expires, also through a relay and without the
-//! relay's help. Every stream gets one answer byte, counted by kind, unless its opener gives up
-//! first. A stream counts as open from before its instance is dialled, so that the bound on
-//! sessions, and the share that one node may have of them, bound dials too. Relayed streams are
-//! bounded by `max_relayed`.
+//! Dials only services that the configuration or a program on this machine offers and this node's
+//! credential allows, and only for nodes that [`access`] admits. A session ends when a new
+//! configuration excludes its node, when that node is revoked and when its credential expires, also
+//! through a relay and without the relay's help. Every stream gets one answer byte, counted by
+//! kind, unless its opener gives up first. A stream counts as open from before its instance is
+//! dialled, so that the bound on sessions, and the share that one node may have of them, bound
+//! dials too. Relayed streams are bounded by `max_relayed`.
 
 mod calls;
 mod inquiry;
@@ -15,6 +15,7 @@ mod views;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -50,6 +51,10 @@ use self::calls::Called;
 /// How long a stream may take to say what it wants. The header is in its first packet.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long one instance of several may take to accept. It is near, and a host that is gone answers
+/// nothing at all.
+const MAX_INSTANCE_DIAL: Duration = Duration::from_millis(500);
+
 /// A stream that a peer has opened, as far as it is read.
 struct Incoming {
     peer: NodeId,
@@ -61,7 +66,7 @@ struct Incoming {
 
 /// A stream that is let in.
 struct Admitted {
-    address: String,
+    addresses: Vec<String>,
     open: Guard,
     /// The credential of the node whose client it is.
     holder: Arc<Credential>,
@@ -77,7 +82,12 @@ pub(crate) struct Egress {
     /// This node's own credential.
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
     pub(crate) audit: Audit,
+    /// The services of the settings.
     pub(crate) offers: watch::Receiver<Arc<Offers>>,
+    /// Those that a program on this machine offers.
+    pub(crate) offered: watch::Receiver<Arc<Offers>>,
+    /// Whose turn it is among the instances of a service.
+    pub(crate) turn: Arc<AtomicUsize>,
     /// The revocations so far.
     pub(crate) revoked: watch::Receiver<Revocations>,
     /// Sessions this node carries on to others at once.
@@ -174,7 +184,7 @@ impl Egress {
         let totals = self.context.sessions.totals(service);
         let dialled = match self.admit(&peer, &header) {
             Ok(admitted) => tokio::select! {
-                dialled = dial(&self.context.host, &admitted.address, header.deadline()) => {
+                dialled = self.dial(&admitted.addresses, header.deadline()) => {
                     dialled.map(|tcp| (tcp, admitted)).map_err(Refused::from)
                 }
                 // The opener has lost its patience and tries another origin.
@@ -218,17 +228,42 @@ impl Egress {
         let (client, peers, now) =
             (header.client.as_deref(), Peers(&self.context.mesh), clock::wall());
         let holder = egress::holder(peer, client, &peers, now)?;
-        let address = {
-            let (offers, own) = (self.offers.borrow(), self.credential.borrow());
-            egress::admit(&holder, &header.service, &offers, &own, now)?.address.clone()
+        let mut addresses = {
+            let (offers, own) = (self.offer_of(&header.service), self.credential.borrow());
+            egress::admit(&holder, &header.service, &offers, &own, now)?.addresses.clone()
         };
+        if addresses.len() > 1 {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
+            addresses.rotate_left(turn);
+        }
         match self.context.sessions.serve(&header.service, *peer, holder.node) {
-            Ok(open) => Ok(Admitted { address, open, holder }),
+            Ok(open) => Ok(Admitted { addresses, open, holder }),
             Err(crowded) => {
                 self.say_crowded(peer, &holder, crowded);
                 Err(Answer::Overloaded.into())
             }
         }
+    }
+
+    /// The offers that a service is among: the settings win.
+    fn offer_of(&self, service: &ServiceName) -> watch::Ref<'_, Arc<Offers>> {
+        let offers = self.offers.borrow();
+        if offers.contains_key(service) { offers } else { self.offered.borrow() }
+    }
+
+    /// Dials the instances of a service in this order until one accepts. One that is gone, or does
+    /// not answer, costs the stream a moment and not its success.
+    async fn dial(&self, addresses: &[String], patience: Duration) -> Result<Tcp, Answer> {
+        let host = &self.context.host;
+        let Some((last, others)) = addresses.split_last() else { return Err(Answer::Refused) };
+        let begun = clock::now();
+        let left = || patience.saturating_sub(clock::now().saturating_duration_since(begun));
+        for address in others {
+            if let Ok(tcp) = dial(host, address, left().min(MAX_INSTANCE_DIAL)).await {
+                return Ok(tcp);
+            }
+        }
+        dial(host, last, left()).await
     }
 
     /// Says that there is no place for a node's session, unless that was said lately; the status
@@ -259,17 +294,20 @@ impl Egress {
     /// news, and never at what the session carries.
     async fn access_ends(&self, service: &ServiceName, holder: &Arc<Credential>) {
         let (mut offers, mut revoked) = (self.offers.clone(), self.revoked.clone());
+        let mut offered = self.offered.clone();
         loop {
             let revocations = revoked.borrow_and_update().clone();
             let left = {
-                let offers = offers.borrow_and_update();
+                let (offers, offered) = (offers.borrow_and_update(), offered.borrow_and_update());
                 let (mesh, now) = (&self.context.mesh, clock::wall());
-                egress::stays(holder, offers.get(service), &revocations, &Peers(mesh), now)
+                let offer = offers.get(service).or_else(|| offered.get(service));
+                egress::stays(holder, offer, &revocations, &Peers(mesh), now)
             };
             let Some(left) = left else { return };
             // The sender of news is gone only when the daemon is about to end.
             tokio::select! {
                 Ok(()) = offers.changed() => {}
+                Ok(()) = offered.changed() => {}
                 Ok(()) = revoked.changed() => {}
                 () = sleep(left) => {}
             }

@@ -139,33 +139,31 @@ impl Node {
         let [mesh_seed, core_seed] = assemble::two_seeds(env.seed);
         let started = assemble::start_mesh(settings, identity, env.shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
-        let host = env.host;
-        let sessions = Sessions::within(descriptors::for_sessions(&host));
-        let mut services = Services::bind(&host, settings, services::key)?;
+        let sessions = Sessions::within(descriptors::for_sessions(&env.host));
+        let mut services = Services::bind(&env.host, settings, services::key)?;
         let mut reporter =
-            Reporter::new(identity, &mesh, &sessions, services.facts(settings), &host);
+            Reporter::new(identity, &mesh, &sessions, services.facts(settings), &env.host);
         let prepared = reporter.process.exposures.prepare(settings)?;
-        reporter.process.admin_http = env.admin_http;
         reporter.renewals = Renewals::new(env.renewals, &identity.credential);
-        describe(settings, env.nodes.as_deref(), &mut reporter);
-        let sources = sources(settings, &reporter, &host);
+        describe(settings, env.nodes.as_deref(), env.admin_http, &mut reporter);
+        let sources = sources(settings, &reporter, &env.host);
         let (mut driver, channels) = Driver::new(Components {
             core: assemble::build_core(settings, identity, env.generation, core_seed, None),
             mesh: mesh.clone(),
             events,
             sessions: sessions.clone(),
             reporter,
-            probers: assemble::probers(&host, settings, Prober::at_start)?,
+            probers: assemble::probers(&env.host, settings, Prober::at_start)?,
             cut_windows: assemble::cut_windows(settings),
             seed_names,
             writer,
             revocations: env.revocations,
         });
-        restore(env.directory.as_deref(), &mut driver.core);
-        locate(settings, &mut driver, &seeds);
+        locate(settings, &mut driver, &seeds, env.directory.as_deref());
 
         let Channels { questions, commands, findings, credential, revocations, .. } = channels;
-        let context = Context { mesh: mesh.clone(), host, sessions: sessions.clone(), findings };
+        let context =
+            Context { mesh: mesh.clone(), host: env.host, sessions: sessions.clone(), findings };
         let (limits, listeners) = services.serve(settings, &context, &mut driver);
         let exposed = driver.reporter.process.exposures.start(prepared, settings);
         let (offers, offered) = watch::channel(Arc::new(assemble::offers(settings)));
@@ -177,6 +175,8 @@ impl Node {
             credential: credential.clone(),
             audit: driver.reporter.audit.clone(),
             offers: offered,
+            offered: driver.outputs.offered.subscribe(),
+            turn: Arc::default(),
             revoked: revocations.clone(),
             max_relayed: u64::from(settings.mesh.max_relayed),
             leaving: is_leaving,
@@ -406,7 +406,13 @@ fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(Servic
 }
 
 /// Tells the reporter what the settings say, and the log that the node starts.
-fn describe(settings: &Settings, nodes: Option<&[u8]>, reporter: &mut Reporter) {
+fn describe(
+    settings: &Settings,
+    nodes: Option<&[u8]>,
+    admin_http: Option<SocketAddr>,
+    reporter: &mut Reporter,
+) {
+    reporter.process.admin_http = admin_http;
     reporter.process.way_back = WayBack::new(settings, nodes);
     reporter.process.agreeing = assemble::agreeing(settings);
     reporter.told.outboxes = assemble::outboxes(settings);
@@ -423,9 +429,10 @@ fn announce_start(reporter: &Reporter) {
     reporter.services.iter().for_each(|(service, facts)| facts.announce(service));
 }
 
-/// Tells the core where this node and its seeds are, before the first turn of the loop. Names are
-/// left to the task that follows them: a resolver may be slow.
-fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed]) {
+/// Tells the core where this node, its seeds and the nodes of the saved directory are, before the
+/// first turn of the loop. Names are left to the task that follows them: a resolver may be slow.
+fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed], directory: Option<&[u8]>) {
+    restore(directory, &mut driver.core);
     let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
     let plain: Vec<(NodeId, Vec<SocketAddr>)> = plain.collect();
     driver.set_own_endpoints(match settings.mesh.advertise.as_slice() {

@@ -25,6 +25,7 @@ mod listener;
 mod load;
 mod logs;
 mod nat;
+mod offers;
 mod pace;
 mod relay;
 mod renew;

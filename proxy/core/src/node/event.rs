@@ -8,6 +8,7 @@ use meshport_discovery::OriginState;
 
 use crate::changes::Change;
 use crate::drift::Leave;
+use crate::egress::Offers;
 use crate::route::{Line, Route};
 
 /// An event that the driver has to carry out or may want to log.
@@ -50,6 +51,13 @@ pub enum Event {
         service: ServiceName,
         /// The origin.
         origin: NodeId,
+    },
+    /// What a program on this machine offers through this node is this from now on.
+    Offered {
+        /// All of it.
+        offers: Arc<Offers>,
+        /// Why, as a phrase.
+        why: &'static str,
     },
     /// The local instance of a service changed state.
     Own {

@@ -11,6 +11,7 @@ use crate::drift::DriftConfig;
 use crate::health::{Outcome, Question};
 use crate::route::{PathView, Standing, Weights};
 
+mod offers;
 mod stall;
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);

@@ -16,6 +16,7 @@ pub mod inquire;
 pub mod local_server;
 pub mod loopback;
 pub mod metrics;
+pub mod offers;
 pub mod onlooker;
 pub mod page;
 pub(crate) mod ping;

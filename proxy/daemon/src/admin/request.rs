@@ -15,6 +15,9 @@ use crate::Error;
 /// How long the daemon may take for a request that needs no network.
 pub const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
 
+/// The longest body of a request that does not say otherwise: credentials and secrets are shorter.
+pub const MAX_BODY_BYTES: usize = 4 * 1024;
+
 /// The permissions of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -32,6 +35,9 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     const KIND: Kind;
     /// The answer of the daemon.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
+
+    /// The longest body, in bytes.
+    const MAX_BODY_BYTES: usize = MAX_BODY_BYTES;
 
     /// Whether it makes sense, before the daemon is asked.
     ///

@@ -19,8 +19,6 @@ use crate::node::driver::answers::{Ask, Failure, Lacking, Row, Samples, rows};
 
 /// How long the driver may take to show that it lives.
 const MAX_HEALTH_TIME: Duration = Duration::from_secs(2);
-/// A request is a line or two, in bytes.
-pub(super) const MAX_BODY_BYTES: usize = 4 * 1024;
 /// How long a client may take to send that much.
 const MAX_BODY_TIME: Duration = Duration::from_secs(5);
 
@@ -96,7 +94,7 @@ where
 {
     let body = match row.kind {
         Kind::Query => Bytes::new(),
-        Kind::Command => read(body).await?,
+        Kind::Command => read(body, row.max_body).await?,
     };
     let reply = (row.serve)(ask, &body).await.map_err(refusal)?;
     let tag = (row.news)(&reply).and_then(tag);
@@ -144,16 +142,16 @@ async fn answer_page<A: Ask>(ask: &A, path: &str, format: Format) -> Result<Repl
     }
 }
 
-/// The body of a request.
-async fn read<B>(body: B) -> Result<Bytes, Reply>
+/// The body of a request, of at most so many bytes.
+async fn read<B>(body: B, most: usize) -> Result<Bytes, Reply>
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
-    let body = timeout(MAX_BODY_TIME, Limited::new(body, MAX_BODY_BYTES).collect())
+    let body = timeout(MAX_BODY_TIME, Limited::new(body, most).collect())
         .await
         .map_err(|_slow| complaint(StatusCode::REQUEST_TIMEOUT, "the request could not be read"))?
         .map_err(|_failed| {
-            let text = format!("the request is incomplete or over {MAX_BODY_BYTES} bytes");
+            let text = format!("the request is incomplete or over {most} bytes");
             complaint(StatusCode::PAYLOAD_TOO_LARGE, &text)
         })?;
     Ok(body.to_bytes())

@@ -36,7 +36,7 @@ fn serve(far: Node, roles: &str, address: &str) -> Sessions {
 /// The default service, for those whom `allow` means.
 fn offer(address: &str, allow: &[&str]) -> Arc<Offers> {
     let allow = allow.iter().map(|it| it.parse().expect("whom to allow")).collect();
-    Arc::new(Offers::from([(service(), Offer { address: address.to_owned(), allow })]))
+    Arc::new(Offers::from([(service(), Offer { addresses: vec![address.to_owned()], allow })]))
 }
 
 /// Serves `far` with these offers, which can be changed.
@@ -71,6 +71,8 @@ fn egress(
         credential: watch::channel(Arc::new(credential(2, roles))).1,
         audit: Audit::default(),
         offers,
+        offered: watch::channel(Arc::default()).1,
+        turn: Arc::default(),
         revoked,
         max_relayed: MAX_RELAYED,
         leaving,

@@ -144,11 +144,11 @@ pub(crate) fn cut_windows(settings: &Settings) -> BTreeMap<ServiceName, Duration
     services.map(|(name, service)| (name.clone(), service.cut_window)).collect()
 }
 
-/// The addresses at which offered services are dialled, and the nodes that may use each.
+/// The addresses at which services of the settings are dialled, and the nodes that may use each.
 pub(crate) fn offers(settings: &Settings) -> Offers {
     let offer = |(name, service): (&ServiceName, &ServiceSettings)| {
-        let address = service.origin.as_ref()?.to_string();
-        Some((name.clone(), Offer { address, allow: service.allow.clone() }))
+        let addresses = vec![service.origin.as_ref()?.to_string()];
+        Some((name.clone(), Offer { addresses, allow: service.allow.clone() }))
     };
     settings.services.iter().filter_map(offer).collect()
 }

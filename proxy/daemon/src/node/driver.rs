@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{
-    Credential, NodeId, NodeName, Revocation, Revocations, Revoked, ServiceName, UnixSeconds,
+    Credential, NodeId, NodeName, Revocation, Revocations, ServiceName, UnixSeconds,
 };
 use meshport_mesh::{Delivery, Mesh, MeshEvent, ports};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use meshport_core::drift::{Cause, Leave};
+use meshport_core::egress::Offers;
 use meshport_core::health::Question as Probe;
 use meshport_core::journal::Kind;
 use meshport_core::ledger::{Cut, Side};
@@ -45,13 +46,16 @@ use crate::sessions::ingress::{Finding, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 
 use self::answers::ProcessRequest;
+use self::revoked::close_revoked_sessions;
 use self::seeds::Seeds;
 
 pub(crate) mod answers;
 mod identity;
 mod members;
+mod offers;
 mod persistence;
 pub(crate) mod renewal;
+pub(crate) mod revoked;
 mod route_log;
 pub(crate) mod seeds;
 mod sightings;
@@ -135,6 +139,8 @@ pub(crate) struct Outputs {
     refused: watch::Sender<Option<String>>,
     revoked: watch::Sender<Revocations>,
     pub(crate) credential: watch::Sender<Arc<Credential>>,
+    /// What a program on this machine offers.
+    pub(crate) offered: watch::Sender<Arc<Offers>>,
     suspected: broadcast::Sender<NodeId>,
     called: broadcast::Sender<Called>,
     renewals: mpsc::Sender<FromIssuer>,
@@ -198,6 +204,7 @@ impl Driver {
                 refused,
                 revoked,
                 credential: renewed,
+                offered: watch::channel(Arc::default()).0,
                 suspected,
                 called: broadcast::Sender::new(inquiry::MAX_CALLS),
                 renewals: from_issuers,
@@ -441,6 +448,7 @@ impl Driver {
                 let Leave { line, count, cause } = leave;
                 self.sessions.release(&service, line, count, cause == Cause::Drain);
             }
+            Event::Offered { offers, why } => self.publish_offers(offers, why),
             Event::Own { service, state, detail } => {
                 let instance = names::local_instance(&service);
                 info!(%service, %state, detail, "{instance} changed state");
@@ -575,26 +583,4 @@ impl Driver {
         route.send_replace(self.core.route(&name).cloned().unwrap_or_default());
         self.outputs.routes.insert(name, route);
     }
-}
-
-/// Ends this node's sessions with an instance of whom the authority has revoked, or through it, and
-/// says how many there were. The mesh ends what has a tunnel with a revoked node; a session that a
-/// relay carries would last for as long as the relay has not heard of it, or does not want to.
-/// Nodes that go on under another key keep their sessions.
-///
-/// Several revocations can come in one datagram, and `all` has them with the first of their events.
-/// So every session is judged by all of them, before the mesh forgets whom a revoked invite let in.
-pub(crate) fn close_revoked_sessions(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u64 {
-    let by_authority =
-        |what: &Revoked| all.get(what).is_some_and(|found| found.successor().is_none());
-    let by_invite = |node: &NodeId| {
-        let invite = mesh.known_credential(node)?.delegation.as_ref()?.key;
-        Some(by_authority(&Revoked::Invite(invite)))
-    };
-    let is_revoked =
-        |node: &NodeId| by_authority(&Revoked::Node(*node)) || by_invite(node) == Some(true);
-    // A session is renamed only with the event of its own succession.
-    let ended = sessions.end(|node| is_revoked(node) || is_revoked(&all.successor_of(node)));
-    mesh.set_revocations(all);
-    ended
 }

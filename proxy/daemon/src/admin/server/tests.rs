@@ -19,6 +19,7 @@ use crate::admin::client::AdminClient;
 use crate::admin::credentials::SecretStatus;
 use crate::admin::metrics::{MEMBERS, Sample, Value};
 use crate::admin::queries::{PeersRequest, RoutesRequest, StatusRequest};
+use crate::admin::request;
 use crate::admin::request::Kind;
 use crate::node::driver::answers::{Answer, Lacking, Samples, rows};
 use crate::node::handle::Handle;
@@ -257,7 +258,7 @@ async fn what_does_not_fit_is_refused_in_words() {
     assert!(garbage.starts_with("HTTP/1.1 400 "), "{garbage}");
     let greedy = fixture.over_unix(&post("{\"target\":\"worker-7\",\"count\":101}")).await;
     assert!(greedy.starts_with("HTTP/1.1 400 ") && greedy.contains("1 to 100"), "{greedy}");
-    let huge = fixture.over_unix(&post(&"x".repeat(router::MAX_BODY_BYTES + 1))).await;
+    let huge = fixture.over_unix(&post(&"x".repeat(request::MAX_BODY_BYTES + 1))).await;
     assert!(huge.starts_with("HTTP/1.1 413 "), "{huge}");
     let long = format!("GET /status HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * MAX_HEAD_BYTES));
     let long = fixture.over_unix(&long).await;

@@ -28,6 +28,7 @@ use crate::admin::credentials::{
 };
 use crate::admin::inquire::InquireRequest;
 use crate::admin::metrics::Sample;
+use crate::admin::offers::OffersRequest;
 use crate::admin::ping;
 use crate::admin::queries::{
     CredentialsRequest, ExplainRequest, PeersRequest, ReloadRequest, RoutesRequest, SeedsRequest,
@@ -87,6 +88,8 @@ type Outcome<'a> = Pin<Box<dyn Future<Output = Result<String, Failure>> + Send +
 pub(crate) struct Row<A> {
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
+    /// The longest body, in bytes.
+    pub(crate) max_body: usize,
     /// As [`Request::news`].
     pub(crate) news: fn(&str) -> Option<&str>,
     /// Answers a body, which is empty where the request has no parameters.
@@ -101,6 +104,7 @@ impl<A: Ask> Row<A> {
         Self {
             path: R::PATH,
             kind: R::KIND,
+            max_body: R::MAX_BODY_BYTES,
             news: R::news,
             serve: |ask, body| Box::pin(serve::<A, R>(ask, body)),
             #[cfg(feature = "fuzzing")]
@@ -110,7 +114,7 @@ impl<A: Ask> Row<A> {
 }
 
 /// All requests.
-pub(crate) fn rows<A: Ask>() -> [Row<A>; 20] {
+pub(crate) fn rows<A: Ask>() -> [Row<A>; 21] {
     [
         Row::of::<StatusRequest>(),
         Row::of::<ViewRequest>(),
@@ -125,6 +129,7 @@ pub(crate) fn rows<A: Ask>() -> [Row<A>; 20] {
         Row::of::<CertificatesRequest>(),
         Row::of::<InquireRequest>(),
         Row::of::<DrainRequest>(),
+        Row::of::<OffersRequest>(),
         Row::of::<ReloadRequest>(),
         Row::of::<UpgradeRequest>(),
         Row::of::<RevokeRequest>(),

@@ -1,0 +1,84 @@
+//! The services that a program on this machine offers through this node, and the announcements of
+//! them and of the node's own.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, Role, ServiceName};
+
+use super::{Event, NodeCore};
+use crate::egress::Offers;
+use crate::offered::{self, Judged, NoGateway, Refusal, Wanted};
+
+impl NodeCore {
+    /// Takes a complete offer, which is withdrawn unless it is renewed within `lasts`. `own` is
+    /// this node's credential. Returns the services that are not taken.
+    ///
+    /// # Errors
+    /// [`NoGateway`] if this node takes no offers; what was offered before stays as it is.
+    pub fn handle_offers(
+        &mut self,
+        wanted: BTreeMap<ServiceName, Wanted>,
+        own: &Credential,
+        lasts: Duration,
+        now: Instant,
+    ) -> Result<BTreeMap<ServiceName, Refusal>, NoGateway> {
+        let judged = offered::judge(wanted, own, |name| self.services.contains_key(name))?;
+        let Judged { offers, refused } = judged;
+        self.replace_offers(offers, Some(now + lasts), "the program says so", now);
+        Ok(refused)
+    }
+
+    /// What a program on this machine offers now.
+    pub fn offered(&self) -> &Offers {
+        self.offered.offers()
+    }
+
+    /// Withdraws an offer that was not renewed.
+    pub(super) fn let_offers_end(&mut self, now: Instant) {
+        if self.offered.poll_timeout().is_some_and(|ends| ends <= now) {
+            self.replace_offers(Offers::new(), None, "not renewed in time", now);
+        }
+    }
+
+    /// The settings have a service of this name from now on.
+    pub(super) fn yield_to_settings(&mut self, name: &ServiceName, now: Instant) {
+        let (offers, ends) = self.offered.retained(|it| it != name);
+        self.replace_offers(offers, ends, "the configuration has it now", now);
+    }
+
+    fn replace_offers(
+        &mut self,
+        offers: Offers,
+        ends: Option<Instant>,
+        why: &'static str,
+        now: Instant,
+    ) {
+        for name in self.offered.offers().keys().filter(|name| !offers.contains_key(*name)) {
+            self.discovery.remove_service(name, now);
+        }
+        for (name, offer) in &offers {
+            self.discovery.set_service(name.clone(), offered::state(offer), now);
+        }
+        if self.offered.set(offers, ends) {
+            let offers = self.offered.offers().clone();
+            self.events.push_back(Event::Offered { offers, why });
+        }
+        self.settle(now);
+    }
+
+    /// Announces what this credential allows, and takes back the rest.
+    pub(super) fn announce_services(&mut self, credential: &Credential, now: Instant) {
+        let own = self.services.iter().filter_map(|(name, it)| Some((name, it.own_state()?)));
+        for (name, state) in own {
+            match credential.roles.may_offer(name) {
+                true => self.discovery.set_service(name.clone(), state, now),
+                false => self.discovery.remove_service(name, now),
+            }
+        }
+        let roles = &credential.roles;
+        let is_gateway = roles.contains(&Role::Gateway);
+        let (offers, ends) = self.offered.retained(|name| is_gateway && roles.may_offer(name));
+        self.replace_offers(offers, ends, "the credential has changed", now);
+    }
+}

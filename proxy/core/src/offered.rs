@@ -1,0 +1,211 @@
+//! Services that a program on this machine offers through this node, such as those of a cluster:
+//! which of them are taken, and for how long.
+//!
+//! An offer says what there is, as a whole, and has to be renewed. It is taken if this node's
+//! credential has the role `gateway`, and of it the services that have a role `origin:SERVICE`
+//! there and are not in the settings. All else is refused with a reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Allow, Credential, Role, ServiceName};
+use meshport_discovery::OriginState;
+use serde::{Deserialize, Serialize};
+
+use crate::egress::{Offer, Offers};
+
+/// Services in one offer: a credential has no more roles, and a record of a node no more services.
+pub const MAX_OFFERED_SERVICES: usize = 16;
+/// Instances of one offered service. A slice of endpoints in Kubernetes has 100; a stream dials few
+/// of them, and further gateways can offer the same service.
+pub const MAX_INSTANCES: usize = 100;
+/// Entries of the list of those that may use an offered service.
+pub const MAX_ALLOWED: usize = 64;
+/// The shortest time for which an offer can be made.
+pub const MIN_OFFER_TIME: Duration = Duration::from_secs(5);
+/// The longest, and the default: a program that has ended without a word is believed this long.
+pub const MAX_OFFER_TIME: Duration = Duration::from_secs(60);
+
+/// An instance of an offered service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    /// Address at which it takes connections.
+    pub address: SocketAddr,
+    /// Whether it takes new ones.
+    pub ready: bool,
+}
+
+/// A service as a program offers it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its instances.
+    pub instances: Vec<Instance>,
+    /// The nodes and operators that may use it.
+    pub allow: Vec<Allow>,
+}
+
+/// This node takes no offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this node's credential lacks the role gateway; invite the node with it")]
+pub struct NoGateway;
+
+/// Why a service of an offer is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The credential does not allow it.
+    #[error("this node's credential lacks the role origin:{0}")]
+    NoRole(ServiceName),
+    /// The settings have a service of this name, and win.
+    #[error("the configuration of this node has a service of this name")]
+    Configured,
+}
+
+/// What became of an offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// What is taken.
+    pub offers: Offers,
+    /// What is not, and why.
+    pub refused: BTreeMap<ServiceName, Refusal>,
+}
+
+/// Decides what of an offer is taken by a node with this credential, whose settings have services
+/// that `is_configured` tells.
+///
+/// # Errors
+/// [`NoGateway`] if nothing of any offer is.
+pub fn judge(
+    wanted: BTreeMap<ServiceName, Wanted>,
+    own: &Credential,
+    is_configured: impl Fn(&ServiceName) -> bool,
+) -> Result<Judged, NoGateway> {
+    if !own.roles.contains(&Role::Gateway) {
+        return Err(NoGateway);
+    }
+    let (mut offers, mut refused) = (Offers::new(), BTreeMap::new());
+    for (name, Wanted { instances, allow }) in wanted {
+        if !own.roles.may_offer(&name) {
+            refused.insert(name.clone(), Refusal::NoRole(name));
+        } else if is_configured(&name) {
+            refused.insert(name, Refusal::Configured);
+        } else {
+            // Each once, in an order that does not depend on the program's.
+            let ready: BTreeSet<SocketAddr> =
+                instances.iter().filter(|it| it.ready).map(|it| it.address).collect();
+            let addresses = ready.iter().map(ToString::to_string).collect();
+            offers.insert(name, Offer { addresses, allow });
+        }
+    }
+    Ok(Judged { offers, refused })
+}
+
+/// The state of an offered service as other nodes are told.
+pub fn state(offer: &Offer) -> OriginState {
+    if offer.addresses.is_empty() { OriginState::Unready } else { OriginState::Ready }
+}
+
+/// The offer in force.
+#[derive(Debug, Default)]
+pub(crate) struct Offered {
+    offers: Arc<Offers>,
+    ends: Option<Instant>,
+}
+
+impl Offered {
+    /// What is offered.
+    pub(crate) fn offers(&self) -> &Arc<Offers> {
+        &self.offers
+    }
+
+    /// Offers this from now on, until it ends unless it is renewed. Returns whether that is
+    /// another offer than before.
+    pub(crate) fn set(&mut self, offers: Offers, ends: Option<Instant>) -> bool {
+        self.ends = ends.filter(|_| !offers.is_empty());
+        let changed = *self.offers != offers;
+        if changed {
+            self.offers = Arc::new(offers);
+        }
+        changed
+    }
+
+    /// Offers no more than what `keep` tells, for as long as before.
+    pub(crate) fn retained(
+        &self,
+        keep: impl Fn(&ServiceName) -> bool,
+    ) -> (Offers, Option<Instant>) {
+        let mut offers = Offers::clone(&self.offers);
+        offers.retain(|name, _| keep(name));
+        (offers, self.ends)
+    }
+
+    /// Time at which the offer ends.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
+
+    use super::*;
+    use crate::testing::credential;
+
+    fn name(text: &str) -> ServiceName {
+        text.parse().expect("a name")
+    }
+
+    fn wanted(names: &[&str], instances: &[(u16, bool)]) -> BTreeMap<ServiceName, Wanted> {
+        let instance = |&(port, ready)| Instance { address: ([10, 77, 0, 1], port).into(), ready };
+        let instances: Vec<Instance> = instances.iter().map(instance).collect();
+        let of = |it: &&str| {
+            let (instances, allow) = (instances.clone(), Allow::everyone());
+            (name(it), Wanted { instances, allow })
+        };
+        names.iter().map(of).collect()
+    }
+
+    #[test]
+    fn an_offer_takes_the_role_of_a_gateway_and_one_for_each_service() {
+        let judge = |roles, names: &[&str]| {
+            judge(wanted(names, &[(80, true)]), &credential(1, roles), |it| *it == name("own"))
+        };
+        for roles in ["node,origin:web", "operator,origin:web", "node,relay,vip,origin:web"] {
+            assert_eq!(judge(roles, &["web"]), Err(NoGateway), "{roles}");
+        }
+        let judged = judge("gateway,origin:web,origin:own", &["web", "db", "own"]);
+        let Judged { offers, refused } = judged.expect("it is a gateway");
+        assert_eq!(offers.keys().collect::<Vec<_>>(), [&name("web")]);
+        let why = [(name("db"), Refusal::NoRole(name("db"))), (name("own"), Refusal::Configured)];
+        assert_eq!(refused, BTreeMap::from(why));
+    }
+
+    #[test]
+    fn ready_instances_are_dialled_each_once_and_none_makes_it_unready() {
+        let own = credential(1, "gateway,origin:web");
+        let of = |instances: &[(u16, bool)]| {
+            let judged = judge(wanted(&["web"], instances), &own, |_| false).expect("a gateway");
+            let offer = judged.offers[&name("web")].clone();
+            (state(&offer), offer.addresses)
+        };
+        let ready =
+            (OriginState::Ready, ["10.77.0.1:80", "10.77.0.1:82"].map(str::to_owned).to_vec());
+        assert_eq!(of(&[(82, true), (80, true), (81, false), (80, true)]), ready);
+        assert_eq!(of(&[(80, false)]), (OriginState::Unready, Vec::new()));
+        assert_eq!(of(&[]), (OriginState::Unready, Vec::new()));
+    }
+
+    #[test]
+    fn an_empty_offer_has_no_end() {
+        let (own, now) = (credential(1, "gateway,origin:web"), Instant::now());
+        let judged = judge(wanted(&["web"], &[(80, true)]), &own, |_| false).expect("a gateway");
+        let mut offered = Offered::default();
+        assert!(offered.set(judged.offers.clone(), Some(now)));
+        assert!(!offered.set(judged.offers, Some(now + MAX_OFFER_TIME)), "it is the same");
+        assert_eq!(offered.poll_timeout(), Some(now + MAX_OFFER_TIME));
+        assert!(offered.set(Offers::new(), Some(now)));
+        assert_eq!(offered.poll_timeout(), None);
+    }
+}

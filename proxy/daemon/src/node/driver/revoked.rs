@@ -1,0 +1,28 @@
+//! Sessions of revoked nodes.
+
+use meshport_config::{NodeId, Revocations, Revoked};
+use meshport_mesh::Mesh;
+
+use crate::sessions::registry::Sessions;
+
+/// Ends this node's sessions with an instance of whom the authority has revoked, or through it, and
+/// says how many there were. The mesh ends what has a tunnel with a revoked node; a session that a
+/// relay carries would last for as long as the relay has not heard of it, or does not want to.
+/// Nodes that go on under another key keep their sessions.
+///
+/// Several revocations can come in one datagram, and `all` has them with the first of their events.
+/// So every session is judged by all of them, before the mesh forgets whom a revoked invite let in.
+pub(crate) fn close_revoked_sessions(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u64 {
+    let by_authority =
+        |what: &Revoked| all.get(what).is_some_and(|found| found.successor().is_none());
+    let by_invite = |node: &NodeId| {
+        let invite = mesh.known_credential(node)?.delegation.as_ref()?.key;
+        Some(by_authority(&Revoked::Invite(invite)))
+    };
+    let is_revoked =
+        |node: &NodeId| by_authority(&Revoked::Node(*node)) || by_invite(node) == Some(true);
+    // A session is renamed only with the event of its own succession.
+    let ended = sessions.end(|node| is_revoked(node) || is_revoked(&all.successor_of(node)));
+    mesh.set_revocations(all);
+    ended
+}
