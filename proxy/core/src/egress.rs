@@ -1,6 +1,6 @@
-//! Access control for streams of other nodes: which are served or relayed, and which open sessions
-//! have to end. Roles are checked by [`access`]; this module adds what the node offers and what the
-//! authority has revoked.
+//! Access control for streams from other nodes: which are served or relayed, and which open
+//! sessions must end. Roles are checked by [`access`]; this module adds what the node offers and
+//! what the authority has revoked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use meshport_config::{Allow, Credential, NodeId, Revocations, Revoked, ServiceNa
 use crate::access::{self, Denial};
 use crate::wire::Answer;
 
-/// The node of an open session is judged again after this at the latest: on a machine that slept,
-/// or whose clock was set, a credential ends before the timer for its end does.
+/// Longest time between two checks of an open session's node: after a suspend or a clock change, a
+/// credential expires before its timer fires.
 pub(crate) const MAX_TRUST: Duration = Duration::from_secs(600);
 
 /// The services of this node.
@@ -28,7 +28,7 @@ pub struct Offer {
     pub allow: Vec<Allow>,
 }
 
-/// A stream that is refused.
+/// A refused stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
     /// The answer to its opener.
@@ -49,21 +49,21 @@ impl From<Denial> for Refused {
     }
 }
 
-/// A node's knowledge of others' credentials.
+/// What a node knows of other nodes' credentials.
 pub trait Credentials {
-    /// The credential of a peer with a tunnel.
+    /// The credential of a peer that has a tunnel.
     fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>>;
-    /// The newest that is known of a node, which may have ended.
+    /// The newest known credential of a node, which may have expired.
     fn known(&self, node: &NodeId) -> Option<Arc<Credential>>;
-    /// Whether one that another node shows is valid now.
+    /// Whether a credential presented by another node is valid now.
     fn is_valid(&self, credential: &Credential) -> bool;
 }
 
-/// The credential of the node whose client a stream is: the peer's own, or that of the `client` it
-/// carries the stream for.
+/// The credential of the node whose client opened a stream: the peer's own, or that of the `client`
+/// for which the peer relays it.
 ///
 /// # Errors
-/// [`Denial`] when the peer is unknown, may not relay, or shows a credential that is not valid.
+/// [`Denial`] if the peer is unknown, may not relay, or presents an invalid credential.
 pub fn holder(
     peer: &NodeId,
     client: Option<&Credential>,
@@ -76,15 +76,15 @@ pub fn holder(
     shown(client, credentials)
 }
 
-/// The credential that a member shows for the node whose stream it carries.
+/// The credential that a relay presents for the node whose stream it carries.
 ///
 /// # Errors
-/// [`Denial::BadClient`] when it is not valid.
+/// [`Denial::BadClient`] if it is not valid.
 pub fn shown(
     client: &Credential,
     credentials: &impl Credentials,
 ) -> Result<Arc<Credential>, Denial> {
-    // Most are known, and were verified when they came.
+    // Most are known already and were verified on arrival.
     if let Some(known) = credentials.of_peer(&client.node).filter(|known| **known == *client) {
         return Ok(known);
     }
@@ -94,11 +94,11 @@ pub fn shown(
     }
 }
 
-/// Checks the holder of a credential for a service: this node has to offer it, with a role among
-/// its `own` for it, and to that holder.
+/// Checks whether the holder of a credential may use a service: this node must offer it to that
+/// holder, and its `own` credential must have the role for it.
 ///
 /// # Errors
-/// [`Refused`] with what to answer.
+/// [`Refused`] with the answer to send.
 pub fn admit<'a>(
     holder: &Credential,
     service: &ServiceName,
@@ -113,8 +113,8 @@ pub fn admit<'a>(
     Ok(offer)
 }
 
-/// How long the session of a `holder` may stay open before it is checked again; none if it has to
-/// end: the node was revoked, its credential has expired, or the service is no longer for it.
+/// How long the session of a `holder` may stay open before the next check; none if it must end: the
+/// node was revoked, its credential expired, or it may no longer use the service.
 pub fn stays(
     holder: &Arc<Credential>,
     offer: Option<&Offer>,
@@ -125,7 +125,7 @@ pub fn stays(
     let holder = present(holder, revocations, credentials)?;
     let allowed = match offer {
         Some(offer) => access::may_enter(&holder, &offer.allow, now),
-        // No longer offered since a reload, which leaves open sessions alone.
+        // A reload removed the service; open sessions are kept.
         None => access::may_use(&holder, now),
     };
     allowed.ok()?;
@@ -133,8 +133,7 @@ pub fn stays(
     Some(left.min(MAX_TRUST))
 }
 
-/// The credential by which the node of an open session is known now, or that of its successor; none
-/// when it is revoked.
+/// The current credential of an open session's node or of its successor; none if revoked.
 pub(crate) fn present(
     holder: &Arc<Credential>,
     revocations: &Revocations,
@@ -145,7 +144,7 @@ pub(crate) fn present(
     if own.is_some_and(|it| it.successor().is_none()) || revocations.has_node(&node) {
         return None;
     }
-    // The node may have another credential by now than the one that opened the session.
+    // The node may have replaced the credential that opened the session.
     let known = credentials.known(&node).filter(|known| known.issued_at >= holder.issued_at);
     let present = known.unwrap_or_else(|| holder.clone());
     let invite = present.delegation.as_ref().map(|it| Revoked::Invite(it.key));
@@ -158,7 +157,7 @@ mod tests {
     use super::*;
     use crate::testing::{WALL, credential};
 
-    /// Peers with a tunnel, and other credentials that are valid.
+    /// Peers with a tunnel, and other valid credentials.
     #[derive(Default)]
     struct Known {
         peers: Vec<Arc<Credential>>,

@@ -2,8 +2,8 @@
 //!
 //! To drive it: after any `handle_*` or command drain [`NodeCore::poll_transmit`] and
 //! [`NodeCore::poll_event`], start the probes of [`NodeCore::poll_probe`], then sleep until
-//! [`NodeCore::poll_timeout`] or the next input. Routes are recomputed in the call that brought the
-//! news, so an event is never older than its cause.
+//! [`NodeCore::poll_timeout`] or the next input. Routes are recomputed in the call that delivers a
+//! change, so an event is never older than its cause.
 //!
 //! Bounds: services are those of the configuration (at most [`MAX_SERVICES`]); origins per service
 //! at most [`MAX_ORIGINS`], nearest NodeId first beyond that; everything else is bounded by
@@ -45,8 +45,8 @@ pub use self::wayback::{Destination, Known};
 
 /// Services one daemon can use or offer.
 pub const MAX_SERVICES: usize = 64;
-/// Origins of a service that take part in a choice. Control planes have three to seven; a hundred
-/// times that still costs microseconds.
+/// Most origins of a service that are considered for a route. Control planes have three to seven; a
+/// hundred times that still costs microseconds.
 pub const MAX_ORIGINS: usize = 512;
 /// Addresses outside the mesh per service: as many as the settings have names, each with one
 /// address, or fewer with more.
@@ -57,13 +57,13 @@ pub const MAX_FALLBACK_ADDRESSES: usize = 16;
 pub struct ServiceConfig {
     /// How its sessions are spread.
     pub policy: Policy,
-    /// How many sessions origins get for one of others.
+    /// The weights of origins.
     pub weights: Weights,
-    /// The times that keep it with its first origin.
+    /// The times for which it stays with its first origin.
     pub damping: Damping,
-    /// How fast they move to where they should be.
+    /// How fast they move to better origins.
     pub drift: DriftConfig,
-    /// How the local instance is asked, if this node hosts one.
+    /// How the local instance is probed, if this node hosts one.
     pub health: Option<HealthConfig>,
 }
 
@@ -76,7 +76,7 @@ pub struct CoreConfig {
     pub services: BTreeMap<ServiceName, ServiceConfig>,
 }
 
-/// Events for which an empty queue keeps room.
+/// Events for which an empty queue keeps its capacity.
 const KEPT_EVENTS: usize = 64;
 
 /// A node. See the module's doc for how to drive it.
@@ -104,8 +104,8 @@ pub struct NodeCore {
 }
 
 impl NodeCore {
-    /// A node that knows no other yet. `generation` is greater than at any earlier start of this
-    /// node; `seed` feeds all randomness.
+    /// A node that knows no other node yet. `generation` must exceed that of every earlier start of
+    /// this node; `seed` feeds all randomness.
     pub fn new(
         config: CoreConfig,
         me: LocalNode,
@@ -139,7 +139,7 @@ impl NodeCore {
         core
     }
 
-    /// Takes up one more service, as long as there are fewer than [`MAX_SERVICES`].
+    /// Adds a service, if there are fewer than [`MAX_SERVICES`].
     pub fn add_service(&mut self, name: ServiceName, config: ServiceConfig, now: Instant) {
         if self.services.len() < MAX_SERVICES {
             self.yield_to_settings(&name, now);
@@ -174,7 +174,7 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Says where a service is found outside the mesh, at most [`MAX_FALLBACK_ADDRESSES`].
+    /// Sets a service's addresses outside the mesh, at most [`MAX_FALLBACK_ADDRESSES`].
     pub fn set_fallback(
         &mut self,
         name: &ServiceName,
@@ -189,7 +189,7 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Takes a datagram of the gossip port from an admitted peer.
+    /// Handles a gossip datagram from an admitted peer.
     pub fn handle_datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, wall: UnixSeconds) {
         self.discovery.handle_datagram(from, bytes, now, wall);
         self.settle(now);
@@ -200,7 +200,7 @@ impl NodeCore {
         self.discovery.wants_credential(peer, now)
     }
 
-    /// Takes word that a tunnel to a node exists or is gone.
+    /// Handles the news that a tunnel to a node is up or gone.
     pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         self.discovery.handle_session(node, up, now);
         if !up {
@@ -210,19 +210,19 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Takes a credential that the mesh has verified.
+    /// Handles a credential that the mesh has verified.
     pub fn handle_credential(&mut self, credential: &Credential, now: Instant, wall: UnixSeconds) {
         self.discovery.handle_credential(credential, now, wall);
         self.settle(now);
     }
 
-    /// This node has another credential from now on: what it may offer is announced, the rest not.
+    /// Replaces this node's credential and announces only the services that the new one permits.
     pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
         self.discovery.set_credential(credential, now);
         self.announce_services(credential, now);
     }
 
-    /// This node goes on as `me`, whose credential says that it succeeds the node it was.
+    /// Continues as `me`, whose credential names this node's former key as its predecessor.
     pub fn succeed(&mut self, me: LocalNode, now: Instant) {
         let credential = me.credential.clone();
         self.me = credential.node;
@@ -260,8 +260,8 @@ impl NodeCore {
         due.any(|due| due <= now)
     }
 
-    /// Takes how many sessions of this node's clients are open on a line of a service, and lets
-    /// some of those move that should be elsewhere.
+    /// Handles the number of local clients' sessions open on a line of a service, and releases some
+    /// that belong on another line so that they move.
     pub fn handle_counts(&mut self, open: impl Fn(&ServiceName, &Line) -> u64, now: Instant) {
         for (name, service) in &mut self.services {
             for leave in service.drift.handle_counts(|line| open(name, line), now) {
@@ -270,7 +270,7 @@ impl NodeCore {
         }
     }
 
-    /// Moves sessions at another pace from now on.
+    /// Changes the pace at which sessions move.
     pub fn set_drift(&mut self, name: &ServiceName, config: DriftConfig, now: Instant) {
         if let Some(service) = self.services.get_mut(name) {
             service.drift.set_config(config);
@@ -279,7 +279,7 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Takes the set of lines that carry sessions of this node.
+    /// Handles the set of lines that carry sessions of this node.
     pub fn handle_busy(&mut self, busy: BTreeSet<Line>, now: Instant) {
         if self.busy != busy {
             self.busy = busy;
@@ -288,24 +288,24 @@ impl NodeCore {
         }
     }
 
-    /// Nodes with sessions whose paths are about to be given up, unless something proves that they
-    /// work: see [`NodeCore::handle_delivery`].
+    /// Nodes with sessions whose paths are about to be declared dead unless something proves that
+    /// they work: see [`NodeCore::handle_delivery`].
     pub fn overdue_paths(&self) -> impl Iterator<Item = NodeId> {
         self.discovery.overdue_paths()
     }
 
-    /// Takes word that a node has acknowledged data of sessions since its probes fell silent.
+    /// Handles the news that a node acknowledged session data after its probes went unanswered.
     pub fn handle_delivery(&mut self, node: NodeId) {
         self.discovery.handle_delivery(node);
     }
 
-    /// Takes word that a node does not acknowledge long packets of sessions.
+    /// Handles the news that a node does not acknowledge large packets of sessions.
     pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
         self.discovery.handle_unacknowledged(node, now);
         self.settle(now);
     }
 
-    /// This machine has slept or moved: measures every path anew.
+    /// Measures every path again after this machine slept or changed networks.
     pub fn wake(&mut self, now: Instant) {
         self.discovery.wake(now);
         self.settle(now);
@@ -319,24 +319,25 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Names the nodes to announce to until they are members.
+    /// Sets the nodes to announce to until they are members.
     pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
         self.discovery.set_seeds(nodes, now);
     }
 
-    /// Says where this node can be reached, as it knows without asking peers.
+    /// Sets where this node can be reached, as known without asking peers.
     pub fn set_endpoints(&mut self, own: OwnEndpoints, now: Instant) {
         self.reach.set_own(own);
         self.announce_reach(now);
     }
 
-    /// A peer with a tunnel sees this node there; `is_own` when that is an address of this machine.
+    /// A peer with a tunnel sees this node at this address; `is_own` if the address belongs to this
+    /// machine.
     pub fn handle_sight(&mut self, by: NodeId, at: SocketAddr, is_own: bool, now: Instant) {
         self.reach.note(by, at, is_own);
         self.announce_reach(now);
     }
 
-    /// How the NAT in front of this node looks to its peers; none without a NAT.
+    /// The NAT in front of this node as its peers see it; none without a NAT.
     pub fn nat(&self) -> Option<Nat> {
         self.reach.nat()
     }
@@ -346,10 +347,10 @@ impl NodeCore {
         self.discovery.set_endpoints(self.reach.endpoints(), now);
     }
 
-    /// Takes up what was known before a restart.
+    /// Restores what was known before a restart.
     ///
     /// # Errors
-    /// The bytes are damaged; nothing was taken up.
+    /// The bytes are damaged; nothing was restored.
     pub fn restore(
         &mut self,
         bytes: &[u8],
@@ -361,16 +362,16 @@ impl NodeCore {
         Ok(restored)
     }
 
-    /// Takes up what the authority has taken back, as an earlier process knew it.
+    /// Restores the revocations known to an earlier process.
     pub fn restore_revocations(&mut self, all: Revocations, now: Instant) {
         self.discovery.restore_revocations(all, now);
         self.settle(now);
     }
 
-    /// Takes back what the authority says, here and, by gossip, everywhere.
+    /// Applies a revocation by the authority here and, through gossip, everywhere.
     ///
     /// # Errors
-    /// [`Rejected`] when it is not the authority of this mesh that says so.
+    /// [`Rejected`] if the authority of this mesh has not signed it.
     pub fn handle_revocation(
         &mut self,
         revocation: &Revocation,
@@ -381,7 +382,7 @@ impl NodeCore {
         Ok(added)
     }
 
-    /// Says goodbye. What [`NodeCore::poll_transmit`] gives afterwards should still be sent.
+    /// Says goodbye. What [`NodeCore::poll_transmit`] returns afterwards should still be sent.
     pub fn leave(&mut self, now: Instant) {
         self.discovery.leave(now);
     }
@@ -394,7 +395,7 @@ impl NodeCore {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
-        // A restored directory brings an event for each node once; its room is not needed again.
+        // A restored directory causes one event per node, once; that capacity is not needed again.
         if self.events.is_empty() && self.events.capacity() > KEPT_EVENTS {
             self.events = VecDeque::new();
         }
@@ -418,7 +419,7 @@ impl NodeCore {
         &self.discovery
     }
 
-    /// The order of a service's origins now.
+    /// The current order of a service's origins.
     pub fn route(&self, service: &ServiceName) -> Option<&Arc<Route>> {
         self.services.get(service).map(|service| &service.route)
     }
@@ -428,17 +429,17 @@ impl NodeCore {
         self.services.get(service)?.memory.preferred.map(|(_, since)| since)
     }
 
-    /// Time since which an origin has announced its instance's present state.
+    /// Time since which an origin has announced its instance's current state.
     pub fn state_since(&self, service: &ServiceName, node: &NodeId) -> Option<Instant> {
         self.services.get(service)?.states.get(node).map(|(_, since)| *since)
     }
 
-    /// The last changes of who goes first, newest first.
+    /// The last changes of the first choice, newest first.
     pub fn changes(&self, service: &ServiceName) -> impl Iterator<Item = &Change> {
         self.services.get(service).into_iter().flat_map(|service| service.changes.iter())
     }
 
-    /// How often another origin went first since the start, by cause.
+    /// How often the first choice changed since the start, by cause.
     pub fn change_counts(
         &self,
         service: &ServiceName,
@@ -446,7 +447,7 @@ impl NodeCore {
         self.services.get(service).into_iter().flat_map(|service| service.changes.counts())
     }
 
-    /// The points that sessions have found against a line, see [`super::evidence`].
+    /// The penalty points of a line from sessions, see [`super::evidence`].
     pub fn evidence(&self, service: &ServiceName, line: &Line, now: Instant) -> f64 {
         self.services.get(service).map_or(0.0, |service| service.evidence.score(line, now))
     }
@@ -456,7 +457,7 @@ impl NodeCore {
         self.services.keys()
     }
 
-    /// Draws consequences until nothing changes: events of discovery, routes, watched paths.
+    /// Processes discovery events, routes and watched paths until nothing changes.
     fn settle(&mut self, now: Instant) {
         while let Some(found) = self.discovery.poll_event() {
             self.handle_found(found);
@@ -505,7 +506,7 @@ impl NodeCore {
                 self.events.push_back(Event::Ignored { node, reason });
             }
             Found::Unknown { from, what } => self.events.push_back(Event::Unknown { from, what }),
-            // Its only consequence is that routes may be stale.
+            // It only makes routes stale.
             Found::StateChanged(node) => self.touch(&node),
             Found::PathChanged(node) => {
                 self.stale = true;
@@ -514,7 +515,7 @@ impl NodeCore {
         }
     }
 
-    /// Says when a path that was dead answers again.
+    /// Reports dead paths that answer again.
     fn note_path(&mut self, node: NodeId) {
         match self.path_to(&node) {
             Some(PathView::Dead) => {
@@ -532,8 +533,8 @@ impl NodeCore {
         }
     }
 
-    /// There is news about a node. Of a thousand in a mesh a handful matter to routes: those that
-    /// offer a service of this node's, or did, and those whose paths are measured.
+    /// Handles a change of a node. Of a thousand nodes only a handful matter to routes: those that
+    /// offer, or offered, a service of this node, and those whose paths are measured.
     fn touch(&mut self, node: &NodeId) {
         let entry = self.discovery.directory().get(node);
         let offers = entry.is_some_and(|entry| {

@@ -1,13 +1,13 @@
 //! Admission of clients: networks, limits and rates.
 //!
-//! Everybody is refused whom the list does not name. Of those it names, each source (an IPv4
-//! address, or an IPv6 /64, since a host may have all of one) has a number of sessions at once and
-//! a rate of new connections; connections that are refused for another limit count for the rate.
-//! The connection of a balancer takes a place of the listener until its header says whose it is,
-//! and then counts for that client.
+//! Clients outside the `allow` list are refused. Each admitted source (an IPv4 address, or an IPv6
+//! /64, since one host may own all of it) has a limit on concurrent sessions and a rate of new
+//! connections; connections refused for another limit count towards the rate. A load balancer's
+//! connection takes a slot of the listener until its header names the client, and then counts for
+//! that client.
 //!
-//! Bounds: [`MAX_SOURCES`] sources that have a session or have connected within a second. None of
-//! them is forgotten early, so the limits are exact; with a full table, new sources are refused.
+//! Bounds: [`MAX_SOURCES`] sources that have a session or connected within the last second. None is
+//! evicted early, so the limits are exact; if the table is full, new sources are refused.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,22 +18,22 @@ use meshport_config::{Cidr, ExposeSettings};
 
 use crate::credit::{Credit, Rate};
 
-/// Sources at once: six megabytes at most, and more than an address has ports.
+/// Most sources tracked at once: at most six megabytes, and more than an address has ports.
 pub const MAX_SOURCES: usize = 65_536;
-/// Sources looked at with each new client, to forget those that have nothing: more than one, so
-/// that the table shrinks while clients come.
+/// Sources examined for eviction with each new client: more than one, so that the table shrinks
+/// while clients arrive.
 const LOOKED_AT: usize = 2;
 /// Interval between searches of a full table.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The smallest block of IPv6 addresses of one site.
 const SITE_BITS: u128 = !0 << 64;
 
-/// A client as far as limits go.
+/// A client as the limits see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source(IpAddr);
 
 impl Source {
-    /// The one of an address.
+    /// The source of an address.
     pub fn of(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V6(ip) => Self(Ipv6Addr::from_bits(ip.to_bits() & SITE_BITS).into()),
@@ -50,19 +50,19 @@ impl Source {
 /// Why a client is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// No network of `allow` has its address.
+    /// No network of `allow` contains its address.
     NotAllowed,
     /// All slots of the listener are taken.
     OverLimit,
-    /// Its source has all its places.
+    /// Its source has used all its slots.
     OverShare,
     /// Its source connects too often.
     OverRate,
-    /// There are too many sources to count.
+    /// Too many sources are tracked already.
     TooManySources,
 }
 
-/// The settings of a listener about clients.
+/// A listener's settings for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     allow: Vec<Cidr>,
@@ -85,23 +85,23 @@ impl From<&ExposeSettings> for Rules {
 }
 
 impl Rules {
-    /// Whether a client of this address is let in.
+    /// Whether a client with this address is admitted.
     pub fn allows(&self, ip: IpAddr) -> bool {
         self.allow.iter().any(|network| network.contains(ip))
     }
 
-    /// Connections that may have a place at once.
+    /// Most connections that may hold a slot at once.
     pub fn max_sessions(&self) -> u32 {
         self.max_sessions
     }
 
-    /// Whether the header of this address is believed.
+    /// Whether PROXY headers from this address are trusted.
     pub fn believes(&self, ip: IpAddr) -> bool {
         self.balancers.iter().any(|network| network.contains(ip))
     }
 }
 
-/// The owner of a connection that has a place now.
+/// The owner of a connection that holds a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// A client's connection.
@@ -123,7 +123,7 @@ pub struct Gate {
     rules: Rules,
     open: u32,
     sources: BTreeMap<Source, Held>,
-    /// The source that was looked at last.
+    /// The source examined last.
     looked_at: Option<Source>,
     searched: Option<Instant>,
 }
@@ -134,11 +134,11 @@ impl Gate {
         Self { rules, open: 0, sources: BTreeMap::new(), looked_at: None, searched: None }
     }
 
-    /// Judges a connection from `peer` by what is known at accept. It has a place until
+    /// Checks a connection from `peer` by what is known at accept. It holds a slot until
     /// [`Gate::leave`].
     ///
     /// # Errors
-    /// Why it has none.
+    /// Why it is refused.
     pub fn arrive(&mut self, peer: IpAddr, now: Instant) -> Result<Arrival, Refusal> {
         if self.rules.believes(peer) {
             self.take_place()?;
@@ -154,15 +154,15 @@ impl Gate {
         }
     }
 
-    /// The connection of a balancer, which has a place, is that of `client`.
+    /// The load balancer's connection, which holds a slot, belongs to `client`.
     ///
     /// # Errors
-    /// Why that client is refused; the connection keeps its place until [`Gate::leave`].
+    /// Why that client is refused; the connection keeps its slot until [`Gate::leave`].
     pub fn identify(&mut self, client: IpAddr, now: Instant) -> Result<Source, Refusal> {
         self.admit(client, now)
     }
 
-    /// A connection that had a place has ended; `source` is whose it was, where that was known.
+    /// A connection that held a slot has ended; `source` is its owner, if known.
     pub fn leave(&mut self, source: Option<Source>) {
         self.open = self.open.saturating_sub(1);
         if let Some(source) = source {
@@ -170,7 +170,7 @@ impl Gate {
         }
     }
 
-    /// Applies other rules from now on. Admitted clients stay admitted.
+    /// Applies new rules. Admitted clients stay admitted.
     pub fn set_rules(&mut self, rules: Rules, now: Instant) {
         if rules.rate != self.rules.rate {
             self.sources.values_mut().for_each(|held| held.credit.set_rate(rules.rate, now));
@@ -178,12 +178,12 @@ impl Gate {
         self.rules = rules;
     }
 
-    /// Connections that have a place.
+    /// Connections that hold a slot.
     pub fn open(&self) -> u32 {
         self.open
     }
 
-    /// Sources that are counted.
+    /// Tracked sources.
     pub fn sources(&self) -> usize {
         self.sources.len()
     }
@@ -198,7 +198,7 @@ impl Gate {
 
     /// Counts one more session for the source of a client.
     fn admit(&mut self, client: IpAddr, now: Instant) -> Result<Source, Refusal> {
-        // First: nothing is kept of those who may not even ask.
+        // Checked first, so that no state is kept for clients that are not allowed.
         if !self.rules.allows(client) {
             return Err(Refusal::NotAllowed);
         }
@@ -226,7 +226,7 @@ impl Gate {
         }
     }
 
-    /// Removes those of the next few sources that have no session and full credit.
+    /// Examines the next few sources and removes those with no session and full credit.
     fn forget_some(&mut self, now: Instant) {
         for _ in 0..LOOKED_AT {
             let from = self.looked_at.map_or(Bound::Unbounded, Bound::Excluded);
@@ -243,7 +243,7 @@ impl Gate {
         }
     }
 
-    /// Whether one more source can be counted.
+    /// Whether one more source can be tracked.
     fn has_room(&mut self, now: Instant) -> bool {
         let is_early = |at| now.saturating_duration_since(at) < SEARCH_INTERVAL;
         if self.sources.len() >= MAX_SOURCES && !self.searched.is_some_and(is_early) {

@@ -1,5 +1,5 @@
-//! The header by which a balancer tells whose connection it carries: the PROXY protocol, version 1
-//! (a line of text) and 2 (binary), as in HAProxy's `proxy-protocol.txt` of 2020.
+//! The header in which a load balancer names the client of a connection: the PROXY protocol,
+//! version 1 (a line of text) and 2 (binary), as in HAProxy's `proxy-protocol.txt` of 2020.
 //!
 //! Only TCP addresses are read. A balancer's own connections (`LOCAL`, `UNKNOWN`), and those of
 //! address families without an IP address, have no client. Extensions after the addresses are
@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use meshport_config::ProxyHeader;
 
-/// The longest header that is read, in bytes. Addresses take 52; balancers add names, ids and
-/// certificates of some hundred bytes.
+/// The longest accepted header, in bytes. Addresses take 52; load balancers add names, ids and
+/// certificates of a few hundred bytes.
 pub const MAX_HEADER_BYTES: usize = 4096;
 
 /// The beginning of version 2.
@@ -31,27 +31,27 @@ const IPV6_BYTES: usize = 36;
 pub struct Ends {
     /// Address of the client.
     pub client: SocketAddr,
-    /// Address it has connected to.
+    /// Address it connected to.
     pub local: SocketAddr,
 }
 
-/// A header that was read.
+/// A parsed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// How many bytes it takes; what follows is the client's.
+    /// Its length in bytes; the client's own bytes follow.
     pub bytes: usize,
-    /// The client, if the connection is that of one.
+    /// The client, if the connection belongs to one.
     pub ends: Option<Ends>,
 }
 
 /// The meaning of the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// The beginning of a header, as far as it goes.
+    /// An incomplete header.
     Partial,
-    /// A header.
+    /// A complete header.
     Whole(Header),
-    /// No header, for this reason.
+    /// Not a header, for this reason.
     Wrong(&'static str),
 }
 
@@ -66,7 +66,7 @@ pub fn read(bytes: &[u8]) -> Reading {
     Reading::Wrong("it does not begin with a PROXY header")
 }
 
-/// Whether `bytes` begin like this, as far as they go.
+/// Whether `bytes` are a prefix of this, or start with it.
 fn is_begun(bytes: &[u8], like: &[u8]) -> bool {
     let common = bytes.len().min(like.len());
     bytes.get(..common) == like.get(..common)
@@ -137,7 +137,7 @@ fn read_binary(bytes: &[u8]) -> Reading {
         _ if is_local => return whole(None),
         0x11 => ipv4(rest),
         0x21 => ipv6(rest),
-        // No address, UDP, and sockets of a file system.
+        // Unspecified, UDP and Unix sockets.
         0x00 | 0x12 | 0x22 | 0x31 | 0x32 => return whole(None),
         _ => return Reading::Wrong("its address family is unknown"),
     };

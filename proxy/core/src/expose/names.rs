@@ -1,4 +1,4 @@
-//! The service that a client of a listener is for, by the TLS server name it asks for.
+//! Selects the service for a listener's client by TLS server name.
 
 use meshport_config::{ExposeSettings, NamePattern, ServiceName};
 
@@ -28,12 +28,12 @@ impl From<&ExposeSettings> for Names {
 }
 
 impl Names {
-    /// The service of all clients; none when it takes their names to tell.
+    /// The service of all clients; none if it depends on the server name.
     pub fn only(&self) -> Option<&ServiceName> {
         self.other.as_ref().filter(|_| self.rules.is_empty())
     }
 
-    /// The service of a client that asks for this name, or for none; none when it is refused.
+    /// The service for a client that sends this server name, or none; `None` if it is refused.
     pub fn service(&self, name: Option<&str>) -> Option<&ServiceName> {
         let named = |name: &str| self.rules.iter().find(|rule| rule.name.matches(name));
         let rule = name.and_then(named);

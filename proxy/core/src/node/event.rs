@@ -20,32 +20,31 @@ pub enum Event {
         service: ServiceName,
         /// The new order.
         route: Arc<Route>,
-        /// Old and new origin and the cause, if another origin is first now.
+        /// Old and new origin and the cause, if the first origin changed.
         change: Option<Change>,
     },
-    /// Nothing can pass through the open sessions to this origin any more: reset them.
+    /// The open sessions to this origin no longer work: reset them.
     Reset {
         /// The service.
         service: ServiceName,
         /// The origin, and the path to it.
         line: Line,
-        /// How much of the service's window the resets are spread over, in percent: their clients
-        /// come back, and must not all come at once where they have somewhere to go.
+        /// The part of the service's window over which the resets are spread, in percent: clients
+        /// with another origin to go to must not all reconnect at once.
         spread_percent: u32,
-        /// Whether a session that is being opened goes on if its origin still answers.
+        /// Whether a session that is being opened continues if its origin still answers.
         forgives: bool,
         /// Why, as a phrase.
         why: &'static str,
     },
-    /// Some sessions of this node's clients should be elsewhere: each may end as soon as it is
-    /// quiet.
+    /// Some local clients' sessions belong on another origin: each may end as soon as it is quiet.
     Move {
         /// The service.
         service: ServiceName,
         /// The sessions, and how many.
         leave: Leave,
     },
-    /// An origin has said, for the first time in a while, that this node may not use its instance.
+    /// An origin refused this node access to its instance, for the first time in a while.
     Denied {
         /// The service.
         service: ServiceName,
@@ -65,7 +64,7 @@ pub enum Event {
         service: ServiceName,
         /// Its state now.
         state: OriginState,
-        /// The last outcome in words.
+        /// The last probe outcome, as text.
         detail: String,
     },
     /// The mesh should know how to reach this node.
@@ -77,32 +76,31 @@ pub enum Event {
         /// Its verified credential.
         credential: Arc<Credential>,
     },
-    /// The path to this node is dead: its session may be one that it does not have any more.
+    /// The path to this node is dead: the node may have lost the session of its tunnel.
     Silent(NodeId),
-    /// The path to this node was dead and answers again: what waits for it should not go on
-    /// waiting.
+    /// The path to this node was dead and answers again: whatever waits for it can proceed.
     Revived(NodeId),
-    /// This node has found a member silent, and suspects it.
+    /// This node suspects a member that does not answer.
     Suspected(NodeId),
-    /// A node is known no more: the mesh need not know it either.
+    /// A node was forgotten: the mesh can forget it too.
     Forgotten(NodeId),
-    /// Membership changed its mind about a node.
+    /// The membership state of a node changed.
     Member {
         /// The node.
         node: NodeId,
         /// Whether it is present now.
         up: bool,
     },
-    /// The authority has revoked a node or an invite, news to this node.
+    /// The authority revoked a node or an invite, and this node did not know yet.
     Revoked(Revocation),
-    /// A message of a peer was rejected.
+    /// A peer's message was rejected.
     Ignored {
         /// The node that caused it.
         node: NodeId,
         /// Why, as a sentence.
         reason: String,
     },
-    /// A peer sends what this version does not know.
+    /// A peer sends a message that this version does not know.
     Unknown {
         /// The peer.
         from: NodeId,

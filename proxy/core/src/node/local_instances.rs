@@ -1,4 +1,4 @@
-//! A node's knowledge of its local instances, and its announcements of them.
+//! A node's local instances: their health, and how it is announced.
 
 use std::time::Instant;
 
@@ -9,15 +9,15 @@ use super::{Event, NodeCore, Service};
 use crate::health::{FailingChecks, Health, HealthConfig, Outcome, Question};
 
 impl NodeCore {
-    /// Changes how the local instance of a service is asked; nothing happens for a service that
-    /// this node does not offer.
+    /// Changes how the local instance of a service is probed; ignored for a service that this node
+    /// does not offer.
     pub fn set_health(&mut self, name: &ServiceName, config: HealthConfig, now: Instant) {
         self.change_own(name, now, |service| {
             service.health.as_mut().and_then(|health| health.set_config(config, now));
         });
     }
 
-    /// Takes the outcome of a question from [`NodeCore::poll_probe`].
+    /// Handles the outcome of a probe from [`NodeCore::poll_probe`].
     pub fn handle_outcome(
         &mut self,
         name: &ServiceName,
@@ -31,7 +31,7 @@ impl NodeCore {
         });
     }
 
-    /// Takes which checks an answer about readiness says to fail, before its outcome.
+    /// Handles the names of failing checks in a readiness answer, before its outcome.
     pub fn handle_checks(&mut self, name: &ServiceName, failing: FailingChecks) {
         let health = self.services.get_mut(name).and_then(|service| service.health.as_mut());
         if let Some(health) = health {
@@ -46,14 +46,15 @@ impl NodeCore {
         });
     }
 
-    /// Takes how many connections this node has opened in the last second for a service, its own
-    /// clients' and others': a herd slows the local instance and says nothing else about it.
+    /// Handles the number of connections this node opened in the last second for a service, for its
+    /// own and other clients: a reconnect storm slows the local instance without making it
+    /// unhealthy.
     pub fn handle_dials(&mut self, name: &ServiceName, dials: u64) {
         let health = self.services.get_mut(name).and_then(|service| service.health.as_mut());
         health.into_iter().for_each(|health| health.handle_dials(dials));
     }
 
-    /// An answer that is late says something before it is there.
+    /// A late answer is evidence before it arrives.
     pub(super) fn let_instances_be_late(&mut self, now: Instant) {
         let hosted = self.services.iter().filter(|(_, service)| service.health.is_some());
         let hosted: Vec<ServiceName> = hosted.map(|(name, _)| name.clone()).collect();
@@ -64,7 +65,7 @@ impl NodeCore {
         }
     }
 
-    /// The next question to a local instance that is due.
+    /// The next probe of a local instance that is due.
     pub fn poll_probe(&mut self, now: Instant) -> Option<(ServiceName, Question)> {
         self.services.iter_mut().find_map(|(name, service)| {
             let question = service.health.as_mut()?.poll_probe(now)?;
@@ -72,9 +73,9 @@ impl NodeCore {
         })
     }
 
-    /// Lets all nodes leave the local instance of a service, or take it up again. Returns whether
-    /// that is a change, and none where there is no instance. It lasts until it is changed or the
-    /// node restarts.
+    /// Drains the local instance of a service for all nodes, or ends the drain. Returns whether
+    /// that is a change; none without an instance. It lasts until it is changed or the node
+    /// restarts.
     pub fn set_draining(
         &mut self,
         name: &ServiceName,
@@ -94,7 +95,7 @@ impl NodeCore {
         self.services.get(name)?.drained_since
     }
 
-    /// The state of the local instance of a service as others are told.
+    /// The state of a service's local instance as announced to others.
     pub fn own_state(&self, service: &ServiceName) -> Option<OriginState> {
         self.services.get(service)?.own_state()
     }
@@ -104,8 +105,7 @@ impl NodeCore {
         self.services.get(service)?.health.as_ref()
     }
 
-    /// Changes what is known of the local instance, and announces it to the mesh if that changes
-    /// its state.
+    /// Updates the local instance's health, and announces it to the mesh if its state changes.
     fn change_own(&mut self, name: &ServiceName, now: Instant, change: impl FnOnce(&mut Service)) {
         let Some(service) = self.services.get_mut(name) else { return };
         let before = service.own_state();

@@ -1,4 +1,4 @@
-//! A service: the knowledge about it, and the consequences for its clients' sessions.
+//! A service: what is known about it, and what follows for its clients' sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use crate::relay::Ways;
 use crate::route::{Line, OriginView, Policy, Preference, Route, Standing, Weights};
 use crate::timing::Timings;
 
-/// After a stall of all origins, each reports the end once the questions under way are answered,
-/// which etcd does at once, and gossip passes it on: all within this time.
+/// After a stall of all origins, each reports recovery once its pending probes are answered, which
+/// etcd does at once, and gossip spreads that: all within this time.
 const READY_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a service's sessions are spread over its origins.
@@ -37,11 +37,11 @@ pub(super) struct Service {
     pub route: Arc<Route>,
     /// The announced state of each origin's instance, and since when it is known here.
     pub(super) states: BTreeMap<NodeId, (OriginState, Instant)>,
-    /// The known facts about each way to an instance, also of those that no route uses now.
+    /// The known facts about each path to an instance, including paths that no route uses now.
     pub(super) views: Vec<OriginView>,
-    /// The results of sessions about the lines.
+    /// The evidence of sessions about lines.
     pub(super) evidence: Evidence,
-    /// How long their connections took, where nothing else tells.
+    /// How long their connections took, for lines without another measurement.
     pub(super) timings: Timings,
     /// The path chosen for each origin.
     pub(super) ways: Ways,
@@ -52,14 +52,14 @@ pub(super) struct Service {
     pub(super) drift: Drift,
     /// Time since which the local instance is drained.
     pub(super) drained_since: Option<Instant>,
-    /// Time at which a stalled origin is left that waits for others to prove themselves.
+    /// Time at which sessions leave a stalled origin that waits for others to prove themselves.
     pub(super) stall_due: Option<Instant>,
     /// Lines whose sessions were reset and which have not recovered since.
     pub(super) doomed: BTreeSet<Line>,
 }
 
 impl Service {
-    /// A service of which nothing is known.
+    /// A service about which nothing is known.
     pub(super) fn new(config: ServiceConfig, now: Instant) -> Self {
         Self {
             balance: Balance { policy: config.policy, weights: config.weights },
@@ -80,7 +80,7 @@ impl Service {
         }
     }
 
-    /// Takes what a session has found out about a line; true when that may change the route.
+    /// Handles what a session observed about a line; true if that may change the route.
     pub(super) fn handle_attempted(&mut self, attempted: Attempted, now: Instant) -> bool {
         let Verdict::Connected(took) = attempted.verdict else {
             return self.evidence.handle(attempted, now);
@@ -89,15 +89,15 @@ impl Service {
         true
     }
 
-    /// Time at which a choice may change without any news.
+    /// Time at which a choice may change without new input.
     pub(super) fn poll_choice(&self) -> Option<Instant> {
         let due = [self.memory.poll_timeout(), self.ways.poll_timeout(), self.stall_due];
         due.into_iter().flatten().min()
     }
 
-    /// Decides about the sessions on each line; returns those to be reset since the last call.
-    /// There is one reset each time a line fails: sessions that succeed on it afterwards have shown
-    /// that they work.
+    /// Decides which sessions end on each line; returns those to be reset since the last call. A
+    /// line's sessions are reset once per failure: sessions that succeed on it afterwards have
+    /// shown that they work.
     pub(super) fn judge(
         &mut self,
         name: &ServiceName,
@@ -138,9 +138,9 @@ impl Service {
         events
     }
 
-    /// Whether sessions stay on a stalled origin for now. As long as new ones go there, those that
-    /// are cut would come back to it. And the others may have stalled as well and come back a
-    /// moment sooner: then none that is healthy has been ready since before, or for long.
+    /// Whether sessions stay on a stalled origin for now. While new sessions go there, those that
+    /// are cut would return to it. The other origins may also have stalled and recovered a moment
+    /// sooner: then no healthy one has been ready since before the stall, or for long.
     fn keeps_stalled(&mut self, view: &OriginView, now: Instant) -> bool {
         let since = |line: &Line| Some(self.states.get(&line.origin()?)?.1);
         let Some(stalled) = since(&view.line).filter(|_| view.state == OriginState::Stalled) else {

@@ -25,7 +25,7 @@ struct Net {
     /// One-way delays; none if nothing passes.
     links: BTreeMap<(usize, usize), Option<Duration>>,
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
-    /// Nodes whose instances let requests hang, and answers of theirs that are under way.
+    /// Nodes whose instances hang, and their pending answers.
     stalled: BTreeSet<usize>,
     answers: BTreeMap<(Instant, u64), (usize, Question)>,
     sent: u64,
@@ -92,7 +92,7 @@ impl Net {
         Self { nodes, links, flying, stalled, answers, sent: 0, now, events }
     }
 
-    /// No instance stalls any more: the questions under way are answered within a moment.
+    /// Ends all stalls: pending probes are answered within a moment.
     fn unstall(&mut self) {
         self.stalled.clear();
         let soon = self.now + ms(20);
@@ -109,7 +109,7 @@ impl Net {
         self.nodes[node].me
     }
 
-    /// Lets time pass until `until` holds; none when it did not within `limit`.
+    /// Lets time pass until `until` holds; none if it does not within `limit`.
     fn until(&mut self, limit: Duration, until: impl Fn(&Self) -> bool) -> Option<Duration> {
         let begun = self.now;
         loop {
@@ -149,7 +149,7 @@ impl Net {
         assert!(self.until(time, |_| false).is_none());
     }
 
-    /// A session of a node's client has found this out about a line.
+    /// A session of a node's client reports this about a line.
     fn attempted(&mut self, at: usize, line: Line, verdict: Verdict) {
         let attempted = Attempted { line, verdict, began: self.now };
         self.nodes[at].handle_verdicts(&service(), [attempted], self.now);
@@ -253,7 +253,7 @@ fn sessions_through_a_relay_are_reset_when_it_is_lost() {
         net.until(MEET, |net| net.first(A).is_some_and(|it| it.0 == relayed)).expect("relayed");
         net.nodes[A].handle_busy(BTreeSet::from([relayed]), net.now);
         net.pass(MEET);
-        // Either the way to the relay breaks or the relay's own.
+        // Either the path to the relay breaks or the relay's own path.
         let (one, other) = if whole { (A, C) } else { (C, B) };
         net.link(one, other, None);
         net.events.clear();
@@ -279,7 +279,7 @@ fn the_outside_comes_last_and_each_address_for_itself() {
     let first =
         |net: &Net, address| net.first(A) == Some((Line::Outside(address), Standing::Fallback));
     net.until(MEET, |net| first(net, one)).expect("all that is left");
-    // The other one is found to be faster, and then to be silent.
+    // The other one turns out faster, and then silent.
     let verdict = |net: &mut Net, verdict| net.attempted(A, Line::Outside(two), verdict);
     verdict(&mut net, Verdict::Connected(ms(3)));
     net.pass(MEET);
@@ -344,7 +344,7 @@ fn what_others_cannot_reach_changes_nothing_here() {
     let mut net = Net::new(&["node", ORIGIN, "node,relay", ORIGIN], ms(1));
     let (b, d) = (net.id(B), net.id(3));
     net.link(A, 3, Some(ms(20)));
-    // A relay that says of itself that it is next to every origin.
+    // A relay that claims to be next to every origin.
     net.link(C, B, Some(Duration::ZERO));
     net.link(C, 3, Some(ms(10)));
     net.until(MEET, |net| net.first(A) == Some((Line::Direct(b), Standing::Healthy))).expect("met");
@@ -384,7 +384,7 @@ fn sessions_to_a_node_that_left_are_reset_when_its_path_dies() {
             .any(|(at, it)| *at == A && matches!(it, Event::Reset { line, .. } if *line == direct))
     };
     assert!(!is_reset(&net), "a farewell alone cuts nothing");
-    // Its process ends, and what tells of the end of its sessions is lost.
+    // Its process ends, and the packets that close its sessions are lost.
     net.link(A, B, None);
     net.until(Duration::from_secs(4), is_reset).expect("its sessions are reset");
 }
@@ -407,7 +407,7 @@ fn an_origin_that_does_not_let_this_node_in_is_asked_last_and_told_of_once() {
     assert!(after >= Duration::from_secs(20), "not at once, but after {after:?}");
 }
 
-/// A node announced a service while it might, and then may not any more.
+/// A node announced a service while it was permitted to, and then loses the permission.
 #[test]
 fn a_service_that_a_credential_does_not_allow_is_not_routed_to_and_warned_of() {
     let mut net = Net::new(&["node", ORIGIN], ms(1));

@@ -12,7 +12,7 @@ use crate::relay::{Near, Offer};
 use crate::route::{Line, OriginView, PathView};
 
 impl NodeCore {
-    /// The direct way to each instance of a service.
+    /// The direct path to each instance of a service.
     pub(super) fn direct_views(&self, service: &ServiceName) -> Vec<OriginView> {
         let own = self.own_state(service).map(|state| OriginView {
             path: PathView::Own,
@@ -48,7 +48,7 @@ impl NodeCore {
         OriginView { path, usual_rtt, deviation, loss_percent, ..view }
     }
 
-    /// The measured path to a node, if it is measured.
+    /// The measurements of the path to a node, if any.
     pub(super) fn path_to(&self, node: &NodeId) -> Option<PathView> {
         let path = self.discovery.paths().get(node)?;
         Some(match (path.state, path.rtt) {
@@ -58,7 +58,7 @@ impl NodeCore {
         })
     }
 
-    /// The members that may relay and answer from here, with what they say of their ways.
+    /// The members that may relay and answer from here, with what they report of their paths.
     pub(super) fn relays(&self) -> Vec<Near> {
         let paths = self.discovery.paths().iter();
         paths
@@ -72,7 +72,7 @@ impl NodeCore {
             .collect()
     }
 
-    /// The ways to an origin through other members, best first.
+    /// The paths to an origin through other members, best first.
     pub fn offers(&self, service: &ServiceName, origin: NodeId, now: Instant) -> Vec<Offer> {
         let Some(service) = self.services.get(service) else { return Vec::new() };
         let (evidence, timings) = (&service.evidence, &service.timings);
@@ -84,11 +84,11 @@ impl NodeCore {
         offers
     }
 
-    /// The known facts about a way through a relay that is no longer offered.
+    /// The known facts about a path through a relay that is no longer offered.
     fn former_way(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
         let entry = self.discovery.directory().get(relay);
         let said = entry.and_then(Entry::node_state).map_or(&[][..], |state| &state.distances);
-        // Records say nothing of a node that is no member any more.
+        // Records say nothing about a former member.
         let word = said.iter().find(|it| it.origin == origin);
         let lost = word.map_or(!present, |it| it.rtt_us.is_none());
         // Nothing may be known yet of a node that has just replaced another.
@@ -99,12 +99,12 @@ impl NodeCore {
         match self.path_to(relay) {
             _ if lost || entry.is_none() => PathView::Dead,
             Some(PathView::Dead) => PathView::Dead,
-            // The state of the second leg is unknown, and no reason to cut anything.
+            // The state of the second leg is unknown, which is no reason to cut sessions.
             Some(_) | None => PathView::Unmeasured,
         }
     }
 
-    /// The addresses outside the mesh, and those that are named no more and carry sessions.
+    /// The addresses outside the mesh, including removed ones that still carry sessions.
     fn outside_views(&self, service: &Service, now: Instant) -> (Vec<OriginView>, Vec<OriginView>) {
         let former = self.busy.iter().filter_map(|line| match *line {
             Line::Outside(address) => Some(address).filter(|it| !service.fallback.contains(it)),
@@ -114,8 +114,8 @@ impl NodeCore {
         (service.fallback.iter().copied().map(view).collect(), former.map(view).collect())
     }
 
-    /// The direct ways to nodes that are no origins any more and carry sessions: they left, or
-    /// stopped offering the service, and all that matters is whether their paths still answer.
+    /// The direct paths to former origins that still carry sessions: they left or stopped offering
+    /// the service, so only whether their paths still answer matters.
     fn former_views(&self, origins: &BTreeSet<NodeId>) -> impl Iterator<Item = OriginView> {
         self.busy.iter().filter_map(|line| match *line {
             Line::Direct(node) if node != self.me && !origins.contains(&node) => {
@@ -128,8 +128,8 @@ impl NodeCore {
         })
     }
 
-    /// All paths to the instances of a service, for the sessions that are on them, and the path to
-    /// each that new sessions take.
+    /// All paths to the instances of a service, for the sessions on them, and the path to each
+    /// instance for new sessions.
     pub(super) fn ways(
         &self,
         service: &mut Service,
@@ -210,7 +210,7 @@ pub(super) fn states(
     views.iter().filter_map(of).collect()
 }
 
-/// Whether an instance of another node was ready and is not any more, as far as it says.
+/// Whether another node's instance was ready and is no longer, by that node's announcement.
 pub(super) fn is_left_by_ready(
     before: &BTreeMap<NodeId, (OriginState, Instant)>,
     now: &BTreeMap<NodeId, (OriginState, Instant)>,

@@ -12,7 +12,7 @@ use super::views::may_relay;
 use crate::relay::{self, RelayCandidate};
 use crate::route::{Line, PathView};
 
-/// The shortest time between two looks for relays, each of which takes all who may relay.
+/// Shortest time between two searches for relays, each of which considers all possible relays.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The relays whose paths are measured for the sake of relaying.
@@ -21,7 +21,7 @@ pub(super) struct RelayWatch {
     watched: BTreeSet<NodeId>,
     /// Earliest time of the next check.
     look_at: Instant,
-    /// Something has changed since the last one.
+    /// Something changed since the last check.
     wanted: bool,
 }
 
@@ -42,7 +42,7 @@ impl RelayWatch {
 }
 
 impl NodeCore {
-    /// Brings the measured paths in line with what is used and might be.
+    /// Updates the measured paths to those in use and those that may be used.
     pub(super) fn watch_paths(&mut self, now: Instant) {
         self.look_for_relays(now);
         let mut wanted: BTreeMap<NodeId, PathUse> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Answers questions of the way back: the member that a node is, its state, and the ways to it.
+//! Answers queries of the way back: which member a node is, its state, and the paths to it.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -22,18 +22,18 @@ use crate::wayback::{Refusal, Refused};
 pub struct Destination {
     /// The target to dial there.
     pub want: Want,
-    /// The node, or the nearest that can do it, in words: `worker-7 in fra`.
+    /// The node, or the nearest that can serve the target, as text: `worker-7 in fra`.
     pub who: String,
-    /// Ways to try, the best first, each to the node it leads to.
+    /// Paths to try, best first, each with the node it leads to.
     pub ways: Vec<Line>,
 }
 
 /// Other facts about the mesh and the cluster.
 #[derive(Debug)]
 pub struct Known<'a, F> {
-    /// The nodes of the cluster; none before Kubernetes was ever asked.
+    /// The nodes of the cluster; none before the first answer from Kubernetes.
     pub nodes: Option<&'a Nodes>,
-    /// Addresses that the settings add where Kubernetes was not asked.
+    /// Addresses that the settings add if Kubernetes has not answered.
     pub addresses: &'a [NodeAddress],
     /// The networks of its services.
     pub services: &'a [Cidr],
@@ -44,7 +44,7 @@ pub struct Known<'a, F> {
 }
 
 impl NodeCore {
-    /// The node of this target, and the ways there.
+    /// The node of this target, and the paths to it.
     ///
     /// # Errors
     /// [`Refused`] with the reason, for the waiting caller.
@@ -134,7 +134,7 @@ impl NodeCore {
         Ok(Destination { want, who, ways })
     }
 
-    /// Since when a node has been unreachable, in words; none if it is present.
+    /// Since when a node has been unreachable, as text; none if it is present.
     pub fn absence(&self, node: &NodeId, now: Instant) -> Option<String> {
         let entry = self.discovery.directory().get(node)?;
         let (name, site) = (&entry.credential.name, &entry.credential.site);
@@ -146,7 +146,7 @@ impl NodeCore {
         }
     }
 
-    /// The way on which a member's kubelet is tried first; none for a member that serves none.
+    /// The path on which a member's kubelet is tried first; none for a member that serves none.
     pub fn way_back_to(&self, member: &Credential) -> Option<Line> {
         let serves = join::serves_kubelet(member);
         let relays = || self.wayback_relays(&member.site);

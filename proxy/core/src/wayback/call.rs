@@ -1,10 +1,10 @@
 //! The start of a stream of the way back, and the answer to it.
 //!
-//! Layout as of a session's header ([`crate::wire`]): version (1 byte, [`VERSION`]), body length
-//! (2 bytes, big endian), body (postcard); behind the body the credential of the origin that a
-//! relay carries it for. A node of an earlier version refuses the version with `bad-request`. The
-//! answer is the byte of a session's answer, and behind every other than `connected` the code of a
-//! [`Refusal`].
+//! Layout as of a session's header ([`crate::wire`]): version (1 byte, [`VERSION`]), body length (2
+//! bytes, big endian), body (postcard); after the body, the credential of the origin for which a
+//! relay carries it. A node of an earlier version refuses the version with `bad-request`. The
+//! answer is the byte of a session's answer, followed by the code of a [`Refusal`] unless it is
+//! `connected`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::wire::{Answer, BadHeader, Hops, MAX_DEADLINE};
 pub const VERSION: u8 = 5;
 /// Version and length.
 const PREFIX_BYTES: usize = 3;
-/// Room for a NodeId, an address and small numbers, in bytes: twice what they take.
+/// Space for a NodeId, an address and small numbers, in bytes: twice what they take.
 const MAX_PLAIN_BYTES: usize = 192;
 /// The longest start of a stream, in bytes.
 pub const MAX_CALL_BYTES: usize = MAX_PLAIN_BYTES + MAX_CREDENTIAL_BYTES;
@@ -32,7 +32,7 @@ pub enum Want {
     Kubelet(u16),
     /// One of its own pods.
     Pod(SocketAddr),
-    /// A service of the cluster; takes the role `egress`.
+    /// A service of the cluster; requires the role `egress`.
     Service(SocketAddr),
 }
 
@@ -54,11 +54,11 @@ pub struct Call {
     pub node: NodeId,
     /// The target that it should dial.
     pub want: Want,
-    /// Whether the receiver may carry it on to that node.
+    /// Whether the receiver may relay it to that node.
     pub hops: Hops,
     /// How long the opener waits for the answer, in milliseconds.
     deadline_ms: u32,
-    /// The node that a relay carries it for. Well formed, not verified.
+    /// The node for which a relay carries it. Well formed, not verified.
     #[serde(skip)]
     pub client: Option<Box<Credential>>,
 }
@@ -82,7 +82,7 @@ impl Call {
         Self { hops: Hops::None, client: Some(Box::new(client)), ..self.clone() }
     }
 
-    /// How long the opener waits, capped at [`MAX_DEADLINE`] whatever the bytes said.
+    /// How long the opener waits, capped at [`MAX_DEADLINE`] whatever the bytes say.
     pub fn deadline(&self) -> Duration {
         Duration::from_millis(u64::from(self.deadline_ms)).min(MAX_DEADLINE)
     }

@@ -13,13 +13,13 @@ use super::reply::Refused;
 pub const MAX_HEAD_BYTES: usize = 8 * 1024;
 /// The end of a head.
 const END: &[u8] = b"\r\n\r\n";
-/// The longest method that is waited for, in bytes.
+/// The longest accepted method, in bytes.
 const MAX_METHOD_BYTES: usize = 16;
 
 /// Reads the head; `Ok(None)` means that more bytes are needed.
 ///
 /// # Errors
-/// [`Refused`] when no continuation of these bytes can be a request that is served.
+/// [`Refused`] if no continuation of these bytes can be a valid request.
 pub fn read(bytes: &[u8]) -> Result<Option<Endpoint>, Refused> {
     method(bytes)?;
     let within = &bytes[..bytes.len().min(MAX_HEAD_BYTES)];

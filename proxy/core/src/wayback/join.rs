@@ -1,10 +1,10 @@
-//! Finds the member of the mesh that a node of the cluster is.
+//! Maps a node of the cluster to its member of the mesh.
 //!
-//! By name: the credential of that name. Under an invite that fixes no name a node chooses its own,
-//! so a name that an invite has fixed takes precedence, and two equal claims are refused. Otherwise
-//! by address: the member whose tunnel comes from an address of the Node object, unless it has the
-//! name of another node. Addresses that members announce are not used here, since a worker could
-//! announce another's.
+//! By name: the credential with that name. Without a name fixed in the invite a node chooses its
+//! own, so a fixed name takes precedence, and two equal claims are refused. Otherwise by address:
+//! the member whose tunnel comes from an address of the Node object, unless it has the name of
+//! another node. Addresses that members announce are not used here, since a worker could announce
+//! another's.
 
 use std::net::IpAddr;
 
@@ -14,17 +14,17 @@ use super::nodes::{NodeObject, Nodes};
 use super::refusal::Refusal;
 use super::reply::Refused;
 
-/// Whether apiservers may reach what runs on the holder's machine.
+/// Whether apiservers may reach the kubelet and pods on the holder's machine.
 pub fn serves_kubelet(credential: &Credential) -> bool {
     let roles = &credential.roles;
     roles.contains(&Role::Node) && !roles.contains(&Role::NoKubelet)
 }
 
-/// The member that `object` is, of `members`, which do not include nodes that have left. `tunnel`
-/// says where that of a member comes from, while there is one.
+/// The member, of `members` without nodes that have left, that corresponds to `object`. `tunnel`
+/// returns the source address of a member's tunnel, if it has one.
 ///
 /// # Errors
-/// [`Refused`] when it is none, one of two, or one that serves no kubelet.
+/// [`Refused`] if no member matches, two match, or the match serves no kubelet.
 pub fn member<'a>(
     object: &NodeObject,
     nodes: &Nodes,
@@ -79,7 +79,7 @@ mod tests {
         NodeObject { addresses: vec![ip.into()], ..NodeObject::named(name) }
     }
 
-    /// The member among these, each with where its tunnel comes from.
+    /// The member among these, each with the source address of its tunnel.
     fn found<'a>(
         object: &NodeObject,
         nodes: &Nodes,

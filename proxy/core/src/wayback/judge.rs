@@ -8,8 +8,8 @@
 //! | a pod | the same; inside its own pod networks, and no address of the machine |
 //! | a service | `egress` of this node; inside its `service-cidrs`, and no address of the machine |
 //!
-//! A relay names the origin it carries for and presents that node's credential, which is only the
-//! relay's word ([`crate::access`]).
+//! A relay names the origin for which it carries a stream and presents that node's credential; that
+//! is only the relay's claim ([`crate::access`]).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -75,11 +75,11 @@ pub fn may_call(holder: &Credential, now: UnixSeconds) -> Result<(), Refusal> {
     if is_origin && holder.expires_at > now { Ok(()) } else { Err(Refusal::NotOrigin) }
 }
 
-/// The credential of the node whose stream it is: the peer's own, or that of the `client` it
-/// carries the stream for.
+/// The credential of the node that opened the stream: the peer's own, or that of the `client` for
+/// which the peer relays it.
 ///
 /// # Errors
-/// [`Refusal`] when the peer is unknown, may not relay, or shows a credential that is not valid.
+/// [`Refusal`] if the peer is unknown, may not relay, or presents an invalid credential.
 pub fn holder(
     peer: &NodeId,
     client: Option<&Credential>,
@@ -129,8 +129,8 @@ pub fn judge(
     }
 }
 
-/// How long the stream of a `holder` may stay open before it is checked again; none if it has to
-/// end: it was revoked, its credential has expired, or it no longer is an apiserver's node.
+/// How long the stream of a `holder` may stay open before the next check; none if it must end: the
+/// holder was revoked, its credential expired, or it is no longer an apiserver's node.
 pub fn stays(
     holder: &Arc<Credential>,
     revocations: &Revocations,

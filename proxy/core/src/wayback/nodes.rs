@@ -1,4 +1,4 @@
-//! The nodes of the cluster as Kubernetes knows them, and whose target an address or name is.
+//! The nodes of the cluster as Kubernetes knows them, and which node an address or name belongs to.
 //!
 //! Names of Node objects are unique and only the control plane assigns pod networks, but a kubelet
 //! writes the addresses of its own Node object: an address that two nodes claim is refused, and
@@ -14,7 +14,7 @@ use super::KUBELET_PORT;
 use super::refusal::Refusal;
 use super::reply::Refused;
 
-/// The most nodes that are known: twice what Kubernetes is made for.
+/// Most nodes kept: twice what Kubernetes supports.
 pub const MAX_NODES: usize = 10_000;
 /// The most addresses, names and pod networks of one node, each.
 pub const MAX_ADDRESSES: usize = 16;
@@ -23,7 +23,7 @@ const MAX_NAME_BYTES: usize = 253;
 /// Begins the stored form.
 const FORMAT: u8 = 1;
 
-/// The facts about a node in Kubernetes, as far as they matter here.
+/// The relevant facts about a node in Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeObject {
     /// The name of its Node object.
@@ -39,7 +39,7 @@ pub struct NodeObject {
 }
 
 impl NodeObject {
-    /// A node of which nothing but the name is known.
+    /// A node of which only the name is known.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -50,7 +50,7 @@ impl NodeObject {
         }
     }
 
-    /// Within the bounds of this module; none if its name is not.
+    /// Truncated to the bounds of this module; none if its name exceeds them.
     fn bounded(mut self) -> Option<Self> {
         self.names.retain(|name| name.len() <= MAX_NAME_BYTES);
         self.names.iter_mut().for_each(|name| name.make_ascii_lowercase());
@@ -67,7 +67,7 @@ impl NodeObject {
     }
 }
 
-/// The part of a node that a target means.
+/// The part of a node to which a target refers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spot {
     /// The kubelet of this node, on this port.
@@ -85,14 +85,14 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// All of these, as far as they fit.
+    /// These nodes, up to the bound.
     pub fn new(objects: impl IntoIterator<Item = NodeObject>) -> Self {
         let mut nodes = Self::default();
         objects.into_iter().for_each(|object| nodes.set(object));
         nodes
     }
 
-    /// Takes up what is said of a node now.
+    /// Adds or updates a node.
     pub fn set(&mut self, object: NodeObject) {
         let Some(object) = object.bounded() else { return };
         if self.by_name.len() < MAX_NODES || self.by_name.contains_key(&object.name) {
@@ -112,7 +112,7 @@ impl Nodes {
             let mut object = known.unwrap_or_else(|| NodeObject::named(name.as_str()));
             let address = address.to_canonical();
             if !object.addresses.contains(&address) {
-                // First: the settings are the operator's word.
+                // First, since the operator's settings take precedence.
                 object.addresses.insert(0, address);
             }
             self.set(object);
@@ -134,7 +134,7 @@ impl Nodes {
         self.by_name.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -153,7 +153,7 @@ impl Nodes {
         Some(Self::new(objects))
     }
 
-    /// The node and part that this target means; `services` are the networks of services.
+    /// The node and part to which this target refers; `services` are the networks of services.
     ///
     /// # Errors
     /// [`Refused`] for a target of no node or of two, or a port that is not a kubelet's.
@@ -191,7 +191,7 @@ impl Nodes {
     }
 
     fn by_given_name(&self, name: &str) -> Result<&NodeObject, Refused> {
-        // Facts that Kubernetes keeps unique count before those that kubelets report.
+        // Facts that Kubernetes keeps unique take precedence over those that kubelets report.
         if let Some(object) = self.by_name.get(name) {
             return Ok(object);
         }
@@ -205,7 +205,7 @@ impl Nodes {
         })
     }
 
-    /// The one node of which that is so.
+    /// The only node for which this holds.
     fn one(
         &self,
         what: impl std::fmt::Display,
@@ -232,7 +232,7 @@ fn kubelet(object: &NodeObject, target: &Endpoint) -> Result<Spot, Refused> {
     Err(Refused::new(Refusal::Port, said))
 }
 
-/// Whether an address means the machine itself, all machines, or none.
+/// Whether an address refers to the machine itself, all machines, or none.
 pub(super) fn is_nowhere(ip: IpAddr) -> bool {
     let is_local = match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.octets()[0] == 0,

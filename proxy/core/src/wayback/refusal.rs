@@ -22,7 +22,7 @@ counters! {
             Late = "late",
             /// A method other than CONNECT.
             Method = "method",
-            /// A target that means this machine, or nobody: loopback, link-local, multicast.
+            /// A target that refers to this machine or to no host: loopback, link-local, multicast.
             Loopback = "loopback",
             /// No node, pod or service has the address or name.
             Unknown = "unknown",
@@ -30,7 +30,7 @@ counters! {
             Ambiguous = "ambiguous",
             /// The node is in the cluster and not in the mesh.
             NoMember = "no-member",
-            /// No member with the role egress is there for services.
+            /// No present member has the role egress for services.
             NoEgress = "no-egress",
             /// Not the port of the kubelet.
             Port = "port",
@@ -42,11 +42,12 @@ counters! {
             Silent = "silent",
             /// The node runs an earlier version, which has no way back.
             Older = "older",
-            /// The caller does not have the role origin:kube-apiserver, or it has ended.
+            /// The caller does not have the role origin:kube-apiserver, or its credential has
+            /// expired.
             NotOrigin = "not-origin",
-            /// A relay without that role, or a credential that it shows is not valid.
+            /// A relay without that role, or one that presents an invalid credential.
             NotRelay = "not-relay",
-            /// Meant for another node than the one that was asked.
+            /// Addressed to another node than the one that received it.
             OtherNode = "other-node",
             /// The node has the role no-kubelet, or lacks the role node.
             NoKubelet = "no-kubelet",
@@ -78,7 +79,7 @@ impl Refusal {
     /// How many there are.
     pub const COUNT: usize = <Self as Counter>::ALL.len();
 
-    /// The byte on the wire, for those that a node tells another. Never changed, only added to.
+    /// The byte on the wire, for refusals sent between nodes. Never changed, only added to.
     pub fn code(self) -> u8 {
         match self {
             Self::NoPath => 1,
@@ -96,12 +97,12 @@ impl Refusal {
             Self::Timeout => 13,
             Self::Overloaded => 15,
             Self::Leaving => 16,
-            // Those of the socket go only to its own client.
+            // Refusals by the socket go only to its own client.
             _ => 14,
         }
     }
 
-    /// Reads the byte; what a later version adds is [`Refusal::Failed`].
+    /// Reads the byte; unknown ones of a later version become [`Refusal::Failed`].
     pub fn from_code(code: u8) -> Self {
         let found = <Self as Counter>::ALL.iter().find(|it| it.is_told() && it.code() == code);
         found.copied().unwrap_or(Self::Failed)
@@ -116,12 +117,12 @@ impl Refusal {
         self.row().value
     }
 
-    /// Whether another way to the same node may do better: it is not that node's own word.
+    /// Whether another path to the same node may succeed: the refusal is not the node's own.
     pub fn is_of_the_way(self) -> bool {
         matches!(self, Self::NoPath | Self::Silent | Self::NotRelay | Self::OtherNode)
     }
 
-    /// The status of HTTP.
+    /// The HTTP status.
     pub fn status(self) -> u16 {
         match self {
             Self::Malformed | Self::TooLong => 400,

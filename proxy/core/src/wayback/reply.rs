@@ -55,7 +55,7 @@ impl Refused {
         Self { why, said: said.into() }
     }
 
-    /// The whole answer. Nothing of the sentence ends the line or the answer early.
+    /// The whole answer. Nothing in the sentence can end the line or the answer early.
     pub fn answer(&self) -> Vec<u8> {
         let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
         let said: String = self.said.chars().take(MAX_SAID_BYTES).map(plain).collect();

@@ -15,12 +15,12 @@ use crate::route::{Line, PathView};
 use super::refusal::Refusal;
 use super::reply::Refused;
 
-/// The most ways that one request tries.
+/// Most paths that one request tries.
 pub const MAX_WAYS: usize = 4;
-/// The most of them through relays to one node.
+/// Most relayed paths to one node.
 const MAX_RELAYS: usize = 3;
-/// How long a way may be silent before the next is tried in parallel: a handshake and a round trip
-/// on a path of 200 ms, and a little more.
+/// How long a path may be silent before the next is tried in parallel: a handshake and a round trip
+/// on a 200 ms path, and a little more.
 pub const HEDGE: Duration = Duration::from_millis(700);
 
 /// A member that may relay, or dial services.
@@ -30,11 +30,11 @@ pub struct Prospect {
     pub node: NodeId,
     /// Whether it is in the target's site; for services in this node's.
     pub is_near: bool,
-    /// The path to it, if it is measured.
+    /// The measured path to it, if any.
     pub path: Option<PathView>,
 }
 
-/// The ways to one node.
+/// The paths to one node.
 pub fn to_node(node: NodeId, direct: Option<PathView>, mut relays: Vec<Prospect>) -> Vec<Line> {
     relays.retain(|relay| relay.node != node);
     relays.sort_by_key(|relay| (rank(relay.path), !relay.is_near, rtt(relay.path), relay.node));
@@ -89,13 +89,13 @@ pub struct Race {
 }
 
 impl Race {
-    /// Over these ways, until then.
+    /// A race over these paths until this deadline.
     pub fn new(ways: Vec<Line>, now: Instant, until: Instant) -> Self {
         let waiting = ways.into_iter().take(MAX_WAYS).collect();
         Self { waiting, running: 0, next_at: now, until, worst: None }
     }
 
-    /// A way to try now.
+    /// A path to try now.
     pub fn poll(&mut self, now: Instant) -> Option<Line> {
         if now < self.next_at || now >= self.until {
             return None;
@@ -106,12 +106,12 @@ impl Race {
         Some(way)
     }
 
-    /// An attempt has failed. Whether that is the end of the search.
+    /// Handles a failed attempt; returns whether the search is over.
     pub fn handle_failure(&mut self, refused: Refused, now: Instant) -> bool {
         self.running = self.running.saturating_sub(1);
         self.next_at = now;
         let is_final = !refused.why.is_of_the_way();
-        // The node's own answer tells more than failures of its ways do, and an earlier answer more
+        // The node's own answer says more than failures of its paths, and an earlier answer more
         // than a relay's.
         if is_final || self.worst.is_none() {
             self.worst = Some(refused);
@@ -129,7 +129,7 @@ impl Race {
         now >= self.until
     }
 
-    /// Why nothing was found.
+    /// Why the search failed.
     pub fn into_refused(self) -> Refused {
         let silent = || Refused::new(Refusal::Silent, "no answer");
         self.worst.filter(|it| self.running == 0 || !it.why.is_of_the_way()).unwrap_or_else(silent)

@@ -107,7 +107,7 @@ fn a_balancer_speaks_for_clients_and_nobody_else_does() {
     assert_eq!(gate.identify(ip("11.0.0.1"), now), Err(Refusal::NotAllowed));
     gate.leave(None);
     assert_eq!(gate.open(), 0);
-    // Itself it is no client.
+    // The balancer itself is not a client.
     assert_eq!(gate.arrive(ip("192.0.2.1"), now), Ok(Arrival::Balancer));
     assert_eq!(gate.identify(ip("192.0.2.1"), now), Err(Refusal::NotAllowed));
     let source = gate.identify(ip("10.1.1.1"), now).expect("it may");
@@ -132,7 +132,7 @@ fn sources_are_counted_up_to_a_bound_and_forgotten_when_idle() {
     }
     assert_eq!(gate.arrive(of(bound), now), Err(Refusal::TooManySources));
     gate.arrive(of(0), now).expect("who is known has its places");
-    // Their credit is whole again.
+    // Their credit is full again.
     let later = now + Duration::from_secs(1);
     gate.arrive(of(bound), later).expect("the idle ones are forgotten");
     assert!(gate.sources() <= MAX_SOURCES);
@@ -140,7 +140,7 @@ fn sources_are_counted_up_to_a_bound_and_forgotten_when_idle() {
         gate.leave(Some(Source::of(of(index))));
     }
     let end = later + Duration::from_secs(10);
-    // Two are looked at each time.
+    // Two are examined each time.
     for _ in 0..bound {
         if let Ok(Arrival::Client(source)) = gate.arrive(of(1), end) {
             gate.leave(Some(source));

@@ -72,7 +72,7 @@ fn binary_headers_are_read() {
     assert_eq!(whole(&plain), Header { bytes: 28, ends: expected });
     let with_more = binary(0x21, 0x11, &[&addresses[..], &[4, 0, 2, 9, 9]].concat());
     assert_eq!(whole(&with_more), Header { bytes: 33, ends: expected });
-    // The balancer's own check of health, and what has no address of IP.
+    // The balancer's own health check, and families without an IP address.
     for none in [binary(0x20, 0x11, &addresses), binary(0x20, 0, &[]), binary(0x21, 0, &[1, 2])] {
         assert_eq!(whole(&none), Header { bytes: none.len(), ends: None });
     }
@@ -93,7 +93,7 @@ fn other_binary_headers_are_wrong() {
     ] {
         assert!(matches!(read(&wrong), Reading::Wrong(_)), "{wrong:?}");
     }
-    // Its length alone is enough to know.
+    // Its length alone decides.
     let long = [&SIGNATURE[..], &[0x21, 0x11, 0xff, 0xff]].concat();
     assert!(matches!(read(&long), Reading::Wrong(_)));
 }
