@@ -48,7 +48,7 @@ use crate::wayback::WayBack;
 
 use self::calls::Called;
 
-/// How long a stream may take to say what it wants. The header is in its first packet.
+/// How long a stream may take to send its header, which is in its first packet.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long one instance of several may take to accept. It is near, and a host that is gone answers
@@ -64,7 +64,7 @@ struct Incoming {
     rest: Bytes,
 }
 
-/// A stream that is let in.
+/// An accepted stream.
 struct Admitted {
     addresses: Vec<String>,
     open: Guard,
@@ -75,9 +75,9 @@ struct Admitted {
 /// State that all served streams share.
 #[derive(Debug, Clone)]
 pub(crate) struct Egress {
-    /// Knows what to answer members that ask.
+    /// The driver, which answers members' queries.
     pub(crate) asked: Handle,
-    /// `findings` tells when the local instance refuses: a probe would notice only later.
+    /// `findings` reports when the local instance refuses: a probe would notice only later.
     pub(crate) context: Context,
     /// This node's own credential.
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
@@ -90,15 +90,15 @@ pub(crate) struct Egress {
     pub(crate) turn: Arc<AtomicUsize>,
     /// The revocations so far.
     pub(crate) revoked: watch::Receiver<Revocations>,
-    /// Sessions this node carries on to others at once.
+    /// Most sessions this node relays at once.
     pub(crate) max_relayed: u64,
-    /// Whether this node is going away and takes no new streams.
+    /// Whether this node is shutting down and accepts no new streams.
     pub(crate) leaving: watch::Receiver<bool>,
     /// The targets that apiservers reach here.
     pub(crate) back: WayBack,
 }
 
-/// The mesh, as who knows the credentials of others.
+/// The mesh, which knows other nodes' credentials.
 pub(crate) struct Peers<'a>(pub(crate) &'a Mesh);
 
 impl Credentials for Peers<'_> {
@@ -116,7 +116,7 @@ impl Credentials for Peers<'_> {
 }
 
 impl Egress {
-    /// Serves streams until the mesh gives no more.
+    /// Serves streams until the mesh ends.
     pub(crate) async fn run(self, mut streams: mpsc::Receiver<(NodeId, Stream)>) {
         let mut tasks = JoinSet::new();
         loop {
@@ -162,7 +162,7 @@ impl Egress {
             }
         };
         let may_relay = self.credential.borrow().roles.contains(&Role::Relay);
-        // The node that opened it may not know yet that this node has another key.
+        // The opener may not know yet that this node has changed its key.
         let target = header.target.filter(|target| !self.context.mesh.is_own(target));
         let verdict =
             relay::receive(self.context.mesh.node_id(), peer, target, header.hops, may_relay);
@@ -187,7 +187,7 @@ impl Egress {
                 dialled = self.dial(&admitted.addresses, header.deadline()) => {
                     dialled.map(|tcp| (tcp, admitted)).map_err(Refused::from)
                 }
-                // The opener has lost its patience and tries another origin.
+                // The opener timed out and tries another origin.
                 _ = stream.send.stopped() => {
                     debug!(%service, peer = %peer_name, "opener gone before the instance answered");
                     return;
@@ -198,7 +198,7 @@ impl Egress {
         match dialled {
             Ok((tcp, Admitted { holder, open: _open, .. })) => {
                 totals.answers.note(Answer::Connected);
-                // Boxed: it is handed on twice, and each would keep room for it.
+                // Boxed: it is passed on twice, and each future would reserve space for it.
                 let cut = Box::pin(self.access_ends(service, &holder));
                 let relay = header.client.as_ref().map(|_| peer);
                 let operator = holder.roles.contains(&Role::Operator);
@@ -220,7 +220,7 @@ impl Egress {
         }
     }
 
-    /// Where to dial for a stream, and its entry among the open ones.
+    /// The address to dial for a stream, and its entry among the open sessions.
     fn admit(&self, peer: &NodeId, header: &Header) -> Result<Admitted, Refused> {
         if *self.leaving.borrow() {
             return Err(Answer::Leaving.into());
@@ -289,9 +289,9 @@ impl Egress {
         }
     }
 
-    /// Resolves once the node of an open session has no access any more: it was revoked, its
-    /// credential has ended, or a new configuration is not for it. Looks when one of these has
-    /// news, and never at what the session carries.
+    /// Resolves once the node of an open session loses access: it was revoked, its credential
+    /// expired, or a new configuration excludes it. Checks only when one of these changes, and
+    /// never looks at the session's data.
     async fn access_ends(&self, service: &ServiceName, holder: &Arc<Credential>) {
         let (mut offers, mut revoked) = (self.offers.clone(), self.revoked.clone());
         let mut offered = self.offered.clone();
@@ -304,7 +304,7 @@ impl Egress {
                 egress::stays(holder, offer, &revocations, &Peers(mesh), now)
             };
             let Some(left) = left else { return };
-            // The sender of news is gone only when the daemon is about to end.
+            // The sender is dropped only when the daemon is about to end.
             tokio::select! {
                 Ok(()) = offers.changed() => {}
                 Ok(()) = offered.changed() => {}
@@ -331,8 +331,8 @@ impl Egress {
         refuse(stream, answer).await;
     }
 
-    /// Carries a stream on to the node it is meant for. It leaves here with no hop left, so that
-    /// nobody carries it any further: there is no way for it to come back.
+    /// Relays a stream to its destination node. It leaves here with no hop left, so that no node
+    /// relays it further and it cannot loop.
     async fn relay(&self, incoming: Incoming, target: NodeId) {
         let Incoming { peer, header, stream, rest } = incoming;
         let totals = self.context.sessions.totals(&header.service);
@@ -365,8 +365,8 @@ impl Egress {
         }
     }
 
-    /// The credential of the node a stream is carried for, and the entries of the session among the
-    /// open ones.
+    /// The credential of the node for which a stream is relayed, and its entries among the open
+    /// sessions.
     fn admit_relayed(
         &self,
         peer: &NodeId,
@@ -397,7 +397,7 @@ impl Egress {
         let opened = async {
             let mut next =
                 self.context.mesh.open_stream(target).await.map_err(|_| Answer::NoPath)?;
-            // Known at the latest now that it has answered.
+            // It has answered, so its credential is known.
             let origin = self.context.mesh.credential(&target).ok_or(Denial::NoOrigin)?;
             access::may_serve(&origin, service)?;
             let onward = Header::carried(service.clone(), holder.clone(), left).encode();
@@ -421,13 +421,13 @@ async fn dial(host: &Host, address: &str, patience: Duration) -> Result<Tcp, Ans
     }
 }
 
-/// The beginning of a stream.
+/// The start of a stream.
 enum Opening {
-    /// A session, and what came behind its header.
+    /// A session, and the bytes after its header.
     Session(Header, Bytes),
-    /// A stream of the way back, and what came behind its start.
+    /// A stream of the way back, and the bytes after its call.
     Call(Call, Bytes),
-    /// A question to this node.
+    /// A query to this node.
     Question(Question),
     /// A request for the next credential of the node at the other end.
     Renewal(Request),
@@ -435,13 +435,13 @@ enum Opening {
     View(remote_view::Request),
 }
 
-/// A stream begins with something else.
+/// Anything else.
 struct NoHeader {
-    /// The version of a header that a later release has written.
+    /// The version of a header from a later release.
     version: Option<u8>,
 }
 
-/// The header and what came behind it, or the question.
+/// Reads the header and the bytes after it, or the query.
 async fn read_header(stream: &mut Stream) -> Result<Opening, NoHeader> {
     let mut buffer = BytesMut::new();
     let mut chunk = [Bytes::new()];
@@ -494,7 +494,7 @@ async fn read_header(stream: &mut Stream) -> Result<Opening, NoHeader> {
 async fn refuse(mut stream: Stream, answer: Answer) {
     let code = Bytes::copy_from_slice(&[answer.code()]);
     if stream.send.write_chunk(code).await.is_ok() && stream.send.finish().is_ok() {
-        // The answer has to arrive before the stream is dropped.
+        // The answer must arrive before the stream is dropped.
         let _ = timeout(HEADER_TIMEOUT, stream.send.stopped()).await;
     }
     stream.recv.stop(ABORTED);

@@ -27,7 +27,7 @@ pub(crate) mod socket;
 pub(crate) mod start;
 
 counters! {
-    /// What became of requests and streams.
+    /// Outcomes of requests and streams.
     pub(crate) enum WayCount {
         "meshport_wayback_connected_total" by "target" {
             /// Connected to a kubelet.
@@ -55,7 +55,7 @@ pub(crate) enum At {
     Stream,
 }
 
-/// What all parts of the way back share. Clones are the same.
+/// State that all parts of the way back share. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct WayBack(Arc<Inner>);
 
@@ -63,9 +63,9 @@ pub(crate) struct WayBack(Arc<Inner>);
 struct Inner {
     egress: watch::Sender<Arc<EgressSettings>>,
     kubelet: watch::Sender<Arc<KubeletSettings>>,
-    /// The nodes as Kubernetes has them.
+    /// The nodes as Kubernetes reports them.
     listed: Mutex<Option<Arc<Nodes>>>,
-    /// The same with what the settings add.
+    /// The same with the addresses that the settings add.
     nodes: watch::Sender<Option<Arc<Nodes>>>,
     counts: SharedCounters<WayCount, { WayCount::ALL.len() }>,
     refused: [SharedCounters<Refusal, { Refusal::COUNT }>; 2],
@@ -74,7 +74,7 @@ struct Inner {
 }
 
 impl Default for WayBack {
-    /// That of a node whose settings say nothing of it.
+    /// The state of a node without way-back settings.
     fn default() -> Self {
         let site = "unnamed".parse().expect("a valid label");
         Self::new(&Settings::defaults(site), None)
@@ -82,7 +82,7 @@ impl Default for WayBack {
 }
 
 impl WayBack {
-    /// With these settings, and what an earlier process knew.
+    /// With these settings and the nodes that an earlier process knew.
     pub(crate) fn new(settings: &Settings, stored: Option<&[u8]>) -> Self {
         let back = Self(Arc::new(Inner {
             egress: watch::Sender::new(Arc::new(settings.egress.clone())),
@@ -99,7 +99,7 @@ impl WayBack {
         back
     }
 
-    /// From now on with these settings. The socket stays as it is.
+    /// Applies new settings. The socket is not changed.
     pub(crate) fn set_settings(&self, egress: &EgressSettings, kubelet: &KubeletSettings) {
         let listed = self.listed();
         self.0.egress.send_replace(Arc::new(egress.clone()));
@@ -114,11 +114,11 @@ impl WayBack {
 
     /// Resolves once the settings let apiservers reach this machine.
     pub(crate) async fn serves(&self) {
-        // The sender is dropped only with this.
+        // The sender lives as long as `self`.
         let _ = self.0.kubelet.subscribe().wait_for(|settings| settings.serve).await;
     }
 
-    /// Resolves once the settings do not let `want` be dialled any more.
+    /// Resolves once the settings no longer permit dialling `want`.
     pub(crate) async fn until_refused(
         &self,
         want: &Want,
@@ -127,7 +127,7 @@ impl WayBack {
     ) {
         let (mut egress, mut kubelet) = (self.0.egress.subscribe(), self.0.kubelet.subscribe());
         loop {
-            // The senders are dropped only with this.
+            // The senders live as long as `self`.
             tokio::select! {
                 _ = egress.changed() => {}
                 _ = kubelet.changed() => {}
@@ -139,18 +139,19 @@ impl WayBack {
         }
     }
 
-    /// The nodes of the cluster, as far as Kubernetes was asked.
+    /// The nodes of the cluster, if Kubernetes has been read.
     pub(crate) fn nodes(&self) -> Option<Arc<Nodes>> {
         self.0.nodes.borrow().clone()
     }
 
-    /// The same, and every later state of that.
+    /// The same, and every later state.
     #[cfg(test)]
     pub(crate) fn watch_nodes(&self) -> watch::Receiver<Option<Arc<Nodes>>> {
         self.0.nodes.subscribe()
     }
 
-    /// The same as Kubernetes says now, with what the settings add.
+    /// Replaces the nodes by those that Kubernetes reports, with the addresses that the settings
+    /// add.
     pub(crate) fn set_nodes(&self, nodes: &Nodes) {
         let mut listed = self.listed();
         *listed = Some(Arc::new(nodes.clone()));
@@ -174,7 +175,7 @@ impl WayBack {
         self.0.nodes.send_replace(all);
     }
 
-    /// What this node dials for apiservers on its `host`, judged by its own word.
+    /// What this node dials for apiservers on its `host`, by its own rules.
     pub(crate) fn judge(
         &self,
         want: &Want,
@@ -215,12 +216,12 @@ impl WayBack {
         self.0.refused[at as usize].bump(why);
     }
 
-    /// What became of requests and streams.
+    /// Outcomes of requests and streams.
     pub(crate) fn counts(&self) -> Counters<WayCount, { WayCount::ALL.len() }> {
         self.0.counts.read()
     }
 
-    /// Refusals by where they were made.
+    /// Refusals by where they were counted.
     pub(crate) fn refusals(&self) -> [(&'static str, Counters<Refusal, { Refusal::COUNT }>); 2] {
         let [socket, stream] = &self.0.refused;
         [("socket", socket.read()), ("stream", stream.read())]

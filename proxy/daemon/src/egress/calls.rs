@@ -1,10 +1,10 @@
 //! Streams of apiservers' nodes: to the local kubelet, pods and services, or on to another node.
 //!
-//! The stream of a peer without the role `origin:kube-apiserver` is refused before anything else is
-//! looked at. An open one ends when its node is revoked and when its credential expires, also
-//! through a relay and without the relay's help, and when the path to its opener dies: as soon as
-//! this node's own probes find that, else when the mesh ends the connection. What is refused is
-//! counted, and audited where a rule forbids it.
+//! A stream from a peer without the role `origin:kube-apiserver` is refused before any other check.
+//! An open one ends when its node is revoked and when its credential expires, also through a relay
+//! and without the relay's help, and when the path to its opener dies: as soon as this node's own
+//! probes find that, else when the mesh ends the connection. What is refused is counted, and
+//! audited where a rule forbids it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::tcp::Tcp;
 use crate::wayback::At;
 use crate::wayback::dial::dial;
 
-/// A stream that a peer has opened, as far as it is read.
+/// A stream opened by a peer, with what was read of it.
 pub(super) struct Called {
     pub(super) peer: NodeId,
     pub(super) call: Call,
@@ -47,7 +47,7 @@ impl Egress {
         let Called { peer, call, .. } = &called;
         let (mesh, may_relay) =
             (&self.context.mesh, self.credential.borrow().roles.contains(&Role::Relay));
-        // The node that opened it may not know yet that this node has another key.
+        // The opener may not know yet that this node has changed its key.
         let target = Some(call.node).filter(|node| !mesh.is_own(node));
         match relay::receive(mesh.node_id(), *peer, target, call.hops, may_relay) {
             Receive::Serve => self.dial_for(called).await,
@@ -64,7 +64,7 @@ impl Egress {
                 dialled = dial(&self.context.host, &addresses, call.deadline()) => {
                     dialled.map(|tcp| (tcp, holder, open))
                 }
-                // The opener has found another way, or lost its patience.
+                // The opener found another path or timed out.
                 _ = stream.send.stopped() => return,
             },
             Err(why) => Err(why),
@@ -124,7 +124,7 @@ impl Egress {
         splice::with_stream(tcp, stream, early, &carried, Box::pin(end)).await
     }
 
-    /// Resolves once the node of an open stream may not call any more.
+    /// Resolves once the node of an open stream may no longer call.
     async fn call_ends(&self, holder: &Arc<Credential>) {
         let mut revoked = self.revoked.clone();
         loop {
@@ -141,7 +141,7 @@ impl Egress {
         }
     }
 
-    /// Carries a stream on to the node it is meant for, with no hop left.
+    /// Relays a stream to its destination node, with no hop left.
     async fn carry_on(&self, called: Called, target: NodeId) {
         let Called { peer, call, stream, .. } = &called;
         let opened = match self.admit_carried(peer, target, call) {
@@ -181,7 +181,7 @@ impl Egress {
         if *self.leaving.borrow() {
             return Err(Refusal::Leaving);
         }
-        // One that was carried here already has no hop left, so it is the peer's own.
+        // A stream that was already relayed has no hop left, so this one is the peer's own.
         let holder = self.context.mesh.credential(peer).ok_or(Refusal::NotOrigin)?;
         judge::may_call(&holder, clock::wall())?;
         if let Some(other) = self.context.mesh.credential(&target) {
@@ -201,7 +201,7 @@ impl Egress {
         let opened = async {
             let next = self.context.mesh.open_stream(target).await;
             let mut next = next.map_err(|_| Refusal::NoPath)?;
-            // Known at the latest now that it has answered.
+            // It has answered, so its credential is known.
             let other = self.context.mesh.credential(&target).ok_or(Refusal::NoPath)?;
             may_dial(&other, &call.want)?;
             let onward = call.carried(holder.clone()).encode();
@@ -227,7 +227,7 @@ impl Egress {
         debug!(peer = %peer.short(), %why, "stream of the way back refused");
         let said = Bytes::from(answer(Err(why)));
         if stream.send.write_chunk(said).await.is_ok() && stream.send.finish().is_ok() {
-            // The answer has to arrive before the stream is dropped.
+            // The answer must arrive before the stream is dropped.
             let _ = timeout(HEADER_TIMEOUT, stream.send.stopped()).await;
         }
         stream.recv.stop(ABORTED);
@@ -238,7 +238,7 @@ impl Egress {
     }
 }
 
-/// Whether the holder of a credential dials such a target at all, as far as others know.
+/// Whether the holder of a credential can dial such a target, as far as other nodes know.
 fn may_dial(credential: &Credential, want: &Want) -> Result<(), Refusal> {
     match want {
         Want::Kubelet(_) | Want::Pod(_) if serves_kubelet(credential) => Ok(()),

@@ -1,4 +1,4 @@
-//! Answers the questions of members.
+//! Answers members' queries.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::exchange::reply;
 use crate::node::driver::Driver;
 use crate::node::driver::answers::{Answer, Ask, Asker};
 
-/// Addresses of one asker that are called: where its tunnel comes from, and some that it announces.
+/// Most addresses called back per asker: its tunnel's source address, and some that it announces.
 const MAX_CALLED: usize = 4;
 /// A call-back is repeated, since one datagram may be lost...
 const REPETITIONS: u32 = 3;
 /// ...with this between two.
 const GAP: Duration = Duration::from_millis(100);
-/// Questions that are answered at once; more are refused, so that they cost no session anything.
+/// Queries answered at once; more are refused, so that they do not slow sessions.
 const MAX_UNDER_WAY: usize = 8;
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
 
-/// A question to the driver: what there is to say to a member.
+/// A query to the driver: the answer for a member.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Testify {
     pub(super) asker: NodeId,
@@ -89,7 +89,7 @@ impl Driver {
     }
 }
 
-/// Answers a member's question and calls it back if it wants that.
+/// Answers a member's query and calls it back if requested.
 pub(super) async fn answer<A: Ask>(
     ask: &A,
     asker: NodeId,
@@ -115,8 +115,8 @@ pub(super) async fn answer<A: Ask>(
     Code::Connected
 }
 
-/// Sends the token from sockets that the asker has never sent to. What cannot be sent is as good as
-/// lost on its way.
+/// Sends the token from sockets that the asker has never sent to. A failed send counts as a lost
+/// datagram.
 async fn call_back(to: &[SocketAddr], token: &CallToken) {
     let datagram = calls::datagram(token);
     let v4 = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.ok();

@@ -33,7 +33,7 @@ fn serve(far: Node, roles: &str, address: &str) -> Sessions {
     serve_for(far, roles, offer(address, &everyone)).0
 }
 
-/// The default service, for those whom `allow` means.
+/// The default service, for the nodes that `allow` matches.
 fn offer(address: &str, allow: &[&str]) -> Arc<Offers> {
     let allow = allow.iter().map(|it| it.parse().expect("whom to allow")).collect();
     Arc::new(Offers::from([(service(), Offer { addresses: vec![address.to_owned()], allow })]))
@@ -65,7 +65,7 @@ fn egress(
     let (_, leaving) = watch::channel(false);
     let (findings, _) = mpsc::channel(1);
     Egress {
-        // Nobody answers members that ask.
+        // Members' queries get no answer.
         asked: Handle::new(mpsc::channel(1).0),
         context: Context { mesh, host: Host::Kernel, sessions, findings },
         credential: watch::channel(Arc::new(credential(2, roles))).1,
@@ -80,7 +80,7 @@ fn egress(
     }
 }
 
-/// The first byte `far` sends to one who says `bytes`.
+/// The first byte `far` sends in answer to `bytes`.
 async fn answer(near: &Node, far: NodeId, bytes: Vec<u8>) -> Option<Answer> {
     let mut stream = near.mesh.open_stream(far).await.expect("reachable");
     stream.send.write_chunk(bytes.into()).await.expect("open");
@@ -132,8 +132,8 @@ async fn a_header_of_a_later_version_is_refused_counted_and_told_of() {
     assert_eq!((from, what.as_str()), (own, "streams of version 9"));
 }
 
-/// Streams of one peer that say nothing more, half a header or nonsense: meanwhile another peer is
-/// served, and when their time is up each of them is told so.
+/// Streams of one peer that stay silent or send half a header or garbage: meanwhile another peer is
+/// served, and at its timeout each stream is told so.
 #[tokio::test]
 async fn a_flood_of_streams_leaves_room_for_others() {
     /// Four times the streams that a connection has room for at first.
@@ -209,8 +209,7 @@ async fn greeter() -> String {
     address
 }
 
-/// An instance that has no answer is no reason to keep back that it was dialled, nor is one that
-/// ends.
+/// The opener is told that the instance was dialled, even if the instance stays silent or closes.
 #[tokio::test]
 async fn a_node_that_asks_at_once_hears_of_an_instance_that_says_nothing() {
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
@@ -334,7 +333,7 @@ async fn one_peer_has_a_quarter_and_all_together_the_limit() {
         assert_eq!(answer(&near, relay, header.encode()).await, Some(Answer::Overloaded));
     }
     drop(open);
-    // Others have taken all there is.
+    // Others have taken all slots.
     let others = || sessions.open(&service(), Side::Relayed, Line::Direct(origin));
     let taken: Vec<Guard> = (0..MAX_RELAYED).map(|_| others()).collect();
     assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::Overloaded));
@@ -382,7 +381,7 @@ async fn a_session_ends_when_a_new_list_shuts_its_node_out() {
     let header = Header::direct(service(), HEADER_TIMEOUT).encode();
     stream.send.write_chunk(header.into()).await.expect("open");
     assert_eq!(read(&mut stream, 7).await[0], Answer::Connected.code());
-    // Another list that lets it in as well, and one that does not.
+    // Another list that admits it, and one that does not.
     change.send_replace(offer(&address, &["node:node-1"]));
     stream.send.write_chunk(Bytes::from_static(b"still here")).await.expect("open");
     assert_eq!(read(&mut stream, 10).await, b"still here");
@@ -481,14 +480,14 @@ fn joined(number: u8, invite: u8, from: UnixSeconds, until: UnixSeconds) -> Cred
     issued.and_then(|issued| issued.countersign(&key)).expect("a credential")
 }
 
-/// The revocation of this.
+/// A revocation.
 fn revoking(revoked: Revoked) -> Revocations {
     let mut all = Revocations::default();
     all.add(Revocation::issue(&authority(), revoked, UnixSeconds(1)));
     all
 }
 
-/// Nobody but the origin has heard of it: the relay carries on as if nothing had happened.
+/// Only the origin knows of it: the relay continues as if nothing had happened.
 #[tokio::test]
 async fn a_carried_session_ends_when_its_node_is_revoked_at_the_origin_alone() {
     let origin = "node,origin:kube-apiserver";
@@ -506,7 +505,7 @@ async fn a_carried_session_ends_when_its_node_is_revoked_at_the_origin_alone() {
     stream.send.write_chunk(through(origin_id).encode().into()).await.expect("open");
     assert_eq!(read(&mut stream, 7).await[0], Answer::Connected.code());
 
-    // News of another node changes nothing.
+    // Changes of another node have no effect.
     know.send_replace(revocations(credential(8, "node").node));
     stream.send.write_chunk(Bytes::from_static(b"still here")).await.expect("open");
     assert_eq!(read(&mut stream, 10).await, b"still here");
@@ -526,7 +525,7 @@ async fn a_carried_session_ends_when_its_node_is_revoked_at_the_origin_alone() {
     .expect("its entry is closed");
 }
 
-/// How long nothing may happen to a session that is to stay.
+/// How long a session that must stay is observed.
 const STAYS: Duration = Duration::from_millis(200);
 
 #[tokio::test]
@@ -546,7 +545,7 @@ async fn a_session_ends_with_the_invite_that_let_its_node_in_and_not_with_anothe
     timeout(HEADER_TIMEOUT, end).await.expect("its own");
 }
 
-/// Its node goes on under another key, and ends when that one is revoked.
+/// The session follows its node to another key, and ends when that key is revoked.
 #[tokio::test]
 async fn a_session_goes_on_with_the_successor_of_its_node() {
     let (far, _other) = pair();
@@ -565,7 +564,8 @@ async fn a_session_goes_on_with_the_successor_of_its_node() {
     timeout(HEADER_TIMEOUT, end).await.expect("the successor is revoked");
 }
 
-/// The mesh renews tunnels in minutes and judges anew then, but only the tunnel of a relay.
+/// The mesh checks again when it renews a tunnel, every few minutes, but that is only the relay's
+/// tunnel.
 #[tokio::test]
 async fn a_session_ends_with_the_credential_of_its_node_unless_that_was_renewed() {
     let (far, _other) = pair();

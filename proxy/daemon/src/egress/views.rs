@@ -19,10 +19,9 @@ use crate::clock;
 use crate::exchange::{self, Unanswered, reply};
 use crate::node::driver::answers::Ask;
 
-/// Requests that are answered or carried on at once; more are refused, so that they cost no session
-/// anything.
+/// Requests answered or relayed at once; more are refused, so that they do not slow sessions.
 const MAX_UNDER_WAY: usize = 8;
-/// How long the node at the end may take, with a new tunnel to it if need be.
+/// How long the destination node may take, including a new tunnel to it.
 const CARRY_LIMIT: Duration = Duration::from_secs(5);
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
@@ -44,7 +43,7 @@ impl Egress {
 
     async fn reply_to(&self, peer: NodeId, request: &Request) -> Result<Reply, Code> {
         let mesh = &self.context.mesh;
-        // The asker may not know yet that this node has another key.
+        // The asker may not know yet that this node has changed its key.
         let target = request.node.filter(|node| !mesh.is_own(node));
         let holder = {
             let (peers, now) = (Peers(mesh), clock::wall());
@@ -75,7 +74,7 @@ impl Egress {
         Ok(Reply::to(request.tag, tag, document))
     }
 
-    /// The view of another node, as that one answers.
+    /// Requests the view of another node.
     async fn view_of(
         &self,
         target: NodeId,

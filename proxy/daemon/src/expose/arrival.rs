@@ -24,12 +24,12 @@ use crate::sessions::quota::Slot;
 use crate::sessions::splice;
 use crate::tcp::Tcp;
 
-/// How long a refused client may take to read why.
+/// How long a refused client may take to read the alert.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// How often within `idle-timeout` it is looked whether something has passed.
+/// Checks for traffic per `idle-timeout`.
 const LOOKS: u32 = 8;
 
-/// Why a connection becomes no session.
+/// Why a connection does not become a session.
 #[derive(Debug)]
 struct Refused {
     count: ExposeCount,
@@ -43,31 +43,31 @@ impl From<ExposeCount> for Refused {
     }
 }
 
-/// A connection that has a place.
+/// A connection that holds a slot.
 struct Guest {
     tcp: Tcp,
     place: Place,
     /// The ends of the connection itself.
     socket: Ends,
-    /// The client's; others than the connection's behind a balancer.
+    /// The client's ends; behind a load balancer they differ from the connection's.
     client: Ends,
     is_balanced: bool,
 }
 
-/// Where an admitted connection goes.
+/// The destination of an admitted connection.
 struct Admitted {
     config: Arc<Config>,
     ingress: Arc<Ingress>,
     /// A session of the service, until it ends.
     slot: Slot,
-    /// The bytes that were read from the client.
+    /// The bytes read from the client.
     said: Bytes,
 }
 
 impl Exposed {
-    /// Judges a connection that was just accepted, and serves it if it has a place.
+    /// Checks a connection that was just accepted, and serves it if it gets a slot.
     pub(super) fn meet(self: &Arc<Self>, tcp: Tcp) {
-        // Without an address nobody can be allowed.
+        // Without an address the connection cannot be checked.
         let Some((peer, local)) = tcp.ends() else {
             tcp.reset_on_drop();
             return self.totals.counts.bump(ExposeCount::Gone);
@@ -90,7 +90,7 @@ impl Exposed {
         self.spawn(async move { exposed.serve(guest).await });
     }
 
-    /// Counts a connection that becomes no session, and says so.
+    /// Counts and logs a connection that does not become a session.
     fn refuse(&self, count: ExposeCount, client: SocketAddr, balancer: Option<IpAddr>) {
         self.totals.counts.bump(count);
         let client = ExposedClient { listener: &self.name, client, balancer };
@@ -134,7 +134,7 @@ impl Exposed {
         Ok(Admitted { config, ingress, slot, said: said.freeze() })
     }
 
-    /// Carries a session to its end.
+    /// Serves a session to its end.
     async fn carry(&self, guest: Guest, balancer: Option<IpAddr>, admitted: Admitted) {
         let Guest { tcp, place, client, .. } = guest;
         let source = place.source.map(|source| ClientId::Address(source.address()));
@@ -164,7 +164,7 @@ impl Exposed {
         drop((audited, slot, place));
     }
 
-    /// Resolves once the settings do not allow a session any more.
+    /// Resolves once the settings no longer allow a session.
     async fn withdrawn(&self, client: IpAddr, balancer: Option<IpAddr>, service: &ServiceName) {
         let is_over = |config: &Arc<Config>| {
             !config.rules.allows(client)
@@ -177,7 +177,7 @@ impl Exposed {
     }
 }
 
-/// Reads the header of a balancer; what follows it stays in `said`.
+/// Reads the header of a load balancer; the bytes after it stay in `said`.
 async fn read_header(tcp: &Tcp, said: &mut BytesMut) -> Result<Option<Ends>, Refused> {
     loop {
         match header::read(said) {
@@ -191,7 +191,7 @@ async fn read_header(tcp: &Tcp, said: &mut BytesMut) -> Result<Option<Ends>, Ref
     }
 }
 
-/// The service that a client's hello asks for.
+/// The service that a client's ClientHello selects.
 async fn chosen(config: &Config, tcp: &Tcp, said: &mut BytesMut) -> Result<ServiceName, Refused> {
     let mut reader = HelloReader::default();
     let mut fed = 0;
@@ -233,15 +233,15 @@ async fn dismiss(tcp: &Tcp, alert: Vec<u8>) {
     let told = async {
         splice::write(tcp, &mut [alert.into()]).await?;
         tcp.finish();
-        // What it still sends must not reset what it has not read yet.
+        // Data it still sends must not cause a reset before it has read the alert.
         while splice::read(tcp).await?.is_some() {}
         std::io::Result::Ok(())
     };
-    // A client that does not listen is told no more.
+    // The client is gone or does not read: there is nothing more to send.
     let _ = timeout(LAST_WORD, told).await;
 }
 
-/// Resolves once nothing has passed for as long as the settings say, which may change.
+/// Resolves once a session has been idle for the configured time, which may change.
 async fn idle(tally: &Tally, mut configs: watch::Receiver<Arc<Config>>) {
     let (mut passed, mut at) = (tally.up() + tally.down(), clock::now());
     loop {

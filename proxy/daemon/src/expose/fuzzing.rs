@@ -2,11 +2,11 @@
 
 use super::hello::{Hello, HelloReader};
 
-/// What bytes are read as that come in pieces of these lengths, in turn: a server name if they are
-/// a whole hello that asks for one, and in how many bytes that was clear.
+/// Parses bytes that arrive in pieces of these lengths, in turn: returns the server name if they
+/// are a complete ClientHello with one, and after how many bytes the result was known.
 ///
 /// # Panics
-/// When a hello has a name that is no text of DNS.
+/// If a ClientHello has a name that is not valid DNS text.
 pub fn client_hello(bytes: &[u8], pieces: &[usize]) -> (String, usize) {
     let mut reader = HelloReader::default();
     let mut lengths = pieces.iter().copied().cycle();

@@ -1,36 +1,36 @@
-//! The server name in a client's TLS hello. TLS itself passes through.
+//! Reads the server name from a client's TLS ClientHello. TLS itself passes through.
 
 use rustls::server::Acceptor;
 
 /// The first byte of a TLS handshake record and of the version behind it (RFC 8446, section 5.1).
 const TLS: [u8; 2] = [22, 3];
-/// The alert for a server name that leads nowhere: fatal, `unrecognized_name` (RFC 6066, section
-/// 3), in a record of its own.
+/// The alert for an unknown server name: fatal, `unrecognized_name` (RFC 6066, section 3), in a
+/// separate record.
 pub(super) const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// The meaning of the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Hello {
-    /// A part of a hello.
+    /// An incomplete ClientHello.
     Partial,
-    /// A whole one, with the name that it asks for.
+    /// A complete one, with its server name.
     Whole(Option<String>),
-    /// Something else than TLS.
+    /// Not TLS.
     Plain,
-    /// TLS that cannot be read, and the alert that says so.
+    /// Invalid TLS, and the alert for it.
     Unreadable(Vec<u8>),
 }
 
-/// Reads one hello, piece by piece.
+/// Reads one ClientHello incrementally.
 #[derive(Default)]
 pub(crate) struct HelloReader {
     acceptor: Acceptor,
-    /// How many bytes came, as far as it matters.
+    /// The first bytes received, at most as many as [`TLS`] has.
     begun: Vec<u8>,
 }
 
 impl HelloReader {
-    /// Takes the next bytes. After anything but [`Hello::Partial`] there is no more to read.
+    /// Handles the next bytes. After any result but [`Hello::Partial`] reading is over.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Hello {
         let missing = TLS.len() - self.begun.len();
         self.begun.extend(bytes.iter().take(missing));
@@ -39,7 +39,7 @@ impl HelloReader {
         }
         let mut rest = bytes;
         loop {
-            // It takes a few kilobytes at once, and reads what it took.
+            // It buffers a few kilobytes at a time, then processes them.
             let taken = self.acceptor.read_tls(&mut rest);
             match self.acceptor.accept() {
                 Ok(Some(accepted)) => {
@@ -48,7 +48,7 @@ impl HelloReader {
                 Ok(None) => {}
                 Err((_, mut alert)) => {
                     let mut bytes = Vec::new();
-                    // Memory takes all.
+                    // Writes to memory do not fail.
                     let _ = alert.write_all(&mut bytes);
                     return Hello::Unreadable(bytes);
                 }
@@ -56,7 +56,7 @@ impl HelloReader {
             match taken {
                 Ok(_) if rest.is_empty() => return Hello::Partial,
                 Ok(1..) => {}
-                // Its buffer is full of what is no hello yet.
+                // Its buffer is full without a complete ClientHello.
                 Ok(0) | Err(_) => return Hello::Unreadable(Vec::new()),
             }
         }
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client begins with.
+    /// The first bytes of a client.
     fn hello(name: &str) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -106,7 +106,7 @@ mod tests {
         for end in 0..bytes.len() {
             assert_eq!(read(&[&bytes[..end]]), Hello::Partial, "{end} of {}", bytes.len());
         }
-        // An address is no name.
+        // An IP address is not sent as a name.
         assert_eq!(read(&[&hello("192.0.2.1")]), Hello::Whole(None));
         let with_more = [&bytes[..], &[23, 3, 3, 0, 1, 9]].concat();
         assert_eq!(read(&[&with_more]), expected);

@@ -1,4 +1,4 @@
-//! One exposed listener, whatever its addresses are.
+//! One exposed listener, with any number of addresses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,9 +18,9 @@ use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
 use crate::tcp::{Closed, Listener};
 
-/// What is younger may be a request and its answer, which end soon; older ones are held.
+/// Younger connections may be short requests, which end soon; older ones are long-lived.
 const SHORT: Duration = Duration::from_secs(1);
-/// From one attempt to open an address again, or to accept, to the next.
+/// Pause between attempts to reopen an address or to accept.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The settings of a listener; replaced as a whole on reload.
@@ -30,7 +30,7 @@ pub(super) struct Config {
     pub(super) names: Names,
     pub(super) header: ProxyHeader,
     pub(super) idle_timeout: Option<Duration>,
-    /// The services that it leads to.
+    /// The services to which it leads.
     pub(super) ingresses: BTreeMap<ServiceName, Arc<Ingress>>,
 }
 
@@ -69,7 +69,7 @@ impl Config {
             let ingress = ingress.clone();
             each.spawn(async move { ingress.hopeful().await });
         }
-        // The error is that of a runtime that is going down.
+        // Fails only if the runtime is shutting down.
         let _ = each.join_next().await;
     }
 }
@@ -85,13 +85,13 @@ pub(super) struct Exposed {
     pub(super) budgets: ExposedBudgets,
     /// Its connections; they end with it.
     sessions: Mutex<JoinSet<()>>,
-    /// When each of them began, and at which address of this node; in the order of their begin.
+    /// When each connection began, and at which address of this node; oldest first.
     begun: Mutex<Begun>,
     /// One of them has ended.
     ended: Notify,
 }
 
-/// Bounded by the places of the gate.
+/// Bounded by the gate's slots.
 #[derive(Debug, Default)]
 struct Begun {
     next: u64,
@@ -114,13 +114,13 @@ impl Exposed {
         }
     }
 
-    /// Goes by these settings from now on.
+    /// Applies new settings.
     pub(super) fn set_config(&self, config: Config) {
         self.gate().set_rules(config.rules.clone(), clock::now());
         self.config.send_replace(Arc::new(config));
     }
 
-    /// The settings in force.
+    /// The current settings.
     pub(super) fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
     }
@@ -129,13 +129,12 @@ impl Exposed {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections that have a place.
+    /// Connections that hold a slot.
     pub(super) fn open(&self) -> u32 {
         self.gate().open()
     }
 
-    /// Whether a connection to that address of this node is open that is younger than
-    /// [`SHORT`].
+    /// Whether a connection younger than [`SHORT`] is open to that address of this node.
     pub(super) fn is_busy(&self, address: IpAddr, now: Instant) -> bool {
         let begun = self.begun();
         let is_young = |at: Instant| now.saturating_duration_since(at) < SHORT;
@@ -160,14 +159,14 @@ impl Exposed {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back what connections held that have ended.
+    /// Frees what ended connections held.
     fn reap(&self) {
         let mut sessions = self.sessions();
         while sessions.try_join_next().is_some() {}
     }
 }
 
-/// A connection's place in the gate; given up when dropped.
+/// A connection's slot in the gate; released on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     exposed: Arc<Exposed>,
@@ -176,7 +175,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Of a connection to `local`.
+    /// The slot of a connection to `local`.
     pub(super) fn new(exposed: &Arc<Exposed>, source: Option<Source>, local: IpAddr) -> Self {
         let mut begun = exposed.begun();
         let number = begun.next;
@@ -186,7 +185,7 @@ impl Place {
         Self { exposed: exposed.clone(), number, source }
     }
 
-    /// The client behind a balancer is this one.
+    /// Sets the client behind a load balancer.
     pub(super) fn identify(
         &mut self,
         client: IpAddr,
@@ -206,8 +205,8 @@ impl Drop for Place {
 
 /// Accepts clients at one address, for the listener that it belongs to; never returns.
 ///
-/// As a service's own addresses it is open only while there is hope for one of its services, so
-/// that clients and balancers in front turn to another node at once.
+/// Like a service's own addresses it is open only while one of its services may be reachable, so
+/// that clients and load balancers in front switch to another node at once.
 pub(super) async fn serve(
     listener: Listener,
     address: SocketAddr,
@@ -227,7 +226,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Accepts clients until there is no hope.
+/// Accepts clients until none of its services may be reachable.
 async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) {
     let mut complained = false;
     loop {
@@ -259,7 +258,7 @@ async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) 
     }
 }
 
-/// Waits for hope, then for the address if another process has taken it.
+/// Waits until a service is reachable, then for the address if another process has taken it.
 async fn reopen(
     closed: std::io::Result<Closed>,
     address: SocketAddr,

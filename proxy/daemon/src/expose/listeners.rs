@@ -40,23 +40,23 @@ struct Running {
 #[derive(Debug)]
 struct Address {
     name: ListenerName,
-    /// As in the settings.
+    /// The address as configured.
     asked: SocketAddr,
     bound: SocketAddr,
     is_open: watch::Receiver<bool>,
-    /// The listener that its clients belong to.
+    /// The listener that serves its clients.
     owner: watch::Sender<Arc<Exposed>>,
     task: AbortHandle,
 }
 
 impl Address {
-    /// Whether it is this address of the settings. Port 0 is another one for each listener.
+    /// Whether it is this configured address. Port 0 differs for each listener.
     fn is(&self, name: &ListenerName, asked: SocketAddr) -> bool {
         self.asked == asked && (asked.port() != 0 || self.name == *name)
     }
 }
 
-/// The listeners that new settings add, bound already, so that nothing can fail later.
+/// The listeners that new settings add, already bound, so that applying them cannot fail.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared(Vec<Bound>);
 
@@ -87,7 +87,7 @@ pub(crate) struct ExposedCounts {
 }
 
 impl Exposures {
-    /// None yet.
+    /// Without listeners.
     pub(crate) fn new(host: Host, audit: Audit) -> Self {
         let (ingresses, running) = (Mutex::default(), Mutex::default());
         Self(Arc::new(Inner { host, audit, ingresses, running }))
@@ -118,14 +118,15 @@ impl Exposures {
                     continue;
                 }
                 let what = || format!("listen on {asked} (expose.{name}.listen)");
-                // Its address may come later than the daemon: a finding tells of it.
+                // Its address may appear after the daemon starts: a finding reports it.
                 let mut addresses = settings.virtual_addresses.values();
                 let bound_now = match addresses.any(|it| it.address == asked.ip()) {
                     true => self.0.host.listen_ahead(*asked),
                     false => self.0.host.listen(*asked),
                 };
                 let listener = bound_now.map_err(|source| {
-                    // One that a listener of this node has on all addresses, or will give up.
+                    // Taken by a listener of this node on all addresses, or one that will release
+                    // it.
                     Error::Io { what: what(), source }
                 })?;
                 bound.push(Bound { name: name.clone(), asked: *asked, listener });
@@ -134,13 +135,14 @@ impl Exposures {
         Ok(Prepared(bound))
     }
 
-    /// Begins with `settings`, which were prepared for; all ends with what is returned.
+    /// Starts the listeners of `settings`, which were prepared; they end when the returned value is
+    /// dropped.
     pub(crate) fn start(&self, prepared: Prepared, settings: &Settings) -> ExposeOwner {
         self.apply(prepared, settings);
         ExposeOwner(self.clone())
     }
 
-    /// Goes by `settings` from now on, with what they were prepared for.
+    /// Applies `settings` with the listeners prepared for them.
     pub(crate) fn apply(&self, Prepared(bound): Prepared, settings: &Settings) {
         let services = self.0.ingresses.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut running = self.running();
@@ -190,14 +192,14 @@ impl Exposures {
         }
     }
 
-    /// Takes no more clients, and ends the sessions of all.
+    /// Stops accepting clients and ends all sessions.
     pub(crate) fn close(&self) {
         let Running { listeners, addresses } = std::mem::take(&mut *self.running());
         addresses.iter().for_each(|address| address.task.abort());
         listeners.values().for_each(|exposed| exposed.close());
     }
 
-    /// Each listener as the status shows it.
+    /// Each listener, for the status.
     pub(crate) fn status(&self) -> Vec<ExposedStatus> {
         let running = self.running();
         let one = |exposed: &Arc<Exposed>| {
@@ -218,7 +220,7 @@ impl Exposures {
         running.listeners.values().map(one).collect()
     }
 
-    /// Each listener as the metrics show it.
+    /// Each listener, for the metrics.
     pub(crate) fn counts(&self) -> Vec<ExposedCounts> {
         let one = |exposed: &Arc<Exposed>| ExposedCounts {
             name: exposed.name.clone(),
@@ -234,7 +236,7 @@ impl Exposures {
     }
 }
 
-/// Begins to accept at an address.
+/// Starts to accept at an address.
 fn open(exposed: &Arc<Exposed>, asked: SocketAddr, listener: Listener) -> Option<Address> {
     let bound = listener.local_addr().ok()?;
     let owner = watch::Sender::new(exposed.clone());
@@ -247,7 +249,7 @@ fn open(exposed: &Arc<Exposed>, asked: SocketAddr, listener: Listener) -> Option
     Some(Address { name: exposed.name.clone(), asked, bound, is_open, owner, task })
 }
 
-/// Says that nobody can connect.
+/// Reports that clients cannot connect.
 fn warn_of(name: &ListenerName, settings: &ExposeSettings) {
     if let Some(doubt) = settings.doubt() {
         warn!(listener = %name, "allow under [[expose]] {name}: {doubt}");

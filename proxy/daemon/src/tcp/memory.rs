@@ -21,7 +21,7 @@ pub const MAX_BUFFERED: usize = 256 << 10;
 /// Connections that may wait to be accepted.
 pub const MAX_BACKLOG: usize = 4096;
 
-/// Every change leaves the state consistent, so a panic elsewhere does not spoil it.
+/// Every change leaves the state consistent, so a panic elsewhere does not corrupt it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -65,7 +65,7 @@ impl Pipe {
         self.broken || self.unread || self.ended || self.bytes.len() < MAX_BUFFERED
     }
 
-    /// At most `most` bytes; none at all are the end.
+    /// Reads at most `most` bytes; an empty result is the end.
     fn read(&mut self, most: usize, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
         if self.broken {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -106,8 +106,8 @@ impl Pipe {
     }
 }
 
-/// One end of a connection. Its drop ends the connection, or breaks it when something was left
-/// unread or it was told so.
+/// One end of a connection. Dropping it ends the connection, or resets it if data was left unread
+/// or a reset was requested.
 #[derive(Debug)]
 pub struct End {
     reads: Arc<Mutex<Pipe>>,
@@ -184,7 +184,7 @@ impl End {
         }
     }
 
-    /// Whether the other side has ended or reset it without a word.
+    /// Whether the other side has ended or reset it without sending data.
     pub(super) fn is_gone(&self) -> bool {
         let pipe = lock(&self.reads);
         pipe.broken || (pipe.ended && pipe.bytes.is_empty())
@@ -214,14 +214,14 @@ impl Drop for End {
     }
 }
 
-/// Connections that wait to be accepted.
+/// Connections waiting to be accepted.
 #[derive(Debug, Default)]
 struct Queue {
     ends: VecDeque<End>,
     acceptors: Waiting,
 }
 
-/// Where a listener is.
+/// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Address {
     /// At a TCP address.
@@ -244,7 +244,7 @@ impl Host {
     /// Listens at the path of a Unix socket.
     ///
     /// # Errors
-    /// When another listener is there.
+    /// If another listener has the path.
     pub(super) fn listen_unix(&self, path: &Path) -> io::Result<UnixListener> {
         self.open(Address::Unix(path.to_owned())).map(UnixListener)
     }
@@ -266,7 +266,7 @@ impl Host {
     /// Connects to a Unix socket.
     ///
     /// # Errors
-    /// `ConnectionRefused` when nobody listens there.
+    /// `ConnectionRefused` if there is no listener.
     pub(super) async fn connect_unix(&self, path: &Path) -> io::Result<End> {
         self.reach(Address::Unix(path.to_owned())).await
     }
@@ -291,7 +291,7 @@ impl Host {
     }
 }
 
-/// A place that is listened on. Its drop breaks connections that wait.
+/// A listening address. Dropping it resets waiting connections.
 #[derive(Debug)]
 struct Open {
     host: Host,
@@ -344,7 +344,7 @@ impl UnixListener {
     }
 }
 
-/// The address of a listener that accepts nobody for now. In memory no one would take it.
+/// The address of a listener that does not accept now. In memory no other process could take it.
 #[derive(Debug)]
 pub struct Closed {
     host: Host,

@@ -16,7 +16,7 @@ const DIAL_LIMIT: Duration = Duration::from_secs(2);
 /// Connects to the first of these addresses that answers, within `patience`.
 ///
 /// # Errors
-/// What the last address that said something said.
+/// The error of the last address that answered.
 pub(crate) async fn dial(
     host: &Host,
     addresses: &[SocketAddr],

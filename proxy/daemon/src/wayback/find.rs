@@ -1,4 +1,4 @@
-//! What a request of the socket asks the driver.
+//! The driver's answers to requests of the socket.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::clock;
 use crate::node::driver::Driver;
 use crate::node::driver::answers::{Answer, Asker};
 
-/// The node that serves a target, and the way to reach it.
+/// The node that serves a target, and the paths to it.
 #[derive(Debug)]
 pub(crate) struct FindTarget(pub(crate) Endpoint);
 
@@ -85,7 +85,7 @@ fn in_words(driver: &Driver, way: &Line) -> String {
     }
 }
 
-/// Is this node there? A sentence if it is not.
+/// Checks that this node is present; a sentence if it is not.
 #[derive(Debug)]
 pub(crate) struct IsAbsent(pub(crate) NodeId);
 
@@ -97,7 +97,7 @@ impl Answer for IsAbsent {
     }
 }
 
-/// Where the tunnel of an admitted peer comes from.
+/// Source address of an admitted peer's tunnel.
 pub(crate) fn tunnel(mesh: &Mesh, node: &NodeId) -> Option<IpAddr> {
     mesh.credential(node)?;
     mesh.endpoint(node).map(|at| at.ip().to_canonical())

@@ -1,10 +1,10 @@
 //! Reads the Node objects of the cluster, through the mesh, with the credentials of a kubeconfig:
 //! all of them on an apiserver's node, only its own on any other node.
 //!
-//! A list, then a watch from there, for ever. What was read last stays while nothing can be read,
-//! and is stored for a cold boot, when a control plane may need the way back before it can tell
-//! where its nodes are. Bounds: [`PAGE`] objects and [`MAX_PAGE_BYTES`] a page, [`MAX_EVENT_BYTES`]
-//! an event of the watch, and those of [`Nodes`].
+//! Lists, then watches from there, forever. The last result is kept while reads fail, and is stored
+//! for a cold boot, when a control plane may need the way back before it can list its nodes.
+//! Bounds: [`PAGE`] objects and [`MAX_PAGE_BYTES`] a page, [`MAX_EVENT_BYTES`] an event of the
+//! watch, and those of [`Nodes`].
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -38,14 +38,14 @@ const MAX_PAGE_BYTES: usize = 16 << 20;
 const MAX_PAGES: usize = 200;
 /// The largest event of the watch, in bytes: etcd takes no larger object.
 const MAX_EVENT_BYTES: usize = 2 << 20;
-/// What a watch asks for, in seconds: the apiserver ends it then.
+/// Duration that a watch requests, in seconds: the apiserver ends it then.
 const WATCH_S: u64 = 300;
 /// How much longer than that it may be silent.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// Pauses after failures.
 const MIN_PAUSE: Duration = Duration::from_secs(2);
 const MAX_PAUSE: Duration = Duration::from_secs(300);
-/// From one writing of what is known to the next.
+/// Interval between writes of the known nodes.
 const STORE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The cluster whose Node objects are read.
@@ -66,7 +66,7 @@ enum ReadError {
     Forbidden,
     #[error("the apiserver answers {0}")]
     Status(u16),
-    /// What was known is too old to go on from; the list is read anew.
+    /// The resource version is too old to watch from; the list is read again.
     #[error("the watch is out of date")]
     Gone,
     #[error("cannot connect: {0}")]
@@ -142,7 +142,7 @@ struct Port {
     port: u16,
 }
 
-/// What an event is; read before its object, which may be of another form.
+/// The type of an event; read before its object, which may have another form.
 #[derive(Debug, Deserialize)]
 struct Kind {
     #[serde(rename = "type")]
@@ -179,7 +179,8 @@ impl From<Object> for NodeObject {
     }
 }
 
-/// Where they are read, and whose: as a service has a kubeconfig, and as this node needs them.
+/// The cluster to read and which nodes of it: depends on a service with a kubeconfig, and on what
+/// this node needs.
 pub(crate) fn source(
     settings: &Settings,
     credential: &Credential,
@@ -195,7 +196,7 @@ pub(crate) fn source(
     Some((source.clone(), whose))
 }
 
-/// Reads them again and again; never returns.
+/// Keeps reading them; never returns.
 pub(crate) async fn follow(
     source: Source,
     whose: Whose,
@@ -216,7 +217,7 @@ pub(crate) async fn follow(
         }
         pause = (pause * 2).clamp(MIN_PAUSE, MAX_PAUSE);
         let problem = error.to_string();
-        // Each state once, not each attempt.
+        // Logs each state once, not each attempt.
         if told.as_ref() != Some(&problem) {
             reader.complain(&problem);
             told = Some(problem);
@@ -244,7 +245,7 @@ impl Reader {
         let file = self.source.kubeconfig.display();
         match self.whose {
             Whose::All => warn!(%file, problem, "cannot read the cluster's nodes"),
-            // Settings say the same, so it may be meant.
+            // The settings say the same, so it may be intended.
             Whose::Own(_) => info!(%file, problem, "cannot read this node's Node object"),
         }
     }
@@ -265,7 +266,7 @@ impl Reader {
         }
     }
 
-    /// All objects; the version of the list.
+    /// Reads all objects; returns the version of the list.
     async fn list(&mut self) -> Result<String, ReadError> {
         let mut found = Nodes::default();
         let mut next = String::new();
@@ -290,7 +291,7 @@ impl Reader {
         Ok(version)
     }
 
-    /// Follows changes until the apiserver ends it; the version to go on from.
+    /// Follows changes until the apiserver ends the watch; returns the version to continue from.
     async fn watch(&mut self, mut version: String) -> Result<String, ReadError> {
         let query = format!(
             "watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}{}{}",
@@ -330,12 +331,12 @@ impl Reader {
         }
     }
 
-    /// When what has changed may be stored, if that is not what is stored.
+    /// When unsaved changes may be stored, if there are any.
     fn store_at_if_due(&self, otherwise: Instant) -> Instant {
         if self.nodes.to_bytes() == self.stored { otherwise } else { self.store_at }
     }
 
-    /// Takes an event of the watch. Whether anything that matters has changed.
+    /// Handles an event of the watch; returns whether anything relevant changed.
     fn take(&mut self, line: &[u8], version: &mut String) -> Result<bool, ReadError> {
         let Kind { kind } = serde_json::from_slice(line)?;
         let is_change = match kind.as_str() {
@@ -359,7 +360,7 @@ impl Reader {
         Ok(kind == "DELETED")
     }
 
-    /// Tells the rest of the daemon, and the disk now and then.
+    /// Publishes the nodes to the daemon, and stores them at intervals.
     async fn tell(&mut self) {
         self.back.set_nodes(&self.nodes);
         let now = now();
@@ -367,7 +368,7 @@ impl Reader {
         if bytes != self.stored && now >= self.store_at {
             self.stored.clone_from(&bytes);
             self.store_at = now + STORE_INTERVAL;
-            // A driver that has ended stores nothing any more.
+            // A driver that has ended no longer stores anything.
             let _ = self.commands.send(Command::StoreNodes(bytes)).await;
         }
     }
@@ -379,14 +380,14 @@ impl Reader {
         }
     }
 
-    /// Asks on a connection of its own, and gives the answer when it is good.
+    /// Sends a request on a separate connection, and returns a successful answer.
     async fn get(&self, query: &str) -> Result<Response<Incoming>, ReadError> {
-        // Anew each time: tokens and certificates are replaced in place.
+        // Read each time: tokens and certificates are replaced in place.
         let access = Access::read(&self.source.kubeconfig).await?;
         let tls = self.source.connect(&access).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
-        // It ends with the body that is read from it.
+        // It ends with its response body.
         tokio::spawn(connection);
         let mut request = Request::new(Empty::<Bytes>::new());
         let uri = format!("/api/v1/nodes?{query}");

@@ -1,5 +1,5 @@
-//! The attempts of one request: streams to the node by several ways, of which the first that is
-//! connected wins. Those that lose are reset; nothing was sent through them.
+//! The attempts of one request: streams to the node over several paths, of which the first to
+//! connect wins. The others are reset; nothing was sent through them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +24,7 @@ use crate::sessions::registry::Guard;
 use crate::sessions::splice::ABORTED;
 use crate::tcp::Tcp;
 
-/// What a search has found: a way on which the target is connected.
+/// The result of a search: a path on which the target is connected.
 #[derive(Debug)]
 pub(super) struct Reached {
     pub(super) way: Way,
@@ -34,13 +34,13 @@ pub(super) struct Reached {
 
 #[derive(Debug)]
 pub(super) enum Way {
-    /// Through the mesh, with what came behind the answer.
+    /// Through the mesh, with the bytes after the answer.
     Mesh(Stream, Bytes),
     /// On this machine.
     Local(Tcp),
 }
 
-/// What a search needs of its node.
+/// What a search needs from its node.
 #[derive(Debug, Clone)]
 pub(super) struct Search {
     pub(super) context: Context,
@@ -50,7 +50,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Tries the ways until one is connected, or there is no time left.
+    /// Tries the paths until one connects or the time is up.
     pub(super) async fn run(
         &self,
         found: &Destination,
@@ -125,7 +125,7 @@ impl Attempt {
     }
 }
 
-/// Waits for the answer; what came behind it.
+/// Waits for the answer; returns the bytes after it.
 async fn answered(stream: &mut Stream) -> Result<Bytes, Refusal> {
     let mut buffer = BytesMut::new();
     let mut chunk = [Bytes::new()];
@@ -142,7 +142,7 @@ async fn answered(stream: &mut Stream) -> Result<Bytes, Refusal> {
     }
 }
 
-/// A stream that is given up when dropped.
+/// A stream that is reset on drop.
 struct Pending(Option<Stream>);
 
 impl Pending {

@@ -86,7 +86,7 @@ async fn a_call_never_ends_at_another_node_than_it_names() {
     let through = |node, port| Call::relayed(node, Want::Kubelet(port), HEADER_TIMEOUT);
     let of_far = port(&kubelet);
     assert_eq!(said(&near, relay_id, &through(far_id, of_far)).await, Ok(()));
-    // Its own is served, with the port of its own.
+    // Its own kubelet is served, on its own port.
     assert_eq!(said(&near, relay_id, &through(relay_id, port(&other))).await, Ok(()));
     // The port is the far one's, and the relay's kubelet is elsewhere.
     assert_eq!(said(&near, relay_id, &through(relay_id, of_far)).await, Err(Refusal::Port));
@@ -147,7 +147,7 @@ async fn a_stream_ends_when_its_apiservers_node_is_revoked() {
     let call = direct(node, port(&kubelet)).encode();
     stream.send.write_chunk(call.into()).await.expect("open");
     assert_eq!(read(&mut stream, 7).await[0], Answer::Connected.code());
-    // The mesh has not heard of it: the stream ends by the word of its judge alone.
+    // The mesh does not know of it: only the check of the stream's own node ends the stream.
     know.send_replace(revocations(near_id));
     let mut chunk = [Bytes::new()];
     let end = timeout(HEADER_TIMEOUT, stream.recv.read_chunks(&mut chunk)).await;

@@ -1,4 +1,4 @@
-//! One who opens what it can leaves room for the others.
+//! A node that opens as many sessions as it can leaves slots for the others.
 
 use super::*;
 
@@ -17,7 +17,7 @@ async fn open_all(
         if said != Some(Answer::Connected) || open.len() as u64 > LIMIT {
             return (open, said);
         }
-        // What the instance greets with may come together with the answer.
+        // The instance's greeting may arrive together with the answer.
         read(&mut stream, b"0hello ".len() - first.len()).await;
         open.push(stream);
     }
@@ -51,7 +51,7 @@ async fn a_node_with_its_share_of_sessions_gets_no_more_and_others_are_served() 
 
     let (theirs, said) = open_all(&other, node, direct).await;
     assert_eq!((theirs.len() as u64, said), (LIMIT / 4, Some(Answer::Overloaded)));
-    // What is open goes on.
+    // Open sessions continue.
     open[0].send.write_chunk(Bytes::from_static(b"still here")).await.expect("open");
     assert_eq!(read(&mut open[0], 10).await, b"still here");
 
@@ -75,7 +75,7 @@ async fn behind_a_relay_each_node_has_a_share_and_what_it_opens_itself_is_anothe
     let (open, said) = open_all(&relay, node, carried(3)).await;
     assert_eq!((open.len() as u64, said), (LIMIT / 3, Some(Answer::Overloaded)));
     assert_eq!(answer(&relay, node, carried(4)()).await, Some(Answer::Connected));
-    // The relay may say what it likes of that node.
+    // The relay may claim anything about that node.
     assert_eq!(answer(&loud, node, direct()).await, Some(Answer::Connected));
     served(&sessions, LIMIT / 3).await;
 

@@ -4,8 +4,8 @@ use meshport_core::remote_view::Request;
 
 use super::*;
 
-/// Serves a node that has let the operator in and then finds that it is stopping: its view is not
-/// what is tested here.
+/// Serves a node that admits the operator and then finds that it is stopping: its view is not under
+/// test here.
 const LET_IN: Answer = Answer::Leaving;
 
 fn serve_views(far: Node, roles: &str) {
