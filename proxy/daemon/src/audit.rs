@@ -6,8 +6,8 @@
 //! Rate limits: a budget of lines per admitted node, and one for all unknown nodes together, since
 //! anyone with the mesh secret can make up keys. Suppressed lines are counted, and reported with
 //! the next line of the same source. Bounds: [`MAX_SOURCES`] budgets; beyond that nodes share that
-//! of unknown ones. A node without a tunnel and with a full budget is forgotten to make room; what
-//! was suppressed last is then only in the totals.
+//! of unknown ones. A node without a tunnel and with a full budget is evicted to make room; its
+//! last suppressed lines are then only in the totals.
 
 mod exposed;
 
@@ -34,17 +34,17 @@ const MAX_SOURCES: usize = 20_736;
 /// Interval between searches of the full table for nodes that need no budget, since each reads all
 /// of it.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an operator may go on reading this node's view before another line says so.
+/// How long an operator may keep reading this node's view before it is logged again.
 const VIEWING: Duration = Duration::from_secs(600);
 
-/// A stream that was refused for what the credentials say.
+/// A stream refused because of credentials.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RefusedStream<'a> {
     /// Its sender.
     pub(crate) peer: &'a NodeId,
     /// That node's credential, if known.
     pub(crate) credential: Option<&'a Credential>,
-    /// The node that a relay carries it for.
+    /// The node for which a relay carries it.
     pub(crate) client: Option<&'a Credential>,
     pub(crate) service: &'a ServiceName,
     pub(crate) reason: &'a str,
@@ -73,7 +73,7 @@ struct Source {
     budget: LogBudget,
     /// The credential it was admitted with, while its tunnel is up.
     admitted: Option<[u8; 8]>,
-    /// Time of the last line that says that it reads this node's view.
+    /// Time of the last line about its reading this node's view.
     viewed: Option<Instant>,
 }
 
@@ -90,7 +90,7 @@ impl Sources {
         Some(self.nodes.entry(node).or_insert_with(new))
     }
 
-    /// Makes room, if it is time to look for it again.
+    /// Evicts unneeded budgets, if the next search is due.
     fn forget_idle(&mut self, now: Instant) {
         let is_early = |at| now.saturating_duration_since(at) < SEARCH_INTERVAL;
         if self.searched.is_some_and(is_early) {
@@ -109,7 +109,7 @@ impl Sources {
 }
 
 impl Audit {
-    /// A peer with a verified credential has a tunnel, or shows another credential on it.
+    /// A peer with a verified credential has a tunnel, or presents another credential on it.
     pub(crate) fn admitted(&self, peer: &Credential) {
         let now = clock::now();
         let id = peer.id();
@@ -144,14 +144,14 @@ impl Audit {
         info!(target: "audit", event = "refused", node = %node, reason, suppressed);
     }
 
-    /// Handshakes come in the name of a node that is shut out. Only the owner of that
-    /// key could go on, but nothing has proven yet that it is him.
+    /// Handshakes arrive in the name of a revoked node. Only the owner of its key could complete
+    /// one, but nothing proves yet that the sender is the owner.
     pub(crate) fn knocked(&self, node: &NodeId, why: &str) {
         let reason = format!("the sender claims to be this node, {why}; not proven");
         self.refused_peer(node, &reason);
     }
 
-    /// A stream was refused for what the credentials say.
+    /// A stream was refused because of credentials.
     pub(crate) fn refused_stream(&self, stream: &RefusedStream<'_>) {
         let RefusedStream { peer, credential, client, service, reason } = stream;
         let source = credential.map(|_| **peer);
@@ -218,7 +218,7 @@ impl Audit {
         info!(target: "audit", event = "way-back-refused", to = target, rule, reason, suppressed);
     }
 
-    /// The authority has taken something back, or a node goes on under another key.
+    /// The authority revoked something, or a node continues under another key.
     pub(crate) fn revoked(&self, revocation: &Revocation) {
         // There are few of them, and only the authority and nodes themselves can make more.
         self.0.written.fetch_add(1, Ordering::Relaxed);
@@ -245,7 +245,7 @@ impl Audit {
         info!(target: "audit", event = "duplicate-identity", node = %node, at, by, suppressed);
     }
 
-    /// This node shows another credential from now on.
+    /// This node presents another credential.
     pub(crate) fn renewed(&self, own: &Credential) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(
@@ -269,7 +269,7 @@ impl Audit {
         );
     }
 
-    /// The mesh has another secret, which a member or an operator of this node brought.
+    /// The mesh has another secret, received from a member or from an operator of this node.
     pub(crate) fn rotated(
         &self,
         number: u64,
@@ -287,7 +287,7 @@ impl Audit {
         );
     }
 
-    /// This node goes on with another key.
+    /// This node continues with another key.
     pub(crate) fn key_rotated(&self, node: &NodeId, former: &NodeId, former_until: UnixSeconds) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(
@@ -297,20 +297,20 @@ impl Audit {
         );
     }
 
-    /// The key before it opens nothing any more.
+    /// The former key is no longer accepted.
     pub(crate) fn key_retired(&self, former: &NodeId) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(target: "audit", event = "key-retired", former = %former, suppressed = 0);
     }
 
-    /// The secret before it opens nothing any more.
+    /// The former secret is no longer accepted.
     pub(crate) fn retired(&self, number: u64) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(target: "audit", event = "secret-retired", number, suppressed = 0);
     }
 
-    /// An operator's session with an instance of this node begins; it ends when the value that is
-    /// returned is dropped.
+    /// An operator's session with an instance of this node begins; it ends when the returned value
+    /// is dropped.
     pub(crate) fn operator_session(
         &self,
         operator: &Arc<Credential>,
@@ -335,7 +335,7 @@ impl Audit {
         session
     }
 
-    /// Lines written and lines held back since start.
+    /// Lines written and lines suppressed since the start.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
         let Inner { written, held_back, .. } = &*self.0;
         [("written", written), ("suppressed", held_back)]
@@ -362,7 +362,7 @@ pub(crate) struct OperatorSession {
     operator: Arc<Credential>,
     service: ServiceName,
     begun: Instant,
-    /// The bytes carried until now; `up` counts those from the instance.
+    /// The bytes carried so far; `up` counts those from the instance.
     pub(crate) carried: Carried,
 }
 
@@ -400,7 +400,7 @@ mod tests {
     use super::*;
     use crate::testing::{revocations, service};
 
-    /// Keeps what is logged.
+    /// Collects log output.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -546,15 +546,15 @@ mod tests {
             assert_eq!(written + held_back, u64::from(2 * floods + 1));
             assert!(held_back > u64::from(floods), "{written} written");
         });
-        // Two bursts, a line more for each second that this took, and that of the quiet one.
+        // Two bursts, one line for each second that this took, and the quiet node's line.
         assert!(written.len() < 100, "{} lines", written.len());
         let last = written.last().expect("a line");
         assert_eq!(last["fields"]["node"], quiet.node.to_string());
         assert_eq!(last["fields"]["suppressed"], 0);
     }
 
-    /// Nodes that came and went fill the table; a node that comes then still gets its own budget,
-    /// even if strangers have used up theirs.
+    /// Former nodes fill the table; a new node still gets its own budget, even if unknown nodes
+    /// have used up theirs.
     #[test]
     fn nodes_that_have_gone_make_room_for_others() {
         let node = |number: usize| {
@@ -572,7 +572,7 @@ mod tests {
         while sources.take(None, start).is_some() {}
         let late = node(MAX_SOURCES);
         assert_eq!(sources.take(Some(late), start), None, "the budgets of all are in use");
-        // Their budgets are whole again, those of strangers are not: they never stop.
+        // Their budgets are full again; that of unknown nodes is not, since they never stop.
         let early = start + SEARCH_INTERVAL - Duration::from_millis(1);
         assert_eq!(sources.take(Some(late), early), None, "it was looked for a moment ago");
         let later = start + 2 * SEARCH_INTERVAL;

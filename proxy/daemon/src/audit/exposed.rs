@@ -1,7 +1,7 @@
 //! Clients of exposed listeners, by their addresses.
 //!
-//! Each listener has a budget for sessions and one for refusals, so that a flood of strangers hides
-//! no session.
+//! Each listener has a budget for sessions and one for refusals, so that a flood of refused clients
+//! hides no session.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ struct Budget {
 }
 
 impl ExposedBudgets {
-    /// Full ones.
+    /// Full budgets.
     pub(crate) fn new(now: Instant) -> Self {
         let full = |rate| Mutex::new(Budget { credit: Credit::full(rate, now), suppressed: 0 });
         Self { sessions: full(SESSIONS), refusals: full(REFUSALS) }
@@ -48,7 +48,7 @@ impl ExposedBudgets {
 pub(crate) struct ExposedClient<'a> {
     pub(crate) listener: &'a ListenerName,
     pub(crate) client: SocketAddr,
-    /// The balancer that says so, if one does.
+    /// The load balancer that names it, if any.
     pub(crate) balancer: Option<IpAddr>,
 }
 
@@ -84,7 +84,7 @@ impl Audit {
     }
 }
 
-/// An open session of a client; its end is told when it is dropped.
+/// An open session of a client; its end is logged on drop.
 #[derive(Debug)]
 pub(crate) struct ExposedSession<'a> {
     audit: &'a Audit,
@@ -96,7 +96,7 @@ pub(crate) struct ExposedSession<'a> {
 }
 
 impl<'a> ExposedSession<'a> {
-    /// Says that it begins.
+    /// Logs its start.
     pub(crate) fn begin(
         audit: &'a Audit,
         budgets: &'a ExposedBudgets,

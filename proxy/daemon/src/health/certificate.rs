@@ -27,7 +27,7 @@ pub const USUAL_NAMES: [&str; 4] = [
 pub struct Certificate(CertificateDer<'static>);
 
 impl Certificate {
-    /// Reads a certificate in DER; `None` for what is none.
+    /// Parses a certificate in DER; `None` if it is invalid.
     pub fn read(der: &[u8]) -> Option<Self> {
         let der = CertificateDer::from(der.to_vec());
         webpki::EndEntityCert::try_from(&der).is_ok().then_some(Self(der))
@@ -53,10 +53,10 @@ impl Certificate {
     }
 }
 
-/// The DNS names for which every one of the certificates is valid, the best known first; none when
-/// there is no certificate.
+/// The DNS names for which all certificates are valid, best known first; none without a
+/// certificate.
 pub fn common_names(certificates: &[Certificate]) -> Vec<String> {
-    // A name of one may be covered by a wildcard of another.
+    // A wildcard of one certificate may cover a name of another.
     let all: BTreeSet<String> = certificates.iter().flat_map(Certificate::names).collect();
     let shared = |name: &String| certificates.iter().all(|it| it.is_for(name));
     let mut common: Vec<String> = all.into_iter().filter(shared).collect();

@@ -16,12 +16,12 @@ use crate::sessions::attempt::{self, Target};
 use crate::tcp::Host;
 use meshport_core::route::Candidate;
 
-/// How long one origin may take: a handshake through a new tunnel over any path, with a lost
-/// packet, has come by then.
+/// How long one origin may take: enough for a handshake through a new tunnel on any path, with one
+/// lost packet.
 pub const LIMIT: Duration = Duration::from_secs(3);
 /// Origins of one service that are asked; a control plane has 3 to 7.
 const MAX_ASKED: usize = 64;
-/// Such questions under way at once in this process; they are for people, and people are few.
+/// Most such requests at once in this process; they come from operators, who are few.
 const MAX_UNDER_WAY: usize = 4;
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
@@ -34,7 +34,7 @@ pub(crate) struct Origins {
     pub(crate) local_instance: Option<String>,
 }
 
-/// Asks all of them, then answers.
+/// Asks all origins, then answers.
 pub(crate) fn start(
     mesh: Mesh,
     service: ServiceName,
@@ -46,7 +46,7 @@ pub(crate) fn start(
     let (origins, place) = match admitted {
         Ok(admitted) => admitted,
         Err(why) => {
-            // An asker that went away needs no answer.
+            // The asker may be gone.
             let _ = answer.send(Err(why));
             return;
         }
@@ -57,7 +57,7 @@ pub(crate) fn start(
     });
 }
 
-/// The answers of all, in their order; each origin has `limit`.
+/// The answers of all origins, in order; each may take up to `limit`.
 pub(crate) async fn ask(
     mesh: &Mesh,
     service: &ServiceName,

@@ -18,13 +18,13 @@ use crate::health::certificate::Certificate;
 use crate::health::probe::AnyCertificate;
 use crate::sessions::attempt::failure::Failure;
 
-/// Bytes of a server's flight, which includes its certificate chain: those of apiservers have 2 to
-/// 6 KiB.
+/// Most bytes of a server's flight, which includes its certificate chain: apiservers send 2 to 6
+/// KiB.
 const MAX_FLIGHT_BYTES: usize = 128 * 1024;
 /// Read at once from a plain connection, in bytes.
 const PIECE_BYTES: usize = 4 * 1024;
 
-/// Why the certificate of a server is not known. The server is "it".
+/// Why a server's certificate could not be read. "It" in the messages is the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
@@ -32,7 +32,7 @@ pub enum CertificateError {
     /// It ended the connection too early.
     #[error("it closed the connection without a certificate")]
     Closed,
-    /// It sent more than a handshake has.
+    /// It sent more than a handshake contains.
     #[error("its TLS handshake is longer than {} KiB", MAX_FLIGHT_BYTES / 1024)]
     TooLong,
     /// The peer does not speak TLS, or no version that is accepted.
@@ -93,7 +93,7 @@ impl Handshake {
         bytes
     }
 
-    /// Takes what the server sent.
+    /// Handles bytes from the server.
     ///
     /// # Errors
     /// [`CertificateError::NotTls`], [`CertificateError::TooLong`].

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::ServiceName;
 
-/// Over what time connections are counted.
+/// Period over which connections are counted.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The counts of all services of this node; bounded by these.
@@ -24,8 +24,8 @@ struct Count {
 }
 
 impl Load {
-    /// Takes how many connections of a service there have been in all; returns how many of them
-    /// came within about a second, now or just before.
+    /// Handles a service's total number of connections; returns how many came within about one
+    /// second, in the current or the previous period.
     pub(crate) fn look(&mut self, service: &ServiceName, total: u64, now: Instant) -> u64 {
         let fresh = || Count { begun: now, mark: total, before: 0 };
         let count = self.services.entry(service.clone()).or_insert_with(fresh);

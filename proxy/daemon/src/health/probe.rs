@@ -1,6 +1,6 @@
 //! Checks the local instance of a service.
 //!
-//! Each probe uses a new connection: a kept one would continue to answer while new ones are
+//! Each probe uses a new connection: a persistent one could still answer while new ones are
 //! refused. Certificates are checked only where a CA file is configured, since nothing secret is
 //! sent without one; a bearer token or client certificate requires it.
 
@@ -34,24 +34,24 @@ mod unverified;
 
 pub(crate) use unverified::AnyCertificate;
 
-/// The question "alive" on a Kubernetes apiserver. Any status is an answer.
+/// The liveness probe of a Kubernetes apiserver. Any status counts as an answer.
 const ALIVE_PATH: &str = "/version";
-/// The question "ready" on a Kubernetes apiserver.
+/// The readiness probe of a Kubernetes apiserver.
 const READY_PATH: &str = "/readyz";
-/// The question "live" on a Kubernetes apiserver: it fails when etcd stalls, and not while the
-/// apiserver drains.
+/// The etcd probe of a Kubernetes apiserver: it fails when etcd stalls, but not while the apiserver
+/// drains.
 const LIVE_PATH: &str = "/livez";
 /// The longest token accepted, in bytes; service account tokens have about one KiB.
 const MAX_TOKEN_BYTES: u64 = 16 * 1024;
 
-/// How long the body of a failing answer may take once its status is there.
+/// How long the body of a failing answer may take after its status.
 const BODY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The result of a question.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
-    /// The checks of an apiserver that fail, where the answer names some.
+    /// The failing checks of an apiserver, if the answer names any.
     pub(crate) failing: FailingChecks,
 }
 
@@ -74,9 +74,9 @@ pub(crate) struct Prober {
     host: Host,
     address: String,
     settings: Arc<HealthSettings>,
-    /// Empty in modes without TLS, and until the files are there.
+    /// Empty in modes without TLS, and until the files exist.
     tls: Arc<OnceLock<Tls>>,
-    /// The log has why it cannot be asked; until it can be.
+    /// Whether the reason why it cannot be probed was logged; reset once it can be.
     complained: Arc<AtomicBool>,
 }
 
@@ -90,7 +90,7 @@ impl Prober {
     /// Reads the files the settings name.
     ///
     /// # Errors
-    /// [`Error::Io`] or [`Error::Usage`] naming the file that does not serve.
+    /// [`Error::Io`] or [`Error::Usage`] naming the unusable file.
     pub(crate) fn new(
         host: Host,
         address: String,
@@ -103,13 +103,13 @@ impl Prober {
         Ok(prober)
     }
 
-    /// The same at a start, where files may be missing: a control-plane node can come up before its
-    /// certificates are made, and its clients have to be served meanwhile. Nothing is asked without
-    /// them, so that no token goes to a server that was not verified; the instance counts as not
+    /// The same at startup, when files may be missing: a control-plane node can start before its
+    /// certificates are created, and its clients must be served meanwhile. Without the files
+    /// nothing is probed, so that no token goes to an unverified server; the instance counts as not
     /// ready, and the log says why.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a server name that is none.
+    /// [`Error::Usage`] for an invalid server name.
     pub(crate) fn at_start(
         host: Host,
         address: String,
@@ -135,7 +135,7 @@ impl Prober {
         Ok(Self { host, address, settings, tls, complained })
     }
 
-    /// Asks, and waits as long as the settings allow.
+    /// Probes, and waits as long as the settings allow.
     pub(crate) async fn ask(&self, question: Question) -> Answer {
         let patience = match question {
             Question::Alive => self.settings.timeout,
@@ -168,7 +168,7 @@ impl Prober {
         };
         let reply = match (&self.settings.mode, question) {
             (HealthMode::Tcp, _) => return Outcome::Answered(None).into(),
-            // Any status says that it is alive, 401 as well.
+            // Any status shows that it is alive, including 401.
             (HealthMode::Kubernetes, Question::Alive) => self.over_tls(tcp, ALIVE_PATH, None).await,
             (HealthMode::Kubernetes, Question::Ready | Question::Live) => {
                 let path = if question == Question::Ready { READY_PATH } else { LIVE_PATH };
@@ -179,7 +179,7 @@ impl Prober {
         };
         let Some(Reply { status, body }) = reply else { return Outcome::Broken.into() };
         let outcome = Outcome::Answered(Some(self.as_ready(status)));
-        // Other services put anything there.
+        // Other services may put anything there.
         let failing = match self.settings.mode {
             HealthMode::Kubernetes => FailingChecks::parse(&body),
             HealthMode::Http | HealthMode::Tcp => FailingChecks::default(),
@@ -187,7 +187,7 @@ impl Prober {
         Answer { outcome, failing }
     }
 
-    /// Plain HTTP services say "ready" with any success; only Kubernetes insists on 200.
+    /// Plain HTTP services are ready with any success status; Kubernetes must answer 200.
     fn as_ready(&self, status: u16) -> u16 {
         let is_success = (200..300).contains(&status);
         if self.settings.mode == HealthMode::Http && is_success { 200 } else { status }
@@ -204,7 +204,7 @@ impl Prober {
         reply(tls, &self.address, path, authorization).await
     }
 
-    /// With the files as they were first read; none while they cannot be read.
+    /// Uses the files as first read; none while they cannot be read.
     async fn tls(&self) -> Option<Tls> {
         if let Some(made) = self.tls.get() {
             return Some(made.clone());
@@ -216,8 +216,8 @@ impl Prober {
         Some(self.tls.get_or_init(|| made).clone())
     }
 
-    /// The token, if one is configured. Without a readable one the instance is still asked: a wrong
-    /// file here must not look like an instance that hangs.
+    /// The token, if one is configured. If it cannot be read the instance is probed without it: a
+    /// bad file must not look like a hanging instance.
     async fn authorization(&self) -> Option<HeaderValue> {
         let file = self.settings.bearer_token_file.as_ref()?;
         match authorization(file).await {
@@ -259,12 +259,12 @@ async fn reply(
     tokio::pin!(exchange);
     tokio::select! {
         reply = &mut exchange => reply,
-        // The last thing a connection brings may be the answer.
+        // The answer may be the last data on the connection.
         _ = connection => exchange.await,
     }
 }
 
-/// The start of a body: the status counts, and the rest does not matter.
+/// The start of a body: the status decides, so errors here are ignored.
 async fn beginning(mut body: Incoming) -> Vec<u8> {
     let mut read = Vec::new();
     let reading = async {
@@ -362,7 +362,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers every request with `answer` and hangs up.
+    /// Answers every request with `answer` and closes the connection.
     async fn server(answer: &'static [u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound").to_string();
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// A TLS server that answers every request so.
+    /// A TLS server that answers every request this way.
     async fn tls_server(answer: &'static [u8]) -> (String, tokio::task::JoinHandle<()>) {
         let key = rcgen::KeyPair::generate().expect("a key");
         let certificate = rcgen::CertificateParams::default().self_signed(&key).expect("signed");
@@ -410,11 +410,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound").to_string();
         let serving = tokio::spawn(async move {
-            // What is answered stays open: some servers keep connections.
+            // The connection stays open after the answer, as some servers do.
             let mut open = Vec::new();
             loop {
                 let (tcp, _) = listener.accept().await.expect("open");
-                // A prober without its files hangs up before the handshake.
+                // A prober without its files closes before the handshake.
                 let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
                 let _ = tls.read(&mut [0; 1024]).await;
                 let _ = tls.write_all(answer).await;
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!(prober.ask(Question::Ready).await.outcome, Outcome::Broken);
         assert!(prober.tls.get().is_none());
         std::fs::write(&file, made.pem()).expect("written");
-        // The server's certificate is of another authority: it is verified, and not believed.
+        // Another authority signed the server's certificate, so verification fails.
         assert_eq!(prober.ask(Question::Ready).await.outcome, Outcome::Broken);
         assert!(prober.tls.get().is_some(), "the file was read");
     }

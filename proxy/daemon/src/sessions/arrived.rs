@@ -1,4 +1,4 @@
-//! A client on its way from the address that accepted it to its session.
+//! An accepted client that does not have a session yet.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::sessions::client::ClientId;
 use crate::sessions::exposed::Tally;
 use crate::sessions::pacing::Paid;
 
-/// A client, as the address that it has connected to hands it over.
+/// A client, as passed on by the address that accepted it.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) paid: Paid,
     /// The bytes for the instance before the client's own bytes.
     pub(crate) preface: Bytes,
-    /// The bytes that were already read from the client.
+    /// The bytes already read from the client.
     pub(crate) said: Bytes,
     /// The client, if its listener has identified it.
     pub(crate) client: Option<ClientId>,
@@ -23,7 +23,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// A client of which nothing was read.
+    /// A client from which nothing was read.
     pub(crate) fn unread(paid: Paid) -> Self {
         Self { paid, preface: Bytes::new(), said: Bytes::new(), client: None, tally: None }
     }

@@ -3,9 +3,8 @@
 //! An attempt opens a link (a stream through the mesh, or a plain connection to this node's own
 //! instance or to an address outside the mesh), sends the client's first bytes as far as permitted,
 //! and ends with the first byte of the answer. Until then the client has seen nothing, so a failed
-//! attempt costs it only time. Its caller decides when it has taken too long
-//! ([`meshport_core::connect`]). Several attempts of one client may run at once; what they share is
-//! `shared`.
+//! attempt costs it only time. The caller decides when it times out ([`meshport_core::connect`]).
+//! Several attempts of one client may run at once; what they share is `shared`.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ pub(crate) use self::failure::Failure;
 pub(crate) use self::link::Way;
 pub(crate) use self::shared::Shared;
 
-/// The way to a candidate's instance, and what has passed on it already.
+/// The link to a candidate's instance, and what has already passed on it.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     line: Line,
@@ -50,7 +49,7 @@ impl Upstream {
         self.line
     }
 
-    /// How long it took to be connected, for lines of which nothing else tells.
+    /// How long it took to connect, for lines without another measurement.
     pub(crate) fn timing(&self, now: std::time::Instant) -> Option<Attempted> {
         let took = self.link.connected_after?;
         let untold = !matches!(self.line, Line::Direct(_));
@@ -58,7 +57,7 @@ impl Upstream {
         untold.then_some(Attempted { line, verdict, began: now })
     }
 
-    /// Takes the way, which is not given up any more.
+    /// Takes the link, which is then no longer closed on drop.
     pub(crate) fn into_way(mut self) -> Way {
         self.link.take_way()
     }
@@ -73,19 +72,19 @@ pub(crate) struct Target {
     pub(crate) line: Line,
     /// The address of the local instance, if this node has one.
     pub(crate) local_instance: Option<String>,
-    /// Time left until no client waits for the answer.
+    /// Time left until the client stops waiting.
     pub(crate) left: Duration,
 }
 
-/// Tries one candidate, for as long as its caller has patience.
+/// Tries one candidate until the caller cancels.
 pub(crate) async fn attempt(shared: Shared, id: u32, target: Target) -> Result<Upstream, Failure> {
     let mut link = Link::open(&target).await?;
     let (sent, first) = exchange(&shared, id, &mut link).await?;
     Ok(Upstream { line: target.line, link, sent, first })
 }
 
-/// Whether a candidate's instance accepts a connection now; else what that says about its line.
-/// Nothing is sent to it.
+/// Checks whether a candidate's instance accepts a connection now; otherwise returns what that says
+/// about its line. Nothing is sent to it.
 pub(crate) async fn answers(target: Target, patience: Patience) -> Result<(), Option<Verdict>> {
     let opened = timeout(patience.open, Link::open(&target)).await;
     let mut link = opened.map_err(|_| None)?.map_err(|failure| failure.verdict())?;
@@ -96,8 +95,8 @@ pub(crate) async fn answers(target: Target, patience: Patience) -> Result<(), Op
     Ok(())
 }
 
-/// Sends the opening as far as it may go and waits for the first bytes of the answer. Returns how
-/// much was sent, and those.
+/// Sends the opening as far as permitted and waits for the first bytes of the answer. Returns how
+/// much was sent, and these bytes.
 async fn exchange(
     shared: &Shared,
     id: u32,

@@ -22,19 +22,19 @@ const QUESTION_BYTES: usize = 16 + 56;
 /// Offsets of the user and the inode in `struct inet_diag_msg`, with the header.
 const UID_AT: usize = 16 + 64;
 const INODE_AT: usize = 16 + 68;
-/// More than an answer to a question without extensions, in bytes.
+/// More than an answer to a request without extensions, in bytes.
 const ANSWER_BYTES: usize = 512;
 /// The smallest block of IPv6 addresses of one site: a host in it may have all of a /64.
 const SITE_BITS: u128 = !0 << 64;
 
-/// A client, as far as it can be told from others.
+/// A client, as far as it can be identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ClientId {
-    /// Not told, or not there any more.
+    /// Unknown, or already gone.
     Unknown,
     /// A user of this machine.
     User(u32),
-    /// A host, or for IPv6 a network of one.
+    /// A host, or for IPv6 its /64.
     Address(IpAddr),
 }
 
@@ -90,7 +90,7 @@ fn question(local: SocketAddr, peer: SocketAddr) -> [u8; QUESTION_BYTES] {
     put(&length.to_ne_bytes());
     put(&BY_FAMILY.to_ne_bytes());
     put(&REQUEST.to_ne_bytes());
-    // Sequence number and port: there is one question.
+    // Sequence number and port: there is only one request.
     put(&[0; 8]);
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let protocol = libc::IPPROTO_TCP;
@@ -118,7 +118,7 @@ fn padded(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The user in an answer. A socket that its process has closed has no inode, and root's number.
+/// The user in an answer. A socket that its process has closed has no inode, and user 0.
 fn uid(answer: &[u8]) -> Option<u32> {
     let word = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);

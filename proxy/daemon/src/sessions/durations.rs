@@ -1,4 +1,4 @@
-//! How long things took, counted by ranges: a few relaxed additions a value.
+//! Histograms of durations: a few relaxed additions per value.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use std::time::Duration;
 pub struct Distribution {
     /// The greatest time of each range, ascending.
     pub bounds: &'static [Duration],
-    /// Times in each range, and one more for those beyond the last bound.
+    /// Counts per range, and one more for values beyond the last bound.
     pub counts: Vec<u64>,
     /// Their sum.
     pub sum: Duration,
 }
 
-/// From the fastest answer of an instance on the same machine to the patience of most clients.
+/// From the fastest answer of an instance on the same machine to the timeout of most clients.
 pub(crate) const CONNECT_BOUNDS: [Duration; 12] = [
     Duration::from_millis(1),
     Duration::from_micros(2500),
@@ -78,7 +78,7 @@ impl Durations {
         self.longest_us.swap(0, Ordering::Relaxed)
     }
 
-    /// The distribution until now.
+    /// The distribution so far.
     pub(crate) fn read(&self) -> Distribution {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         let sum = Duration::from_micros(self.sum_us());

@@ -66,7 +66,7 @@ impl From<Refusal> for ExposeCount {
     }
 }
 
-/// Whether it counts connections that became no session.
+/// Whether it counts connections that did not become a session.
 pub(crate) fn is_refusal(count: ExposeCount) -> bool {
     count.row().metric == ExposeCount::Served.row().metric && count != ExposeCount::Served
 }
@@ -77,7 +77,7 @@ pub(crate) struct ListenerTotals {
     pub(crate) counts: SharedCounters<ExposeCount, { ExposeCount::ALL.len() }>,
     /// Sessions that found no origin.
     pub(crate) failed: AtomicU64,
-    /// From the admission of a client to the answer of an origin.
+    /// Time from the admission of a client to the answer of an origin.
     pub(crate) connects: Durations,
 }
 
@@ -101,7 +101,7 @@ impl Tally {
         Self { listener, up: AtomicU64::new(0), down: AtomicU64::new(0) }
     }
 
-    /// Adds bytes that came from the client, or went to it.
+    /// Adds bytes from the client, or to it.
     pub(crate) fn add(&self, bytes: u64, from_client: bool) {
         let (own, count) = match from_client {
             true => (&self.up, ExposeCount::Up),
@@ -111,7 +111,7 @@ impl Tally {
         self.listener.counts.add(count, bytes);
     }
 
-    /// An origin has answered after so long.
+    /// An origin has answered after this time.
     pub(crate) fn note_connected(&self, took: Duration) {
         self.listener.connects.note(took);
     }

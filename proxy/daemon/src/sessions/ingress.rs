@@ -38,20 +38,20 @@ use crate::sessions::splice::{self, Carried, Counted, Early, Ending, Unfinished}
 use crate::sessions::totals::{SessionCount, Totals};
 use crate::tcp::{Host, Tcp};
 
-/// How often candidates that are said to be down are tried while there is nothing better.
+/// Interval between trials of candidates reported as down while there is nothing better.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Candidates tried at once, the best first: more than a mesh has that still has a chance.
+/// Most candidates tried at once, best first: more than a working mesh needs.
 const MAX_TRIALS: usize = 32;
 
-/// The most findings of sessions on their way to the driver. When the queue is full, the news is
-/// old.
+/// Most findings of sessions queued for the driver. With a full queue, the driver already has
+/// enough of them.
 pub(crate) const MAX_FINDINGS: usize = 256;
 
 /// A finding of a session.
 #[derive(Debug)]
 pub(crate) enum Finding {
-    /// The results of its search about lines.
+    /// What its search showed about lines.
     Verdicts(ServiceName, Vec<Attempted>),
     /// This node's local instance refused it.
     OwnRefused(ServiceName),
@@ -67,7 +67,7 @@ pub(crate) enum Finding {
 /// The limits of one service's sessions; replaced as a whole on reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SessionLimits {
-    /// How patient the search for an instance is.
+    /// Timeouts of the search for an instance.
     pub(crate) connect: ConnectConfig,
     /// Sessions open at once.
     pub(crate) max_sessions: u64,
@@ -75,7 +75,7 @@ pub(crate) struct SessionLimits {
     pub(crate) local_instance: Option<String>,
 }
 
-/// The rest of the daemon, as sessions see it.
+/// What sessions need from the rest of the daemon.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     pub(crate) mesh: Mesh,
@@ -147,7 +147,7 @@ impl Ingress {
         self.totals.counts.bump(SessionCount::Accepted);
     }
 
-    /// The runtime that probably serves the next session best, if it is not this one.
+    /// The runtime that is probably best for the next session, if it is not this one.
     pub(crate) fn better_shard(&self) -> Option<Handle> {
         let line = self.route.borrow().candidates.first()?.origin.line;
         self.context.runtime_of(line).filter(is_elsewhere)
@@ -157,7 +157,7 @@ impl Ingress {
     pub(crate) async fn serve(self: &Arc<Self>, client: Tcp, arrived: Arrived) {
         let Arrived { mut paid, preface, said, client: who, tally } = arrived;
         let (began, unfinished) = (clock::now(), Unfinished::new(&client));
-        // Boxed: what a search needs is given back when the session begins, which may last.
+        // Boxed: the memory of the search is freed when the session begins, which may be long.
         match Box::pin(self.find(&client, who, preface, said)).await {
             Ok(found) => {
                 let upstream = &found.upstream;
@@ -220,12 +220,12 @@ impl Ingress {
         found.map(|(upstream, guard)| Found { shared, upstream, guard })
     }
 
-    /// Tells the driver what a search has shown.
+    /// Reports a search's results to the driver.
     fn tell(&self, verdicts: Vec<Attempted>) {
         if verdicts.is_empty() {
             return;
         }
-        // Evidence that finds no room is only missed until the next.
+        // Dropped evidence is replaced by the next.
         let own_refused = verdicts.iter().any(|it| {
             let is_own = it.line.origin().is_some_and(|origin| self.context.mesh.is_own(&origin));
             is_own && it.verdict == Verdict::Refused
@@ -237,8 +237,8 @@ impl Ingress {
         }
     }
 
-    /// Resolves once no origin has been usable for the service's hold time and none answers a
-    /// trial.
+    /// Resolves once no origin has been usable for the service's hold time and none answers a trial
+    /// connection.
     pub(crate) async fn hopeless(&self) {
         loop {
             self.until_usable(false).await;
@@ -257,7 +257,7 @@ impl Ingress {
         }
     }
 
-    /// Resolves once an origin is usable or answers a trial: what gossip says may be wrong.
+    /// Resolves once an origin is usable or answers a trial connection: gossip may be wrong.
     pub(crate) async fn hopeful(&self) {
         let answered = async {
             tokio::time::sleep(TRIAL_INTERVAL).await;
@@ -285,8 +285,8 @@ impl Ingress {
         }
     }
 
-    /// Whether any candidate's instance accepts a connection now. All are asked at once: the
-    /// silence of each takes its time, and clients wait for the verdict.
+    /// Whether any candidate's instance accepts a connection now. All are tried at once: each
+    /// silent one takes its full timeout, and clients wait for the result.
     async fn any_answers(&self) -> bool {
         let route = self.route.borrow().clone();
         let began = clock::now();
@@ -300,8 +300,8 @@ impl Ingress {
         while let Some(ended) = trials.join_next().await {
             match ended {
                 Ok((_, Ok(()))) => return true,
-                // There is no other report of this failure, and time alone would make the line
-                // usable again.
+                // Nothing else reports this failure, and the line would become usable again with
+                // time.
                 Ok((line @ Line::Outside(_), Err(_))) => shows(line, Verdict::Silent),
                 Ok((line, Err(Some(Verdict::Denied)))) => shows(line, Verdict::Denied),
                 Ok((_, Err(_))) | Err(_) => {}
@@ -326,7 +326,7 @@ impl Ingress {
         let Found { shared, upstream, guard } = found;
         let late = shared.look(|opening| opening.after(upstream.sent));
         let early = Early { up: late, down: upstream.first.clone() };
-        // Without an answer it does not count as alive: reports against it may well be right.
+        // Without an answer it does not count as alive: reports against it may be right.
         let shows = !upstream.first.is_empty();
         let end = async {
             match guard.carry(&carried, shows).await {
@@ -378,22 +378,22 @@ impl Ingress {
     }
 }
 
-/// The client of a connection, where it is not known.
+/// Identifies the client of a connection, if unknown.
 fn who_is(client: &Tcp, known: Option<ClientId>) -> ClientId {
     let asked = || client.ends().map(|(peer, local)| ClientId::behind(peer, local));
     known.or_else(asked).unwrap_or(ClientId::Unknown)
 }
 
-/// Whether a runtime is another one than that of the task that asks.
+/// Whether a runtime is not the current task's own.
 fn is_elsewhere(runtime: &Handle) -> bool {
     runtime.id() != Handle::current().id()
 }
 
-/// Runs `work` there; it ends with the caller.
+/// Runs `work` on that runtime; it ends with the caller.
 async fn run_on(runtime: &Handle, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
     let mut running = JoinSet::new();
     running.spawn_on(work, runtime);
-    // The error is that of a runtime that is going down.
+    // Fails only if the runtime is shutting down.
     let _ = running.join_next().await;
 }
 
@@ -404,13 +404,13 @@ struct Search<'a> {
     routes: watch::Receiver<Arc<Route>>,
     shared: Shared,
     attempts: JoinSet<(u32, Result<Upstream, Failure>)>,
-    /// The guard is taken before the attempt: connections under way weigh in the comparison of
-    /// loads, and their path is watched closely from the start.
+    /// The guard is taken before the attempt: pending connections count in the comparison of loads,
+    /// and their path is watched closely from the start.
     running: BTreeMap<u32, Running>,
     last: Failure,
 }
 
-/// An attempt that has not ended.
+/// A running attempt.
 struct Running {
     attempt: AbortHandle,
     guard: Guard,
@@ -455,7 +455,7 @@ impl<'a> Search<'a> {
 
     async fn run(&mut self, client: &Tcp) -> Result<(Upstream, Guard), Failure> {
         let mut states = self.shared.subscribe();
-        // Most clients have said something by now, and it leaves with the header.
+        // Most clients have sent something by now, and it is sent with the header.
         if let Some(bytes) = splice::at_once(splice::read(client)).await {
             self.take_bytes(bytes)?;
         }
@@ -494,7 +494,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// False when it was told to give up.
+    /// False if it was cancelled.
     fn carry_out(&mut self, action: Action) -> bool {
         let ingress = self.ingress;
         match action {
@@ -531,7 +531,7 @@ impl<'a> Search<'a> {
         &mut self,
         ended: Result<(u32, Result<Upstream, Failure>), JoinError>,
     ) -> Result<Option<(Upstream, Guard)>, Failure> {
-        // The error is that of an attempt that was given up.
+        // Fails only for a cancelled attempt.
         let Ok((id, result)) = ended else { return Ok(None) };
         // An attempt that was cancelled just as it ended does not count.
         let Some(Running { guard, line, .. }) = self.running.remove(&id) else { return Ok(None) };
@@ -555,7 +555,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// An attempt has failed. False when the client's bytes are out and must not go out again.
+    /// Handles a failed attempt. False if the client's bytes were sent and must not be sent again.
     fn fail(&mut self, id: u32, line: Line, failure: Failure) -> bool {
         self.ingress.totals.origins.of(&line).note_failed();
         debug!(service = %self.ingress.service, %failure, "next candidate");

@@ -21,10 +21,10 @@ use crate::tcp::{Closed, Host, Listener, Tcp};
 use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
 use meshport_core::quota::OverQuota;
 
-/// The pause after accept failed for want of descriptors or memory: it fails again at once
-/// otherwise.
+/// Pause after accept failed for lack of descriptors or memory: without it, accept fails again at
+/// once.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
-/// Interval between log lines about too many clients, which may come by the thousand.
+/// Interval between log lines about too many clients, of which thousands may arrive.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long
@@ -78,7 +78,7 @@ pub(crate) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
     }
 }
 
-/// Accepts clients until there is no hope.
+/// Accepts clients until no origin may answer.
 async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
     let hopeless = ingress.hopeless();
     tokio::pin!(hopeless);
@@ -110,7 +110,7 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
     }
 }
 
-/// Serves a client, unless it has to wait for its turn.
+/// Serves a client, unless it must wait for its turn.
 fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, logged: &mut LastLogged) {
     let who = match ingress.pacing.admit(client) {
         Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, logged),
@@ -171,7 +171,7 @@ struct LastLogged {
 }
 
 impl LastLogged {
-    /// Whether it is time for another line.
+    /// Whether another line is due.
     fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
         let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= SAY_INTERVAL);
         if is_due {
@@ -181,7 +181,8 @@ impl LastLogged {
     }
 }
 
-/// Says that a client was refused, unless that was said lately; the status says it for as long.
+/// Logs that a client was refused, unless that was logged recently; the status shows it for the
+/// same time.
 fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLogged) {
     let last = match why {
         OverQuota::Full => &mut logged.full,
@@ -205,7 +206,7 @@ fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLo
     );
 }
 
-/// Waits for hope, then for the address if another process has taken it.
+/// Waits until an origin may answer, then for the address if another process has taken it.
 async fn reopen(
     closed: io::Result<Closed>,
     address: SocketAddr,

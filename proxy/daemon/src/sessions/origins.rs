@@ -12,7 +12,7 @@ use meshport_core::route::Line;
 
 use crate::sessions::durations::{CONNECT_BOUNDS, Durations};
 
-/// Origins that are told apart: as many as there are at once.
+/// Origins counted separately: as many as there can be at once.
 const MAX_COUNTED: usize = MAX_ORIGINS;
 
 /// The node of an instance, the same for every path.
@@ -20,7 +20,7 @@ const MAX_COUNTED: usize = MAX_ORIGINS;
 pub(crate) enum Whose {
     Node(NodeId),
     Outside(SocketAddr),
-    /// All that came when the table was full.
+    /// Origins that came when the table was full.
     Others,
 }
 
@@ -52,7 +52,7 @@ impl Default for OriginTotals {
 }
 
 impl OriginTotals {
-    /// A session begins, after so long.
+    /// A session begins, after this time.
     pub(crate) fn note_connected(&self, took: Duration) {
         self.connects.note(took);
     }
@@ -86,7 +86,7 @@ impl OriginTotals {
 pub(crate) struct Origins(Mutex<BTreeMap<Whose, Arc<OriginTotals>>>);
 
 impl Origins {
-    /// The counters of the origin that a line leads to.
+    /// The counters of the origin to which a line leads.
     pub(crate) fn of(&self, line: &Line) -> Arc<OriginTotals> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let whose = Whose::from(line);

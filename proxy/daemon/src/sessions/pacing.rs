@@ -12,14 +12,14 @@ use crate::clock;
 use crate::sessions::client::ClientId;
 use crate::tcp::Tcp;
 
-/// A session that goes on for this long is of use, even if nothing came back yet.
+/// A session that lasts this long counts as useful, even if nothing came back yet.
 pub(crate) const LASTS: Duration = Duration::from_millis(500);
 
 /// The clients of a service.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pace: Mutex<Pace<ClientId, Tcp>>,
-    /// Signals that something was given back that a client waits for.
+    /// Signals that credit was returned for which a client waits.
     repaid: Notify,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Pacing {
 #[derive(Debug)]
 pub(crate) enum Admission {
     Serve(Tcp, Paid),
-    /// It was gone already.
+    /// It had already left.
     Gone,
     Waits(ClientId),
     TurnedAway(Tcp, ClientId),
@@ -47,7 +47,7 @@ impl Pacing {
         Arc::new(Self { pace, repaid: Notify::new() })
     }
 
-    /// Takes a client that was just accepted.
+    /// Handles a client that was just accepted.
     pub(crate) fn admit(self: &Arc<Self>, client: Tcp) -> Admission {
         let now = clock::now();
         let Some((peer, local)) = client.ends() else {
@@ -83,7 +83,7 @@ impl Pacing {
         }
     }
 
-    /// Resets those who wait.
+    /// Resets the waiting clients.
     pub(crate) fn turn_all_away(&self) {
         self.lock().take_waiting().iter().for_each(Tcp::reset_on_drop);
     }
@@ -112,7 +112,7 @@ impl Pacing {
 }
 
 impl Paid {
-    /// The session is of use.
+    /// The session is useful.
     pub(crate) fn repay(&mut self) {
         let Some(payer) = self.payer.take() else { return };
         if self.pacing.lock().repay(payer) {
@@ -120,7 +120,7 @@ impl Paid {
         }
     }
 
-    /// The session has ended: it was of use if it lasted long enough.
+    /// The session has ended: it was useful if it lasted long enough.
     pub(crate) fn repay_if_lasted(&mut self) {
         if clock::now().saturating_duration_since(self.at) >= LASTS {
             self.repay();

@@ -1,6 +1,6 @@
 //! Slots of a service for clients of this node: no local user may take them all.
 //!
-//! Root may: it has other ways to stop the daemon.
+//! Root may, since it can stop the daemon anyway.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -13,7 +13,7 @@ use crate::sessions::ingress::Ingress;
 use crate::sessions::totals::{OverShare, SessionCount};
 use crate::tcp::Tcp;
 
-/// One of the sessions that a service may have open; freed when dropped.
+/// One session slot of a service; freed on drop.
 #[derive(Debug)]
 pub(crate) struct Slot {
     ingress: Arc<Ingress>,
@@ -27,8 +27,7 @@ impl Drop for Slot {
 }
 
 impl Ingress {
-    /// A slot for one more client, unless `max-sessions` are open or its user has its share of
-    /// them.
+    /// A slot for one more client, unless `max-sessions` are open or its user has used its share.
     pub(crate) fn slot(self: &Arc<Self>, client: &Tcp) -> Result<Slot, OverQuota<ClientId>> {
         let all = self.limits.borrow().max_sessions;
         let is_scarce = self.change_quota(|quota| quota.is_scarce(all));

@@ -1,7 +1,7 @@
 //! Open sessions, shared by all threads of the daemon.
 //!
-//! The pure [`Ledger`] decides which of them have to end; here it is behind one lock, held for one
-//! turn, and each session is woken when it has something to do.
+//! The pure [`Ledger`] decides which of them must end; here it is behind one lock, held for one
+//! operation, and each session is woken when it has something to do.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,7 +25,7 @@ pub(crate) struct Sessions {
 
 #[derive(Debug)]
 struct Inner {
-    /// Descriptors that this process may open for sessions.
+    /// Number of descriptors that this process may open for sessions.
     descriptors: u64,
     ledger: Mutex<Ledger>,
     /// Wakers of the tasks that carry sessions: at most as many as the ledger has entries.
@@ -57,7 +57,7 @@ pub(crate) struct Guard {
 }
 
 impl Sessions {
-    /// For a process that may open this many descriptors for sessions.
+    /// An empty registry for a process that may open this many descriptors for sessions.
     pub(crate) fn within(descriptors: u64) -> Self {
         Self { inner: Arc::new(Inner { descriptors, ..Inner::default() }) }
     }
@@ -68,8 +68,8 @@ impl Sessions {
         Guard { sessions: self.clone(), id }
     }
 
-    /// Opens an entry for a session that `peer` has opened, for a client of `node`, unless there is
-    /// no place for it.
+    /// Opens an entry for a session that `peer` opened for a client of `node`, unless there is no
+    /// slot for it.
     pub(crate) fn serve(
         &self,
         service: &ServiceName,
@@ -81,7 +81,7 @@ impl Sessions {
         Ok(Guard { sessions: self.clone(), id })
     }
 
-    /// Opens the entries of a session that is carried on, see [`Ledger::relay`].
+    /// Opens the entries of a relayed session, see [`Ledger::relay`].
     pub(crate) fn relay(
         &self,
         service: &ServiceName,
@@ -93,12 +93,12 @@ impl Sessions {
         Some(ids.map(|id| Guard { sessions: self.clone(), id }))
     }
 
-    /// Looks at all of them.
+    /// Reads the ledger.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Ledger) -> T) -> T {
         look(&self.lock())
     }
 
-    /// Changes something, and wakes the sessions that it concerns.
+    /// Changes the ledger, and wakes the affected sessions.
     fn change<T>(&self, change: impl FnOnce(&mut Ledger) -> T) -> T {
         let mut ledger = self.lock();
         let result = change(&mut ledger);
@@ -116,12 +116,12 @@ impl Sessions {
         result
     }
 
-    /// A stream found no place; whether it is time for a line about it.
+    /// A stream found no slot; returns whether a log line about it is due.
     pub(crate) fn turn_away(&self, now: Instant) -> bool {
         self.change(|ledger| ledger.turn_away(now))
     }
 
-    /// The finding, if a stream found no place recently.
+    /// The finding, if a stream found no slot recently.
     pub(crate) fn crowding(&self, now: Instant) -> Option<Crowding> {
         self.look(|ledger| ledger.crowding(now))
     }
@@ -172,24 +172,24 @@ impl Sessions {
         self.inner.busy_changed.notified().await;
     }
 
-    /// A node goes on under another key: its sessions are the successor's from now on.
+    /// A node continues under another key: its sessions become the successor's.
     pub(crate) fn rename(&self, former: NodeId, node: NodeId) {
         self.change(|ledger| ledger.rename(former, node));
     }
 
-    /// Resets the sessions from here that go on a line. Returns how many they are.
+    /// Resets the sessions from here on a line. Returns their number.
     pub(crate) fn cut(&self, service: &ServiceName, line: Line, how: Cut) -> u64 {
         self.change(|ledger| ledger.cut(service, line, how, clock::now()))
     }
 
-    /// Ends the sessions from here that lead to a node, or through one, of which `is_over` holds,
-    /// and those that are being opened. Returns how many they are.
+    /// Ends the sessions from here, open or being opened, that lead to or through a node for which
+    /// `is_over` holds. Returns their number.
     pub(crate) fn end(&self, is_over: impl Fn(&NodeId) -> bool) -> u64 {
         self.change(|ledger| ledger.end(is_over, clock::now()))
     }
 
-    /// Ends the sessions of a service that come from a node or leave here to it. Returns how many
-    /// they are.
+    /// Ends the sessions of a service that come from a node or go to it from here. Returns their
+    /// number.
     pub(crate) fn sever(&self, service: &ServiceName, node: &NodeId) -> u64 {
         self.change(|ledger| ledger.sever(service, node, clock::now()))
     }
@@ -221,8 +221,8 @@ impl Sessions {
 }
 
 impl Guard {
-    /// Carries a client whose origin has answered, until this session has to end; the answer
-    /// `shows` that the instance is alive. `carried` tells whether the session is quiet.
+    /// Carries a client whose origin has answered, until this session must end; the answer `shows`
+    /// that the instance is alive. `carried` tells whether the session is quiet.
     pub(crate) async fn carry(&self, carried: &Carried, shows: bool) -> End {
         self.end(carried, |ledger| ledger.handle_carried(self.id, shows, clock::now())).await
     }
@@ -233,7 +233,7 @@ impl Guard {
     }
 
     async fn end(&self, carried: &Carried, begin: impl FnOnce(&mut Ledger)) -> End {
-        // First: what happens between the first look and the first wait must not be missed.
+        // First, so that no change between the first check and the first wait is missed.
         let wake = Arc::new(Notify::new());
         self.sessions.inner.wakers.insert(self.id, wake.clone());
         let mut begin = Some(begin);

@@ -29,15 +29,15 @@ use crate::tcp::Tcp;
 
 /// Most bytes taken from a TCP connection at once.
 const READ_BYTES: usize = 64 * 1024;
-/// Most pieces taken from a stream at once; one vectored write carries them.
+/// Most chunks taken from a stream at once; one vectored write sends them.
 const READ_CHUNKS: usize = 32;
-/// How long a client may take to close a connection whose end it has been told.
+/// How long a client may take to close a connection after it got a FIN.
 const MAX_FAREWELL: Duration = Duration::from_secs(2);
 /// The code on resets and stops of a session's stream. One is enough: the reason is that the other
 /// side's connection broke.
 pub(crate) const ABORTED: u32 = 1;
 
-/// The bytes carried until now.
+/// The bytes carried so far.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
     /// Bytes from the TCP connection.
@@ -95,7 +95,7 @@ impl Carried {
         }
     }
 
-    /// In the form for the ledger of sessions.
+    /// As the session ledger needs it.
     pub(crate) fn traffic(&self) -> Traffic {
         Traffic { bytes: self.total(), waits: self.asked.load(Ordering::Relaxed) }
     }
@@ -106,7 +106,7 @@ impl Carried {
     }
 }
 
-/// The bytes that were read of either side before they were joined; they go out first.
+/// The bytes read from either side before they were joined; they are sent first.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     /// From the TCP connection.
@@ -118,9 +118,9 @@ pub(crate) struct Early {
 /// How a session is ended from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Both sides are reset: something may be in flight.
+    /// Both sides are reset: data may be in flight.
     Reset,
-    /// Both sides are told that the other one is done.
+    /// Both sides get a FIN, as if the other one had finished.
     Farewell,
 }
 
@@ -137,7 +137,7 @@ pub(crate) async fn with_stream(
     let Stream { mut send, mut recv } = stream;
     let result = {
         let both = pin!(async {
-            // Bytes that were read from the stream come before those that were not sent yet.
+            // Bytes read from the stream precede those that were not sent yet.
             let to_tcp = to_tcp(&mut recv, &tcp, early.down, carried);
             tokio::try_join!(to_tcp, to_stream(&tcp, &mut send, early.up, carried)).map(drop)
         });
@@ -185,8 +185,8 @@ pub(crate) async fn with_tcp(
     Ok(())
 }
 
-/// Tells a client that its connection has ended, and waits until it closes it; false when it sends
-/// something instead, or takes too long.
+/// Sends a client the end of its connection, and waits until it closes; false if it sends data
+/// instead, or takes too long.
 async fn take_leave(tcp: &Tcp) -> bool {
     tcp.finish();
     matches!(timeout(MAX_FAREWELL, read(tcp)).await, Ok(Ok(None)))
@@ -369,7 +369,7 @@ async fn more(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> 
     Ok(read.is_some())
 }
 
-/// Lets every task go that is ready now.
+/// Lets every ready task run once.
 async fn after_others() {
     let mut is_their_turn = true;
     poll_fn(|cx| match std::mem::take(&mut is_their_turn) {
@@ -382,7 +382,7 @@ async fn after_others() {
     .await;
 }
 
-/// The value of a future that is ready.
+/// The value of a future if it is ready.
 pub(crate) async fn at_once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -421,7 +421,7 @@ async fn between(
     Ok(())
 }
 
-/// How carrying came to its end.
+/// How a session ended.
 enum Over {
     /// Both directions have ended normally.
     Done,
@@ -441,7 +441,7 @@ impl Over {
     }
 }
 
-/// Both are borrowed: a future that takes others keeps room for each of them twice.
+/// Both are borrowed: a future that owns other futures reserves space for each of them twice.
 async fn unless(
     end: Pin<&mut impl Future<Output = Ending>>,
     carry: Pin<&mut impl Future<Output = io::Result<()>>>,

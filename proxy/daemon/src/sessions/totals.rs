@@ -14,7 +14,7 @@ use crate::sessions::client::ClientId;
 use crate::sessions::durations::{CONNECT_BOUNDS, Durations, SESSION_BOUNDS};
 use crate::sessions::origins::Origins;
 
-/// So long after a client last had to wait, or was refused, it is no longer told of.
+/// How long the status mentions that a client had to wait or was refused.
 const LASTS: Duration = Duration::from_secs(60);
 
 counters! {
@@ -79,7 +79,7 @@ counters! {
 #[derive(Debug)]
 pub(crate) struct Totals {
     pub(crate) counts: SharedCounters<SessionCount, { SessionCount::ALL.len() }>,
-    /// Clients served or searched for now.
+    /// Clients that are served now, or for which an origin is being searched.
     pub(crate) open: AtomicU64,
     /// Time from accepting a client to the answer of an origin.
     pub(crate) connects: Durations,
@@ -114,17 +114,17 @@ impl Answers {
         self.0[usize::from(answer.code())].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there were of this kind.
+    /// The number of answers of this kind.
     pub(crate) fn get(&self, answer: Answer) -> u64 {
         self.0[usize::from(answer.code())].load(Ordering::Relaxed)
     }
 }
 
-/// A client that was refused because of the places that it holds already.
+/// A client that was refused because of the slots that it already holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OverShare {
     pub(crate) who: ClientId,
-    /// Places that counted for it.
+    /// Slots that it held.
     pub(crate) held: u64,
 }
 
@@ -144,12 +144,12 @@ impl Addresses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client was refused because of what it holds.
+    /// A client was refused because of the slots that it holds.
     pub(crate) fn note_over_share(&self, client: OverShare, now: Instant) {
         self.met().over_share = Some((client, now));
     }
 
-    /// The last such client, if that was lately.
+    /// The last such client, if recent.
     pub(crate) fn over_share(&self, now: Instant) -> Option<OverShare> {
         self.met().over_share.and_then(|(client, at)| lately(client, at, now))
     }
@@ -159,12 +159,12 @@ impl Addresses {
         self.met().paced = Some((who, now));
     }
 
-    /// The last such client, if that was lately.
+    /// The last such client, if recent.
     pub(crate) fn paced(&self, now: Instant) -> Option<ClientId> {
         self.met().paced.and_then(|(who, at)| lately(who, at, now))
     }
 
-    /// Another process has an address, or not; whether that is news.
+    /// Sets whether another process has an address; returns whether that is a change.
     pub(crate) fn note_taken(&self, address: SocketAddr, is_taken: bool) -> bool {
         let taken = &mut self.met().taken;
         if is_taken { taken.insert(address) } else { taken.remove(&address) }

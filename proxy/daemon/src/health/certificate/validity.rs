@@ -5,7 +5,7 @@
 use meshport_config::UnixSeconds;
 
 const SEQUENCE: u8 = 0x30;
-/// The version, which certificates of version 1 lack.
+/// Tag of the version field, which version 1 certificates lack.
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;

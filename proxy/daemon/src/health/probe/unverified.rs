@@ -1,9 +1,9 @@
 //! Accepts any certificate, for probes of the node's local instance without a CA file, and to read
 //! the names in certificates.
 //!
-//! Such a probe sends nothing secret and believes nothing but "it answered": an impostor on the
-//! node's own port could as well answer with the node's traffic. The handshake's signatures are
-//! still checked, so that a broken server is noticed.
+//! Such a probe sends nothing secret and learns only that something answered: an impostor on the
+//! node's own port could take the node's traffic just as well. The handshake's signatures are still
+//! checked, so that a broken server is noticed.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use meshport_core::wire::Answer;
 /// Why an attempt did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The client went away; no other attempt is wanted.
+    /// The client went away; no other attempt is needed.
     #[error("the client disconnected")]
     Client,
     /// Another attempt of the same client was connected before.
@@ -15,7 +15,7 @@ pub enum Failure {
     /// The candidate cannot be reached or did not answer in time.
     #[error("{0}")]
     Path(String),
-    /// The candidate answered that it cannot serve.
+    /// The candidate answered that it cannot serve the session.
     #[error("the origin answered: {0}")]
     Answered(Answer),
 }

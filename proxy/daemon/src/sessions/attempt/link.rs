@@ -23,13 +23,13 @@ pub(crate) enum Way {
     Plain(Tcp),
 }
 
-/// A way being tried; given up when dropped.
+/// A link being tried; closed on drop.
 #[derive(Debug)]
 pub(super) struct Link {
     way: Option<Way>,
     pub(super) connected: bool,
     opened: Instant,
-    /// How long it took from its opening until it was connected.
+    /// Time from opening it until it was connected.
     pub(super) connected_after: Option<Duration>,
 }
 
@@ -89,7 +89,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Takes the way, which is not given up any more.
+    /// Takes the link, which is then no longer closed on drop.
     pub(super) fn take_way(&mut self) -> Way {
         self.way.take().expect("it is taken once")
     }
@@ -112,8 +112,8 @@ impl Link {
         sent.map(|()| length).map_err(Failure::Path)
     }
 
-    /// The next thing the candidate says: `Ok(None)` is its "connected", `Ok(Some)` the first bytes
-    /// of the instance's own answer (none at all if it ended without any).
+    /// The candidate's next message: `Ok(None)` is its "connected", `Ok(Some)` the first bytes of
+    /// the instance's answer (empty if it ended without any).
     pub(super) async fn recv(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
         let connected = self.connected;
         match self.way() {
@@ -158,7 +158,7 @@ fn accepted(code: Option<u8>) -> Result<(), Failure> {
     match code.map(Answer::from_code) {
         Some(Some(Answer::Connected)) => Ok(()),
         Some(Some(answer)) => Err(Failure::Answered(answer)),
-        // It does not count as the instance's answer: what could follow is unknown.
+        // It does not count as the instance's answer: what may follow is unknown.
         Some(None) => Err(Failure::Path(
             "the origin gives an answer that this version does not know: it runs a later one"
                 .into(),

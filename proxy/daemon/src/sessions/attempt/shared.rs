@@ -7,8 +7,8 @@ use meshport_core::connect::Kind;
 use meshport_core::opening::{Claims, Opening};
 use tokio::sync::watch;
 
-/// The client's first bytes and who may have them, for all attempts of one client at once: each is
-/// woken when they change. Cheap to clone.
+/// The client's first bytes and which attempt may send them, for all attempts of one client: each
+/// attempt is woken on a change. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared(Arc<watch::Sender<Claims>>);
 
@@ -30,7 +30,7 @@ impl Shared {
         result.expect("it was called")
     }
 
-    /// Looks at the client's first bytes.
+    /// Reads the client's first bytes.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Opening) -> T) -> T {
         look(&self.0.borrow().opening)
     }
@@ -40,7 +40,7 @@ impl Shared {
         self.0.send_if_modified(|claims| claims.handle_end(id));
     }
 
-    /// Whether an attempt has sent what must not be sent again.
+    /// Whether an attempt has sent bytes that must not be sent again.
     pub(crate) fn is_spent_by(&self, id: u32) -> bool {
         self.0.borrow().is_spent_by(id)
     }
@@ -60,7 +60,7 @@ impl Shared {
         (kind, bytes)
     }
 
-    /// Whether the answer that an attempt has got may go to the client.
+    /// Whether the answer of an attempt may go to the client.
     pub(super) fn may_answer(&self, id: u32) -> bool {
         self.0.borrow().may_answer(id)
     }

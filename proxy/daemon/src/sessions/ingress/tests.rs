@@ -18,14 +18,15 @@ use meshport_core::wire::{Answer, Header};
 const SOON: Duration = Duration::from_secs(1);
 const UP: PathView = PathView::Up(Duration::from_millis(1));
 
-/// A route to one node, whose path is dead or fine.
+/// A route to one node, whose path is dead or alive.
 fn route(node: NodeId, path: PathView) -> Arc<Route> {
     let origin = OriginView { path, ..testing::candidate(node).origin };
     let memory = Preference::default();
     Arc::new(choose(vec![origin], &Policy::Spread, &memory, clock::now()).0)
 }
 
-/// The ingress of `near` to `far`, whose path is said to be dead, and the way to say otherwise.
+/// The ingress of `near` to `far`, whose path is reported as dead, and the sender that changes
+/// this.
 fn ingress(near: &Node, far: NodeId) -> (Ingress, watch::Sender<Arc<Route>>) {
     let (sender, routes) = watch::channel(route(far, PathView::Dead));
     let connect = ConnectConfig {
@@ -42,7 +43,7 @@ fn ingress(near: &Node, far: NodeId) -> (Ingress, watch::Sender<Arc<Route>>) {
     (Ingress::new(context, service(), routes, limits), sender)
 }
 
-/// Takes one stream of `far` and reads its header; what came behind it is returned too.
+/// Accepts one stream of `far` and reads its header; also returns the bytes after it.
 async fn take(far: &mut Node) -> (Stream, Vec<u8>) {
     let (_, mut stream) = far.incoming.streams.recv().await.expect("a stream");
     let mut bytes = Vec::new();
@@ -77,7 +78,7 @@ fn ingress_to(near: &Node, nodes: &[NodeId]) -> Arc<Ingress> {
     Arc::new(ingress)
 }
 
-/// A client that has said something, served by `ingress`.
+/// A client that has sent something, served by `ingress`.
 async fn client(ingress: &Arc<Ingress>, said: &[u8]) -> TcpStream {
     let (mut client, accepted) = testing::tcp_pair().await;
     client.write_all(said).await.expect("writes");
@@ -204,7 +205,7 @@ async fn clients_that_close_early_say_nothing_about_the_origin() {
     let context = Context { findings, ..ingress.context.clone() };
     let Ingress { service, route, limits, .. } = ingress;
     let ingress = Arc::new(Ingress::new(context, service, route, limits));
-    // A controller that has lost its connection dials sixty times and closes nearly all of them.
+    // A controller that lost its connection dials sixty times and closes nearly all of them.
     for _ in 0..60 {
         drop(client(&ingress, HELLO).await);
     }
@@ -312,7 +313,7 @@ fn echo_once(node: Node) {
             }
             read_more(&mut stream, &mut bytes).await;
         };
-        // Only then may the client's bytes come: a server without TLS may not be asked twice.
+        // Only then may the client's bytes arrive: a request without TLS must not be sent twice.
         say(&mut stream, b"").await;
         while bytes.len() < used + 5 {
             read_more(&mut stream, &mut bytes).await;
@@ -386,7 +387,7 @@ fn revocations(all: &[Revoked]) -> Revocations {
     revocations
 }
 
-/// Only this node has heard of it: the relay carries on, whether the session is open or still being
+/// Only this node knows of it: the relay continues, whether the session is open or still being
 /// opened.
 #[tokio::test]
 async fn a_carried_session_ends_when_its_origin_is_revoked_here() {

@@ -45,13 +45,13 @@ async fn a_taken_address_is_named() {
     assert!(error.contains(&taken.to_string()), "{error}");
 }
 
-/// A route to one node, whose path is dead or fine.
+/// A route to one node, whose path is dead or alive.
 fn route(node: NodeId, path: PathView) -> Arc<Route> {
     let origin = OriginView { path, ..testing::candidate(node).origin };
     Arc::new(choose(vec![origin], &Policy::Spread, &Preference::default(), clock::now()).0)
 }
 
-/// The ingress of a node to its local instance, and the way to change the route.
+/// The ingress of a node to its local instance, and the sender that changes the route.
 fn ingress(near: &Node, host: Host, own: &str) -> (Arc<Ingress>, watch::Sender<Arc<Route>>) {
     let (sender, routes) = watch::channel(route(near.mesh.node_id(), PathView::Own));
     let connect = ConnectConfig { connect_timeout: SOON, hold: Duration::ZERO, hedge: None };
@@ -168,7 +168,7 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     let who = totals.addresses.paced(clock::now()).expect("it is known");
     assert!(matches!(who, ClientId::User(_) | ClientId::Unknown), "{who}");
 
-    // A client that uses what it opens is soon served, though it belongs to the same user.
+    // A client that uses its connections is soon served, although it belongs to the same user.
     let mut client = TcpStream::connect(local).await.expect("it is open");
     client.write_all(b"x").await.expect("it is there");
     let answer = timeout(SOON, client.read_u8()).await.expect("in time").expect("an answer");

@@ -1,4 +1,4 @@
-//! Every test runs over both kinds of connections: the kernel's and memory's.
+//! Every test runs over both kinds of connections: kernel TCP and memory.
 
 use std::future::pending;
 
@@ -45,8 +45,8 @@ async fn carries_both_ways_and_half_closes() {
     }
 }
 
-/// A task that waits for a socket which was just emptied must neither wake up for nothing nor miss
-/// what comes.
+/// A task that waits for a socket that was just drained must neither wake spuriously nor miss new
+/// data.
 #[tokio::test]
 async fn an_emptied_connection_is_not_read_again_before_there_is_more() {
     for host in hosts() {
@@ -218,7 +218,7 @@ async fn a_local_connection_holds_three_reads() {
     }
 }
 
-/// The one who spoke last is waiting.
+/// The side that sent last is waiting.
 #[tokio::test]
 async fn a_session_waits_from_each_question_to_its_answer() {
     for host in hosts() {
@@ -240,7 +240,7 @@ async fn a_session_waits_from_each_question_to_its_answer() {
             assert!(!carried.traffic().waits);
         }
         drop((client, server));
-        // How it ends is not this test's matter.
+        // This test does not check how it ends.
         let _ = splice.await.expect("no panic");
     }
     let totals = Arc::new(Totals::default());
