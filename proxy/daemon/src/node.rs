@@ -1,5 +1,4 @@
-//! A whole node without the process around it: the mesh, the decisions, the sessions and the local
-//! addresses, joined.
+//! A complete node without its process: mesh, core, sessions and local addresses.
 //!
 //! The daemon gives it UDP, the kernel's TCP, a state folder, an admin socket and signals; a
 //! simulation gives it memory. What happens inside is the same. Dropping a node ends all its tasks
@@ -63,29 +62,29 @@ pub(crate) mod services;
 pub(crate) mod state_writer;
 pub(crate) mod write_queue;
 
-/// How long a node goes on at least after its goodbye, which is repeated until it is acknowledged.
+/// Shortest time a node keeps running after its goodbye, which is repeated until acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// How often a leaving node looks whether its sessions have ended.
+/// How often a leaving node checks whether its sessions have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
 /// The inputs of a node, in addition to settings and identity.
 #[derive(Debug)]
 pub struct Environment {
-    /// The sockets under the mesh, and where their peers are served.
+    /// The mesh's sockets, and the runtimes that serve their peers.
     pub shards: Shards,
     /// The host of its local addresses.
     pub host: Host,
-    /// Everything random is drawn from it; new at every start.
+    /// Seeds all randomness; new at every start.
     pub seed: [u8; 32],
-    /// Above that of every earlier start.
+    /// Higher than at every earlier start.
     pub generation: u64,
     /// Nodes to announce to, those of the settings included.
     pub seeds: Vec<NamedSeed>,
     /// The directory that an earlier process saved.
     pub directory: Option<Vec<u8>>,
-    /// The revocations that this node knew.
+    /// The revocations known before.
     pub revocations: Revocations,
-    /// Its knowledge for renewals by issuers, and as an issuer.
+    /// What it needs for renewals by issuers, and as an issuer.
     pub renewals: KnownRenewals,
     /// The nodes of the cluster that an earlier process knew, for the way back.
     pub nodes: Option<Vec<u8>>,
@@ -101,7 +100,7 @@ pub struct Node {
     mesh: Mesh,
     sessions: Sessions,
     handle: Handle,
-    /// Requests to read the configuration again, until the process takes them.
+    /// Requests to the process, until it takes the queue.
     process: Option<mpsc::Receiver<ProcessRequest>>,
     routes: BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
     pub(crate) controls: Controls,
@@ -114,12 +113,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts it, on the runtime this is called in. It has no disk: what it must not lose counts as
-    /// stored at once.
+    /// Starts a node on the current runtime. It has no disk: durable values count as stored at
+    /// once.
     ///
     /// # Errors
-    /// An address cannot be bound, a file the settings name does not serve, or the identity is not
-    /// valid now.
+    /// An address cannot be bound, a configured file is unusable, or the identity is not valid now.
     pub fn start(
         settings: &Settings,
         identity: &Identity,
@@ -238,8 +236,8 @@ impl Node {
         self.credential.clone()
     }
 
-    /// The members that it finds silent from now on, each when it begins to suspect it. At most 64
-    /// wait for a receiver, which learns how many it has missed.
+    /// The members that it suspects from now on, each when the suspicion begins. At most 64 are
+    /// queued for a receiver, which learns how many it missed.
     pub fn suspicions(&self) -> broadcast::Receiver<NodeId> {
         self.suspected.subscribe()
     }
@@ -259,22 +257,22 @@ impl Node {
         snapshot(&self.controls.commands).await
     }
 
-    /// Puts into force what of `new` can change in a running node, as after a SIGHUP; what is in
-    /// force then, which is what the next reload begins from.
+    /// Applies those settings of `new` that can change in a running node, as after a SIGHUP;
+    /// returns the settings then in effect, from which the next reload starts.
     ///
     /// # Errors
-    /// A file that the settings name does not serve. Nothing has changed then.
+    /// A configured file is unusable. Nothing has changed then.
     pub async fn reload(&self, old: Settings, new: Settings) -> Result<Settings, Error> {
         let mut reload = Reload::new(old);
         reload.apply(new, &self.controls).await?;
         Ok(reload.into_settings())
     }
 
-    /// Releases its virtual addresses, says goodbye and takes no new sessions of other nodes.
-    /// Resolves when all sessions have ended, or with `over`. Clients of this node are served until
+    /// Releases its virtual addresses, says goodbye and accepts no new sessions from other nodes.
+    /// Resolves when all sessions have ended, or with `over`. Local clients are served until
     /// [`Node::close`].
     pub async fn leave(&mut self, over: impl Future<Output = ()>) {
-        // First, while it can be said to the others of each group.
+        // First, while the other members of each group can still be told.
         self.release.run().await;
         self.leaving.send_replace(true);
         let (left, has_left) = oneshot::channel();
@@ -298,8 +296,8 @@ impl Node {
         tokio::join!(drained, sleep(FAREWELL));
     }
 
-    /// Resets the clients' sessions and takes no more, without announcing that it leaves, since no
-    /// member would receive it.
+    /// Resets the clients' sessions and accepts no more, without announcing that it leaves, since
+    /// no member would receive that.
     pub async fn abandon(&mut self) {
         self.leaving.send_replace(true);
         self.controls.exposed.0.close();
@@ -318,7 +316,7 @@ impl Node {
     }
 }
 
-/// Serves the streams of all peers, those of other shards on their threads.
+/// Serves the streams of all peers; those of other shards run on their shard's thread.
 fn serve_streams(
     egress: &Egress,
     streams: mpsc::Receiver<(NodeId, Stream)>,
@@ -365,8 +363,8 @@ pub(crate) async fn snapshot(commands: &mpsc::Sender<Command>) -> Option<Snapsho
     snapshot.await.ok()
 }
 
-/// Begins to look up, again and again, the names in the settings and in the seeds, and the
-/// cluster's lists of apiservers.
+/// Starts the periodic look-ups of names in the settings and seeds, and of the cluster's lists of
+/// apiservers.
 fn follow(
     settings: &Settings,
     seeds: Vec<Seed>,
@@ -382,7 +380,7 @@ fn follow(
     Names { advertise, fallbacks }
 }
 
-/// Writes events of this node to the cluster, where the settings say so.
+/// Writes events of this node to the cluster, if configured.
 fn write_events(
     settings: &Settings,
     sources: &[(ServiceName, Source)],
@@ -395,7 +393,7 @@ fn write_events(
     }
 }
 
-/// Sources of the cluster's own lists, for the services that have a kubeconfig for it.
+/// Sources of the cluster's own lists, for services with a kubeconfig.
 fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(ServiceName, Source)> {
     let each = settings.services.iter().filter_map(|(name, service)| {
         let kubeconfig = service.cluster_kubeconfig.clone()?;

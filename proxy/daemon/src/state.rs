@@ -1,4 +1,4 @@
-//! The state folder: what a node must not lose, one file per thing.
+//! The state folder: a node's durable values, one file each.
 //!
 //! | file | content | secret |
 //! | --- | --- | --- |
@@ -59,7 +59,7 @@ const MAX_TEXT_BYTES: usize = 4 * 1024;
 pub const MAX_STORED_SEEDS: usize = 64;
 /// [`MAX_STORED_SEEDS`] with 8 endpoints of the longest DNS names each, in bytes.
 const MAX_SEEDS_BYTES: usize = 256 * 1024;
-/// A line of base64 for each revocation, a name in each, and the last one, in bytes.
+/// A line of base64 with a name for each revocation, and the last line, in bytes.
 const MAX_REVOCATIONS_BYTES: usize =
     (MAX_REVOCATIONS + MAX_SUCCESSIONS + 1) * (2 * MAX_REVOCATION_BYTES + 1 + MAX_NAME_BYTES);
 /// Begins the last line of the revocations, before their number: a file that was cut between two
@@ -82,7 +82,7 @@ const REVOCATIONS: &str = "revocations";
 const LOCK: &str = "lock";
 /// The socket that a daemon with a user-defined state folder has there too.
 const SOCKET: &str = "meshport.sock";
-/// All files that meshport puts into the folder.
+/// All files that meshport writes into the folder.
 const ALL: [&str; 18] = [
     NODE_KEY,
     RECORD_KEY,
@@ -124,9 +124,9 @@ const ERASED: [&str; 17] = [
     SOCKET,
     LOCK,
 ];
-/// A configuration that a person keeps next to the state.
+/// A configuration file kept next to the state.
 const CONFIG: &str = "meshport.toml";
-/// The files of the folder that have no secret; any other may have one.
+/// The files of the folder without a secret; any other may contain one.
 const PUBLIC: [&str; 12] = [
     CREDENTIAL,
     renewals::BASE,
@@ -183,7 +183,7 @@ impl StateDir {
     /// An existing folder.
     ///
     /// # Errors
-    /// [`Error::State`] when it is missing, no folder, or writable by others.
+    /// [`Error::State`] if it is missing, not a folder, or writable by others.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         Ok(Self { folder: Folder::open(path.into(), JOIN)? })
     }
@@ -232,8 +232,7 @@ impl StateDir {
         Ok(())
     }
 
-    /// Everything this node is, checked: the credential is valid at `now` and speaks of exactly
-    /// these keys.
+    /// The node's identity, checked: the credential is valid at `now` and names exactly these keys.
     ///
     /// # Errors
     /// [`Error::State`] naming the file that is missing, damaged or does not belong to the others;
@@ -329,8 +328,8 @@ impl StateDir {
         whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &ALTERED, JOIN_AGAIN))
     }
 
-    /// The node's credential to make the next one of. What it has not signed, as an earlier
-    /// meshport left it, is as good for that: its own key signs it now.
+    /// The node's credential as the base for the next one. A credential without the node's
+    /// signature, from an earlier meshport, will do: the node's key signs it now.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -398,7 +397,7 @@ impl StateDir {
                     format!("has more than {MAX_REVOCATIONS} or {MAX_SUCCESSIONS} of a kind");
                 return Err(state_error(&path, what, TOLD_AGAIN));
             }
-            // A name is for people, and its damage no reason to lose the revocation.
+            // A name is only informative; a damaged one must not lose the revocation.
             if let (Some(node), Ok(name)) = (node, name) {
                 all.note_name(node, &name);
             }
@@ -410,7 +409,7 @@ impl StateDir {
         Ok(all)
     }
 
-    /// Replaces what the authority has taken back.
+    /// Replaces the revocations.
     ///
     /// # Errors
     /// As [`StateDir::store_directory`].

@@ -34,12 +34,12 @@ mod unverified;
 
 pub(crate) use unverified::AnyCertificate;
 
-/// The liveness probe of a Kubernetes apiserver. Any status counts as an answer.
+/// The probe "alive" of a Kubernetes apiserver. Any status counts as an answer.
 const ALIVE_PATH: &str = "/version";
-/// The readiness probe of a Kubernetes apiserver.
+/// The probe "ready" of a Kubernetes apiserver.
 const READY_PATH: &str = "/readyz";
-/// The etcd probe of a Kubernetes apiserver: it fails when etcd stalls, but not while the apiserver
-/// drains.
+/// The probe "live" of a Kubernetes apiserver: it fails when etcd stalls, but not while the
+/// apiserver drains.
 const LIVE_PATH: &str = "/livez";
 /// The longest token accepted, in bytes; service account tokens have about one KiB.
 const MAX_TOKEN_BYTES: u64 = 16 * 1024;

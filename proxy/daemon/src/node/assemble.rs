@@ -1,4 +1,4 @@
-//! From settings to the parts of a daemon: nothing here runs yet.
+//! Builds the parts of a daemon from its settings; nothing runs yet.
 
 use std::collections::BTreeMap;
 use std::thread::available_parallelism;
@@ -37,7 +37,7 @@ pub(crate) fn shards(settings: &Settings) -> usize {
     }
 }
 
-/// Binds the sockets under the mesh.
+/// Binds the mesh's sockets.
 pub(crate) fn bind_mesh(settings: &Settings, shards: usize) -> Result<Shards, Error> {
     let address = settings.mesh.listen;
     store::mesh_sockets(address, || Shards::open(address, shards))
@@ -116,7 +116,7 @@ pub(crate) fn session_limits(service: &ServiceSettings) -> SessionLimits {
     }
 }
 
-/// Settings that must be the same on all nodes: members judge each other's silence by them.
+/// Settings that must be the same on all nodes: members use them to suspect silent members.
 pub(crate) fn agreeing(settings: &Settings) -> Vec<Setting> {
     let discovery = &settings.discovery;
     let all = [
@@ -129,7 +129,7 @@ pub(crate) fn agreeing(settings: &Settings) -> Vec<Setting> {
     all.map(setting).into()
 }
 
-/// Events on their way out, for each receiver that the settings name.
+/// Outgoing events, for each configured receiver.
 pub(crate) fn outboxes(settings: &Settings) -> BTreeMap<Receiver, Outbox> {
     let events = &settings.events;
     let new = || Outbox::new(events.per_minute, clock::now());
@@ -138,7 +138,7 @@ pub(crate) fn outboxes(settings: &Settings) -> BTreeMap<Receiver, Outbox> {
     url.into_iter().chain(kubernetes.map(|it| (Receiver::Kubernetes, it))).collect()
 }
 
-/// Within what time the sessions of a bad origin are reset.
+/// The window within which a bad origin's sessions are reset.
 pub(crate) fn cut_windows(settings: &Settings) -> BTreeMap<ServiceName, Duration> {
     let services = settings.services.iter();
     services.map(|(name, service)| (name.clone(), service.cut_window)).collect()
@@ -168,8 +168,8 @@ pub(crate) fn probers(
         .collect()
 }
 
-/// A service that is offered without the role for it is ignored by every other node: say so here,
-/// where it can be mended.
+/// Every other node ignores a service that is offered without its role: report it here, where it
+/// can be fixed.
 fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
     for (name, service) in &settings.services {
         if service.origin.is_some() {
@@ -185,7 +185,7 @@ pub(crate) fn warn_of_missing_role(name: &ServiceName, credential: &Credential) 
     }
 }
 
-/// Says which services of this node are for nobody, or for fewer than it may seem.
+/// Logs which services of this node no node can use, or fewer nodes than expected.
 pub(crate) fn warn_of_lists(settings: &Settings) {
     for (service, ServiceSettings { allow, .. }) in &settings.services {
         if let Some(doubt) = Allow::doubt(allow) {
@@ -194,8 +194,8 @@ pub(crate) fn warn_of_lists(settings: &Settings) {
     }
 }
 
-/// The seeds of the settings, then those of the state folder. Says so when those cannot be read: a
-/// node that was in the mesh before knows others from its directory too.
+/// The seeds of the settings, then those of the state folder. Logs when those cannot be read, which
+/// is not fatal: a former member also knows others from its directory.
 pub(crate) fn all_seeds(settings: &Settings, state: &StateDir) -> Vec<NamedSeed> {
     let mut seeds = settings.mesh.seeds.clone();
     let stored = state.seeds().unwrap_or_else(|error| {

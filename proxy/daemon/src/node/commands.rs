@@ -1,4 +1,4 @@
-//! Commands to the driver, and what they carry.
+//! Commands to the driver, and their contents.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -21,33 +21,33 @@ use crate::node::write_queue::{Snapshot, Write};
 /// Commands from the rest of the daemon.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Announce to these nodes, which are reached there.
+    /// Announce to these nodes, at these addresses.
     Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
-    /// This node is reached there.
+    /// This node can be reached at these addresses.
     Endpoints(OwnEndpoints),
-    /// Spread a service's sessions so from now on.
+    /// Change how a service's sessions are spread.
     Policy(ServiceName, Policy, Weights),
-    /// Reset a service's sessions within this time from now on.
+    /// Change the window within which a service's sessions are reset.
     CutWindow(ServiceName, Duration),
-    /// Move a service's sessions at this pace from now on.
+    /// Change the pace at which a service's sessions move.
     Drift(ServiceName, DriftConfig),
-    /// Reach a service there when no origin of the mesh answers.
+    /// Addresses of a service for when no origin in the mesh answers.
     Fallback(ServiceName, Vec<SocketAddr>),
-    /// The cluster's own list of a service's instances, or that it could not be read.
+    /// The cluster's own list of a service's instances, or why it could not be read.
     Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
-    /// Take up one more service.
+    /// Add a service.
     Service(Box<Addition>),
     /// Store the nodes of the cluster, as the way back knows them, for the next start.
     StoreNodes(Vec<u8>),
     /// These settings wait for a restart.
     NeedsRestart(Vec<SettingChange>),
-    /// An upgrade failed, for this reason; this process goes on.
+    /// An upgrade failed, for this reason; this process continues.
     FailedUpgrade(String),
-    /// Ask a service's instance so from now on.
+    /// Change how a service's instance is probed.
     Instance(ServiceName, Instance),
-    /// This machine has slept for that long, or moved to another network.
+    /// This machine slept for this long, or moved to another network.
     Wake(Duration),
-    /// Show this credential from now on.
+    /// Present this credential.
     Credential(Box<Credential>),
     /// This is stored: use it.
     Stored(Write),
@@ -55,11 +55,11 @@ pub(crate) enum Command {
     NotStored(Write, String),
     /// Say goodbye; answered when the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
-    /// Asks for the present state, for the next start.
+    /// Asks for the current state, for the next start.
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
 }
 
-/// How a service's local instance is reached and asked.
+/// How a service's local instance is reached and probed.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) address: String,
@@ -67,7 +67,7 @@ pub(crate) struct Instance {
     pub(crate) prober: Prober,
 }
 
-/// A service that a running node is to have.
+/// A service to add to a running node.
 #[derive(Debug)]
 pub(crate) struct Addition {
     pub(crate) name: ServiceName,

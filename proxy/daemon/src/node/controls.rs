@@ -32,7 +32,7 @@ pub(crate) struct Controls {
     pub(crate) names: Names,
 }
 
-/// The names that are looked up again and again.
+/// The names that are looked up periodically.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) advertise: watch::Sender<Vec<Endpoint>>,

@@ -1,10 +1,10 @@
 //! The loop around the core: every event of a node passes through here, in one order.
 //!
 //! One task owns the [`NodeCore`]. It waits for the next input (a mesh event, a probe's outcome, a
-//! question, a change of the busy origins, a timer), hands it to the core with the time read once,
-//! and then carries out what the core wants: datagrams, probes, peers, routes. Queues: mesh events
-//! are bounded by the mesh, questions by [`MAX_QUESTIONS`], outcomes by
-//! [`MAX_OUTCOMES`], what sessions find out by [`MAX_FINDINGS`].
+//! query, a change of the busy origins, a timer), hands it to the core with the time read once, and
+//! then carries out the core's output: datagrams, probes, peers, routes. Queues: mesh events are
+//! bounded by the mesh, queries by [`MAX_QUESTIONS`], outcomes by [`MAX_OUTCOMES`], findings of
+//! sessions by [`MAX_FINDINGS`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,25 +60,25 @@ mod route_log;
 pub(crate) mod seeds;
 mod sightings;
 
-/// Questions waiting for the driver. It answers between network events, so a handful suffices;
-/// more askers wait at the door.
+/// Queries queued for the driver. It answers between network events, so a few suffice; more askers
+/// wait.
 const MAX_QUESTIONS: usize = 64;
-/// Commands on their way to the driver; they come from timers and people.
+/// Commands queued for the driver; they come from timers and operators.
 const MAX_COMMANDS: usize = 16;
-/// Requests to the process that wait for the one under way.
+/// Requests to the process queued behind the current one.
 const MAX_PROCESS_REQUESTS: usize = 4;
-/// Suspicions on their way to observers. A turn of the driver raises a few; an observer that is
-/// more than these behind is told how many it has missed.
+/// Suspicions queued for observers. One turn of the driver raises a few; an observer that falls
+/// further behind is told how many it missed.
 const MAX_SUSPICIONS: usize = 64;
-/// Outcomes of probes on their way back. Each service has at most two probes under way.
+/// Outcomes of probes queued for the driver. Each service has at most two running probes.
 const MAX_OUTCOMES: usize = 2 * meshport_core::node::MAX_SERVICES;
-/// Mesh events handled before the core's wishes are carried out: a burst is taken up in one go,
-/// yet transmits never wait for long.
+/// Mesh events handled before the core's output is carried out: a burst is handled in one go, yet
+/// transmits never wait long.
 const MAX_EVENTS_PER_TURN: usize = 64;
 
 type OutcomeOf = (ServiceName, Probe, Answer);
 
-/// A question from outside, which answers itself.
+/// A query from outside, which computes its own answer.
 pub(crate) struct Question(pub(crate) Box<dyn FnOnce(&mut Driver) + Send>);
 
 impl std::fmt::Debug for Question {
@@ -95,23 +95,23 @@ pub(crate) struct Components {
     pub(crate) sessions: Sessions,
     pub(crate) reporter: Reporter,
     pub(crate) probers: BTreeMap<ServiceName, Prober>,
-    /// Within what time the sessions of a bad origin are reset.
+    /// The window within which a bad origin's sessions are reset.
     pub(crate) cut_windows: BTreeMap<ServiceName, Duration>,
-    /// The seeds that the settings name without saying where they are.
+    /// The seeds that the settings list without an address.
     pub(crate) seed_names: Vec<NodeName>,
-    /// Stores what the node must not lose and answers each [`Write`] by a command. Without one
-    /// everything counts as stored at once.
+    /// Stores durable values and answers each [`Write`] with a command. Without it everything
+    /// counts as stored at once.
     pub(crate) writer: Option<mpsc::Sender<Write>>,
     /// The revocations known before.
     pub(crate) revocations: Revocations,
 }
 
-/// The other ends of a driver's queues, and what it tells.
+/// The other ends of a driver's queues, and the values it publishes.
 pub(crate) struct Channels {
     pub(crate) questions: mpsc::Sender<Question>,
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) findings: mpsc::Sender<Finding>,
-    /// What the process around the node is to do.
+    /// Requests to the process.
     pub(crate) process: mpsc::Receiver<ProcessRequest>,
     /// Why a peer was refused last, by either side.
     pub(crate) refused: watch::Receiver<Option<String>>,
@@ -157,16 +157,16 @@ pub(crate) struct Driver {
     probers: BTreeMap<ServiceName, Prober>,
     load: Load,
     seeds: Seeds,
-    /// How far data had come on the paths whose probes are overdue.
+    /// Data acknowledged so far on the paths whose probes are overdue.
     deliveries: BTreeMap<NodeId, Delivery>,
     cut_windows: BTreeMap<ServiceName, Duration>,
     budgets: LogBudgets,
-    /// The values on their way to the disk.
+    /// The values being stored.
     persistence: Persistence,
 }
 
 impl Driver {
-    /// A driver that does not run yet, with its queues.
+    /// A driver that is not running yet, with its queues.
     pub(crate) fn new(components: Components) -> (Self, Channels) {
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
@@ -227,7 +227,7 @@ impl Driver {
         (driver, channels)
     }
 
-    /// Runs until the mesh or all askers are gone.
+    /// Runs until the mesh ends or all handles are dropped.
     pub(crate) async fn run(mut self) {
         let (outcome_sender, mut outcomes) = mpsc::channel::<OutcomeOf>(MAX_OUTCOMES);
         let mut probes = JoinSet::new();
@@ -289,7 +289,7 @@ impl Driver {
         }
     }
 
-    /// Tells the core on which of the paths that seem to die data still arrives.
+    /// Tells the core on which of the seemingly dying paths data still arrives.
     fn credit_deliveries(&mut self) {
         let overdue = self.core.overdue_paths();
         let found: Vec<_> =
@@ -328,7 +328,7 @@ impl Driver {
                 self.core.handle_credential(&credential, now, wall);
             }
             MeshEvent::SessionUp(node) => {
-                // One whose credential came by gossip shows none that is new.
+                // A peer whose credential came by gossip presents a known one.
                 if let Some(credential) = self.mesh.credential(&node) {
                     self.reporter.audit.admitted(&credential);
                     self.core.handle_credential(&credential, now, wall);
@@ -346,7 +346,7 @@ impl Driver {
             MeshEvent::SeenAt { by, at } => self.take_sight(by, at),
             MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
             MeshEvent::Called { token, from } => {
-                // Without an inquiry nobody listens.
+                // Without an inquiry there is no receiver.
                 let _ = self.outputs.called.send(Called { token, from });
             }
             MeshEvent::OwnDuplicate { by, at } => {
@@ -366,8 +366,8 @@ impl Driver {
         }
     }
 
-    /// The mesh has admitted whom discovery does not know: it was forgotten, or its credential had
-    /// ended by a clock that is right again.
+    /// The mesh admitted a node that discovery does not know: it was forgotten, or its credential
+    /// had expired by a clock that has since been corrected.
     fn introduce(&mut self, from: &NodeId, now: Instant, wall: UnixSeconds) {
         if self.core.wants_credential(from, now)
             && let Some(credential) = self.mesh.credential(from)
@@ -406,12 +406,12 @@ impl Driver {
 
     fn send_all(&mut self) {
         while let Some(transmit) = self.core.poll_transmit() {
-            // A datagram that cannot go is lost like any other; the mesh counts it.
+            // A datagram that cannot be sent is lost like any other; the mesh counts it.
             let _ = self.mesh.send_datagram(transmit.to, ports::GOSSIP, &transmit.payload);
         }
     }
 
-    /// Takes another credential of this node into use. Returns whether it is another one.
+    /// Applies a new credential of this node. Returns whether it differs.
     fn renew(&mut self, credential: &Credential) -> Result<bool, IdentityError> {
         if !self.reporter.identity.judge_renewal(credential)? {
             return Ok(false);
@@ -479,9 +479,9 @@ impl Driver {
         }
     }
 
-    /// Shuts out what the authority has taken back.
+    /// Applies revocations of the authority.
     fn take_revocation(&mut self, revocation: &Revocation) {
-        // Those who are shut out are told too, as long as they can be.
+        // Revoked nodes are told too, while they can still be reached.
         self.send_all();
         let all = self.core.discovery().revocations().clone();
         let (what, at) = (&revocation.revoked, revocation.at);
@@ -489,7 +489,7 @@ impl Driver {
         self.fall_back(&all);
         let own = all.covering(&self.reporter.identity.credential);
         if own.is_some_and(|it| it.successor().is_none()) {
-            // No node serves this one any more: its clients need not wait to find out.
+            // No node serves this one any more: its clients need not wait for timeouts.
             self.sessions.end(|_| true);
         }
         self.store_revocations(all.clone());
@@ -570,7 +570,7 @@ impl Driver {
 }
 
 impl Driver {
-    /// Takes up one more service.
+    /// Adds a service.
     pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
         let Addition { name, config, facts, cut_window, prober, route } = addition;
         if config.health.is_some() {

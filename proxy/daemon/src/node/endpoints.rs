@@ -1,4 +1,4 @@
-//! Endpoints: where others reach this node, and where it reaches the seeds.
+//! Endpoints: addresses of this node for others, and of the seeds.
 //!
 //! Names are looked up repeatedly, since an address may change. A failed look-up changes nothing:
 //! the addresses found before stay.
@@ -16,9 +16,9 @@ use meshport_core::reach::OwnEndpoints;
 
 use crate::node::commands::Command;
 
-/// From one look-up of all names to the next.
+/// Interval between look-ups of all names.
 const REFRESH: Duration = Duration::from_secs(60);
-/// The same after some name could not be looked up; doubles up to [`REFRESH`].
+/// The same after a failed look-up; doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
 /// How long one look-up may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,8 +31,8 @@ pub(crate) const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9),
 ];
 
-/// Looks up the seeds and the endpoints that this node advertises, again and again, and tells the
-/// driver whenever the addresses changed.
+/// Periodically looks up the seeds and the endpoints that this node advertises, and tells the
+/// driver whenever the addresses change.
 pub(crate) async fn follow(
     seeds: Vec<Seed>,
     mut advertise: watch::Receiver<Vec<Endpoint>>,
@@ -129,8 +129,8 @@ pub(crate) fn is_name(endpoint: &Endpoint) -> bool {
     matches!(endpoint.host(), Host::Name(_))
 }
 
-/// Where to look for a node: what the configuration says and what it says itself, by turns, since
-/// the mesh tries the first few only and either may be out of reach from here.
+/// Addresses to try for a node: the configured and the announced ones alternate, since the mesh
+/// tries only the first few and either kind may be unreachable from here.
 pub(crate) fn hints(configured: &[SocketAddr], announced: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut hints = Vec::new();
     for at in 0..configured.len().max(announced.len()) {
@@ -150,8 +150,8 @@ fn push_up_to(most: usize, addresses: &mut Vec<SocketAddr>, address: SocketAddr)
     }
 }
 
-/// Where this node can be reached when the configuration does not say: its own addresses towards
-/// the seeds and towards the internet, with the port of the mesh.
+/// This node's addresses if none are configured: its source addresses towards the seeds and the
+/// internet, with the port of the mesh.
 pub(crate) fn guess(mesh: SocketAddr, seeds: &[(NodeId, Vec<SocketAddr>)]) -> Vec<SocketAddr> {
     if !mesh.ip().is_unspecified() {
         return vec![mesh];

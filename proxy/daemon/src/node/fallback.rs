@@ -15,9 +15,9 @@ use crate::node::commands::Command;
 use crate::node::endpoints;
 use meshport_core::node::MAX_FALLBACK_ADDRESSES;
 
-/// From one look-up of all names to the next.
+/// Interval between look-ups of all names.
 const REFRESH: Duration = Duration::from_secs(30);
-/// The same after some name could not be looked up; doubles up to [`REFRESH`].
+/// The same after a failed look-up; doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
 
 /// The fallback of each service that has one.
@@ -29,8 +29,8 @@ pub(crate) fn of(settings: &Settings) -> Fallbacks {
     services.map(|(name, service)| (name.clone(), service.fallback.clone())).collect()
 }
 
-/// Looks up the fallback of all services, again and again, and tells the driver whenever the
-/// addresses of one changed.
+/// Periodically looks up the fallback of all services, and tells the driver whenever its addresses
+/// change.
 pub(crate) async fn follow(
     mut wanted: watch::Receiver<Fallbacks>,
     commands: mpsc::Sender<Command>,
@@ -66,7 +66,7 @@ pub(crate) async fn follow(
                 if changed.is_err() {
                     return;
                 }
-                // An entry that the settings no longer name is not kept for a failed look-up.
+                // A failed look-up does not keep an entry that was removed from the settings.
                 let wanted = wanted.borrow();
                 known.retain(|name, _| wanted.get(name) == fallbacks.get(name));
             }

@@ -7,14 +7,14 @@ use meshport_core::findings::{FLOOD, Finding};
 use meshport_mesh::{MeshCount, MeshCounters};
 use tracing::{info, warn};
 
-/// From one look at the mesh's counters to the next.
+/// Interval between reads of the mesh's counters.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// A flood has ended after this time without a refused handshake. It bounds the log too: one line
-/// for a beginning and one for an end in this time, however often a flood pauses.
+/// A flood has ended after this time without a refused handshake. It also bounds the log: one line
+/// for the start and one for the end in this time, however often a flood pauses.
 const OVER_AFTER: Duration = Duration::from_secs(60);
 
-/// Handshakes that were not answered at once because of load: those who made them got a cookie,
-/// to prove their address with; or had proven it, and made more than their share.
+/// Handshakes not answered at once because of load: the senders got a cookie to prove their
+/// address, or had proven it and exceeded their share.
 pub(crate) fn held_off(counters: &MeshCounters) -> u64 {
     counters[MeshCount::CookiesSent] + counters[MeshCount::DroppedOverShare]
 }
@@ -23,7 +23,7 @@ pub(crate) fn held_off(counters: &MeshCounters) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Floods {
     looked: Instant,
-    /// Handshakes held off until the last look.
+    /// Handshakes held off until the last check.
     held_off: u64,
     present: Option<Flood>,
 }
@@ -43,7 +43,7 @@ impl Floods {
         Self { looked: now, held_off: 0, present: None }
     }
 
-    /// Takes how many handshakes were [`held_off`] since the start, if it is time to look.
+    /// Handles the number of handshakes [`held_off`] since the start, if a check is due.
     pub(crate) fn look(&mut self, now: Instant, held_off: impl FnOnce() -> u64) {
         if now.saturating_duration_since(self.looked) < LOOK_INTERVAL {
             return;
@@ -121,7 +121,7 @@ mod tests {
         assert!(said.contains("WARN") && said.trim_end().ends_with("held_off=1"), "{said}");
     }
 
-    /// They get no cookie again: what they have too many is dropped.
+    /// They get no further cookie: their excess handshakes are dropped.
     #[test]
     fn a_flood_from_proven_addresses_lasts_until_it_is_over() {
         let start = Instant::now();

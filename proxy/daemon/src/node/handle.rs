@@ -1,7 +1,7 @@
 //! The handle through which others ask the running node.
 //!
-//! Questions travel over one bounded queue to the driver, which owns the core; answers come back on
-//! a oneshot channel. A stopping daemon drops the questions, which the caller sees as
+//! Queries go over one bounded queue to the driver, which owns the core; answers come back on a
+//! oneshot channel. A stopping daemon drops the queries, which the caller sees as
 //! [`Error::Refused`].
 
 use meshport_config::Revocation;
@@ -49,7 +49,7 @@ impl Handle {
         self.ask(Samples).await
     }
 
-    /// Takes back what the authority says, in the whole mesh.
+    /// Applies a revocation by the authority in the whole mesh.
     ///
     /// # Errors
     /// As [`Handle::status`], and when the authority of this mesh has not signed it.

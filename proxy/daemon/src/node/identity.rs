@@ -41,7 +41,7 @@ pub(crate) enum IdentityError {
     Busy,
 }
 
-/// The admin interface answers in words.
+/// The admin interface answers with text.
 impl From<IdentityError> for Error {
     fn from(error: IdentityError) -> Self {
         Self::Refused(error.to_string())
@@ -53,13 +53,13 @@ impl From<IdentityError> for Error {
 pub(crate) struct CurrentIdentity {
     pub(crate) credential: Arc<Credential>,
     pub(crate) secrets: MeshSecrets,
-    /// The former key, which still answers together with the present one.
+    /// The former key, which still answers besides the current one.
     pub(crate) former_key: Option<FormerKey>,
     /// The credential's name, site and NodeId, in the form of reports.
     pub(crate) me: NodeRef,
 }
 
-/// A change that has been judged, and stored if it has to outlive the process.
+/// A change that was checked, and stored if it must outlive the process.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// Another credential for the same keys.
@@ -84,7 +84,7 @@ pub(crate) enum Changed {
 }
 
 impl CurrentIdentity {
-    /// As the state folder has it.
+    /// The identity in the state folder.
     pub(crate) fn new(identity: &Identity) -> Self {
         Self::of(Arc::new(identity.credential.clone()), identity.secrets.clone())
     }
@@ -166,13 +166,13 @@ impl CurrentIdentity {
         self.credential.node
     }
 
-    /// The answer to an operator who brought a secret.
+    /// The answer to an operator who supplied a secret.
     pub(crate) fn secret_report(&self, is_new: bool) -> RotateReport {
         let secrets = &self.secrets;
         RotateReport { number: secrets.number(), former_ends_at: secrets.retires_at(), is_new }
     }
 
-    /// The answer to an operator who brought keys.
+    /// The answer to an operator who supplied keys.
     pub(crate) fn key_report(&self, is_new: bool) -> RotateKeyReport {
         RotateKeyReport { node: self.node(), former: self.former_key.clone(), is_new }
     }

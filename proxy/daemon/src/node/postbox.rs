@@ -35,9 +35,9 @@ use crate::node::roster::{ListError, Source};
 
 mod kubernetes;
 
-/// From one look at the journal to the next.
+/// Interval between reads of the journal.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a post may take, with looking up the name and connecting.
+/// How long a post may take, including look-up and connecting.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Where systems keep the certificates that they trust: Debian, Red Hat, SUSE, Alpine.
 const SYSTEM_ROOTS: [&str; 4] = [
@@ -173,7 +173,7 @@ impl Destination {
     }
 }
 
-/// Posts for as long as the node answers.
+/// Posts until the node no longer answers.
 pub(crate) async fn follow(destination: Destination, ask: impl Ask) {
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -186,7 +186,7 @@ pub(crate) async fn follow(destination: Destination, ask: impl Ask) {
         let posted = timeout(LIMIT, destination.post(bodies)).await;
         let posted = posted.unwrap_or(Err(PostError::Late)).map_err(|error| error.to_string());
         match &posted {
-            // Each state once, not each attempt. The path of a URL may have a secret in it.
+            // Logs each state once, not each attempt. The path of a URL may contain a secret.
             Err(problem) if !is_failing => {
                 let to = match &destination {
                     Destination::Url(url, _) => url.endpoint().to_string(),
@@ -237,7 +237,7 @@ where
     tokio::pin!(answer, connection);
     let answer = tokio::select! {
         answer = &mut answer => answer?,
-        // The last thing a connection brings may be the answer.
+        // The answer may be the last data on the connection.
         _ = &mut connection => answer.await?,
     };
     let status = answer.status();
@@ -255,7 +255,7 @@ fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, PostError> {
     let unusable = |why: String| PostError::Roots { path: file.to_owned(), why };
     let mut roots = RootCertStore::empty();
     let all = CertificateDer::pem_file_iter(file).map_err(|error| unusable(error.to_string()))?;
-    // One that is not understood among those of a system says nothing about the others.
+    // One unreadable certificate of the system says nothing about the others.
     roots.add_parsable_certificates(all.filter_map(Result::ok));
     if roots.is_empty() {
         return Err(unusable("it holds no certificate".into()));

@@ -30,8 +30,8 @@ mod access;
 
 pub(crate) use access::{Access, KubeconfigError, files_of};
 
-/// From one reading to the next. An apiserver is on the list for 15 s after it was last heard of,
-/// so asking more often tells no more.
+/// Interval between readings. An apiserver stays on the list for 15 s after its last renewal, so
+/// reading more often gains nothing.
 const INTERVAL: Duration = Duration::from_secs(30);
 /// The longest pause after failures, which double it.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
@@ -39,13 +39,13 @@ const MAX_PAUSE: Duration = Duration::from_secs(600);
 const LIMIT: Duration = Duration::from_secs(10);
 /// The largest answer in bytes; a list of five has about 2 KiB.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
-/// The slice of the service `kubernetes`, and the object that was there before slices were.
+/// The slice of the service `kubernetes`, and the Endpoints object that preceded slices.
 const PATHS: [&str; 2] = [
     "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes",
     "/api/v1/namespaces/default/endpoints/kubernetes",
 ];
 
-/// Where the list is read, and with what.
+/// Where and with which credentials the list is read.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) host: Host,
@@ -54,7 +54,7 @@ pub(crate) struct Source {
     pub(crate) kubeconfig: PathBuf,
 }
 
-/// Why a request to the cluster has no answer, or not the one that was wanted.
+/// Why a request to the cluster has no answer, or not the expected one.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListError {
     // The kubeconfig, or the rights of its user.
@@ -82,7 +82,7 @@ pub(crate) enum ListError {
     NotJson(#[from] serde_json::Error),
 }
 
-/// Begins to read every list.
+/// Starts to read every list.
 pub(crate) fn start(
     sources: Vec<(ServiceName, Source)>,
     commands: &mpsc::Sender<Command>,
@@ -93,7 +93,7 @@ pub(crate) fn start(
     }
 }
 
-/// Reads it again and again, and tells the driver.
+/// Reads it periodically, and tells the driver.
 async fn follow(service: ServiceName, source: Source, commands: mpsc::Sender<Command>) {
     let mut pause = Duration::ZERO;
     let mut told: Option<String> = None;
@@ -111,7 +111,7 @@ async fn follow(service: ServiceName, source: Source, commands: mpsc::Sender<Com
             Err(error) => {
                 pause = (pause * 2).clamp(INTERVAL, MAX_PAUSE);
                 let problem = error.to_string();
-                // Each state once, not each attempt.
+                // Logs each state once, not each attempt.
                 if told.as_ref() != Some(&problem) {
                     let file = source.kubeconfig.display();
                     warn!(%service, %file, problem, "cannot read the cluster's list of apiservers");
@@ -127,7 +127,7 @@ async fn follow(service: ServiceName, source: Source, commands: mpsc::Sender<Com
 
 impl Source {
     async fn read(&self) -> Result<BTreeSet<SocketAddr>, ListError> {
-        // Anew each time: tokens and certificates are replaced in place.
+        // Read each time: tokens and certificates are replaced in place.
         let access = Access::read(&self.kubeconfig).await?;
         let mut status = 0;
         for path in PATHS {
@@ -144,8 +144,8 @@ impl Source {
         })
     }
 
-    /// A connection to an apiserver whose certificate has one of the names; else what the first of
-    /// them met.
+    /// Connects to an apiserver whose certificate has one of the names; otherwise returns the error
+    /// for the first name.
     pub(crate) async fn connect(&self, access: &Access) -> io::Result<TlsStream<Tcp>> {
         let mut problem = None;
         for name in &access.names {
@@ -165,7 +165,7 @@ impl Source {
     }
 
     /// Status and body of the answer to a request, which is sent with these credentials on a
-    /// connection of its own.
+    /// separate connection.
     pub(crate) async fn exchange(
         &self,
         access: &Access,
@@ -189,13 +189,13 @@ impl Source {
         tokio::pin!(exchange);
         tokio::select! {
             done = &mut exchange => done,
-            // The last thing a connection brings may be the answer.
+            // The answer may be the last data on the connection.
             _ = connection => exchange.await,
         }
     }
 }
 
-/// The addresses of a slice or of the older object; what is neither has none.
+/// The addresses of a slice or of the older object; none for anything else.
 fn addresses(document: &Value) -> BTreeSet<SocketAddr> {
     let mut found = BTreeSet::new();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The local side of services: their addresses, bound and served, at the start of a node and while
-//! it runs.
+//! The local side of services: binds and serves their addresses, at startup and while the node
+//! runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,8 @@ pub(crate) fn key(service: &ServiceName) -> String {
     format!("service.{service}.listen")
 }
 
-/// The local addresses of all services, bound before anything starts: what cannot be bound fails
-/// the start as a whole.
+/// The local addresses of all services, bound before anything starts: if one cannot be bound,
+/// startup fails.
 pub(crate) struct Services {
     bound: BTreeMap<ServiceName, Vec<Listener>>,
 }

@@ -1,4 +1,4 @@
-//! The one task of a daemon that writes to its state folder.
+//! The only task of a daemon that writes to its state folder.
 //!
 //! One write at a time, in the order in which the driver hands them over; each is answered. The
 //! directory is large and changes all the time, so it is fetched from the driver when it is to be
@@ -17,7 +17,7 @@ use crate::node::commands::Command;
 use crate::node::write_queue::{RevocationsWrite, Snapshot, Write};
 use crate::state::{Existing, StateDir};
 
-/// From one writing of the directory to the next.
+/// Interval between writes of the directory.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The state of a folder's writer.
@@ -31,7 +31,7 @@ pub(crate) struct StateWriter {
 }
 
 impl StateWriter {
-    /// Writes until it is told to stop, and then what waits and the directory.
+    /// Writes until it is told to stop, then the queued values and the directory.
     pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         let mut save_at = Instant::from_std(crate::clock::now()) + SAVE_INTERVAL;
         loop {
@@ -73,12 +73,12 @@ impl StateWriter {
             Ok(()) => Command::Stored(write),
             Err(error) => Command::NotStored(write, error.to_string()),
         };
-        // A driver that has ended uses nothing any more.
+        // A driver that has ended no longer uses the values.
         let _ = self.commands.send(command).await;
     }
 
-    /// fsync takes milliseconds and must not hold up the data path. What was to be written is lost
-    /// only with a panic of the writer.
+    /// fsync takes milliseconds and must not hold up the data path. A queued value is lost only if
+    /// the writer panics.
     async fn write(&self, write: Write) -> (Option<Write>, Result<(), Error>) {
         let state = self.state.clone();
         let written = tokio::task::spawn_blocking(move || {
@@ -98,7 +98,7 @@ fn store(state: &StateDir, write: &Write) -> Result<(), Error> {
         }
         Write::Key(next) => {
             state.store_next(&next.identity)?;
-            // From here on the next start is that node, so this process has to be it too.
+            // From here on the next start uses the new identity, so this process must too.
             if let Err(error) = state.settle_next() {
                 warn!(%error, "the new key is stored; the next start completes the change of \
                                files");

@@ -1,9 +1,9 @@
-//! Values that a node must not lose, on their way to the disk. No socket, no disk, no clock.
+//! The queue of durable values to be stored. No socket, no disk, no clock.
 //!
 //! No secret and no key is used before it is stored: the driver offers it here, a writer
 //! ([`crate::node::state_writer`]) stores it, and the driver takes it into use when the writer says
 //! so. A revocation is in force at once and is stored for the next start. A crash in between leaves
-//! whole files, from which the next start goes on.
+//! complete files, from which the next start continues.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub generation: u64,
 }
 
-/// The identity that this node gets, and how long its former key still answers.
+/// The new identity of this node, and how long its former key still answers.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyWrite {
     pub(crate) identity: Arc<NextIdentity>,
@@ -30,7 +30,7 @@ pub(crate) struct KeyWrite {
 }
 
 impl KeyWrite {
-    /// The identity that an operator hands over.
+    /// Parses the identity that an operator supplies.
     ///
     /// # Errors
     /// The text is no new identity.
@@ -41,7 +41,7 @@ impl KeyWrite {
     }
 }
 
-/// From a write that failed to the next of its kind.
+/// Pause after a failed write before the next of its kind.
 const RETRY: Duration = Duration::from_secs(5);
 /// Writes on their way to the writer: one of each kind.
 pub(crate) const MAX_WRITES: usize = KINDS;
@@ -65,7 +65,7 @@ pub(crate) enum Write {
 #[derive(Debug, Clone)]
 pub(crate) struct RenewalWrite {
     pub(crate) next: Credential,
-    /// The last one that no issuer signed.
+    /// The last one not signed by an issuer.
     pub(crate) base: Credential,
     pub(crate) former: Credential,
 }
@@ -151,7 +151,7 @@ impl WriteQueue {
         slot.waiting.take()
     }
 
-    /// The writer has stored it, or could not.
+    /// The writer stored it or failed.
     pub(crate) fn handle(&mut self, write: &Write, is_stored: bool, now: Instant) {
         let Some(slot) = write.slot().map(|at| &mut self.slots[at]) else { return };
         slot.is_under_way = false;
@@ -214,7 +214,7 @@ mod tests {
         writes.offer(offer(&one));
         let under_way = writes.poll(now).expect("it is due");
         assert_eq!(under_way.number(), 2);
-        // Nor while the newer one is being written.
+        // The same while the newer one is being written.
         writes.offer(offer(&one));
         writes.handle(&under_way, true, now);
         assert!(writes.poll(now).is_none());
@@ -228,7 +228,7 @@ mod tests {
         let failed = writes.poll(now).expect("it is due");
         writes.handle(&failed, false, now);
         assert_eq!(writes.poll_timeout(), None, "nothing waits");
-        // What could not be written holds no number: members offer theirs again.
+        // A failed write reserves no number: members offer theirs again.
         writes.offer(offer(&one));
         assert!(writes.poll(now).is_none());
         assert_eq!(writes.poll_timeout(), Some(now + RETRY));

@@ -44,8 +44,8 @@ const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Most candidates tried at once, best first: more than a working mesh needs.
 const MAX_TRIALS: usize = 32;
 
-/// Most findings of sessions queued for the driver. With a full queue, the driver already has
-/// enough of them.
+/// Most findings of sessions queued for the driver. If the queue is full, further ones add nothing
+/// new.
 pub(crate) const MAX_FINDINGS: usize = 256;
 
 /// A finding of a session.

@@ -32,24 +32,24 @@ const TEMPORARY_SUFFIX: &str = ".tmp";
 /// Entries looked at when leftovers are removed: a state folder has a dozen.
 const MAX_ENTRIES: usize = 10_000;
 
-/// What to do when the file exists.
+/// What to do if the file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// Refuse: keys and credentials are not replaced unasked.
+    /// Refuse: keys and credentials are not replaced implicitly.
     Keep,
     /// Replace it.
     Replace,
     /// Replace it by a file of the same owner: a daemon may run as another user than the one who
-    /// writes for it. A secret only in the place of an earlier one, which its owner has read.
+    /// writes for it. A secret may only replace an earlier one, which its owner has read.
     ReplaceForOwner,
 }
 
 /// Whether others may know the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
-    /// A file with rights for others is refused.
+    /// A file with permissions for others is refused.
     Secret,
-    /// Rights for others do no harm.
+    /// Permissions for others do no harm.
     Public,
 }
 
@@ -123,7 +123,7 @@ impl Folder {
         &self.path
     }
 
-    /// The name of a file in it, for messages.
+    /// The path of a file in it, for messages.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -220,7 +220,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Overwrites a file that is there in place, which may leave a part of it.
+    /// Overwrites an existing file in place; a crash may leave it incomplete.
     pub(super) fn note(&self, name: &str, text: &str) -> io::Result<()> {
         let mut file = self.open_file(name, OFlags::WRONLY)?;
         must_be_alone(&file)?;
@@ -239,7 +239,7 @@ impl Folder {
     }
 
     pub(super) fn open_file(&self, name: &str, flags: OFlags) -> Result<File, Errno> {
-        // A pipe in the place of a file must not be waited for.
+        // Opening a pipe in place of a file must not block.
         let always = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(FILE_MODE);
         openat(&*self.handle, name, flags | always, mode).map(File::from)
@@ -312,7 +312,7 @@ fn read_opened(
             format!("other users can access this secret (mode {:04o})", metadata.mode() & 0o7777);
         return Err(state_error(path, what, format!("Run `chmod 600 {}`", path.display())));
     }
-    // Sized once, so that no copy of a secret is left behind by a growing buffer.
+    // Allocated once, so that a growing buffer leaves no copy of a secret behind.
     let expected = usize::try_from(metadata.len()).unwrap_or(usize::MAX).min(max_bytes) + 1;
     let mut bytes = Zeroizing::new(Vec::with_capacity(expected));
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
@@ -329,7 +329,7 @@ fn read_opened(
     Ok(bytes)
 }
 
-/// The file of a second name may belong to another program, and would be overwritten.
+/// A file with a second hard link may belong to another program, and would be overwritten.
 fn must_be_alone(file: &File) -> io::Result<()> {
     let metadata = file.metadata()?;
     match metadata.is_file() && metadata.nlink() <= 1 {

@@ -1,8 +1,8 @@
 //! The generation: the number of this start, above those of all earlier ones, by which others order
 //! a node's records.
 //!
-//! The file makes it grow when the clock does not; the wall clock makes it grow when the file is
-//! lost. So no start fails for lack of either.
+//! The file lets it grow if the clock does not; the wall clock lets it grow if the file is lost. So
+//! startup needs only one of them.
 
 use meshport_config::UnixSeconds;
 

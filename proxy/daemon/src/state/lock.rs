@@ -14,7 +14,7 @@ use crate::Error;
 const NEEDS_WRITING: &str = "Make it writable for this user, since it keeps what the next start \
                              needs, or name another one with --state-dir";
 
-/// The right to be the only process on a state folder; given back on drop.
+/// The lock of the only process on a state folder; released on drop.
 #[derive(Debug)]
 pub struct StateLock {
     file: File,
@@ -59,7 +59,7 @@ impl StateDir {
     /// As [`StateDir::lock`]; `None` when another process holds the lock.
     ///
     /// # Errors
-    /// [`Error::Io`] when there can be no lock.
+    /// [`Error::Io`] if the folder cannot be locked.
     pub fn try_lock(&self) -> Result<Option<StateLock>, Error> {
         Ok(self.locked_by_me()?.ok())
     }
@@ -88,8 +88,8 @@ impl StateDir {
             Err(TryLockError::WouldBlock) => return Ok(Err(file)),
             Err(TryLockError::Error(error)) => return Err(locking(error)),
         }
-        // The number only makes the message below better, and a full disk has no room for it; the
-        // lock itself is what counts.
+        // The process id only improves the message below, and a full disk cannot store it; the lock
+        // itself is what counts.
         let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
         self.folder.remove_leftovers();
         Ok(Ok(StateLock { file }))

@@ -15,7 +15,7 @@ use super::{Identity, MAX_TEXT_BYTES, NODE_KEY, StateDir, damaged};
 use crate::Error;
 
 pub(super) const NEXT: &str = "node.next";
-/// The last line, so that none can be missing unnoticed.
+/// The last line, so that a truncated file is noticed.
 const END: &str = "end";
 const FROM_SCRATCH: &str = "Remove the file to keep the node as it was, then run `meshport \
                             rotate-key` again";
@@ -67,7 +67,7 @@ impl FromStr for NextIdentity {
         }
         let (node_key, record_key): (NodeKey, RecordKey) = (node.parse()?, record.parse()?);
         let credential = match Credential::from_text(credential) {
-            // As an earlier meshport left it; the key that has to sign it is in the same file.
+            // From an earlier meshport; the key that must sign it is in the same file.
             Err(Self::Err::NotCountersigned) => {
                 Issued::from_text(credential)?.countersign(&node_key)?
             }
@@ -75,7 +75,7 @@ impl FromStr for NextIdentity {
         };
         let next = Self { node_key, record_key, credential };
         next.check()?;
-        // Its time is judged later; what is damaged must not take the place of what is whole.
+        // Its validity is checked later; a damaged credential must not replace an intact one.
         next.credential.verify(&next.credential.mesh, next.credential.issued_at)?;
         Ok(next)
     }
@@ -89,7 +89,7 @@ impl fmt::Debug for NextIdentity {
 }
 
 impl StateDir {
-    /// Commits the node to new keys. It is for the owner of the present ones.
+    /// Commits the node to new keys. The file gets the owner of the current ones.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
@@ -105,7 +105,7 @@ impl StateDir {
         next.map(Some).map_err(|error| damaged(&self.file(NEXT), &error, FROM_SCRATCH))
     }
 
-    /// Puts new keys that the node is committed to where they belong. Call it only under the lock.
+    /// Moves new keys to which the node is committed to their places. Call it only under the lock.
     ///
     /// # Errors
     /// [`Error::State`] when the file is damaged, [`Error::Io`] when something cannot be written;
@@ -141,7 +141,7 @@ impl StateDir {
         Ok((self.completed(next)?, Some(unsettled)))
     }
 
-    /// Forgets new keys that nothing has used yet, for a node that is made anew.
+    /// Removes new keys that were never used, for a node that is created again.
     ///
     /// # Errors
     /// [`Error::Io`] when the file cannot be removed.

@@ -36,8 +36,8 @@ pub struct KnownRenewals {
 }
 
 impl StateDir {
-    /// All of it, for the node of this credential. What cannot be read is said and left out: a node
-    /// runs without it.
+    /// Reads all of them, for the node of this credential. Unreadable files are logged and skipped,
+    /// since a node runs without them.
     pub fn renewals(&self, own: &Credential) -> KnownRenewals {
         let mandate = readable(self.mandate()).filter(|mandate| {
             readable(mandate.verify(&own.mesh).map_err(Error::Trust).map(Some)).is_some()
@@ -83,8 +83,8 @@ impl StateDir {
         self.store_credential(next, Existing::Replace)
     }
 
-    /// The credential before `present`, where that was taken back with its issuer and the one
-    /// before was not.
+    /// The credential before `present`, if `present` was revoked with its issuer and the one before
+    /// was not.
     ///
     /// # Errors
     /// As [`StateDir::revocations`].
@@ -114,7 +114,7 @@ impl StateDir {
         Ok(former)
     }
 
-    /// Notes for `meshport revoke` whose keys a mandate has.
+    /// Records for `meshport revoke` which node's mandate has which keys.
     ///
     /// # Errors
     /// As [`StateDir::store_directory`].
@@ -154,7 +154,7 @@ impl StateDir {
         Ok(turns)
     }
 
-    /// A credential that is whole, whether it is still valid or not.
+    /// An intact credential, whether it is still valid or not.
     pub(super) fn public_credential(&self, name: &str) -> Result<Option<Credential>, Error> {
         let remedy = "Nothing to do: it is written anew with the next renewal";
         let text = self.read_text(name, MAX_TEXT_BYTES, Content::Public, remedy)?;

@@ -1,8 +1,8 @@
 //! Checksums of plain text files, in their last line.
 //!
-//! Any digits are an address and any number is a generation, so without it a flipped bit would go
-//! unnoticed. It proves nothing and does not lock the files: a person who edits one says so in its
-//! last line. The content is used either way, with a warning about what is odd.
+//! Any digits form an address and any number a generation, so without a checksum a flipped bit
+//! would go unnoticed. It proves nothing and does not lock the files: whoever edits one says so in
+//! its last line. The content is used either way, with a warning about what is odd.
 
 use data_encoding::HEXLOWER;
 use meshport_config::Seed;
@@ -13,7 +13,7 @@ use super::{GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir};
 
 /// Begins the last line, before the checksum.
 const SEAL: &str = "# checksum ";
-/// The last line of a file that a person answers for.
+/// The last line of a file that was edited by hand.
 const BY_HAND: &str = "# by hand";
 /// Bytes of the checksum: damage goes unseen once in four billion times.
 const CHECKSUM_BYTES: usize = 4;
@@ -35,11 +35,11 @@ pub(super) fn of_seeds(seeds: &[Seed]) -> String {
 pub(super) fn generation(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     let number = lines.next()?.trim().parse().ok()?;
-    // There is none above the last one, so that it cannot have been written.
+    // The highest number has no successor, so it was never written.
     (lines.next().is_none() && number < u64::MAX).then_some(number)
 }
 
-/// The oddity of a file's content; none when it is as it was written, or a person answers for it.
+/// What is wrong with a file's content; none if it is as written, or marked as edited by hand.
 fn oddity(text: &str) -> Option<&'static str> {
     let body = text.strip_suffix('\n').unwrap_or(text);
     let (lines, last) = text.split_at(body.rfind('\n').map_or(0, |at| at + 1));
@@ -56,15 +56,15 @@ fn oddity(text: &str) -> Option<&'static str> {
 }
 
 impl StateDir {
-    /// Oddities of the folder and of files that are read all the same, each with its meaning and
-    /// remedy: for a start, and for a check that writes nothing. A file that cannot be read is
-    /// reported where it is needed.
+    /// Problems of the folder and of files that are used anyway, each with its meaning and remedy:
+    /// for startup, and for a check that writes nothing. A file that cannot be read is reported
+    /// where it is needed.
     pub fn doubts(&self) -> Vec<String> {
         let all = [self.doubt_of_mode(), self.doubt_of_seeds(), self.doubt_of_generation()];
         all.into_iter().flatten().collect()
     }
 
-    /// Others can do no harm, but see what is here and when it changes.
+    /// Other users can do no harm, but see what is here and when it changes.
     fn doubt_of_mode(&self) -> Option<String> {
         let (path, mode) = (self.path().display(), self.folder.open_to_others()?);
         Some(format!("{path}: is open to others (mode {mode:04o}); run `chmod 700 {path}`"))
@@ -96,7 +96,7 @@ impl StateDir {
     }
 
     fn oddity_of(&self, name: &str, max_bytes: usize) -> Option<&'static str> {
-        // The remedy is for those who need the file.
+        // The error is reported where the file is needed.
         let text = self.read_text(name, max_bytes, Content::Public, "").ok()??;
         oddity(&text)
     }

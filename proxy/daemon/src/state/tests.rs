@@ -229,15 +229,15 @@ fn damages(content: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     flipped.chain((0..content.len()).map(|length| content[..length].to_vec()))
 }
 
-/// Gives a file other content, thousands of times: one that is emptied first is written to disk
-/// each time by some file systems.
+/// Replaces a file's content, thousands of times: some file systems sync a truncated file to disk
+/// each time.
 fn put(path: &Path, content: &[u8]) {
     let mut file = OpenOptions::new().write(true).open(path).expect("it is there");
     file.write_all(content).expect("written");
     file.set_len(content.len() as u64).expect("cut");
 }
 
-/// A folder with all its files, and what its authority has taken back.
+/// A folder with all its files, and its authority's revocations.
 fn with_all_files() -> (TempDir, StateDir, MeshId) {
     let authority = AuthorityKey::generate(&mut OsRng);
     let (folder, state) = joined_by(&authority);
@@ -335,7 +335,7 @@ fn a_damaged_credential_is_called_damaged_whatever_it_says() {
     let content = fs::read(&path).expect("it is there");
     for damaged in damages(&content) {
         put(&path, &damaged);
-        // Before anything in it is compared with the configuration or the clock.
+        // Checked before its content is compared with the configuration or the clock.
         if let Err(error) = state.credential() {
             let text = error.to_string();
             assert!(text.contains("credential: is damaged"), "{text}");
@@ -493,7 +493,7 @@ fn generations_grow_whatever_the_clock_does() {
     let [doubt] = &state.doubts()[..] else { panic!("{:?}", state.doubts()) };
     assert!(doubt.contains("Each start") && !doubt.contains("this start"), "{doubt}");
 
-    // What is no number, or cannot have been written, keeps no node from starting.
+    // An invalid or impossible number does not keep a node from starting.
     for damage in ["many".to_owned(), u64::MAX.to_string(), "7".repeat(5_000)] {
         fs::write(&path, damage).expect("written");
         let [doubt] = &state.doubts()[..] else { panic!("{:?}", state.doubts()) };

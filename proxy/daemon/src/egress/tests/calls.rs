@@ -147,7 +147,7 @@ async fn a_stream_ends_when_its_apiservers_node_is_revoked() {
     let call = direct(node, port(&kubelet)).encode();
     stream.send.write_chunk(call.into()).await.expect("open");
     assert_eq!(read(&mut stream, 7).await[0], Answer::Connected.code());
-    // The mesh does not know of it: only the check of the stream's own node ends the stream.
+    // The mesh does not know of it: only the serving node's own check ends the stream.
     know.send_replace(revocations(near_id));
     let mut chunk = [Bytes::new()];
     let end = timeout(HEADER_TIMEOUT, stream.recv.read_chunks(&mut chunk)).await;

@@ -43,28 +43,28 @@ use crate::inquiry::{self, Inquiry};
 use crate::node::assemble;
 use crate::node::write_queue::KeyWrite;
 
-/// Where an answer goes. An asker that went away needs none.
+/// Where an answer goes. The asker may be gone.
 pub(crate) type Asker<T> = oneshot::Sender<Result<T, Error>>;
 
-/// What only the process around a node can do.
+/// Requests that only the process around a node can carry out.
 #[derive(Debug)]
 pub(crate) enum ProcessRequest {
     /// Read the configuration again.
     Reload(Asker<ReloadReport>),
-    /// Give the place of this process to the program on disk.
+    /// Replace this process by the program on disk.
     Upgrade(Asker<UpgradeReport>),
 }
 
-/// A question that the driver answers.
+/// A query that the driver answers.
 pub(crate) trait Answer: Send + 'static {
     /// The answer.
     type Reply: Send + 'static;
 
-    /// Answers at once, or hands the asker to what answers later.
+    /// Answers at once, or passes the asker on for a later answer.
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>);
 }
 
-/// The handle of a running node, which answers questions.
+/// The handle of a running node, which answers queries.
 pub(crate) trait Ask: Clone + Send + Sync + 'static {
     /// Waits for the answer.
     fn ask<Q: Answer>(&self, question: Q) -> impl Future<Output = Result<Q::Reply, Error>> + Send;
@@ -73,18 +73,18 @@ pub(crate) trait Ask: Clone + Send + Sync + 'static {
 /// Why a request has no reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The body is no such request, for this reason.
+    /// The body is not a valid request, for this reason.
     Malformed(String),
     /// It was not answered within this time.
     Late(Duration),
-    /// The daemon says no.
+    /// The daemon refused it.
     Refused(Error),
 }
 
 /// The reply to a request, as JSON.
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<String, Failure>> + Send + 'a>>;
 
-/// One request of the admin interface, as the router needs it.
+/// One request of the admin interface, for the router.
 pub(crate) struct Row<A> {
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
@@ -156,14 +156,14 @@ where
         .map_err(|error| Failure::Refused(Error::Bug(format!("a reply has no JSON: {error}"))))
 }
 
-/// The services that clients of this node use and that have no healthy origin now; so the daemon is
-/// ready when there are none, and lives when it answers at all.
+/// The services that clients of this node use and that have no healthy origin now: the daemon is
+/// ready if there are none, and alive if it answers at all.
 pub(crate) struct Lacking;
 
 /// All metrics.
 pub(crate) struct Samples;
 
-/// Answers that are read off at once.
+/// Answers that are available at once.
 macro_rules! read_off {
     ($($name:ident, $reply:ty, |$driver:ident| $read:expr;)*) => {
         $(
@@ -320,7 +320,7 @@ impl Driver {
                  mesh"
             )));
         }
-        // Discovery has forgotten the revoked members by now.
+        // Discovery has already forgotten the revoked members.
         let left = self.core.discovery().directory().alive();
         Ok(RevokeReport {
             revoked: revocation.revoked.to_string(),
@@ -347,8 +347,8 @@ impl Driver {
     }
 }
 
-/// The node that succeeded a revoked one and is not revoked itself: an operator who revokes the
-/// former key may mean the present node.
+/// The successor of a revoked node that is not revoked itself: an operator who revokes the former
+/// key may mean the current node.
 fn successor(all: &Revocations, revoked: &Revoked) -> Option<NodeId> {
     let Revoked::Node(node) = revoked else { return None };
     let last = all.successor_of(node);

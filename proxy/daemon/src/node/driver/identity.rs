@@ -1,5 +1,5 @@
-//! The one place from which the mesh, the core, the watchers, the log and the audit follow a change
-//! of this node's identity.
+//! Applies a change of this node's identity to the mesh, the core, the watchers, the log and the
+//! audit, in one place.
 
 use meshport_config::{Credential, NodeId, SecretId};
 use meshport_discovery::LocalNode;
@@ -12,15 +12,15 @@ use crate::node::identity::{Change, Changed};
 use crate::state::NextIdentity;
 
 impl Driver {
-    /// Makes a change everywhere, or nowhere if the mesh refuses it. `from` is the member that
-    /// passed it on, if one did.
+    /// Applies a change everywhere, or nowhere if the mesh refuses it. `from` is the member that
+    /// passed it on, if any.
     pub(crate) fn change_identity(
         &mut self,
         change: Change,
         from: Option<NodeId>,
     ) -> Result<(), MeshError> {
         let now = clock::now();
-        // The mesh is first: it may refuse, and peers have to know whose gossip it is.
+        // The mesh goes first: it may refuse, and peers must know who sends the gossip.
         match &change {
             Change::Renewed(credential) => {
                 self.mesh.set_credential(credential)?;

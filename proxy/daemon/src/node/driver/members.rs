@@ -13,7 +13,7 @@ use crate::node::driver::Driver;
 use crate::node::endpoints;
 
 impl Driver {
-    /// A member's credential and where it may be reached.
+    /// A member's credential and addresses.
     pub(crate) fn take_peer(
         &mut self,
         node: NodeId,
@@ -27,7 +27,7 @@ impl Driver {
         self.mesh.set_peer(node, &hints, Some(credential));
     }
 
-    /// What a member says of itself and a virtual address.
+    /// A member's claim about a virtual address.
     pub(crate) fn take_claim(&mut self, from: NodeId, datagram: &[u8]) {
         let credential = self.mesh.credential(&from);
         let board = &self.reporter.process.board;
@@ -36,7 +36,7 @@ impl Driver {
         }
     }
 
-    /// A peer goes on under another key: what was open with it goes on as the successor's.
+    /// A peer continues under another key: its open sessions and streams become the successor's.
     pub(crate) fn follow(&mut self, former: NodeId, credential: &Credential) {
         let (name, node) = (&credential.name, credential.node);
         info!(%name, node = %node.short(), former = %former.short(), "a peer has a new key");
@@ -50,8 +50,8 @@ impl Driver {
         self.reporter.note(kind, name, said, clock::now());
     }
 
-    /// Resets the streams of apiservers on a path that has died, those that this node serves or
-    /// carries too: `kubectl logs -f` would wait forever, and the kubelet for its reader.
+    /// Resets apiservers' streams on a dead path, including those that this node serves or relays:
+    /// otherwise `kubectl logs -f` would wait forever, and so would the kubelet for its reader.
     pub(crate) fn cut_way_back(&self, node: &NodeId) {
         let sessions = self.sessions.sever(&ServiceName::way_back(), node);
         if sessions > 0 {
@@ -62,7 +62,7 @@ impl Driver {
 
     pub(crate) fn tell_suspected(&self, node: &NodeId) {
         debug!(name = %self.reporter.name(&self.core, node), "member suspected");
-        // In a daemon nobody looks on.
+        // In a daemon there is no observer.
         let _ = self.outputs.suspected.send(*node);
     }
 
@@ -83,7 +83,7 @@ impl Driver {
         }
     }
 
-    /// A peer sends what this version does not know.
+    /// A peer sends a message that this version does not know.
     pub(crate) fn note_unknown(&mut self, from: NodeId, what: String) {
         let name = self.reporter.name(&self.core, &from);
         let said = what.clone();

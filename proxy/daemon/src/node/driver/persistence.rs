@@ -1,5 +1,5 @@
-//! Mesh secrets, keys and revocations: offered to the writer, then used, and the end of the former
-//! ones. The driver never waits for a disk.
+//! Mesh secrets, keys and revocations: stored by the writer, then used; and the end of former ones.
+//! The driver never waits for a disk.
 
 use std::time::Instant;
 
@@ -18,23 +18,23 @@ use crate::node::write_queue::KeyWrite;
 use crate::node::write_queue::{RevocationsWrite, SecretsWrite, Write, WriteQueue};
 use crate::state::NextIdentity;
 
-/// The values being stored, the callers that wait for them, and the former ones that still end.
+/// The values being stored, the callers that wait for them, and the former values still to expire.
 #[derive(Debug)]
 pub(crate) struct Persistence {
     writes: WriteQueue,
-    /// None for a node without a disk: everything counts as stored at once.
+    /// `None` for a node without a disk: everything counts as stored at once.
     writer: Option<mpsc::Sender<Write>>,
-    /// The operator who brought the secret of this number.
+    /// The operator who supplied the secret with this number.
     secret_asker: Option<(u64, Asker<RotateReport>)>,
     key_asker: Option<Asker<RotateKeyReport>>,
     former_secret: Overlap,
-    /// When to look at the end of the former secret again, if there is one.
+    /// When to check again whether the former secret has expired, if there is one.
     look_at: Option<Instant>,
     former_key_until: Option<Instant>,
 }
 
 impl Persistence {
-    /// Nothing is under way.
+    /// Nothing is being stored.
     pub(crate) fn new(secrets: &MeshSecrets, writer: Option<mpsc::Sender<Write>>) -> Self {
         Self {
             writes: WriteQueue::default(),
@@ -54,7 +54,7 @@ impl Persistence {
             .min()
     }
 
-    /// Each asker is answered once. An asker that has gone away needs no answer.
+    /// Each asker is answered once. The asker may be gone.
     fn answer_secret(&mut self, number: u64, answer: Result<RotateReport, Error>) {
         if let Some((_, asker)) = self.secret_asker.take_if(|(asked, _)| *asked <= number) {
             let _ = asker.send(answer);
@@ -69,7 +69,7 @@ impl Persistence {
 }
 
 impl Driver {
-    /// An operator brings a secret; answered when it is stored and in use.
+    /// An operator supplies a secret; answered when it is stored and in use.
     pub(crate) fn rotate(&mut self, next: &NextSecret, asker: Asker<RotateReport>) {
         let own = &self.reporter.identity;
         let answer = match own.secrets.take(next, &own.credential.mesh, clock::wall()) {
@@ -96,7 +96,7 @@ impl Driver {
         })));
     }
 
-    /// An operator brings a new identity; answered when it is stored and in use.
+    /// An operator supplies a new identity; answered when it is stored and in use.
     pub(crate) fn rotate_key(&mut self, next: KeyWrite, asker: Asker<RotateKeyReport>) {
         let answer = match self.judge_next(&next.identity) {
             Ok(true) => {
@@ -109,7 +109,7 @@ impl Driver {
         let _ = asker.send(answer);
     }
 
-    /// Whether this node may go on as that one; not while it still answers for another.
+    /// Whether this node may continue under that identity; not while a former key still answers.
     fn judge_next(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
         if self.persistence.key_asker.is_some() {
             return Err(IdentityError::Busy);
@@ -127,7 +127,7 @@ impl Driver {
         self.persistence.writes.offer(Write::Revocations(RevocationsWrite { all, own }));
     }
 
-    /// Gives the writer what it can take.
+    /// Passes queued writes to the writer.
     pub(crate) fn hand_over(&mut self, now: Instant) {
         while let Some(write) = self.persistence.writes.poll(now) {
             let Some(writer) = &self.persistence.writer else {
@@ -140,7 +140,7 @@ impl Driver {
         }
     }
 
-    /// It is stored, so it is used from now on.
+    /// It is stored, so it takes effect.
     pub(crate) fn take_stored(&mut self, write: Write) {
         let now = clock::now();
         self.persistence.writes.handle(&write, true, now);
@@ -212,7 +212,7 @@ impl Driver {
     /// is certain, since until then the mesh decides by the clock whether it accepts it.
     pub(crate) fn end_former(&mut self, now: Instant, wall: UnixSeconds) {
         if self.persistence.former_key_until.take_if(|until| *until <= now).is_some() {
-            // Nothing can refuse this one.
+            // This change cannot be refused.
             let _ = self.change_identity(Change::Retired, None);
         }
         let own = &self.reporter.identity;

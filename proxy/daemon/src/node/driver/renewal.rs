@@ -102,10 +102,10 @@ impl Driver {
         believed.map(|()| next).map_err(|error| Setback::Unfit(error.to_string()))
     }
 
-    /// It is stored, so it is used from now on.
+    /// It is stored, so it takes effect.
     pub(crate) fn take_renewal(&mut self, write: &RenewalWrite) {
         let own = &self.reporter.identity.credential;
-        // An operator may have brought a later one meanwhile.
+        // An operator may have supplied a later one meanwhile.
         if own.issued_at >= write.next.issued_at || own.node != write.next.node {
             return;
         }
@@ -123,8 +123,8 @@ impl Driver {
         self.reporter.renewals.seeker.handle_lost(error, clock::now());
     }
 
-    /// Goes on with the credential before the present one when that was taken back with its issuer:
-    /// the node itself is not meant.
+    /// Returns to the previous credential if the current one was revoked with its issuer: the node
+    /// itself is not revoked.
     pub(crate) fn fall_back(&mut self, revoked: &Revocations) {
         let own = &self.reporter.identity.credential;
         let former = self.reporter.renewals.former(own, revoked, clock::wall());
@@ -166,7 +166,7 @@ impl Driver {
         judged
     }
 
-    /// An operator brings a mandate, which is stored already.
+    /// An operator supplies a mandate, which is already stored.
     fn take_mandate(&mut self, mandate: Mandate) -> Result<MandateReport, meshport_config::Error> {
         let own = &self.reporter.identity.credential;
         mandate.verify(&own.mesh)?;
@@ -186,8 +186,8 @@ impl Driver {
     }
 }
 
-/// The members that may be asked, the nearest first, and this node last if it is an issuer itself.
-/// A leaf has no disk of its own for a renewal, so it asks nobody.
+/// The issuers to ask, nearest first, and this node last if it is an issuer itself. A leaf has no
+/// disk for a renewal, so it asks none.
 fn issuers(core: &NodeCore, own: &Credential, is_issuer: bool) -> Vec<NodeId> {
     if own.roles.is_leaf() {
         return Vec::new();

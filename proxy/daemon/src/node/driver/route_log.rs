@@ -6,7 +6,7 @@ use tracing::{info, warn};
 use meshport_core::changes::{Change, Choice};
 use meshport_core::route::{Line, Route};
 
-/// Says from where to where a service's choice went, and why.
+/// Logs how a service's first choice changed, and why.
 pub(crate) fn route(service: &ServiceName, change: &Change, route: &Route) {
     let from = change.from.as_ref().map_or("none", name);
     let Change { cause, .. } = change;

@@ -14,9 +14,9 @@ use crate::node::endpoints;
 /// The nodes to which this one announces itself for as long as it runs.
 #[derive(Default)]
 pub(super) struct Seeds {
-    /// Where the configuration says that they are.
+    /// Their configured addresses.
     pub(super) at: BTreeMap<NodeId, Vec<SocketAddr>>,
-    /// Those that the settings name without saying where they are.
+    /// Those that the settings list without an address.
     pub(super) names: Vec<NodeName>,
 }
 
@@ -39,7 +39,7 @@ impl Driver {
         self.seeds.at = seeds.into_iter().collect();
     }
 
-    /// A node is known from now on: the one that a name in the settings means?
+    /// A node became known: checks whether a name in the settings refers to it.
     pub(crate) fn recognise_seed(&mut self, credential: &Credential) {
         if self.is_named_seed(credential) && !self.seeds.at.contains_key(&credential.node) {
             let (name, node) = (&credential.name, credential.node.short());
@@ -49,7 +49,7 @@ impl Driver {
         }
     }
 
-    /// Says which names in the settings no known node has.
+    /// Logs which names in the settings match no known node.
     pub(crate) fn warn_of_unknown_seeds(&self) {
         let directory = self.core.discovery().directory();
         let is_known =
@@ -64,7 +64,7 @@ impl Driver {
         }
     }
 
-    /// Seeds under the keys that they have now.
+    /// Seeds under their current keys.
     fn called_now<T>(&self, seeds: Vec<(NodeId, T)>) -> Vec<(NodeId, T)> {
         let revocations = self.core.discovery().revocations();
         seeds.into_iter().map(|(node, at)| (revocations.successor_of(&node), at)).collect()
@@ -76,7 +76,7 @@ impl Driver {
     }
 }
 
-/// The seeds that say where they are, and the names of the others.
+/// The seeds with an address, and the names of the others.
 pub(crate) fn split(seeds: Vec<NamedSeed>) -> (Vec<Seed>, Vec<NodeName>) {
     let (mut whole, mut names) = (Vec::new(), Vec::new());
     for seed in seeds {

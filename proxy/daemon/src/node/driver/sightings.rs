@@ -13,18 +13,18 @@ use crate::clock;
 use crate::node::driver::Driver;
 
 impl Driver {
-    /// Takes where this node is without asking peers.
+    /// Sets this node's addresses as known without asking peers.
     pub(crate) fn set_own_endpoints(&mut self, own: OwnEndpoints) {
         self.change_reach(|core| core.set_endpoints(own, clock::now()));
     }
 
-    /// A peer sees this node there.
+    /// A peer sees this node at this address.
     pub(crate) fn take_sight(&mut self, by: NodeId, at: SocketAddr) {
         debug!(by = %by.short(), %at, "a peer says where it sees this node");
         self.change_reach(|core| core.handle_sight(by, at, is_own(at.ip()), clock::now()));
     }
 
-    /// A tunnel is gone, and with it what its peer saw.
+    /// A tunnel is gone, and with it the address that its peer saw.
     pub(crate) fn lose_session(&mut self, node: NodeId) {
         self.change_reach(|core| core.handle_session(node, false, clock::now()));
     }

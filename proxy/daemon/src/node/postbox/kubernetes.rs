@@ -45,7 +45,7 @@ pub(super) fn body(node: &NodeName, kind: Kind, event: &Event, at: UnixSeconds) 
 
 /// Creates these Events, one after another; after a failure the others are not tried.
 pub(super) async fn post(source: &Source, bodies: Vec<Vec<u8>>) -> Result<(), PostError> {
-    // Anew each time: tokens and certificates are replaced in place.
+    // Read each time: tokens and certificates are replaced in place.
     let access = Access::read(&source.kubeconfig).await.map_err(ListError::from)?;
     for body in bodies {
         let mut request = Request::new(Full::new(Bytes::from(body)));

@@ -1,4 +1,4 @@
-//! Keys and credentials that are replaced.
+//! Replacement of keys and credentials.
 
 use super::*;
 

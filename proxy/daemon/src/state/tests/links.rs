@@ -1,4 +1,4 @@
-//! A folder whose owner is of ill will: what root's commands find there instead of files.
+//! A folder with a malicious owner: what root's commands find there instead of files.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -121,7 +121,7 @@ fn a_lock_that_is_somebody_elses_file_is_neither_taken_nor_emptied() {
     assert!(message(state.lock()).contains("it has another hard link; move it away"));
     assert_eq!(fs::read_to_string(&elsewhere).expect("it is there"), ELSEWHERE);
     fs::remove_file(&lock).expect("as it was told");
-    // A new one is for the folder's owner, who has to lock it too.
+    // A new lock file gets the folder's owner, who must be able to lock it too.
     let own = my_uid();
     let other = if own == 0 { 65_534 } else { own };
     chown(state.path(), Some(other), None).expect("it is ours");
