@@ -132,14 +132,20 @@ fn a_lost_site_has_its_users() {
 }
 
 /// Restarts with and without a state folder, partitions, ways that get worse, goodbyes, a NAT that
-/// rebinds: the end must be as if nothing had been. With some seeds the line of the shop, a mobile
-/// network, has just shown it another origin for the nearest.
+/// rebinds: the end must be as if nothing had been. With about every second seed the line of the
+/// shop, a mobile network, has just shown it another origin for the nearest: one node of seven.
 #[test]
 fn all_ends_well_after_everything_this_level_knows() {
-    let result = result(&["--full", "--seed", "7"], &here("tests/full/everything.toml"));
-    assert_eq!(number(&result["nearest_share_at_end"]), 1.0);
-    // Each of its events is followed.
-    assert_eq!(result["faults"].as_array().map(Vec::len), Some(12));
+    let mut shares = Vec::new();
+    for seed in ["7", "8", "9"] {
+        let result = result(&["--full", "--seed", seed], &here("tests/full/everything.toml"));
+        assert_eq!(result["requests"]["failed"], 0, "{seed}");
+        // Each of its events is followed.
+        assert_eq!(result["faults"].as_array().map(Vec::len), Some(12), "{seed}");
+        shares.push(number(&result["nearest_share_at_end"]));
+    }
+    assert!(shares.iter().all(|share| *share >= 6.0 / 7.0 - f64::EPSILON), "{shares:?}");
+    assert!(shares.contains(&1.0), "{shares:?}");
 }
 
 /// Real tunnels, real directories: no node keeps a connection with a revoked one, even after a
