@@ -25,13 +25,13 @@ fn loopback() -> SocketAddr {
 /// The hub on `shards`, and a node of one shard for each other number, all knowing the hub.
 fn star(shards: Shards) -> (Node, Vec<Node>) {
     let world = World::new(1);
-    let config = MeshConfig::default();
+    let config = MeshConfig { connect_timeout: LIMIT, ..MeshConfig::default() };
     let started = Mesh::start_on(shards, &world.identity(HUB), &config, [HUB; 32], || WALL);
     let (mesh, incoming) = started.unwrap();
     let hub = Node { mesh, incoming };
     let peer = |number| {
         let socket = Arc::new(UdpOuter::bind(loopback()).unwrap());
-        let node = start(world.identity(number), socket, number);
+        let node = start_with(world.identity(number), socket, number, config.clone());
         node.mesh.set_peer(id(HUB), &[hub.mesh.local_addr()], None);
         hub.mesh.set_peer(id(number), &[node.mesh.local_addr()], None);
         node
