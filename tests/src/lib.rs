@@ -9,6 +9,7 @@ pub mod echo;
 pub mod flood;
 pub mod http;
 pub mod identity;
+pub mod instances;
 pub mod kubelet;
 pub mod kubernetes;
 pub mod load;

@@ -34,7 +34,7 @@ pub fn meshport() -> &'static Path {
     BINARY.get_or_init(|| match std::env::var_os("MESHPORT_BIN") {
         Some(path) => fs::canonicalize(&path)
             .unwrap_or_else(|error| panic!("MESHPORT_BIN names {}: {error}", path.display())),
-        None => build(),
+        None => build(&["--release", "-p", "meshport"]),
     })
 }
 
@@ -51,9 +51,18 @@ pub fn raise_descriptors() -> usize {
     limit.maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-fn build() -> PathBuf {
+/// The gateway of a cluster, built as the other tools of the tests are.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn gateway() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| build(&["--workspace", "--bin", "meshport-gateway"]))
+}
+
+fn build(what: &[&str]) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--locked", "--release", "-p", "meshport", "--message-format=json"]);
+    cargo.args(["build", "--locked", "--message-format=json"]).args(what);
     let output = cargo.current_dir(root()).output().expect("cargo can be run");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let messages = String::from_utf8(output.stdout).expect("cargo prints UTF-8");

@@ -544,6 +544,11 @@ impl Cluster {
         self.path(&format!("state-{name}")).to_string_lossy().into_owned()
     }
 
+    /// The admin socket of a host's daemon.
+    pub fn socket(&self, at: usize) -> PathBuf {
+        PathBuf::from(self.state(&self.node_name(at))).join("meshport.sock")
+    }
+
     /// Adds TOML to the settings of a host whose node was made and does not run yet.
     ///
     /// # Panics

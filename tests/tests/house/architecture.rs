@@ -8,7 +8,7 @@ use meshport_tests::repository::metadata;
 use serde_json::Value;
 
 /// The workspace packages that a package may depend on, in any kind of dependency.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("meshport-config", &[]),
     ("meshport-proto", &["meshport-config"]),
     ("meshport-mesh", &["meshport-config", "meshport-proto"]),
@@ -20,6 +20,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ),
     ("meshport-demo", &["meshport-config", "meshport-daemon"]),
     ("meshport-top", &["meshport-config", "meshport-core", "meshport-daemon"]),
+    ("meshport-gateway", &["meshport-config", "meshport-core", "meshport-daemon"]),
     (
         "meshport",
         &[

@@ -5,6 +5,7 @@ mod control_plane;
 mod drill;
 mod faults;
 mod forward;
+mod gateway;
 mod long;
 mod stalls;
 mod strict;

@@ -1,0 +1,7 @@
+//! The `meshport-gateway` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    meshport_gateway::cli::main()
+}

@@ -1,0 +1,411 @@
+//! What of a cluster is offered in the mesh, and why the rest is not. Pure: [`Snapshot`] and
+//! [`Rules`] go in, a [`Plan`] comes out, the same for every gateway with the same rules.
+//!
+//! A Service asks for it by the annotation [`EXPOSE`], or by being of type `LoadBalancer` and class
+//! [`CLASS`]. The older of two that want the same name gets it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use meshport_config::{Allow, Cidr, ServiceName};
+use meshport_core::offered::{Instance, MAX_ALLOWED, MAX_INSTANCES, MAX_OFFERED_SERVICES};
+use meshport_daemon::admin::offers::{OfferedService, OffersRequest};
+
+use crate::endpoints::{Endpoint, Endpoints, Key, State, may_be_reached};
+
+/// What a Service is in the mesh: `NAME` or `NAME:PORT`, several with commas between. `PORT` is a
+/// port's number or name and is needed where the Service has several.
+pub(crate) const EXPOSE: &str = "meshport.io/expose";
+/// The nodes that may use it, as `allow` of `[service.NAME]`, with commas between.
+pub(crate) const ALLOW: &str = "meshport.io/allow";
+/// The class of Services of type `LoadBalancer` that are offered without an annotation, as
+/// `NAME-NAMESPACE`, and as `NAME-NAMESPACE-PORT` where there are several ports.
+pub(crate) const CLASS: &str = "meshport.io/mesh";
+
+/// What the operator of this gateway lets a cluster do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rules {
+    /// Namespaces whose Services are offered; empty for all.
+    pub(crate) namespaces: BTreeSet<String>,
+    /// Networks that endpoints have to be in; empty for all but this machine and its links.
+    pub(crate) endpoint_networks: Vec<Cidr>,
+    /// Whether Services of type `ExternalName` are offered.
+    pub(crate) external_names: bool,
+    /// Addresses written into the status of Services of type `LoadBalancer`; see [`has_address`].
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// What a cluster has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot {
+    /// Its Services.
+    pub(crate) services: Vec<Arc<Service>>,
+    /// What takes connections for them.
+    pub(crate) endpoints: Endpoints,
+    /// The addresses of names of Services of type `ExternalName`.
+    pub(crate) resolved: BTreeMap<String, Vec<IpAddr>>,
+}
+
+/// What is offered, and what is not.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Plan {
+    /// What is offered, by its name in the mesh.
+    pub(crate) offers: BTreeMap<ServiceName, Offer>,
+    /// What is not.
+    pub(crate) refusals: Vec<Refusal>,
+}
+
+/// One port of a Service as a service of the mesh.
+#[derive(Debug, Clone)]
+pub(crate) struct Offer {
+    /// The Service.
+    pub(crate) service: Arc<Service>,
+    /// The Service's own port.
+    pub(crate) port: u16,
+    /// Who may use it; `None` for the default.
+    pub(crate) allow: Option<Vec<String>>,
+    /// What takes its connections: at most [`MAX_INSTANCES`], those that are ready first.
+    pub(crate) instances: Vec<Instance>,
+    /// Endpoints beyond the most that are possible, or at addresses that the rules do not allow.
+    pub(crate) left_out: usize,
+}
+
+/// A Service that is not offered as it asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    /// The Service.
+    pub(crate) service: Arc<Service>,
+    /// Why not.
+    pub(crate) cause: Cause,
+}
+
+/// Why a Service is not offered.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub(crate) enum Cause {
+    /// An older Service has the name.
+    #[error("the name {name} in the mesh belongs to the older Service {holder}")]
+    NameTaken {
+        /// The name.
+        name: ServiceName,
+        /// Who has it.
+        holder: Key,
+    },
+    /// An older Service has the port of the addresses.
+    #[error("port {port} of the gateway's address belongs to the older Service {holder}")]
+    PortTaken {
+        /// The port.
+        port: u16,
+        /// Who has it.
+        holder: Key,
+    },
+    /// An annotation makes no sense.
+    #[error("annotation {annotation}: {why}")]
+    BadAnnotation {
+        /// Which one.
+        annotation: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The names made of a Service of the class are too long.
+    #[error("{0:?} is no name of a service in the mesh; set the annotation {EXPOSE}")]
+    BadName(String),
+    /// No such port, or not over TCP.
+    #[error("{0} is no TCP port of this Service")]
+    NoPort(String),
+    /// Several ports, and none is named.
+    #[error("this Service has {0} TCP ports; write {EXPOSE}: \"NAME:PORT\"")]
+    WhichPort(usize),
+    /// There are too many.
+    #[error("a gateway offers at most {MAX_OFFERED_SERVICES} services, and older ones are offered")]
+    TooMany,
+    /// A name outside of the cluster.
+    #[error("this gateway does not offer Services of type ExternalName (--external-names)")]
+    ExternalName,
+    /// The daemon does not take it.
+    #[error("the gateway's daemon refuses {name}: {why}")]
+    Daemon {
+        /// The name in the mesh.
+        name: ServiceName,
+        /// What the daemon says.
+        why: String,
+    },
+}
+
+impl Cause {
+    /// The reason of the Event that tells it.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::NameTaken { .. } => "MeshNameTaken",
+            Self::PortTaken { .. } => "MeshPortTaken",
+            Self::BadAnnotation { .. } => "MeshBadAnnotation",
+            Self::BadName(_) => "MeshBadName",
+            Self::NoPort(_) | Self::WhichPort(_) => "MeshNoPort",
+            Self::TooMany => "MeshTooManyServices",
+            Self::ExternalName => "MeshExternalName",
+            Self::Daemon { .. } => "MeshRefused",
+        }
+    }
+}
+
+/// A Service's namespace and name.
+pub(crate) fn key(service: &Service) -> Key {
+    let metadata = &service.metadata;
+    Key {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+/// Whether a Service is of type `LoadBalancer` and of the mesh's class.
+pub(crate) fn is_of_class(service: &Service) -> bool {
+    is_balancer(service) && class(service) == Some(CLASS)
+}
+
+/// Whether a Service's status is to have the gateway's addresses: one of the class, and one of no
+/// class that asks to be offered by its annotation. Without a class it may belong to a balancer of
+/// the cloud, which then should not run.
+pub(crate) fn has_address(service: &Service) -> bool {
+    is_of_class(service)
+        || is_balancer(service) && class(service).is_none() && annotation(service, EXPOSE).is_some()
+}
+
+fn is_balancer(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    spec.and_then(|it| it.type_.as_deref()) == Some("LoadBalancer")
+}
+
+fn class(service: &Service) -> Option<&str> {
+    service.spec.as_ref()?.load_balancer_class.as_deref()
+}
+
+/// The name behind a Service of type `ExternalName`.
+pub(crate) fn external_name(service: &Service) -> Option<&str> {
+    let spec = service.spec.as_ref()?;
+    spec.external_name.as_deref().filter(|_| spec.type_.as_deref() == Some("ExternalName"))
+}
+
+/// Whether a Service asks to be offered, in a namespace that the rules have.
+pub(crate) fn is_wanted(service: &Service, rules: &Rules) -> bool {
+    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    let is_here = rules.namespaces.is_empty() || rules.namespaces.contains(namespace);
+    is_here && (annotation(service, EXPOSE).is_some() || is_of_class(service))
+}
+
+/// Decides what is offered.
+pub(crate) fn plan(snapshot: &Snapshot, rules: &Rules) -> Plan {
+    let mut wanted: Vec<&Arc<Service>> =
+        snapshot.services.iter().filter(|it| is_wanted(it, rules)).collect();
+    // The age is equal for Services of one file, so that the name decides; it is the same order for
+    // every gateway.
+    wanted.sort_by_key(|it| (it.metadata.creation_timestamp.clone(), key(it)));
+    let mut made = Making { snapshot, rules, plan: Plan::default(), ports: BTreeMap::new() };
+    for service in wanted {
+        if let Err(cause) = made.add(service) {
+            made.plan.refusals.push(Refusal { service: service.clone(), cause });
+        }
+    }
+    made.plan
+}
+
+impl Plan {
+    /// The offer for the daemon, which holds it for `ttl_s` seconds.
+    pub(crate) fn request(&self, ttl_s: u64) -> OffersRequest {
+        let services = self.offers.iter().map(|(name, offer)| {
+            let everyone = || Allow::everyone().iter().map(ToString::to_string).collect();
+            let allow = offer.allow.clone().unwrap_or_else(everyone);
+            (name.clone(), OfferedService { instances: offer.instances.clone(), allow })
+        });
+        OffersRequest { services: services.collect(), ttl_s }
+    }
+}
+
+/// A plan in the making.
+struct Making<'a> {
+    snapshot: &'a Snapshot,
+    rules: &'a Rules,
+    plan: Plan,
+    /// Which Service has a port of the addresses.
+    ports: BTreeMap<u16, Key>,
+}
+
+/// A port of a Service, and its name in the mesh.
+struct Wish<'a> {
+    name: ServiceName,
+    port: &'a ServicePort,
+}
+
+impl Making<'_> {
+    /// Offers all that a Service wants, or nothing of it.
+    fn add(&mut self, service: &Arc<Service>) -> Result<(), Cause> {
+        if external_name(service).is_some() && !self.rules.external_names {
+            return Err(Cause::ExternalName);
+        }
+        let wishes = wishes(service)?;
+        let allow = allow(service)?;
+        self.are_free(service, &wishes)?;
+        if self.plan.offers.len() + wishes.len() > MAX_OFFERED_SERVICES {
+            return Err(Cause::TooMany);
+        }
+        for Wish { name, port } in wishes {
+            let number = number(port);
+            if has_address(service) && !self.rules.addresses.is_empty() {
+                self.ports.insert(number, key(service));
+            }
+            let (instances, left_out) = self.instances(service, port);
+            let (service, allow) = (service.clone(), allow.clone());
+            let offer = Offer { service, port: number, allow, instances, left_out };
+            self.plan.offers.insert(name, offer);
+        }
+        Ok(())
+    }
+
+    /// Whether no older Service has one of the names, or of the ports of the address.
+    fn are_free(&self, service: &Service, wishes: &[Wish<'_>]) -> Result<(), Cause> {
+        let mut names = BTreeSet::new();
+        for Wish { name, port } in wishes {
+            if let Some(offer) = self.plan.offers.get(name) {
+                return Err(Cause::NameTaken { name: name.clone(), holder: key(&offer.service) });
+            }
+            if !names.insert(name) {
+                let why = format!("{name} is there twice");
+                return Err(Cause::BadAnnotation { annotation: EXPOSE, why });
+            }
+            let holder = self.ports.get(&number(port)).filter(|_| has_address(service));
+            if let Some(holder) = holder.cloned() {
+                return Err(Cause::PortTaken { port: number(port), holder });
+            }
+        }
+        Ok(())
+    }
+
+    /// What takes connections for a port, and how many endpoints are left out.
+    fn instances(&self, service: &Service, port: &ServicePort) -> (Vec<Instance>, usize) {
+        let found = self.endpoints(service, port);
+        let all = found.len();
+        let allowed = |ip: IpAddr| {
+            let networks = &self.rules.endpoint_networks;
+            may_be_reached(ip) && (networks.is_empty() || networks.iter().any(|it| it.contains(ip)))
+        };
+        let mut found: Vec<(State, SocketAddr)> =
+            found.into_iter().filter(|(_, address)| allowed(address.ip())).collect();
+        found.sort_unstable();
+        let best = match found.first() {
+            Some((State::Ready | State::NotReady, _)) | None => State::Ready,
+            Some((State::Draining, _)) => State::Draining,
+        };
+        let instances = found.iter().take(MAX_INSTANCES);
+        let instances: Vec<Instance> =
+            instances.map(|&(state, address)| Instance { address, ready: state == best }).collect();
+        let left_out = all - instances.len();
+        (instances, left_out)
+    }
+
+    /// Each address of a port once, at its best.
+    fn endpoints(&self, service: &Service, port: &ServicePort) -> BTreeSet<(State, SocketAddr)> {
+        if let Some(host) = external_name(service) {
+            let ips = self.snapshot.resolved.get(host).into_iter().flatten();
+            return ips.map(|ip| (State::Ready, SocketAddr::new(*ip, number(port)))).collect();
+        }
+        let port = port.name.as_deref().unwrap_or_default();
+        let mut best: BTreeMap<SocketAddr, State> = BTreeMap::new();
+        let all = self.snapshot.endpoints.get(&key(service)).into_iter().flatten();
+        for Endpoint { address, state, .. } in all.filter(|it| it.port == port) {
+            best.entry(*address).and_modify(|it| *it = (*it).min(*state)).or_insert(*state);
+        }
+        best.into_iter().map(|(address, state)| (state, address)).collect()
+    }
+}
+
+fn annotation<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
+    service.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+/// The words of an annotation's list.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|it| !it.is_empty())
+}
+
+/// The nodes that may use a Service, if it says so.
+fn allow(service: &Service) -> Result<Option<Vec<String>>, Cause> {
+    let Some(text) = annotation(service, ALLOW) else { return Ok(None) };
+    let bad = |why: String| Cause::BadAnnotation { annotation: ALLOW, why };
+    let entries: Vec<String> = words(text).map(str::to_owned).collect();
+    if entries.len() > MAX_ALLOWED {
+        return Err(bad(format!("{} entries; at most {MAX_ALLOWED} are possible", entries.len())));
+    }
+    for entry in &entries {
+        entry.parse::<Allow>().map_err(|error| bad(error.to_string()))?;
+    }
+    Ok(Some(entries))
+}
+
+/// What a Service wants to be in the mesh.
+fn wishes(service: &Service) -> Result<Vec<Wish<'_>>, Cause> {
+    let Some(text) = annotation(service, EXPOSE) else { return of_class(service) };
+    let bad = |why: String| Cause::BadAnnotation { annotation: EXPOSE, why };
+    let wishes: Result<Vec<Wish<'_>>, Cause> = words(text)
+        .map(|word| {
+            let (name, port) = word.split_once(':').map_or((word, None), |(a, b)| (a, Some(b)));
+            let name = name.parse().map_err(|error| bad(format!("{error}")))?;
+            Ok(Wish { name, port: port_of(service, port)? })
+        })
+        .collect();
+    let wishes = wishes?;
+    if wishes.is_empty() {
+        return Err(bad("it names no service of the mesh".to_owned()));
+    }
+    Ok(wishes)
+}
+
+/// All ports of a Service of the class.
+fn of_class(service: &Service) -> Result<Vec<Wish<'_>>, Cause> {
+    let Key { namespace, name } = key(service);
+    let ports: Vec<&ServicePort> = tcp_ports(service).collect();
+    let several = ports.len() > 1;
+    let wishes = ports.into_iter().map(|port| {
+        let mut text = format!("{name}-{namespace}");
+        if several {
+            let number = || number(port).to_string();
+            text.push('-');
+            text.push_str(&port.name.clone().unwrap_or_else(number));
+        }
+        let name = text.parse().map_err(|_| Cause::BadName(text))?;
+        Ok(Wish { name, port })
+    });
+    wishes.collect()
+}
+
+fn tcp_ports(service: &Service) -> impl Iterator<Item = &ServicePort> {
+    let ports = service.spec.as_ref().and_then(|ServiceSpec { ports, .. }| ports.as_ref());
+    ports
+        .into_iter()
+        .flatten()
+        .filter(|port| port.protocol.as_deref().is_none_or(|it| it == "TCP") && number(port) > 0)
+}
+
+/// A port's number; 0 for none that is possible, which an apiserver does not take.
+fn number(port: &ServicePort) -> u16 {
+    u16::try_from(port.port).unwrap_or(0)
+}
+
+/// The port of this name or number, or the only one.
+fn port_of<'a>(service: &'a Service, named: Option<&str>) -> Result<&'a ServicePort, Cause> {
+    match named {
+        Some(named) => tcp_ports(service)
+            .find(|it| it.name.as_deref() == Some(named) || number(it).to_string() == named)
+            .ok_or_else(|| Cause::NoPort(named.to_owned())),
+        None => {
+            let mut ports = tcp_ports(service);
+            let first = ports.next().ok_or(Cause::WhichPort(0))?;
+            match ports.count() {
+                0 => Ok(first),
+                more => Err(Cause::WhichPort(more + 1)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! What the owners of Services are told: Events, and the address in the status.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Api, Client, Resource};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::plan::{Cause, Refusal, has_address, key};
+
+/// The name under which Events are written and fields are owned.
+pub(crate) const CONTROLLER: &str = "meshport-gateway";
+/// Limit for one write to the apiserver.
+const WRITE_TIME: Duration = Duration::from_secs(10);
+
+/// What became of a plan.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outcome {
+    /// The Services that are offered, each with what to tell.
+    pub(crate) offered: Vec<Offered>,
+    /// Those that are not.
+    pub(crate) refusals: Vec<Refusal>,
+}
+
+/// A Service that is offered.
+#[derive(Debug, Clone)]
+pub(crate) struct Offered {
+    /// The Service.
+    pub(crate) service: Arc<Service>,
+    /// Its names in the mesh, with the ports that they stand for.
+    pub(crate) names: Vec<String>,
+}
+
+/// Writes to the apiserver, apart from the offers, which do not wait for it.
+pub(crate) struct Reports {
+    client: Client,
+    recorder: Recorder,
+    addresses: Vec<IpAddr>,
+    /// What was told, by the uid of a Service.
+    told: BTreeMap<String, Said>,
+}
+
+/// What an Event says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Said {
+    is_good: bool,
+    reason: &'static str,
+    note: String,
+}
+
+impl Reports {
+    /// Reports with these addresses in the status of Services of the class.
+    pub(crate) fn new(client: Client, addresses: Vec<IpAddr>) -> Self {
+        let recorder = Recorder::new(client.clone(), Reporter::from(CONTROLLER));
+        Self { client, recorder, addresses, told: BTreeMap::new() }
+    }
+
+    /// Tells the latest outcome until no more come.
+    pub(crate) async fn run(mut self, mut outcomes: watch::Receiver<Outcome>) {
+        while outcomes.changed().await.is_ok() {
+            let outcome = outcomes.borrow_and_update().clone();
+            self.tell(&outcome).await;
+        }
+    }
+
+    async fn tell(&mut self, outcome: &Outcome) {
+        let mut present = BTreeSet::new();
+        for Offered { service, names } in &outcome.offered {
+            let note = format!("offered in the mesh as {}", names.join(", "));
+            let said = Said { is_good: true, reason: "MeshOffered", note };
+            present.extend(self.say(service, said).await);
+            if has_address(service) && !self.addresses.is_empty() {
+                self.write_status(service, &self.addresses).await;
+            }
+        }
+        for Refusal { service, cause } in &outcome.refusals {
+            let (reason, note) = (cause.reason(), format!("not offered in the mesh: {cause}"));
+            present.extend(self.say(service, Said { is_good: false, reason, note }).await);
+            // What only this gateway refuses another one may offer.
+            let is_for_all = !matches!(cause, Cause::Daemon { .. });
+            if is_for_all && has_address(service) {
+                self.write_status(service, &[]).await;
+            }
+        }
+        self.told.retain(|uid, _| present.contains(uid));
+    }
+
+    /// Writes an Event unless it is the last one that was written. Returns the Service's uid.
+    async fn say(&mut self, service: &Service, said: Said) -> Option<String> {
+        let uid = service.metadata.uid.clone()?;
+        if self.told.get(&uid) == Some(&said) {
+            return Some(uid);
+        }
+        let name = key(service);
+        match said.is_good {
+            true => info!(service = %name, "{}", said.note),
+            false => warn!(service = %name, reason = said.reason, "{}", said.note),
+        }
+        let event = Event {
+            type_: if said.is_good { EventType::Normal } else { EventType::Warning },
+            reason: said.reason.to_owned(),
+            note: Some(said.note.clone()),
+            action: "Offer".to_owned(),
+            secondary: None,
+        };
+        let reference = service.object_ref(&());
+        match timeout(WRITE_TIME, self.recorder.publish(&event, &reference)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(service = %name, %error, "cannot write an Event"),
+            Err(_) => warn!(service = %name, "timed out writing an Event"),
+        }
+        // Once, whether it arrived or not: the log has it.
+        self.told.insert(uid.clone(), said);
+        Some(uid)
+    }
+
+    /// Writes these addresses where the status has others.
+    async fn write_status(&self, service: &Service, addresses: &[IpAddr]) {
+        let Some(ingress) = ingress(service, addresses) else { return };
+        let name = key(service);
+        let patch = json!({ "status": { "loadBalancer": { "ingress": ingress } } });
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
+        let params =
+            PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(&patch);
+        let written = api.patch_status(&name.name, &params, &patch);
+        match timeout(WRITE_TIME, written).await {
+            Ok(Ok(_)) => info!(service = %name, ?addresses, "wrote the load balancer's status"),
+            Ok(Err(error)) => warn!(service = %name, %error, "cannot write the status"),
+            Err(_) => warn!(service = %name, "timed out writing the status"),
+        }
+    }
+}
+
+/// What to write into a status so that it has these addresses; none where it has them.
+fn ingress(service: &Service, addresses: &[IpAddr]) -> Option<Vec<LoadBalancerIngress>> {
+    let status = service.status.as_ref().and_then(|it| it.load_balancer.as_ref());
+    let present = status.and_then(|it| it.ingress.as_ref()).into_iter().flatten();
+    let present: Vec<Option<&str>> = present.map(|it| it.ip.as_deref()).collect();
+    let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    if present.iter().map(|it| it.unwrap_or_default()).eq(wanted.iter().map(String::as_str)) {
+        return None;
+    }
+    let entry = |ip| LoadBalancerIngress {
+        ip: Some(ip),
+        // Connections from within the cluster go to the address, too, instead of past it to a pod.
+        ip_mode: Some("Proxy".to_owned()),
+        ..LoadBalancerIngress::default()
+    };
+    Some(wanted.into_iter().map(entry).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(ips: &[&str]) -> Service {
+        let ingress: Vec<_> = ips.iter().map(|ip| json!({ "ip": ip })).collect();
+        let status = json!({ "loadBalancer": { "ingress": ingress } });
+        serde_json::from_value(json!({ "metadata": {}, "status": status })).expect("a Service")
+    }
+
+    #[test]
+    fn a_status_is_written_only_where_it_differs() {
+        let addresses: Vec<IpAddr> =
+            ["10.0.0.5", "2001:db8::5"].map(|it| it.parse().expect("ip")).into();
+        assert_eq!(ingress(&service(&["10.0.0.5", "2001:db8::5"]), &addresses), None);
+        let written = ingress(&service(&["10.0.0.6"]), &addresses).expect("others");
+        assert_eq!(written.len(), 2);
+        assert_eq!(written[0].ip_mode.as_deref(), Some("Proxy"));
+        assert_eq!(ingress(&service(&[]), &[]), None);
+        assert_eq!(ingress(&service(&["10.0.0.5"]), &[]), Some(Vec::new()), "it is taken back");
+    }
+}
