@@ -253,7 +253,7 @@ fn fetched() -> io::Result<()> {
     client.write_all(b"GET /it HTTP/1.0\r\n\r\n")?;
     let mut answer = String::new();
     client.read_to_string(&mut answer)?;
-    let is_whole = answer.starts_with("HTTP/1.0 200") && answer.contains("\r\n\r\nweb-");
+    let is_whole = answer.contains(" 200 OK\r\n") && answer.contains("\r\n\r\nweb-");
     is_whole.then_some(()).ok_or_else(|| io::Error::other(answer))
 }
 
