@@ -8,6 +8,7 @@ mod forward;
 mod long;
 mod stalls;
 mod strict;
+mod virtual_address;
 mod watches;
 mod wayback;
 mod ways;
