@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use meshport_tests::clients::{Clients, Held, HeldSeen, Seen, trusting};
-use meshport_tests::kubernetes::{Cluster, Plan, SETTLE_LIMIT, WORKER, origin, rounds};
+use meshport_tests::kubernetes::{
+    Beat, Cluster, Plan, SETTLE_LIMIT, WORKER, Watchers, origin, rounds,
+};
 use meshport_tests::netns::{self, Namespace};
 use meshport_tests::wait;
 
@@ -23,6 +25,10 @@ const LASTING: Duration = Duration::from_secs(8);
 const AFTERWARDS: Duration = Duration::from_secs(5);
 /// How long the address may be without an answer when its holder dies without a word.
 const MAX_GAP: Duration = Duration::from_secs(2);
+/// Watches of the Python client, which has no timeout and never asks on an open connection, and how
+/// long they may be without an event; one comes every quarter of a second.
+const WATCHES: usize = 20;
+const MAX_SILENCE: Duration = Duration::from_secs(4);
 /// Holds the address and listens on it, as in docs/kubeadm.md.
 const SETTINGS: &str = "
 [[expose]]
@@ -189,19 +195,25 @@ struct Cost {
     seen: Seen,
     held: HeldSeen,
     moved: bool,
+    /// The longest time without an event of a watch, where there is the client.
+    silence: Option<Duration>,
 }
 
 impl Cost {
     fn print(&self) {
-        let Self { fault, seen, held, moved } = self;
+        let Self { fault, seen, held, moved, silence } = self;
         let moved = if *moved { "the address moved" } else { "the address stayed" };
-        println!("{fault}: {seen}; {held}; {moved}");
+        let silence = silence.map_or("none".to_owned(), |it| format!("{} ms", it.as_millis()));
+        println!("{fault}: {seen}; {held}; watches: longest silence {silence}; {moved}");
     }
 
     fn assert(&self) {
-        let Self { fault, seen, held, moved } = self;
+        let Self { fault, seen, held, moved, silence } = self;
         let is_of_an_apiserver = matches!(fault, Fault::ApiserverKilled | Fault::ApiserverHangs);
         assert_eq!(*moved, !is_of_an_apiserver, "{fault}");
+        // A holder that hangs ends no connection, and who only listens does not meet the next one.
+        let hangs = if *fault == Fault::DaemonHangs { LASTING } else { Duration::ZERO };
+        assert!(silence.unwrap_or_default() <= hangs + MAX_SILENCE, "{fault}: {silence:?}");
         if fault.ends_the_holder() {
             assert!(seen.gap <= MAX_GAP, "{fault}: {seen}");
         } else {
@@ -214,8 +226,12 @@ impl Cost {
 
 fn play(lan: &mut Lan, fault: Fault) -> Cost {
     let holder = lan.settled();
+    let _beat = Beat::start(&lan.cluster, holder % lan.cluster.origins() + 1);
+    let server = format!("https://{ADDRESS}:{PORT}");
+    let watchers = Watchers::start(&lan.cluster, WORKER, &server, WATCHES);
     let (clients, held) = lan.clients();
     clients.go_on();
+    let begun = wait::now();
     // An answer that an apiserver was sending when it was killed is lost, whoever is in between:
     // that is counted for the connections that are held.
     clients.between_two(|| fault.strike(&mut lan.cluster, holder));
@@ -223,8 +239,13 @@ fn play(lan: &mut Lan, fault: Fault) -> Cost {
     fault.mend(&mut lan.cluster, holder);
     wait::moment(wait::now() + AFTERWARDS);
     clients.go_on();
-    let (held, seen) = (held.finish(), clients.finish());
-    let cost = Cost { fault, seen, held, moved: lan.settled() != holder };
+    let (held, seen, ended) = (held.finish(), clients.finish(), wait::now());
+    let silences = |it: &Watchers| {
+        let all = it.arrivals().into_iter().map(|own| own.longest_gap(begun, ended));
+        all.max().unwrap_or_default()
+    };
+    let silence = watchers.as_ref().map(silences);
+    let cost = Cost { fault, seen, held, moved: lan.settled() != holder, silence };
     cost.print();
     cost
 }
