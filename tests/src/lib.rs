@@ -4,6 +4,7 @@
 //! The helpers panic with a full sentence when something is wrong: their callers are tests.
 //! Every process that is started here is ended here, by its own handle.
 
+pub mod clients;
 pub mod curl;
 pub mod echo;
 pub mod flood;
@@ -13,6 +14,8 @@ pub mod instances;
 pub mod kubelet;
 pub mod kubernetes;
 pub mod load;
+pub mod machine;
+pub mod manual;
 pub mod metrics;
 pub mod net;
 pub mod netns;

@@ -106,6 +106,8 @@ pub struct Plan {
     pub anonymous: bool,
     /// Whether the apiservers' certificates name 127.0.0.1.
     pub loopback_in_certificates: bool,
+    /// Further names and addresses in the apiservers' certificates.
+    pub names: Vec<String>,
     /// Whether every control-plane host has its own etcd member, which its apiserver uses.
     pub stacked: bool,
     /// How long members of a stacked etcd wait for a silent leader. etcd's default is 1 s, but a
@@ -132,6 +134,7 @@ impl Default for Plan {
             sites: ["fra", "ams", "par"].map(str::to_owned).to_vec(),
             anonymous: true,
             loopback_in_certificates: true,
+            names: Vec::new(),
             stacked: false,
             election: Duration::from_secs(2),
             worker_roles: "node",
@@ -191,6 +194,7 @@ impl Cluster {
             if plan.loopback_in_certificates {
                 names.extend(["localhost".to_owned(), "127.0.0.1".to_owned()]);
             }
+            names.extend(plan.names.iter().cloned());
             pki.server(&origin(number), &names);
         }
         let processes = BTreeMap::new();
@@ -281,6 +285,13 @@ impl Cluster {
     /// # Panics
     /// If it cannot be started.
     pub fn spawn_apiserver(&mut self, number: usize, flags: &[&str]) {
+        let mut all = self.apiserver_flags(number);
+        all.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self.start(&process_name(number), number, &program("kube-apiserver"), &all);
+    }
+
+    /// The flags of an apiserver.
+    pub fn apiserver_flags(&self, number: usize) -> Vec<String> {
         let name = origin(number);
         let own = self.host(number).address;
         let etcd = if self.plan.stacked { own } else { self.host(self.etcd_host()).address };
@@ -305,8 +316,7 @@ impl Cluster {
             "--v=1".to_owned(),
         ];
         all.extend(self.plan.flags.iter().cloned());
-        all.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        self.start(&process_name(number), number, &program("kube-apiserver"), &all);
+        all
     }
 
     /// Waits until an apiserver says it is ready.

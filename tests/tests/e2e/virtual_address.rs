@@ -3,9 +3,7 @@
 
 mod beside;
 mod bring_up;
-mod client;
 mod faults;
-mod held;
 mod random;
 mod rival;
 mod throughput;
@@ -18,12 +16,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use meshport_tests::clients::Clients;
 use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use self::client::Clients;
 use self::faults::{Group, Part};
 use self::wires::{NODES, Net, Wires};
 

@@ -9,6 +9,7 @@ mod gateway;
 mod long;
 mod stalls;
 mod strict;
+mod virtual_address;
 mod watches;
 mod wayback;
 mod ways;

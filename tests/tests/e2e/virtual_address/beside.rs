@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
+use meshport_tests::clients::{Clients, Held, HeldSeen, Seen, trusting};
 use meshport_tests::wait;
 
-use super::client::{Clients, Seen, trusting};
 use super::faults::{Fault, Group, Part};
-use super::held::Held;
 use super::rival::Rival;
 use super::wires::Net;
 use super::witness::{Ownership, Witness};
@@ -32,7 +31,7 @@ const FAULTS: [Fault; 6] = [
 /// What a fault of the holder costs, and its mending.
 struct Cost {
     seen: Seen,
-    held_ended: usize,
+    held: HeldSeen,
     ownership: Ownership,
 }
 
@@ -49,23 +48,24 @@ fn play(group: &mut dyn Group, witness: &Witness, fault: Fault) -> Cost {
     wait::moment(wait::now() + LASTING);
     fault.mend(group, holder);
     wait::moment(wait::now() + AFTERWARDS);
-    let (held_ended, seen) = (held.finish(), clients.finish());
-    Cost { seen, held_ended, ownership: witness.since(mark) }
+    let (held, seen) = (held.finish(), clients.finish());
+    Cost { seen, held, ownership: witness.since(mark) }
 }
 
 fn play_all(of: &str, group: &mut dyn Group, witness: &Witness) -> Vec<(Fault, Cost)> {
     let one = |fault: Fault| {
         let cost = play(group, witness, fault);
-        let Cost { seen, held_ended, ownership } = &cost;
+        let Cost { seen, held, ownership } = &cost;
         let Ownership { two_on_wire, two_for_client, none, .. } = ownership;
         println!(
-            "| {fault} | {of} | {} | {} | {:.1} s | {:.2} s | {:.2} s | {:.1} s | {held_ended} |",
+            "| {fault} | {of} | {} | {} | {:.1} s | {:.2} s | {:.2} s | {:.1} s | {} |",
             seen.connections,
             seen.failed.len(),
             seen.gap.as_secs_f64(),
             two_for_client.as_secs_f64(),
             two_on_wire.as_secs_f64(),
-            none.as_secs_f64()
+            none.as_secs_f64(),
+            held.ended
         );
         (fault, cost)
     };

@@ -3,10 +3,10 @@
 use std::env;
 use std::time::Duration;
 
+use meshport_tests::clients::Clients;
 use meshport_tests::wait;
 
 use super::beside::MAX_TWO;
-use super::client::Clients;
 use super::faults::{Fault, Group};
 use super::wires::{NODES, Net};
 use super::witness::Witness;

@@ -10,18 +10,22 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use meshport_tests::wait;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::wait;
+
+mod held;
+
+pub use held::{Held, HeldSeen};
 
 const INTERVAL: Duration = Duration::from_millis(50);
 /// How long a client waits for a connection: a kernel answers at once, or asks again in a second.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long it waits for an answer, on a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-pub(super) const REQUEST: &str =
-    "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST: &str = "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 /// Answers that are waited for before and after a fault.
 const SOME: usize = 30;
 const SETTLE: Duration = Duration::from_secs(40);
@@ -34,8 +38,9 @@ struct Outcome {
     took: Duration,
 }
 
+/// A running series of clients.
 #[derive(Debug)]
-pub(super) struct Clients {
+pub struct Clients {
     stop: Arc<AtomicBool>,
     outcomes: Arc<Mutex<Vec<Outcome>>>,
     /// Held by each connection from its begin to its end.
@@ -45,14 +50,15 @@ pub(super) struct Clients {
 
 /// The results of all clients.
 #[derive(Debug)]
-pub(super) struct Seen {
-    pub(super) connections: usize,
+pub struct Seen {
+    /// How many have ended.
+    pub connections: usize,
     /// Failed connections, with time and reason.
-    pub(super) failed: Vec<String>,
+    pub failed: Vec<String>,
     /// From the begin of the first that failed in a row to that of the next that did not.
-    pub(super) gap: Duration,
+    pub gap: Duration,
     /// What the slowest one took that did not fail.
-    pub(super) slowest: Duration,
+    pub slowest: Duration,
 }
 
 impl fmt::Display for Seen {
@@ -71,7 +77,10 @@ impl fmt::Display for Seen {
 
 impl Clients {
     /// Begins, on the host that this is called on.
-    pub(super) fn start(to: SocketAddr, authority: &Path) -> Self {
+    ///
+    /// # Panics
+    /// If the file of the authority cannot be read.
+    pub fn start(to: SocketAddr, authority: &Path) -> Self {
         let config = trusting(authority);
         let stop = Arc::new(AtomicBool::new(false));
         let outcomes = Arc::new(Mutex::new(Vec::new()));
@@ -96,13 +105,17 @@ impl Clients {
     }
 
     /// Does something while no connection is open.
-    pub(super) fn between_two(&self, work: impl FnOnce()) {
+    pub fn between_two(&self, work: impl FnOnce()) {
         let _none = self.under_way.write();
         work();
     }
 
     /// Waits until some more have been answered.
-    pub(super) fn go_on(&self) {
+    ///
+    /// # Panics
+    /// If they are not in time.
+    #[track_caller]
+    pub fn go_on(&self) {
         let answered = || {
             let all = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
             all.iter().filter(|it| it.result.is_ok()).count()
@@ -112,7 +125,10 @@ impl Clients {
     }
 
     /// Ends them; what they have seen.
-    pub(super) fn finish(self) -> Seen {
+    ///
+    /// # Panics
+    /// If a client panicked.
+    pub fn finish(self) -> Seen {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("clients do not panic");
         let mut all = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,7 +156,10 @@ impl Clients {
 }
 
 /// What trusts the apiservers.
-pub(super) fn trusting(authority: &Path) -> Arc<ClientConfig> {
+///
+/// # Panics
+/// If the file of the authority cannot be read.
+pub fn trusting(authority: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(authority).expect("a file") {
         roots.add(certificate.expect("a certificate")).expect("an authority");
@@ -149,7 +168,7 @@ pub(super) fn trusting(authority: &Path) -> Arc<ClientConfig> {
 }
 
 /// A connection whose handshake is still to come.
-pub(super) fn connect(
+fn connect(
     to: SocketAddr,
     config: Arc<ClientConfig>,
 ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
