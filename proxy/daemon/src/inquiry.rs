@@ -76,13 +76,13 @@ struct Answered {
 
 /// Asks all of them, then answers.
 pub(crate) fn start(inquiry: Inquiry, to: oneshot::Sender<Result<InquiryReport, Error>>) {
-    let Ok(place) = UNDER_WAY.try_acquire() else {
+    let Ok(permit) = UNDER_WAY.try_acquire() else {
         // An asker that went away needs no answer.
         let _ = to.send(Err(Error::Refused("another inquiry is under way; try again".into())));
         return;
     };
     tokio::spawn(async move {
-        let _place = place;
+        let _permit = permit;
         let _ = to.send(Ok(inquiry.run().await));
     });
 }
@@ -95,12 +95,12 @@ impl Inquiry {
         let expected: Vec<CallToken> = tokens.values().copied().collect();
         self.mesh.expect_calls(&expected);
         let mut asked = JoinSet::new();
-        for (place, errand) in errands.into_iter().enumerate() {
+        for (at, errand) in errands.into_iter().enumerate() {
             let mesh = self.mesh.clone();
-            asked.spawn(async move { (place, errand.run(&mesh).await) });
+            asked.spawn(async move { (at, errand.run(&mesh).await) });
         }
         let mut returns = asked.join_all().await;
-        returns.sort_by_key(|(place, _)| *place);
+        returns.sort_by_key(|(at, _)| *at);
         let returns: Vec<Return> = returns.into_iter().map(|(_, it)| it).collect();
         let sent = returns.iter().filter(|it| it.is_calling()).count();
         let arrived = self.arrived(sent).await;

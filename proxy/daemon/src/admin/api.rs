@@ -96,7 +96,7 @@ pub struct ProcessStatus {
     /// Why the last upgrade failed, after which this process has started again.
     #[serde(default)]
     pub failed_upgrade: Option<String>,
-    /// Whether it has been told to stop, and lets its sessions end.
+    /// Whether it is stopping and draining its sessions.
     #[serde(default)]
     pub is_leaving: bool,
 }
@@ -442,7 +442,7 @@ pub struct DrainReport {
     /// Whether it was otherwise before.
     #[serde(default = "changed")]
     pub changed: bool,
-    /// The state other nodes are told from now on.
+    /// The state announced to other nodes from now on.
     pub state: String,
     /// Sessions of other nodes that are still open here.
     pub sessions: u64,

@@ -74,7 +74,7 @@ pub(crate) use crowding::CrowdingLog;
 pub(crate) use explain::change;
 pub(crate) use view::nodes::Peer;
 
-/// Narrow paths that are told, each in a sentence: all of a site have one cause.
+/// Narrow paths reported, each in a sentence: all of a site have one cause.
 const MAX_NARROW: usize = 3;
 
 /// Answers questions about this node, from what it observes and from its identity.

@@ -35,7 +35,7 @@ use crate::Error;
 use crate::node::driver::answers::Ask;
 use crate::sessions::client::ClientId;
 use crate::tcp::{self, KernelListener};
-use crate::unix::{self, Place, SocketFile};
+use crate::unix::{self, SocketFile, SocketPath};
 
 /// From accepting a connection, or from its last answer, to the end of the next request's head.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
@@ -50,8 +50,8 @@ const MAX_DRAIN_TIME: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Where the socket is: for its owner alone.
-pub(crate) fn place(path: &Path) -> Place<'_> {
-    Place { path, mode: 0o600, setting: "admin.socket" }
+pub(crate) fn socket_path(path: &Path) -> SocketPath<'_> {
+    SocketPath { path, mode: 0o600, setting: "admin.socket" }
 }
 
 /// From one attempt to bind a listener to the next.
@@ -77,7 +77,7 @@ impl AdminServer {
             None => None,
             Some(address) => or_later(bind_loopback(address))?,
         };
-        let unix = or_later(unix::bind(place(socket)).await)?;
+        let unix = or_later(unix::bind(socket_path(socket)).await)?;
         Ok(Self { path: socket.to_owned(), unix, address: http, http: bound })
     }
 
@@ -93,7 +93,7 @@ impl AdminServer {
         let on_socket = async {
             let bound = match unix {
                 Some(bound) => Some(bound),
-                None => again(stopping.clone(), || unix::bind(place(&path))).await,
+                None => again(stopping.clone(), || unix::bind(socket_path(&path))).await,
             };
             if let Some((unix, _socket)) = bound {
                 accept(unix, ask.clone(), stopping.clone()).await;

@@ -117,12 +117,12 @@ async fn run_all(options: Options) -> Result<(), Error> {
     // Before the sandbox: it hides the container's CPU limits and forbids creating folders.
     let shards = assemble::shards(&settings);
     // If this fails, the admin server reports it.
-    let _ = unix::make_folder(server::place(&settings.admin.socket));
-    if let Some(place) = socket::place(&settings.egress) {
+    let _ = unix::make_folder(server::socket_path(&settings.admin.socket));
+    if let Some(at) = socket::socket_path(&settings.egress) {
         // The mode of the admin socket gives its group access that the usual umask removes. All
         // other files are written with explicit modes.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o007));
-        let _ = unix::make_folder(place);
+        let _ = unix::make_folder(at);
     }
     let mut vip_sockets = Some(VipSockets::open(&settings)?);
     let sandbox = Sandbox::enter(&settings, &source.config);

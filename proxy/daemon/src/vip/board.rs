@@ -92,7 +92,7 @@ pub(super) struct Side {
 
 #[derive(Debug)]
 struct Inner {
-    places: Mutex<BTreeMap<VirtualName, Entry>>,
+    entries: Mutex<BTreeMap<VirtualName, Entry>>,
     /// All nodes of the mesh that may hold virtual addresses.
     members: watch::Sender<BTreeSet<NodeId>>,
     counts: Arc<Counts>,
@@ -105,7 +105,7 @@ pub(crate) struct Board(Arc<Inner>);
 impl Default for Board {
     fn default() -> Self {
         let inner = Inner {
-            places: Mutex::default(),
+            entries: Mutex::default(),
             members: watch::Sender::new(BTreeSet::new()),
             counts: Arc::default(),
         };
@@ -131,7 +131,7 @@ impl Board {
         };
         let (claims, received) = mpsc::channel(MAX_CLAIMS);
         let (sender, state) = watch::channel(state);
-        self.places().insert(name, Entry { settings, claims, state });
+        self.entries().insert(name, Entry { settings, claims, state });
         Side {
             claims: received,
             state: sender,
@@ -164,13 +164,13 @@ impl Board {
             count(AddressCount::WithoutRole);
             return None;
         }
-        let places = self.places();
-        let is_meant = |place: &&Entry| {
-            place.settings.address == message.address && place.settings.group == message.group
+        let entries = self.entries();
+        let is_match = |entry: &&Entry| {
+            entry.settings.address == message.address && entry.settings.group == message.group
         };
-        count(match places.values().find(is_meant) {
+        count(match entries.values().find(is_match) {
             None => AddressCount::Foreign,
-            Some(place) => match place.claims.try_send((from, message.claim)) {
+            Some(entry) => match entry.claims.try_send((from, message.claim)) {
                 Ok(()) => AddressCount::Heard,
                 Err(_) => AddressCount::Crowded,
             },
@@ -194,12 +194,12 @@ impl Board {
 
     /// All addresses, for the status.
     pub(crate) fn shown(&self) -> Vec<Shown> {
-        let shown = |(name, place): (&VirtualName, &Entry)| Shown {
+        let shown = |(name, entry): (&VirtualName, &Entry)| Shown {
             name: name.clone(),
-            settings: place.settings.clone(),
-            state: place.state.borrow().clone(),
+            settings: entry.settings.clone(),
+            state: entry.state.borrow().clone(),
         };
-        self.places().iter().map(shown).collect()
+        self.entries().iter().map(shown).collect()
     }
 
     /// The counters, summed over all addresses.
@@ -207,8 +207,8 @@ impl Board {
         self.0.counts.read()
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<VirtualName, Entry>> {
-        self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<VirtualName, Entry>> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

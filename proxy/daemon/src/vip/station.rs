@@ -167,13 +167,13 @@ fn station(interface: &str, list: &[(String, Entry)]) -> Result<Station, Obstacl
 
 /// Checks that the kernel accepts packets for the address and does not have it on the LAN.
 fn is_accepted(interface: &str, address: IpAddr, list: &[(String, Entry)]) -> Result<(), Obstacle> {
-    let mut places =
+    let mut labels =
         list.iter().filter(|(_, entry)| *entry == Entry::Address(address)).map(|(of, _)| of);
-    let Some(first) = places.next() else {
+    let Some(first) = labels.next() else {
         let prefix = if address.is_ipv4() { 32 } else { 128 };
         return Err(Obstacle::NotHere { address, prefix });
     };
-    if [first].into_iter().chain(places).any(|of| is_of(of, interface)) {
+    if [first].into_iter().chain(labels).any(|of| is_of(of, interface)) {
         return Err(Obstacle::OnLan { address, interface: interface.to_owned() });
     }
     Ok(())

@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::find::{FindTarget, IsAbsent};
-use super::search::{Reached, Search, Way};
+use super::search::{Connection, Reached, Search};
 use super::{At, WayBack};
 use crate::audit::Audit;
 use crate::clock;
@@ -32,7 +32,7 @@ use crate::sessions::ingress::Context;
 use crate::sessions::splice::{self, Carried, Counted, Early, Ending};
 use crate::sessions::totals::SessionCount;
 use crate::tcp::{Tcp, UnixListener};
-use crate::unix::Place;
+use crate::unix::SocketPath;
 
 /// Connections above the limit that receive a refusal; any more are closed.
 const MAX_TURNED_AWAY: usize = 64;
@@ -49,9 +49,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(2);
 
 /// The socket that the settings name.
-pub(crate) fn place(settings: &EgressSettings) -> Option<Place<'_>> {
+pub(crate) fn socket_path(settings: &EgressSettings) -> Option<SocketPath<'_>> {
     let path = settings.socket.as_deref()?;
-    Some(Place { path, mode: settings.mode.bits(), setting: "egress.socket" })
+    Some(SocketPath { path, mode: settings.mode.bits(), setting: "egress.socket" })
 }
 
 /// State common to all requests.
@@ -73,10 +73,10 @@ pub(crate) async fn serve(requests: Requests) {
     let back = requests.back.clone();
     // The path and mode of the socket do not change while the daemon runs.
     let egress = back.egress();
-    let Some(place) = place(&egress) else { return };
+    let Some(at) = socket_path(&egress) else { return };
     let mut is_said = false;
     let listener = loop {
-        match requests.context.host.listen_unix(place).await {
+        match requests.context.host.listen_unix(at).await {
             Ok(listener) => break listener,
             Err(error) => {
                 if !std::mem::replace(&mut is_said, true) {
@@ -87,13 +87,13 @@ pub(crate) async fn serve(requests: Requests) {
             }
         }
     };
-    info!(socket = %place.path.display(), "apiservers reach nodes through the mesh here");
+    info!(socket = %at.path.display(), "apiservers reach nodes through the mesh here");
     accept(listener, requests).await;
 }
 
 async fn accept(listener: UnixListener, requests: Requests) {
     // One reference per connection being served.
-    let places = Arc::new(());
+    let served = Arc::new(());
     let turned_away = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
     let mut streams = JoinSet::new();
     loop {
@@ -112,21 +112,21 @@ async fn accept(listener: UnixListener, requests: Requests) {
         requests.back.note_accepted();
         let requests = requests.clone();
         let most = usize::try_from(requests.back.egress().max_streams).unwrap_or(usize::MAX);
-        if Arc::strong_count(&places) <= most {
-            let place = places.clone();
+        if Arc::strong_count(&served) <= most {
+            let permit = served.clone();
             streams.spawn(async move {
                 requests.serve(client).await;
-                drop(place);
+                drop(permit);
             });
             continue;
         }
         let said = format!("{most} streams of the way back are open here (egress.max-streams)");
         let refused = Refused::new(Refusal::Crowded, said);
         requests.note(&refused, None);
-        if let Ok(place) = turned_away.clone().try_acquire_owned() {
+        if let Ok(permit) = turned_away.clone().try_acquire_owned() {
             streams.spawn(async move {
                 refuse(client, &refused).await;
-                drop(place);
+                drop(permit);
             });
         }
     }
@@ -235,12 +235,12 @@ impl Requests {
         self.back.note_outside();
         let line = Line::Direct(self.context.mesh.node_id());
         let guard = self.context.sessions.open(&ServiceName::way_back(), Side::Client, line);
-        Ok(Reached { way: Way::Local(tcp), line, guard })
+        Ok(Reached { connection: Connection::Local(tcp), line, guard })
     }
 
     async fn carry(&self, mut client: Tcp, reached: Reached) -> std::io::Result<()> {
         client.write_all(CONNECTED).await?;
-        let Reached { way, guard, .. } = reached;
+        let Reached { connection, guard, .. } = reached;
         let totals = self.context.sessions.totals(&ServiceName::way_back());
         // Counted by service only: the number of nodes has no bound.
         let origin = Arc::default();
@@ -253,12 +253,14 @@ impl Requests {
             }
             Ending::Reset
         });
-        match way {
-            Way::Mesh(stream, rest) => {
+        match connection {
+            Connection::Mesh(stream, rest) => {
                 let early = Early { up: Bytes::new(), down: vec![rest] };
                 splice::with_stream(client, stream, early, &carried, end).await
             }
-            Way::Local(tcp) => splice::with_tcp(client, tcp, Early::default(), &carried, end).await,
+            Connection::Local(tcp) => {
+                splice::with_tcp(client, tcp, Early::default(), &carried, end).await
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use meshport_core::node::NodeCore;
 
 use super::Reporter;
 
-/// Names that are told; the rest is counted.
+/// Names listed; the rest is counted.
 const MAX_NAMES: usize = 10;
 
 impl Reporter {
@@ -43,7 +43,7 @@ impl Reporter {
         }
     }
 
-    /// Absent members count: they have to return before the former secret ends.
+    /// Absent members count: they must return before the former secret ends.
     fn lagging(&self, core: &NodeCore, mesh: &Mesh, number: u64) -> Vec<String> {
         let said = numbers(mesh);
         let has = |node: &NodeId| said.get(node).is_some_and(|said| *said >= number);

@@ -24,8 +24,8 @@ impl fmt::Display for KeptCapabilities {
         if self.0.is_empty() {
             return f.write_str("none");
         }
-        for (place, (name, _)) in self.0.iter_names().enumerate() {
-            write!(f, "{}{name}", if place == 0 { "" } else { ", " })?;
+        for (at, (name, _)) in self.0.iter_names().enumerate() {
+            write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
         }
         Ok(())
     }

@@ -131,7 +131,7 @@ impl Reporter {
             return PathRow { kind: "own".into(), ..PathRow::none() };
         }
         let routes = core.services().filter_map(|name| core.route(name));
-        let mut ways = routes.flat_map(|route| &route.candidates).filter_map(|it| {
+        let mut relayed = routes.flat_map(|route| &route.candidates).filter_map(|it| {
             match (it.origin.line, it.origin.path) {
                 (Line::Relayed { origin, relay }, PathView::Up(rtt)) if origin == *node => {
                     Some((relay, rtt))
@@ -147,7 +147,7 @@ impl Reporter {
             return PathRow { kind: kind.into(), rtt_ms, heard_at_s, ..PathRow::none() };
         };
         let since_at_s = Some(self.at_s(path.since));
-        if let Some((relay, rtt)) = ways.next() {
+        if let Some((relay, rtt)) = relayed.next() {
             return PathRow {
                 kind: "relay".into(),
                 relay: Some(self.name(core, &relay)),
