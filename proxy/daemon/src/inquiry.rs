@@ -1,7 +1,7 @@
 //! Questions of members to each other, for `meshport doctor`: see [`meshport_core::inquiry`].
 //!
-//! Asking: at most [`MAX_ASKED`] members at once, each within [`LIMIT`]; up to [`MAX_CALLERS`] of
-//! them, of different sites, are asked to call back. `egress::inquiry` answers.
+//! Asks at most [`MAX_ASKED`] members in parallel, each within [`LIMIT`]; requests a call-back from
+//! up to [`MAX_CALLERS`] of them, at different sites. `egress::inquiry` answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ const MAX_CALLERS: usize = 4;
 const CALL_PATIENCE: Duration = Duration::from_millis(500);
 /// Concurrent inquiries; they are for people, and share the expected tokens.
 static UNDER_WAY: Semaphore = Semaphore::const_new(1);
-/// Call-backs on their way from the driver to the inquiry.
+/// Call-backs queued between the driver and the inquiry.
 pub(crate) const MAX_CALLS: usize = 16;
 
 /// A call-back that came in.
@@ -54,7 +54,7 @@ pub(crate) struct Inquiry {
     pub(crate) seed: [u8; 32],
 }
 
-/// A member, and what it is asked.
+/// A member and the questions for it.
 struct Errand {
     who: NodeRef,
     question: Question,
@@ -117,7 +117,7 @@ impl Inquiry {
         let mut callers = 0;
         let mut members = std::mem::take(&mut self.members);
         members.truncate(MAX_ASKED);
-        // All sites before a second member of one.
+        // One member of each site before a second one of any.
         members.sort_by_cached_key(|who| !sites.insert(who.site.clone()));
         let errand = |who| {
             let call = (callers < MAX_CALLERS).then(|| {

@@ -21,7 +21,7 @@ use meshport_core::route::Candidate;
 pub const LIMIT: Duration = Duration::from_secs(3);
 /// Origins of one service that are asked; a control plane has 3 to 7.
 const MAX_ASKED: usize = 64;
-/// Most such requests at once in this process; they come from operators, who are few.
+/// Concurrent requests in this process; they come from operators, who are few.
 const MAX_UNDER_WAY: usize = 4;
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
@@ -46,7 +46,7 @@ pub(crate) fn start(
     let (origins, permit) = match admitted {
         Ok(admitted) => admitted,
         Err(why) => {
-            // The asker may be gone.
+            // The requester may have left.
             let _ = answer.send(Err(why));
             return;
         }

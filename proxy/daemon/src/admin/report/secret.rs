@@ -20,7 +20,7 @@ impl Reporter {
         self.secret_with(|number| self.lagging(core, mesh, number))
     }
 
-    /// The same of a node that is in no rotation.
+    /// Like `secret`, for a node outside any rotation.
     pub(crate) fn secret_alone(&self) -> SecretStatus {
         self.secret_with(|_| Vec::new())
     }

@@ -1,4 +1,4 @@
-//! The nodes of [`crate::admin::view`], and the ways there.
+//! The nodes of [`crate::admin::view`], and the paths to them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Peer {
     /// Time at which something last arrived.
     pub(crate) last_received: Option<Duration>,
     pub(crate) quic_rtt: Option<Duration>,
-    /// The credential that the peer has shown, where that is needed: leaves are in no directory.
+    /// The credential that the peer presented, if needed: leaves are in no directory.
     pub(crate) credential: Option<Arc<Credential>>,
 }
 
@@ -119,7 +119,7 @@ impl Reporter {
         }
     }
 
-    /// The way to any node: measured, or as its tunnel shows.
+    /// The path to any node: measured, or inferred from its tunnel.
     fn path_row(
         &self,
         core: &NodeCore,
