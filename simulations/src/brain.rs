@@ -1,7 +1,7 @@
-//! The daemon's own decisions, driven here as the daemon drives them. The only module that knows
-//! the interface of [`NodeCore`].
+//! The daemon's own decision code, driven as the daemon drives it. The only module that uses the
+//! interface of [`NodeCore`].
 //!
-//! Nodes are numbers outside; in here they are NodeIds.
+//! Other modules identify nodes by number; this one uses NodeIds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ pub(crate) use meshport_core::evidence::{Attempted, Verdict};
 pub(crate) use meshport_core::ledger::{Cut, End, Ledger, SessionId, Side, Traffic};
 pub(crate) use meshport_core::route::{Candidate, Line, Route};
 
-/// A node's identity, and what its process starts with.
+/// A node's identity and the initial state of its process.
 pub(crate) struct Birth<'a> {
     pub(crate) credential: &'a Credential,
     pub(crate) record_key: &'a RecordKey,
@@ -51,19 +51,19 @@ pub(crate) struct Birth<'a> {
 /// An action or a message of a node.
 #[derive(Debug)]
 pub(crate) enum Wish {
-    /// A datagram of gossip.
+    /// A gossip datagram.
     Send(NodeId, Vec<u8>),
-    /// A question to the local instance.
+    /// A probe of the local instance.
     Ask(Question),
     /// The route changed; whether its first candidate did.
     Route { first_changed: bool },
     /// Resets sessions on this line within this time.
     Reset { line: Line, how: Cut, why: &'static str },
-    /// So many sessions on this line may end as soon as they are quiet, or have to.
+    /// This many sessions on this line may end when quiet, or must if `insist` is set.
     Move { line: Line, count: u64, insist: bool },
-    /// The local instance is in another state.
+    /// The state of the local instance changed.
     Own(OriginState),
-    /// A node may be reached there.
+    /// Where a node may be reached.
     Peer(NodeId, Option<SocketAddr>),
     /// A node came or went.
     Member(NodeId, bool),
@@ -71,7 +71,7 @@ pub(crate) enum Wish {
     Silent(NodeId),
     /// The node found another one silent and suspects it.
     Suspect(NodeId),
-    /// The authority has taken something back.
+    /// A new revocation.
     Revoked(Revocation),
     /// The node rejected a message.
     Ignored(String),
@@ -83,9 +83,9 @@ pub(crate) struct Brain {
     service: ServiceName,
     cut_window: Duration,
     patience: ConnectConfig,
-    /// The addresses that its machine has.
+    /// The addresses of its machine.
     endpoints: Vec<SocketAddr>,
-    /// The events until now, if the node is observed.
+    /// The events so far, if the node is observed.
     diary: Option<Box<Diary>>,
 }
 
@@ -116,7 +116,7 @@ impl Brain {
         Self { core, service, cut_window, patience, endpoints: Vec::new(), diary: None }
     }
 
-    /// Takes up what an earlier process saved.
+    /// Loads what an earlier process saved.
     pub(crate) fn restore(&mut self, saved: &[u8], now: Instant, wall: UnixSeconds) {
         self.core.restore(saved, now, wall).expect("what a node saved it can read");
     }
@@ -125,7 +125,7 @@ impl Brain {
         self.core.restore_revocations(all, now);
     }
 
-    /// Takes a revocation from the operator.
+    /// Handles a revocation from the operator.
     pub(crate) fn revoke(&mut self, revocation: &Revocation, now: Instant) {
         self.core.handle_revocation(revocation, now).expect("the authority has signed it");
     }
@@ -140,7 +140,7 @@ impl Brain {
         self.core.set_endpoints(OwnEndpoints::Guessed(at), now);
     }
 
-    /// A peer says where it sees this node.
+    /// A peer reports the address at which it sees this node.
     pub(crate) fn sight(&mut self, by: NodeId, at: SocketAddr, now: Instant) {
         let is_own = self.endpoints.contains(&at);
         self.core.handle_sight(by, at, is_own, now);
@@ -181,29 +181,29 @@ impl Brain {
         self.core.handle_busy(lines, now);
     }
 
-    /// A peer does not acknowledge long packets of sessions.
+    /// A peer has not acknowledged the long packets of sessions.
     pub(crate) fn unacknowledged(&mut self, peer: NodeId, now: Instant) {
         self.core.handle_unacknowledged(peer, now);
     }
 
-    /// The findings of sessions.
+    /// Handles the findings of sessions.
     pub(crate) fn verdicts(&mut self, verdicts: Vec<Attempted>, now: Instant) {
         let service = self.service.clone();
         self.core.handle_verdicts(&service, verdicts, now);
     }
 
-    /// Says how many sessions are on a line, if it is time to say so.
+    /// Reports the number of sessions per line, if due.
     pub(crate) fn counts(&mut self, open: impl Fn(&Line) -> u64, now: Instant) {
         if self.core.wants_counts(now) {
             self.core.handle_counts(|_, line| open(line), now);
         }
     }
 
-    /// A client's search for an instance that answers.
+    /// Starts a client's search for an instance that answers.
     pub(crate) fn search(&self, ticket: u64, now: Instant) -> Connect {
         let route = Arc::clone(self.route());
         let mut connect = Connect::new(self.patience.clone(), route, ticket, now);
-        // A client of an apiserver says its TLS hello at once.
+        // A client of an apiserver sends its TLS hello immediately.
         connect.handle_kind(Kind::Tls, now);
         connect
     }
@@ -216,7 +216,7 @@ impl Brain {
         self.core.leave(now);
     }
 
-    /// The next thing it wants.
+    /// The next action.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Wish> {
         if let Some(event) = self.core.poll_event() {
             if let Some(diary) = &mut self.diary {
@@ -232,12 +232,12 @@ impl Brain {
                     Wish::Move { line, count, insist: cause == Cause::Drain }
                 }
                 Event::Own { state, .. } => Wish::Own(state),
-                // The mesh tries all of them. Here each is an address; the one that peers have seen
-                // last comes last.
+                // The mesh tries all endpoints. Here each node has one address; the one peers saw
+                // most recently is last.
                 Event::Peer { node, endpoints, .. } => Wish::Peer(node, endpoints.last().copied()),
                 Event::Member { node, up } => Wish::Member(node, up),
-                // Simulated sessions have no tunnel and no connection that waits, and none is
-                // denied. All nodes are of one version.
+                // Simulated sessions have no tunnel and no pending connection, and none is denied.
+                // All nodes run the same version.
                 Event::Silent(node) => Wish::Silent(node),
                 Event::Revived(_)
                 | Event::Forgotten(_)
@@ -275,7 +275,7 @@ impl Brain {
         self.core.preferred_since(&self.service)
     }
 
-    /// The ticket of a session: `turn` counts those of this node, of `client`.
+    /// The ticket of a session of `client`; `turn` counts the sessions of this node.
     pub(crate) fn ticket(&self, turn: u64, client: u64) -> u64 {
         match self.route().draw() {
             Draw::Turns => turn,

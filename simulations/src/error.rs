@@ -1,21 +1,21 @@
 //! Errors before or after a run; a run itself cannot fail.
 
-/// Why the tool cannot do what it was asked for.
+/// Why the tool cannot do what was requested.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The scenario is not TOML, has unknown or wrong keys, or contradicts itself.
     #[error("{0}")]
     Scenario(String),
-    /// This machine or program cannot do it.
+    /// Not supported by this machine or program.
     #[error("{0}")]
     Machine(String),
-    /// A node does not start.
+    /// A node cannot start.
     #[error("node {name}: {source}")]
     Node {
-        /// The name.
+        /// The node's name.
         name: String,
-        /// Why not.
+        /// The cause.
         source: meshport_daemon::Error,
     },
     /// A part of the product reports an error.
@@ -26,7 +26,7 @@ pub enum Error {
     Result {
         /// The file.
         path: String,
-        /// The trouble with it.
+        /// What is wrong with it.
         reason: String,
     },
     /// A file cannot be read or written.

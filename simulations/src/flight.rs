@@ -1,24 +1,24 @@
 //! Traffic inside a tunnel besides gossip: the steps of a client's session, each a flight of one or
 //! more datagrams.
 //!
-//! A stream's header names its target and the hops that are left, as in `meshport_core::wire`. A
-//! flight carries it with the nodes it has passed, through which its answer returns.
+//! A stream's header names its target and the remaining hops, as in `meshport_core::wire`. A flight
+//! also lists the nodes it has passed; its answer returns through them.
 //!
-//! A session's bytes are not simulated, only their number and the meaning of the flight. Lost
-//! datagrams of a flight are sent again, as QUIC does: if others of the flight have arrived, after
-//! the loss timeout, otherwise after a probe timeout that doubles each time.
+//! A session's bytes are not simulated, only their number and the purpose of the flight. Lost
+//! datagrams of a flight are retransmitted as in QUIC: after the loss timeout if others of the
+//! flight arrived, otherwise after a probe timeout that doubles each time.
 
 use std::time::Duration;
 
 use meshport_core::wire::Hops;
 
-/// Bytes of a flight that fit QUIC's initial window.
+/// The most bytes of a flight, which fit QUIC's initial window.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
 /// Payload bytes of one datagram in a stream.
 const SEGMENT: usize = 1200;
-/// The least probe timeout: the acknowledgement delay of QUIC, and its granularity.
+/// The minimum probe timeout: QUIC's acknowledgement delay and its granularity.
 const LEAST_PTO: Duration = Duration::from_millis(26);
-/// The round trip that QUIC assumes before it has measured one, in our settings.
+/// The round trip that QUIC assumes before the first measurement, with our settings.
 const ASSUMED_RTT: Duration = Duration::from_millis(50);
 /// Doublings of the probe timeout.
 const MAX_BACKOFF: u32 = 6;
@@ -28,18 +28,18 @@ const MAX_BACKOFF: u32 = 6;
 pub(crate) enum Payload {
     /// No payload: a keepalive, or the confirmation of a handshake.
     Empty,
-    /// Tells the peer at which of its addresses it is seen.
+    /// Tells the peer the index of its address as seen from here.
     Seen(u16),
     /// A datagram of discovery.
     Gossip(Vec<u8>),
     /// A step of a session.
     Flight(Box<Flight>),
-    /// QUIC's acknowledgement of one that nothing else is said to yet.
+    /// QUIC's acknowledgement of a flight that has no answer yet.
     Ack,
 }
 
-/// A client's session: the client's node, its place there, and the number that tells it from
-/// earlier ones in that place.
+/// A client's session: the client's node, its slot there, and a number that distinguishes it from
+/// earlier sessions in that slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionRef {
     pub(crate) node: usize,
@@ -55,7 +55,7 @@ pub(crate) struct StreamPath {
 }
 
 impl StreamPath {
-    /// Straight to an origin.
+    /// The direct path to an origin.
     pub(crate) fn direct(origin: usize) -> Self {
         Self { origin, hop: origin }
     }
@@ -73,9 +73,9 @@ pub(crate) struct Flight {
     pub(crate) step: u32,
     pub(crate) what: Step,
     pub(crate) bytes: u32,
-    /// How many of them are sent again, since the others have arrived; 0 is all.
+    /// How many of its datagrams are retransmitted, since the others have arrived; 0 for all.
     pub(crate) missing: u32,
-    /// How often it was sent since something of it arrived.
+    /// Retransmissions since any of it arrived.
     pub(crate) repeats: u8,
     /// The number of the receiving node; `None` stands for any receiver.
     pub(crate) target: Option<u32>,
@@ -83,14 +83,14 @@ pub(crate) struct Flight {
     pub(crate) trail: Trail,
 }
 
-/// The nodes that a stream comes through, its client first.
+/// The nodes that a stream has passed, its client first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trail {
     nodes: [u32; MAX_TRAIL],
     length: u8,
 }
 
-/// Nodes of a trail: a client, and more relays than there may be.
+/// The most nodes in a trail: a client, and more relays than allowed.
 pub(crate) const MAX_TRAIL: usize = 4;
 
 impl Trail {
@@ -100,7 +100,7 @@ impl Trail {
         Self { nodes, length: 1 }
     }
 
-    /// The nodes until now.
+    /// The nodes so far.
     pub(crate) fn nodes(&self) -> &[u32] {
         &self.nodes[..usize::from(self.length)]
     }
@@ -112,31 +112,31 @@ impl Trail {
         Some(self)
     }
 
-    /// The node that an answer goes to next, and what is left of the trail after it.
+    /// The next node on the way back, and the rest of the trail.
     pub(crate) fn back(mut self) -> Option<(u32, Self)> {
         self.length = self.length.checked_sub(1)?;
         Some((self.nodes[usize::from(self.length)], self))
     }
 }
 
-/// The meaning of a flight.
+/// The purpose of a flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The first packet of a QUIC connection.
     Hello,
-    /// Its answer.
+    /// The answer to [`Self::Hello`].
     HelloBack,
     /// A stream's header, and the client's first bytes.
     Open,
-    /// The origin's answer to that: its instance refused.
+    /// The origin's answer to [`Self::Open`]: its instance refused.
     Refused,
     /// The instance's first bytes.
     Opened,
     /// A request on an open session.
     Request,
-    /// Its answer.
+    /// The answer to a request.
     Answer,
-    /// The origin's answer when its instance has accepted the connection and says nothing.
+    /// The origin's answer if its instance accepted the connection and has sent nothing.
     Accepted,
 }
 
@@ -148,7 +148,7 @@ impl Step {
 }
 
 impl Flight {
-    /// A flight that its client sends on this path for the first time.
+    /// A flight sent by its client on this path for the first time.
     pub(crate) fn new(
         session: SessionRef,
         way: StreamPath,
@@ -170,7 +170,7 @@ impl Flight {
         }
     }
 
-    /// Sizes of the datagrams that carry it.
+    /// Sizes of its datagrams.
     pub(crate) fn segments(&self) -> impl Iterator<Item = usize> + use<> {
         let bytes = if self.missing > 0 { self.missing } else { self.bytes };
         let bytes = (bytes as usize).clamp(1, MAX_BYTES);
@@ -178,13 +178,13 @@ impl Flight {
     }
 }
 
-/// Delay until the rest of a partly arrived flight is sent again: QUIC's time threshold of 9/8 of a
-/// round trip, and the delay of acknowledgements.
+/// Delay before the rest of a partly received flight is retransmitted: QUIC's time threshold of 9/8
+/// of a round trip, plus the acknowledgement delay.
 pub(crate) fn loss_time(rtt: Duration) -> Duration {
     rtt * 9 / 8 + LEAST_PTO
 }
 
-/// Delay until a flight is sent again if none of it has arrived.
+/// Delay before a flight is retransmitted if none of it arrived.
 pub(crate) fn probe_timeout(rtt: Option<Duration>, repeats: u8) -> Duration {
     let rtt = rtt.unwrap_or(ASSUMED_RTT);
     (rtt * 3 / 2 + LEAST_PTO) * (1 << u32::from(repeats).min(MAX_BACKOFF))

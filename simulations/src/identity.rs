@@ -19,7 +19,7 @@ pub(crate) struct Issuer {
     pub(crate) from: UnixSeconds,
 }
 
-/// The signer, and what all nodes share.
+/// The issuer and what all nodes share.
 pub(crate) struct Mesh {
     pub(crate) issuer: Issuer,
     secret: MeshSecret,
@@ -32,7 +32,7 @@ impl Mesh {
         Self { issuer, secret: MeshSecret::from_bytes(bytes32(rng)) }
     }
 
-    /// A new member: the node at this place of the scenario.
+    /// A new member for this node of the scenario.
     pub(crate) fn member(
         &self,
         scenario: &Scenario,
@@ -47,7 +47,7 @@ impl Mesh {
 }
 
 impl Issuer {
-    /// The credential of the node at this place of the scenario.
+    /// The credential of this node of the scenario.
     pub(crate) fn issue(
         &self,
         scenario: &Scenario,

@@ -1,4 +1,4 @@
-//! A simulated apiserver, as far as a health probe or a client can tell.
+//! A simulated apiserver, as seen by a health probe or a client.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use meshport_core::health::{Outcome, Question};
 
 /// How long a healthy instance takes to answer.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_millis(2);
-/// How long an instance waits for its etcd before it says that it is neither ready nor live, as
-/// measured with kube-apiserver 1.20 and 1.36.
+/// How long an instance waits for its etcd before it reports neither ready nor live, as measured
+/// with kube-apiserver 1.20 and 1.36.
 pub(crate) const ETCD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state of an instance.
@@ -15,13 +15,13 @@ pub(crate) const ETCD_TIMEOUT: Duration = Duration::from_secs(2);
 pub enum Instance {
     /// Serves.
     Ready,
-    /// Serves, but asks for no new traffic.
+    /// Serves, but reports that it is not ready for new traffic.
     Unready,
-    /// Its etcd member stalls: it accepts connections and answers what needs no etcd; others hang.
+    /// Its etcd member stalls: requests that need no etcd are answered, others hang.
     Stalled,
     /// Accepts connections and does nothing else.
     Hung,
-    /// Not running: its port refuses.
+    /// Not running: its port refuses connections.
     Down,
 }
 

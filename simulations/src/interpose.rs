@@ -1,10 +1,10 @@
-//! Replaces three functions of the C library in this program, which gives a simulated machine its
+//! Replaces three functions of the C library in this program. This gives a simulated machine its
 //! own clock, idle time and random numbers.
 //!
-//! The linker prefers a program's own symbols to those of a shared library, so `std`, mio and every
-//! crate call these. On other threads they make the same system call as the C library. Invariants:
-//! they do not allocate, do not panic on a real machine, and keep the contract of the functions
-//! they replace.
+//! The linker prefers a program's own symbols to those of a dynamic library, so `std`, mio and
+//! every crate call these. On real threads they make the same system call as the C library.
+//! Invariants: they do not allocate, do not panic on a real machine, and keep the contract of the
+//! functions they replace.
 #![expect(unsafe_code, reason = "the C library's interface")]
 
 use std::time::Duration;
@@ -56,7 +56,7 @@ unsafe extern "C" fn epoll_wait(
     if !machine::is_simulated() {
         return real(timeout_ms);
     }
-    // Wake-ups of the runtime itself come before time passes.
+    // Pending wake-ups of the runtime itself come before time advances.
     let ready = real(0);
     if ready != 0 || timeout_ms == 0 {
         return ready;

@@ -1,16 +1,16 @@
 //! Many nodes in many datacenters, in virtual time, from one seed.
 //!
-//! Every simulated node is the daemon's own decision code ([`meshport_core::node::NodeCore`]); what
-//! is simulated is the world around it: links ([`meshport_demo::wan::link`]), tunnels, instances,
+//! Every simulated node runs the daemon's own decision code ([`meshport_core::node::NodeCore`]).
+//! The world around it is simulated: links ([`meshport_demo::wan::link`]), tunnels, instances,
 //! clients and the clock. One event queue orders everything, so a scenario and a seed determine the
-//! run to the last byte, which [`trace::TraceHash`] shows.
+//! run to the last byte, as [`trace::TraceHash`] shows.
 //!
-//! * [`scenario`] is what a run is made from: a TOML file, strictly read.
-//! * [`world`] is the event queue and what it acts on, and the rules that must hold.
-//! * `level` is what the wide level, [`full`] and [`lab`] share: rules, measures, clients.
-//! * [`measure`] is what is measured, [`report`] is what a run says.
-//! * [`storm`] makes random small worlds, for hunting.
-//! * `serve` lets a world go on in real time, with the daemon's page on it.
+//! * [`scenario`] describes a run: a strictly parsed TOML file.
+//! * [`world`] has the event queue, its handlers, and the rules that must hold.
+//! * `level` has what the wide level, [`full`] and [`lab`] share: rules, measures, clients.
+//! * [`measure`] defines the measures, [`report`] the output of a run.
+//! * [`storm`] generates random small worlds to find bugs.
+//! * `serve` runs a world in real time, with the daemon's page.
 //! * [`cli`] is the tool `meshport-sim`.
 
 mod brain;

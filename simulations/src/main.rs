@@ -9,10 +9,10 @@ fn main() -> std::process::ExitCode {
     meshport_simulations::cli::main()
 }
 
-/// Starts this program anew in its own place with the C library told to ask for large pages: it
-/// reads that once, before anything here runs. A thousand nodes are a gigabyte that is touched all
-/// over, and every fifth moment of a run went into finding pages. Changes nothing that a run
-/// decides. `lab` is left as it is, since its daemons would inherit it.
+/// Re-executes this program with the C library set to request large pages, a setting that it reads
+/// only at start-up. A thousand nodes touch a gigabyte at random, and a fifth of a run's time went
+/// into page table walks. This changes no decision of a run. It skips `lab`, whose daemons would
+/// inherit the setting.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn use_large_pages() {
     use std::os::unix::process::CommandExt;
@@ -32,6 +32,6 @@ fn use_large_pages() {
     if let Some(name) = name {
         again.arg0(name);
     }
-    // It returns only if it failed; then the pages stay small.
+    // Returns only on failure; the pages then stay small.
     let _ = again.exec();
 }

@@ -1,12 +1,12 @@
-//! The ways between nodes: links between sites, access links, NATs, addresses, cuts.
+//! The network between nodes: links between sites, access links, NATs, addresses, cuts.
 //!
-//! [`Network::carry`] decides the fate of one datagram. It stores no datagram and knows nodes by
-//! number only. All randomness is in the links, each with its own seed.
+//! [`Network::carry`] decides the fate of one datagram. It stores no datagram and identifies nodes
+//! by number. All randomness is in the links, each with its own seed.
 //!
-//! Where datagrams may queue behind each other (a bottleneck, an ordered link), a link is asked
-//! about each at the moment it gets there: otherwise a datagram sent now from afar would be served
-//! before one that is sent later from nearby and arrives earlier. So a datagram with such a link
-//! ahead is carried in stretches, and its sender calls again in between.
+//! Datagrams may queue behind each other at a bottleneck or an ordered link. Such a link is
+//! consulted when a datagram reaches it. Otherwise a datagram sent early from afar would be served
+//! before a later one from nearby that arrives first. So a datagram with such a link ahead is
+//! carried in stretches, and its sender calls again for each.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,13 +20,13 @@ use crate::Error;
 use crate::scenario::{Scenario, paths};
 use crate::tunnel::Spread;
 
-/// NAT mappings of one node; a home router has some thousands.
+/// NAT mappings per node; a home router has several thousand.
 const MAX_MAPPINGS: usize = 4096;
 
-/// A node's site, and the links between them.
+/// A node's attachment to its site.
 struct Attachment {
     site: usize,
-    /// Counts the addresses it has had.
+    /// Number of address changes.
     address: u16,
     access: Option<Box<Access>>,
     nat: Option<Box<Nat>>,
@@ -52,30 +52,30 @@ pub(crate) struct Network {
     blocked: BTreeSet<(usize, usize)>,
 }
 
-/// The state of the path between two sites now, both directions as one: the worse.
+/// The present state of the path between two sites; the worse direction counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Between {
-    /// The undisturbed round trip; none where nothing passes in one direction at least.
+    /// The round trip without disturbance; none if a direction is blocked.
     pub(crate) rtt: Option<Duration>,
-    /// Share of datagrams that are lost in a direction, percent.
+    /// Share of datagrams lost per direction, in percent.
     pub(crate) loss_percent: u8,
-    /// Whether it is another one than at the start.
+    /// Whether the path differs from the start.
     pub(crate) is_changed: bool,
 }
 
-/// The fate of a datagram on the next stretch of its way, or why it is lost.
+/// The fate of a datagram on the next stretch of its path, or why it is lost.
 pub(crate) type Fate = Result<Stretch, &'static str>;
 
-/// How far a datagram gets without having to wait for others: when it is there, and when a copy.
+/// How far a datagram gets before it must queue: its arrival time, and that of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stretch {
-    /// At its destination.
+    /// Arrives at its destination.
     Arrives(Duration, Option<Duration>),
     /// At a link with a queue; call [`Network::carry_on`] then.
     Reaches(Duration, Option<Duration>, Leg),
 }
 
-/// A part of the way that does not begin at the sender.
+/// A part of the path after the sender's own link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leg {
     /// Site to site.
@@ -84,14 +84,14 @@ pub(crate) enum Leg {
     Down,
 }
 
-/// A datagram, as far as its way depends on it.
+/// The properties of a datagram that determine its path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parcel {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// The address of the receiver that it is sent to.
+    /// The destination address of the receiver.
     pub(crate) address: u16,
-    /// Its bytes, all headers counted.
+    /// Its size with all headers, in bytes.
     pub(crate) size: usize,
 }
 
@@ -143,7 +143,7 @@ impl Network {
         self.between(at, parcel)
     }
 
-    /// Carries a datagram on that has got as far as this leg of its way.
+    /// Continues a datagram that has reached this leg.
     pub(crate) fn carry_on(&mut self, now: Duration, leg: Leg, parcel: Parcel) -> Fate {
         match leg {
             Leg::Between => self.between(now, parcel),
@@ -151,7 +151,7 @@ impl Network {
         }
     }
 
-    /// From site to site, and on if no queue is ahead.
+    /// Carries a datagram from site to site, and further if there is no queue ahead.
     fn between(&mut self, at: Duration, parcel: Parcel) -> Fate {
         let place = &self.places[parcel.to];
         let sites = self.places[parcel.from].site * self.sites + place.site;
@@ -163,7 +163,7 @@ impl Network {
         self.arrive(at, again, parcel)
     }
 
-    /// From the site to the node.
+    /// Carries a datagram from the site to the node.
     fn down(&mut self, now: Duration, parcel: Parcel) -> Fate {
         let arrival = match &mut self.places[parcel.to].access {
             Some(access) => deliver(access.down.send(now, parcel.size))?,
@@ -172,7 +172,7 @@ impl Network {
         self.arrive(arrival.0, arrival.1, parcel)
     }
 
-    /// Whether the receiver is still at that address, and its NAT lets the datagram in.
+    /// Checks that the receiver still has that address and that its NAT passes the datagram.
     fn arrive(&self, at: Duration, again: Option<Duration>, parcel: Parcel) -> Fate {
         let place = &self.places[parcel.to];
         if place.address != parcel.address {
@@ -197,7 +197,7 @@ impl Network {
         }
     }
 
-    /// Changes the way between two sites; none brings back what it was at the start.
+    /// Sets the quality of the link between two sites; none restores the initial one.
     pub(crate) fn set_quality(&mut self, from: usize, to: usize, quality: Option<LinkConfig>) {
         let place = from * self.sites + to;
         let up = self.links[place].config().up;
@@ -205,7 +205,7 @@ impl Network {
         self.links[place].set_config(LinkConfig { up, ..config });
     }
 
-    /// Gives a node another public address.
+    /// Changes a node's public address.
     pub(crate) fn rebind(&mut self, node: usize) {
         let place = &mut self.places[node];
         place.address = place.address.wrapping_add(1).max(1);
@@ -231,8 +231,8 @@ impl Network {
         self.places[node].nat.is_some()
     }
 
-    /// Whether packets can pass both ways between two nodes, apart from loss. Two nodes behind NATs
-    /// do not reach each other, since nothing tells them when to send.
+    /// Whether packets can pass in both directions between two nodes, apart from loss. Two nodes
+    /// behind NATs do not reach each other, since nothing coordinates their packets.
     pub(crate) fn connects(&self, a: usize, b: usize) -> bool {
         let sites = (self.places[a].site, self.places[b].site);
         let up = |from: usize, to: usize| self.links[from * self.sites + to].config().up;
@@ -243,7 +243,7 @@ impl Network {
             && !self.blocked.contains(&(b, a))
     }
 
-    /// Loss of a round trip between two nodes in millionths, and the variation of its time.
+    /// Round-trip loss between two nodes in millionths, and the variation of the round-trip time.
     pub(crate) fn noise(&self, a: usize, b: usize) -> (u64, Duration) {
         let (here, there) = (self.places[a].site, self.places[b].site);
         let between = [(here, there), (there, here)];
@@ -280,7 +280,7 @@ impl Network {
         }
     }
 
-    /// The undisturbed round trip between two nodes.
+    /// The round trip between two nodes without disturbance.
     pub(crate) fn rtt(&self, a: usize, b: usize) -> Duration {
         let latency = |from: usize, to: usize| self.links[from * self.sites + to].config().latency;
         let sites = (self.places[a].site, self.places[b].site);
@@ -330,7 +330,7 @@ mod tests {
     const FAR: usize = 1;
     const EDGE: usize = 2;
 
-    /// A node behind a mobile network, one that is 1 ms away from its site, and one at 100 ms.
+    /// A node behind a mobile network, one at 1 ms from its site, and one at 100 ms.
     fn network() -> Network {
         let site =
             |name: &str, more: &str| format!("[[site]]\nname = \"{name}\"\nnodes = 1\n{more}");
@@ -348,8 +348,8 @@ mod tests {
         Network::new(&scenario, &mut ChaCha8Rng::seed_from_u64(1)).expect("a possible network")
     }
 
-    /// Carries datagrams to the edge, each asked about when it gets somewhere, and says when those
-    /// of each node arrive.
+    /// Carries datagrams to the edge, consulting each link at the datagram's arrival there, and
+    /// returns the arrival times by node.
     fn arrivals(network: &mut Network, sent: &[(Duration, usize)]) -> [Vec<Duration>; 2] {
         let mut asked: Vec<(Duration, usize, Option<Leg>)> =
             sent.iter().map(|(at, from)| (*at, *from, None)).collect();
@@ -371,7 +371,7 @@ mod tests {
         arrived
     }
 
-    /// A hundred datagrams fill the bottleneck for 93 ms, from when they get there.
+    /// A hundred datagrams fill the bottleneck for 93 ms from their arrival there.
     #[test]
     fn who_is_near_does_not_wait_for_what_has_not_come_yet() {
         let burst = vec![(Duration::ZERO, FAR); 100];
@@ -380,7 +380,7 @@ mod tests {
         let [beside, far] = arrivals(&mut network(), &[burst.clone(), near].concat());
         assert!(alone.len() > 30 && far.len() > 80, "{} and {}", alone.len(), far.len());
         assert_eq!(beside, alone, "what is still at sea is in nobody's way");
-        // A datagram that comes when the burst is there has to wait.
+        // A datagram that arrives during the burst must queue.
         let late: Vec<_> = (100..=110).map(|ms| (Duration::from_millis(ms), NEAR)).collect();
         let [behind, _] = arrivals(&mut network(), &[burst, late].concat());
         let first = behind.iter().min().expect("some arrive");

@@ -1,22 +1,22 @@
 //! The event queue: what happens next, in virtual time.
 //!
 //! Events of the same instant happen in the order in which they were scheduled, so nothing depends
-//! on the layout of a heap. Only the turns of the present slice of time are in a heap; later ones
-//! are unsorted in their slice, since a million timers of idle tunnels would slow down every step.
-//! The events themselves are stored elsewhere and do not move: a turn is a quarter of the size, and
-//! each is moved a dozen times. Bounded by what the world schedules: datagrams in transit, timers
-//! of nodes, tunnels and sessions.
+//! on the layout of a heap. Only the turns of the present time slice are in a heap. Later ones are
+//! unsorted within their slice, since a million timers of idle tunnels would slow down every step.
+//! The events themselves are stored separately and do not move: a turn is a quarter of the size,
+//! and each is moved a dozen times. Bounded by what the world schedules: datagrams in transit, and
+//! timers of nodes, tunnels and sessions.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-/// A slice of time is two to the power of this many nanoseconds, 17 ms: some hundred events of a
-/// thousand nodes, which the nearest cache holds.
+/// Length of a time slice as a power of two of nanoseconds, 17 ms: several hundred events of a
+/// thousand nodes, which fit the L1 cache.
 const SLICE: u32 = 24;
 
-/// An event's place in the order, time in nanoseconds and then when it was scheduled, and where it
-/// lies.
+/// An event's position in the order (time in nanoseconds, then the time of scheduling) and its
+/// index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     nanos: u64,
@@ -24,16 +24,16 @@ struct Turn {
     place: usize,
 }
 
-/// Events in the order of their time.
+/// Events ordered by time.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
-    /// Turns of the present slice, the earliest first.
+    /// Turns of the present slice, earliest first.
     heap: BinaryHeap<Reverse<Turn>>,
     slice: u64,
     later: BTreeMap<u64, Vec<Reverse<Turn>>>,
     scheduled: u64,
     events: Vec<Option<E>>,
-    /// Places that are free, the one that was freed last at the end: it is in the cache.
+    /// Free indexes. The last one was freed most recently and is in the cache.
     free: Vec<usize>,
 }
 
@@ -66,7 +66,7 @@ impl<E> Queue<E> {
         }
     }
 
-    /// The next event not later than `until`.
+    /// The next event no later than `until`.
     pub(crate) fn pop(&mut self, until: Duration) -> Option<(Duration, E)> {
         if self.heap.is_empty() {
             let (slice, turns) = self.later.pop_first()?;
@@ -82,12 +82,12 @@ impl<E> Queue<E> {
         Some((Duration::from_nanos(turn.nanos), event))
     }
 
-    /// The most events that ever waited.
+    /// The most events that were ever queued.
     pub(crate) fn longest(&self) -> usize {
         self.events.len()
     }
 
-    /// Turns there is room for.
+    /// Allocated turns.
     #[cfg(test)]
     fn room(&self) -> usize {
         self.heap.capacity() + self.later.values().map(Vec::capacity).sum::<usize>()

@@ -1,5 +1,5 @@
-//! The rules: their words, their bounds, and what they need to remember. They are judged by
-//! [`crate::level::Judge`], those of one level there.
+//! The rules: their names, their bounds, and the state needed to check them.
+//! [`crate::level::Judge`] checks them; rules of a single level are checked there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) const SLOWLY_HOME: &str = "sessions go home slowly";
 pub(crate) const OTHER_KUBELET: &str = "a stream of the way back reaches the node it names";
 pub(crate) const ANSWERED: &str = "every request is answered";
 
-/// All rules, by the names that violations carry.
+/// The names of all rules, as in violations.
 pub(crate) const ALL: [&str; 14] = [
     DEAD_ORIGIN,
     NEVER_BACK,
@@ -43,41 +43,41 @@ pub(crate) const ALL: [&str; 14] = [
     ANSWERED,
 ];
 
-/// How long a node may be considered down by mistake: a refutation has gone round by then.
+/// How long a live node may be considered down: a refutation has propagated by then.
 pub(crate) const MAX_EVICTION: Duration = Duration::from_secs(15);
-/// After this long without a disturbance all nodes agree: some comparisons of directories.
+/// Time without a disturbance after which all nodes agree: several comparisons of directories.
 pub(crate) const QUIET: Duration = Duration::from_secs(60);
-/// A node may be considered down, or be unknown, for this long after a start or change of ways.
+/// How long a node may be considered down or unknown after a start or a change of links.
 pub(crate) const SETTLING: Duration = Duration::from_secs(30);
-/// A node that is stopped for longer at a time counts as gone, and may be considered down.
+/// A node stopped for longer than this counts as down and may be considered down.
 pub(crate) const LONG_STALL: Duration = Duration::from_secs(1);
-/// Time by which all nodes within reach know of a revocation: news floods within round trips, and a
-/// few comparisons of directories repair what it misses.
+/// Time by which all nodes within reach know a revocation: floods take a few round trips, and
+/// comparisons of directories repair losses.
 pub(crate) const MAX_NEWS: Duration = Duration::from_secs(15);
-/// Violations after which a run ends.
+/// Violations at which a run ends.
 pub(crate) const MAX_VIOLATIONS: usize = 5;
 /// Nodes whose directories are followed record by record.
 pub(crate) const MAX_FOLLOWED: usize = 12;
 /// Seconds between checks of the directories.
 pub(crate) const FOLLOW_EVERY_S: u64 = 5;
-/// A first choice may be farther than the best one by this...
+/// The first choice may be farther than the best origin by this...
 const FARTHER: Duration = Duration::from_millis(6);
-/// ...or by this share of the best, in percent: the gain for which it is given up, and some noise.
+/// ...or by this share of the best, in percent: the hysteresis of a route plus some noise.
 const FARTHER_PERCENT: u32 = 25;
-/// ...and for this long it may be farther than that: by chance a good path looks lossy for a while.
+/// ...and for this long by any amount, since a good path may look lossy by chance.
 pub(crate) const LASTING: Duration = Duration::from_secs(30);
 
-/// How an origin looks to a node.
+/// A node's view of an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) origin: NodeId,
     pub(crate) state: OriginState,
     pub(crate) is_healthy: bool,
-    /// The node knows that sessions to it fail.
+    /// The node knows that sessions to the origin fail.
     pub(crate) is_dead: bool,
 }
 
-/// How the origins look, from what membership and paths say, not from the order of the route.
+/// The views of the origins by membership and paths, regardless of their order in the route.
 pub(crate) fn views(route: &Route) -> impl Iterator<Item = View> {
     route.candidates.iter().filter_map(|candidate| {
         let dead_path = candidate.origin.path == PathView::Dead;
@@ -94,25 +94,25 @@ pub(crate) fn views(route: &Route) -> impl Iterator<Item = View> {
     })
 }
 
-/// A healthy origin that a session should try first instead of this one, which is dead.
+/// A healthy origin that a session should try before this dead one.
 pub(crate) fn better_than_dead(route: &Route, first: NodeId) -> Option<NodeId> {
     let is_dead = views(route).any(|view| view.origin == first && view.is_dead);
     let better = || views(route).find(|view| view.is_healthy && view.origin != first);
     is_dead.then(better).flatten().map(|view| view.origin)
 }
 
-/// Whether a first choice is clearly farther than the nearest one that serves.
+/// Whether a first choice is clearly farther than the nearest usable one.
 pub(crate) fn is_far(own: Duration, least: Duration) -> bool {
     own > least + FARTHER.max(least * FARTHER_PERCENT / 100)
 }
 
-/// The nodes that others consider down, rightly or not, and since when: that may change later.
-/// At most one entry for each pair of nodes, and gone with the holder's process.
+/// The nodes that others consider down, rightly or not, and since when; this may change later. At
+/// most one entry per pair of nodes, removed when the holder's process ends.
 #[derive(Debug, Default)]
 pub(crate) struct Evictions(BTreeMap<(usize, usize), Duration>);
 
 impl Evictions {
-    /// The first node considers the second one down; returns whether that is new.
+    /// Records that the first node considers the second one down; returns whether that is new.
     pub(crate) fn begin(&mut self, holder: usize, subject: usize, now: Duration) -> bool {
         let before = self.0.len();
         self.0.entry((holder, subject)).or_insert(now);
@@ -123,12 +123,12 @@ impl Evictions {
         self.0.remove(&(holder, subject));
     }
 
-    /// The holder's process has ended.
+    /// Forgets a holder whose process has ended.
     pub(crate) fn forget(&mut self, holder: usize) {
         self.0.retain(|(of, _), _| *of != holder);
     }
 
-    /// These are all that the holder considers down now; returns those that are new.
+    /// Sets all nodes that the holder considers down; returns the new ones.
     pub(crate) fn set(
         &mut self,
         holder: usize,
@@ -139,8 +139,8 @@ impl Evictions {
         all.iter().copied().filter(|subject| self.begin(holder, *subject, now)).collect()
     }
 
-    /// Nodes considered down for longer than there is an excuse for. `settles` says from when
-    /// on two nodes have none; none while they need not know each other.
+    /// Nodes considered down for longer than justified. `settles` returns when two nodes must know
+    /// each other; none while they need not.
     pub(crate) fn overdue(
         &self,
         now: Duration,
@@ -154,20 +154,19 @@ impl Evictions {
     }
 }
 
-/// How new a record is: the owner's generation, and its version in that.
+/// The version of a record: the owner's generation, and the version within it.
 pub(crate) type Key = (u64, u64);
 
-/// The newest record of each node that followed nodes have had, by the node that has it, its
-/// process, and the owners of the records.
+/// For each followed node: its process, and the newest version it had of each owner's record.
 #[derive(Debug, Default)]
 pub(crate) struct Records(BTreeMap<usize, (u32, Vec<Key>)>);
 
-/// A record that is older than one the node has had: whose, what it was, what it is.
+/// A record older than one the node had before: the owner, the former and the present version.
 pub(crate) type Back = (usize, Key, Key);
 
 impl Records {
-    /// Takes down what a node's process has of each of `nodes` nodes; a record that went back since
-    /// the last time.
+    /// Records what a node's process has of each of `nodes` nodes; returns a record that went back
+    /// since the last call.
     pub(crate) fn follow(
         &mut self,
         at: usize,
@@ -188,7 +187,7 @@ impl Records {
         back
     }
 
-    /// The node's process has ended.
+    /// Forgets a node whose process has ended.
     pub(crate) fn forget(&mut self, at: usize) {
         self.0.remove(&at);
     }
@@ -212,10 +211,10 @@ mod tests {
         let bound = u32::try_from(MAX_EVICTION.as_secs()).expect("a short time");
         assert_eq!(overdue(&evictions, bound + 1, Some(S)), []);
         assert_eq!(overdue(&evictions, bound + 2, Some(S)), [(1, 2)]);
-        // Not within reach, or not for long.
+        // Not within reach, or not for long enough.
         assert_eq!(overdue(&evictions, bound + 2, None), []);
         assert_eq!(overdue(&evictions, bound + 2, Some(3 * S)), []);
-        // Three is back, and two with its next process.
+        // Node 3 is back, and node 2 with a new process.
         assert!(evictions.set(1, &BTreeSet::from([2]), 20 * S).is_empty());
         assert_eq!(overdue(&evictions, 99, Some(S)), [(1, 2)]);
         evictions.forget(1);
@@ -230,7 +229,7 @@ mod tests {
         assert_eq!(follow(1, (7, 4)), None);
         assert_eq!(follow(1, (7, 3)), Some((1, (7, 4), (7, 3))));
         assert_eq!(follow(1, (6, 9)), Some((1, (7, 3), (6, 9))));
-        // A process that starts from an older file knows what that says.
+        // A process that starts from an older file knows only that.
         assert_eq!(follow(2, (5, 1)), None);
     }
 }

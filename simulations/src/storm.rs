@@ -1,8 +1,8 @@
-//! Random small worlds in which everything happens, for hunting.
+//! Generates random small worlds with every kind of event, to find bugs.
 //!
-//! A world is a scenario's text, made from its seed alone: what fails can be kept, read, run again
-//! and made smaller. All worlds together say every key of an event, every lie and every preset of a
-//! link; what may happen is in `events`.
+//! A world is the text of a scenario generated from its seed alone: a failing one can be kept,
+//! read, repeated and reduced. Together the worlds use every key of an event, every lie and every
+//! link preset; `events` draws the events.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 mod events;
 
-/// How long a world is left alone at its end, so that all must agree, in virtual seconds.
+/// Quiet time at the end of a world, so that all nodes must agree, in virtual seconds.
 const QUIET_S: u32 = 75;
 /// One seed in this many gives a world that needs its relays.
 const RELAYED_EVERY: u64 = 4;
@@ -25,7 +25,7 @@ const PARTED: u64 = 6;
 /// One seed in this many has a revocation.
 const REVOKED_EVERY: u64 = 4;
 
-/// Site of the nodes that are at none of the other sites.
+/// Site of nodes that belong to no other site.
 const AWAY: &str = "away";
 
 /// The scenario of a seed.
@@ -42,10 +42,10 @@ struct Draft {
     rng: ChaCha8Rng,
     text: String,
     sites: Vec<Site>,
-    /// A clock has jumped. One is enough: two jumps back could go beyond what credentials are old,
-    /// which is no mistake of a node.
+    /// A clock has been stepped. One step is enough: two steps back could exceed the age of
+    /// credentials, which would be no bug of a node.
     stepped: bool,
-    /// The node that lies, and does so only once: every promise is about one liar.
+    /// The lying node. It lies only once: every guarantee assumes a single liar.
     liar: Option<String>,
 }
 
@@ -59,7 +59,7 @@ struct Site {
 }
 
 impl Site {
-    /// A site that is not behind a NAT and whose nodes all start at once.
+    /// A site without a NAT whose nodes all start immediately.
     fn new(place: u32, nodes: u32, origins: u32, relays: u32) -> Self {
         Self { name: format!("s{place}"), nodes, origins, relays, joining: 0, nat: false }
     }
@@ -104,8 +104,8 @@ fn usual(seed: u64) -> String {
     draft.text
 }
 
-/// Origins in the last site alone, and the way there from the first is cut: nodes in the first need
-/// a relay of the sites between. Some relays lie, and some lose their own way while they are used.
+/// Origins only in the last site, and the path from the first site to it is cut: nodes in the first
+/// need a relay in between. Some relays lie, and some lose their own path while they are used.
 fn relayed(seed: u64) -> String {
     let mut draft = Draft::new(seed ^ 0x7265_6c61_7973);
     let sites: u32 = draft.rng.random_range(3..=4);
@@ -248,7 +248,7 @@ impl Draft {
         self.sites.push(site);
     }
 
-    /// A way between two sites that is not as far as the map says.
+    /// A path between two sites whose latency differs from the map.
     fn path(&mut self) {
         let (a, b) = self.two_sites();
         let how = events::quality(&mut self.rng);
@@ -260,19 +260,19 @@ impl Draft {
         let _ = writeln!(self.text, "\n[[event]]\nat-s = {at:.1}\n{what}");
     }
 
-    /// Any two sites, for what is between them.
+    /// Two sites, for an event on the path between them.
     fn two_sites(&mut self) -> (String, String) {
         let two: Vec<&Site> = self.sites.choose_multiple(&mut self.rng, 2).collect();
         (two[0].name.clone(), two[1].name.clone())
     }
 
-    /// A site with nodes of which this holds.
+    /// A site with nodes that satisfies `holds`.
     fn site_with(&mut self, holds: impl Fn(&Site) -> bool) -> Option<&Site> {
         let good: Vec<usize> = (0..self.sites.len()).filter(|at| holds(&self.sites[*at])).collect();
         good.choose(&mut self.rng).map(|at| &self.sites[*at])
     }
 
-    /// The name of a node that starts at once and is not behind a NAT.
+    /// The name of a node that starts immediately and is not behind a NAT.
     fn node(&mut self) -> String {
         let number: u32 = self.rng.random();
         let site = self.site_with(|site| site.nodes > 0 && !site.nat).expect("there are two");
@@ -302,8 +302,8 @@ mod tests {
         }
     }
 
-    /// An event that is never drawn is never tested: the worlds of the seeds with planted bugs use
-    /// all of them.
+    /// An event that is never drawn is never tested: together the worlds of the seeds with planted
+    /// bugs use all of them.
     #[test]
     fn all_worlds_together_have_every_event_and_every_lie() {
         let all: String = (1..=200).map(scenario).collect();

@@ -1,9 +1,9 @@
-//! The trace of a run, as a hash, and as lines for a reader.
+//! The trace of a run: as a hash, and as lines for a reader.
 //!
-//! Each datagram contributes when it was sent, from whom, to whom, its size, and what became of it,
-//! as soon as that is known; each decision and each thing that happens contributes its words.
-//! Contents are left out: they follow from the same state. The last events of every node are kept
-//! for the report of a violation, [`MAX_KEPT`] of each.
+//! Each datagram contributes its time, sender, receiver, size and fate, as soon as that is known;
+//! each decision and each event contributes its text. Contents are left out: they follow from the
+//! same state. The last events of every node, [`MAX_KEPT`] each, are kept for the report of a
+//! violation.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-/// Events of one node that are kept.
+/// Events kept per node.
 pub const MAX_KEPT: usize = 24;
 
-/// Takes one line for each event.
+/// Receives one line per event.
 pub(crate) type TraceFile = Box<dyn Write + Send>;
 
-/// Feeds a hash, a file, and the memory of each node.
+/// Feeds a hash, a file, and the recent events of each node.
 pub(crate) struct Trace {
     hash: Sha256,
     datagrams: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Trace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceHash([u8; 32]);
 
-/// A datagram that is sent, as the trace sees it.
+/// A sent datagram, as the trace records it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) at: Duration,
@@ -108,12 +108,12 @@ impl Trace {
         self.kept[node].iter().map(|(at, words)| format!("{} {words}", Stamp(*at))).collect()
     }
 
-    /// Number of datagrams until now, lost ones included.
+    /// Number of datagrams so far, including lost ones.
     pub(crate) fn datagrams(&self) -> u64 {
         self.datagrams
     }
 
-    /// The hash until now.
+    /// The hash so far.
     pub(crate) fn hash(&self) -> TraceHash {
         TraceHash(self.hash.clone().finalize().into())
     }

@@ -11,7 +11,7 @@ use meshport_proto::schedule::{Content, Schedule};
 
 use crate::flight::Payload;
 
-/// Datagrams that wait for a handshake, as in the mesh.
+/// Datagrams queued for a handshake, as in the mesh.
 const MAX_WAITING: usize = 64;
 /// Bytes added to an inner payload: outer IPv4 and UDP, WireGuard, inner IPv6 and UDP.
 pub(crate) const OVERHEAD: usize = 28 + 32 + 48;
@@ -32,7 +32,7 @@ pub(crate) const ACK: usize = 32 + OVERHEAD;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tunnel {
     pub(crate) schedule: Schedule,
-    /// The peer's process the session is with; 0 without one.
+    /// The peer's process of the session; 0 without a session.
     pub(crate) with_boot: u32,
     /// The address at which the peer was last heard; 0 is none.
     pub(crate) address: u16,
@@ -77,14 +77,13 @@ pub(crate) fn content(payload: &Payload) -> Content {
     }
 }
 
-/// The tunnels of one node by peer. Never iterated to decide anything, so that its order does not
-/// matter.
+/// The tunnels of one node by peer. Decisions never iterate over it, so its order does not matter.
 #[derive(Debug, Default)]
 pub(crate) struct Tunnels {
     all: HashMap<u32, Tunnel, BuildHasherDefault<Spread>>,
-    /// Payloads that wait for a handshake, apart since few tunnels have any.
+    /// Payloads queued for a handshake; separate because few tunnels have any.
     waiting: HashMap<u32, Vec<Payload>, BuildHasherDefault<Spread>>,
-    /// Peers to which long packets of sessions were lost since the last one that arrived.
+    /// Peers with long session packets lost since the last one that arrived.
     unacknowledged: HashMap<u32, Unacknowledged, BuildHasherDefault<Spread>>,
 }
 
@@ -122,7 +121,7 @@ impl Tunnels {
         false
     }
 
-    /// Lets a payload wait for a handshake, if there is room for it.
+    /// Queues a payload for a handshake, if there is room.
     pub(crate) fn wait(&mut self, peer: u32, payload: Payload) {
         let waiting = self.waiting.entry(peer).or_default();
         if waiting.len() < MAX_WAITING {

@@ -48,14 +48,14 @@ use crate::wayback::WayBack;
 
 use self::calls::Called;
 
-/// How long a stream may take to send its header, which is in its first packet.
+/// How long a stream may take to send its header, which fits its first packet.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one instance of several may take to accept. It is near, and a host that is gone answers
-/// nothing at all.
+/// How long one of several instances may take to accept. Instances are near, and a host that is
+/// down never answers.
 const MAX_INSTANCE_DIAL: Duration = Duration::from_millis(500);
 
-/// A stream that a peer has opened, as far as it is read.
+/// A stream opened by a peer, with the data read so far.
 struct Incoming {
     peer: NodeId,
     header: Header,
@@ -82,23 +82,23 @@ pub(crate) struct Egress {
     /// This node's own credential.
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
     pub(crate) audit: Audit,
-    /// The services of the settings.
+    /// The configured services.
     pub(crate) offers: watch::Receiver<Arc<Offers>>,
-    /// Those that a program on this machine offers.
+    /// Services offered by programs on this machine.
     pub(crate) offered: watch::Receiver<Arc<Offers>>,
-    /// Whose turn it is among the instances of a service.
+    /// Counter by which the instances of a service take turns.
     pub(crate) turn: Arc<AtomicUsize>,
     /// The revocations so far.
     pub(crate) revoked: watch::Receiver<Revocations>,
-    /// Most sessions this node relays at once.
+    /// Most sessions that this node relays.
     pub(crate) max_relayed: u64,
     /// Whether this node is shutting down and accepts no new streams.
     pub(crate) leaving: watch::Receiver<bool>,
-    /// The targets that apiservers reach here.
+    /// The targets that apiservers reach through this node.
     pub(crate) back: WayBack,
 }
 
-/// The mesh, which knows other nodes' credentials.
+/// The mesh as a source of other nodes' credentials.
 pub(crate) struct Peers<'a>(pub(crate) &'a Mesh);
 
 impl Credentials for Peers<'_> {
@@ -245,14 +245,14 @@ impl Egress {
         }
     }
 
-    /// The offers that a service is among: the settings win.
+    /// The offers that include a service: the settings take precedence.
     fn offer_of(&self, service: &ServiceName) -> watch::Ref<'_, Arc<Offers>> {
         let offers = self.offers.borrow();
         if offers.contains_key(service) { offers } else { self.offered.borrow() }
     }
 
-    /// Dials the instances of a service in this order until one accepts. One that is gone, or does
-    /// not answer, costs the stream a moment and not its success.
+    /// Dials the instances of a service in this order until one accepts. An instance that is down
+    /// or silent delays the stream but does not fail it.
     async fn dial(&self, addresses: &[String], patience: Duration) -> Result<Tcp, Answer> {
         let host = &self.context.host;
         let Some((last, others)) = addresses.split_last() else { return Err(Answer::Refused) };
@@ -266,8 +266,8 @@ impl Egress {
         dial(host, last, left()).await
     }
 
-    /// Says that there is no place for a node's session, unless that was said lately; the status
-    /// says for as long who has most.
+    /// Logs that no slot is left for a node's session, unless that was logged recently. For the
+    /// same time, the status shows which node has most.
     fn say_crowded(&self, peer: &NodeId, holder: &Credential, crowded: Crowded) {
         if !self.context.sessions.turn_away(clock::now()) {
             return;

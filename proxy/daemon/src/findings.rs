@@ -61,8 +61,8 @@ pub(crate) fn warn_of_few_descriptors(settings: &Settings) {
     of_descriptors(sessions, most_allowed()).iter().for_each(|short| warn!("{short}"));
 }
 
-/// Whether a daemon that may open `limit` files (any number if absent) may open fewer than
-/// `sessions` client sessions need.
+/// Whether a daemon with a limit of `limit` files (none if absent) has too few for `sessions`
+/// client sessions.
 pub fn of_descriptors(sessions: u64, limit: Option<u64>) -> Option<Finding> {
     let needed = descriptors::needed(sessions);
     let limit = limit.filter(|limit| *limit < needed)?;

@@ -1,7 +1,7 @@
 //! Questions of members to each other, for `meshport doctor`: see [`meshport_core::inquiry`].
 //!
-//! Asking: at most [`MAX_ASKED`] members at once, each within [`LIMIT`]; up to [`MAX_CALLERS`] of
-//! them, of different sites, are asked to call back. `egress::inquiry` answers.
+//! Asks at most [`MAX_ASKED`] members in parallel, each within [`LIMIT`]; requests a call-back from
+//! up to [`MAX_CALLERS`] of them, at different sites. `egress::inquiry` answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ const MAX_CALLERS: usize = 4;
 const CALL_PATIENCE: Duration = Duration::from_millis(500);
 /// Concurrent inquiries; they are for people, and share the expected tokens.
 static UNDER_WAY: Semaphore = Semaphore::const_new(1);
-/// Call-backs on their way from the driver to the inquiry.
+/// Call-backs queued between the driver and the inquiry.
 pub(crate) const MAX_CALLS: usize = 16;
 
 /// A call-back that came in.
@@ -54,7 +54,7 @@ pub(crate) struct Inquiry {
     pub(crate) seed: [u8; 32],
 }
 
-/// A member, and what it is asked.
+/// A member and the questions for it.
 struct Errand {
     who: NodeRef,
     question: Question,
@@ -76,13 +76,13 @@ struct Answered {
 
 /// Asks all of them, then answers.
 pub(crate) fn start(inquiry: Inquiry, to: oneshot::Sender<Result<InquiryReport, Error>>) {
-    let Ok(place) = UNDER_WAY.try_acquire() else {
+    let Ok(permit) = UNDER_WAY.try_acquire() else {
         // An asker that went away needs no answer.
         let _ = to.send(Err(Error::Refused("another inquiry is under way; try again".into())));
         return;
     };
     tokio::spawn(async move {
-        let _place = place;
+        let _permit = permit;
         let _ = to.send(Ok(inquiry.run().await));
     });
 }
@@ -95,12 +95,12 @@ impl Inquiry {
         let expected: Vec<CallToken> = tokens.values().copied().collect();
         self.mesh.expect_calls(&expected);
         let mut asked = JoinSet::new();
-        for (place, errand) in errands.into_iter().enumerate() {
+        for (at, errand) in errands.into_iter().enumerate() {
             let mesh = self.mesh.clone();
-            asked.spawn(async move { (place, errand.run(&mesh).await) });
+            asked.spawn(async move { (at, errand.run(&mesh).await) });
         }
         let mut returns = asked.join_all().await;
-        returns.sort_by_key(|(place, _)| *place);
+        returns.sort_by_key(|(at, _)| *at);
         let returns: Vec<Return> = returns.into_iter().map(|(_, it)| it).collect();
         let sent = returns.iter().filter(|it| it.is_calling()).count();
         let arrived = self.arrived(sent).await;
@@ -117,7 +117,7 @@ impl Inquiry {
         let mut callers = 0;
         let mut members = std::mem::take(&mut self.members);
         members.truncate(MAX_ASKED);
-        // All sites before a second member of one.
+        // One member of each site before a second one of any.
         members.sort_by_cached_key(|who| !sites.insert(who.site.clone()));
         let errand = |who| {
             let call = (callers < MAX_CALLERS).then(|| {

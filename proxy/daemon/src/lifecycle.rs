@@ -14,6 +14,6 @@ pub mod upgrade;
 
 use std::time::Duration;
 
-/// How long open sessions may go on after SIGTERM. Long-lived watches never end by themselves, and
-/// clients reconnect elsewhere within a second.
+/// How long open sessions may continue after SIGTERM. Long-lived watches never end by themselves,
+/// and clients reconnect elsewhere within a second.
 const DRAIN_TIME: Duration = Duration::from_secs(10);

@@ -424,8 +424,8 @@ impl StateDir {
     /// Writes the WireGuard key.
     ///
     /// # Errors
-    /// [`Error::State`] if the file exists and has to be kept, [`Error::Io`] if it cannot be
-    /// written; the same for every store here.
+    /// [`Error::State`] if the file exists and must be kept, [`Error::Io`] if it cannot be written;
+    /// the same for every store here.
     pub fn store_node_key(&self, key: &NodeKey, existing: Existing) -> Result<(), Error> {
         self.store_text(NODE_KEY, &key.to_text(), existing)
     }

@@ -1,9 +1,11 @@
-//! TCP connections as the daemon uses them: the kernel's in the product, memory's in a simulation.
+//! TCP connections as the daemon uses them: the kernel's in the product, in-memory ones in a
+//! simulation.
 //!
-//! The daemon makes, accepts, reads and writes every connection of a client or an instance through
-//! these types, so that whole nodes can run in one process and in virtual time. A [`Host`] is the
-//! machine a node runs on, as far as its local addresses go. Memory behaves as the kernel does
-//! where the daemon can tell: backlogs, half-close, resets, backpressure, refused connections.
+//! The daemon opens, accepts, reads and writes all connections of clients and instances through
+//! these types, so that whole nodes can run in one process and in virtual time. A [`Host`]
+//! represents a node's machine, as far as local addresses are concerned. In-memory connections
+//! behave like the kernel's where the daemon can tell: backlogs, half-close, resets, backpressure,
+//! refused connections.
 
 use std::future::pending;
 use std::io::{self, IoSlice};
@@ -25,21 +27,21 @@ pub mod store;
 use store::Stored;
 
 use crate::Error;
-use crate::unix::{self, Place, SocketFile};
+use crate::unix::{self, SocketFile, SocketPath};
 
-/// Connections the kernel may hold before they are accepted; the kernel caps it at `somaxconn`.
-/// One controller manager alone dials 60 at once.
+/// Connections the kernel may queue for accept; it caps the value at `somaxconn`. One controller
+/// manager alone dials 60 in parallel.
 const BACKLOG: i32 = 4096;
-/// Bytes that a connection on this machine may hold unread: three reads of
-/// [`splice`](crate::sessions::splice). By default the kernel begins with one and a half reads and
-/// grows the buffer of fast readers, so that of parallel streams a few get twice the rate of the
+/// Unread bytes that a connection within this machine may hold: three reads of
+/// [`splice`](crate::sessions::splice). By default the kernel starts with one and a half reads and
+/// grows the buffer of fast readers, so a few of many parallel streams get twice the rate of the
 /// others. Connections that leave this machine keep the default: a long path may need more.
 const LOCAL_UNREAD: u32 = 192 << 10;
 
-/// Where a node's local addresses are.
+/// The machine that has a node's local addresses.
 #[derive(Debug, Clone, Default)]
 pub enum Host {
-    /// On the machine this process runs on.
+    /// The machine that runs this process.
     #[default]
     Kernel,
     /// In memory.
@@ -47,10 +49,10 @@ pub enum Host {
 }
 
 impl Host {
-    /// Connects to `address`, a socket address or, with the kernel, a name and a port.
+    /// Connects to `address`: a socket address or, with the kernel, a name and a port.
     ///
     /// # Errors
-    /// `ConnectionRefused` when nobody listens there; otherwise as the system says.
+    /// `ConnectionRefused` if nobody listens there; otherwise the system's error.
     pub async fn connect(&self, address: &str) -> io::Result<Tcp> {
         match self {
             Self::Kernel => connect(address).await.map(Tcp::Kernel),
@@ -61,7 +63,7 @@ impl Host {
     /// Connects to a Unix socket.
     ///
     /// # Errors
-    /// `ConnectionRefused` or, with the kernel, `NotFound` when nobody listens there.
+    /// `ConnectionRefused` or, with the kernel, `NotFound` if nobody listens there.
     pub async fn connect_unix(&self, path: &Path) -> io::Result<Tcp> {
         match self {
             Self::Kernel => UnixStream::connect(path).await.map(Tcp::Unix),
@@ -72,7 +74,7 @@ impl Host {
     /// Listens on `address`.
     ///
     /// # Errors
-    /// When the address is taken or the system does not have it.
+    /// The address is in use or does not exist.
     pub fn listen(&self, address: SocketAddr) -> io::Result<Listener> {
         self.listen_on(address, Presence::Now)
     }
@@ -80,7 +82,7 @@ impl Host {
     /// Listens on an address that the system may get later.
     ///
     /// # Errors
-    /// When the address is taken.
+    /// The address is in use.
     pub(crate) fn listen_ahead(&self, address: SocketAddr) -> io::Result<Listener> {
         self.listen_on(address, Presence::Later)
     }
@@ -95,22 +97,22 @@ impl Host {
     /// Listens on a Unix socket, see [`unix::bind`].
     ///
     /// # Errors
-    /// [`Error::State`] when another process answers there or the path cannot be a socket's,
-    /// [`Error::Io`] for what the machine lacks.
-    pub(crate) async fn listen_unix(&self, place: Place<'_>) -> Result<UnixListener, Error> {
+    /// [`Error::State`] if another process answers there or the path cannot be a socket's;
+    /// [`Error::Io`] if the system refuses.
+    pub(crate) async fn listen_unix(&self, at: SocketPath<'_>) -> Result<UnixListener, Error> {
         match self {
             Self::Kernel => {
-                let (listener, _file) = unix::bind(place).await?;
+                let (listener, _file) = unix::bind(at).await?;
                 Ok(UnixListener::Kernel { listener, _file })
             }
             Self::Memory(host) => {
-                let failed = Error::io(format!("listen on {}", place.path.display()));
-                host.listen_unix(place.path).map(UnixListener::Memory).map_err(failed)
+                let failed = Error::io(format!("listen on {}", at.path.display()));
+                host.listen_unix(at.path).map(UnixListener::Memory).map_err(failed)
             }
         }
     }
 
-    /// Whether an address is one of this machine's: a socket can be bound to it.
+    /// Whether this machine has an address: a socket can be bound to it.
     pub(crate) fn has(&self, ip: IpAddr) -> bool {
         match self {
             Self::Kernel => UdpSocket::bind((ip, 0)).is_ok(),
@@ -119,12 +121,12 @@ impl Host {
     }
 }
 
-/// When the system has an address.
+/// When the system has the address of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
-    /// As soon as it is listened on.
+    /// Before it is bound.
     Now,
-    /// Perhaps later.
+    /// Possibly later.
     Later,
 }
 
@@ -142,7 +144,7 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     }
 }
 
-/// Listens on an address of the kernel's, for who needs its own kind of stream.
+/// Listens on a kernel address, for callers that need their own stream type.
 pub(crate) fn listen_kernel(address: SocketAddr) -> io::Result<KernelListener> {
     listen(address, Presence::Now)
 }
@@ -168,8 +170,8 @@ fn listen(address: SocketAddr, presence: Presence) -> io::Result<KernelListener>
     Ok(KernelListener { listener: TcpListener::from_std(socket.into())?, stored })
 }
 
-/// A port that is free now. Of a socket that asked for port 0 the kernel takes the port away when
-/// it stops listening, so [`Listener::close`] needs one that was asked for by its number.
+/// A port that is free now. When a socket bound to port 0 stops listening, the kernel unbinds it,
+/// so [`Listener::close`] needs a socket bound to an explicit port.
 fn free_port(address: SocketAddr) -> io::Result<SocketAddr> {
     let socket = socket(address)?;
     socket.bind(&address.into())?;
@@ -185,22 +187,22 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     }
     socket.set_nonblocking(true)?;
     if address.ip().is_loopback() {
-        // Those that it accepts have it from the start, when they offer their window.
+        // Accepted sockets inherit it in time for the window they offer.
         socket.set_recv_buffer_size(LOCAL_UNREAD as usize)?;
     }
     Ok(socket)
 }
 
-/// A listener of the kernel's.
+/// A kernel listener.
 #[derive(Debug)]
 pub struct KernelListener {
     listener: TcpListener,
-    /// Its place in the service manager's store, where it has one.
+    /// Its entry in the service manager's store, if any.
     stored: Option<Stored>,
 }
 
 impl KernelListener {
-    /// The next connection. None comes any more once the next process is to accept them.
+    /// Accepts the next connection. Pending once the next process is to accept connections.
     pub(crate) async fn accept(&self) -> io::Result<TcpStream> {
         if self.stored.is_none() {
             return Ok(self.listener.accept().await?.0);
@@ -212,23 +214,23 @@ impl KernelListener {
         }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 }
 
-/// Accepts connections; its drop gives the address up.
+/// Accepts connections. Dropping it releases the address.
 #[derive(Debug)]
 pub enum Listener {
-    /// The kernel's.
+    /// A kernel listener.
     Kernel(KernelListener),
-    /// Memory's.
+    /// An in-memory listener.
     Memory(memory::Listener),
 }
 
 impl Listener {
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
     /// The system is out of descriptors or memory.
@@ -239,10 +241,10 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     ///
     /// # Errors
-    /// When the socket is not usable.
+    /// The socket is unusable.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Kernel(kernel) => kernel.listener.local_addr(),
@@ -250,10 +252,10 @@ impl Listener {
         }
     }
 
-    /// Refuses clients from now on, those that wait to be accepted included, and keeps the address.
+    /// Starts to refuse clients, including those waiting to be accepted, and keeps the address.
     ///
     /// # Errors
-    /// The system does not let go of the socket, or its address; it is given up then.
+    /// The system cannot stop listening or keep the address, which is then released.
     pub fn close(self) -> io::Result<Closed> {
         match self {
             Self::Kernel(KernelListener { listener, stored }) => {
@@ -267,17 +269,17 @@ impl Listener {
     }
 }
 
-/// Accepts connections on a Unix socket, whose file is removed with it.
+/// Accepts connections on a Unix socket, whose file is removed on drop.
 #[derive(Debug)]
 pub(crate) enum UnixListener {
-    /// The kernel's.
+    /// A kernel listener.
     Kernel { listener: net::UnixListener, _file: SocketFile },
-    /// Memory's.
+    /// An in-memory listener.
     Memory(memory::UnixListener),
 }
 
 impl UnixListener {
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
     /// The system is out of descriptors or memory.
@@ -289,7 +291,8 @@ impl UnixListener {
     }
 }
 
-/// Keeps an address without accepting: clients are refused at once, and no process can take it.
+/// Keeps an address without accepting: clients are refused immediately, and no other process can
+/// take it.
 #[derive(Debug)]
 pub struct Closed(Reserved);
 
@@ -297,7 +300,7 @@ pub struct Closed(Reserved);
 enum Reserved {
     Kernel {
         socket: Socket,
-        /// It was in the store while it was open.
+        /// Whether it was in the store while it was open.
         is_stored: bool,
     },
     Memory(memory::Closed),
@@ -307,22 +310,23 @@ impl Closed {
     /// Accepts connections again.
     ///
     /// # Errors
-    /// Another process listens there all the same, or the system is out of memory. Nothing has
+    /// Another process listens there nevertheless, or the system is out of memory. Nothing has
     /// changed then.
     pub fn open(&self) -> io::Result<Listener> {
         let (socket, is_stored) = match &self.0 {
             Reserved::Kernel { socket, is_stored } => (socket, *is_stored),
             Reserved::Memory(closed) => return closed.open().map(Listener::Memory),
         };
-        // Before it listens: afterwards nothing may fail that leaves clients in its queue.
+        // Before listening: no step that may fail can follow, or clients would be stuck in the
+        // queue.
         let copy = socket.try_clone()?;
-        // Sessions from before, open or just ended, are in its way unless it would share the
-        // address, which it does for the time of the second call only.
+        // Earlier sessions, open or just ended, prevent listening unless the socket shares the
+        // address. It does so only during the second call.
         let listens = socket.listen(BACKLOG).or_else(|_| {
             socket.set_reuse_address(true)?;
             socket.listen(BACKLOG)
         });
-        // Accepted connections inherit this, and must not block the next start.
+        // Accepted connections inherit this option, which must not prevent the next start.
         let opened = listens.and_then(|()| {
             socket.set_reuse_address(true)?;
             TcpListener::from_std(copy.into())
@@ -339,10 +343,10 @@ impl Closed {
 
 /// Keeps a socket bound and refuses its clients.
 fn refuse(socket: &Socket) -> io::Result<()> {
-    // As long as it listens, no other socket can bind the address. Afterwards any user's socket
-    // with SO_REUSEADDR can, unless this one does not set it.
+    // While it listens, no other socket can bind the address. Afterwards any user's socket with
+    // SO_REUSEADDR could, unless this one clears the option.
     socket.set_reuse_address(false)?;
-    // Linux takes a listening socket back to one that is only bound.
+    // On Linux this returns a listening socket to the bound state.
     match socket.shutdown(Shutdown::Read) {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
         other => other,
@@ -352,18 +356,17 @@ fn refuse(socket: &Socket) -> io::Result<()> {
 /// One connection.
 #[derive(Debug)]
 pub enum Tcp {
-    /// The kernel's.
+    /// A kernel connection.
     Kernel(TcpStream),
-    /// One of a Unix socket, which carries bytes the same way; only that it has no reset, so its
-    /// client sees an end where a TCP client sees one.
+    /// A Unix socket connection. It has no reset, so its client sees an end instead of one.
     Unix(UnixStream),
-    /// Memory's.
+    /// An in-memory connection.
     Memory(memory::End),
 }
 
 impl Tcp {
-    /// If it `moves`: lets the runtime this is called in watch it from now on, instead of the one
-    /// that did.
+    /// If `moves` is set, registers the connection with the current runtime instead of its previous
+    /// one.
     ///
     /// # Errors
     /// The system is out of memory; the connection is closed then.
@@ -375,7 +378,7 @@ impl Tcp {
         }
     }
 
-    /// The other end and this one, of TCP; memory does not say.
+    /// The peer's and the local address of a TCP connection; none in memory.
     pub(crate) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
         match self {
             Self::Kernel(tcp) => Some((tcp.peer_addr().ok()?, tcp.local_addr().ok()?)),
@@ -383,7 +386,7 @@ impl Tcp {
         }
     }
 
-    /// Whether the other side has ended or reset it without a word.
+    /// Whether the peer has closed or reset it without sending data.
     pub(crate) fn is_gone(&self) -> bool {
         let socket = match self {
             Self::Kernel(tcp) => socket2::SockRef::from(tcp),
@@ -396,8 +399,8 @@ impl Tcp {
         }
     }
 
-    /// The user of the process at the other end of a Unix socket (SO_PEERCRED); none where the
-    /// system does not say. In memory all processes are root's.
+    /// The user of the peer process of a Unix socket (SO_PEERCRED), if known. In memory all
+    /// processes belong to root.
     pub(crate) fn peer_user(&self) -> Option<u32> {
         match self {
             Self::Kernel(_) => None,
@@ -406,10 +409,10 @@ impl Tcp {
         }
     }
 
-    /// Waits until there may be something to read, or its end.
+    /// Waits until there may be data or the end of the stream.
     ///
     /// # Errors
-    /// The runtime is going down.
+    /// The runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(tcp) => tcp.readable().await,
@@ -421,10 +424,10 @@ impl Tcp {
         }
     }
 
-    /// Reads what is there into the buffer's free space; 0 bytes are the end.
+    /// Reads available data into the buffer's free space; 0 bytes mean the end.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there; `ConnectionReset` when the other side broke it.
+    /// `WouldBlock` if there is no data; `ConnectionReset` if the peer reset the connection.
     pub fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
             Self::Kernel(tcp) => read_or_note_empty(tcp, buffer),
@@ -436,7 +439,7 @@ impl Tcp {
     /// Waits until there may be room to write.
     ///
     /// # Errors
-    /// The runtime is going down.
+    /// The runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(tcp) => tcp.writable().await,
@@ -448,10 +451,10 @@ impl Tcp {
         }
     }
 
-    /// Writes as much as there is room for; returns how many bytes.
+    /// Writes as much as fits; returns the number of bytes.
     ///
     /// # Errors
-    /// `WouldBlock` when there is no room; otherwise the connection is broken.
+    /// `WouldBlock` if there is no room; otherwise the connection is broken.
     pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Kernel(tcp) => tcp.try_write_vectored(slices),
@@ -460,17 +463,17 @@ impl Tcp {
         }
     }
 
-    /// Sends small pieces at once. A connection that is already gone needs nothing.
+    /// Disables Nagle's algorithm. Has no effect on a closed connection.
     pub fn set_nodelay(&self) {
         if let Self::Kernel(tcp) = self {
             let _ = tcp.set_nodelay(true);
         }
     }
 
-    /// Makes the drop of this connection a reset instead of an end.
+    /// Makes dropping this connection send a reset instead of a FIN.
     pub fn reset_on_drop(&self) {
         match self {
-            // A connection that is already gone needs no reset.
+            // A closed connection needs no reset.
             Self::Kernel(tcp) => {
                 let _ = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO));
             }
@@ -479,7 +482,7 @@ impl Tcp {
         }
     }
 
-    /// Ends the writing direction; a connection that is already closed needs no end.
+    /// Shuts down the write side; has no effect on a closed connection.
     pub fn finish(&self) {
         match self {
             Self::Kernel(tcp) => {
@@ -493,14 +496,14 @@ impl Tcp {
     }
 }
 
-/// Reads what is there. A buffer that is not full afterwards has emptied the socket, which tokio is
-/// told: otherwise the next wait would end at once, for a read that finds nothing.
+/// Reads available data. If the buffer is not full afterwards, the socket is empty; this tells
+/// tokio so, since otherwise the next wait would return immediately for a read without data.
 fn read_or_note_empty(tcp: &TcpStream, buffer: &mut BytesMut) -> io::Result<usize> {
     let room = buffer.capacity() - buffer.len();
     let mut read = None;
     let emptied = tcp.try_io(Interest::READABLE, || {
         let count = *read.insert(tcp.try_read_buf(buffer)?);
-        // At the end of the stream it stays readable.
+        // At the end of the stream the socket stays readable.
         if 0 < count && count < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     });
     read.map_or_else(|| emptied.map(|()| 0), Ok)

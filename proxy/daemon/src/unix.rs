@@ -1,7 +1,7 @@
-//! Unix sockets that are found under a path: the admin socket, and that of the way back.
+//! Unix sockets in the file system: the admin socket, and that of the way back.
 //!
-//! The file gets its mode before its name, so no other user can ever open it; a stale one is
-//! replaced only when nothing answers on it.
+//! The socket gets its mode before its final name, so no other user can ever open it. A stale
+//! socket is replaced only if nothing answers on it.
 
 use std::fmt;
 use std::fs;
@@ -18,24 +18,24 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-/// `sun_path` less its final zero, in bytes.
+/// The size of `sun_path` without its terminating zero, in bytes.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long the process that has the path may take to answer.
+/// How long the process that owns the path may take to answer.
 const MAX_PROBE_TIME: Duration = Duration::from_secs(5);
 
-/// Where a socket is to be.
+/// The path of a Unix socket and its mode.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct SocketPath<'a> {
     pub(crate) path: &'a Path,
-    /// Bits of its mode.
+    /// Mode bits.
     pub(crate) mode: u32,
     /// The setting that names it.
     pub(crate) setting: &'static str,
 }
 
-impl Place<'_> {
+impl SocketPath<'_> {
     fn error(&self, what: &str) -> Error {
         Error::State {
             path: self.path.to_owned(),
@@ -49,42 +49,42 @@ impl Place<'_> {
     }
 }
 
-/// Makes the folder of the socket, with those above it, if it is not there.
+/// Creates the folder of the socket and its parents, if missing.
 ///
 /// # Errors
-/// [`Error::Io`] when it cannot be made.
-pub(crate) fn make_folder(place: Place<'_>) -> Result<(), Error> {
-    match place.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+/// [`Error::Io`] if it cannot be created.
+pub(crate) fn make_folder(at: SocketPath<'_>) -> Result<(), Error> {
+    match at.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         None => Ok(()),
         Some(parent) => fs::create_dir_all(parent).map_err(Error::io(format!(
             "create the folder {} for the socket ({})",
             parent.display(),
-            place.setting
+            at.setting
         ))),
     }
 }
 
-/// Listens there, in place of a socket on which nobody answers.
+/// Listens at the path, replacing a socket that nobody answers on.
 ///
 /// # Errors
-/// [`Error::State`] when another process answers there or the path cannot be a socket's,
-/// [`Error::Io`] for what the machine lacks.
-pub(crate) async fn bind(place: Place<'_>) -> Result<(UnixListener, SocketFile), Error> {
-    let path = place.path;
-    let name = path.file_name().ok_or_else(|| place.error("is not a file name"))?;
+/// [`Error::State`] if another process answers there or the path cannot be a socket's;
+/// [`Error::Io`] if the system refuses.
+pub(crate) async fn bind(at: SocketPath<'_>) -> Result<(UnixListener, SocketFile), Error> {
+    let path = at.path;
+    let name = path.file_name().ok_or_else(|| at.error("is not a file name"))?;
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     hidden.push(std::process::id().to_string());
     let unnamed = path.with_file_name(hidden);
     if unnamed.as_os_str().len() > MAX_SOCKET_PATH_BYTES {
-        return Err(place.error("is too long for the path of a socket"));
+        return Err(at.error("is too long for the path of a socket"));
     }
-    make_folder(place)?;
-    check_unused(place).await?;
+    make_folder(at)?;
+    check_unused(at).await?;
     let binding = || Error::io(format!("listen on {}", path.display()));
-    // A crashed process with our number; it is ours alone to use.
+    // Left by a crashed process that had our process id; only we can use that name.
     let _ = fs::remove_file(&unnamed);
-    let listener = listen_at(&unnamed, place.mode).map_err(binding())?;
+    let listener = listen_at(&unnamed, at.mode).map_err(binding())?;
     let named = fs::symlink_metadata(&unnamed)
         .and_then(|metadata| fs::rename(&unnamed, path).map(|()| metadata));
     match named {
@@ -99,9 +99,8 @@ pub(crate) async fn bind(place: Place<'_>) -> Result<(UnixListener, SocketFile),
     }
 }
 
-/// A socket at this path. It has its mode, less what the process's mask takes away, before there is
-/// a file: the mode of a name would be set through a link that the owner of the folder has put
-/// there meanwhile.
+/// Creates a socket at this path. It gets its mode, less the umask, before the file exists. With
+/// chmod by name, the owner of the folder could have put a symlink there in between.
 fn listen_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -111,25 +110,25 @@ fn listen_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
     UnixListener::from_std(OwnedFd::from(socket).into())
 }
 
-/// Refuses a path that holds something else than a socket nobody answers on.
-async fn check_unused(place: Place<'_>) -> Result<(), Error> {
-    let path = place.path;
+/// Refuses a path unless it is free or a socket that nobody answers on.
+async fn check_unused(at: SocketPath<'_>) -> Result<(), Error> {
+    let path = at.path;
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io(format!("look at {}", path.display()))(error)),
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            Err(place.error("exists and is not a socket"))
+            Err(at.error("exists and is not a socket"))
         }
         Ok(_) => match timeout(MAX_PROBE_TIME, UnixStream::connect(path)).await {
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
             Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Ok(Ok(_)) | Err(_) => Err(place.error("another daemon listens here")),
+            Ok(Ok(_)) | Err(_) => Err(at.error("another daemon listens here")),
             Ok(Err(error)) => Err(Error::io(format!("look at {}", path.display()))(error)),
         },
     }
 }
 
-/// Removes the socket on drop, unless another process has put its own in its place.
+/// Removes the socket on drop, unless another process has replaced it.
 pub(crate) struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),

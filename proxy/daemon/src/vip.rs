@@ -1,11 +1,10 @@
-//! Virtual addresses (`[[virtual-address]]`): this node's part in each.
+//! Virtual addresses (`[[virtual-address]]`): this node's part in each of them.
 //!
-//! [`contest`](meshport_core::vip::contest) decides; a [`task`] for each address gives it what is
-//! heard on the LAN ([`packet`]) and over the mesh ([`board`]), and the state of this machine
+//! [`contest`](meshport_core::vip::contest) makes the decisions. A [`task`] per address feeds it
+//! frames from the LAN ([`packet`]), claims from the mesh ([`board`]) and the state of this machine
 //! ([`station`]). The kernel has the address on its loopback interface and never answers for it on
-//! the LAN: that is done through the packet socket, so an address ends with the process that holds
-//! it. What else has to follow the address does so by commands in a process of their own
-//! ([`hooks`]).
+//! the LAN; the packet socket does, so the node gives up an address when the process ends. Anything
+//! else that must follow the address is changed by commands in a separate process ([`hooks`]).
 
 pub(crate) mod board;
 pub mod hooks;

@@ -82,7 +82,7 @@ impl Default for WayBack {
 }
 
 impl WayBack {
-    /// With these settings and the nodes that an earlier process knew.
+    /// A state with these settings and the nodes that an earlier process knew.
     pub(crate) fn new(settings: &Settings, stored: Option<&[u8]>) -> Self {
         let back = Self(Arc::new(Inner {
             egress: watch::Sender::new(Arc::new(settings.egress.clone())),
@@ -107,7 +107,7 @@ impl WayBack {
         self.publish(listed.as_ref());
     }
 
-    /// As their operator wants it on an apiserver's node.
+    /// The current egress settings.
     pub(crate) fn egress(&self) -> Arc<EgressSettings> {
         self.0.egress.borrow().clone()
     }
@@ -175,7 +175,7 @@ impl WayBack {
         self.0.nodes.send_replace(all);
     }
 
-    /// What this node dials for apiservers on its `host`, by its own rules.
+    /// Decides what this node dials for apiservers on its `host`, by its own rules.
     pub(crate) fn judge(
         &self,
         want: &Want,

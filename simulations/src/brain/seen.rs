@@ -1,4 +1,4 @@
-//! The data that the daemon's page would show of a node.
+//! The data about a node that the daemon's page would show.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

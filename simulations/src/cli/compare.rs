@@ -1,4 +1,4 @@
-//! `meshport-sim compare`: what differs between two results.
+//! `meshport-sim compare`: the differences between two results.
 
 use std::fmt::Write;
 use std::path::Path;

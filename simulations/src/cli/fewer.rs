@@ -1,4 +1,4 @@
-//! `--nodes-per-site M`: a scenario made small enough for a level that cannot run it whole.
+//! `--nodes-per-site M`: reduces a scenario for a level that cannot run all of it.
 
 use std::collections::BTreeMap;
 

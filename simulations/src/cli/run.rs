@@ -1,4 +1,4 @@
-//! `meshport-sim run`, and what the other verbs share with it.
+//! `meshport-sim run`, and code shared with other verbs.
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -1,8 +1,8 @@
-//! `meshport-sim scale`: a scenario at several sizes, the laws of what a node costs, and what they
-//! say of a larger mesh.
+//! `meshport-sim scale`: runs a scenario at several sizes, fits laws of the cost of a node, and
+//! extrapolates them to a larger mesh.
 //!
-//! Each size is played by its own process, `run --json --costs`, so that all memory of one is given
-//! back before the next one begins.
+//! Each size runs in its own process, `run --json --costs`, so that one run's memory is released
+//! before the next starts.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! `meshport-sim serve`: a world to look at and to change.
+//! `meshport-sim serve`: an interactive world.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;

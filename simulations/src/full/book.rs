@@ -1,5 +1,5 @@
-//! What is written down about a run: routes, sessions, and what nodes show, for the rules and the
-//! measures that all levels share. The wire is here too, since one lock guards both.
+//! Records of a run: routes, sessions and what nodes report, for the rules and measures that all
+//! levels share. It contains the wire too, since one lock guards both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use sessions::Sessions;
 pub(super) struct Book {
     pub(super) scene: Scene,
     pub(super) wire: Wire,
-    /// The latest route of each node that runs.
+    /// The latest route of each running node.
     pub(super) routes: Vec<Option<Arc<Route>>>,
     /// The revocations in the state folder of each node.
     pub(super) revocations: Vec<Revocations>,
@@ -34,7 +34,7 @@ pub(super) struct Book {
     sessions: Sessions,
     /// Measures of the way back.
     pub(super) back: Measures,
-    /// Its refusals, by the status of the answer.
+    /// Refusals of the way back, by HTTP status.
     refused: BTreeMap<u16, u64>,
 }
 
@@ -43,13 +43,13 @@ pub(super) struct Book {
 pub(super) struct Seen {
     /// The nodes that are down, or have left.
     absent: BTreeSet<usize>,
-    /// How many are there, itself included.
+    /// How many nodes are alive, itself included.
     pub(super) alive: usize,
-    /// What it would save of each.
+    /// The records it would save, by node.
     pub(super) records: BTreeMap<usize, Record>,
-    /// Revoked nodes that are among its peers.
+    /// Revoked nodes among its peers.
     pub(super) revoked_peers: BTreeSet<usize>,
-    /// For how long it has gone where it goes, if its settings are to go to the nearest.
+    /// How long its route has been unchanged, if its settings prefer the nearest origin.
     pub(super) lasting: Option<Duration>,
 }
 
@@ -104,7 +104,7 @@ impl Level for Book {
         match notice {
             Notice::Instance | Notice::Gone => self.believes_in(at, victim),
             Notice::Revoked => true,
-            // At this level it is not visible when a node becomes a member.
+            // This level cannot see when a node becomes a member.
             Notice::Came | Notice::Way | Notice::Nothing => false,
         }
     }
@@ -126,13 +126,13 @@ impl Book {
         }
     }
 
-    /// A process of a node begins.
+    /// Records the start of a node's process.
     pub(super) fn starts(&mut self, node: usize, boot: u32) {
         self.sessions.starts(node);
         self.process_starts(node, boot);
     }
 
-    /// A node's route is another one.
+    /// Records a node's new route.
     pub(super) fn routed(&mut self, node: usize, route: Arc<Route>) {
         let before = self.first(node);
         self.routes[node] = Some(route);
@@ -141,7 +141,7 @@ impl Book {
         self.route_changed(node, words);
     }
 
-    /// A node's status: the nodes it considers down, and counts as present.
+    /// Records a node's status: the nodes it considers down, and those it counts as present.
     pub(super) fn status(&mut self, node: usize, status: &Status) {
         let number = |id: &NodeId| self.scene.account.number(id);
         let absent = status.absent.iter().filter_map(|it| number(&it.who.node)).collect();
@@ -152,20 +152,20 @@ impl Book {
         (seen.absent, seen.alive) = (absent, status.members.alive);
     }
 
-    /// A node has suspected a member.
+    /// Records that a node suspects a member.
     pub(super) fn suspected(&mut self, node: usize, subject: &NodeId) {
         if let Some(subject) = self.scene.account.number(subject) {
             self.suspects(node, subject);
         }
     }
 
-    /// A node has suspected so many more than it tells of at once.
+    /// Records how many suspicions of a node were dropped from its bounded queue.
     pub(super) fn overlooks(&mut self, node: usize, missed: u64) {
         let what = format!("{missed} suspicions more than can be told of at once");
         self.violates(rules::QUEUES, node, what);
     }
 
-    /// A node knows of these revocations.
+    /// Records the revocations that a node knows.
     pub(super) fn hears_of(&mut self, node: usize, all: &Revocations) {
         for subject in 0..self.scene.account.len() {
             if all.has_node(&self.scene.account.id(subject)) {
@@ -175,8 +175,8 @@ impl Book {
         self.says(node, format!("knows of {} revocations", all.len()));
     }
 
-    /// A client looks for an instance: what its node would try first must not be dead while
-    /// something better is there.
+    /// Records that a client starts a search: its node's first choice must not be dead while a
+    /// healthy origin exists.
     pub(super) fn looks_for_one(&mut self, node: usize) {
         self.scene.measures.sessions.begun += 1;
         let Some(route) = self.routes[node].clone() else { return };
@@ -186,7 +186,7 @@ impl Book {
         }
     }
 
-    /// A client has reached an instance; its session's number.
+    /// Records that a client reached an instance; returns its session's number.
     pub(super) fn connected(&mut self, node: usize, chosen: usize, took: Duration) -> u64 {
         self.scene.measures.sessions.opened += 1;
         let number = self.sessions.open(node, chosen);
@@ -196,16 +196,16 @@ impl Book {
         number
     }
 
-    /// The session with that number has ended.
+    /// Records the end of the session with that number.
     pub(super) fn closed(&mut self, number: u64) {
         self.scene.measures.sessions.closed += 1;
         self.sessions.close(number);
     }
 
-    /// A request has ended.
+    /// Records the end of a request.
     pub(super) fn answered(&mut self, node: usize, started: Duration, answered: bool) {
         if self.scene.account.revoked[node].is_some() {
-            // A node that is shut out gets nothing, as intended: that is no failure.
+            // A revoked node gets no service, as intended: not a failure.
             return;
         }
         let now = self.scene.now;
@@ -216,7 +216,7 @@ impl Book {
         }
     }
 
-    /// A stream to the kubelet of a node has been greeted by that of another one, or the same.
+    /// Records which node's kubelet greeted a stream to the kubelet of `to`.
     pub(super) fn called(&mut self, from: usize, to: usize, reached: usize, took: Duration) {
         let back = &mut self.back;
         back.sessions.opened += 1;
@@ -230,31 +230,31 @@ impl Book {
         }
     }
 
-    /// A call of a node's kubelet was refused.
+    /// Records a refused call of a node's kubelet.
     pub(super) fn refused(&mut self, to: usize, status: u16, said: &str) {
         *self.refused.entry(status).or_default() += 1;
         self.says(to, format!("its kubelet is not reached: {said}"));
     }
 
-    /// A request to a node's kubelet has ended.
+    /// Records the end of a request to a node's kubelet.
     pub(super) fn call_ends(&mut self, to: usize, started: Duration, answered: bool) {
         if self.scene.account.revoked[to].is_none() {
             self.back.request(started, self.scene.now, answered);
         }
     }
 
-    /// The measures of the way back.
+    /// Takes the measures of the way back.
     pub(super) fn take_back(&mut self) -> WayBack {
         let Measures { requests, sessions, latency, .. } = std::mem::take(&mut self.back);
         WayBack { requests, sessions, latency, refused: std::mem::take(&mut self.refused) }
     }
 
-    /// Sessions that clients of a node have opened through its present process.
+    /// Sessions that a node's clients have opened through its current process.
     pub(super) fn opened_by_process(&self, node: usize) -> u64 {
         self.sessions.opened_by_process(node)
     }
 
-    /// Sessions opened = closed + open, by the clients' own count.
+    /// Checks that opened = closed + open, by the clients' count.
     pub(super) fn check_count(&mut self, node: usize) {
         self.check_sessions(node, self.sessions.count(node));
     }

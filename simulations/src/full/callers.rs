@@ -1,5 +1,5 @@
-//! The apiservers that call the kubelet of one node: each stream is a CONNECT on the Unix socket of
-//! an apiserver's node, behind which the kubelet is to answer.
+//! The apiservers that call the kubelet of one node. Each stream is a CONNECT on the Unix socket of
+//! an apiserver's node, and the kubelet should answer behind it.
 
 use std::io;
 use std::path::Path;
@@ -18,11 +18,11 @@ use crate::level::clients::Door;
 use crate::measure::Measures;
 use crate::scenario::Load;
 
-/// Where the daemon of an apiserver's node listens for it.
+/// The daemon's socket on an apiserver's node.
 pub(super) const SOCKET: &str = "/run/meshport/egress.sock";
-/// Where a kubelet listens on its node.
+/// A kubelet's address on its node.
 pub(super) const KUBELET: &str = "127.0.0.1:10250";
-/// The port of that.
+/// The port of [`KUBELET`].
 const PORT: u16 = 10250;
 /// The longest answer to a CONNECT, in bytes.
 const MAX_HEAD: usize = 4 << 10;
@@ -30,19 +30,19 @@ const MAX_HEAD: usize = 4 << 10;
 /// The callers of one kubelet.
 #[derive(Clone)]
 pub(super) struct Callers {
-    /// The node of the kubelet, and its name.
+    /// The kubelet's node and name.
     pub(super) to: usize,
     pub(super) name: NodeName,
     /// The nodes with an apiserver.
     pub(super) apiservers: Arc<[(usize, Host)]>,
     pub(super) load: Load,
     pub(super) book: Arc<Mutex<Book>>,
-    /// Streams so far, by which the apiservers take turns.
+    /// Number of streams so far; the apiservers take turns by it.
     pub(super) turn: Arc<AtomicUsize>,
 }
 
 impl Callers {
-    /// The next apiserver whose node runs, as only there somebody can use it.
+    /// The next apiserver whose node is running.
     fn caller(&self) -> io::Result<&(usize, Host)> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let book = lock(&self.book);
@@ -51,14 +51,14 @@ impl Callers {
         all.find(|(at, _)| book.routes[*at].is_some()).ok_or(io::ErrorKind::NotConnected.into())
     }
 
-    /// Asks for the kubelet; what answers speaks next.
+    /// Requests the kubelet. What answers speaks next.
     async fn call(&self, host: &Host) -> io::Result<Tcp> {
         let mut tcp = host.connect_unix(Path::new(SOCKET)).await?;
         let target = format!("{}:{PORT}", self.name);
         let request = format!("CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n\r\n");
         tcp.write_all(request.as_bytes()).await?;
         let mut head = Vec::new();
-        // Byte by byte: what follows is the kubelet's.
+        // Byte by byte: the bytes after the head are the kubelet's.
         while !head.ends_with(b"\r\n\r\n") {
             if head.len() >= MAX_HEAD {
                 return Err(io::ErrorKind::InvalidData.into());

@@ -1,5 +1,5 @@
-//! The clients of one node: they connect to its local address, and speak as clients of an apiserver
-//! speak TLS.
+//! The clients of one node. They connect to its local address and speak in TLS records, as clients
+//! of an apiserver do.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::level::{Judge, clients::Door};
 use crate::measure::Measures;
 use crate::scenario::Load;
 
-/// Where clients connect on their node.
+/// The local address of each node for clients.
 const ADDRESS: &str = "127.0.0.1:7445";
 
 /// State that the clients of one node share.

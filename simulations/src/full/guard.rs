@@ -1,17 +1,17 @@
-//! What must hold at this level: the rules of [`crate::level::Judge`], as far as the nodes show
-//! from outside whether they are kept.
+//! Invariants checked at this level: the rules of [`crate::level::Judge`], as far as they are
+//! observable from outside the nodes.
 //!
-//! * No session begins at an origin its node knows to be dead while another is healthy: at each
-//!   beginning, by the route that the node has published.
-//! * No node that runs and is within reach is considered down for long: each second, by status.
-//! * Directories never go back, and queues and tables are bounded: every few seconds, by what some
-//!   nodes would save, and by their metrics.
-//! * Revoked nodes are shut out and served no more: each second and at each answer.
-//! * After a quiet time all agree, and routes are good and near: at the end.
-//! * Sessions opened = closed + open: at the end, by the count of clients and by that of nodes, who
-//!   have none open once all clients have gone.
+//! * No session starts at an origin its node knows to be dead while another is healthy: checked at
+//!   each start, by the node's published route.
+//! * No running node within reach is considered down for long: checked every second, by status.
+//! * Directories never go back, and queues and tables are bounded: checked every few seconds, by
+//!   some nodes' saved directories and their metrics.
+//! * Revoked nodes are shut out and not served: checked every second and at each answer.
+//! * After a quiet time all agree, and routes are usable and near: checked at the end.
+//! * Sessions opened = closed + open: checked at the end, by the count of clients and by that of
+//!   nodes, which have none open once all clients have left.
 //!
-//! What the rules are judged by is collected here and put into the book.
+//! This module collects the evidence and writes it to the book.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,13 +30,13 @@ use crate::level::{Judge, Level};
 use crate::rules::{self, FOLLOW_EVERY_S};
 use crate::scenario::service;
 
-/// How long a daemon may hold the sessions of a peer that has vanished, or that is cut off: a
-/// connection without any packet ends after that (`IDLE_TIMEOUT` in `mesh/src/io/quic_config.rs`).
+/// How long a daemon may keep the sessions of a vanished or isolated peer: a connection times out
+/// after that long without a packet (`IDLE_TIMEOUT` in `mesh/src/io/quic_config.rs`).
 const VANISHED: Duration = Duration::from_secs(90);
-/// From one look at sessions that are to end to the next.
+/// Interval between checks of sessions that must end.
 const LOOK: Duration = Duration::from_millis(100);
-/// What discovery drops only where a queue or a table of its own is full. Each has room for far
-/// more than the nodes of this level can fill it with.
+/// Drops that discovery counts only if one of its own queues or tables is full. Each has room for
+/// far more than the nodes of this level can produce.
 const OVERFLOWS: [Count; 8] = [
     Count::DroppedDirectoryFull,
     Count::DroppedEvents,
@@ -49,7 +49,7 @@ const OVERFLOWS: [Count; 8] = [
 ];
 
 impl Simulation {
-    /// Looks at everything that needs a look now and then.
+    /// Runs all periodic checks.
     pub(super) async fn check(&mut self, now: Duration) {
         for at in 0..self.nodes.len() {
             let Some(process) = &self.nodes[at].process else { continue };
@@ -67,7 +67,8 @@ impl Simulation {
         lock(&self.book).check_revoked();
     }
 
-    /// Judges whom a process suspects, each at its moment, also while it takes its leave.
+    /// Judges each suspicion of a process at the time of the suspicion, also while the process
+    /// shuts down.
     pub(super) fn follow_suspicions(&mut self, at: usize) {
         let Some(process) = &self.nodes[at].process else { return };
         let (mut suspicions, book) = (process.suspicions(), self.book.clone());
@@ -82,7 +83,8 @@ impl Simulation {
         });
     }
 
-    /// Whether a node's directory has gone back anywhere, and whether all it has is within bounds.
+    /// Checks that no record of a node's directory went back and that all its tables are within
+    /// bounds.
     async fn follow(&mut self, at: usize) {
         let Some(records) = self.saved(at).await else { return };
         let Some(process) = &self.nodes[at].process else { return };
@@ -114,7 +116,7 @@ impl Simulation {
         )
     }
 
-    /// Rules for the end, after a quiet time.
+    /// Rules checked at the end, after a quiet time.
     pub(super) async fn check_end(&mut self) {
         if !lock(&self.book).is_quiet() {
             return;
@@ -138,15 +140,15 @@ impl Simulation {
         lock(&self.book).check_quiet();
     }
 
-    /// What clients have opened is closed or open, and nodes know of no session once all clients
-    /// have gone. Time goes on meanwhile; what was measured is in the result already.
+    /// Checks that each session the clients opened is closed or open, and that nodes have none open
+    /// after all clients have left. Virtual time continues, but the measures are already taken.
     pub(super) async fn check_sessions(&mut self) {
         for at in 0..self.nodes.len() {
             lock(&self.book).check_count(at);
         }
         let silent = [Some(Instance::Hung), Some(Instance::Stalled)];
         let hangs = lock(&self.book).scene.account.instances.iter().any(|it| silent.contains(it));
-        // A node that hangs does not report the end of a session either.
+        // A node that hangs does not report a session's end either.
         let judged = lock(&self.book).is_quiet() && !hangs;
         for node in &mut self.nodes {
             node.clients.shutdown().await;
@@ -173,8 +175,8 @@ impl Simulation {
     }
 }
 
-/// A table or queue that is fuller than it may be, or from which something was dropped. The bounds
-/// are of the sessions of clients, and of those that are carried on.
+/// Finds a table or queue that exceeds its bound or dropped something. The bounds are for clients'
+/// sessions and relayed ones.
 fn overflow(samples: &[Sample], records: usize, clients: f64, relayed: f64) -> Option<String> {
     let overflows = OVERFLOWS.map(Counter::row);
     if records > MAX_MEMBERS {
@@ -198,14 +200,14 @@ fn overflow(samples: &[Sample], records: usize, clients: f64, relayed: f64) -> O
     })
 }
 
-/// What is wrong with a node's own count of sessions, after all clients have gone: `left` are still
-/// open, and its clients say that they `opened` so many.
+/// Describes an error in a node's own count of sessions after all clients have left: `left` are
+/// still open, and its clients `opened` so many.
 fn unbalanced(samples: &[Sample], left: u64, opened: u64) -> Option<String> {
     if left > 0 {
         return Some(format!("{left} sessions are open long after the last client went"));
     }
     let count = |name: &str, outcome: Option<&str>| {
-        // Those of the way back are not accepted as clients.
+        // The node does not count sessions of the way back as accepted clients.
         let is_client =
             |it: &&Sample| it.label("service") != Some(ServiceName::way_back().as_str());
         let is_it = |it: &&Sample| it.metric.name == name && it.label("outcome") == outcome;

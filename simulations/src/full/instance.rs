@@ -1,11 +1,11 @@
-//! A simulated apiserver or kubelet on a node's host: it answers health probes over HTTP, and
-//! clients in records shaped like those of TLS, so that the daemon treats them as it treats TLS.
+//! A simulated apiserver or kubelet on a node's host. It answers health probes over HTTP and
+//! clients in TLS-shaped records, so that the daemon treats them as TLS.
 //!
 //! | record | from | body |
 //! | --- | --- | --- |
 //! | 22 | client | a hello, [`HELLO_BYTES`] long |
 //! | 22 | instance | its node's number in the first two bytes, [`GREETING_BYTES`] long |
-//! | 23 | client | a request: in the first four bytes how long the answer is to be |
+//! | 23 | client | a request: the length of the answer in the first four bytes |
 //! | 23 | instance | the answer |
 //!
 //! Bounds: a record's body is at most [`MAX_RECORD`] bytes; longer answers are several records.
@@ -19,11 +19,11 @@ use tokio::task::JoinSet;
 
 use crate::instance::{ANSWER_TIME, ETCD_TIMEOUT, Instance};
 
-/// Where an apiserver listens on its host.
+/// An apiserver's address on its host.
 pub(super) const ADDRESS: &str = "127.0.0.1:6443";
-/// Bytes of a client's hello, as that of a usual client.
+/// Bytes of a client's hello, of typical size.
 pub(super) const HELLO_BYTES: usize = 300;
-/// Bytes of the answer to it: certificates and all.
+/// Bytes of the answer to a hello, including certificates.
 const GREETING_BYTES: usize = 2500;
 /// The longest body of a record, as in TLS.
 const MAX_RECORD: usize = 16 << 10;
@@ -34,14 +34,14 @@ const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
 /// The longest request of a health probe.
 const MAX_PROBE: usize = 4 << 10;
-/// The path that asks whether it is ready.
+/// The path of the readiness probe.
 pub(super) const READY_PATH: &str = "/readyz";
-/// The path that asks whether it is live.
+/// The path of the liveness probe.
 const LIVE_PATH: &str = "/livez";
 
 type State = watch::Receiver<Instance>;
 
-/// Serves at `address` in the way that `state` says; never returns.
+/// Serves at `address` as `state` requires; never returns.
 pub(super) async fn run(host: Host, address: &str, mut state: State, number: u16) {
     let address = address.parse().expect("a socket address");
     loop {
@@ -70,11 +70,11 @@ pub(super) async fn run(host: Host, address: &str, mut state: State, number: u16
 
 async fn serve(tcp: Tcp, mut state: State, number: u16) {
     let mut served = Served { tcp, in_order: false };
-    // A client that goes away is no news.
+    // A client that disconnects is not an error.
     served.in_order = serve_all(&mut served.tcp, &mut state, number).await.is_ok();
 }
 
-/// A connection that breaks for its client, unless it ends in order.
+/// A connection that is reset on drop unless it ended in order.
 struct Served {
     tcp: Tcp,
     in_order: bool,
@@ -123,7 +123,7 @@ async fn ask_etcd(state: &mut State) {
     let _ = state.wait_for(|state| *state != Instance::Stalled).await;
 }
 
-/// The time an answer takes; does not return while it hangs.
+/// Waits as long as an answer takes; does not return while the instance hangs.
 async fn think(state: &mut State) {
     tokio::time::sleep(ANSWER_TIME).await;
     // Fails only at the end of the run.
@@ -167,7 +167,7 @@ async fn write_record(tcp: &mut Tcp, kind: u8, body: &[u8]) -> io::Result<()> {
     tcp.write_all(&record).await
 }
 
-/// A client's connection that an instance has greeted.
+/// A client's connection that has been greeted by an instance.
 #[derive(Debug)]
 pub(super) struct Greeted {
     tcp: Tcp,
@@ -176,7 +176,7 @@ pub(super) struct Greeted {
 }
 
 impl Greeted {
-    /// Speaks first on a new connection and waits to be greeted.
+    /// Sends a hello on a new connection and waits for the greeting.
     pub(super) async fn greet(mut tcp: Tcp) -> io::Result<Self> {
         write_record(&mut tcp, HANDSHAKE, &[0; HELLO_BYTES]).await?;
         let greeting = read_answer(&mut tcp).await?;
@@ -184,7 +184,7 @@ impl Greeted {
         Ok(Self { tcp, origin: usize::from(u16::from_be_bytes(*number)) })
     }
 
-    /// Sends a request and waits for the whole answer.
+    /// Sends a request and waits for the complete answer.
     pub(super) async fn ask(&mut self, request: usize, answer: usize) -> io::Result<()> {
         let mut body = vec![0; request.clamp(4, MAX_RECORD)];
         let wanted = u32::try_from(answer).unwrap_or(u32::MAX);
@@ -199,8 +199,7 @@ impl Greeted {
 
     /// Resolves when the connection has ended.
     pub(super) async fn over(&mut self) {
-        // Neither side sends first here: anything that can be read is the end, or the connection
-        // broke.
+        // Neither side sends anything here unprompted: readability means the end or an error.
         let _ = self.tcp.read(&mut [0; 1]).await;
     }
 }

@@ -1,15 +1,13 @@
-//! The machine that simulated processes believe to run on: its clocks, its idle moments, its
-//! random numbers.
+//! The virtual machine of simulated processes: its clocks, its idle time and its random numbers.
 //!
-//! Nothing above the C library is changed: `std`, tokio, quinn, boringtun and the daemon run as
-//! they are. The tool's own program defines the three functions of the C library through which they
-//! read time, wait, and draw random numbers, and those ask this module. A thread that has called
+//! Nothing above the C library changes: `std`, tokio, quinn, boringtun and the daemon run
+//! unmodified. The simulator replaces the three functions of the C library that read the time,
+//! wait, and draw random numbers; the replacements call this module. A thread that has called
 //! [`begin`] is such a machine; every other thread sees the real one.
 //!
-//! Time stops while code runs. It moves only when the runtime has nothing left to do and waits:
-//! then it jumps to the next arrival of the [`World`], or to the moment until which the runtime
-//! wanted to wait, whichever comes first. So a run depends on its seed alone, however busy the real
-//! machine is.
+//! Virtual time stands still while code runs. When the runtime is idle and waits, time jumps to the
+//! next arrival of the [`World`] or to the runtime's own deadline, whichever comes first. So a run
+//! depends only on its seed, however busy the real machine is.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -19,45 +17,44 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::Error;
 
-/// What the monotonic clock says at the start: any value from which times before the start can be
-/// told.
+/// The monotonic clock at the start: large enough to represent earlier times.
 const MONOTONIC_START: Duration = Duration::from_secs(1_000_000);
 /// The wall clock at the start, in seconds since 1970.
 pub const WALL_START_S: u64 = 1_800_000_000;
 
-/// The world that moves while the runtime waits.
+/// The world that advances while the runtime waits.
 pub trait World {
-    /// When the next thing happens.
+    /// When the next event happens.
     fn next(&self) -> Option<Duration>;
-    /// It is `now`: everything that is due happens.
+    /// Processes everything due at `now`.
     fn happen(&mut self, now: Duration);
 }
 
-/// The state of a machine's random numbers.
+/// The random number generator of a machine.
 type Dice = RefCell<Option<ChaCha8Rng>>;
 
 thread_local! {
-    /// Nanoseconds since the start; none on a real machine. Read at any time, also in the middle of
-    /// the other two's changes.
+    /// Nanoseconds since the start; none on a real machine. May be read at any time, even while the
+    /// other two are being changed.
     static NOW: Cell<Option<u64>> = const { Cell::new(None) };
     static WORLD: RefCell<Option<Box<dyn World>>> = const { RefCell::new(None) };
     static DICE: Dice = const { RefCell::new(None) };
 }
 
-/// The clock that is read.
+/// The clock to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// Never goes back, begins anywhere.
+    /// Never goes back; its epoch is arbitrary.
     Monotonic,
     /// Since 1970.
     Wall,
 }
 
-/// Turns this thread into a simulated machine, until the value is dropped.
+/// Turns this thread into a simulated machine until the value is dropped.
 ///
 /// # Errors
-/// [`Error::Machine`] when the program does not route the C library's functions to this module, as
-/// only `meshport-sim` does.
+/// [`Error::Machine`] if the program does not route the C library's functions to this module; only
+/// `meshport-sim` does.
 pub fn begin(seed: u64) -> Result<Machine, Error> {
     DICE.set(Some(ChaCha8Rng::seed_from_u64(seed)));
     NOW.set(Some(0));
@@ -75,7 +72,7 @@ pub fn begin(seed: u64) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// A simulated machine; the thread has the real one back when it is dropped.
+/// A simulated machine. Dropping it returns the thread to the real one.
 #[derive(Debug)]
 pub struct Machine {
     _private: (),
@@ -89,7 +86,7 @@ impl Drop for Machine {
     }
 }
 
-/// Says what happens while the runtime waits.
+/// Sets the world that advances while the runtime waits.
 pub fn inhabit(world: Box<dyn World>) {
     WORLD.set(Some(world));
 }
@@ -97,7 +94,7 @@ pub fn inhabit(world: Box<dyn World>) {
 /// Time since the start.
 ///
 /// # Panics
-/// On a thread that has not begun.
+/// On a thread that has not called [`begin`].
 pub fn now() -> Duration {
     Duration::from_nanos(NOW.get().expect("the machine has begun"))
 }
@@ -116,15 +113,14 @@ pub fn is_simulated() -> bool {
     NOW.get().is_some()
 }
 
-/// Lets time pass: the runtime has nothing to do, and wants to wait for this long (without end if
-/// none).
+/// Advances time: the runtime is idle and waits for this long, or without a deadline if none.
 ///
 /// # Panics
-/// If it would wait without end for nothing.
+/// If it would wait forever with nothing pending.
 pub fn pass(patience: Option<Duration>) {
     let now = now();
     let until = patience.map(|patience| now + patience);
-    // Out of its place while it acts: what it wakes may come back here to read the clock.
+    // Taken out while it acts: tasks that it wakes may call this module to read the clock.
     let mut world = WORLD.take();
     let next = world.as_ref().and_then(|world| world.next()).map(|next| next.max(now));
     let arrives = next.filter(|next| until.is_none_or(|until| *next <= until));
@@ -136,7 +132,7 @@ pub fn pass(patience: Option<Duration>) {
     WORLD.set(world);
 }
 
-/// Fills `bytes` with random numbers of the seed; false on a real machine.
+/// Fills `bytes` with random numbers from the seed; false on a real machine.
 pub fn fill(bytes: &mut [u8]) -> bool {
     if !is_simulated() {
         return false;

@@ -1,12 +1,13 @@
-//! The full level: tens of nodes with everything real above the socket.
+//! The full level: tens of nodes, with everything above the socket real.
 //!
 //! Each node is the daemon's own [`meshport_daemon::Node`]: boringtun's handshakes and timers,
-//! QUIC, the driver, sessions, egress, probes. What is simulated is beneath and around: UDP between
-//! the sites (`wire`), local connections in memory, the apiservers and kubelets (`instance`), their
-//! clients (`clients`, `callers`), and time itself ([`machine`]). One thread runs everything.
+//! QUIC, the driver, sessions, egress, probes. Simulated are the layers below and the environment:
+//! UDP between the sites (`wire`), local connections in memory, the apiservers and kubelets
+//! (`instance`), their clients (`clients`, `callers`), and time itself ([`machine`]). One thread
+//! runs everything.
 //!
-//! It takes the same scenarios as the wide level and gives the same results, but for the events it
-//! does not know, and has no more than [`MAX_NODES`] nodes.
+//! It accepts the same scenarios as the wide level and gives the same results, except for events it
+//! does not support, with at most [`MAX_NODES`] nodes.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,24 +47,24 @@ use node::Node;
 use saved::Reader;
 use socket::Waiting;
 
-/// Nodes of one run: each has real cryptography and a real transport to every other.
+/// Nodes in one run: each has real cryptography and a real connection to every other.
 pub const MAX_NODES: usize = 100;
-/// From one saving of a node's directory to the next, as the daemon does.
+/// Interval at which a node's directory is saved, as in the daemon.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a leaving node lets sessions end.
+/// How long a leaving node drains its sessions.
 const DRAIN: Duration = Duration::from_secs(10);
-/// From one word about progress to the next.
+/// Interval between progress messages.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// The book, at the present time. Every change leaves it consistent, so a panic elsewhere does not
-/// spoil it.
+/// Locks the book at the current time. Every change leaves it consistent, so a panic elsewhere does
+/// not corrupt it.
 fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
     let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
     book.scene.now = machine::now();
     book
 }
 
-/// Refuses what this level cannot run.
+/// Refuses scenarios that this level cannot run.
 fn check(story: &Story) -> Result<(), Error> {
     let unknown = |happening: &Happening| match happening {
         Happening::Clock(..) => Some("clock-step"),
@@ -80,12 +81,12 @@ fn check(story: &Story) -> Result<(), Error> {
     story.fit(&limits, unknown, &[])
 }
 
-/// Runs a scenario and prints the result. To be called on a thread that has done nothing before,
-/// and once in a process: some of what is random in the runtime begins with those.
+/// Runs a scenario and prints the result. Call it on a fresh thread, once per process: some of the
+/// runtime's random state is initialised with them.
 ///
 /// # Errors
-/// [`Error::Scenario`] for what it does not know; [`Error::Machine`] outside of `meshport-sim`;
-/// [`Error::Node`] when a node does not start.
+/// [`Error::Scenario`] for unsupported features; [`Error::Machine`] outside `meshport-sim`;
+/// [`Error::Node`] if a node does not start.
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error> {
     let story = Story::new(scenario, seed, options.until)?;
     check(&story)?;
@@ -98,7 +99,7 @@ pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error
     runtime.block_on(async { Simulation::new(story, options)?.run().await })
 }
 
-/// Plants the bug that the environment names, for the tests of the rules.
+/// Plants the bug that the environment variable names, to test the rules.
 #[cfg(feature = "planted-bugs")]
 fn plant() -> Result<(), Error> {
     use meshport_config::planted::{self, Bug};
@@ -119,7 +120,7 @@ struct Simulation {
     authority: AuthorityKey,
     /// The callers of kubelets.
     callers: JoinSet<()>,
-    /// The instances and kubelets, and the tasks that stop processes or listen for suspicions.
+    /// Instances, kubelets, and tasks that stop processes or record suspicions.
     tasks: JoinSet<()>,
     book: Arc<Mutex<Book>>,
     reader: Reader,
@@ -136,7 +137,7 @@ impl Simulation {
             nodes.push(Node::new(scenario, place, &mesh, &mut rng)?);
         }
         let network = Network::new(scenario, &mut rng)?;
-        // With draws of its own: what is looked at changes nothing that happens.
+        // With its own random numbers: observation does not change the run.
         let mut eyes = ChaCha8Rng::seed_from_u64(seed ^ u64::MAX);
         let ids = nodes.iter().map(|node| node.identity.credential.node).collect();
         let account = Account::new(scenario, ids, &mut eyes);
@@ -190,13 +191,14 @@ impl Simulation {
         }
         self.tasks.abort_all();
         run.violations = std::mem::take(&mut lock(&self.book).scene.account.violations);
-        // What was seen after the end is dated to the end, so that a repeated run finds it.
+        // Violations found after the end are dated to the end, so that a repeated run finds them
+        // too.
         run.violations.iter_mut().for_each(|it| it.at = it.at.min(self.story.end));
         Ok(run)
     }
 
-    /// Starts the kubelets that apiservers call, and their callers. They are no part of a node's
-    /// process and go on without it.
+    /// Starts the kubelets that apiservers call, and their callers. They are independent of a
+    /// node's process.
     fn start_way_back(&mut self) {
         let apiservers = self.nodes.iter().enumerate().filter(|(_, node)| node.instance.is_some());
         let apiservers: Arc<[_]> = apiservers.map(|(at, node)| (at, node.host.clone())).collect();
@@ -226,13 +228,13 @@ impl Simulation {
         lock(&self.book).scene.account.has_enough()
     }
 
-    /// The first starts and what the scenario plans, in order of time.
+    /// The first starts and the scenario's plan, in order of time.
     fn schedule(&mut self) -> Vec<Planned> {
         let starts = self.story.first_starts(&mut self.rng);
         let starts = starts.into_iter().map(|(at, node)| {
             let happening = Happening::Start { node, with_state: true };
             let words = format!("start: {}", self.nodes[node].identity.credential.name);
-            // No event of the plan has this number.
+            // Not an event of the plan.
             Planned { at, words, happening, event: usize::MAX, fault: None }
         });
         let mut all: Vec<Planned> = starts.collect();
@@ -241,7 +243,7 @@ impl Simulation {
         all
     }
 
-    /// Lets time pass, saves what nodes know now and then, and says how far it is.
+    /// Advances to `at`, saving nodes' directories periodically and printing progress.
     async fn wait_until(&mut self, at: Duration) {
         let at = at.min(self.story.end);
         while machine::now() < at && !self.has_enough() {
@@ -255,7 +257,7 @@ impl Simulation {
         }
     }
 
-    /// Once a second: what is sent, who runs, and the state folders.
+    /// Runs once per second: traffic, running nodes and state folders.
     async fn look(&mut self, now: Duration) {
         self.keep_revocations();
         self.check(now).await;
@@ -304,7 +306,7 @@ impl Simulation {
                 self.nodes[node].reload(settings).await?;
             }
             Happening::Revoke { node, through } => self.revoke(node, through).await,
-            // Those between nodes are done, and `check` has refused the others.
+            // Links are changed above, and `check` has refused the others.
             Happening::Way(..)
             | Happening::Pair(..)
             | Happening::Quality(..)
@@ -321,7 +323,7 @@ impl Simulation {
             return Ok(());
         }
         if let Some(leaving) = self.nodes[at].leaving.take() {
-            // A process that is started anew replaces the old one, which ends first.
+            // A new process replaces one that is still leaving, which is ended first.
             leaving.abort();
             let _ = leaving.await;
         }
@@ -370,7 +372,7 @@ impl Simulation {
         self.story.seeds(of).map(|at| self.nodes[at].as_seed(at)).collect()
     }
 
-    /// Its process dies: nothing leaves its socket any more, and all it held is gone.
+    /// Kills its process: its socket sends nothing more, and its state in memory is gone.
     fn crash(&mut self, at: usize) {
         let Some(process) = self.nodes[at].process.take() else { return };
         lock(&self.book).wire.close(at);
@@ -404,8 +406,7 @@ impl Simulation {
     }
 }
 
-/// A process gets no time for a moment, and again after a while: nothing enters or leaves its
-/// socket meanwhile.
+/// Stops a process briefly at intervals; meanwhile nothing enters or leaves its socket.
 async fn starve(book: Arc<Mutex<Book>>, node: usize, stall: Duration, until: Duration, seed: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     while machine::now() < until {

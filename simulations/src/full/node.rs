@@ -1,4 +1,4 @@
-//! One simulated node: who it is, its host, its process.
+//! One simulated node: its identity, its host, its process.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,22 +30,22 @@ pub(super) struct Node {
     pub(super) site: usize,
     pub(super) identity: Identity,
     pub(super) host: Host,
-    /// The commands to its instance, if it has one.
+    /// Commands to its instance, if it has one.
     pub(super) instance: Option<watch::Sender<Instance>>,
     pub(super) process: Option<Process>,
-    /// Counts the starts of its process; 0 is "not yet".
+    /// Number of starts of its process; 0 before the first.
     pub(super) boot: u32,
     /// The directory in its state folder.
     pub(super) directory: Option<Vec<u8>>,
-    /// What follows its process...
+    /// Tasks that observe its process...
     pub(super) company: JoinSet<()>,
     /// ...and its clients.
     pub(super) clients: JoinSet<()>,
-    /// Its former process, while that takes its leave.
+    /// Its previous process while it shuts down.
     pub(super) leaving: Option<JoinHandle<()>>,
-    /// Its settings are those of this event.
+    /// The event that set its settings, if any.
     pub(super) configured: Option<usize>,
-    /// The settings that its process has in force.
+    /// The settings in force in its process.
     settings: Option<Settings>,
     generation: u64,
     seed: u64,
@@ -78,7 +78,7 @@ impl Node {
         })
     }
 
-    /// The seed by which others find this node, the `at`-th of all.
+    /// The seed with which others find this node, number `at`.
     pub(super) fn as_seed(&self, at: usize) -> Result<Seed, Error> {
         let endpoint: Result<Endpoint, _> = endpoint(1, FIRST_PORT + at).to_string().parse();
         let wrong = |error: &dyn std::fmt::Display| Error::Scenario(format!("seed: {error}"));
@@ -121,12 +121,12 @@ impl Node {
         Error::Node { name: self.identity.credential.name.to_string(), source }
     }
 
-    /// The settings that its process has in force; none before its first start.
+    /// The settings in force in its process; none before its first start.
     pub(super) fn settings(&self) -> Option<&Settings> {
         self.settings.as_ref()
     }
 
-    /// The settings of its file: those of the scenario, and where things are on a simulated host.
+    /// The settings of its file: the scenario's, and the paths of a simulated host.
     pub(super) fn file(&self, story: &Story) -> Result<Settings, Error> {
         let mut settings = story.settings(self.site, self.configured).clone();
         for service in settings.services.values_mut().filter(|_| self.instance.is_some()) {
@@ -141,7 +141,7 @@ impl Node {
         Ok(settings)
     }
 
-    /// Its process takes its leave in good order: a goodbye, a while for its sessions, and its end.
+    /// Shuts its process down in order: goodbye, session drain, end.
     pub(super) fn leave(&mut self, mut process: Process, ended: impl FnOnce() + Send + 'static) {
         self.leaving = Some(tokio::spawn(async move {
             process.leave(sleep(DRAIN)).await;
@@ -150,7 +150,7 @@ impl Node {
         }));
     }
 
-    /// Its file has changed, and its process is told to read it again.
+    /// Replaces its file and makes its process reload it.
     pub(super) async fn reload(&mut self, settings: Settings) -> Result<(), Error> {
         let (Some(process), Some(old)) = (&self.process, self.settings.take()) else {
             return Ok(());

@@ -1,5 +1,4 @@
-//! What the authority takes back: the operator's word to one node, and what every process keeps of
-//! it.
+//! Revocations: the operator passes them to one node, and every process stores those it learns.
 
 use meshport_config::{Revocation, Revoked, UnixSeconds};
 
@@ -7,7 +6,7 @@ use super::{Simulation, lock, machine};
 use crate::level::{Judge, Level};
 
 impl Simulation {
-    /// The operator hands a revocation to a node that runs: this one, or the first.
+    /// Passes a revocation to a running node: this one, or the first.
     pub(super) async fn revoke(&mut self, subject: usize, through: Option<usize>) {
         let wall = UnixSeconds(machine::WALL_START_S + machine::now().as_secs());
         let id = self.nodes[subject].identity.credential.node;
@@ -21,8 +20,8 @@ impl Simulation {
         }
     }
 
-    /// Follows what a process knows of revocations: its socket is gone as soon as it hears of its
-    /// own, and its end is noticed at the next look.
+    /// Observes the revocations a process knows. A process that learns of its own loses its socket
+    /// immediately; its end is handled by the next check.
     pub(super) fn follow_revocations(&mut self, at: usize) {
         let Some(process) = &self.nodes[at].process else { return };
         let mut known = process.revocations();
@@ -40,7 +39,8 @@ impl Simulation {
         });
     }
 
-    /// Keeps what processes know, as their state folders do, and ends those that are revoked.
+    /// Stores the revocations that processes know, as their state folders do, and ends revoked
+    /// processes.
     pub(super) fn keep_revocations(&mut self) {
         for at in 0..self.nodes.len() {
             let node = &self.nodes[at];
@@ -55,7 +55,7 @@ impl Simulation {
         }
     }
 
-    /// Asks who has a peer that it shuts out, of those who were revoked long ago.
+    /// Checks that no node has a peer that was revoked long ago.
     pub(super) async fn look_at_peers(&mut self) {
         lock(&self.book).seen.iter_mut().for_each(|seen| seen.revoked_peers.clear());
         let subjects = lock(&self.book).long_revoked();

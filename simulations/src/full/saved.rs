@@ -1,5 +1,5 @@
-//! Reads a node's saved directory without being a member: this shows the node's knowledge without
-//! access to the inside of the daemon.
+//! Reads a node's saved directory without being a member, which shows the node's knowledge without
+//! access to the daemon's internals.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::identity::Mesh;
 use crate::rules::Key;
 use crate::scenario::{NodeRef, Scenario};
 
-/// The reader's keys are drawn from this: nobody meets it, so they may be the same in each run.
+/// Seed of the reader's keys, which may be the same in each run since it meets no node.
 const SEED: u64 = 0x7265_6164;
 
 /// A directory's entry of a node.
@@ -25,7 +25,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Whether it is of the same life and says the same of services; versions come and go.
+    /// Whether it has the same generation and the same services; versions may differ.
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
         self.key.0 == other.key.0 && self.services == other.services
     }
@@ -35,7 +35,7 @@ impl Record {
 #[derive(Debug)]
 pub(super) struct Reader {
     me: Identity,
-    /// Signatures that were good before: a look costs little then.
+    /// Cache of verified signatures, which makes a check cheap.
     memo: Memo,
 }
 
@@ -46,7 +46,7 @@ impl Reader {
         Ok(Self { me: mesh.member(scenario, place, &mut rng)?, memo: Memo::default() })
     }
 
-    /// The records in a saved directory, by their owners.
+    /// The records in a saved directory, by owner.
     pub(super) fn read(
         &self,
         saved: &[u8],

@@ -1,5 +1,5 @@
-//! The socket of a node's process, and the wire as the simulated machine knows it: both behind the
-//! lock of the book, which holds the wire and the network it asks.
+//! The socket of a node's process, and the wire as a [`World`](super::machine::World). Both use the
+//! lock of the book, which holds the wire and the network.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use super::wire::FIRST_PORT;
 use super::{lock, machine};
 use crate::network::endpoint;
 
-/// Most datagrams in one send, as with the kernel.
+/// Most datagrams per send, as in the kernel.
 const MAX_SEGMENTS: usize = 64;
 
-/// The wire as the machine knows it.
+/// The wire as the world of a simulated machine.
 pub(super) struct Waiting(pub(super) Arc<Mutex<Book>>);
 
 impl machine::World for Waiting {
@@ -40,7 +40,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Binds it; what an earlier process of this node had is gone.
+    /// Binds the socket. Data queued for an earlier process of this node is dropped.
     pub(super) fn bind(book: Arc<Mutex<Book>>, node: usize, boot: u32) -> Self {
         lock(&book).wire.open(node, boot);
         Self { book, node, boot }

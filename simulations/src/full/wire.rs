@@ -1,9 +1,9 @@
-//! UDP between simulated machines: the datagrams on their way and at each node's socket.
+//! UDP between simulated machines: datagrams in transit and those queued at each node's socket.
 //!
-//! What becomes of a datagram is decided by the same network (`crate::network`) as at the wide
-//! level: links between sites, access links, NATs, addresses, cuts. Datagrams arrive at the very
-//! nanosecond the link says. Bounds: [`MAX_QUEUED_BYTES`] wait at one socket as in a kernel; what
-//! flies is bounded by the links' own queues and by what nodes send within one latency.
+//! The same network (`crate::network`) as at the wide level decides the fate of a datagram: links
+//! between sites, access links, NATs, addresses, cuts. Datagrams arrive at exactly the nanosecond
+//! that the link says. Bounds: [`MAX_QUEUED_BYTES`] per socket, as in a kernel. Traffic in transit
+//! is bounded by the links' queues and by what nodes send within one latency.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,7 +19,7 @@ use crate::level::Scene;
 use crate::network::{Fate, Leg, Parcel, Stretch, endpoint, whose};
 use crate::trace::Sent;
 
-/// Bytes that may wait at one socket: what the daemon asks its kernel for.
+/// Bytes queued at one socket: the size that the daemon requests from the kernel.
 const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// Headers of IPv4 and UDP, in bytes.
 const HEADERS: usize = 28;
@@ -27,51 +27,51 @@ const HEADERS: usize = 28;
 /// The port of the first node.
 pub(super) const FIRST_PORT: usize = 1024;
 
-/// A datagram on its way: when it arrives, and in which order it was sent.
+/// A datagram's arrival time and its sequence number.
 type Flight = Reverse<(Duration, u64)>;
 
-/// A datagram, and the address it comes from.
+/// A datagram with its source address.
 #[derive(Clone)]
 struct Sealed {
     from: SocketAddr,
     bytes: Arc<[u8]>,
 }
 
-/// A datagram on its way.
+/// A datagram in transit.
 enum Cargo {
-    /// A datagram that arrives.
+    /// An arriving datagram.
     Datagram { to: usize, datagram: Sealed },
-    /// One that has come to a link where others may be in its way.
+    /// A datagram that has reached a link with a queue.
     Onward { onward: Onward, datagram: Sealed },
-    /// One that a stopped process has yet to send.
+    /// A datagram that a stopped process has not sent yet.
     Unsent { from: usize, boot: u32, to: SocketAddr, bytes: Arc<[u8]> },
 }
 
-/// What the network is asked about a datagram that is on its way.
+/// The network's input for a datagram in transit.
 #[derive(Clone, Copy)]
 struct Onward {
     parcel: Parcel,
     leg: Leg,
     sent: Duration,
     kind: &'static str,
-    /// The network has made it, of another one.
+    /// Duplicated by the network.
     is_copy: bool,
 }
 
-/// The socket of a node's present process.
+/// The socket of a node's current process.
 #[derive(Default)]
 struct Port {
-    /// The process it belongs to; 0 is none.
+    /// The process that owns it; 0 for none.
     boot: u32,
     queue: VecDeque<Sealed>,
     queued: usize,
     waker: Option<Waker>,
 }
 
-/// Until when each process is stopped, as far as the others can tell.
+/// For each process, the time until which it appears stopped to others.
 type Still = Vec<Duration>;
 
-/// Bytes and datagrams that nodes have sent, all headers counted, and answers to handshakes.
+/// Bytes (with all headers) and datagrams sent by nodes, and handshake answers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sum {
     pub(super) datagrams: u64,
@@ -79,7 +79,7 @@ pub(super) struct Sum {
     pub(super) handshakes: u64,
 }
 
-/// All sockets and everything between them.
+/// All sockets and the datagrams between them.
 pub(super) struct Wire {
     pub(super) sum: Sum,
     ports: Vec<Port>,
@@ -101,17 +101,17 @@ impl Wire {
         }
     }
 
-    /// A process of a node has the socket; what an earlier one of it had is gone.
+    /// Opens a node's socket for a process, dropping an earlier process's data.
     pub(super) fn open(&mut self, node: usize, boot: u32) {
         self.ports[node] = Port { boot, ..Port::default() };
     }
 
-    /// Whether the socket is this process's.
+    /// Whether this process owns the socket.
     pub(super) fn is_open(&self, node: usize, boot: u32) -> bool {
         self.ports[node].boot == boot
     }
 
-    /// Datagrams that wait at a node's socket; that many fit.
+    /// Takes queued datagrams at a node's socket, up to the capacity.
     pub(super) fn receive(
         &mut self,
         node: usize,
@@ -137,19 +137,19 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Takes the socket away from a process that died: it neither sends nor receives any more.
+    /// Closes the socket of a process that died: it no longer sends or receives.
     pub(super) fn close(&mut self, node: usize) {
         self.ports[node] = Port::default();
     }
 
-    /// The same, unless a later process has the socket already.
+    /// Like [`Self::close`], unless a later process owns the socket.
     pub(super) fn close_process(&mut self, node: usize, boot: u32) {
         if self.ports[node].boot == boot {
             self.close(node);
         }
     }
 
-    /// Nothing enters or leaves a node's socket until then; it all waits.
+    /// Delays all datagrams to and from a node's socket until then.
     pub(super) fn stand_still(&mut self, node: usize, until: Duration) {
         self.still[node] = self.still[node].max(until);
     }
@@ -160,7 +160,7 @@ impl Wire {
         self.cargo.insert(self.sent, cargo);
     }
 
-    /// When anything next gets somewhere.
+    /// When the next datagram makes progress.
     pub(super) fn next(&self) -> Option<Duration> {
         self.flying.peek().map(|Reverse((at, _))| *at)
     }
@@ -189,13 +189,13 @@ impl Wire {
             None => Err("address"),
         };
         let source = endpoint(scene.network.address(from), FIRST_PORT + from);
-        // The leg is set where there is one to come.
+        // The leg is set when one is due.
         let (sent, kind, leg) = (at, kind(bytes), Leg::Between);
         let onward = Onward { parcel, leg, sent, kind, is_copy: false };
         self.went(scene, fate, onward, &Sealed { from: source, bytes: bytes.into() });
     }
 
-    /// What becomes of a datagram, or of a copy, after a stretch of its way.
+    /// Handles the fate of a datagram or a copy after one stretch of its path.
     fn went(&mut self, scene: &mut Scene, fate: Fate, onward: Onward, datagram: &Sealed) {
         let Onward { parcel, sent, kind, is_copy, .. } = onward;
         match fate {
@@ -220,7 +220,7 @@ impl Wire {
         }
     }
 
-    /// Carries on what has got somewhere by `now`.
+    /// Processes all datagrams due by `now`.
     pub(super) fn happen(&mut self, scene: &mut Scene, now: Duration) {
         while let Some(Reverse((at, number))) = self.flying.peek().copied() {
             if at > now {
@@ -259,7 +259,7 @@ impl Wire {
     }
 }
 
-/// By the first byte of a WireGuard message; an empty data message only keeps alive.
+/// The kind of a WireGuard message, by its first byte; an empty data message is a keepalive.
 fn kind(bytes: &[u8]) -> &'static str {
     match (bytes.first(), bytes.len()) {
         (Some(1), _) => "initiation",

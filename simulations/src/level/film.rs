@@ -1,4 +1,4 @@
-//! Takes the frames of a [`Film`], by the scenario's own truth.
+//! Takes the frames of a [`Film`], by the scenario's ground truth.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

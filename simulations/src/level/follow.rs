@@ -1,5 +1,5 @@
-//! How nodes follow what happens: detection, failover, and how good their choices are, by the
-//! scenario's own truth and not by what nodes believe.
+//! How nodes react to events: detection, failover and the quality of their choices, by the
+//! scenario's ground truth and not by the nodes' beliefs.
 
 use std::time::Duration;
 

@@ -1,17 +1,17 @@
-//! The rules that more than one level checks, on what the levels show.
+//! The rules that more than one level checks, on the facts that the levels provide.
 //!
-//! * No session begins at an origin its node knows to be dead while another is healthy: at each
+//! * No session starts at an origin its node knows to be dead while another is healthy: at each
 //!   first attempt.
-//! * A directory never goes back to an older record: now and then, for some nodes.
-//! * A node that runs and is within reach is not considered down for longer than `MAX_EVICTION`,
-//!   counted from when both nodes and the ways have had `SETTLING`: each second.
+//! * A directory never goes back to an older record: periodically, for some nodes.
+//! * No running node within reach is considered down for longer than `MAX_EVICTION`, counted from
+//!   when both nodes and the links have had `SETTLING`: every second.
 //! * Sessions opened = closed + open: at the end.
-//! * Revoked nodes are known as such, have no tunnel or session, and are served no more: each
-//!   second and at each answer.
-//! * After a quiet time all nodes within reach of each other agree, and routes are good and near:
-//!   at the end. What is near by a way that loses more, or varies more, need not be gone to.
+//! * Revoked nodes are known as such, have no tunnel or session, and are not served: every second
+//!   and at each answer.
+//! * After a quiet time all nodes within reach of each other agree, and routes are usable and near:
+//!   at the end. A nearer origin need not be used if its path has more loss or jitter.
 //!
-//! The words of the rules, and what they need to remember, are in [`crate::rules`].
+//! The names of the rules and the state they need are in [`crate::rules`].
 
 use std::collections::BTreeSet;
 

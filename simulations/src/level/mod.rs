@@ -1,9 +1,9 @@
-//! The common parts of all levels, whatever their nodes consist of.
+//! The common parts of all levels, independent of how they implement nodes.
 //!
-//! A level has a [`Scene`] and implements [`Level`]: facts about its nodes. From these follow, the
-//! same way at each level, what is so by the scenario (here), which rules are broken ([`judge`]),
-//! how nodes follow what happens ([`follow`]), and what clients do ([`clients`]). Nodes are
-//! numbers, in the order of the scenario.
+//! A level has a [`Scene`] and implements [`Level`], which provides facts about its nodes. All
+//! levels derive from these: the scenario's ground truth (here), broken rules ([`judge`]), the
+//! nodes' reactions ([`follow`]) and the clients' behaviour ([`clients`]). Nodes are identified by
+//! number, in the order of the scenario.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;

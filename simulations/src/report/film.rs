@@ -1,4 +1,4 @@
-//! A run as a film: where nodes go and what works, from moment to moment, for a map with a slider.
+//! A run as a film: the nodes' routes and what works, moment by moment, for a map with a slider.
 //!
 //! It shows the true state by the scenario. A frame is kept only if it differs from the one before.
 //! Bounded by [`MAX_SITES`], [`MAX_FRAMES`] and [`MAX_BYTES`]: a longer run loses every other

@@ -1,4 +1,4 @@
-//! Runs and sweeps as a page, or a drawing, that needs nothing else: no address outside.
+//! Runs and sweeps as a self-contained page or drawing, which loads nothing from elsewhere.
 //!
 //! The page of a run has one script, which draws its [film](super::film) with the drawing code of
 //! the daemon's own page.

@@ -1,4 +1,4 @@
-//! A run for a terminal: calm, and nothing that is not so.
+//! A run's result for a terminal.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Things that can happen: as a file says them, and in a form that cannot be wrong.
+//! Events: as written in a file, and in a validated form.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Turns the words of a scenario into settings of links.
+//! Converts a scenario's path settings to link settings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The nodes that an event is about, in words.
+//! The nodes that an event applies to, in words.
 //!
 //! | words | nodes |
 //! | --- | --- |

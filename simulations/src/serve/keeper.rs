@@ -1,4 +1,4 @@
-//! The thread that owns the world: lets its time pass and answers what is asked about it.
+//! The thread that owns the world: advances its time and answers queries about it.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};

@@ -1,9 +1,8 @@
-//! A world in real or accelerated time, with the daemon's own page on it: what `meshport-sim serve`
-//! runs.
+//! A world in real or accelerated time with the daemon's own page, as run by `meshport-sim serve`.
 //!
-//! The world has its own thread ([`keeper`]) and passes through the same code as a run; what people
-//! click is an event of a scenario that happens now. This module is the HTTP side. Of requests that
-//! change something Origin is checked too, so that no page of another site changes the world.
+//! The world has its own thread ([`keeper`]) and runs the same code as `run`; a click becomes an
+//! event of the scenario at the current time. This module is the HTTP side. For requests that
+//! change something it also checks Origin, so that no page of another site changes the world.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! How virtual time follows that of the wall: at some speed, or not at all, and no faster than this
-//! machine can.
+//! Maps wall time to virtual time: at a set speed or paused, and no faster than this machine
+//! allows.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Events of a random world: a few words of a scenario for each kind.
+//! Events of a random world: a snippet of a scenario for each kind.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;

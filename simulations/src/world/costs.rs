@@ -1,4 +1,4 @@
-//! The costs of nodes, apart for those that offer an origin and those that do not.
+//! The costs of nodes, separately for those that offer an origin and those that do not.
 //!
 //! Datagrams are always counted. Processor time and memory are measured only on request, and for a
 //! few nodes of each role: these verify signatures themselves instead of using the process's cache,

@@ -1,4 +1,4 @@
-//! The flights of a session on their way: to an instance and back, straight or through a relay.
+//! A session's flights in transit: to an instance and back, directly or through a relay.
 //!
 //! A relay decides with the daemon's own `relay::receive`, and what it carries on leaves it with no
 //! hop left and no target, as in the daemon. Its own QUIC connection to the origin costs a round

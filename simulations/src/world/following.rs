@@ -1,5 +1,5 @@
-//! How nodes follow what happens, where only this level sees it: news of origins, and members that
-//! come and go.
+//! How nodes react to events that only this level sees: news of origins, and members joining and
+//! leaving.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

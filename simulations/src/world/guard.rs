@@ -1,13 +1,12 @@
-//! Rules of every run at this level, in addition to those of [`crate::level::Judge`], and when each
-//! is checked.
+//! Rules of this level, in addition to those of [`crate::level::Judge`], and when each is checked.
 //!
 //! * A node's pending requests stay within its queues' bounds: at each step. So do its directory
-//!   and its paths: now and then, for some nodes.
+//!   and its paths: periodically, for some nodes.
 //! * No node relays a stream that was already relayed: at each stream (`moves`).
-//! * Every request is answered, if the scenario says so: at each that is not.
-//! * Sessions return no faster than the settings say: at each leave to move (`moves`).
+//! * Every request is answered, if the scenario says so: at each failed request.
+//! * Sessions return no faster than the settings say: whenever sessions may move (`moves`).
 //!
-//! Running twice and comparing traces checks that a seed determines everything.
+//! Comparing the traces of two runs checks that a seed determines everything.
 
 use meshport_discovery::{MAX_MEMBERS, MAX_PATHS, MAX_TRANSMITS};
 

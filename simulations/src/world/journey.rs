@@ -1,4 +1,4 @@
-//! Datagrams that pass links where others may be in their way, a stretch at a time.
+//! Datagrams that pass links with queues, one stretch at a time.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The behaviour of a lying node.
 //!
-//! A liar is an admitted member whose program was changed, so it signs and says what it likes under
-//! its own name. Mostly it is the honest code that is shown a wrong world. Words that no honest
-//! node says are written here, byte by byte as discovery reads them (`discovery/src/wire.rs`).
+//! A liar is an admitted member with a modified program: it signs and sends anything under its own
+//! name. Most lies feed the honest code a false world. Messages that no honest node sends are
+//! written here, byte by byte as discovery reads them (`discovery/src/wire.rs`).
 
 use std::time::Duration;
 

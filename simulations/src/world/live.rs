@@ -1,4 +1,4 @@
-//! A world that is looked at and changed while it goes on, for `serve`.
+//! A running world that can be observed and changed, for `serve`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

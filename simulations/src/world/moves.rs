@@ -1,5 +1,4 @@
-//! Rules about where sessions go: through one relay at most, and home no faster than the settings
-//! say.
+//! Rules about sessions' paths: at most one relay, and a return no faster than configured.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

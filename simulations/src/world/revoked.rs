@@ -1,8 +1,8 @@
-//! Revocations: which node is told first, and what nodes do that hear of them.
+//! Revocations: which node gets one first, and how nodes react when they learn of it.
 //!
-//! The news itself travels as the daemon's own gossip. Here is what the daemon's edges do about it:
-//! the tunnel ends and no handshake is answered, sessions end, the revocation is kept with the
-//! state, and a node that is revoked itself ends.
+//! Revocations travel in the daemon's own gossip. This module implements the reactions outside the
+//! decision code: the tunnel ends and handshakes are not answered, sessions end, the revocation is
+//! stored with the state, and a revoked node ends itself.
 
 use meshport_config::{Revocation, Revocations, Revoked};
 

@@ -1,4 +1,4 @@
-//! Tunnels between nodes: what sends, what arrives, handshakes, renewal, silence.
+//! Tunnels between nodes: sending, arrival, handshakes, renewal, silence.
 
 use std::time::Duration;
 

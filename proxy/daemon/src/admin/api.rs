@@ -1,8 +1,8 @@
 //! The answers of a running daemon, as data.
 //!
-//! These types are the JSON of every `--json` query and of the loopback HTTP port; the tables a
-//! person sees are rendered from them and from nothing else. Fields are only ever added. Durations
-//! carry their unit in the name; ages are counted from now, so that no clock needs to agree.
+//! These types are the JSON of every `--json` query and of the loopback HTTP port; all tables for
+//! people are rendered from them alone. Fields are only added. Names of durations contain their
+//! unit. Ages are relative to now, so clocks need not agree.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -69,7 +69,7 @@ pub struct Status {
     /// Every listener for clients that run no meshport.
     #[serde(default)]
     pub exposed: Vec<ExposedStatus>,
-    /// Every address that this node holds in turn with others of its LAN.
+    /// The virtual addresses of this node's groups.
     #[serde(default)]
     pub virtual_addresses: Vec<VirtualAddressStatus>,
     /// Warnings for the operator, as text.
@@ -96,7 +96,7 @@ pub struct ProcessStatus {
     /// Why the last upgrade failed, after which this process has started again.
     #[serde(default)]
     pub failed_upgrade: Option<String>,
-    /// Whether it has been told to stop, and lets its sessions end.
+    /// Whether it is stopping and draining its sessions.
     #[serde(default)]
     pub is_leaving: bool,
 }
@@ -230,7 +230,7 @@ pub struct VirtualAddressStatus {
     pub others: Vec<String>,
 }
 
-/// An origin as people refer to it, and by what way sessions reach it.
+/// An origin as people refer to it, and how sessions reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginRef {
     /// Its WireGuard public key; absent for an address outside the mesh.
@@ -239,7 +239,7 @@ pub struct OriginRef {
     pub name: String,
     /// The site in its credential.
     pub site: Option<SiteName>,
-    /// The name of the node that carries the sessions there, when they do not go straight.
+    /// The name of the relay, if one carries the sessions.
     #[serde(default)]
     pub relay: Option<String>,
 }
@@ -283,11 +283,11 @@ pub struct OriginStatus {
     pub loss_percent: Option<u8>,
     /// Sessions of this node open to it.
     pub sessions: u64,
-    /// Whether new sessions go there while something better is missing.
+    /// Whether new sessions use it if nothing better is available.
     pub usable: bool,
     /// Whether it is the first choice.
     pub chosen: bool,
-    /// Its problem, empty for a healthy one: "path lost 12 s ago", "connection refused".
+    /// Its problem; empty if it is healthy: "path lost 12 s ago", "connection refused".
     pub lacks: String,
 }
 
@@ -327,7 +327,7 @@ pub struct PeerRow {
     pub liveness: String,
     /// Address of its packets.
     pub endpoint: Option<SocketAddr>,
-    /// Why there is no direct path to it, where that is known.
+    /// Why there is no direct path to it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacks: Option<String>,
     /// How apiservers of this node reach its kubelet first: `direct`, `through NAME` or `down`;
@@ -385,7 +385,7 @@ pub struct PingReport {
     pub sent: u32,
     /// Round-trip times of the answers in milliseconds, in order of sending.
     pub rtt_ms: Vec<Option<f64>>,
-    /// Why none can be expected, where that is known.
+    /// Why no answer can be expected, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacks: Option<String>,
 }
@@ -442,7 +442,7 @@ pub struct DrainReport {
     /// Whether it was otherwise before.
     #[serde(default = "changed")]
     pub changed: bool,
-    /// The state other nodes are told from now on.
+    /// The state announced to other nodes from now on.
     pub state: String,
     /// Sessions of other nodes that are still open here.
     pub sessions: u64,
@@ -501,7 +501,7 @@ pub struct UpgradeReport {
 pub struct SettingChange {
     /// The key with its tables, `mesh.mtu`; for a new service its table, `service.registry`.
     pub key: String,
-    /// The value before; absent where there was none.
+    /// The previous value; absent if there was none.
     pub old: Option<String>,
     /// The value in the file; absent where it has none.
     pub new: Option<String>,

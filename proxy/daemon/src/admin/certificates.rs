@@ -1,4 +1,4 @@
-//! The certificates that the origins of a service show, as data.
+//! The certificates that the origins of a service present, as data.
 //!
 //! The same rules as in [`super::api`]: fields are only ever added.
 
@@ -24,7 +24,7 @@ impl Request for CertificatesRequest {
     type Reply = Vec<OriginCertificate>;
 }
 
-/// The certificate that one origin showed in a TLS handshake. Nothing in it is verified.
+/// The certificate that one origin presented in a TLS handshake. Nothing in it is verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginCertificate {
     /// The origin.

@@ -38,8 +38,8 @@ impl Validity {
         }
     }
 
-    /// The same of the credential of a node, which issuers renew when a third of its life is left:
-    /// the end of a renewed one comes soon when a quarter is.
+    /// The same for a node's credential, which issuers renew when a third of its lifetime is left:
+    /// it counts as expiring soon when a quarter is left.
     pub fn of_node(credential: &Credential, now: UnixSeconds) -> Self {
         let left_s = credential.expires_at.seconds_since(now);
         match Self::of(credential.expires_at, now) {
@@ -61,8 +61,8 @@ impl Validity {
     }
 }
 
-/// `meshport credentials`: one credential, or what was revoked. Of what was revoked the key is
-/// kept, and the name if the node was known when it was revoked.
+/// `meshport credentials`: a credential or a revocation. A revocation has the key, and the name if
+/// the node was known then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialRow {
     /// Its node; absent for a revoked invite.
@@ -176,7 +176,7 @@ pub struct SecretStatus {
     pub rotated_at: Option<UnixSeconds>,
     /// Time until which the former one also opens tunnels; absent if there is none.
     pub former_ends_at: Option<UnixSeconds>,
-    /// How many members have not said that they have it, while there is a former one.
+    /// Number of members not known to have the new secret, while there is a former one.
     pub lagging: usize,
     /// The first of them by name.
     pub lagging_names: Vec<String>,

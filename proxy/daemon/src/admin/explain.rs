@@ -28,7 +28,7 @@ pub struct Explanation {
 /// A candidate, with the reasons for its position.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CandidateFacts {
-    /// The origin, its state, its path and what it lacks.
+    /// The origin, its state, its path and its problem.
     #[serde(flatten)]
     pub status: OriginStatus,
     /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`: better ones go first.
@@ -69,18 +69,18 @@ pub struct RelayFacts {
     pub name: NodeName,
     /// Its site.
     pub site: SiteName,
-    /// Both round trips in milliseconds: the one measured here and the one it tells of, or what
-    /// sessions measured if that is more.
+    /// Sum of both round trips in milliseconds: the one measured here and the one the relay
+    /// reports, or the one measured by sessions if that is longer.
     pub rtt_ms: f64,
     /// The cost of a session through it, including that of relaying.
     pub cost_ms: f64,
-    /// Share of packets lost on the whole way, percent.
+    /// Share of packets lost on the whole path, percent.
     pub loss_percent: u8,
     /// Whether sessions found it silent or refusing lately.
     pub suspect: bool,
     /// Whether a session was connected through it lately.
     pub proven: bool,
-    /// Whether it is the way that new sessions take to that origin.
+    /// Whether new sessions to that origin use this path.
     pub used: bool,
 }
 

@@ -39,8 +39,8 @@ impl Ask for Refusing {
     }
 }
 
-/// Serves these bytes as a whole connection, by the socket or by the loopback port; what was
-/// answered, and what the daemon was asked. The daemon refuses everything.
+/// Serves these bytes as a whole connection on the socket or the loopback port. Returns the output
+/// and the requests that reached the daemon, which refuses all of them.
 ///
 /// # Panics
 /// If the connection does not end although its client has.

@@ -23,7 +23,7 @@ use super::loopback::{is_for_loopback, is_from_here};
 use super::reply::{Reply, complaint};
 use crate::Error;
 
-/// Connections at once: some tabs.
+/// Concurrent connections: several tabs.
 pub const MAX_CONNECTIONS: usize = 64;
 /// Head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -31,13 +31,13 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
 /// A connection ends after this time in any case.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(300);
-/// Pause after a failed accept, which is mostly a lack of file descriptors.
+/// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds a loopback address; port 0 is chosen by the system.
 ///
 /// # Errors
-/// [`Error::Usage`] for an address that is not loopback, [`Error::Io`] for one that is not free.
+/// [`Error::Usage`] if the address is not loopback, [`Error::Io`] if it is in use.
 pub async fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
     if !listen.ip().is_loopback() {
         let what = format!("--listen {listen}: only a loopback address, such as 127.0.0.1:7450");
@@ -52,7 +52,7 @@ where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Reply> + Send,
 {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -63,11 +63,11 @@ where
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
         let answer = answer.clone();
         connections.spawn(async move {
             serve_connection(stream, answer).await;
-            drop(place);
+            drop(slot);
         });
     }
 }
@@ -96,7 +96,7 @@ where
     let _ = timeout(MAX_CONNECTION_TIME, connection).await;
 }
 
-/// Why a request on a loopback port is refused before anything else of it is looked at.
+/// Why a request on a loopback port is refused before anything else is read.
 pub(super) fn refusal<B>(request: &Request<B>) -> Option<Reply> {
     if !is_for_loopback(request) {
         let text = "this port answers only to localhost and loopback addresses in the Host header";

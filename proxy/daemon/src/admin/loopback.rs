@@ -1,7 +1,7 @@
 //! Access control of a loopback port: programs of this machine, and its own pages in a browser.
 //!
-//! Any web page that a local browser shows can send requests to it; what browsers say of such
-//! requests tells them apart.
+//! Any web page in a local browser can send requests to this port; headers that browsers set
+//! distinguish them.
 
 use std::net::IpAddr;
 
@@ -23,8 +23,8 @@ pub fn is_for_loopback<B>(request: &Request<B>) -> bool {
     }
 }
 
-/// Whether a request of a browser is a person's, or of a page of this port: browsers say so, and
-/// other programs say nothing.
+/// Whether a browser's request comes from a person or a page of this port: browsers set a header,
+/// other programs do not.
 pub fn is_from_here(headers: &HeaderMap) -> bool {
     let mut sites = headers.get_all("sec-fetch-site").iter();
     sites.all(|site| site == "same-origin" || site == "none")

@@ -1,5 +1,5 @@
 //! `POST /offers`: a program on this machine, such as the gateway of a cluster, offers services
-//! through this node. It is only there for programs; people use `[service.NAME]`.
+//! through this node. For programs only; people use `[service.NAME]`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::request::{Kind, Request};
 use crate::Error;
 
-/// Everything that a program offers: what it offered before and is not here is withdrawn.
+/// All services that a program offers; earlier ones that are missing here are withdrawn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffersRequest {
     /// The services by name.

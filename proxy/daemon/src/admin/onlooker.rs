@@ -1,5 +1,5 @@
-//! The view of a node that runs in no daemon: of the simulator's, whose decisions are a
-//! [`NodeCore`] too. One function makes both.
+//! The view of a node outside a daemon, as in the simulator, whose decisions are also those of a
+//! [`NodeCore`]. One function builds both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ impl Diary {
         Self { journal: Journal::default(), history: History::new(now) }
     }
 
-    /// Notes an event of a core, as the daemon would.
+    /// Records an event of a core, as the daemon does.
     pub fn note(&mut self, core: &NodeCore, event: &Event, now: Instant) {
         let journal = &mut self.journal;
         match event {
@@ -83,7 +83,7 @@ pub struct Reset<'a> {
     pub why: &'a str,
 }
 
-/// A node, with what its core does not know.
+/// A node, with the facts that its core does not have.
 #[derive(Debug)]
 pub struct Onlooker<'a> {
     /// The node's credential.

@@ -1,4 +1,4 @@
-//! Round trips through the tunnel, for people who ask.
+//! Round trips through the tunnel, for `meshport ping`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,16 +9,16 @@ use tokio::sync::oneshot;
 use crate::Error;
 use crate::admin::api::{MAX_PING_COUNT, NodeRef, PingReport};
 
-/// Pings under way at once; they are for people, and people are few.
+/// Concurrent pings; only people start them.
 const MAX_PINGS: usize = 8;
 /// Interval between probes.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// How long an answer may take; longer than any path on this planet with a retry of the handshake.
+/// Timeout of an answer; longer than any path on this planet with a retry of the handshake.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// Gives its place back when the ping ends, however it ends.
+/// Counts a running ping; released on drop.
 struct Permit;
 
 impl Drop for Permit {
@@ -27,8 +27,8 @@ impl Drop for Permit {
     }
 }
 
-/// Sends `count` probes to a node one after another, then answers. `lacks` says why there may be no
-/// path to it.
+/// Sends `count` probes to a node one after another, then answers. `lacks` explains a missing path
+/// to it.
 pub(crate) fn start(
     mesh: Mesh,
     who: NodeRef,
@@ -37,14 +37,14 @@ pub(crate) fn start(
     answer: oneshot::Sender<Result<PingReport, Error>>,
 ) {
     let under_way = UNDER_WAY.fetch_add(1, Ordering::Relaxed);
-    let place = Permit;
+    let permit = Permit;
     if under_way >= MAX_PINGS {
         let _ =
             answer.send(Err(Error::Usage("too many pings at once; wait for one to end".into())));
         return;
     }
     tokio::spawn(async move {
-        let _place = place;
+        let _permit = permit;
         let sent = count.clamp(1, MAX_PING_COUNT);
         let mut rtt_ms = Vec::new();
         for _ in 0..sent {

@@ -46,8 +46,8 @@ plain! {
     ReloadRequest, "/reload", Command, ReloadReport;
 }
 
-/// Starts the program on disk as the daemon's successor, as SIGUSR2 does. Answered once that is
-/// ready to take the daemon's place.
+/// Starts the program on disk as the daemon's successor, as SIGUSR2 does. Answered when the
+/// successor is ready to take over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpgradeRequest;
 

@@ -36,7 +36,7 @@ pub fn json(status: StatusCode, document: String) -> Reply {
     text(status, "application/json", document + "\n")
 }
 
-/// Why there is no other answer, as JSON.
+/// An error as JSON.
 pub fn complaint(status: StatusCode, why: &str) -> Reply {
     json(status, serde_json::to_string(&Complaint { error: why }).unwrap_or_default())
 }

@@ -74,7 +74,7 @@ pub(crate) use crowding::CrowdingLog;
 pub(crate) use explain::change;
 pub(crate) use view::nodes::Peer;
 
-/// Narrow paths that are told, each in a sentence: all of a site have one cause.
+/// Narrow paths reported, each in a sentence: all of a site have one cause.
 const MAX_NARROW: usize = 3;
 
 /// Answers questions about this node, from what it observes and from its identity.
@@ -93,9 +93,9 @@ pub(crate) struct Reporter {
     pub(crate) floods: Floods,
     pub(crate) crowding: CrowdingLog,
     pub(crate) services: BTreeMap<ServiceName, ServiceFacts>,
-    /// Settings that are in the file and not in force.
+    /// Settings that differ from the file until a restart.
     pub(crate) needs_restart: Vec<SettingChange>,
-    /// Whether this daemon is about to end.
+    /// Whether this daemon is stopping.
     pub(crate) is_leaving: bool,
     /// The cluster's own lists, for services whose list is read.
     pub(crate) rosters: BTreeMap<ServiceName, Roster>,
@@ -105,34 +105,34 @@ pub(crate) struct Reporter {
     pub(crate) renewals: Renewals,
 }
 
-/// The events until now, and those that are sent to members and receivers.
+/// Events so far, and the queues to members and receivers.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) journal: Journal,
     /// One for each receiver of events in the settings.
     pub(crate) outboxes: BTreeMap<Receiver, Outbox>,
-    /// How often members are called back.
+    /// Limits call-backs to members.
     pub(crate) calls: CallBudget,
 }
 
-/// Facts that are fixed for the life of the process, and its last upgrade.
+/// Facts fixed for the life of the process, and its last upgrade.
 #[derive(Debug)]
 pub(crate) struct ProcessFacts {
     pub(crate) started: Instant,
-    /// The same by this machine's clock.
+    /// The start time by this machine's clock.
     pub(crate) started_at: UnixSeconds,
     pub(crate) mesh_listen: SocketAddr,
     pub(crate) admin_http: Option<SocketAddr>,
-    /// Path at which the authority's key would be, and should not.
+    /// Where the authority's key is, if it is in the state folder.
     pub(crate) authority_key: Option<PathBuf>,
     /// Settings that must be the same on all nodes.
     pub(crate) agreeing: Vec<Setting>,
     /// The listeners for clients without meshport.
     pub(crate) exposures: Exposures,
     pub(crate) way_back: WayBack,
-    /// Its virtual addresses, and who else may hold some.
+    /// Its virtual addresses, and the nodes that may hold some.
     pub(crate) board: Board,
-    /// Why that failed.
+    /// Why the last upgrade failed.
     pub(crate) failed_upgrade: Option<String>,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct ServiceFacts {
 }
 
 impl ServiceFacts {
-    /// Clients that may be here at once.
+    /// The limit of open client sessions.
     fn max_sessions(&self) -> Option<u64> {
         Some(self.limits.as_ref()?.borrow().max_sessions)
     }
@@ -247,7 +247,7 @@ impl Reporter {
         let directory = core.discovery().directory();
         let row = |peer: meshport_mesh::PeerStatus| {
             let entry = directory.get(&peer.node);
-            // A leaf is in no directory, and only its tunnel shows that it is there.
+            // A leaf is in no directory; only its tunnel reveals it.
             let leaf = core.discovery().is_leaf(&peer.node);
             let shown = leaf.then(|| mesh.credential(&peer.node)).flatten();
             let credential = entry.map(|entry| &entry.credential).or(shown.as_ref());
@@ -296,7 +296,7 @@ impl Reporter {
         }
     }
 
-    /// Every origin of a service with the way to it, and the address of the local instance.
+    /// All origins of a service with their paths, and the address of the local instance.
     ///
     /// # Errors
     /// [`Error::Refused`] when this node has no such service.
@@ -313,7 +313,7 @@ impl Reporter {
         name(core, node)
     }
 
-    /// A line in the words of log lines.
+    /// A line as described in logs.
     pub(crate) fn line(&self, core: &NodeCore, it: &Line) -> String {
         line(core, it)
     }
@@ -509,7 +509,7 @@ pub(crate) fn name(core: &NodeCore, node: &NodeId) -> String {
     entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
 }
 
-/// A line in the words of log lines.
+/// A line as described in logs.
 pub(crate) fn line(core: &NodeCore, line: &Line) -> String {
     match line {
         Line::Direct(node) => name(core, node),
@@ -520,7 +520,7 @@ pub(crate) fn line(core: &NodeCore, line: &Line) -> String {
     }
 }
 
-/// The event of a member that comes or goes.
+/// The event of a member joining or leaving.
 pub(crate) fn member(core: &NodeCore, node: &NodeId, up: bool) -> (Kind, &'static str) {
     let entry = core.discovery().directory().get(node);
     let has_left = entry.is_some_and(|entry| entry.liveness == Liveness::Left);
@@ -577,6 +577,6 @@ fn age_s(since: Instant, now: Instant) -> u64 {
 }
 
 fn in_ms(time: Duration) -> f64 {
-    // Three digits after the point: a microsecond is finer than any path.
+    // Three decimals: a microsecond is finer than any path.
     (time.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -23,7 +23,7 @@ pub const MAX_BODY_BYTES: usize = 4 * 1024;
 pub enum Kind {
     /// Reveals no secret and changes nothing: GET, on the socket and on loopback TCP.
     Query,
-    /// Changes something or sends packets: POST, on the socket alone.
+    /// Changes something or sends packets: POST, on the socket only.
     Command,
 }
 
@@ -47,8 +47,8 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The part of a reply's JSON that differs only when something has happened: what an `ETag` is
-    /// made of. None for a reply that is sent whole each time.
+    /// The part of a reply's JSON that changes only with events; the `ETag` is computed from it.
+    /// None for a reply that is always sent in full.
     fn news(_body: &str) -> Option<&str> {
         None
     }
@@ -59,7 +59,7 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-/// Tells what is new in one reply from what is in another. Within one build only.
+/// A tag that distinguishes replies by their news. Comparable only within one build.
 pub(crate) fn tag(news: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(news.as_bytes());

@@ -142,7 +142,7 @@ async fn answer_page<A: Ask>(ask: &A, path: &str, format: Format) -> Result<Repl
     }
 }
 
-/// The body of a request, of at most so many bytes.
+/// Reads the body of a request, up to `most` bytes.
 async fn read<B>(body: B, most: usize) -> Result<Bytes, Reply>
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,

@@ -1,17 +1,16 @@
-//! The admin server: one router behind a unix socket and, if wanted, a loopback TCP port.
+//! The admin server: one router behind a Unix socket and, if configured, a loopback TCP port.
 //!
-//! Each listener has its own bounds: connections at once, in all and of one client (`slots.rs`),
-//! time for a request's head, size of head and body, lifetime of a connection. A silent client
-//! locks nobody out. The socket file gets its mode before its name, so no other user can ever open
-//! it; a stale one is replaced only when nothing answers on it.
+//! Each listener has its own bounds: connections in all and per client (`slots.rs`), time for a
+//! request's head, size of head and body, lifetime of a connection. A silent client locks nobody
+//! out. The socket gets its mode before its final name, so no other user can ever open it; a stale
+//! socket is replaced only if nothing answers on it.
 //!
-//! What the machine lacks (a folder that cannot be written, a full disk, a port that another
-//! process has) stops no daemon: the node serves its clients, a warning says what is missing, and
-//! binding is tried again. It is for people and monitoring, while the daemon is for the node's
-//! clients; and a user who takes the loopback port must not keep it from starting. What the
-//! settings cannot mean does: an address that is not loopback, a path that is no socket or too
-//! long, and above all a socket on which another daemon answers, since verbs would change that
-//! other node.
+//! Missing resources (a folder that is not writable, a full disk, a port in use) do not stop the
+//! daemon: it serves its node's clients, logs a warning, and retries. The admin server is for
+//! people and monitoring only, and a user who takes the loopback port must not prevent the daemon
+//! from starting. Invalid settings do stop it: an address that is not loopback, a path that is too
+//! long or not a socket's, and above all a socket on which another daemon answers, since commands
+//! would change that other node.
 
 use std::convert::Infallible;
 use std::io;
@@ -35,29 +34,30 @@ use crate::Error;
 use crate::node::driver::answers::Ask;
 use crate::sessions::client::ClientId;
 use crate::tcp::{self, KernelListener};
-use crate::unix::{self, Place, SocketFile};
+use crate::unix::{self, SocketFile, SocketPath};
 
-/// From accepting a connection, or from its last answer, to the end of the next request's head.
+/// Time from accepting a connection, or from its last answer, to the end of the next request's
+/// head.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
-/// Head of a request in bytes; hyper's least.
+/// Maximum size of a request's head in bytes; hyper's minimum.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
-/// Header lines of a request.
+/// Maximum number of header lines in a request.
 const MAX_HEADERS: usize = 32;
-/// A connection ends after this time, whatever it does; longer than the longest ping.
+/// Lifetime of a connection; longer than the longest ping.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(600);
-/// How long answers under way may take once the daemon stops.
+/// How long pending answers may take once the daemon stops.
 const MAX_DRAIN_TIME: Duration = Duration::from_secs(1);
-/// Pause after a failed accept, which is mostly a lack of file descriptors.
+/// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Where the socket is: for its owner alone.
-pub(crate) fn place(path: &Path) -> Place<'_> {
-    Place { path, mode: 0o600, setting: "admin.socket" }
+/// The path of the socket, accessible to its owner only.
+pub(crate) fn socket_path(path: &Path) -> SocketPath<'_> {
+    SocketPath { path, mode: 0o600, setting: "admin.socket" }
 }
 
-/// From one attempt to bind a listener to the next.
+/// Interval between attempts to bind a listener.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Both listeners, bound as far as the machine allows, and not yet served.
+/// Both listeners, bound if possible, and not yet served.
 #[derive(Debug)]
 pub(crate) struct AdminServer {
     path: PathBuf,
@@ -70,14 +70,14 @@ impl AdminServer {
     /// Binds the unix socket (mode 0600) and the loopback port; port 0 is chosen by the system.
     ///
     /// # Errors
-    /// [`Error::State`] when another daemon answers on the socket or its path cannot be one,
-    /// [`Error::Usage`] for an address that is not loopback. What the machine lacks is logged.
+    /// [`Error::State`] if another daemon answers on the socket or its path cannot be a socket's,
+    /// [`Error::Usage`] for an address that is not loopback. Missing resources are logged.
     pub(crate) async fn bind(socket: &Path, http: Option<SocketAddr>) -> Result<Self, Error> {
         let bound = match http {
             None => None,
             Some(address) => or_later(bind_loopback(address))?,
         };
-        let unix = or_later(unix::bind(place(socket)).await)?;
+        let unix = or_later(unix::bind(socket_path(socket)).await)?;
         Ok(Self { path: socket.to_owned(), unix, address: http, http: bound })
     }
 
@@ -86,14 +86,15 @@ impl AdminServer {
         self.http.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Answers until `shutdown` resolves, gives answers under way a moment, and removes the socket.
+    /// Answers until `shutdown` resolves, waits a moment for pending answers, and removes the
+    /// socket.
     pub(crate) async fn serve(self, ask: impl Ask, shutdown: impl Future<Output = ()>) {
         let Self { path, unix, address, http } = self;
         let (stop, stopping) = watch::channel(false);
         let on_socket = async {
             let bound = match unix {
                 Some(bound) => Some(bound),
-                None => again(stopping.clone(), || unix::bind(place(&path))).await,
+                None => again(stopping.clone(), || unix::bind(socket_path(&path))).await,
             };
             if let Some((unix, _socket)) = bound {
                 accept(unix, ask.clone(), stopping.clone()).await;
@@ -117,7 +118,7 @@ impl AdminServer {
     }
 }
 
-/// The result of binding; none if the machine lacks something, which is logged.
+/// The result of binding; none if a resource is missing, which is logged.
 fn or_later<T>(bound: Result<T, Error>) -> Result<Option<T>, Error> {
     match bound {
         Ok(bound) => Ok(Some(bound)),
@@ -134,7 +135,7 @@ fn or_later<T>(bound: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Binds once that works; nothing when the server stops before.
+/// Retries binding until it succeeds; none if the server stops first.
 async fn again<T, F: Future<Output = Result<T, Error>>>(
     mut stopping: watch::Receiver<bool>,
     bind: impl Fn() -> F,
@@ -151,12 +152,12 @@ async fn again<T, F: Future<Output = Result<T, Error>>>(
     }
 }
 
-/// The common parts of both kinds of listener.
+/// The interface of both kinds of listener.
 trait Listener {
     const KIND: ListenerKind;
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection, and whose it is.
+    /// Accepts a connection and identifies its client.
     fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, ClientId)>> + Send;
 }
 
@@ -185,7 +186,7 @@ impl Listener for KernelListener {
     }
 }
 
-/// Accepts until told to stop, then waits a moment for the connections.
+/// Accepts until a stop, then waits a moment for the connections.
 async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Receiver<bool>) {
     let slots = Slots::default();
     let mut connections = JoinSet::new();
@@ -204,7 +205,7 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
                 };
                 let (ask, stopping) = (ask.clone(), stopping.clone());
                 connections.spawn(serve_connection(stream, L::KIND, ask, stopping, slot));
-                // A request that is there already is read before more connections come.
+                // A request that has already arrived is read before more connections are accepted.
                 tokio::task::yield_now().await;
             }
             Err(error) => {

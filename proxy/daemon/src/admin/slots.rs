@@ -36,7 +36,7 @@ struct Connection {
     who: ClientId,
     /// The number of its last event while it waits for a request; none while one is answered.
     waits: Option<u64>,
-    /// Its end tells the connection that its place is taken.
+    /// Dropping it tells the connection that its slot is taken.
     _keeps: oneshot::Sender<()>,
 }
 
@@ -105,7 +105,7 @@ impl Slot {
         Marker { slots: self.slots.clone(), id: self.id }
     }
 
-    /// Resolves when another connection takes the place of this one.
+    /// Resolves when another connection takes this slot.
     pub(super) async fn taken(&mut self) {
         // Nothing is ever sent.
         let _ = (&mut self.taken).await;

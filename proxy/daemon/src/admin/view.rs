@@ -1,11 +1,10 @@
-//! `/view`: everything that is shown of a node, in one document, for the page at `/` and for
-//! programs.
+//! `/view`: everything shown about a node in one document, for the page at `/` and for programs.
 //!
-//! The rules of [`super::api`] hold: fields are only added, and units are in the names. Times are
-//! whole seconds on the daemon's own clock, counted from its start (`..._at_s`), so no clocks need
-//! to agree: an age is `now_s` less such a time. Round trips have two significant digits, or whole
-//! milliseconds. So a document in which nothing has happened has the same bytes up to `now_s`, its
-//! last field, and the same `ETag`.
+//! The rules of [`super::api`] apply: fields are only added, and names contain units. Times are
+//! whole seconds on the daemon's own clock since its start (`..._at_s`), so clocks need not agree:
+//! an age is `now_s` minus such a time. Round trips have two significant digits, or whole
+//! milliseconds. So an unchanged document has the same bytes up to `now_s`, its last field, and the
+//! same `ETag`.
 //!
 //! Bounds: [`MAX_NODES`] nodes, [`MAX_DISTANCES`] distances, and what the directory, the history
 //! and the journal of the daemon bound.
@@ -52,11 +51,11 @@ pub struct View {
     pub services: Vec<ServiceView>,
     /// The sites of all known nodes, by name.
     pub sites: Vec<SiteRow>,
-    /// How far the origins of a site are from the nodes of another, as those nodes say.
+    /// The distances between sites' nodes and origins, as the nodes report them.
     pub distances: Vec<SiteDistance>,
     /// The nodes, this one first.
     pub nodes: Vec<NodeRow>,
-    /// Nodes that are known and not among them, for lack of room.
+    /// Known nodes left out for lack of room.
     pub nodes_left_out: usize,
     /// Findings, errors first; as in `meshport status` and `meshport doctor`.
     pub findings: Vec<FindingView>,
@@ -81,17 +80,18 @@ pub struct AddressRow {
     pub name: VirtualName,
     /// The address that clients know.
     pub address: IpAddr,
-    /// The nodes that hold it in turn.
+    /// The group of nodes that share it.
     pub group: GroupName,
     /// The service behind it.
     pub service: ServiceName,
-    /// What this node does: `holding`, `releasing`, `standby` or `ready`.
+    /// This node's state: `holding`, `releasing`, `standby` or `ready`.
     pub state: String,
-    /// The name of the node that holds it: this one, or another that says so itself.
+    /// The name of the node that holds it: this one, or another that claims to.
     pub holder: Option<String>,
-    /// Since when that one does, as far as this node knows; without one, since when there is none.
+    /// Since when that node holds it, as far as this node knows; without a holder, since when there
+    /// is none.
     pub since_at_s: u64,
-    /// What keeps this node from it; absent when nothing does.
+    /// Why this node cannot hold it; absent if it can.
     pub obstacle: Option<String>,
     /// The other nodes of the group that are heard.
     pub others: Vec<String>,
@@ -109,7 +109,7 @@ pub struct Viewer {
     pub roles: Roles,
     /// Expiry of its credential.
     pub credential_expires_at: UnixSeconds,
-    /// Start of the daemon, by this machine's clock. Another time means another process.
+    /// Start of the daemon by this machine's clock. A different time means a different process.
     pub started_at: UnixSeconds,
     /// The outer UDP address the mesh is bound to.
     pub mesh_listen: SocketAddr,
@@ -117,7 +117,7 @@ pub struct Viewer {
     pub behind_nat: bool,
     /// Members by liveness, this node included.
     pub members: MemberCounts,
-    /// Whether the daemon has been told to stop.
+    /// Whether the daemon is stopping.
     pub is_leaving: bool,
 }
 
@@ -130,7 +130,7 @@ pub struct ServiceView {
     pub policy: String,
     /// Local addresses clients connect to.
     pub listen: Vec<SocketAddr>,
-    /// Those that another process uses.
+    /// Listen addresses taken by another process.
     pub lost: Vec<SocketAddr>,
     /// The target of sessions and the reason, in one sentence.
     pub summary: String,
@@ -154,7 +154,7 @@ pub struct Choice {
     pub who: OriginRef,
     /// Why, as a phrase: "nearest ready".
     pub why: String,
-    /// Time since which it has been so.
+    /// Since when it is the first choice.
     pub since_at_s: u64,
 }
 
@@ -178,9 +178,9 @@ pub struct OriginRow {
     /// The state of its local instance, as it announces it: `ready`, `unready`, `draining`,
     /// `refusing`, `hung`, `unknown`, `stalled`.
     pub state: String,
-    /// Time since which it has announced that, as far as this node knows.
+    /// When it last changed that state, as far as this node knows.
     pub state_at_s: u64,
-    /// The way there.
+    /// The path to it.
     pub path: PathRow,
     /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`.
     pub standing: String,
@@ -188,11 +188,11 @@ pub struct OriginRow {
     pub cost_ms: f64,
     /// Sessions of this node's clients open to it.
     pub sessions: u64,
-    /// Whether new sessions go there while something better is missing.
+    /// Whether new sessions use it if nothing better is available.
     pub usable: bool,
     /// Whether it is the first choice.
     pub chosen: bool,
-    /// Its problem, empty for a healthy one.
+    /// Its problem; empty if it is healthy.
     pub lacks: String,
     /// How the other nodes see it; absent for an address outside the mesh.
     pub seen: Option<Seen>,
@@ -200,13 +200,13 @@ pub struct OriginRow {
     pub relays: Vec<RelayFacts>,
 }
 
-/// The way to a node, as this node measures it.
+/// The path to a node, as measured by this node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathRow {
     /// `own`, `direct`, `relay`, `outside` (of the mesh), `dead`, `unmeasured`, or `none`: this
-    /// node has no business with that one.
+    /// node does not communicate with it.
     pub kind: String,
-    /// The name of the node that carries sessions there.
+    /// The name of the relay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<String>,
     /// Smoothed round-trip time in milliseconds.
@@ -215,7 +215,7 @@ pub struct PathRow {
     pub loss_percent: Option<u8>,
     /// Time since which it has been up or dead.
     pub since_at_s: Option<u64>,
-    /// Time at which the node was last heard on it; absent while it answers probes.
+    /// When the node was last heard on this path; absent while it answers probes.
     pub heard_at_s: Option<u64>,
 }
 
@@ -226,7 +226,7 @@ pub struct OfferingRow {
     pub address: String,
     /// Its state.
     pub state: String,
-    /// Time since which it has been so.
+    /// Since when it has that state.
     pub since_at_s: u64,
     /// The last probe's outcome in words.
     pub detail: String,
@@ -239,21 +239,21 @@ pub struct OfferingRow {
 pub struct SiteRow {
     /// Its name.
     pub name: SiteName,
-    /// Nodes known there, less those that left.
+    /// Nodes known there, except those that left.
     pub nodes: usize,
     /// Those that answer.
     pub alive: usize,
-    /// Nodes that offer a service of this node's.
+    /// Nodes there that offer one of this node's services.
     pub origins: usize,
     /// Those that are ready and answer.
     pub ready: usize,
     /// Nodes that may relay.
     pub relays: usize,
-    /// Whether this node is there.
+    /// Whether this node belongs to it.
     pub own: bool,
 }
 
-/// How far the origins of a site are from the nodes of another, or of the same.
+/// The distance from the nodes of a site to the origins of another, or of the same site.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SiteDistance {
     /// The site of the nodes that report it.

@@ -53,14 +53,14 @@ pub struct WayReport {
     pub addresses: Vec<String>,
     /// Networks of its pods.
     pub pod_cidrs: Vec<String>,
-    /// The member that it is: `worker-7 in fra`.
+    /// The member for the node: `worker-7 in fra`.
     pub who: Option<String>,
     /// Ways to it, in the order in which they are tried: `direct`, `through relay-1`.
     pub ways: Vec<String>,
     /// Why it is not reached, if that is known without trying.
     pub problem: Option<String>,
-    /// Whether there is a socket for apiservers here.
+    /// Whether this node has a socket for apiservers.
     pub has_socket: bool,
-    /// Nodes of the cluster that are known here.
+    /// Nodes of the cluster known to this node.
     pub known_nodes: u64,
 }

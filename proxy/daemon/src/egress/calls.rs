@@ -1,10 +1,10 @@
 //! Streams of apiservers' nodes: to the local kubelet, pods and services, or on to another node.
 //!
 //! A stream from a peer without the role `origin:kube-apiserver` is refused before any other check.
-//! An open one ends when its node is revoked and when its credential expires, also through a relay
-//! and without the relay's help, and when the path to its opener dies: as soon as this node's own
-//! probes find that, else when the mesh ends the connection. What is refused is counted, and
-//! audited where a rule forbids it.
+//! An open one ends when its node is revoked or its credential expires, also through a relay and
+//! without the relay's help. It also ends when the path to its opener dies: on the verdict of this
+//! node's own probes, otherwise when the mesh closes the connection. Refusals are counted, and
+//! audited if a rule caused them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::tcp::Tcp;
 use crate::wayback::At;
 use crate::wayback::dial::dial;
 
-/// A stream opened by a peer, with what was read of it.
+/// A stream opened by a peer, with the data read so far.
 pub(super) struct Called {
     pub(super) peer: NodeId,
     pub(super) call: Call,

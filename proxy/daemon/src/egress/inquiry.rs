@@ -21,9 +21,9 @@ use crate::node::driver::answers::{Answer, Ask, Asker};
 const MAX_CALLED: usize = 4;
 /// A call-back is repeated, since one datagram may be lost...
 const REPETITIONS: u32 = 3;
-/// ...with this between two.
+/// ...at this interval.
 const GAP: Duration = Duration::from_millis(100);
-/// Queries answered at once; more are refused, so that they do not slow sessions.
+/// Concurrent queries; more are refused, so that they do not slow sessions.
 const MAX_UNDER_WAY: usize = 8;
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
@@ -32,7 +32,7 @@ static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Testify {
     pub(super) asker: NodeId,
-    /// Whether it wants to be called back.
+    /// Whether the asker requests a call-back.
     pub(super) wants_call: bool,
 }
 

@@ -10,7 +10,7 @@ use crate::exchange::reply;
 use crate::node::driver::answers::Ask;
 use crate::node::driver::renewal::Judge;
 
-/// Requests handled at once; more are refused, so that they do not slow sessions.
+/// Concurrent requests; more are refused, so that they do not slow sessions.
 const MAX_UNDER_WAY: usize = 8;
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);

@@ -132,8 +132,8 @@ async fn a_header_of_a_later_version_is_refused_counted_and_told_of() {
     assert_eq!((from, what.as_str()), (own, "streams of version 9"));
 }
 
-/// Streams of one peer that stay silent or send half a header or garbage: meanwhile another peer is
-/// served, and at its timeout each stream is told so.
+/// Streams of one peer that stay silent or send half a header or garbage. Meanwhile another peer is
+/// served, and each stream gets an answer at its timeout.
 #[tokio::test]
 async fn a_flood_of_streams_leaves_room_for_others() {
     /// Four times the streams that a connection has room for at first.
@@ -209,7 +209,7 @@ async fn greeter() -> String {
     address
 }
 
-/// The opener is told that the instance was dialled, even if the instance stays silent or closes.
+/// The opener learns that the instance was dialled, even if the instance stays silent or closes.
 #[tokio::test]
 async fn a_node_that_asks_at_once_hears_of_an_instance_that_says_nothing() {
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
@@ -312,7 +312,7 @@ async fn no_second_hop_no_way_back_and_no_unknown_target() {
         assert_eq!(answer(&near, relay, header.encode()).await, Some(Answer::NoPath));
         assert_eq!(count(&sessions, Answer::NoPath), number);
     }
-    // Meant for the relay itself: it serves, or says that it has nothing to serve.
+    // Addressed to the relay itself: it serves, or answers that it has nothing to serve.
     let own = answer(&near, relay, through(relay).encode()).await;
     assert_eq!(own, Some(Answer::NoSuchService));
     assert_eq!(sessions.count_all(Side::Relayed), 0);
@@ -333,7 +333,7 @@ async fn one_peer_has_a_quarter_and_all_together_the_limit() {
         assert_eq!(answer(&near, relay, header.encode()).await, Some(Answer::Overloaded));
     }
     drop(open);
-    // Others have taken all slots.
+    // Others hold all slots.
     let others = || sessions.open(&service(), Side::Relayed, Line::Direct(origin));
     let taken: Vec<Guard> = (0..MAX_RELAYED).map(|_| others()).collect();
     assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::Overloaded));

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::exchange::{self, Unanswered, reply};
 use crate::node::driver::answers::Ask;
 
-/// Requests answered or relayed at once; more are refused, so that they do not slow sessions.
+/// Concurrent requests, answered or relayed; more are refused, so that they do not slow sessions.
 const MAX_UNDER_WAY: usize = 8;
 /// How long the destination node may take, including a new tunnel to it.
 const CARRY_LIMIT: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ impl Egress {
 
     async fn reply_to(&self, peer: NodeId, request: &Request) -> Result<Reply, Code> {
         let mesh = &self.context.mesh;
-        // The asker may not know yet that this node has changed its key.
+        // The requester may not know yet that this node has changed its key.
         let target = request.node.filter(|node| !mesh.is_own(node));
         let holder = {
             let (peers, now) = (Peers(mesh), clock::wall());

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::hello::{Hello, HelloReader, UNRECOGNIZED_NAME};
-use super::listener::{Config, Exposed, Place};
+use super::listener::{Config, Exposed, Permit};
 use super::{MAX_SAID, OPENING_LIMIT};
 use crate::audit::{ExposedClient, ExposedSession};
 use crate::clock;
@@ -26,7 +26,7 @@ use crate::tcp::Tcp;
 
 /// How long a refused client may take to read the alert.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// Checks for traffic per `idle-timeout`.
+/// How often traffic is checked within `idle-timeout`.
 const LOOKS: u32 = 8;
 
 /// Why a connection does not become a session.
@@ -46,7 +46,7 @@ impl From<ExposeCount> for Refused {
 /// A connection that holds a slot.
 struct Guest {
     tcp: Tcp,
-    place: Place,
+    permit: Permit,
     /// The ends of the connection itself.
     socket: Ends,
     /// The client's ends; behind a load balancer they differ from the connection's.
@@ -84,8 +84,8 @@ impl Exposed {
             Arrival::Balancer => (None, true),
         };
         let socket = Ends { client: peer, local };
-        let place = Place::new(self, source, local.ip());
-        let guest = Guest { tcp, place, socket, client: socket, is_balanced };
+        let permit = Permit::new(self, source, local.ip());
+        let guest = Guest { tcp, permit, socket, client: socket, is_balanced };
         let exposed = self.clone();
         self.spawn(async move { exposed.serve(guest).await });
     }
@@ -118,7 +118,7 @@ impl Exposed {
             if let Some(ends) = read_header(&guest.tcp, &mut said).await? {
                 guest.client = ends;
             }
-            let judged = guest.place.identify(guest.client.client.ip());
+            let judged = guest.permit.identify(guest.client.client.ip());
             judged.map_err(|refusal| Refused::from(ExposeCount::from(refusal)))?;
         }
         let config = self.config();
@@ -128,7 +128,7 @@ impl Exposed {
         };
         let ingress = config.ingresses.get(&service).cloned();
         let ingress = ingress.ok_or(ExposeCount::UnknownName)?;
-        let source = guest.place.source.ok_or(ExposeCount::NotAllowed)?;
+        let source = guest.permit.source.ok_or(ExposeCount::NotAllowed)?;
         let slot = ingress.slot_of(ClientId::Address(source.address()));
         let slot = slot.map_err(|_| ExposeCount::ServiceFull)?;
         Ok(Admitted { config, ingress, slot, said: said.freeze() })
@@ -136,8 +136,8 @@ impl Exposed {
 
     /// Serves a session to its end.
     async fn carry(&self, guest: Guest, balancer: Option<IpAddr>, admitted: Admitted) {
-        let Guest { tcp, place, client, .. } = guest;
-        let source = place.source.map(|source| ClientId::Address(source.address()));
+        let Guest { tcp, permit, client, .. } = guest;
+        let source = permit.source.map(|source| ClientId::Address(source.address()));
         let Admitted { config, ingress, slot, said } = admitted;
         self.totals.counts.bump(ExposeCount::Served);
         ingress.note_accepted();
@@ -161,7 +161,7 @@ impl Exposed {
                 self.totals.counts.bump(ExposeCount::Withdrawn);
             }
         }
-        drop((audited, slot, place));
+        drop((audited, slot, permit));
     }
 
     /// Resolves once the settings no longer allow a session.

@@ -30,7 +30,7 @@ pub(super) struct Config {
     pub(super) names: Names,
     pub(super) header: ProxyHeader,
     pub(super) idle_timeout: Option<Duration>,
-    /// The services to which it leads.
+    /// The services that its rules name.
     pub(super) ingresses: BTreeMap<ServiceName, Arc<Ingress>>,
 }
 
@@ -168,13 +168,13 @@ impl Exposed {
 
 /// A connection's slot in the gate; released on drop.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Permit {
     exposed: Arc<Exposed>,
     number: u64,
     pub(super) source: Option<Source>,
 }
 
-impl Place {
+impl Permit {
     /// The slot of a connection to `local`.
     pub(super) fn new(exposed: &Arc<Exposed>, source: Option<Source>, local: IpAddr) -> Self {
         let mut begun = exposed.begun();
@@ -195,7 +195,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.exposed.begun().open.remove(&self.number);
         self.exposed.gate().leave(self.source);
@@ -203,10 +203,10 @@ impl Drop for Place {
     }
 }
 
-/// Accepts clients at one address, for the listener that it belongs to; never returns.
+/// Accepts clients at one address for its current listener; never returns.
 ///
-/// Like a service's own addresses it is open only while one of its services may be reachable, so
-/// that clients and load balancers in front switch to another node at once.
+/// Like a service's own addresses, it is open only while one of its services may be reachable, so
+/// that clients and load balancers in front switch to another node immediately.
 pub(super) async fn serve(
     listener: Listener,
     address: SocketAddr,
@@ -295,7 +295,7 @@ async fn reopen(
 }
 
 impl Exposed {
-    /// Binds an address anew.
+    /// Binds an address again.
     fn listen(&self, config: &Config, address: SocketAddr) -> std::io::Result<Listener> {
         let mut hosts = config.ingresses.values().map(|ingress| &ingress.context.host);
         let host = hosts.next().ok_or(std::io::ErrorKind::NotFound)?;

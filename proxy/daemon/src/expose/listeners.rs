@@ -87,13 +87,13 @@ pub(crate) struct ExposedCounts {
 }
 
 impl Exposures {
-    /// Without listeners.
+    /// No listeners yet.
     pub(crate) fn new(host: Host, audit: Audit) -> Self {
         let (ingresses, running) = (Mutex::default(), Mutex::default());
         Self(Arc::new(Inner { host, audit, ingresses, running }))
     }
 
-    /// A service that listeners may lead to.
+    /// Adds a service that listeners may use.
     pub(crate) fn add_service(&self, ingress: &Arc<Ingress>) {
         let mut all = self.0.ingresses.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(ingress.service.clone(), ingress.clone());

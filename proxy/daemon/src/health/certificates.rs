@@ -21,7 +21,7 @@ use meshport_core::route::Candidate;
 pub const LIMIT: Duration = Duration::from_secs(3);
 /// Origins of one service that are asked; a control plane has 3 to 7.
 const MAX_ASKED: usize = 64;
-/// Most such requests at once in this process; they come from operators, who are few.
+/// Concurrent requests in this process; they come from operators, who are few.
 const MAX_UNDER_WAY: usize = 4;
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
@@ -43,16 +43,16 @@ pub(crate) fn start(
 ) {
     let busy = |_| Error::Refused("too many requests at once; try again later".into());
     let admitted = origins.and_then(|it| Ok((it, UNDER_WAY.try_acquire().map_err(busy)?)));
-    let (origins, place) = match admitted {
+    let (origins, permit) = match admitted {
         Ok(admitted) => admitted,
         Err(why) => {
-            // The asker may be gone.
+            // The requester may have left.
             let _ = answer.send(Err(why));
             return;
         }
     };
     tokio::spawn(async move {
-        let _place = place;
+        let _permit = permit;
         let _ = answer.send(Ok(ask(&mesh, &service, origins, LIMIT).await));
     });
 }
@@ -66,7 +66,7 @@ pub(crate) async fn ask(
 ) -> Vec<OriginCertificate> {
     let Origins { origins, local_instance } = origins;
     let mut asked = JoinSet::new();
-    for (place, (who, candidate)) in origins.into_iter().take(MAX_ASKED).enumerate() {
+    for (at, (who, candidate)) in origins.into_iter().take(MAX_ASKED).enumerate() {
         let target = Target {
             mesh: mesh.clone(),
             host: Host::Kernel,
@@ -78,10 +78,10 @@ pub(crate) async fn ask(
         asked.spawn(async move {
             let read = timeout(limit, attempt::certificate(&target)).await;
             let read = read.unwrap_or(Err(CertificateError::Late(limit)));
-            (place, OriginCertificate::new(who, read))
+            (at, OriginCertificate::new(who, read))
         });
     }
     let mut answers = asked.join_all().await;
-    answers.sort_by_key(|(place, _)| *place);
+    answers.sort_by_key(|(at, _)| *at);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }

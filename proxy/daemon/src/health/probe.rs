@@ -281,7 +281,7 @@ async fn beginning(mut body: Incoming) -> Vec<u8> {
     read
 }
 
-/// Reads a token anew for each probe: Kubernetes rotates them in place.
+/// Rereads the token for each probe: Kubernetes rotates it in place.
 async fn authorization(file: &Path) -> io::Result<HeaderValue> {
     if tokio::fs::metadata(file).await?.len() > MAX_TOKEN_BYTES {
         return Err(io::Error::other("longer than any token"));

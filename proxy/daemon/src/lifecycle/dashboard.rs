@@ -1,8 +1,8 @@
-//! The page of any node of the mesh, served on a loopback address of an operator's machine.
+//! Serves the page of any node of the mesh on a loopback address of an operator's machine.
 //!
-//! A leaf has tunnels to a few members. One of them answers for itself or carries the request to
-//! the node that is wanted ([`meshport_core::remote_view`]); which one is asked first is what the
-//! route of the leaf says, then the order of their ids. The page is this program's own.
+//! A leaf has tunnels to a few members. One of them answers for itself or relays the request to the
+//! requested node ([`meshport_core::remote_view`]). The leaf tries members in the order of its
+//! route, then by id. The page itself is part of this program.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,11 +27,11 @@ use crate::admin::page::{Addition, Page};
 use crate::admin::reply::{Reply, complaint, json};
 use crate::exchange::{self, Unanswered};
 
-/// Members that are asked for one view, one after another.
+/// Members to try for one view, one at a time.
 const MAX_ASKED: usize = 3;
-/// How long one may take, with a tunnel from it to the node at the end if need be.
+/// Timeout per member, including a new tunnel from it to the node.
 const LIMIT: Duration = Duration::from_secs(6);
-/// Names whose ids are remembered: twice what a view has.
+/// Names whose ids are cached: twice the number in a view.
 const MAX_NAMES: usize = 2 * crate::admin::view::MAX_NODES;
 
 /// Why there is no view.
@@ -40,21 +40,21 @@ pub enum ViewError {
     /// No member has a tunnel with this machine.
     #[error("no member of the mesh answers")]
     NoMember,
-    /// No node goes by that name in the views that were read.
+    /// No node in the views that were read has that name.
     #[error("no node is named {0}, as far as the members that were asked know")]
     UnknownNode(String),
     /// The node does not let this machine read its view.
     #[error("the node does not allow it: its credential check found no role operator")]
     NotAllowed,
-    /// The node, or the member that was to carry the request, runs an earlier version.
+    /// The node, or the member that should relay the request, runs an earlier version.
     #[error("it runs an earlier version of meshport, which shows its page on its machine only")]
     Older,
-    /// The members that were asked do not reach the node.
+    /// None of the members tried can reach the node.
     #[error("{0}")]
     Unreachable(String),
 }
 
-/// Reads views through a leaf's mesh. Clones share what they know.
+/// Reads views through a leaf's mesh. Clones share the cache.
 #[derive(Debug, Clone)]
 pub struct Viewer {
     mesh: Mesh,
@@ -62,7 +62,7 @@ pub struct Viewer {
     names: Arc<Mutex<BTreeMap<NodeName, NodeId>>>,
 }
 
-/// The part of a view that is read here: its nodes.
+/// The part of a view that is parsed here: its nodes.
 #[derive(Deserialize)]
 struct Names {
     nodes: Vec<Named>,
@@ -80,7 +80,7 @@ impl Viewer {
         Self { mesh, routes, names: Arc::default() }
     }
 
-    /// The view of the node with this name, or of the nearest member; without the document if its
+    /// The view of the node with this name, or of the nearest member. Without the document if its
     /// tag is still `tag`.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Viewer {
                     self.remember(&reply);
                     return Ok(reply);
                 }
-                // An answer of the node itself would be the same through any other member.
+                // The node itself answered; other members would get the same answer.
                 Err(error @ ViewError::NotAllowed) => return Err(error),
                 Err(error) => last = error,
             }
@@ -126,8 +126,8 @@ impl Viewer {
         Err(last)
     }
 
-    /// The members to ask: the node itself where it has a tunnel with this machine, then the
-    /// nearest origin.
+    /// The members to try: the node itself if it has a tunnel to this machine, then the nearest
+    /// origins.
     fn members(&self, node: Option<NodeId>) -> Vec<NodeId> {
         let peers = self.mesh.peers().into_iter().filter(|peer| peer.session && peer.admitted);
         let mut members: Vec<NodeId> = peers.map(|peer| peer.node).collect();
@@ -161,13 +161,13 @@ impl Viewer {
 
     fn remember(&self, reply: &ViewReply) {
         let Some(document) = &reply.document else { return };
-        // A later version's document may have another shape, and names are not found in it.
+        // A later version's document may have another schema; its names are not resolved.
         let Ok(Names { mut nodes }) = serde_json::from_str(document) else { return };
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if names.len() + nodes.len() > MAX_NAMES {
             names.clear();
         }
-        // A name may be that of an earlier node too: the one that is alive counts.
+        // An earlier node may have had the same name: the one that is alive wins.
         nodes.sort_by_key(|it| it.liveness == "alive");
         names.extend(nodes.into_iter().map(|it| (it.name, it.node)));
     }
@@ -229,7 +229,7 @@ fn document(reply: ViewReply) -> Reply {
     answer
 }
 
-/// The tag in a header that this program has written.
+/// Parses a tag from a header that this program wrote.
 fn tag_of(header: &HeaderValue) -> Option<Tag> {
     let text = header.to_str().ok()?.strip_prefix("W/\"")?.strip_suffix('"')?;
     Tag::from_str_radix(text, 16).ok()

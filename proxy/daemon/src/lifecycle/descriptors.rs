@@ -8,8 +8,8 @@ use crate::tcp::Host;
 /// Descriptors not used by sessions: sockets, files, the runtime.
 const BESIDE_SESSIONS: u64 = 64;
 
-/// Raises the soft limit to the hard one. Works without privileges; what it cannot do is left as it
-/// was.
+/// Raises the soft limit to the hard limit, without privileges. On failure the limit stays
+/// unchanged.
 pub(crate) fn raise() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
@@ -20,21 +20,21 @@ pub(crate) fn raise() {
     }
 }
 
-/// How many files a daemon started from this process may open; `None` for any number.
+/// How many files a daemon started from this process may open; `None` if unlimited.
 pub fn most_allowed() -> Option<u64> {
     getrlimit(Resource::Nofile).maximum
 }
 
-/// How many descriptors so many open sessions need.
+/// How many descriptors this many sessions need.
 pub(crate) fn needed(sessions: u64) -> u64 {
     sessions.saturating_mul(2).saturating_add(BESIDE_SESSIONS)
 }
 
-/// How many descriptors sessions may take on this machine, as the limit is now.
+/// How many descriptors sessions may use on this machine under the current limit.
 pub(crate) fn for_sessions(host: &Host) -> u64 {
     match (host, getrlimit(Resource::Nofile).current) {
         (Host::Kernel, Some(limit)) => limit.saturating_sub(BESIDE_SESSIONS),
-        // Memory's connections take none.
+        // In-memory connections use no descriptors.
         (Host::Kernel, None) | (Host::Memory(_), _) => u64::MAX,
     }
 }

@@ -1,4 +1,4 @@
-//! Waits for what the daemon before this one still holds: the lock of the state folder, and the
+//! Waits for resources that the previous daemon still holds: the lock of the state folder and the
 //! mesh's sockets.
 
 use std::io;
@@ -17,18 +17,17 @@ use crate::clock;
 use crate::node::assemble;
 use crate::state::{StateDir, StateLock};
 
-/// How long the next daemon waits for one that stops: until its sessions have ended, and a little
-/// more.
+/// How long a daemon waits for a stopping one: until its sessions have ended, plus a margin.
 const SUCCESSION: Duration = super::DRAIN_TIME.saturating_add(Duration::from_secs(10));
-/// How long a folder may be locked while nobody answers: the beginning and the end of a daemon.
+/// How long a folder may be locked while no daemon answers, as at a daemon's start and end.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
-/// How long the sockets of a mesh that has ended may stay open: its tasks end a moment after it.
+/// How long the sockets of a closed mesh may stay open: its tasks end shortly after it.
 const RELEASE_TIME: Duration = Duration::from_secs(5);
-/// From one attempt to lock the state folder, or to bind the mesh, to the next.
+/// Interval between attempts to lock the state folder or to bind the mesh.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The lock of the state folder. A daemon that is stopping gives it up when its sessions have
-/// ended, so it is waited for; any other is not.
+/// Locks the state folder. Waits for a daemon that is stopping, since it releases the lock when its
+/// sessions have ended; fails at once for any other holder.
 pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
     let client = AdminClient::new(socket);
     let begun = clock::now();
@@ -56,9 +55,8 @@ pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, E
     }
 }
 
-/// Takes over the mesh's sockets, or binds new ones. With `may_wait` again and again for
-/// [`RELEASE_TIME`], while a mesh that has ended still has them: that of a former daemon of the
-/// release before, which passes none on.
+/// Takes over the mesh's sockets or binds new ones. With `may_wait`, retries for [`RELEASE_TIME`]
+/// while a closed mesh still holds them: a daemon of the previous release does not pass them on.
 pub(super) async fn bind_mesh(
     settings: &Settings,
     shards: usize,

@@ -1,6 +1,6 @@
 //! Returns memory to the kernel after a burst of sessions. The C library would keep it, since small
-//! live allocations lie between the free ones; it is asked to release whole pages once most of the
-//! sessions are gone. One of the few files with unsafe code: no crate in the tree offers the call
+//! live allocations lie between the free ones. Once most sessions have ended, this module makes it
+//! release whole pages. One of the few files with unsafe code: no crate in the tree offers the call
 //! safely.
 
 use std::time::Duration;
@@ -9,25 +9,25 @@ use tokio::time::sleep;
 
 use crate::node::Node;
 
-/// From one look at the number of sessions to the next: what a burst left is given back within a
-/// minute, in steps, since connections outlast their last session by one look.
+/// Interval between checks of the number of sessions. Connections outlast their last session by one
+/// interval, so memory is released in steps, within a minute of a burst.
 const LOOK: Duration = Duration::from_secs(15);
-/// Looks after a burst at which memory is given back.
+/// Intervals after a burst at which memory is released.
 const STEPS: u8 = 4;
-/// Sessions that leave something to speak of, at some 8 KiB each.
+/// The smallest burst worth releasing memory for; a session takes about 8 KiB.
 const MIN_PEAK: u64 = 256;
 
-/// The most sessions there were, and whether they are gone.
+/// The peak number of sessions, and whether the burst is over.
 #[derive(Debug, Default)]
 struct BurstWatch {
     peak: u64,
-    /// Looks left at which memory is given back.
+    /// Remaining intervals at which memory is released.
     left: u8,
 }
 
 impl BurstWatch {
-    /// Whether memory is to be given back, with so many sessions open now and that many at once
-    /// since the last look: a burst may be shorter than the time between two looks.
+    /// Whether to release memory now. `highest` is the peak since the last call, since a burst may
+    /// be shorter than an interval; `open` is the current number of sessions.
     fn look(&mut self, highest: u64, open: u64) -> bool {
         self.peak = self.peak.max(highest);
         if self.peak >= MIN_PEAK && open <= self.peak / 2 {
@@ -40,7 +40,7 @@ impl BurstWatch {
     }
 }
 
-/// Gives memory back whenever most of many sessions have ended. Never returns.
+/// Releases memory each time most sessions of a burst have ended. Never returns.
 pub(crate) async fn give_back(node: &Node) {
     let mut bursts = BurstWatch::default();
     loop {
@@ -48,7 +48,7 @@ pub(crate) async fn give_back(node: &Node) {
         let (highest, open) = node.take_peak();
         if bursts.look(highest, open) {
             node.mesh().close_after_bursts();
-            // It takes some milliseconds, and sessions need not wait for it.
+            // The call takes several milliseconds and must not delay sessions.
             let _ = tokio::task::spawn_blocking(trim).await;
         }
     }
@@ -63,7 +63,7 @@ fn trim() {
     tracing::debug!(gave = gave == 1, "free memory is given back to the kernel");
 }
 
-/// Other C libraries give it back by themselves, or have no way to.
+/// Other C libraries release memory by themselves or cannot do so.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn trim() {}
 
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(given(&mut bursts, &[0, 0, 0, 0]), [true, true, true, false]);
     }
 
-    /// KiB of this process's memory that are not of a file.
+    /// Anonymous resident memory of this process in KiB.
     #[cfg(target_os = "linux")]
     fn resident() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells");
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn what_is_free_between_pieces_in_use_is_given_back() {
-        // Pieces of the size that sessions have, of which the last stays.
+        // Allocations of the size that sessions make; the last one stays.
         let mut pieces: Vec<Vec<u8>> = (0..40_000).map(|_| vec![1; 2_000]).collect();
         let before = resident();
         let last = pieces.pop();

@@ -1,8 +1,8 @@
 //! A leaf: the daemon's client side without a node, for the duration of one command.
 //!
-//! The same core chooses, the same sessions race and replay; gossip, instances, streams of others
-//! and an admin socket are absent. A task watches whether the machine sleeps or changes its
-//! network, and then renews every tunnel.
+//! It shares the core's route choice and the racing and replay of sessions with a daemon. It has no
+//! gossip, no instances, no incoming streams and no admin socket. A task detects suspends and
+//! network changes, and then renews every tunnel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -46,18 +46,18 @@ use crate::tcp::Host;
 /// The parts of a leaf.
 #[derive(Debug)]
 pub struct Options {
-    /// Its keys and credential, which is an operator's.
+    /// Its keys and its credential, which is an operator's.
     pub identity: Identity,
     /// Members to contact first.
     pub seeds: Vec<Seed>,
-    /// The directory that an earlier run saved.
+    /// The directory saved by an earlier run.
     pub directory: Option<Vec<u8>>,
-    /// The service it leads to.
+    /// The service that clients reach.
     pub service: ServiceName,
-    /// Where its clients may connect: the first of these that is free; port 0 is any. Without one
-    /// it has no clients.
+    /// Listen addresses for clients; the first free one is used, and port 0 means any port. If
+    /// empty, the leaf has no clients.
     pub listen: Vec<SocketAddr>,
-    /// The UDP address it reaches members from; port 0 is any free one.
+    /// Local UDP address of the mesh; port 0 means any free port.
     pub mesh_listen: SocketAddr,
 }
 
@@ -68,13 +68,13 @@ pub struct Destination {
     pub name: String,
     /// Its site.
     pub site: Option<SiteName>,
-    /// The member that carries sessions there, if it is not reached directly.
+    /// Whether a relay carries the sessions.
     pub relayed: bool,
-    /// The round-trip time of the way, once it is measured.
+    /// The round-trip time of the path, once measured.
     pub rtt: Option<Duration>,
-    /// Whether the origin says that it is ready and its way answers.
+    /// Whether the origin reports that it is ready and its path answers.
     pub healthy: bool,
-    /// Why it goes first.
+    /// Why it is first in the route.
     pub why: String,
     line: Line,
 }
@@ -95,28 +95,28 @@ impl Destination {
         }
     }
 
-    /// Whether both lead to the same origin by the same way.
+    /// Whether both are the same origin over the same path.
     pub fn is_same_way(&self, other: &Self) -> bool {
         self.line == other.line
     }
 }
 
-/// How far a leaf has come.
+/// A leaf's progress towards a usable route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Members with a tunnel.
     pub members: usize,
-    /// Origins of the service that are known.
+    /// Known origins of the service.
     pub origins: usize,
-    /// Origins whose way is measured.
+    /// Origins whose path has been measured.
     pub measured: usize,
-    /// Why a member was refused last, or refused this leaf.
+    /// The last reason for which a member was refused or refused this leaf.
     pub refused: Option<String>,
-    /// An origin that does not let this leaf in.
+    /// An origin that denies this leaf access.
     pub denied: Option<String>,
 }
 
-/// A running leaf. Dropping it ends its sessions without a word; [`Leaf::stop`] says goodbye.
+/// A running leaf. Dropping it ends its sessions without notice; [`Leaf::stop`] says goodbye first.
 #[derive(Debug)]
 pub struct Leaf {
     mesh: Mesh,
@@ -127,24 +127,24 @@ pub struct Leaf {
     writes: mpsc::Receiver<Write>,
     offered: Option<Box<SecretsWrite>>,
     commands: mpsc::Sender<Command>,
-    /// The driver ends when nobody can ask it any more.
+    /// The driver ends when this sender is dropped.
     _questions: mpsc::Sender<Question>,
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
 }
 
 impl Leaf {
-    /// Binds the local addresses and begins to look for members.
+    /// Binds the local addresses and starts to look for members.
     ///
     /// # Errors
-    /// [`Error::Io`] when an address cannot be bound, [`Error::Mesh`] when the credential is not
-    /// valid now.
+    /// [`Error::Io`] if an address cannot be bound, [`Error::Mesh`] if the credential is not valid
+    /// now.
     pub fn start(options: Options) -> Result<Self, Error> {
         let (settings, mut services) = bind(&options)?;
         let Options { identity, seeds, directory, service, .. } = options;
         descriptors::raise();
         findings::warn_of_few_descriptors(&settings);
-        // No node may open streams to a leaf: incoming ones are dropped with the queue.
+        // Nodes may not open streams to a leaf: dropping the queue rejects incoming ones.
         let shards = assemble::bind_mesh(&settings, 1)?;
         let [mesh_seed, core_seed] = assemble::two_seeds(assemble::seed()?);
         let started = assemble::start_mesh(&settings, &identity, shards, mesh_seed)?;
@@ -165,7 +165,7 @@ impl Leaf {
             cut_windows: assemble::cut_windows(&settings),
             seed_names: Vec::new(),
             writer: Some(writer),
-            // Members tell again what is revoked as soon as they are asked.
+            // Members send the revocations again on the first query.
             revocations: Revocations::default(),
         });
         let Channels { questions, commands, findings, refused, .. } = channels;
@@ -195,24 +195,24 @@ impl Leaf {
         })
     }
 
-    /// The bound local address, if one was wanted.
+    /// The bound listen address, if any.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.listen
     }
 
-    /// Where new sessions go now; `None` while nothing is usable.
+    /// Where new sessions go now; `None` while no origin is usable.
     pub fn destination(&self) -> Option<Destination> {
         let route = self.routes.borrow();
         let first = route.choice()?;
         Some(Destination::of(first, &route.why))
     }
 
-    /// Reads the views of nodes, as long as this leaf runs.
+    /// A reader of other nodes' views; it works while this leaf runs.
     pub fn viewer(&self) -> Viewer {
         Viewer::new(self.mesh.clone(), self.routes.clone())
     }
 
-    /// How far it has come.
+    /// The progress so far.
     pub fn progress(&self) -> Progress {
         let route = self.routes.borrow();
         let measured = |it: &&Candidate| matches!(it.origin.path, PathView::Up(_));
@@ -226,7 +226,7 @@ impl Leaf {
         }
     }
 
-    /// The certificates that the origins show which are not known to be down; each has `limit`.
+    /// The certificates of all origins that are not known to be down. Each query may take `limit`.
     pub async fn certificates(&self, limit: Duration) -> Vec<OriginCertificate> {
         let route = self.routes.borrow().clone();
         let up = route.candidates.iter().filter(|it| it.standing < Standing::Down);
@@ -239,18 +239,18 @@ impl Leaf {
         certificates::ask(&self.mesh, &self.service, origins, limit).await
     }
 
-    /// Waits until [`Leaf::destination`] or [`Leaf::progress`] may have changed, or a new secret is
-    /// offered.
+    /// Waits for a possible change of [`Leaf::destination`] or [`Leaf::progress`], or for the offer
+    /// of a new secret.
     pub async fn changed(&mut self) {
         tokio::select! {
             changed = self.routes.changed() => if changed.is_err() {
-                // The driver has ended, and so will this process.
+                // The driver has ended, so this process is about to end.
                 std::future::pending::<()>().await;
             },
             Ok(()) = self.refused.changed() => {}
             Some(write) = self.writes.recv() => match write {
                 Write::Secrets(new) => self.offered = Some(new),
-                // Members tell again what is revoked, and a leaf has no admin socket for a key.
+                // Members send the revocations again, and a leaf has no admin socket for a key.
                 write => {
                     let _ = self.commands.try_send(Command::Stored(write));
                 }
@@ -258,25 +258,25 @@ impl Leaf {
         }
     }
 
-    /// A new secret of the mesh, or the end of the former. It is used after
+    /// A new secret of the mesh, or the end of the previous one, not in use before
     /// [`Leaf::take_secrets`].
     pub fn offered_secrets(&self) -> Option<&MeshSecrets> {
         self.offered.as_ref().map(|new| &new.secrets)
     }
 
-    /// Uses what was offered, which is kept where anything is kept.
+    /// Starts to use the offered secrets. The caller stores them first, if it stores anything.
     pub async fn take_secrets(&mut self) {
         let Some(new) = self.offered.take() else { return };
-        // The driver ends only with this leaf.
+        // The driver outlives every call on this leaf.
         let _ = self.commands.send(Command::Stored(Write::Secrets(new))).await;
     }
 
-    /// The present knowledge of the mesh, for the next start.
+    /// The current directory of the mesh, for the next start.
     pub async fn directory(&self) -> Option<Vec<u8>> {
         node::snapshot(&self.commands).await.map(|snapshot| snapshot.directory)
     }
 
-    /// Ends the sessions and tells the members, for at most a second.
+    /// Ends the sessions and informs the members, within a second.
     pub async fn stop(mut self) {
         self.listeners.shutdown().await;
         self.mesh.close().await;
@@ -284,10 +284,10 @@ impl Leaf {
     }
 }
 
-/// Binds the first of the addresses that is free.
+/// Binds the first free address.
 fn bind(options: &Options) -> Result<(Settings, Services), Error> {
     let wanted = options.listen.iter().map(|address| vec![*address]);
-    // Without an address there is one way to bind: none.
+    // Without addresses, make one attempt with an empty list.
     let wanted = wanted.chain(options.listen.is_empty().then(Vec::new));
     let mut last = Error::Bug("there is nothing to bind".into());
     for listen in wanted {
@@ -300,7 +300,7 @@ fn bind(options: &Options) -> Result<(Settings, Services), Error> {
     Err(last)
 }
 
-/// The settings of a daemon that does only this.
+/// The settings of a daemon that only serves this leaf's service.
 fn settings(options: &Options, listen: Vec<SocketAddr>) -> Settings {
     let site = options.identity.credential.site.clone();
     let mut settings = Settings::with_defaults(site, &Defaults::default());
@@ -310,14 +310,14 @@ fn settings(options: &Options, listen: Vec<SocketAddr>) -> Settings {
     settings
 }
 
-/// Looks up the names of seeds again and again.
+/// Re-resolves the names of the seeds periodically.
 async fn follow_names(seeds: Vec<Seed>, commands: mpsc::Sender<Command>) {
-    // A leaf advertises nothing, and goes on doing so.
+    // A leaf never advertises addresses.
     let (_nothing, advertised) = watch::channel(Vec::new());
     endpoints::follow(seeds, advertised, commands).await;
 }
 
-/// Tells the driver when this machine has slept or moved.
+/// Tells the driver when this machine was suspended or changed its network.
 async fn watch_over(mesh: Mesh, commands: mpsc::Sender<Command>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,8 +1,9 @@
 //! A reload (`meshport reload`, SIGHUP): rereads configuration and credential, applies what can
-//! change in a running daemon, and reports key by key what changed and what needs a restart.
+//! change in a running daemon, and reports for each changed key whether it took effect or needs a
+//! restart.
 //!
-//! A file with problems changes nothing. No session is touched. What needs a restart stays
-//! unchanged, and is listed in `status` and at every reload until the file matches.
+//! A file with errors changes nothing, and no session is affected. A setting that needs a restart
+//! keeps its old value; `status` and every reload list it until the file matches.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,11 +31,11 @@ use meshport_core::route::Policy;
 
 /// Where settings come from while the daemon runs.
 pub struct Source {
-    /// The file; it need not be there.
+    /// The file; it may be absent.
     pub config: PathBuf,
     /// Reads the effective configuration again.
     pub reread: Box<dyn Fn() -> Result<Settings, Error> + Send>,
-    /// Logs at another level from now on; `None` when something else governs the level.
+    /// Changes the log level; `None` when the level is set elsewhere.
     pub set_level: Option<Box<dyn Fn(LogLevel) + Send>>,
 }
 
@@ -44,22 +45,22 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// Remembers what is in force.
+/// Holds the settings in force.
 pub(crate) struct Reload {
     settings: Settings,
     process: Option<Process>,
 }
 
-/// The parts that a daemon has, and a node in a simulation has not.
+/// Parts of a daemon that a simulated node does not have.
 struct Process {
     source: Source,
-    /// Where the credential is read again.
+    /// Where the credential is reread.
     state: StateDir,
     sandbox: Sandbox,
 }
 
 impl Reload {
-    /// For a node that is not a process of its own.
+    /// For a node without a process of its own.
     pub(crate) fn new(settings: Settings) -> Self {
         Self { settings, process: None }
     }
@@ -74,7 +75,7 @@ impl Reload {
         Self { settings, process: Some(Process { source, state, sandbox }) }
     }
 
-    /// Reads the credential and the file, applies them, and says what came of it.
+    /// Rereads the credential and the file, applies them, and reports the result.
     pub(crate) async fn run(&mut self, controls: &Controls) -> Result<ReloadReport, Error> {
         self.read_credential(controls).await;
         let report = match self.read() {
@@ -128,7 +129,7 @@ impl Reload {
         self.settings
     }
 
-    /// Puts into force what can change in a running daemon.
+    /// Applies the settings that can change in a running daemon.
     pub(crate) async fn apply(
         &mut self,
         new: Settings,
@@ -146,7 +147,7 @@ impl Reload {
             applied: changes(&self.settings, &next),
             needs_restart: changes(&next, &new),
         };
-        // Everything that can fail comes first, so that a reload happens whole or not at all.
+        // All fallible steps come first, so that a reload is applied entirely or not at all.
         let mut commands = vec![Command::NeedsRestart(report.needs_restart.clone())];
         let mut added = next.clone();
         for (name, service) in &next.services {
@@ -188,7 +189,7 @@ impl Reload {
     }
 }
 
-/// One line for each setting.
+/// Logs one line per setting.
 fn say(report: &ReloadReport) {
     info!(changed = report.applied.len(), "configuration reloaded");
     let none = || "(none)".to_owned();
@@ -202,41 +203,41 @@ fn say(report: &ReloadReport) {
     }
 }
 
-/// The settings of `new` that can be in force in a daemon that runs with `old`.
+/// The settings of `new` that can take effect in a daemon running with `old`.
 fn in_force(old: &Settings, new: &Settings) -> Settings {
     let mut next = old.clone();
     next.log.level = new.log.level;
-    // Without a list of its own a node guesses where it is, at its start.
+    // Without a configured list, a node detects its addresses at its start.
     if !new.mesh.advertise.is_empty() {
         next.mesh.advertise.clone_from(&new.mesh.advertise);
     }
     next.kubelet.clone_from(&new.kubelet);
-    // The socket is made before the sandbox, which lets the daemon make no other.
+    // The socket is created before the sandbox, in which the daemon cannot create another.
     let EgressSettings { socket, mode, .. } = old.egress.clone();
     next.egress = EgressSettings { socket, mode, ..new.egress.clone() };
     for (name, wanted) in &new.services {
         let mut service = wanted.clone();
         match old.services.get(name) {
             Some(before) => keep_fixed(&mut service, before),
-            // One that is no longer in the file keeps its place until a restart.
+            // A service removed from the file keeps its slot until a restart.
             None if next.services.len() >= MAX_SERVICES => continue,
-            // The cluster's list is read by a task that begins with the daemon.
+            // The task that reads the cluster's list starts only with the daemon.
             None => service.cluster_kubeconfig = None,
         }
         next.services.insert(name.clone(), service);
     }
-    // One that leads to a service for which there is no place waits with it.
+    // An `expose` entry waits for a restart if one of its services does.
     let known = |it: &ExposeSettings| it.services().all(|name| next.services.contains_key(name));
     next.expose = new.expose.clone().into_iter().filter(|(_, it)| known(it)).collect();
     next
 }
 
-/// Keeps what cannot change of a service that runs.
+/// Keeps the settings of a running service that cannot change.
 fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
     service.listen.clone_from(&before.listen);
     service.allow_remote_clients = before.allow_remote_clients;
     service.cluster_kubeconfig.clone_from(&before.cluster_kubeconfig);
-    // Becoming or ceasing to be an origin changes what the core is made of.
+    // Starting or ceasing to be an origin changes the structure of the core.
     if before.origin.is_some() != service.origin.is_some() {
         service.origin.clone_from(&before.origin);
         service.allow.clone_from(&before.allow);
@@ -244,8 +245,8 @@ fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
     }
 }
 
-/// The driver's commands for a service. Its instance is probed in the new way even if no setting
-/// differs: the files that the settings name may differ.
+/// The driver's commands for a service. They replace its prober even if no setting differs, because
+/// the files named in the settings may have changed.
 fn commands_for(
     host: &Host,
     name: &ServiceName,
@@ -302,9 +303,9 @@ mod tests {
             "site",
         ];
         assert_eq!(keys(&next, &new), waiting);
-        // A file that agrees again has nothing waiting.
+        // Nothing is pending when the file matches again.
         assert_eq!(keys(&in_force(&next, &next), &next), Vec::<String>::new());
-        // One that is taken out of the file goes with the daemon.
+        // A service removed from the file stays until the daemon ends.
         assert_eq!(keys(&in_force(&next, &old), &old), ["service.other"]);
     }
 

@@ -45,29 +45,30 @@ use crate::unix;
 use crate::vip::sockets::VipSockets;
 use crate::wayback::socket;
 
-/// From one warning of the credential's end to the next, in seconds.
+/// Interval between warnings about the credential's expiry, in seconds.
 const DAY_S: u64 = 86_400;
 
-/// How long the clients that were accepted last may take to be answered, while later ones wait for
-/// the next process: as long as most of their requests take, and short enough for those who wait.
+/// How long the last accepted clients may take to get an answer while later ones wait for the next
+/// process: as long as most of their requests take, and short enough for those waiting.
 const LAST_CLIENTS: Duration = Duration::from_secs(1);
 
-/// From the word of a node that it leaves to its end: discovery repeats it after a second.
+/// Time between a node's departure message and its end: discovery repeats the message after a
+/// second.
 const FAREWELL: Duration = Duration::from_millis(1500);
 
 /// The arguments of `meshport run`.
 pub struct Options {
     /// The effective configuration.
     pub settings: Settings,
-    /// Where it comes from, and will come from at a reload.
+    /// The source of the configuration, now and at a reload.
     pub source: Source,
-    /// Keys, credential and what was known before.
+    /// Keys, credential and earlier knowledge of the mesh.
     pub state: StateDir,
-    /// Listening sockets that the process before this one has left.
+    /// Listening sockets from the previous process.
     pub inherited: Inherited,
-    /// Starts a successor; without it there is no upgrade.
+    /// Starts a successor; `None` disables upgrades.
     pub starter: Option<Starter>,
-    /// Leads to the daemon that has started this one as its successor.
+    /// The socket to the daemon that started this one as its successor.
     pub predecessor: Option<UnixStream>,
 }
 
@@ -82,15 +83,15 @@ impl std::fmt::Debug for Options {
 }
 
 /// Runs the daemon on the calling thread until SIGTERM or SIGINT, then drains and leaves; or until
-/// a successor has its place.
+/// a successor has taken over.
 ///
 /// # Errors
-/// The state folder, a file the settings name, or an address does not serve. Once started it only
-/// ends by a signal, when the authority revokes this node, or without an error when it has left or
-/// was succeeded.
+/// The state folder, a file named in the settings, or an address is unusable. A running daemon
+/// fails only if the authority revokes this node; after a signal, a departure or an upgrade it ends
+/// without an error.
 pub fn run(options: Options) -> Result<(), Error> {
-    // The event loop is compiled in this crate, which is built for speed; the command line is
-    // built for size.
+    // The event loop is compiled in this crate, which is optimised for speed; the command line is
+    // optimised for size.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::io("start the event loop"))?.block_on(run_all(options))
 }
@@ -105,24 +106,23 @@ async fn run_all(options: Options) -> Result<(), Error> {
     };
     let identity = match former {
         None => state.settled_identity(clock::wall())?.0,
-        // Before it is too late for the former daemon to stay. Nothing of it may be changed yet.
+        // Fails while the former daemon can still stay. The state folder must not change yet.
         Some(_) => state.identity(clock::wall())?,
     };
     refuse_leaf(&state, &identity)?;
-    // Its keys are read again for the start, which may follow later.
+    // The keys are reread at the start, which may be much later.
     drop(identity);
     descriptors::raise();
     findings::warn_of_few_descriptors(&settings);
-    // Before the sandbox, which hides what a container may use of the processor and makes no
-    // folders.
+    // Before the sandbox: it hides the container's CPU limits and forbids creating folders.
     let shards = assemble::shards(&settings);
-    // The server says it, if that fails.
-    let _ = unix::make_folder(server::place(&settings.admin.socket));
-    if let Some(place) = socket::place(&settings.egress) {
-        // Its mode gives its group rights that the usual mask takes away. What else this process
-        // writes has a mode of its own.
+    // If this fails, the admin server reports it.
+    let _ = unix::make_folder(server::socket_path(&settings.admin.socket));
+    if let Some(at) = socket::socket_path(&settings.egress) {
+        // The mode of the admin socket gives its group access that the usual umask removes. All
+        // other files are written with explicit modes.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o007));
-        let _ = unix::make_folder(place);
+        let _ = unix::make_folder(at);
     }
     let mut vip_sockets = Some(VipSockets::open(&settings)?);
     let sandbox = Sandbox::enter(&settings, &source.config);
@@ -165,7 +165,7 @@ async fn run_all(options: Options) -> Result<(), Error> {
     }
 }
 
-/// The sockets of virtual addresses, once: in the sandbox no other ones can be opened.
+/// Takes the sockets of virtual addresses. They can be opened only once, before the sandbox.
 fn take_sockets(sockets: &mut Option<VipSockets>, reload: &Reload) -> VipSockets {
     let taken = sockets.take();
     if taken.is_none() && !reload.settings().virtual_addresses.is_empty() {
@@ -174,8 +174,7 @@ fn take_sockets(sockets: &mut Option<VipSockets>, reload: &Reload) -> VipSockets
     taken.unwrap_or_default()
 }
 
-/// Ends what runs, as the reason asks for; why an upgrade failed, if that is the reason to start
-/// again.
+/// Ends the daemon as `end` requires. Returns why an upgrade failed if the daemon must start again.
 async fn finish(
     daemon: Daemon,
     end: Result<End, Error>,
@@ -184,11 +183,11 @@ async fn finish(
     match end {
         Ok(End::Stop) => daemon.stop().await,
         Ok(End::Succeeded(next)) => return Ok(daemon.give_place(next, lock).await.err()),
-        // Refused by all others: there is nobody to say goodbye to, and nothing to drain.
+        // All other nodes refuse this one: nothing to drain and nobody to inform.
         Err(Error::Trust(meshport_config::Error::Revoked { revoked, .. }))
             if revoked.is_departure() =>
         {
-            // Said twice, since nobody acknowledges it.
+            // Discovery repeats the message, since nobody acknowledges it.
             sleep(FAREWELL).await;
             daemon.end().await;
         }
@@ -204,14 +203,14 @@ async fn finish(
     Ok(None)
 }
 
-/// Starts what runs, from the state folder as it is now.
+/// Starts the daemon from the present state folder.
 async fn start(
     settings: &Settings,
     state: &StateDir,
     outside: Outside,
     failure: Option<String>,
 ) -> Result<Daemon, Error> {
-    // Its keys may be replaced while the daemon runs: nothing but what uses them holds them.
+    // Keys may be replaced while the daemon runs, so only their users keep a copy.
     let (identity, unsettled) = state.settled_identity(clock::wall())?;
     if let Some(error) = unsettled {
         warn!(%error, "the new key is in use; the next start completes the change of files");
@@ -226,13 +225,13 @@ async fn start(
 
 /// How a daemon ends without an error.
 enum End {
-    /// By a signal.
+    /// A signal.
     Stop,
-    /// For a successor that is ready.
+    /// A successor is ready.
     Succeeded(Prepared),
 }
 
-/// Runs until there is a reason to end.
+/// Runs until the daemon must end.
 async fn serve(
     daemon: &mut Daemon,
     reload: &mut Reload,
@@ -255,7 +254,7 @@ async fn serve(
     }
 }
 
-/// Resolves when the revocation of this node itself is stored, or cannot be.
+/// Resolves once the revocation of this node is stored or storing it failed.
 async fn revocation_of_this_node(told: Option<oneshot::Receiver<Revocation>>) -> Error {
     if let Some(told) = told
         && let Ok(Revocation { revoked, at, .. }) = told.await
@@ -266,7 +265,7 @@ async fn revocation_of_this_node(told: Option<oneshot::Receiver<Revocation>>) ->
     std::future::pending().await
 }
 
-/// Warns once a day that this node's credential is about to end. Never returns.
+/// Warns once a day if this node's credential expires soon. Never returns.
 async fn warn_of_end(own: watch::Receiver<Arc<Credential>>) {
     let mut days = interval(Duration::from_secs(DAY_S));
     days.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -277,7 +276,7 @@ async fn warn_of_end(own: watch::Receiver<Arc<Credential>>) {
     }
 }
 
-/// An operator's credential makes a leaf, which no daemon is.
+/// Refuses an operator's credential, which is only for a leaf.
 fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
     if !identity.credential.roles.is_leaf() {
         return Ok(());
@@ -291,13 +290,13 @@ fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
     })
 }
 
-/// The sockets that are opened before the rest starts.
+/// Sockets opened before all other parts start.
 struct Outside {
     shards: Shards,
     vip_sockets: VipSockets,
 }
 
-/// Everything that runs.
+/// All parts of a running daemon.
 struct Daemon {
     node: Node,
     writer: JoinHandle<()>,
@@ -315,7 +314,7 @@ impl Daemon {
         state: &StateDir,
         Outside { shards, vip_sockets }: Outside,
     ) -> Result<Self, Error> {
-        // First: the generation is written anew.
+        // Before the start: it writes a new generation.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
         let key = state::authority_key_in(state.path());
         findings::of_authority_key(&key).iter().for_each(|danger| warn!("{danger}"));
@@ -371,7 +370,7 @@ impl Daemon {
         })
     }
 
-    /// Says goodbye, lets sessions end for a while, saves, and goes.
+    /// Says goodbye, drains sessions for a bounded time, saves, and ends.
     async fn stop(mut self) {
         let drain_s = DRAIN_TIME.as_secs();
         info!(
@@ -387,8 +386,8 @@ impl Daemon {
         store::close_mesh();
     }
 
-    /// Lets sessions end for a while, saves, and gives the place to a successor. All that this
-    /// process needs to start again is kept until the successor has proved itself.
+    /// Drains sessions for a bounded time, saves, and hands over to a successor. Keeps everything
+    /// needed to start again until the successor has passed its probation.
     ///
     /// # Errors
     /// Why the successor does not serve.
@@ -428,7 +427,7 @@ impl Daemon {
         }
     }
 
-    /// Resets what is open, saves, and goes.
+    /// Resets open sessions, saves, and ends.
     async fn end(mut self) {
         info!("stopping: open sessions are reset");
         self.node.abandon().await;
@@ -438,10 +437,10 @@ impl Daemon {
 
     async fn end_saved(self) {
         let _ = self.stop_writer.send(());
-        // It ends by itself, unless a disk does not answer.
+        // The writer ends by itself unless a disk hangs.
         let _ = self.writer.await;
         let _ = self.stop_admin.send(());
-        // Both may take a second.
+        // Each may take a second.
         let _ = tokio::join!(self.node.close(), self.admin);
         info!("stopped");
     }
@@ -478,13 +477,13 @@ async fn wait_for_end(
         tokio::select! {
             _ = terminate.recv() => return Ok(End::Stop),
             _ = interrupt.recv() => return Ok(End::Stop),
-            // The log says what came of it.
+            // The result is in the log.
             _ = hangup.recv() => drop(reload.run(controls).await),
             _ = user2.recv() => {
                 preparing.get_or_insert_with(|| Box::pin(upgrade::prepare(starter)));
             }
             Some(request) = requests.recv() => match request {
-                // An asker that went away needs no answer.
+                // The requester may have left.
                 ProcessRequest::Reload(asker) => {
                     let _ = asker.send(reload.run(controls).await);
                 }
@@ -519,7 +518,7 @@ async fn wait_for_end(
     }
 }
 
-/// What a refusal says, without the words that its receiver puts before it again.
+/// An error's text without the prefix that the receiver adds again.
 fn said(error: &Error) -> String {
     match error {
         Error::Refused(why) => why.clone(),
@@ -527,7 +526,7 @@ fn said(error: &Error) -> String {
     }
 }
 
-/// The signals that stop a daemon, from now on.
+/// Handlers for the signals that stop a daemon, installed from now on.
 struct Stop([Option<Signal>; 2]);
 
 impl Stop {
@@ -535,7 +534,7 @@ impl Stop {
         Self([SignalKind::terminate(), SignalKind::interrupt()].map(|kind| signal(kind).ok()))
     }
 
-    /// Resolves with the first of them.
+    /// Resolves at the first of them.
     async fn told(&mut self) {
         let [terminate, interrupt] = &mut self.0;
         tokio::select! {
@@ -546,7 +545,7 @@ impl Stop {
     }
 }
 
-/// Ends after a bounded time, or with a second signal.
+/// Resolves after the drain time or at a second signal.
 async fn drain_time() {
     let again = async {
         let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
@@ -556,6 +555,6 @@ async fn drain_time() {
             _ = interrupt.recv() => {}
         }
     };
-    // Both ends of the wait mean the same.
+    // Timeout and signal have the same effect.
     let _ = timeout(DRAIN_TIME, again).await;
 }

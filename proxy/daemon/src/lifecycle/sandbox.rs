@@ -1,10 +1,10 @@
-//! The sandbox: the daemon drops what it does not need as soon as it knows its settings, so an
-//! attacker who takes it over gains little: capabilities, access to other files, and system calls
-//! that a network server does not need.
+//! The sandbox: as soon as the daemon knows its settings, it gives up capabilities, access to other
+//! files, and system calls that a network server does not need. An attacker who takes it over gains
+//! little.
 //!
-//! It works for any user without privileges. What the kernel does not support is logged and does
-//! not prevent a start: a node without its daemon has no apiserver. Later threads inherit it, so it
-//! comes before the first of them.
+//! It needs no privileges. Features that the kernel lacks are logged and do not prevent a start:
+//! without its daemon, a node has no apiserver. Threads inherit the sandbox, so the daemon enters
+//! it before it starts any.
 
 mod calls;
 mod capabilities;
@@ -20,16 +20,16 @@ use self::files::Enforced;
 use crate::Error;
 use crate::node::roster;
 
-/// The files that stay readable.
+/// The files that remain readable.
 #[derive(Debug, Clone)]
 pub(crate) struct Sandbox {
-    /// The files that the settings name can be read in these folders; `None`: in all.
+    /// The readable folders for files named in the settings; `None` for all folders.
     readable: Option<Vec<PathBuf>>,
 }
 
 impl Sandbox {
-    /// Enters it, for the rest of the process, unless `sandbox` in the settings says no. The file
-    /// `config` may come into being later.
+    /// Enters the sandbox for the rest of the process, unless `sandbox` in the settings disables
+    /// it. The file `config` may be created later.
     pub(crate) fn enter(settings: &Settings, config: &Path) -> Self {
         if !settings.sandbox {
             warn!("running without a sandbox (sandbox = false)");
@@ -50,18 +50,18 @@ impl Sandbox {
         Self { readable: enforced.then_some(readable) }
     }
 
-    /// Whether the files that `settings` name can be read.
+    /// Checks that all files named in `settings` are readable.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the first one that cannot.
+    /// [`Error::Usage`] with the first one that is not.
     pub(crate) fn admits(&self, settings: &Settings) -> Result<(), Error> {
         named(settings).iter().try_for_each(|file| self.admits_file(file))
     }
 
-    /// Whether a file can be read, as far as this goes.
+    /// Checks that the sandbox lets this process read a file.
     ///
     /// # Errors
-    /// [`Error::Usage`] when it cannot.
+    /// [`Error::Usage`] if it does not.
     pub(crate) fn admits_file(&self, file: &Path) -> Result<(), Error> {
         let Some(readable) = &self.readable else { return Ok(()) };
         let inside = |folder: &PathBuf| {
@@ -79,8 +79,8 @@ impl Sandbox {
     }
 }
 
-/// What is in force, and for what is not why and what to do. A filter around this process that
-/// refuses a call looks like a kernel that does not have it, so both are named.
+/// Logs which parts are in force and, for the others, the reason and the remedy. If an outer filter
+/// refuses a call, the result looks like a missing kernel feature, so the messages name both.
 fn say(
     kept: &rustix::io::Result<KeptCapabilities>,
     files: &Result<Enforced, landlock::RulesetError>,
@@ -127,7 +127,7 @@ fn say(
     info!(files, calls, capabilities, "sandbox enabled");
 }
 
-/// The files that are read again while the daemon runs.
+/// The files that are reread while the daemon runs.
 fn named(settings: &Settings) -> Vec<PathBuf> {
     let mut named: Vec<PathBuf> = settings.events.ca_file.iter().cloned().collect();
     for service in settings.services.values() {
@@ -147,7 +147,7 @@ fn named(settings: &Settings) -> Vec<PathBuf> {
     named
 }
 
-/// Those and the settings file itself, if its folder is there: the file may come later.
+/// Those files and the settings file, if its folder exists: the file may be created later.
 fn named_with(settings: &Settings, config: &Path) -> Vec<PathBuf> {
     let mut named = named(settings);
     if folder(config).exists() {
@@ -156,7 +156,7 @@ fn named_with(settings: &Settings, config: &Path) -> Vec<PathBuf> {
     named
 }
 
-/// The folder a file is in: for a bare name this one.
+/// The folder of a file; the working folder for a bare name.
 fn folder(file: &Path) -> PathBuf {
     match file.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -164,8 +164,8 @@ fn folder(file: &Path) -> PathBuf {
     }
 }
 
-/// The folder a file is in, and the one it leads to as a link: files are replaced, and a new file
-/// is another one to the kernel.
+/// The folder of a file and, for a symlink, the folder of its target. Rules are for folders because
+/// a replaced file is a new inode.
 fn folders(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let target = file.canonicalize().ok();
     [Some(folder(file)), target.as_deref().map(folder)].into_iter().flatten()
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::testing::logged;
 
-    /// What older versions of systemd have in none of the groups that a service is given.
+    /// Calls that older versions of systemd have in no group allowed for services.
     const IN_NO_GROUP: [libc::c_long; 5] = [
         libc::SYS_capset,
         libc::SYS_landlock_create_ruleset,
@@ -218,7 +218,7 @@ mod tests {
         sandbox.admits_file(Path::new("/srv/meshport.toml")).expect_err("it is not");
     }
 
-    /// `meshport run --config meshport.toml`, where the file comes into being later.
+    /// `meshport run --config meshport.toml`, when the file is created later.
     #[test]
     fn a_bare_file_name_is_in_the_working_folder() {
         let config = Path::new("meshport-later.toml");
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_a_filter_around_it_refuses_is_said_with_the_remedy() {
-        // In a thread of its own: a filter never ends.
+        // In a separate thread, since a filter cannot be removed.
         let inside = thread::spawn(|| {
             let refused = IN_NO_GROUP.into_iter().map(|call| (call, Vec::new())).collect();
             let error = SeccompAction::Errno(libc::EPERM.unsigned_abs());

@@ -1,12 +1,12 @@
 //! The helper process that starts a daemon's successor.
 //!
-//! The sandbox lets a daemon start no program, and a successor would inherit it. So the daemon
-//! starts a helper before it enters: the same program under another name, without keys, that waits
-//! on a socket. What a daemon that was taken over can ask of it is one thing: to run the command
-//! line that started the daemon. The helper ends with the daemon.
+//! The sandbox forbids starting programs, and a successor would inherit it. So before the sandbox
+//! the daemon starts a helper: the same program under another name, without keys, waiting on a
+//! socket. A compromised daemon can only ask it to run the command line that started the daemon.
+//! The helper ends with the daemon.
 //!
-//! It starts the successor, leaves its place to another helper and ends, so that the successor
-//! belongs to the first process of the machine, which is the service manager, as the daemon does.
+//! The helper starts the successor, launches another helper to replace itself and ends. The
+//! successor is then a child of PID 1, the service manager, as the daemon is.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,35 +22,35 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// What the helper calls itself in the list of processes.
+/// The helper's name in the process list.
 const NAME: &str = "meshport-starter";
-/// Tells a process that its standard input leads to the daemon that it succeeds.
+/// Set in a process whose standard input is the socket to the daemon it succeeds.
 const SUCCESSOR: &str = "MESHPORT_SUCCESSOR";
-/// This program, also when its file has been replaced.
+/// This program, even if its file has been replaced.
 const THIS_PROGRAM: &str = "/proc/self/exe";
-/// Descriptors in one message: the kernel's limit (`SCM_MAX_FD`) less some.
+/// Descriptors per message: below the kernel's limit (`SCM_MAX_FD`).
 pub(super) const MAX_DESCRIPTORS: usize = 128;
 
-/// The daemon's end. The helper ends when it is dropped.
+/// The daemon's end of the socket. Dropping it ends the helper.
 #[derive(Debug)]
 pub struct Starter(UnixStream);
 
 impl Starter {
-    /// Starts the helper. For a daemon, before its sandbox and its threads.
+    /// Starts the helper. A daemon calls this before its sandbox and its threads.
     ///
     /// # Errors
-    /// The program cannot be started again.
+    /// The program cannot be executed again.
     pub fn launch() -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        // The first only starts the next one and ends, so that none is this process's child.
+        // The first helper only starts the next one and ends, so this process has no child left.
         helper(theirs.into()).status()?;
         Ok(Self(ours))
     }
 
-    /// Starts the successor; the socket to it.
+    /// Starts the successor and returns the socket to it.
     ///
     /// # Errors
-    /// The helper is gone, or the system is out of descriptors.
+    /// The helper has ended, or no descriptors are left.
     pub(super) fn start(&self) -> io::Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair()?;
         send(&self.0, &[theirs.as_fd()])?;
@@ -58,13 +58,13 @@ impl Starter {
     }
 }
 
-/// The socket to the daemon that this process is to succeed, if that has started it.
+/// The socket to the daemon that started this process as its successor, if one did.
 pub fn predecessor() -> Option<UnixStream> {
     env::var_os(SUCCESSOR)?;
     Some(io::stdin().as_fd().try_clone_to_owned().ok()?.into())
 }
 
-/// Is the helper, if this process was started as one; for the beginning of `main`.
+/// Runs the helper if this process was started as one. Called first in `main`.
 pub fn serve() -> Option<ExitCode> {
     let mut words = env::args_os();
     if words.next()? != NAME {
@@ -77,7 +77,7 @@ pub fn serve() -> Option<ExitCode> {
 
 fn serve_once(command: &[OsString]) -> io::Result<()> {
     let asked = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // The first of a daemon has a parent that waits for its end.
+    // The daemon waits for its first helper, which starts no successor.
     let link = match env::var_os(SUCCESSOR) {
         Some(_) => {
             let Some(link) = receive(&asked)?.pop() else { return Ok(()) };
@@ -93,7 +93,7 @@ fn serve_once(command: &[OsString]) -> io::Result<()> {
     Ok(())
 }
 
-/// The first helper: with this process's command line, and by the way in which it was found.
+/// The first helper, with this process's command line and program path.
 fn helper(asked: OwnedFd) -> Command {
     let mut words = env::args_os();
     let named = words.next().filter(|word| word.to_string_lossy().contains('/'));
@@ -109,7 +109,7 @@ fn next_helper(asked: OwnedFd, line: &[OsString]) -> Command {
     command
 }
 
-/// Sends descriptors, with the one byte that a message needs.
+/// Sends descriptors, with the single byte of data that a message needs.
 pub(super) fn send(to: &impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut rights = SendAncillaryBuffer::new(&mut space);
@@ -121,7 +121,7 @@ pub(super) fn send(to: &impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result
     Ok(())
 }
 
-/// The descriptors of one message; none when the other end is closed.
+/// Receives the descriptors of one message; none if the peer has closed.
 pub(super) fn receive(from: &impl AsFd) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);

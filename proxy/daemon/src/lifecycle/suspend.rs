@@ -1,54 +1,53 @@
-//! Detects that this machine has slept or changed its network.
+//! Detects suspends and network changes of this machine.
 //!
-//! Both leave tunnels that look healthy from here and are not: the other side has ended its
-//! sessions, or sends to an old address. Every tick takes a reading: a clock that runs while the
-//! machine sleeps, the wall clock, and the addresses from which the kernel would send. A stopped
-//! process and a sleeping machine look alike and are treated alike. [`SuspendDetector`] judges the
-//! readings; it reads nothing itself.
+//! After either, tunnels look healthy on this side but are not: the peer has ended its sessions or
+//! sends to an old address. Every tick takes a reading: a clock that counts suspended time, the
+//! wall clock, and the kernel's source addresses. A stopped process looks like a suspended machine
+//! and is treated the same. [`SuspendDetector`] judges the readings; it reads nothing itself.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// From one reading to the next: half of what a client may notice after a change of the network
-/// is a second, and a reading costs a few system calls.
+/// Interval between readings. A client may notice a network change for about a second; this is half
+/// of that, and a reading costs a few system calls.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
-/// A tick that is this late is no busy machine: it did not run.
+/// A tick this late means that the process did not run; load alone does not delay it so much.
 const LATE: Duration = Duration::from_millis(1500);
-/// The wall clock has moved this much more than the other one: a virtual machine was halted and
-/// told the time afterwards. Corrections of a running clock are far smaller.
+/// A wall clock jump of this much beyond the other clock means that a virtual machine was paused
+/// and its wall clock set afterwards. Adjustments of a running clock are far smaller.
 const WALL_JUMP: Duration = Duration::from_secs(10);
-/// Destinations whose source address is looked at: the members and origins in use.
+/// Destinations whose source address is checked: the members and origins in use.
 pub(crate) const MAX_DESTINATIONS: usize = 8;
 
 /// The readings of one tick.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Time since some fixed moment, sleep included.
+    /// Time since a fixed moment, including suspended time.
     pub awake: Duration,
     /// Wall time since 1970.
     pub wall: Duration,
-    /// From where the kernel would send to each destination; none where there is no way.
+    /// The source address that the kernel would use for each destination; none without a route.
     pub sources: BTreeMap<SocketAddr, Option<IpAddr>>,
 }
 
-/// The meaning of a reading.
+/// The result of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wakeup {
-    /// How long nothing ran here; zero when the machine has only moved.
+    /// How long the process did not run; zero if only the network changed.
     pub slept: Duration,
-    /// Whether packets leave from another address now.
+    /// Whether packets now leave from another address.
     pub moved: bool,
 }
 
-/// Compares each reading with those before.
+/// Compares each reading with earlier ones.
 #[derive(Debug, Default)]
 pub struct SuspendDetector {
     last: Option<Reading>,
 }
 
 impl SuspendDetector {
-    /// Takes a reading; says whether tunnels have to be made anew.
+    /// Handles a reading. Returns a result if tunnels must be renewed.
     pub fn handle_reading(&mut self, reading: Reading) -> Option<Wakeup> {
         let last = self.last.replace(reading)?;
         let now = self.last.as_mut().expect("it was just put there");
@@ -61,11 +60,11 @@ impl SuspendDetector {
         };
         let known = |to: &SocketAddr| last.sources.get(to).copied();
         let moved = now.sources.iter().any(|(to, from)| match (known(to), from) {
-            // Without any way there is nowhere to go yet.
+            // Without a route, packets cannot leave yet.
             (_, None) | (None, _) => false,
             (Some(before), from) => before != *from,
         });
-        // A way that was lost is remembered as lost until there is one again, whichever.
+        // For a destination without a route, keep the last source address until there is a new one.
         for (to, from) in last.sources {
             now.sources.entry(to).or_insert(from);
         }
@@ -93,7 +92,7 @@ mod tests {
         }
     }
 
-    /// What each reading of a series means.
+    /// The result of each reading of a series.
     fn judge<const N: usize>(series: [(u64, u64, Option<&str>); N]) -> [Option<Wakeup>; N] {
         let mut detector = SuspendDetector::default();
         series.map(|(awake, wall, from)| detector.handle_reading(reading(awake, wall, from)))

@@ -1,12 +1,12 @@
 //! An upgrade (`meshport upgrade`, SIGUSR2): the running daemon starts the program on disk as its
-//! successor and gives it its place once that can take it.
+//! successor and hands over to it once it is ready.
 //!
-//! Both talk over one socket. The successor reads its configuration and its state folder, enters
-//! its sandbox and says `ready PID`; until then the running daemon serves as if nothing happened,
-//! and a successor that cannot run says `failed WHY`. Then the daemon lets its sessions end, stops
-//! accepting, saves, and sends the lock of the state folder and its listening sockets. The
-//! successor starts and says `serving`. If it ends before [`PROBATION`] is over, the former daemon
-//! starts again on what it has kept.
+//! Both processes talk over one socket. The successor reads its configuration and its state folder,
+//! enters its sandbox and sends `ready PID`, or `failed WHY` if it cannot run; until then the
+//! running daemon serves normally. Then the daemon drains its sessions, stops accepting, saves, and
+//! sends the lock of the state folder and its listening sockets. The successor starts and sends
+//! `serving`. If it ends before [`PROBATION`] is over, the former daemon starts again with what it
+//! has kept.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,35 +21,35 @@ use tracing::info;
 use super::starter::{self, Starter};
 use crate::Error;
 
-/// How long a successor may take to read its settings and its state: a slow disk, and some more.
+/// How long a successor may take to read its settings and state: enough for a slow disk.
 pub const READY_TIME: Duration = Duration::from_secs(30);
-/// How long a successor may take to serve after it was given the sockets.
+/// How long a successor may take to serve after it received the sockets.
 pub const START_TIME: Duration = Duration::from_secs(15);
-/// How long a successor must go on before the former daemon ends.
+/// How long a successor must run before the former daemon ends.
 pub const PROBATION: Duration = Duration::from_secs(5);
-/// How long a successor that is told to stop is waited for: until its sessions have ended.
+/// How long to wait for a stopping successor: until its sessions have ended.
 const STOP_TIME: Duration = Duration::from_secs(15);
-/// Longest line, in bytes: an error with a file of many problems.
+/// The longest line in bytes: an error about a file with many problems.
 const MAX_LINE: usize = 8 << 10;
 
 const READY: &str = "ready ";
 const SERVING: &str = "serving";
 const FAILED: &str = "failed ";
-/// From the daemon to its successor: the service is to stop.
+/// From the daemon to its successor: stop the service.
 const STOP: u8 = b's';
 
-/// A successor that waits for its turn.
+/// A successor that is ready to take over.
 #[derive(Debug)]
 pub(super) struct Prepared {
     link: UnixStream,
-    /// The successor's process.
+    /// The successor's process id.
     pub(super) pid: u32,
 }
 
 /// Starts a successor and waits until it is ready.
 ///
 /// # Errors
-/// [`Error::Refused`] with what keeps it from running.
+/// [`Error::Refused`] with the reason why it cannot run.
 pub(super) async fn prepare(starter: Option<&Starter>) -> Result<Prepared, Error> {
     if std::process::id() == 1 {
         let what = "this daemon is the first process of a container, which ends with it. Replace \
@@ -73,7 +73,7 @@ pub(super) async fn prepare(starter: Option<&Starter>) -> Result<Prepared, Error
 }
 
 impl Prepared {
-    /// Gives the successor the lock and the sockets, and waits until it serves and has gone on for
+    /// Sends the lock and the sockets to the successor, then waits until it serves and has passed
     /// its probation.
     ///
     /// # Errors
@@ -94,11 +94,11 @@ impl Prepared {
         }
     }
 
-    /// Tells the successor to stop, and waits for its end.
+    /// Stops the successor and waits for its end.
     pub(super) async fn stop(mut self) {
         if self.link.write_all(&[STOP]).await.is_ok() {
             let ended = async { while line(&mut self.link).await.is_ok() {} };
-            // One that takes longer is the service manager's.
+            // The service manager handles a successor that takes longer.
             let _ = timeout(STOP_TIME, ended).await;
         }
     }
@@ -114,10 +114,11 @@ impl Successor {
         link.map(Self).map_err(Error::io("reach the daemon that this one is to succeed"))
     }
 
-    /// Says that this process can run, and waits for the lock of the state folder and the sockets.
+    /// Reports that this process is ready, and waits for the lock of the state folder and the
+    /// sockets.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the former daemon goes on by itself or stops altogether.
+    /// [`Error::Refused`] if the former daemon keeps running or stops for good.
     pub(super) async fn turn(&mut self) -> Result<(OwnedFd, Vec<OwnedFd>), Error> {
         let gone = |error: Option<io::Error>| {
             let why = error.map_or_else(|| "it has withdrawn".into(), |error| error.to_string());
@@ -133,13 +134,13 @@ impl Successor {
         Ok((lock, passed.collect()))
     }
 
-    /// Says that this process serves. The former daemon notices an end by itself.
+    /// Reports that this process serves. The former daemon detects its end by itself.
     pub(super) async fn serves(&mut self) {
         let _ = self.0.write_all(format!("{SERVING}\n").as_bytes()).await;
     }
 
-    /// Resolves when the former daemon has been told to stop, and means this one. Never once that
-    /// has ended.
+    /// Resolves when the former daemon receives a stop that is meant for this process. Never
+    /// resolves once the former daemon has ended.
     pub(super) async fn stopped(&mut self) {
         if self.0.read_u8().await.ok() != Some(STOP) {
             std::future::pending::<()>().await;
@@ -147,7 +148,7 @@ impl Successor {
     }
 }
 
-/// Tells the daemon that waits for this process why it cannot run.
+/// Tells the waiting daemon why this process cannot run.
 pub fn say_failure(link: &StdStream, error: &Error) {
     use std::io::Write;
     let _ = link.set_nonblocking(false);
@@ -155,7 +156,7 @@ pub fn say_failure(link: &StdStream, error: &Error) {
     let _ = (&mut &*link).write_all(format!("{FAILED}{text}\n").as_bytes());
 }
 
-/// One line of a successor within a time.
+/// Reads one line from a successor, with a timeout.
 async fn said(link: &mut UnixStream, limit: Duration) -> Result<String, String> {
     match timeout(limit, line(link)).await {
         Ok(Ok(line)) => Ok(line),
@@ -173,7 +174,7 @@ fn failure(said: &str) -> String {
     format!("the successor cannot run: {why}")
 }
 
-/// One line, at most [`MAX_LINE`] bytes of it.
+/// Reads one line, at most [`MAX_LINE`] bytes of it.
 async fn line(link: &mut UnixStream) -> io::Result<String> {
     let mut bytes = Vec::new();
     loop {

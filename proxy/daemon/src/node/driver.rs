@@ -68,7 +68,7 @@ const MAX_COMMANDS: usize = 16;
 /// Requests to the process queued behind the current one.
 const MAX_PROCESS_REQUESTS: usize = 4;
 /// Suspicions queued for observers. One turn of the driver raises a few; an observer that falls
-/// further behind is told how many it missed.
+/// further behind gets the number it missed.
 const MAX_SUSPICIONS: usize = 64;
 /// Outcomes of probes queued for the driver. Each service has at most two running probes.
 const MAX_OUTCOMES: usize = 2 * meshport_core::node::MAX_SERVICES;
@@ -481,7 +481,7 @@ impl Driver {
 
     /// Applies revocations of the authority.
     fn take_revocation(&mut self, revocation: &Revocation) {
-        // Revoked nodes are told too, while they can still be reached.
+        // Revoked nodes get it too, while they are still reachable.
         self.send_all();
         let all = self.core.discovery().revocations().clone();
         let (what, at) = (&revocation.revoked, revocation.at);

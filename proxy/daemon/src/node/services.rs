@@ -34,7 +34,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// `said` names what the addresses of a service come from, for the one who has to change it.
+    /// `said` names the source of a service's addresses, for error messages.
     pub(crate) fn bind(
         host: &Host,
         settings: &Settings,

@@ -29,10 +29,10 @@ mod shared;
 
 pub(crate) use self::certificate::certificate;
 pub(crate) use self::failure::Failure;
-pub(crate) use self::link::Way;
+pub(crate) use self::link::Connection;
 pub(crate) use self::shared::Shared;
 
-/// The link to a candidate's instance, and what has already passed on it.
+/// The link to a candidate's instance, and the bytes already exchanged on it.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     line: Line,
@@ -44,7 +44,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Its line.
+    /// The line of the candidate.
     pub(crate) fn line(&self) -> Line {
         self.line
     }
@@ -58,8 +58,8 @@ impl Upstream {
     }
 
     /// Takes the link, which is then no longer closed on drop.
-    pub(crate) fn into_way(mut self) -> Way {
-        self.link.take_way()
+    pub(crate) fn into_connection(mut self) -> Connection {
+        self.link.take_connection()
     }
 }
 

@@ -82,8 +82,8 @@ fn question(local: SocketAddr, peer: SocketAddr) -> [u8; QUESTION_BYTES] {
     let mut bytes = [0; QUESTION_BYTES];
     let mut rest = &mut bytes[..];
     let mut put = |value: &[u8]| {
-        let (place, left) = std::mem::take(&mut rest).split_at_mut(value.len());
-        place.copy_from_slice(value);
+        let (field, left) = std::mem::take(&mut rest).split_at_mut(value.len());
+        field.copy_from_slice(value);
         rest = left;
     };
     let length = u32::try_from(QUESTION_BYTES).expect("a few bytes");

@@ -30,7 +30,7 @@ use meshport_core::wire::MAX_DEADLINE;
 
 use crate::clock;
 use crate::sessions::arrived::Arrived;
-use crate::sessions::attempt::{self, Failure, Shared, Target, Upstream, Way, attempt};
+use crate::sessions::attempt::{self, Connection, Failure, Shared, Target, Upstream, attempt};
 use crate::sessions::client::ClientId;
 use crate::sessions::pacing::{LASTS, Pacing, Paid};
 use crate::sessions::registry::{Guard, Sessions};
@@ -142,7 +142,7 @@ impl Ingress {
         }
     }
 
-    /// A client was accepted, at any address.
+    /// Counts an accepted client, at any address.
     pub(crate) fn note_accepted(&self) {
         self.totals.counts.bump(SessionCount::Accepted);
     }
@@ -341,11 +341,11 @@ impl Ingress {
             }
         };
         let mut joined = std::pin::pin!(async {
-            match upstream.into_way() {
-                Way::Mesh(stream) => {
+            match upstream.into_connection() {
+                Connection::Mesh(stream) => {
                     splice::with_stream(client, stream, early, &carried, end).await
                 }
-                Way::Plain(tcp) => splice::with_tcp(client, tcp, early, &carried, end).await,
+                Connection::Plain(tcp) => splice::with_tcp(client, tcp, early, &carried, end).await,
             }
         });
         let ended = match tokio::time::timeout(LASTS, joined.as_mut()).await {

@@ -21,14 +21,14 @@ use crate::tcp::{Closed, Host, Listener, Tcp};
 use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
 use meshport_core::quota::OverQuota;
 
-/// Pause after accept failed for lack of descriptors or memory: without it, accept fails again at
-/// once.
+/// Pause after an accept failed for lack of descriptors or memory, since a retry would fail
+/// immediately.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 /// Interval between log lines about too many clients, of which thousands may arrive.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Binds all addresses of a service. On a machine without IPv6 its IPv6 ones are left out as long
-/// as another one is left, since the default names both loopbacks.
+/// Binds all addresses of a service. On a machine without IPv6 it leaves out the IPv6 addresses if
+/// others remain, since the default names both loopbacks.
 pub(crate) fn bind_all(host: &Host, addresses: &[SocketAddr]) -> Result<Vec<Listener>, Error> {
     let mut bound = Vec::new();
     for address in addresses {
@@ -59,10 +59,10 @@ fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
 
 /// Serves clients until dropped; dropping also ends the sessions.
 ///
-/// The address is open only while an origin may answer: once none has been usable for the service's
-/// hold time and none answers a trial either, it is closed, so that clients are refused at once
-/// instead of waiting for their own timeouts. It stays bound, so that no other process takes it. It
-/// opens again with the first usable route.
+/// The address is open only while an origin may answer. Once none has been usable for the service's
+/// hold time and no trial is answered, it is closed: clients are then refused immediately instead
+/// of waiting for their own timeouts. It stays bound, so no other process can take it, and opens
+/// again with the first usable route.
 pub(crate) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
     let Ok(address) = listener.local_addr() else { return };
     let service = &ingress.service;

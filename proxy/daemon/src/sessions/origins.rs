@@ -20,7 +20,7 @@ const MAX_COUNTED: usize = MAX_ORIGINS;
 pub(crate) enum Whose {
     Node(NodeId),
     Outside(SocketAddr),
-    /// Origins that came when the table was full.
+    /// Origins seen after the table was full.
     Others,
 }
 

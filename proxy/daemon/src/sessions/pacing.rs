@@ -33,7 +33,7 @@ pub(crate) enum Admission {
     TurnedAway(Tcp, ClientId),
 }
 
-/// The payment of a session for its beginning.
+/// A session's payment for its start.
 #[derive(Debug)]
 pub(crate) struct Paid {
     pacing: Arc<Pacing>,
@@ -47,7 +47,7 @@ impl Pacing {
         Arc::new(Self { pace, repaid: Notify::new() })
     }
 
-    /// Handles a client that was just accepted.
+    /// Decides about a client that was just accepted.
     pub(crate) fn admit(self: &Arc<Self>, client: Tcp) -> Admission {
         let now = clock::now();
         let Some((peer, local)) = client.ends() else {
@@ -112,7 +112,7 @@ impl Pacing {
 }
 
 impl Paid {
-    /// The session is useful.
+    /// Refunds the payment of a useful session.
     pub(crate) fn repay(&mut self) {
         let Some(payer) = self.payer.take() else { return };
         if self.pacing.lock().repay(payer) {
@@ -120,7 +120,7 @@ impl Paid {
         }
     }
 
-    /// The session has ended: it was useful if it lasted long enough.
+    /// Refunds the payment of an ended session if it lasted long enough to be useful.
     pub(crate) fn repay_if_lasted(&mut self) {
         if clock::now().saturating_duration_since(self.at) >= LASTS {
             self.repay();

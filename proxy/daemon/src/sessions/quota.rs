@@ -35,7 +35,7 @@ impl Ingress {
         self.slot_for(is_scarce.then(who).flatten(), all)
     }
 
-    /// The same for a client that is known.
+    /// Like [`Self::slot`], for a client that is already identified.
     pub(crate) fn slot_of(self: &Arc<Self>, who: ClientId) -> Result<Slot, OverQuota<ClientId>> {
         let all = self.limits.borrow().max_sessions;
         let is_scarce = self.change_quota(|quota| quota.is_scarce(all));

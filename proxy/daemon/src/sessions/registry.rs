@@ -62,14 +62,13 @@ impl Sessions {
         Self { inner: Arc::new(Inner { descriptors, ..Inner::default() }) }
     }
 
-    /// Opens an entry.
+    /// Adds a session.
     pub(crate) fn open(&self, service: &ServiceName, side: Side, line: Line) -> Guard {
         let id = self.change(|ledger| ledger.open(service, side, line));
         Guard { sessions: self.clone(), id }
     }
 
-    /// Opens an entry for a session that `peer` opened for a client of `node`, unless there is no
-    /// slot for it.
+    /// Adds a session that `peer` opened for a client of `node`, unless all slots are taken.
     pub(crate) fn serve(
         &self,
         service: &ServiceName,
@@ -81,7 +80,7 @@ impl Sessions {
         Ok(Guard { sessions: self.clone(), id })
     }
 
-    /// Opens the entries of a relayed session, see [`Ledger::relay`].
+    /// Adds a relayed session, see [`Ledger::relay`].
     pub(crate) fn relay(
         &self,
         service: &ServiceName,
@@ -116,12 +115,12 @@ impl Sessions {
         result
     }
 
-    /// A stream found no slot; returns whether a log line about it is due.
+    /// Records a stream refused for lack of a slot; returns whether to log it.
     pub(crate) fn turn_away(&self, now: Instant) -> bool {
         self.change(|ledger| ledger.turn_away(now))
     }
 
-    /// The finding, if a stream found no slot recently.
+    /// The finding, if a stream was refused recently for lack of a slot.
     pub(crate) fn crowding(&self, now: Instant) -> Option<Crowding> {
         self.look(|ledger| ledger.crowding(now))
     }
@@ -221,13 +220,13 @@ impl Sessions {
 }
 
 impl Guard {
-    /// Carries a client whose origin has answered, until this session must end; the answer `shows`
-    /// that the instance is alive. `carried` tells whether the session is quiet.
+    /// Carries a client whose origin has answered, until this session must end. `shows`: the answer
+    /// proves that the instance is alive. `carried` tells whether the session is quiet.
     pub(crate) async fn carry(&self, carried: &Carried, shows: bool) -> End {
         self.end(carried, |ledger| ledger.handle_carried(self.id, shows, clock::now())).await
     }
 
-    /// The same for a session that is relayed, or served here for another node.
+    /// Like [`Self::carry`], for a session relayed or served here for another node.
     pub(crate) async fn relay(&self, carried: &Carried) -> End {
         self.end(carried, |_| {}).await
     }

@@ -1,13 +1,13 @@
 //! Carries bytes between a TCP connection and its other half, both ways, until both are done.
 //!
-//! A finished direction is finished on the other side too (half-close); a broken direction breaks
-//! both: the TCP side gets a reset, the stream side a reset and a stop. Backpressure is end to end:
-//! nothing is read from one side before the other has taken what was read before, so a session
-//! holds at most [`READ_BYTES`] per direction, on top of the windows of kernel and mesh.
-//! Idle sessions hold no buffer.
+//! When one direction finishes, so does the other side's (half-close). An error in one direction
+//! breaks both: the TCP side gets a reset, the stream side a reset and a stop. Backpressure is end
+//! to end: one side is not read before the other has taken the previous data, so a session holds at
+//! most [`READ_BYTES`] per direction, in addition to the kernel's and the mesh's windows. Idle
+//! sessions hold no buffer.
 //!
-//! A session that is ended while nothing is in flight ends with a FIN, like one whose other side
-//! has finished. If its client sends something afterwards, it gets a reset.
+//! A session that is ended with nothing in flight gets a FIN, as if the other side had finished. A
+//! client that sends data afterwards gets a reset.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -27,14 +27,14 @@ use crate::sessions::origins::OriginTotals;
 use crate::sessions::totals::{SessionCount, Totals};
 use crate::tcp::Tcp;
 
-/// Most bytes taken from a TCP connection at once.
+/// Most bytes read from a TCP connection in one call.
 const READ_BYTES: usize = 64 * 1024;
-/// Most chunks taken from a stream at once; one vectored write sends them.
+/// Most chunks read from a stream in one call; one vectored write sends them.
 const READ_CHUNKS: usize = 32;
 /// How long a client may take to close a connection after it got a FIN.
 const MAX_FAREWELL: Duration = Duration::from_secs(2);
-/// The code on resets and stops of a session's stream. One is enough: the reason is that the other
-/// side's connection broke.
+/// The code for resets and stops of a session's stream. One is enough: the other side's connection
+/// broke.
 pub(crate) const ABORTED: u32 = 1;
 
 /// The bytes carried so far.
@@ -100,13 +100,13 @@ impl Carried {
         Traffic { bytes: self.total(), waits: self.asked.load(Ordering::Relaxed) }
     }
 
-    /// Both ways together.
+    /// Bytes in both directions.
     pub(crate) fn total(&self) -> u64 {
         self.up.load(Ordering::Relaxed) + self.down.load(Ordering::Relaxed)
     }
 }
 
-/// The bytes read from either side before they were joined; they are sent first.
+/// Bytes read from either side before they were joined; sent first.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     /// From the TCP connection.
@@ -115,7 +115,7 @@ pub(crate) struct Early {
     pub(crate) down: Vec<Bytes>,
 }
 
-/// How a session is ended from outside.
+/// How a session is ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Both sides are reset: data may be in flight.
@@ -124,8 +124,8 @@ pub(crate) enum Ending {
     Farewell,
 }
 
-/// Joins a TCP connection and a stream. `Err` says that one of them broke or that `cut` came first;
-/// both are reset then.
+/// Joins a TCP connection and a stream. Returns `Err` if one of them broke or `cut` resolved first;
+/// both are then reset.
 pub(crate) async fn with_stream(
     tcp: Tcp,
     stream: Stream,
@@ -137,7 +137,7 @@ pub(crate) async fn with_stream(
     let Stream { mut send, mut recv } = stream;
     let result = {
         let both = pin!(async {
-            // Bytes read from the stream precede those that were not sent yet.
+            // Bytes already read from the stream come first.
             let to_tcp = to_tcp(&mut recv, &tcp, early.down, carried);
             tokio::try_join!(to_tcp, to_stream(&tcp, &mut send, early.up, carried)).map(drop)
         });
@@ -158,7 +158,7 @@ pub(crate) async fn with_stream(
     Ok(())
 }
 
-/// Joins two TCP connections; otherwise as [`with_stream`].
+/// Joins two TCP connections; otherwise like [`with_stream`].
 pub(crate) async fn with_tcp(
     one: Tcp,
     two: Tcp,
@@ -185,15 +185,15 @@ pub(crate) async fn with_tcp(
     Ok(())
 }
 
-/// Sends a client the end of its connection, and waits until it closes; false if it sends data
-/// instead, or takes too long.
+/// Sends a FIN to a client and waits until it closes; false if it sends data instead or takes too
+/// long.
 async fn take_leave(tcp: &Tcp) -> bool {
     tcp.finish();
     matches!(timeout(MAX_FAREWELL, read(tcp)).await, Ok(Ok(None)))
 }
 
-/// Joins two streams until both are done; `rest` was read of `one` already. `Err` says that one of
-/// them broke or that `cut` came first; both are reset then.
+/// Joins two streams until both are done; `rest` was already read from `one`. Returns `Err` if one
+/// of them broke or `cut` resolved first; both are then reset.
 pub(crate) async fn between_streams(
     mut one: Stream,
     mut two: Stream,
@@ -221,8 +221,8 @@ pub(crate) async fn between_streams(
     result
 }
 
-/// Resets a connection when dropped before [`Unfinished::done`]: however a session's task ends, a
-/// cut transfer must not look complete.
+/// Resets a connection when dropped before [`Unfinished::done`]: a transfer cut off by the end of a
+/// session's task must not look complete.
 pub(crate) struct Unfinished<'a>(Option<&'a Tcp>);
 
 impl<'a> Unfinished<'a> {
@@ -230,7 +230,7 @@ impl<'a> Unfinished<'a> {
         Self(Some(tcp))
     }
 
-    /// It ended normally.
+    /// The session ended normally.
     pub(crate) fn done(mut self) {
         self.0 = None;
     }
@@ -244,8 +244,8 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Reads the bytes that are there, waiting for some; `None` at the end. No buffer exists while it
-/// waits.
+/// Reads available bytes, waiting if there are none; `None` at the end. Allocates no buffer while
+/// it waits.
 pub(crate) async fn read(tcp: &Tcp) -> io::Result<Option<Bytes>> {
     loop {
         tcp.readable().await?;
@@ -277,8 +277,8 @@ pub(crate) async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     }
 }
 
-/// Writes what the connection takes now and removes it. Apart from [`write()`], which would keep
-/// the slices for as long as it waits.
+/// Writes what the connection takes now and removes it from `chunks`. A separate function, since
+/// [`write()`] would keep the slices while it waits.
 fn try_write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     let slices: [IoSlice<'_>; READ_CHUNKS] =
         std::array::from_fn(|at| IoSlice::new(chunks.get(at).map_or(&[], Bytes::as_ref)));
@@ -326,12 +326,12 @@ async fn to_tcp(
     Ok(())
 }
 
-/// Reads what is available of a stream into `chunks`, replacing their content and waiting if there
-/// is nothing; false at the end.
+/// Reads available data of a stream into `chunks`, replacing their content and waiting if there is
+/// none; false at the end.
 ///
-/// While other streams are busy, a stream gets its data one datagram at a time, and a write of each
-/// would cost more than all the rest. So other tasks run first, among them the one that receives,
-/// for as long as each round brings more.
+/// While other streams are busy, data arrives one datagram at a time, and writing each datagram
+/// separately would cost more than everything else. So other tasks, including the receiver, run
+/// first for as long as each round brings more data.
 async fn gather(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
     if !next(recv, chunks).await? {
         return Ok(false);
@@ -358,12 +358,13 @@ async fn next(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> 
     Ok(filled.is_some())
 }
 
-/// Adds what can be read now; false if there is nothing, or at the end, which is reported again.
+/// Adds the data available now; false if there is none or at the end, which the next call reports
+/// again.
 async fn more(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
     let filled = chunks.len();
     chunks.resize(READ_CHUNKS, Bytes::new());
     let read = at_once(recv.read_chunks(&mut chunks[filled..])).await;
-    // A reset does not come up again: the next call would take it for the end.
+    // A reset is reported only once; the next call would see a normal end.
     let read = read.transpose().map_err(io::Error::other)?.flatten();
     chunks.truncate(filled + read.unwrap_or(0));
     Ok(read.is_some())
@@ -427,7 +428,7 @@ enum Over {
     Done,
     /// One of them failed.
     Broken(io::Error),
-    /// It was ended from outside.
+    /// It was ended early.
     Ended(Ending),
 }
 

@@ -144,7 +144,7 @@ impl Addresses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client was refused because of the slots that it holds.
+    /// Records a client refused because of the slots that it holds.
     pub(crate) fn note_over_share(&self, client: OverShare, now: Instant) {
         self.met().over_share = Some((client, now));
     }
@@ -154,7 +154,7 @@ impl Addresses {
         self.met().over_share.and_then(|(client, at)| lately(client, at, now))
     }
 
-    /// A client had to wait for its turn.
+    /// Records a client that had to wait for its turn.
     pub(crate) fn note_paced(&self, who: ClientId, now: Instant) {
         self.met().paced = Some((who, now));
     }

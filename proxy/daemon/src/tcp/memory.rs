@@ -249,14 +249,14 @@ impl Host {
         self.open(Address::Unix(path.to_owned())).map(UnixListener)
     }
 
-    fn open(&self, place: Address) -> io::Result<Open> {
+    fn open(&self, address: Address) -> io::Result<Open> {
         let queue: Arc<Mutex<Queue>> = Arc::default();
         let mut queues = lock(&self.0);
-        if queues.contains_key(&place) {
+        if queues.contains_key(&address) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        queues.insert(place.clone(), queue.clone());
-        Ok(Open { host: self.clone(), place, queue })
+        queues.insert(address.clone(), queue.clone());
+        Ok(Open { host: self.clone(), address, queue })
     }
 
     pub(super) async fn connect(&self, address: &str) -> io::Result<End> {
@@ -271,8 +271,8 @@ impl Host {
         self.reach(Address::Unix(path.to_owned())).await
     }
 
-    async fn reach(&self, place: Address) -> io::Result<End> {
-        let queue = lock(&self.0).get(&place).cloned();
+    async fn reach(&self, address: Address) -> io::Result<End> {
+        let queue = lock(&self.0).get(&address).cloned();
         let queue = queue.ok_or(io::ErrorKind::ConnectionRefused)?;
         let (near, far) = pair();
         let taken = {
@@ -295,7 +295,7 @@ impl Host {
 #[derive(Debug)]
 struct Open {
     host: Host,
-    place: Address,
+    address: Address,
     queue: Arc<Mutex<Queue>>,
 }
 
@@ -359,7 +359,7 @@ impl Closed {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        lock(&self.host.0).remove(&self.place);
+        lock(&self.host.0).remove(&self.address);
         let waiting = std::mem::take(&mut lock(&self.queue).ends);
         waiting.iter().for_each(End::reset_on_drop);
     }

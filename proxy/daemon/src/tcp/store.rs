@@ -1,11 +1,11 @@
-//! Listening sockets that outlive this process: clients that connect while one daemon ends and the
-//! next one starts wait in the socket's queue instead of being refused. The next process has them
-//! from systemd's descriptor store (`FDSTORE` in sd_notify(3), `LISTEN_FDS` in sd_listen_fds(3)),
-//! or, as the successor in an upgrade, from this one (`lifecycle::upgrade`).
+//! Listening sockets that outlive this process: clients that connect between the end of one daemon
+//! and the start of the next wait in the socket's queue instead of being refused. The next process
+//! gets the sockets from systemd's descriptor store (`FDSTORE` in sd_notify(3), `LISTEN_FDS` in
+//! sd_listen_fds(3)) or, as the successor in an upgrade, from this process (`lifecycle::upgrade`).
 //!
-//! A socket is in the store for as long as this node accepts clients there. One that is closed on
-//! purpose leaves it, or its clients would wait for nobody. One of the few files with unsafe code:
-//! inherited descriptors are known by their numbers only.
+//! A socket is in the store while this node accepts clients on it. It is removed when it is closed
+//! on purpose; otherwise its clients would wait forever. One of the few files with unsafe code:
+//! inherited descriptors are known only by number.
 
 use std::env;
 use std::future::pending;
@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 /// The first inherited descriptor, `SD_LISTEN_FDS_START`.
 const FIRST: RawFd = 3;
-/// Most descriptors that are taken over; `FileDescriptorStoreMax` of the unit is the same.
+/// Most descriptors taken over; equals `FileDescriptorStoreMax` of the unit.
 pub(crate) const MAX_STORED: RawFd = 64;
 
 /// The store of this process, if it is a daemon.
@@ -30,26 +30,26 @@ static STORE: OnceLock<Store> = OnceLock::new();
 
 #[derive(Debug)]
 struct Store {
-    /// Connected to the service manager, where it listens.
+    /// Socket to the service manager, if there is one.
     manager: Option<UnixDatagram>,
-    /// Copies of the sockets on which this process accepts clients, with their addresses.
+    /// Copies of this process's listening sockets, with their addresses.
     open: Mutex<Vec<(SocketAddr, Socket)>>,
-    /// Sockets of the former process that nothing has asked for yet.
+    /// The previous process's sockets that have not been requested yet.
     inherited: Mutex<Vec<Socket>>,
-    /// Copies of the UDP sockets under the mesh, in the order of its shards.
+    /// Copies of the mesh's UDP sockets, in shard order.
     mesh: Mutex<Vec<Socket>>,
-    /// The next process accepts the clients that come from now on.
+    /// Whether the next process accepts new clients.
     handed_over: watch::Sender<bool>,
 }
 
-/// Takes over the sockets that the former daemon has left. Those that nothing has asked for when
-/// this is dropped are closed: nobody will accept their clients.
+/// The sockets inherited from the previous daemon. Dropping this closes those not yet requested,
+/// since nobody will accept their clients.
 #[derive(Debug)]
 pub struct Inherited(());
 
 impl Inherited {
-    /// For the start of a daemon, before anything else opens or needs a socket. Only the first call
-    /// of a process has an effect.
+    /// Takes them over at the start of a daemon, before anything else opens a socket. Only the
+    /// first call in a process has an effect.
     pub fn take() -> Self {
         STORE.get_or_init(|| {
             let manager = env::var_os("NOTIFY_SOCKET").and_then(|path| {
@@ -75,7 +75,7 @@ impl Inherited {
         Self(())
     }
 
-    /// Closes what nothing has asked for.
+    /// Closes sockets that were not requested.
     pub(crate) fn close_rest(&self) {
         let Some(store) = STORE.get() else { return };
         let rest = std::mem::take(&mut *store.inherited());
@@ -94,12 +94,12 @@ impl Drop for Inherited {
     }
 }
 
-/// Keeps a socket in the store until it is dropped; for the next process when that one takes over.
+/// Keeps a socket in the store until dropped, so that the next process gets it.
 #[derive(Debug)]
 pub(super) struct Stored(SocketAddr);
 
 impl Stored {
-    /// None without a store.
+    /// Stores a socket; none if there is no store.
     pub(super) fn put(socket: &impl AsFd, address: SocketAddr) -> Option<Self> {
         let store = STORE.get()?;
         let refusal = |error| {
@@ -118,7 +118,7 @@ impl Stored {
 impl Drop for Stored {
     fn drop(&mut self) {
         let Some(store) = STORE.get() else { return };
-        // One that was closed on purpose is nothing to the next process, and in its way.
+        // A socket closed on purpose is useless to the next process and would block its address.
         let listens = |(at, socket): &(_, _)| *at == self.0 && address(socket).is_some();
         if !*store.handed_over.borrow() || !store.open().iter().any(listens) {
             store.open().retain(|(address, _)| *address != self.0);
@@ -127,8 +127,8 @@ impl Drop for Stored {
     }
 }
 
-/// The socket that the former process listened on at `address`. A service manager that has it
-/// already keeps one of it.
+/// The previous process's listening socket for `address`. If the service manager has it too, it
+/// keeps a single copy.
 pub(super) fn inherit(at: SocketAddr) -> Option<(Socket, Stored)> {
     let mut inherited = STORE.get()?.inherited();
     let found = inherited.iter().position(|socket| address(socket) == Some(at))?;
@@ -136,50 +136,49 @@ pub(super) fn inherit(at: SocketAddr) -> Option<(Socket, Stored)> {
     Some((inherited.swap_remove(found), stored))
 }
 
-/// The UDP sockets under the mesh: those of the former process if they have this address, else new
-/// ones. A successor gets copies, so datagrams that come before it reads wait in the socket.
+/// The mesh's UDP sockets: the previous process's if they have this address, otherwise new ones. A
+/// successor gets copies, so datagrams that arrive before it reads wait in the socket.
 ///
 /// # Errors
-/// As `open`.
+/// Those of `open`.
 pub(crate) fn mesh_sockets(
     at: SocketAddr,
     open: impl FnOnce() -> io::Result<Vec<Socket>>,
 ) -> io::Result<Vec<Socket>> {
     let Some(store) = STORE.get() else { return open() };
     let mut kept = store.mesh();
-    // Without IPv6 the socket of `[::]` is that of `0.0.0.0`.
+    // Without IPv6 the socket for `[::]` is bound to `0.0.0.0`.
     let is_it = |address: SocketAddr| {
         let is_any = address.ip().is_unspecified() && at.ip().is_unspecified();
         address.port() == at.port() && (address.ip() == at.ip() || is_any)
     };
     if !kept.first().and_then(udp_address).is_some_and(is_it) {
-        // Those of another address are in nobody's way.
+        // Sockets of other addresses do not conflict.
         kept.clear();
         *kept = open()?;
     }
     kept.iter().map(Socket::try_clone).collect()
 }
 
-/// Leaves all clients that come from now on to the next process. False where nothing keeps the
-/// sockets until it starts.
+/// Leaves all new clients to the next process. False if nothing keeps the sockets until it starts.
 pub(crate) fn hand_over() -> bool {
     let store = STORE.get().filter(|store| store.manager.is_some());
     store.map(|store| store.handed_over.send_replace(true)).is_some()
 }
 
-/// Accepts no more clients, who wait for the successor. The sockets stay, for [`passed`] or
-/// [`take_back`], until this process ends.
+/// Stops accepting clients, which then wait for the successor. The sockets stay for [`passed`] or
+/// [`take_back`] until this process ends.
 pub(crate) fn pass_on() {
     if let Some(store) = STORE.get() {
         store.handed_over.send_replace(true);
     }
 }
 
-/// Copies of the sockets for the successor: at most [`MAX_STORED`] listeners, and those of the
-/// mesh, which this process reads no longer.
+/// Copies of the sockets for the successor: at most [`MAX_STORED`] listeners, and the mesh's, which
+/// this process no longer reads.
 ///
 /// # Errors
-/// The system is out of descriptors.
+/// No descriptors are left.
 pub(crate) fn passed() -> io::Result<Vec<OwnedFd>> {
     let Some(store) = STORE.get() else { return Ok(Vec::new()) };
     let most = usize::try_from(MAX_STORED).unwrap_or(0);
@@ -188,7 +187,7 @@ pub(crate) fn passed() -> io::Result<Vec<OwnedFd>> {
     all.map(|it| Ok(it.try_clone()?.into())).collect()
 }
 
-/// Lets go of the sockets under the mesh: this process ends, and has no successor.
+/// Releases the mesh's sockets: this process ends without a successor.
 pub(crate) fn close_mesh() {
     if let Some(store) = STORE.get() {
         store.mesh().clear();
@@ -203,7 +202,7 @@ pub(crate) fn take_back() {
     store.handed_over.send_replace(false);
 }
 
-/// Takes what the former process has passed on.
+/// Adopts the sockets that the previous process passed on.
 pub(crate) fn adopt(sockets: impl IntoIterator<Item = OwnedFd>) {
     let Some(store) = STORE.get() else { return };
     for socket in sockets.into_iter().map(Socket::from) {
@@ -215,7 +214,7 @@ pub(crate) fn adopt(sockets: impl IntoIterator<Item = OwnedFd>) {
     }
 }
 
-/// Leaves all sockets to the process that has passed them on: this one cannot run.
+/// Returns all sockets to the process that passed them on, since this one cannot run.
 pub(crate) fn give_back() {
     let Some(store) = STORE.get() else { return };
     store.handed_over.send_replace(true);
@@ -223,7 +222,7 @@ pub(crate) fn give_back() {
     store.mesh().clear();
 }
 
-/// Makes another process the one that the service manager watches in place of this one.
+/// Makes another process the service's main process instead of this one.
 pub(crate) fn make_main(pid: u32) {
     let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
     if let Err(error) = send(manager, &format!("MAINPID={pid}"), None) {
@@ -234,7 +233,7 @@ pub(crate) fn make_main(pid: u32) {
 /// Resolves once the next process accepts the clients.
 pub(super) async fn handed_over() {
     let Some(store) = STORE.get() else { return pending().await };
-    // It fails when the sender is gone, which lives as long as the process.
+    // Fails only if the sender is dropped, which lives as long as the process.
     let _ = store.handed_over.subscribe().wait_for(|is_over| *is_over).await;
 }
 
@@ -260,7 +259,7 @@ impl Store {
     }
 }
 
-/// What the service manager calls a socket; it allows no colon.
+/// The name of a socket in the service manager's store; colons are not allowed.
 fn name(address: SocketAddr) -> String {
     format!("listen-{address}").replace(':', "_")
 }
@@ -276,7 +275,7 @@ fn send(to: &UnixDatagram, message: &str, socket: Option<BorrowedFd<'_>>) -> io:
     Ok(())
 }
 
-/// Where a socket listens, if it does.
+/// The address a socket listens on, if it listens.
 fn address(socket: &Socket) -> Option<SocketAddr> {
     let listens = socket.is_listener().unwrap_or(false);
     socket.local_addr().ok().filter(|_| listens)?.as_socket()
@@ -288,14 +287,14 @@ fn udp_address(socket: &Socket) -> Option<SocketAddr> {
     socket.local_addr().ok().filter(|_| is_udp)?.as_socket()
 }
 
-/// How many descriptors this process has inherited, by what its environment says.
+/// The number of inherited descriptors, according to the environment.
 fn count(pid: Option<&str>, fds: Option<&str>, own: u32) -> RawFd {
     let is_own = pid.and_then(|pid| pid.parse::<u32>().ok()) == Some(own);
     let fds = fds.and_then(|fds| fds.parse::<RawFd>().ok()).filter(|_| is_own);
     fds.unwrap_or(0).clamp(0, MAX_STORED)
 }
 
-/// The inherited sockets on which clients wait.
+/// The inherited listening sockets.
 #[expect(unsafe_code, reason = "inherited descriptors are known by their numbers only")]
 fn inherited() -> Vec<Socket> {
     let [pid, fds] = ["LISTEN_PID", "LISTEN_FDS"].map(|name| env::var(name).ok());
@@ -307,7 +306,8 @@ fn inherited() -> Vec<Socket> {
         Socket::from(unsafe { OwnedFd::from_raw_fd(number) })
     };
     let sockets = (FIRST..FIRST + count).map(take);
-    // systemd leaves them open for programs that this one starts; those are to have none.
+    // systemd leaves them open across exec, but programs that this process starts must not have
+    // them.
     let is_ours = |it: &Socket| {
         address(it).is_some() && it.set_nonblocking(true).is_ok() && it.set_cloexec(true).is_ok()
     };

@@ -2,7 +2,7 @@ use std::net::TcpListener as Plain;
 
 use super::*;
 
-/// What another user can try, who needs no right for it: each option that lets sockets share.
+/// Binds as another unprivileged user can: with each option that lets sockets share an address.
 fn take(address: SocketAddr, reuse_address: bool, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(reuse_address)?;
@@ -68,7 +68,7 @@ async fn a_closed_address_refuses_clients_and_nobody_else_gets_it() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         kept.write_all(b"x").await.expect("it is still open");
         assert_eq!(client.read_u8().await.expect("it is still open"), b'x');
-        // What was accepted after it had been closed is not in the way of the next start either.
+        // Connections accepted after it was closed do not prevent the next start either.
         let (late, served) = connected(&listener, address).await;
         drop(served);
         drop((late, listener, client, kept));
@@ -95,9 +95,9 @@ async fn an_address_that_was_lost_all_the_same_comes_back() {
 async fn a_unix_socket_in_memory_is_found_by_its_path_until_its_listener_is_gone() {
     let host = Host::Memory(memory::Host::default());
     let path = Path::new("/run/meshport/egress.sock");
-    let place = Place { path, mode: 0o600, setting: "egress.socket" };
-    let listener = host.listen_unix(place).await.expect("nobody has it");
-    host.listen_unix(place).await.expect_err("it is taken");
+    let at = SocketPath { path, mode: 0o600, setting: "egress.socket" };
+    let listener = host.listen_unix(at).await.expect("nobody has it");
+    host.listen_unix(at).await.expect_err("it is taken");
     let client = host.connect_unix(path).await.expect("it is open");
     let served = listener.accept().await.expect("it accepts");
     assert_eq!(served.peer_user(), Some(0));

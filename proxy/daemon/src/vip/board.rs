@@ -1,7 +1,7 @@
-//! What the tasks of the virtual addresses and the rest of the node know of each other.
+//! State exchanged between the tasks of the virtual addresses and the rest of the node.
 //!
-//! Bounds: [`MAX_CLAIMS`] claims wait for a task, more are counted and come again; [`MAX_MEMBERS`]
-//! nodes with the role are known.
+//! Bounds: [`MAX_CLAIMS`] queued claims per task (excess claims are counted and dropped; the sender
+//! repeats them) and [`MAX_MEMBERS`] nodes with the role.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,32 +15,32 @@ use tokio::sync::{mpsc, watch};
 
 use super::station::Obstacle;
 
-/// Claims that wait for the task of an address: those of all nodes of a group within two seconds.
+/// Queued claims per address: those that all nodes of a group send in two seconds.
 const MAX_CLAIMS: usize = 64;
-/// Nodes with the role `vip` that are told of this node's addresses.
+/// Nodes with the role `vip` that receive this node's claims.
 const MAX_MEMBERS: usize = 1024;
 
 counters! {
-    /// What happened to virtual addresses since the start.
+    /// Virtual address events since the start.
     pub(crate) enum AddressCount {
         "meshport_virtual_address_changes_total" by "change" {
             /// This node began to answer for it.
             Gained = "gained",
-            /// It ceased to.
+            /// This node stopped answering for it.
             Lost = "lost",
         }
         "meshport_virtual_address_claims_total" by "outcome" {
-            /// Taken up.
+            /// Passed to the task of the address.
             Heard = "heard",
             /// The sender's credential lacks the role vip.
             WithoutRole = "without-role",
-            /// About an address or group that this node has not.
+            /// For an address or group that this node does not have.
             Foreign = "foreign",
-            /// Not readable.
+            /// Not decodable.
             Malformed = "malformed",
-            /// Of a version that is not known here.
+            /// Of an unknown version.
             UnknownVersion = "unknown-version",
-            /// Came faster than they are taken up.
+            /// Dropped because the queue of the address was full.
             Crowded = "crowded",
         }
     }
@@ -49,20 +49,20 @@ counters! {
 type Counts = SharedCounters<AddressCount, COUNTS>;
 const COUNTS: usize = AddressCount::ALL.len();
 
-/// The state of one address here.
+/// The state of one address on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct State {
-    /// What this node does about it.
+    /// Whether this node holds the address, stands by or releases it.
     pub(crate) stance: Stance,
-    /// Why this node does not take it, if it does not.
+    /// Why this node does not hold the address, if so.
     pub(crate) obstacle: Option<Obstacle>,
-    /// The other node that says that it holds it.
+    /// The other node that claims to hold it.
     pub(crate) holder: Option<NodeId>,
-    /// The other nodes of the group that are heard over the mesh.
+    /// The other nodes of the group heard over the mesh.
     pub(crate) others: Vec<NodeId>,
-    /// Since when `stance` is what it is.
+    /// When `stance` last changed.
     pub(crate) since: Instant,
-    /// Since when `holder` is who it is.
+    /// When `holder` last changed.
     pub(crate) holder_since: Instant,
 }
 
@@ -81,7 +81,7 @@ struct Entry {
     state: watch::Receiver<State>,
 }
 
-/// A task's side of the board.
+/// A task's end of the board.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) claims: mpsc::Receiver<(NodeId, Claim)>,
@@ -92,8 +92,8 @@ pub(super) struct Side {
 
 #[derive(Debug)]
 struct Inner {
-    places: Mutex<BTreeMap<VirtualName, Entry>>,
-    /// Who may hold virtual addresses, wherever.
+    entries: Mutex<BTreeMap<VirtualName, Entry>>,
+    /// All nodes of the mesh that may hold virtual addresses.
     members: watch::Sender<BTreeSet<NodeId>>,
     counts: Arc<Counts>,
 }
@@ -105,7 +105,7 @@ pub(crate) struct Board(Arc<Inner>);
 impl Default for Board {
     fn default() -> Self {
         let inner = Inner {
-            places: Mutex::default(),
+            entries: Mutex::default(),
             members: watch::Sender::new(BTreeSet::new()),
             counts: Arc::default(),
         };
@@ -114,7 +114,7 @@ impl Default for Board {
 }
 
 impl Board {
-    /// A place for an address that nothing is known of yet.
+    /// Adds an address in standby.
     pub(super) fn add(
         &self,
         name: VirtualName,
@@ -131,7 +131,7 @@ impl Board {
         };
         let (claims, received) = mpsc::channel(MAX_CLAIMS);
         let (sender, state) = watch::channel(state);
-        self.places().insert(name, Entry { settings, claims, state });
+        self.entries().insert(name, Entry { settings, claims, state });
         Side {
             claims: received,
             state: sender,
@@ -140,8 +140,8 @@ impl Board {
         }
     }
 
-    /// Takes up a datagram of a node with this credential. Returns what it is, if this version does
-    /// not know it.
+    /// Handles a datagram from a node with this credential. Returns a description of a message
+    /// whose version is unknown.
     pub(crate) fn hear(
         &self,
         from: NodeId,
@@ -164,13 +164,13 @@ impl Board {
             count(AddressCount::WithoutRole);
             return None;
         }
-        let places = self.places();
-        let is_meant = |place: &&Entry| {
-            place.settings.address == message.address && place.settings.group == message.group
+        let entries = self.entries();
+        let is_match = |entry: &&Entry| {
+            entry.settings.address == message.address && entry.settings.group == message.group
         };
-        count(match places.values().find(is_meant) {
+        count(match entries.values().find(is_match) {
             None => AddressCount::Foreign,
-            Some(place) => match place.claims.try_send((from, message.claim)) {
+            Some(entry) => match entry.claims.try_send((from, message.claim)) {
                 Ok(()) => AddressCount::Heard,
                 Err(_) => AddressCount::Crowded,
             },
@@ -178,7 +178,7 @@ impl Board {
         None
     }
 
-    /// A node has this credential.
+    /// Records a node's credential.
     pub(crate) fn note_member(&self, credential: &Credential) {
         let node = credential.node;
         self.0.members.send_if_modified(|members| match may_hold(credential) {
@@ -187,28 +187,28 @@ impl Board {
         });
     }
 
-    /// A node is forgotten.
+    /// Forgets a node.
     pub(crate) fn forget_member(&self, node: &NodeId) {
         self.0.members.send_if_modified(|members| members.remove(node));
     }
 
-    /// Every address, for the status.
+    /// All addresses, for the status.
     pub(crate) fn shown(&self) -> Vec<Shown> {
-        let shown = |(name, place): (&VirtualName, &Entry)| Shown {
+        let shown = |(name, entry): (&VirtualName, &Entry)| Shown {
             name: name.clone(),
-            settings: place.settings.clone(),
-            state: place.state.borrow().clone(),
+            settings: entry.settings.clone(),
+            state: entry.state.borrow().clone(),
         };
-        self.places().iter().map(shown).collect()
+        self.entries().iter().map(shown).collect()
     }
 
-    /// What was counted, of all addresses together.
+    /// The counters, summed over all addresses.
     pub(crate) fn counts(&self) -> Counters<AddressCount, COUNTS> {
         self.0.counts.read()
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<VirtualName, Entry>> {
-        self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<VirtualName, Entry>> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

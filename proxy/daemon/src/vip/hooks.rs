@@ -1,13 +1,13 @@
 //! Commands that run when an address is gained or lost (`on-gain`, `on-loss`).
 //!
-//! The daemon's sandbox runs nothing, and a daemon that was killed cannot say that it has lost. So
-//! a process of its own, started before the sandbox, runs the commands that the settings named at
-//! that time, and nothing else. The daemon tells it with each claim which addresses it holds, two
-//! bytes each time: the number of the address, and whether. One that is not said to be held for
-//! [`SILENCE`] is lost, and so are all when the daemon ends.
+//! The daemon's sandbox forbids running programs, and a killed daemon cannot report a loss. So a
+//! separate process, started before the sandbox, runs the commands named in the settings at that
+//! time, and nothing else. With each claim, the daemon writes two bytes per address: its number and
+//! whether the address is held. An address without a report for [`SILENCE`] counts as lost; so do
+//! all of them when the daemon ends.
 //!
-//! Bounds: a command has `COMMAND_LIMIT`; of an address one runs at a time, and of those that
-//! were wanted meanwhile only the last one counts.
+//! Bounds: a command may take `COMMAND_LIMIT`. Commands of one address run one at a time, and only
+//! the latest requested state is kept meanwhile.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write as _};
@@ -32,11 +32,11 @@ use crate::{Error, clock};
 
 /// The verb under which this program runs the commands.
 pub const VERB: &str = "vip-hooks";
-/// How long a command may take. Those of routing daemons take milliseconds.
+/// Timeout of a command. Those of routing daemons take milliseconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
-/// From one look for addresses that are no longer held to the next.
+/// Interval between checks for addresses that are no longer held.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes that are read at once: what all addresses say in some seconds.
+/// Size of the read buffer in bytes: several seconds of reports for all addresses.
 const READ_BYTES: usize = 256;
 
 /// The commands of one address.
@@ -49,7 +49,7 @@ pub struct Hook {
     on_loss: Option<String>,
 }
 
-/// Tells the process of one address. Cheap to clone.
+/// Reports one address to the process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Teller {
     stream: Arc<StdStream>,
@@ -57,7 +57,8 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// Says whether this node holds the address. A process that does not keep up hears it again.
+    /// Reports whether this node holds the address. Reports are repeated, so a full socket loses
+    /// nothing.
     ///
     /// # Errors
     /// The process is gone.
@@ -69,10 +70,10 @@ impl Teller {
     }
 }
 
-/// Starts the process, if an address has commands.
+/// Starts the process if any address has commands.
 ///
 /// # Errors
-/// The system starts no process.
+/// The system cannot start a process.
 pub(super) fn start(settings: &Settings) -> Result<BTreeMap<VirtualName, Teller>, Error> {
     let hook = |(name, it): (&VirtualName, &meshport_config::VirtualAddressSettings)| {
         let has_any = it.on_gain.is_some() || it.on_loss.is_some();
@@ -93,7 +94,7 @@ pub(super) fn start(settings: &Settings) -> Result<BTreeMap<VirtualName, Teller>
     own.set_nonblocking(true).map_err(cannot())?;
     let table = serde_json::to_string(&hooks).map_err(|error| Error::Bug(error.to_string()))?;
     let mut command = Command::new(std::env::current_exe().map_err(cannot())?);
-    // What a service manager tells the daemon is not for it.
+    // The service manager's environment is for the daemon only.
     command.arg(VERB).arg(table).env_clear().envs(std::env::var_os("PATH").map(|it| ("PATH", it)));
     command.stdin(Stdio::from(OwnedFd::from(other)));
     command.spawn().map_err(cannot())?;
@@ -105,7 +106,7 @@ pub(super) fn start(settings: &Settings) -> Result<BTreeMap<VirtualName, Teller>
     Ok(tellers.collect())
 }
 
-/// Runs the commands of `hooks` as the other end of `daemon` says, until that end closes.
+/// Runs the commands of `hooks` as the peer of `daemon` reports, until it closes the socket.
 ///
 /// # Errors
 /// The runtime cannot watch the stream.
@@ -124,7 +125,7 @@ pub async fn serve(hooks: Vec<Hook>, daemon: StdStream) -> io::Result<()> {
         tokio::select! {
             read = daemon.read_buf(&mut buffer) => match read {
                 Ok(1..) => take(&mut buffer, &mut held),
-                // The end, or a daemon that was killed.
+                // The daemon closed the socket or was killed.
                 Ok(0) | Err(_) => break,
             },
             _ = looks.tick() => {
@@ -133,16 +134,16 @@ pub async fn serve(hooks: Vec<Hook>, daemon: StdStream) -> io::Result<()> {
             }
         }
     }
-    // Without a sender a worker ends, and loses first what it has.
+    // Without a sender, a worker runs the loss of a held address and ends.
     drop(held);
     while workers.join_next().await.is_some() {}
     Ok(())
 }
 
-/// One address as the daemon speaks of it.
+/// The last report of one address.
 #[derive(Debug)]
 struct Held {
-    /// When it was last said to be held; none when it is not.
+    /// Time of the last report that it is held; none if it is not.
     last: Option<Instant>,
     wanted: watch::Sender<bool>,
 }
@@ -155,7 +156,7 @@ impl Held {
     }
 }
 
-/// Takes up all words that are whole.
+/// Handles all complete reports.
 fn take(buffer: &mut Vec<u8>, held: &mut [Held]) {
     let (words, rest) = buffer.as_chunks::<2>();
     let now = clock::now();
@@ -169,8 +170,8 @@ fn take(buffer: &mut Vec<u8>, held: &mut [Held]) {
     buffer.reserve(READ_BYTES);
 }
 
-/// Runs the commands of one address, one after another; the loss first, since nothing is known of
-/// what an earlier process has left.
+/// Runs the commands of one address, one at a time. The loss runs first, since an earlier process
+/// may have left anything behind.
 async fn work(hook: Hook, mut wants: watch::Receiver<bool>) {
     let mut has = false;
     hook.run(has).await;

@@ -1,8 +1,8 @@
-//! A packet socket: ARP or neighbour discovery about one address on one interface. One of the few
-//! files with unsafe code: no crate in the tree has the addresses of packet sockets, or the list of
+//! A packet socket for ARP or neighbour discovery of one address on one interface. One of the few
+//! files with unsafe code: no crate in the tree offers packet socket addresses or the list of
 //! interfaces.
 //!
-//! It takes CAP_NET_RAW to open one and nothing to use it, so it is opened before the sandbox.
+//! Only opening it requires CAP_NET_RAW, so it is opened before the sandbox.
 
 use std::ffi::CStr;
 use std::io::{self, Read};
@@ -15,15 +15,15 @@ use socket2::{Domain, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The longest frame that is read, in bytes: what is longer is about something else.
+/// The longest frame that is read, in bytes. Longer frames are never ARP or neighbour discovery.
 pub(super) const MAX_FRAME_BYTES: usize = 1514;
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
 
-/// A packet socket that belongs to no interface yet and receives nothing.
+/// Opens a packet socket that is not bound to an interface and receives nothing.
 ///
 /// # Errors
-/// `PermissionDenied` without CAP_NET_RAW; another where an outer filter refuses the family.
+/// `PermissionDenied` without CAP_NET_RAW; another error if an outer filter refuses the family.
 pub(super) fn open(address: IpAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking().cloexec(), None)?;
     let program = filter(address);
@@ -32,8 +32,8 @@ pub(super) fn open(address: IpAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Frames that may be about `address`; all others stay in the kernel. Offsets are those of RFC 826,
-/// and of RFC 4861 behind the headers of Ethernet and IPv6.
+/// A filter that passes frames that may concern `address`; the kernel drops all others. Offsets are
+/// those of RFC 826, and of RFC 4861 behind the Ethernet and IPv6 headers.
 fn filter(address: IpAddr) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_BYTE: u16 = 0x30;
@@ -58,7 +58,7 @@ fn filter(address: IpAddr) -> Vec<libc::sock_filter> {
         IpAddr::V6(address) => {
             let [.., a, b, c, d] = address.octets();
             vec![
-                // ICMPv6, solicitation or advertisement, the last word of the target.
+                // ICMPv6 solicitation or advertisement; last word of the target.
                 plain(LOAD_BYTE, 20),
                 jump(58, 0, 6),
                 plain(LOAD_BYTE, 54),
@@ -73,23 +73,23 @@ fn filter(address: IpAddr) -> Vec<libc::sock_filter> {
     }
 }
 
-/// A packet socket in a runtime.
+/// A packet socket registered with the runtime.
 #[derive(Debug)]
 pub(super) struct PacketSocket {
     socket: AsyncFd<Socket>,
     address: IpAddr,
-    /// The interface it is bound to.
+    /// The interface to which it is bound.
     index: Option<u32>,
-    /// Membership in the group that solicitations for the address go to. The kernel tells switches
-    /// of it, and has the interface listen.
+    /// Membership in the multicast group for solicitations of the address. The kernel announces it
+    /// to switches and makes the interface listen.
     group: Option<UdpSocket>,
 }
 
 impl PacketSocket {
-    /// Of a socket that [`open`] made for `address`.
+    /// Registers a socket that [`open`] made for `address`.
     ///
     /// # Errors
-    /// The runtime cannot watch it.
+    /// The runtime cannot watch the socket.
     #[expect(unsafe_code, reason = "the runtime trusts that a descriptor stays what it is")]
     pub(super) fn new(socket: Socket, address: IpAddr) -> io::Result<Self> {
         // SAFETY: the socket owns its descriptor, always gives the same one, and is closed when the
@@ -98,10 +98,10 @@ impl PacketSocket {
         Ok(Self { socket, address, index: None, group: None })
     }
 
-    /// Sends to and receives from the interface of this index from now on.
+    /// Binds the socket to the interface with this index, for sending and receiving.
     ///
     /// # Errors
-    /// It is gone, or not up.
+    /// The interface does not exist or is down.
     pub(super) fn bind(&mut self, index: u32) -> io::Result<()> {
         if self.index == Some(index) {
             return Ok(());
@@ -118,33 +118,33 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Resolves when there may be something to receive.
+    /// Resolves when a frame may be available.
     ///
     /// # Errors
-    /// The runtime is going down.
+    /// The runtime is shutting down.
     pub(super) async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await?.retain_ready();
         Ok(())
     }
 
-    /// The next frame that waits; the part of it that fits.
+    /// Reads the next frame, truncated to the buffer.
     ///
     /// # Errors
-    /// `WouldBlock` when none does; the state of the interface otherwise.
+    /// `WouldBlock` if no frame is available; otherwise an error of the interface.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.socket.try_io(Interest::READABLE, |mut socket| socket.read(buffer))
     }
 
-    /// Sends a frame at once.
+    /// Sends a frame without waiting.
     ///
     /// # Errors
-    /// The interface cannot, or its queue is full.
+    /// The interface is down, or its queue is full.
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.socket.get_ref().send(frame).map(drop)
     }
 }
 
-/// The address of a packet socket: a protocol of an interface.
+/// The address of a packet socket: a protocol on an interface.
 #[expect(unsafe_code, reason = "an address that the socket crate does not know")]
 fn address_of(protocol: u16, index: u32) -> io::Result<SockAddr> {
     let mut storage = SockAddrStorage::zeroed();
@@ -160,28 +160,28 @@ fn address_of(protocol: u16, index: u32) -> io::Result<SockAddr> {
     Ok(unsafe { SockAddr::new(storage, length.map_err(io::Error::other)?) })
 }
 
-/// What the kernel says of one interface, or of one address of one.
+/// What the kernel reports about an interface or one of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
     /// The interface itself.
     Link {
-        /// Its number.
+        /// Its index.
         index: u32,
-        /// Whether it is Ethernet, and its address then.
+        /// Its hardware address, if it is Ethernet.
         hardware: Option<Hardware>,
-        /// Whether the administrator has it up.
+        /// Whether it is administratively up.
         is_up: bool,
         /// Whether it has a carrier.
         is_running: bool,
     },
-    /// An address that it has.
+    /// One of its addresses.
     Address(IpAddr),
 }
 
 /// All interfaces and their addresses, each entry with the name of its interface.
 ///
 /// # Errors
-/// The system is out of memory, or refuses a netlink socket.
+/// The system is out of memory or refuses a netlink socket.
 #[expect(unsafe_code, reason = "a list in memory of the C library")]
 pub(super) fn interfaces() -> io::Result<Vec<(String, Entry)>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
@@ -205,10 +205,10 @@ pub(super) fn interfaces() -> io::Result<Vec<(String, Entry)>> {
     Ok(entries)
 }
 
-/// One entry of the list.
+/// Decodes one entry of the list.
 ///
 /// # Safety
-/// `address` is null or points to a socket address as long as its family says.
+/// `address` is null or points to a socket address of the length that its family implies.
 #[expect(unsafe_code, reason = "the kind of an address is in its first field")]
 unsafe fn read_entry(address: *const libc::sockaddr, flags: libc::c_uint) -> Option<Entry> {
     if address.is_null() {
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(link, Some((1, None, true)));
     }
 
-    /// The filter as the kernel runs it: loads beyond the end give nothing.
+    /// Runs the filter as the kernel does: a load beyond the end rejects the frame.
     fn passes(program: &[libc::sock_filter], frame: &[u8]) -> bool {
         let (mut at, mut word) = (0, 0);
         loop {
@@ -299,7 +299,7 @@ mod tests {
             for frame in [Frame::Probe, Frame::Announce, Frame::Refresh, answer] {
                 let about = |address| lan::encode(frame, address, own).expect("bytes");
                 assert!(passes(&program, &about(address)), "{frame:?}");
-                // An answer for the other address is none for this one.
+                // A frame for the other address does not pass.
                 assert!(!passes(&program, &about(other)), "{frame:?}");
             }
             let mut echo = lan::encode(Frame::Probe, address, own).expect("bytes");

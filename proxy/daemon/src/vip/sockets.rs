@@ -1,4 +1,4 @@
-//! What a node needs for its virtual addresses and cannot open in the sandbox.
+//! Resources for virtual addresses that cannot be opened inside the sandbox.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,11 +12,11 @@ use super::packet;
 use super::station::ArpSettings;
 use crate::Error;
 
-/// The lines that a systemd unit needs beyond those that meshport writes.
+/// Lines that a systemd unit needs in addition to those that meshport writes.
 const UNIT_LINES: &str = "AmbientCapabilities=CAP_NET_RAW, CapabilityBoundingSet=CAP_NET_RAW, \
                           PrivateUsers=no, ProcSubset=all and RestrictAddressFamilies=AF_PACKET";
 
-/// For each virtual address a packet socket, what the kernel's ARP settings are read from, and the
+/// For each virtual address: a packet socket, the kernel's ARP settings, and the link to the
 /// process that runs its commands.
 #[derive(Debug, Default)]
 pub struct VipSockets(pub(super) BTreeMap<VirtualName, Opened>);
@@ -25,16 +25,16 @@ pub struct VipSockets(pub(super) BTreeMap<VirtualName, Opened>);
 pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) arp: ArpSettings,
-    /// Where it is said who holds the address, if commands depend on it.
+    /// Reports to the process that runs the commands, if the address has any.
     pub(super) hook: Option<Teller>,
 }
 
 impl VipSockets {
-    /// Opens them for all virtual addresses of the settings.
+    /// Opens the resources of all virtual addresses in the settings.
     ///
     /// # Errors
-    /// This process lacks CAP_NET_RAW, or an outer filter keeps packet sockets from it; the process
-    /// for commands cannot be started.
+    /// This process lacks CAP_NET_RAW, an outer filter blocks packet sockets, or the process for
+    /// commands cannot be started.
     pub(crate) fn open(settings: &Settings) -> Result<Self, Error> {
         let mut tellers = hooks::start(settings)?;
         let open = |(name, it): (&VirtualName, &meshport_config::VirtualAddressSettings)| {
@@ -50,7 +50,7 @@ impl VipSockets {
     }
 }
 
-/// Who is to blame that there is no packet socket.
+/// Explains why the packet socket could not be opened.
 fn refused(name: &VirtualName, error: &io::Error) -> Error {
     let of = format!("[[virtual-address]] {name} needs a packet socket, and");
     match error.raw_os_error() {

@@ -1,4 +1,4 @@
-//! The tasks of all virtual addresses of a node, and their end.
+//! Starts and stops the tasks of a node's virtual addresses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,29 +18,29 @@ use super::task::{Node, Task};
 use crate::clock;
 use crate::expose::Exposures;
 
-/// How long a stop waits for the addresses to be taken over: a holder answers for two seconds at
-/// most after its release, plus a turn.
+/// How long a stop waits for other nodes to take over the addresses. After its release a holder
+/// answers for at most two seconds; add one turn.
 const RELEASE_LIMIT: Duration = Duration::from_millis(2_500);
 
-/// Has the tasks release their addresses.
+/// Makes the tasks release their addresses.
 #[derive(Debug)]
 pub(crate) struct Release {
     stop: watch::Sender<bool>,
-    /// Closed when no task is left.
+    /// Closed when all tasks have ended.
     running: mpsc::Receiver<()>,
 }
 
 impl Release {
-    /// Gives all addresses to other nodes of their groups. Resolves when these answer, or after
-    /// [`RELEASE_LIMIT`].
+    /// Hands all addresses over to other nodes of their groups. Resolves when those nodes answer,
+    /// or after [`RELEASE_LIMIT`].
     pub(crate) async fn run(&mut self) {
         self.stop.send_replace(true);
-        // Either way nothing is left to wait for.
+        // After a timeout, too, there is nothing left to do.
         let _ = timeout(RELEASE_LIMIT, self.running.recv()).await;
     }
 }
 
-/// What the tasks need of the node.
+/// The parts of the node that the tasks need.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
     pub(crate) board: &'a Board,
@@ -48,11 +48,11 @@ pub(crate) struct Parts<'a> {
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
     pub(crate) routes: &'a BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
     pub(crate) exposures: &'a Exposures,
-    /// Which start of the daemon it is.
+    /// The daemon's start number.
     pub(crate) generation: u64,
 }
 
-/// Starts a task for each virtual address of the settings.
+/// Starts a task for each virtual address in the settings.
 pub(crate) fn start(
     settings: &Settings,
     VipSockets(mut sockets): VipSockets,

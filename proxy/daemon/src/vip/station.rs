@@ -1,5 +1,5 @@
-//! Whether this machine can hold a virtual address: its interface, its addresses and how its kernel
-//! answers ARP.
+//! Whether this machine can hold a virtual address: checks its interface, its addresses and its
+//! kernel's ARP settings.
 
 use std::fs::File;
 use std::io;
@@ -11,27 +11,27 @@ use tracing::debug;
 
 use super::packet::Entry;
 
-/// Where the kernel's ARP settings are, by interface.
+/// The folder of the kernel's ARP settings, by interface.
 const FOLDER: &str = "/proc/sys/net/ipv4/conf";
 /// The longest value of such a setting, in bytes.
 const MAX_VALUE_BYTES: usize = 16;
 
-/// What keeps this node from a virtual address.
+/// Why this node cannot hold a virtual address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Obstacle {
-    /// The credential does not allow it.
+    /// The credential lacks the role.
     #[error("this node's credential lacks the role vip")]
     NoRole,
-    /// Its commands would not run.
+    /// The process that runs its commands has ended.
     #[error("the process that runs on-gain and on-loss has ended: restart the daemon")]
     NoHooks,
-    /// The interface is not there.
+    /// The interface does not exist.
     #[error("there is no interface {0}")]
     NoInterface(String),
     /// ARP and neighbour discovery need Ethernet.
     #[error("the interface {0} is not Ethernet")]
     NotEthernet(String),
-    /// It is not up, or has no carrier.
+    /// The interface is down or has no carrier.
     #[error("the interface {0} is down or has no carrier")]
     NoCarrier(String),
     /// The kernel would not accept packets for the address.
@@ -42,7 +42,7 @@ pub(crate) enum Obstacle {
         /// Its length in bits.
         prefix: u8,
     },
-    /// The kernel answers for it by itself, dead or alive.
+    /// The kernel would answer for the address by itself, even without the daemon.
     #[error(
         "{address} is on the interface {interface}, whose kernel answers for it by itself: move \
          it to lo"
@@ -53,45 +53,45 @@ pub(crate) enum Obstacle {
         /// The interface of the LAN.
         interface: String,
     },
-    /// The kernel answers ARP for addresses of lo, or tells the LAN of them.
+    /// The kernel answers ARP for addresses of lo, or announces them on the LAN.
     #[error(
         "net.ipv4.conf.all.{key} is {found} here: run `sysctl -w net.ipv4.conf.all.{key}={wanted}`"
     )]
     Arp {
         /// `arp_ignore` or `arp_announce`.
         key: &'static str,
-        /// What it is.
+        /// Its value.
         found: u32,
-        /// What it must be.
+        /// The required value.
         wanted: u32,
     },
-    /// The same where it cannot be read.
+    /// The ARP setting cannot be read.
     #[error("net.ipv4.conf.all.{0} cannot be read: a systemd unit needs ProcSubset=all for it")]
     ArpUnknown(&'static str),
-    /// The packet socket does not serve.
+    /// The packet socket does not work.
     #[error("cannot use the interface {interface}: {reason}")]
     Broken {
-        /// Its name.
+        /// The interface.
         interface: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
-    /// Clients would find nothing behind it.
+    /// The service behind the address has no usable origin.
     #[error("no origin of {0} is usable from here")]
     NoOrigin(String),
-    /// The daemon stops.
+    /// The daemon is stopping.
     #[error("this node is leaving")]
     Leaving,
 }
 
-/// The interface of the LAN, as it is now.
+/// The LAN interface in its present state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Station {
     pub(super) index: u32,
     pub(super) hardware: Hardware,
 }
 
-/// What the kernel does about ARP. Opened before the sandbox, since it hides the files.
+/// The kernel's ARP settings. The files are opened before the sandbox, which hides them.
 #[derive(Debug, Default)]
 pub(super) struct ArpSettings {
     ignore: [Option<File>; 2],
@@ -99,7 +99,7 @@ pub(super) struct ArpSettings {
 }
 
 impl ArpSettings {
-    /// Of all interfaces and of this one, which may be missing.
+    /// Opens the settings of all interfaces and of this one, which may not exist.
     pub(super) fn open(interface: &str) -> Self {
         let open = |interface: &str, key: &str| {
             let path = format!("{FOLDER}/{interface}/{key}");
@@ -109,7 +109,8 @@ impl ArpSettings {
         Self { ignore: both("arp_ignore"), announce: both("arp_announce") }
     }
 
-    /// Both values in force: the kernel takes the larger one of all interfaces and of one.
+    /// Reads the effective values: the kernel uses the larger of the values for all interfaces and
+    /// for this one.
     fn read(&self) -> ArpReading {
         let one = |file: &Option<File>| {
             let mut bytes = [0; MAX_VALUE_BYTES];
@@ -121,17 +122,17 @@ impl ArpSettings {
     }
 }
 
-/// The values in force, where they can be read.
+/// The effective values, where readable.
 #[derive(Debug, Clone, Copy)]
 struct ArpReading {
     ignore: Option<u32>,
     announce: Option<u32>,
 }
 
-/// The interface of the LAN, when this machine can hold the address on it.
+/// The LAN interface, if this machine can hold the address on it.
 ///
 /// # Errors
-/// What keeps it from that.
+/// Why it cannot.
 pub(super) fn look(
     interface: &str,
     address: IpAddr,
@@ -164,29 +165,29 @@ fn station(interface: &str, list: &[(String, Entry)]) -> Result<Station, Obstacl
     if has_carrier { Ok(Station { index, hardware }) } else { Err(Obstacle::NoCarrier(name())) }
 }
 
-/// The kernel takes packets for the address and does not have it on the LAN.
+/// Checks that the kernel accepts packets for the address and does not have it on the LAN.
 fn is_accepted(interface: &str, address: IpAddr, list: &[(String, Entry)]) -> Result<(), Obstacle> {
-    let mut places =
+    let mut labels =
         list.iter().filter(|(_, entry)| *entry == Entry::Address(address)).map(|(of, _)| of);
-    let Some(first) = places.next() else {
+    let Some(first) = labels.next() else {
         let prefix = if address.is_ipv4() { 32 } else { 128 };
         return Err(Obstacle::NotHere { address, prefix });
     };
-    if [first].into_iter().chain(places).any(|of| is_of(of, interface)) {
+    if [first].into_iter().chain(labels).any(|of| is_of(of, interface)) {
         return Err(Obstacle::OnLan { address, interface: interface.to_owned() });
     }
     Ok(())
 }
 
-/// Whether the label of an IPv4 address (`eth0:1`) is one of that interface.
+/// Whether the label of an IPv4 address (`eth0:1`) belongs to that interface.
 fn is_of(label: &str, interface: &str) -> bool {
     label.split(':').next() == Some(interface)
 }
 
-/// The kernel does not answer for addresses of other interfaces, and does not tell of them.
+/// Checks that the kernel neither answers for addresses of other interfaces nor announces them.
 fn is_silent(arp: ArpReading) -> Result<(), Obstacle> {
     match arp.ignore.ok_or(Obstacle::ArpUnknown("arp_ignore"))? {
-        // Not for addresses of other interfaces; the same within a subnet; for none.
+        // Ignores other interfaces' addresses; also other subnets'; all addresses.
         1 | 2 | 8 => {}
         found => return Err(Obstacle::Arp { key: "arp_ignore", found, wanted: 1 }),
     }

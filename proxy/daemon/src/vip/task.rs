@@ -1,12 +1,11 @@
-//! The task of one virtual address: it brings the contest what happens and carries out what it
-//! wants.
+//! The task of one virtual address: feeds events to the contest and carries out its decisions.
 //!
-//! A turn reads everything that waits before it reads the clock, so that what the contest learns is
-//! never older than the time it is given; and it asks the contest for each frame right before it is
-//! sent, so that a process that was stopped in between does not send what it may not say any more.
+//! A turn reads all pending input before it reads the clock, so the contest never gets input newer
+//! than the time it is given. It asks the contest for each frame right before sending it, so a
+//! process that was stopped in between does not send a claim that no longer holds.
 //!
-//! Bounds: [`MAX_FRAMES`] frames in a turn, a turn each
-//! [`REPEAT_INTERVAL`](meshport_core::vip::contest::REPEAT_INTERVAL) at least.
+//! Bounds: [`MAX_FRAMES`] frames per turn, and a turn at least every
+//! [`REPEAT_INTERVAL`](meshport_core::vip::contest::REPEAT_INTERVAL).
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -35,19 +34,19 @@ use super::station::{self, ArpSettings, Obstacle};
 use crate::expose::Exposures;
 use crate::{Error, clock};
 
-/// From one look at the interface to the next. A carrier that is gone is noticed within it.
+/// Interval between checks of the interface, and so the longest time to notice a lost carrier.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Frames that are read in one turn: more than a socket's queue holds by default.
+/// Frames read per turn: more than a socket's default queue holds.
 const MAX_FRAMES: usize = 512;
 
-/// What the task needs of the node.
+/// The parts of the node that the task needs.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) mesh: Mesh,
     pub(super) credential: watch::Receiver<Arc<Credential>>,
-    /// That of the service behind the address.
+    /// The route of the service behind the address.
     pub(super) route: watch::Receiver<Arc<Route>>,
-    /// Which clients of the address are connected.
+    /// The connected clients of the address.
     pub(super) exposures: Exposures,
     pub(super) generation: u64,
     pub(super) stop: watch::Receiver<bool>,
@@ -61,21 +60,21 @@ pub(super) struct Task {
     socket: PacketSocket,
     arp: ArpSettings,
     hook: Option<Teller>,
-    /// The process that runs the commands has ended, so nobody would hear of a gain or a loss.
+    /// The process that runs the commands has ended, so a gain or loss would not run them.
     is_unheard: bool,
     node: Node,
     side: Side,
     group: Group,
-    /// From the first sight of the interface on.
+    /// Present once the interface has been seen.
     contest: Option<Contest<IpAddr>>,
     hardware: Hardware,
-    /// What the last look found in the way.
+    /// The obstacle found by the last check.
     obstacle: Option<Obstacle>,
     is_told_to_stop: bool,
 }
 
 impl Task {
-    /// Of an address that this node has sockets for.
+    /// A task for an address whose sockets are open.
     ///
     /// # Errors
     /// The runtime cannot watch the socket.
@@ -105,7 +104,7 @@ impl Task {
         })
     }
 
-    /// Runs until the address is released after a stop, or the node is gone.
+    /// Runs until the address is released after a stop, or the node has ended.
     pub(super) async fn run(mut self) {
         let mut looks = interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -139,13 +138,13 @@ impl Task {
         }
     }
 
-    /// When the contest wants a turn.
+    /// When the contest needs its next turn.
     fn wake(&self) -> Option<Instant> {
         let due = self.contest.as_ref()?.poll_timeout();
         Some(clock::now() + due.since(clock::boot()))
     }
 
-    /// Looks at the machine.
+    /// Checks this machine's ability to hold the address.
     fn look(&mut self) {
         let VirtualAddressSettings { address, interface, .. } = &self.settings;
         let looked = station::look(interface, *address, &self.arp, interfaces());
@@ -184,7 +183,7 @@ impl Task {
         }
     }
 
-    /// Takes up who may hold virtual addresses.
+    /// Updates the set of nodes that may hold virtual addresses.
     fn meet(&mut self) {
         let own = self.node.mesh.node_id();
         let members = self.side.members.borrow_and_update().clone();
@@ -199,7 +198,7 @@ impl Task {
         let stops = !self.is_told_to_stop && *self.node.stop.borrow_and_update();
         self.is_told_to_stop |= stops;
         let obstacle = self.judge();
-        // Behind all that is read, and before all that is done.
+        // After all input is read and before anything is sent.
         let now = clock::boot();
         for (from, _) in &claims {
             self.group.handle_claim(*from, now);
@@ -223,7 +222,7 @@ impl Task {
         self.publish(obstacle.or_else(|| self.obstacle.clone()), now);
     }
 
-    /// What waits at the socket.
+    /// Reads all pending frames.
     fn receive(&mut self) -> Vec<Heard<IpAddr>> {
         let (mut heard, mut buffer) = (Vec::new(), [0; MAX_FRAME_BYTES]);
         for _ in 0..MAX_FRAMES {
@@ -232,7 +231,7 @@ impl Task {
                     heard.extend(lan::decode(&buffer[..length], self.settings.address));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The interface went down, which is told once.
+                // The interface went down; the kernel reports that once.
                 Err(error) => {
                     self.obstacle = Some(self.broken(&error));
                     break;
@@ -242,7 +241,7 @@ impl Task {
         heard
     }
 
-    /// What is in the way now.
+    /// Why this node cannot hold the address now, if so.
     fn judge(&self) -> Option<Obstacle> {
         if self.is_told_to_stop {
             Some(Obstacle::Leaving)
@@ -268,7 +267,7 @@ impl Task {
                 Some(Transmit::Claim(claim)) => self.spread(claim, now),
                 Some(Transmit::Frame(frame)) => {
                     if let Err(error) = self.put(frame) {
-                        // Until the next look.
+                        // Until the next check.
                         self.obstacle = Some(self.broken(&error));
                         if let Some(contest) = &mut self.contest {
                             contest.handle_usable(false, clock::boot());
@@ -284,7 +283,7 @@ impl Task {
         bytes.map_or(Ok(()), |bytes| self.socket.send(&bytes))
     }
 
-    /// Says to the group, and to the commands, what this node does.
+    /// Announces this node's claim to the group and to the process for commands.
     fn spread(&mut self, claim: Claim, now: BootTime) {
         let is_held = claim.stance.answers();
         self.is_unheard |= self.hook.as_ref().is_some_and(|hook| hook.tell(is_held).is_err());
@@ -292,7 +291,7 @@ impl Task {
         let message = Message { group: group.clone(), address: *address, claim };
         let bytes = message.encode();
         for to in self.group.recipients(now) {
-            // A claim that cannot go is lost like any other datagram; the mesh counts it.
+            // A claim that cannot be sent is lost like any other datagram; the mesh counts it.
             let _ = self.node.mesh.send_datagram(to, PORT, &bytes);
         }
     }
@@ -312,7 +311,7 @@ impl Task {
         }
     }
 
-    /// Shows the state to others, and in the log what is newly in the way.
+    /// Publishes the state, and logs a new obstacle.
     fn publish(&self, obstacle: Option<Obstacle>, now: BootTime) {
         let contest = self.contest.as_ref();
         let stance = contest.map_or(Stance::Standby, Contest::stance);

@@ -1,4 +1,4 @@
-//! The driver's answers to requests of the socket.
+//! The driver's answers to requests from the socket.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ impl Answer for FindTarget {
     type Reply = Result<Destination, Refused>;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        // An asker that went away needs no answer.
+        // The requester may have left.
         let _ = to.send(Ok(find(driver, &self.0)));
     }
 }
@@ -66,7 +66,7 @@ impl Answer for WayRequest {
                 let node = ways.first().and_then(Line::origin);
                 report.problem = node.and_then(|node| driver.core.absence(&node, clock::now()));
                 report.who = Some(who);
-                report.ways = ways.iter().map(|way| in_words(driver, way)).collect();
+                report.ways = ways.iter().map(|line| in_words(driver, line)).collect();
             }
             Err(said) => report.problem = Some(said),
         }
@@ -74,8 +74,8 @@ impl Answer for WayRequest {
     }
 }
 
-fn in_words(driver: &Driver, way: &Line) -> String {
-    match way {
+fn in_words(driver: &Driver, line: &Line) -> String {
+    match line {
         Line::Direct(node) if driver.mesh.is_own(node) => "on this machine".into(),
         Line::Direct(_) => "direct".into(),
         Line::Relayed { relay, .. } => {
@@ -85,7 +85,7 @@ fn in_words(driver: &Driver, way: &Line) -> String {
     }
 }
 
-/// Checks that this node is present; a sentence if it is not.
+/// Checks whether this node is present; returns a sentence if it is not.
 #[derive(Debug)]
 pub(crate) struct IsAbsent(pub(crate) NodeId);
 

@@ -38,9 +38,9 @@ const MAX_PAGE_BYTES: usize = 16 << 20;
 const MAX_PAGES: usize = 200;
 /// The largest event of the watch, in bytes: etcd takes no larger object.
 const MAX_EVENT_BYTES: usize = 2 << 20;
-/// Duration that a watch requests, in seconds: the apiserver ends it then.
+/// Duration of a watch, in seconds; the apiserver then ends it.
 const WATCH_S: u64 = 300;
-/// How much longer than that it may be silent.
+/// How much longer than [`WATCH_S`] the watch may be silent.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// Pauses after failures.
 const MIN_PAUSE: Duration = Duration::from_secs(2);
@@ -179,7 +179,7 @@ impl From<Object> for NodeObject {
     }
 }
 
-/// The cluster to read and which nodes of it: depends on a service with a kubeconfig, and on what
+/// The cluster to read, and which of its nodes: depends on a service with a kubeconfig, and on what
 /// this node needs.
 pub(crate) fn source(
     settings: &Settings,

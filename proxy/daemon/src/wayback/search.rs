@@ -1,5 +1,5 @@
-//! The attempts of one request: streams to the node over several paths, of which the first to
-//! connect wins. The others are reset; nothing was sent through them.
+//! The attempts of one request: streams to the node over several paths. The first to connect wins;
+//! the others are reset before any data was sent on them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,13 +27,13 @@ use crate::tcp::Tcp;
 /// The result of a search: a path on which the target is connected.
 #[derive(Debug)]
 pub(super) struct Reached {
-    pub(super) way: Way,
+    pub(super) connection: Connection,
     pub(super) line: Line,
     pub(super) guard: Guard,
 }
 
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum Connection {
     /// Through the mesh, with the bytes after the answer.
     Mesh(Stream, Bytes),
     /// On this machine.
@@ -50,7 +50,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Tries the paths until one connects or the time is up.
+    /// Tries the paths until one connects or the time runs out.
     pub(super) async fn run(
         &self,
         found: &Destination,
@@ -60,13 +60,13 @@ impl Search {
         let mut attempts = JoinSet::new();
         loop {
             while let Some(line) = race.poll(clock::now()) {
-                // Before the attempt: its path is watched closely from the start.
+                // Opened before the attempt, so that its path is watched closely from the start.
                 let sessions = &self.context.sessions;
                 let guard = sessions.open(&ServiceName::way_back(), Side::Client, line);
                 let attempt = Attempt { search: self.clone(), want: found.want, until };
                 attempts.spawn(async move {
-                    let way = attempt.run(line).await?;
-                    Ok(Reached { way, line, guard })
+                    let connection = attempt.run(line).await?;
+                    Ok(Reached { connection, line, guard })
                 });
             }
             let now = clock::now();
@@ -99,14 +99,14 @@ struct Attempt {
 }
 
 impl Attempt {
-    async fn run(&self, line: Line) -> Result<Way, Refusal> {
+    async fn run(&self, line: Line) -> Result<Connection, Refusal> {
         let Search { context, back, credential } = &self.search;
         let mesh = &context.mesh;
         let left = self.until.saturating_duration_since(clock::now());
         match line {
             Line::Direct(node) if mesh.is_own(&node) => {
                 let addresses = back.judge(&self.want, &credential.borrow(), &context.host)?;
-                dial(&context.host, &addresses, left).await.map(Way::Local)
+                dial(&context.host, &addresses, left).await.map(Connection::Local)
             }
             Line::Direct(node) => self.through(node, Call::direct(node, self.want, left)).await,
             Line::Relayed { origin, relay } => {
@@ -116,12 +116,12 @@ impl Attempt {
         }
     }
 
-    async fn through(&self, hop: NodeId, call: Call) -> Result<Way, Refusal> {
+    async fn through(&self, hop: NodeId, call: Call) -> Result<Connection, Refusal> {
         let mut pending = Pending::open(&self.search.context.mesh, hop).await?;
         let stream = pending.stream();
         stream.send.write_chunk(call.encode().into()).await.map_err(|_| Refusal::NoPath)?;
         let rest = answered(stream).await?;
-        Ok(Way::Mesh(pending.into_stream(), rest))
+        Ok(Connection::Mesh(pending.into_stream(), rest))
     }
 }
 

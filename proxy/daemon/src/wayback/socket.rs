@@ -1,8 +1,8 @@
-//! The Unix socket of an apiserver's node: one CONNECT a connection.
+//! The Unix socket on an apiserver's node: one CONNECT request per connection.
 //!
-//! Only processes of the users in `egress.uids` are served (SO_PEERCRED), root's and the daemon's
-//! own by default. Bounds: `egress.max-streams` connections, [`MAX_TURNED_AWAY`] more that are told
-//! that there are too many, [`HEAD_LIMIT`] for a request and [`ANSWER_LIMIT`] for its answer.
+//! Serves only processes of the users in `egress.uids` (checked with SO_PEERCRED); by default,
+//! root's and the daemon's own user. Bounds: `egress.max-streams` connections, [`MAX_TURNED_AWAY`]
+//! more that receive a refusal, [`HEAD_LIMIT`] for a request and [`ANSWER_LIMIT`] for its answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::find::{FindTarget, IsAbsent};
-use super::search::{Reached, Search, Way};
+use super::search::{Connection, Reached, Search};
 use super::{At, WayBack};
 use crate::audit::Audit;
 use crate::clock;
@@ -32,29 +32,29 @@ use crate::sessions::ingress::Context;
 use crate::sessions::splice::{self, Carried, Counted, Early, Ending};
 use crate::sessions::totals::SessionCount;
 use crate::tcp::{Tcp, UnixListener};
-use crate::unix::Place;
+use crate::unix::SocketPath;
 
-/// Connections beyond the limit that are told so at once; further ones are closed.
+/// Connections above the limit that receive a refusal; any more are closed.
 const MAX_TURNED_AWAY: usize = 64;
-/// How long a refused client may still send before its connection is closed: an answer that comes
-/// while it writes would be lost with a reset.
+/// How long a refused client may keep sending before its connection is closed. A reset while it
+/// sends would lose the answer.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
-/// Bytes that are read and thrown away meanwhile.
+/// Bytes read and discarded meanwhile.
 const MAX_DRAINED: usize = 4 << 20;
-/// What a node says that is going away.
+/// The answer of a node that is stopping.
 const STOPPING: &str = "meshport on this node is stopping";
-/// Pause after a failed accept, which is mostly a lack of file descriptors.
+/// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// From one attempt to make the socket to the next.
+/// Interval between attempts to create the socket.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Where the socket of the settings is.
-pub(crate) fn place(settings: &EgressSettings) -> Option<Place<'_>> {
+/// The socket that the settings name.
+pub(crate) fn socket_path(settings: &EgressSettings) -> Option<SocketPath<'_>> {
     let path = settings.socket.as_deref()?;
-    Some(Place { path, mode: settings.mode.bits(), setting: "egress.socket" })
+    Some(SocketPath { path, mode: settings.mode.bits(), setting: "egress.socket" })
 }
 
-/// What every request shares.
+/// State common to all requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Requests {
     pub(crate) context: Context,
@@ -63,20 +63,20 @@ pub(crate) struct Requests {
     pub(crate) audit: Audit,
     /// The credential of this node.
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
-    /// Whether this node is going away and takes no new requests.
+    /// Whether this node is stopping and refuses new requests.
     pub(crate) leaving: watch::Receiver<bool>,
 }
 
-/// Makes the socket and serves it, for ever. What the machine lacks is said once and tried again:
-/// the clients of this node need its daemon, whether the way back works or not.
+/// Creates the socket and serves it forever. A failure is logged once and retried: this node's
+/// clients need its daemon even if the way back does not work.
 pub(crate) async fn serve(requests: Requests) {
     let back = requests.back.clone();
     // The path and mode of the socket do not change while the daemon runs.
     let egress = back.egress();
-    let Some(place) = place(&egress) else { return };
+    let Some(at) = socket_path(&egress) else { return };
     let mut is_said = false;
     let listener = loop {
-        match requests.context.host.listen_unix(place).await {
+        match requests.context.host.listen_unix(at).await {
             Ok(listener) => break listener,
             Err(error) => {
                 if !std::mem::replace(&mut is_said, true) {
@@ -87,13 +87,13 @@ pub(crate) async fn serve(requests: Requests) {
             }
         }
     };
-    info!(socket = %place.path.display(), "apiservers reach nodes through the mesh here");
+    info!(socket = %at.path.display(), "apiservers reach nodes through the mesh here");
     accept(listener, requests).await;
 }
 
 async fn accept(listener: UnixListener, requests: Requests) {
-    // One reference for each connection that is served.
-    let places = Arc::new(());
+    // One reference per connection being served.
+    let served = Arc::new(());
     let turned_away = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
     let mut streams = JoinSet::new();
     loop {
@@ -112,21 +112,21 @@ async fn accept(listener: UnixListener, requests: Requests) {
         requests.back.note_accepted();
         let requests = requests.clone();
         let most = usize::try_from(requests.back.egress().max_streams).unwrap_or(usize::MAX);
-        if Arc::strong_count(&places) <= most {
-            let place = places.clone();
+        if Arc::strong_count(&served) <= most {
+            let permit = served.clone();
             streams.spawn(async move {
                 requests.serve(client).await;
-                drop(place);
+                drop(permit);
             });
             continue;
         }
         let said = format!("{most} streams of the way back are open here (egress.max-streams)");
         let refused = Refused::new(Refusal::Crowded, said);
         requests.note(&refused, None);
-        if let Ok(place) = turned_away.clone().try_acquire_owned() {
+        if let Ok(permit) = turned_away.clone().try_acquire_owned() {
             streams.spawn(async move {
                 refuse(client, &refused).await;
-                drop(place);
+                drop(permit);
             });
         }
     }
@@ -136,7 +136,7 @@ impl Requests {
     async fn serve(&self, mut client: Tcp) {
         let target = match self.admit(&mut client).await {
             Ok(Some(target)) => target,
-            // It went away, or was looking whether anybody is here.
+            // The client left, or only checked whether the socket is served.
             Ok(None) => return,
             Err(refused) => {
                 self.note(&refused, None);
@@ -162,7 +162,7 @@ impl Requests {
         }
     }
 
-    /// The asking process, and its target.
+    /// Authorises the client and reads its target.
     async fn admit(&self, client: &mut Tcp) -> Result<Option<Endpoint>, Refused> {
         let own = geteuid().as_raw();
         let egress = self.back.egress();
@@ -184,7 +184,7 @@ impl Requests {
         })
     }
 
-    /// A way on which the target is connected; none when the client went away meanwhile.
+    /// A path with a connection to the target; none if the client left meanwhile.
     async fn reach(&self, target: &Endpoint, client: &Tcp) -> Result<Option<Reached>, Refused> {
         let until = clock::now() + ANSWER_LIMIT;
         let look = async {
@@ -203,7 +203,7 @@ impl Requests {
                 }
                 Err(refused) => refused,
             };
-            // That it is down tells more than that it does not answer.
+            // "Node is down" is a better reason than "no answer".
             let node = found.ways.first().and_then(Line::origin);
             match node.filter(|_| refused.why.is_of_the_way()) {
                 Some(node) => Err(match self.asked.ask(IsAbsent(node)).await {
@@ -219,7 +219,7 @@ impl Requests {
         }
     }
 
-    /// Dials a target that the settings name, as the apiserver would have done.
+    /// Dials a target listed in the settings directly, as the apiserver would.
     async fn dial_outside(&self, target: &Endpoint, until: Instant) -> Result<Reached, Refused> {
         let left = until.saturating_duration_since(clock::now());
         let dialled = timeout(left, self.context.host.connect(&target.to_string())).await;
@@ -235,14 +235,14 @@ impl Requests {
         self.back.note_outside();
         let line = Line::Direct(self.context.mesh.node_id());
         let guard = self.context.sessions.open(&ServiceName::way_back(), Side::Client, line);
-        Ok(Reached { way: Way::Local(tcp), line, guard })
+        Ok(Reached { connection: Connection::Local(tcp), line, guard })
     }
 
     async fn carry(&self, mut client: Tcp, reached: Reached) -> std::io::Result<()> {
         client.write_all(CONNECTED).await?;
-        let Reached { way, guard, .. } = reached;
+        let Reached { connection, guard, .. } = reached;
         let totals = self.context.sessions.totals(&ServiceName::way_back());
-        // By service alone: a row for each node has no bound.
+        // Counted by service only: the number of nodes has no bound.
         let origin = Arc::default();
         let counted = Counted { totals: totals.clone(), origin, tally: None };
         let carried = Carried::of_client(0, counted);
@@ -253,12 +253,14 @@ impl Requests {
             }
             Ending::Reset
         });
-        match way {
-            Way::Mesh(stream, rest) => {
+        match connection {
+            Connection::Mesh(stream, rest) => {
                 let early = Early { up: Bytes::new(), down: vec![rest] };
                 splice::with_stream(client, stream, early, &carried, end).await
             }
-            Way::Local(tcp) => splice::with_tcp(client, tcp, Early::default(), &carried, end).await,
+            Connection::Local(tcp) => {
+                splice::with_tcp(client, tcp, Early::default(), &carried, end).await
+            }
         }
     }
 
@@ -272,7 +274,7 @@ impl Requests {
     }
 }
 
-/// Reads the head; none when the client went away without a word.
+/// Reads the request head; none if the client left without sending one.
 async fn read_head(client: &mut Tcp) -> Result<Option<Endpoint>, Refused> {
     let mut buffer = Vec::with_capacity(1024);
     loop {
@@ -291,7 +293,8 @@ async fn read_head(client: &mut Tcp) -> Result<Option<Endpoint>, Refused> {
     }
 }
 
-/// Resolves when the client has gone. One that sends something before its answer is waited for.
+/// Resolves when the client has closed the connection; pending data from the client does not
+/// resolve it.
 async fn gone(client: &Tcp) {
     let _ = client.readable().await;
     if !client.is_gone() {
@@ -299,7 +302,7 @@ async fn gone(client: &Tcp) {
     }
 }
 
-/// Answers, and waits until the client has read it.
+/// Answers and waits until the client has read it.
 async fn refuse(mut client: Tcp, refused: &Refused) {
     let answer = async {
         client.write_all(&refused.answer()).await?;
@@ -307,11 +310,11 @@ async fn refuse(mut client: Tcp, refused: &Refused) {
         let mut rest = (&mut client).take(MAX_DRAINED as u64);
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     };
-    // One that does not read its answer needs none.
+    // A client that does not read its answer is not waited for any longer.
     let _ = timeout(DRAIN_LIMIT, answer).await;
 }
 
-/// Warns of a socket without the role for it: no node would serve it.
+/// Warns about a socket on a node without the required role: no node would serve its requests.
 pub(crate) fn warn_of_missing_role(settings: &EgressSettings, credential: &Credential) {
     let role = Role::Origin(ServiceName::kube_apiserver());
     if settings.socket.is_some() && !credential.roles.contains(&role) {

@@ -10,7 +10,7 @@ use crate::egress::Egress;
 use crate::node::commands::Command;
 use crate::node::roster::Source;
 
-/// Begins to read Node objects and to serve the socket, as far as the settings want it.
+/// Starts reading Node objects and serving the socket, as configured.
 pub(crate) fn start(
     egress: &Egress,
     settings: &Settings,

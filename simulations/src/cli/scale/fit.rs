@@ -1,8 +1,8 @@
 //! Laws of cost: least squares over measured sizes, and which law is the simplest that explains
 //! them.
 //!
-//! A law is a sum of terms of the number of nodes and of origins, each with a factor. Errors are
-//! shares of what was measured, so that a small mesh counts as much as a large one.
+//! A law is a sum of terms in the numbers of nodes and of origins, each with a factor. Errors are
+//! relative to the measured value, so that a small mesh counts as much as a large one.
 
 use std::fmt;
 

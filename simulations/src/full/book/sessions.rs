@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// The node of the client and the node of the instance of each, by number.
+    /// The client's node and the instance's node of each open session, by number.
     pub(super) open: BTreeMap<u64, (usize, usize)>,
     numbers: u64,
     tallies: Vec<Tally>,
 }
 
-/// Sessions of one node's clients since the beginning.
+/// Sessions of one node's clients since the start.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     opened: u64,
     closed: u64,
-    /// How many of them an earlier process of the node has had.
+    /// How many were opened through earlier processes of the node.
     before: u64,
 }
 
@@ -25,13 +25,13 @@ impl Sessions {
         Self { tallies: vec![Tally::default(); nodes], ..Self::default() }
     }
 
-    /// A process of a node begins: its own count does as well.
+    /// Records the start of a node's process, whose own count starts at zero.
     pub(super) fn starts(&mut self, node: usize) {
         let tally = &mut self.tallies[node];
         tally.before = tally.opened;
     }
 
-    /// A client of a node is served by the instance of another; the session's number.
+    /// Records a client of a node being served by another's instance; returns the session's number.
     pub(super) fn open(&mut self, node: usize, origin: usize) -> u64 {
         self.numbers += 1;
         self.open.insert(self.numbers, (node, origin));
@@ -50,13 +50,13 @@ impl Sessions {
         self.open.values().any(|ends| *ends == (node, origin))
     }
 
-    /// How many the clients of a node have opened, how many were closed, and are open.
+    /// How many sessions the clients of a node have opened, closed and have open.
     pub(super) fn count(&self, node: usize) -> [u64; 3] {
         let Tally { opened, closed, .. } = self.tallies[node];
         [opened, closed, self.open.values().filter(|(at, _)| *at == node).count() as u64]
     }
 
-    /// How many have been opened through a node's present process.
+    /// How many were opened through a node's current process.
     pub(super) fn opened_by_process(&self, node: usize) -> u64 {
         let Tally { opened, before, .. } = self.tallies[node];
         opened - before

@@ -58,7 +58,7 @@ fn book() -> Book {
     book
 }
 
-/// The route of a node to whom the origins look like this, the first one preferred.
+/// A node's route with these views of the origins, the first one preferred.
 fn route(book: &Book, views: &[(usize, PathView)]) -> Arc<Route> {
     let views = views.iter().map(|(origin, path)| {
         let (name, site) =
@@ -77,7 +77,7 @@ fn up(millis: u64) -> PathView {
     PathView::Up(Duration::from_millis(millis))
 }
 
-/// The same with the worse one first, as no route may be.
+/// The same with the worse origin first, which no route may have.
 fn upside_down(route: &Route) -> Arc<Route> {
     let mut route = route.clone();
     route.candidates.reverse();
@@ -100,7 +100,7 @@ fn a_session_that_begins_at_a_dead_origin_is_noticed() {
     assert_eq!((found.rule, found.node.as_deref()), (rules::DEAD_ORIGIN, Some("fra-2")));
     assert_eq!(found.what, "a session goes to fra-1 while ams-1 is healthy");
     assert_eq!((found.at, found.last.len()), (Duration::from_secs(100), 1));
-    // Nothing better is there: it may as well try.
+    // There is nothing better, so it may try.
     let dead = route(&book, &[(NEAR, PathView::Dead), (FAR, PathView::Dead)]);
     book.routes[WORKER] = Some(dead);
     book.looks_for_one(WORKER);
@@ -115,12 +115,12 @@ fn routes_that_are_bad_or_far_are_noticed() {
     assert_eq!(book.bad_route(WORKER), None);
     book.routes[WORKER] = Some(upside_down(&good));
     assert_eq!(book.bad_route(WORKER), None);
-    // Only for so long, or by settings that do not ask for the nearest.
+    // Allowed for a bounded time, or with settings that do not prefer the nearest.
     book.seen[WORKER].lasting = Some(LASTING);
     says(&book, rules::NEAR_ROUTES, "goes to ams-1");
     book.seen[WORKER].lasting = Some(LASTING - Duration::from_secs(1));
     assert_eq!(book.bad_route(WORKER), None);
-    // A way that loses more need not be gone, nor one that is as far.
+    // It need not use the nearer origin if that path is lossy or as long as the other.
     book.seen[WORKER].lasting = Some(LASTING);
     let lossy = LinkConfig { loss: Loss::independent(0.1), ..LinkConfig::default() };
     for quality in [lossy, LinkConfig::delay(Duration::from_millis(10))] {
@@ -140,7 +140,7 @@ fn routes_that_are_bad_or_far_are_noticed() {
     says(&book, rules::GOOD_ROUTES, "nobody");
 }
 
-/// What is said of the worker's route.
+/// Checks the violation about the worker's route.
 fn says(book: &Book, rule: &str, word: &str) {
     let found = book.bad_route(WORKER);
     assert!(found.as_ref().is_some_and(|it| it.0 == rule && it.1.contains(word)), "{found:?}");
@@ -154,7 +154,7 @@ fn a_node_that_disagrees_is_noticed() {
         seen.alive = 3;
         seen.records = (0..3).map(|of| (of, record(of as u64, at as u64))).collect();
     }
-    // A version more or less is on its way again and again.
+    // A newer version may be in transit at any time.
     let good = book.seen[WORKER].clone();
     let mut judge = |seen: Seen, word: &str| {
         book.seen[WORKER] = seen;
@@ -174,13 +174,13 @@ fn a_node_that_disagrees_is_noticed() {
     judge(with(FAR, Some(record(0, 9))), "ams-1 is not the newest");
     let services = vec![(crate::scenario::service(), OriginState::Unready)];
     judge(with(FAR, Some(Record { services, ..record(2, 1) })), "ams-1 is not the newest");
-    // A node out of reach may be considered in any state.
+    // An unreachable node may be in any state.
     book.scene.network.block(WORKER, FAR, false);
     book.seen[WORKER].absent.insert(FAR);
     assert_eq!(book.disagreement(WORKER), None);
 }
 
-/// A node hears that another one is revoked.
+/// Makes a node learn that another one is revoked.
 fn tell(book: &mut Book, at: usize, subject: usize) {
     let authority = AuthorityKey::from_bytes([1; 32]);
     let id = Revoked::Node(book.scene.account.id(subject));
@@ -239,7 +239,7 @@ fn what_excuses_a_wrong_belief_is_that_something_has_changed_lately() {
     assert_eq!(book.settles(NEAR, WORKER), None);
 }
 
-/// How many suspicions there were, and how many of them were by mistake.
+/// The number of suspicions, and how many of them were false.
 fn suspicions(book: &Book) -> (u64, u64) {
     let seen = book.scene.measures.suspicions.expect("they are counted from the beginning");
     (seen.raised, seen.wrong)
@@ -258,14 +258,14 @@ fn a_suspicion_is_by_mistake_if_the_other_one_runs_within_reach_and_nothing_excu
     book.scene.now = Duration::from_secs(100 + SETTLING.as_secs());
     book.suspects(NEAR, WORKER);
     assert_eq!(suspicions(&book), (3, 2));
-    // Its process has ended, the suspecting node is about to end, and there is no way.
+    // The process has ended, the suspecting node is about to end, and there is no path.
     book.routes[WORKER] = None;
     book.suspects(NEAR, WORKER);
     book.suspects(WORKER, FAR);
     book.scene.network.block(NEAR, FAR, false);
     book.suspects(NEAR, FAR);
     assert_eq!(suspicions(&book), (6, 2));
-    // During the start-up nothing is counted.
+    // Nothing is counted during the start-up.
     book.scene.account =
         account(&Scenario { warmup_s: Some(200.0), duration_s: 300.0, ..scenario() });
     book.suspects(NEAR, WORKER);
@@ -312,7 +312,7 @@ fn an_answer_to_or_from_a_revoked_node_is_noticed_after_a_while() {
     book.check_served(WORKER, FAR);
     assert!(book.scene.account.violations.is_empty());
     book.scene.now = Duration::from_secs(131);
-    // Its own clients on its own host do not count.
+    // A node's own clients do not count.
     book.check_served(FAR, FAR);
     book.check_served(WORKER, NEAR);
     assert!(book.scene.account.violations.is_empty());
@@ -331,7 +331,7 @@ fn an_answer_to_or_from_a_revoked_node_is_noticed_after_a_while() {
     let rule = rules::SERVED_NO_MORE;
     assert_eq!(found[0], (rule, Some("fra-1"), "it serves a client of ams-1"));
     assert_eq!(found[1], (rule, Some("ams-1"), "it serves a client of fra-2"));
-    // The ways have changed: the serving node may not have heard.
+    // The link has changed: the serving node may not have learned of the revocation.
     book.happens(&Happening::Way(0, 0, true));
     book.check_served(WORKER, FAR);
     assert_eq!(book.scene.account.violations.len(), 2);

@@ -45,7 +45,7 @@ fn a_count_that_does_not_add_up_is_noticed() {
     };
     let good = page([10.0, 6.0, 1.0, 2.0, 1.0]);
     assert_eq!(unbalanced(&good, 0, 6), None);
-    // One whose instance said nothing after its node had connected it.
+    // A session whose instance sent nothing after the connection.
     assert_eq!(unbalanced(&good, 0, 5), None);
     let says = |what: Option<String>, word: &str| {
         assert!(what.as_ref().is_some_and(|what| what.contains(word)), "{what:?}");

@@ -20,7 +20,7 @@ use meshport_core::ledger::{Crowding, Holder};
 const MAX_SHOWN: usize = 3;
 
 impl Reporter {
-    /// The services whose places for clients are all taken.
+    /// The services with no free client slot.
     pub(super) fn full<'a>(
         &'a self,
         services: &'a [ServiceStatus],

@@ -1,4 +1,4 @@
-//! The virtual addresses of this node, and what keeps it from them.
+//! The virtual addresses of this node, and why it cannot hold them.
 
 use std::time::Instant;
 

@@ -14,7 +14,7 @@ use meshport_core::roster::Known;
 use meshport_core::route::{Line, OriginView};
 
 impl Reporter {
-    /// Takes up what was read of the cluster's list; `None` when it could not be read.
+    /// Handles the cluster's list; `None` if it could not be read.
     pub(crate) fn compare(
         &mut self,
         core: &NodeCore,

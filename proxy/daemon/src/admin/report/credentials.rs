@@ -9,7 +9,7 @@ use meshport_core::node::NodeCore;
 use super::{Reporter, secret};
 
 impl Reporter {
-    /// This node's first, then those of others by their end, then what was revoked.
+    /// This node's first, then those of others by expiry, then revoked ones.
     pub(crate) fn credentials(
         &self,
         core: &NodeCore,

@@ -27,7 +27,7 @@ const MAX_SAME_NAMES: usize = 3;
 const MAX_SHORTS: usize = 4;
 
 impl Reporter {
-    /// Every service and why its route is what it is.
+    /// Every service and the reason for its route.
     pub(crate) fn explanations(&self, core: &NodeCore, now: Instant) -> Vec<Explanation> {
         core.services().map(|name| self.explanation(core, name, now)).collect()
     }
@@ -174,7 +174,7 @@ fn same_names<'a>(nodes: impl Iterator<Item = (&'a NodeName, NodeId)>) -> Vec<Fi
     several.take(MAX_SAME_NAMES).map(finding).collect()
 }
 
-/// Whether a person who says `target` may mean this node: its name, its NodeId or the short form.
+/// Whether `target` may refer to this node: its name, its NodeId or the short form.
 pub(super) fn is_meant(who: &NodeRef, target: &str) -> bool {
     let ids = [who.node.to_string(), who.node.short()];
     who.name.as_ref() == target || ids.iter().any(|id| id == target)

@@ -9,7 +9,7 @@ use meshport_core::node::NodeCore;
 /// Paths that are all dead although their members may live: one alone may be that member's.
 const MIN_DEAD_PATHS: usize = 2;
 
-/// Other members, by what is seen of them.
+/// Other members, by how this node sees them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Others {
     alive: usize,

@@ -61,8 +61,8 @@ impl Reporter {
         all.filter_map(move |(node, entry)| (*node != own).then_some(entry))
     }
 
-    /// Members that are there: those with a tunnel first, of these origins and relays, which have
-    /// the firewalls that others need to pass.
+    /// Members that are present: those with a tunnel first, and of these origins and relays, whose
+    /// firewalls matter most to others.
     pub(crate) fn to_inquire(&self, core: &NodeCore, mesh: &Mesh) -> (Vec<NodeRef>, Own) {
         let peers = mesh.peers();
         let with_tunnel: BTreeSet<NodeId> =

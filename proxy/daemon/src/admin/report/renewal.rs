@@ -1,4 +1,4 @@
-//! How this node's credential is renewed, and what is wrong with that.
+//! The renewal of this node's credential, and problems with it.
 
 use meshport_config::{Credential, Mandate, Role, UnixSeconds};
 use meshport_core::findings::{CREDENTIAL_ENDS, Finding, MANDATE_ENDS, RENEWAL_FAILS, Severity};
@@ -46,8 +46,7 @@ impl Reporter {
         let own = &*self.identity.credential;
         let left_s = own.expires_at.seconds_since(now);
         let setback = self.setback(now);
-        // While issuers renew it in time, the end of a short-lived credential is not worth a
-        // report.
+        // While issuers renew it in time, the expiry of a short-lived credential is not reported.
         let is_in_hand =
             self.issuers(core) > 0 && setback.is_none() && left_s >= warning_s(own) && left_s > 0;
         let ends = findings::of_credential(own, now);

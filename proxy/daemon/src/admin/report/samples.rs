@@ -207,7 +207,7 @@ impl Reporter {
         page.counters(&totals.counts.read(), &[("service", name)]);
         page.spread(&metrics::CONNECT_DURATION, &[name], totals.connects.read());
         page.spread(&metrics::SESSION_DURATION, &[name], totals.sessions.read());
-        // A value and no label, of which there would be one for each user that there ever was.
+        // A single value without a label: a label would add a series for each user ever refused.
         let refused = totals.addresses.over_share(now);
         if let Some(OverShare { who: ClientId::User(uid), .. }) = refused {
             page.count(&metrics::OVER_SHARE_UID, &[name], uid.into());

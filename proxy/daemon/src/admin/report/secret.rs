@@ -12,7 +12,7 @@ use meshport_core::node::NodeCore;
 
 use super::Reporter;
 
-/// Names that are told; the rest is counted.
+/// Names listed; the rest is counted.
 const MAX_NAMES: usize = 10;
 
 impl Reporter {
@@ -20,7 +20,7 @@ impl Reporter {
         self.secret_with(|number| self.lagging(core, mesh, number))
     }
 
-    /// The same of a node that is in no rotation.
+    /// Like `secret`, for a node outside any rotation.
     pub(crate) fn secret_alone(&self) -> SecretStatus {
         self.secret_with(|_| Vec::new())
     }
@@ -43,7 +43,7 @@ impl Reporter {
         }
     }
 
-    /// Absent members count: they have to return before the former secret ends.
+    /// Absent members count: they must return before the former secret ends.
     fn lagging(&self, core: &NodeCore, mesh: &Mesh, number: u64) -> Vec<String> {
         let said = numbers(mesh);
         let has = |node: &NodeId| said.get(node).is_some_and(|said| *said >= number);

@@ -9,7 +9,7 @@ use meshport_core::node::NodeCore;
 use super::Reporter;
 
 impl Reporter {
-    /// This node first, then every member that is not away, all of those that say where they are.
+    /// This node first, then every present member with known endpoints.
     pub(crate) fn seeds(&self, core: &NodeCore) -> Vec<SeedRow> {
         let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
         let mut rows: Vec<SeedRow> = entries.filter_map(|entry| self.seed(entry)).collect();

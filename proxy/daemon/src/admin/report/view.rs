@@ -260,7 +260,7 @@ fn summary(chosen: Option<&Choice>, origins: &[OriginRow]) -> String {
             all => format!("None of {all} known origins answers, so clients are refused"),
         };
     };
-    let way = origins.first().map_or_else(String::new, |origin| {
+    let path = origins.first().map_or_else(String::new, |origin| {
         let PathRow { kind, relay, rtt_ms, .. } = &origin.path;
         let kind = match (kind.as_str(), relay) {
             ("own", _) => return " on this node".into(),
@@ -272,7 +272,7 @@ fn summary(chosen: Option<&Choice>, origins: &[OriginRow]) -> String {
         let rtt = rtt_ms.map_or_else(String::new, |ms| format!(", {ms} ms"));
         format!("{site}, {kind}{rtt}")
     });
-    format!("Sessions go to {}{way}: {}", choice.who.name, choice.why)
+    format!("Sessions go to {}{path}: {}", choice.who.name, choice.why)
 }
 
 /// Two significant digits: less is jitter.

@@ -51,8 +51,8 @@ impl Reporter {
     /// member that serves no kubelet.
     pub(super) fn way_back_to(&self, core: &NodeCore, member: &Credential) -> Option<String> {
         self.process.way_back.egress().socket.as_ref()?;
-        let way = core.way_back_to(member)?;
-        Some(match way {
+        let line = core.way_back_to(member)?;
+        Some(match line {
             _ if core.absence(&member.node, clock::now()).is_some() => "down".into(),
             Line::Relayed { relay, .. } => format!("through {}", self.name(core, &relay)),
             Line::Direct(_) | Line::Outside(_) => "direct".into(),

@@ -1,7 +1,7 @@
-//! System calls, by a seccomp filter: those of a network server that keeps a few files.
+//! A seccomp filter for system calls: allows those of a network server that keeps a few files.
 //!
-//! All others answer `ENOSYS`, as on a kernel that does not have them: the C library and the
-//! runtime know what to do then, also with calls that are newer than this list.
+//! All others return `ENOSYS`, as on a kernel without them. The C library and the runtime have
+//! fallbacks for that, even for calls newer than this list.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule,
 };
 
-/// The system calls that are allowed with any arguments.
+/// System calls allowed with any arguments.
 const ALLOWED: &[c_long] = &[
     // Sockets and pipes.
     libc::SYS_accept4,
@@ -33,7 +33,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_shutdown,
     libc::SYS_socketpair,
     libc::SYS_splice,
-    // Waiting.
+    // Waiting and clocks.
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
@@ -109,7 +109,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_set_robust_list,
     libc::SYS_sigaltstack,
     libc::SYS_tgkill,
-    // What this is and where.
+    // Identity of this process and machine.
     libc::SYS_getegid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
@@ -121,7 +121,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// Older forms of the same, which other processors never had.
+/// Older variants of these calls, which other architectures never had.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[
     libc::SYS_access,
@@ -146,17 +146,18 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// The families of sockets of any type: the admin socket, and what the C library asks for the
-/// addresses of its own. The latter are raw by name and reach only the kernel.
+/// Address families allowed with any socket type: the admin socket, and netlink, with which the C
+/// library lists the machine's addresses. Netlink sockets are of type raw but reach only the
+/// kernel.
 const LOCAL: &[i32] = &[libc::AF_UNIX, libc::AF_NETLINK];
-/// The families of the mesh and its clients, and the types of these: none that is raw.
+/// Address families of the mesh and its clients, allowed with non-raw socket types.
 const NETWORK: &[i32] = &[libc::AF_INET, libc::AF_INET6];
 const TYPES: &[i32] = &[libc::SOCK_STREAM, libc::SOCK_DGRAM];
-/// The bits of the second argument of `socket` that are the type; flags are above them
-/// (`SOCK_TYPE_MASK` of the kernel).
+/// The type bits in the second argument of `socket`; the flags are above them (the kernel's
+/// `SOCK_TYPE_MASK`).
 const TYPE_BITS: u64 = 0xf;
 
-/// Filters the calls of all threads of this process, and of those they start.
+/// Filters the calls of all threads of this process and of threads started later.
 pub(super) fn filter() -> Result<(), Error> {
     seccompiler::apply_filter_all_threads(&program()?)
 }
@@ -165,8 +166,8 @@ fn program() -> Result<BpfProgram, Error> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
         ALLOWED.iter().chain(OLDER).map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_socket, sockets()?);
-    // Threads, and no processes. `clone3` has its flags in memory, where no filter can read them:
-    // it answers ENOSYS, and the C library takes `clone`.
+    // Allows threads but no processes. `clone3` has its flags in memory, which a filter cannot
+    // read: it returns ENOSYS, and the C library falls back to `clone`.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let flags = argument(0, SeccompCmpOp::MaskedEq(thread), thread)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![flags])?]);
@@ -176,7 +177,7 @@ fn program() -> Result<BpfProgram, Error> {
     Ok(filter.try_into()?)
 }
 
-/// The rules of `socket`, of which one has to hold.
+/// The rules for `socket`; one of them must match.
 fn sockets() -> Result<Vec<SeccompRule>, Error> {
     let is = |family: i32| argument(0, SeccompCmpOp::Eq, u64::from(family.unsigned_abs()));
     let mut rules = Vec::new();
@@ -193,7 +194,7 @@ fn sockets() -> Result<Vec<SeccompRule>, Error> {
     Ok(rules)
 }
 
-/// A condition on an argument of 32 bits.
+/// A condition on a 32-bit argument.
 fn argument(at: u8, is: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Error> {
     Ok(SeccompCondition::new(at, SeccompCmpArgLen::Dword, is, value)?)
 }
@@ -207,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// In a thread of its own: a filter never ends.
+    /// Runs a check in a separate thread, since a filter cannot be removed.
     fn filtered(check: impl FnOnce() + Send + 'static) {
         let inside = thread::spawn(move || {
             seccompiler::apply_filter(&program().expect("it compiles")).expect("it is taken");
@@ -246,7 +247,7 @@ mod tests {
             for family in [libc::AF_PACKET, libc::AF_INET, libc::AF_INET6, libc::AF_VSOCK] {
                 let family = socket2::Domain::from(family);
                 for protocol in [None, Some(socket2::Protocol::ICMPV4)] {
-                    // A flag is added to the type.
+                    // The type is combined with a flag.
                     let refused = socket2::Socket::new(family, socket2::Type::RAW, protocol);
                     let refused = refused.expect_err("raw");
                     assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS));

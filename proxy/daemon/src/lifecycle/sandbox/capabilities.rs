@@ -1,5 +1,5 @@
-//! Capabilities (capabilities(7)): a daemon that is started as root, or with some of them, keeps
-//! only what it may need again.
+//! Capabilities (capabilities(7)): a daemon that starts as root, or with some of them, keeps only
+//! those it may need later.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-/// Bits of a file's mode that let anybody read it.
+/// The mode bits that let anyone read a file.
 const READ_BY_ALL: u32 = 0o004;
 
 /// The remaining capabilities.
@@ -24,16 +24,16 @@ impl fmt::Display for KeptCapabilities {
         if self.0.is_empty() {
             return f.write_str("none");
         }
-        for (place, (name, _)) in self.0.iter_names().enumerate() {
-            write!(f, "{}{name}", if place == 0 { "" } else { ", " })?;
+        for (at, (name, _)) in self.0.iter_names().enumerate() {
+            write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
         }
         Ok(())
     }
 }
 
-/// Gives up what this thread, and those it starts, has, and the way to get any by running a
-/// program. It keeps the right to ports below 1024, since listeners close and open again, and for
-/// root the right to `files` of other users.
+/// Drops the capabilities of this thread and of those it starts, and the means to gain any by
+/// running a program. Keeps the right to bind ports below 1024, since listeners close and open
+/// again, and for root the right to read `files` of other users.
 pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
@@ -43,7 +43,7 @@ pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     }
     if before.permitted.contains(CapabilitySet::SETPCAP) {
         for other in (CapabilitySet::all() - wanted).iter() {
-            // A kernel that does not know one says so; it has no such bound then.
+            // The kernel rejects a capability it does not know; it has no such bound.
             let _ = remove_capability_from_bounding_set(other);
         }
     }
@@ -51,14 +51,14 @@ pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     let kept = before.permitted & wanted;
     let none = CapabilitySet::empty();
     let after = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
-    // A process without any may be in a sandbox that refuses the call, as systemd's does.
+    // A process without capabilities may run in a sandbox that refuses the call, such as systemd's.
     if after != before {
         set_capabilities(None, after)?;
     }
     Ok(KeptCapabilities(kept))
 }
 
-/// Whether root needs more than being root to use it.
+/// Whether root needs a capability to read it.
 fn belongs_to_another(file: &PathBuf) -> bool {
     let Ok(metadata) = std::fs::metadata(file) else { return false };
     let private = metadata.is_dir() || metadata.mode() & READ_BY_ALL == 0;
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn hardly_any_are_left() {
-        // They belong to a thread.
+        // Capabilities are per thread.
         let checks = thread::spawn(|| {
             let kept = give_up(&[]).expect("it takes no privilege to give up");
             assert!((kept.0 - CapabilitySet::NET_BIND_SERVICE).is_empty(), "{kept}");

@@ -1,4 +1,4 @@
-//! Files, by Landlock (Linux 5.13 and later):
+//! File access, by Landlock (Linux 5.13 and later):
 //! <https://docs.kernel.org/userspace-api/landlock.html>.
 
 use std::path::{Path, PathBuf};
@@ -8,11 +8,13 @@ use landlock::{
     RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
-/// The newest rights that are asked for: those of Linux 6.12. An older kernel gives those it knows.
+/// The newest access rights to restrict: those of Linux 6.12. An older kernel restricts those it
+/// knows.
 const NEWEST: ABI = ABI::V6;
 
-/// What the C library and the runtime read: names (`resolv.conf` and its like are replaced, so the
-/// folder it is), modules that look names up, the number of processors, and the process itself.
+/// What the C library and the runtime read: files for name resolution (`resolv.conf` and similar
+/// files get replaced, so the whole folder), NSS modules, the number of CPUs, and the process
+/// itself.
 const SYSTEM: &[&str] = &[
     "/etc",
     "/lib",
@@ -28,29 +30,29 @@ const SYSTEM: &[&str] = &[
     "/usr/share",
 ];
 
-/// The folders that can be read whatever the settings name.
+/// The folders that are readable regardless of the settings.
 pub(super) fn system() -> impl Iterator<Item = &'static Path> {
     SYSTEM.iter().map(Path::new)
 }
 
-/// Where the runtime throws things away.
+/// Where the runtime discards output.
 const DEVICES: &[&str] = &["/dev/null"];
 
-/// How much of it the kernel does.
+/// How much of it the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Enforced {
-    /// All that is asked for.
+    /// All of it.
     Whole,
-    /// Files are kept from this process, but the kernel is older than the newest of the rights.
+    /// File access is restricted, but the kernel is older than the newest of the rights.
     InPart,
-    /// Nothing: Landlock is built into the kernel and not switched on.
+    /// Nothing: Landlock is built into the kernel but disabled.
     SwitchedOff,
-    /// Nothing: the kernel has no Landlock, or a filter around this process says that it has none.
+    /// Nothing: the kernel has no Landlock, or an outer filter hides it.
     Missing,
 }
 
 impl Enforced {
-    /// Whether files are kept from this process.
+    /// Whether file access is restricted.
     pub(super) fn keeps_files(self) -> bool {
         matches!(self, Self::Whole | Self::InPart)
     }
@@ -65,9 +67,9 @@ impl Enforced {
     }
 }
 
-/// Lets this thread, and those it starts, read in `readable` and the system's folders, write in
-/// `writable`, and run nothing. Signals and abstract sockets of other processes are out of reach
-/// as well. Paths that are not there are left out. Gives what of it the kernel does.
+/// Lets this thread and those it starts read in `readable` and the system's folders, write in
+/// `writable`, and execute nothing. Signals to other processes and their abstract sockets are
+/// blocked as well. Missing paths are skipped. Returns how much the kernel enforces.
 pub(super) fn restrict(
     readable: &[PathBuf],
     writable: &[PathBuf],
@@ -93,7 +95,7 @@ fn reading() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir
 }
 
-/// Files are written under another name and renamed; the admin socket is made and removed.
+/// Files are written under another name and renamed; the admin socket is created and removed.
 fn writing() -> BitFlags<AccessFs> {
     reading()
         | AccessFs::WriteFile
@@ -116,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// In a thread of its own: a restriction never ends.
+    /// In a separate thread, since a restriction cannot be removed.
     fn restricted(check: impl FnOnce(&Path) + Send) {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
@@ -127,7 +129,7 @@ mod tests {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
                 let enforced = restrict(&[root.join("read")], &[root.join("write")]);
-                // Without Landlock in the kernel there is nothing to see.
+                // Without Landlock in the kernel there is nothing to check.
                 if enforced.expect("the rules are good").keeps_files() {
                     check(root);
                 }

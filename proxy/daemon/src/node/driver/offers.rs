@@ -28,7 +28,7 @@ impl Driver {
         let wanted = request.wanted()?;
         let refused = self.core.handle_offers(wanted, &own, lasts, clock::now());
         let refused = refused.map_err(|error| Error::Refused(error.to_string()))?;
-        // In force before the program is told so: it may end an instance then.
+        // Applied before the program gets its answer, since it may then end an instance.
         while let Some(event) = self.core.poll_event() {
             self.take_decision(event);
         }

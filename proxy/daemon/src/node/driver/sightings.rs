@@ -45,13 +45,13 @@ impl Driver {
             true => self.reporter.identity.me.name.to_string(),
             false => self.reporter.name(&self.core, &node),
         };
-        let places: Vec<String> = at.iter().map(ToString::to_string).collect();
-        let places = places.join(" ");
+        let addresses: Vec<String> = at.iter().map(ToString::to_string).collect();
+        let addresses = addresses.join(" ");
         if self.reporter.duplicates.note(node, at, by, clock::now()) {
-            self.reporter.audit.duplicate(&node, &places, by.as_ref());
+            self.reporter.audit.duplicate(&node, &addresses, by.as_ref());
             let by = by.map(|by| self.reporter.name(&self.core, &by));
             warn!(
-                %name, node = %node.short(), at = places, by,
+                %name, node = %node.short(), at = addresses, by,
                 "{KEY_USED_TWICE}"
             );
         }

@@ -58,7 +58,7 @@ pub(crate) enum KubeconfigError {
 /// How to talk to the cluster of a kubeconfig's current context.
 pub(crate) struct Access {
     pub(crate) tls: TlsConnector,
-    /// The names one of which the certificate has to have, the kubeconfig's own first.
+    /// Accepted names in the certificate, the kubeconfig's own first.
     pub(crate) names: Vec<ServerName<'static>>,
     pub(crate) authorization: Option<HeaderValue>,
 }

@@ -2,7 +2,7 @@
 
 use meshport_mesh::Stream;
 
-use super::link::{Link, Way};
+use super::link::{Connection, Link};
 use super::{Failure, Target};
 use crate::health::handshake::{CertificateError, Handshake};
 
@@ -22,7 +22,7 @@ pub(crate) async fn certificate(target: &Target) -> Result<Vec<u8>, CertificateE
         if let Some(certificate) = handshake.certificate() {
             // The certificate has arrived, so an error while closing does not matter.
             let _ = send(&mut link, &mut handshake).await;
-            if let Way::Mesh(Stream { mut send, .. }) = link.take_way() {
+            if let Connection::Mesh(Stream { mut send, .. }) = link.take_connection() {
                 let _ = send.finish();
             }
             return Ok(certificate);

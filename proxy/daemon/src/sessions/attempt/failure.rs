@@ -9,7 +9,7 @@ pub enum Failure {
     /// The client went away; no other attempt is needed.
     #[error("the client disconnected")]
     Client,
-    /// Another attempt of the same client was connected before.
+    /// Another attempt of the same client connected first.
     #[error("another origin connected first")]
     Outpaced,
     /// The candidate cannot be reached or did not answer in time.

@@ -14,9 +14,9 @@ use crate::tcp::{Host, Tcp};
 use meshport_core::route::Line;
 use meshport_core::wire::{Answer, Header};
 
-/// How an instance is reached.
+/// The connection to an instance.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum Connection {
     /// Through the mesh.
     Mesh(Stream),
     /// A plain connection: to this node's own instance, or outside the mesh.
@@ -26,7 +26,7 @@ pub(crate) enum Way {
 /// A link being tried; closed on drop.
 #[derive(Debug)]
 pub(super) struct Link {
-    way: Option<Way>,
+    connection: Option<Connection>,
     pub(super) connected: bool,
     opened: Instant,
     /// Time from opening it until it was connected.
@@ -59,8 +59,13 @@ impl Link {
         Ok(link)
     }
 
-    fn new(way: Way) -> Self {
-        Self { way: Some(way), connected: false, opened: clock::now(), connected_after: None }
+    fn new(connection: Connection) -> Self {
+        Self {
+            connection: Some(connection),
+            connected: false,
+            opened: clock::now(),
+            connected_after: None,
+        }
     }
 
     fn connect(&mut self) {
@@ -74,7 +79,7 @@ impl Link {
             _ => Failure::Path(format!("cannot dial {address}: {error}")),
         })?;
         tcp.set_nodelay();
-        let mut link = Self::new(Way::Plain(tcp));
+        let mut link = Self::new(Connection::Plain(tcp));
         link.connected = true;
         Ok(link)
     }
@@ -82,30 +87,30 @@ impl Link {
     async fn through(target: &Target, node: NodeId, header: &Header) -> Result<Self, Failure> {
         let path = |error: meshport_mesh::MeshError| Failure::Path(error.to_string());
         let stream = target.mesh.open_stream(node).await.map_err(path)?;
-        let mut link = Self::new(Way::Mesh(stream));
-        if let Some(Way::Mesh(stream)) = &mut link.way {
+        let mut link = Self::new(Connection::Mesh(stream));
+        if let Some(Connection::Mesh(stream)) = &mut link.connection {
             stream.send.write_chunk(header.encode().into()).await.map_err(path)?;
         }
         Ok(link)
     }
 
     /// Takes the link, which is then no longer closed on drop.
-    pub(super) fn take_way(&mut self) -> Way {
-        self.way.take().expect("it is taken once")
+    pub(super) fn take_connection(&mut self) -> Connection {
+        self.connection.take().expect("it is taken once")
     }
 
-    fn way(&mut self) -> &mut Way {
-        self.way.as_mut().expect("it is taken only at the end")
+    fn connection(&mut self) -> &mut Connection {
+        self.connection.as_mut().expect("it is taken only at the end")
     }
 
     /// Sends bytes of the client; returns how many.
     pub(super) async fn forward(&mut self, bytes: Bytes) -> Result<usize, Failure> {
         let length = bytes.len();
-        let sent = match self.way() {
-            Way::Mesh(stream) => {
+        let sent = match self.connection() {
+            Connection::Mesh(stream) => {
                 stream.send.write_chunk(bytes).await.map_err(|error| error.to_string())
             }
-            Way::Plain(tcp) => {
+            Connection::Plain(tcp) => {
                 splice::write(tcp, &mut [bytes]).await.map_err(|error| error.to_string())
             }
         };
@@ -116,12 +121,12 @@ impl Link {
     /// the instance's answer (empty if it ended without any).
     pub(super) async fn recv(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
         let connected = self.connected;
-        match self.way() {
-            Way::Plain(tcp) => match splice::read(tcp).await {
+        match self.connection() {
+            Connection::Plain(tcp) => match splice::read(tcp).await {
                 Ok(bytes) => Ok(Some(bytes.into_iter().collect())),
                 Err(error) => Err(Failure::Path(error.to_string())),
             },
-            Way::Mesh(stream) => {
+            Connection::Mesh(stream) => {
                 let mut chunks = [Bytes::new()];
                 let read = stream.recv.read_chunks(&mut chunks).await;
                 let [mut bytes] = chunks;
@@ -144,12 +149,12 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        match &mut self.way {
-            Some(Way::Mesh(stream)) => {
+        match &mut self.connection {
+            Some(Connection::Mesh(stream)) => {
                 stream.send.reset(ABORTED);
                 stream.recv.stop(ABORTED);
             }
-            Some(Way::Plain(tcp)) => tcp.reset_on_drop(),
+            Some(Connection::Plain(tcp)) => tcp.reset_on_drop(),
             None => {}
         }
     }

@@ -35,7 +35,7 @@ impl Shared {
         look(&self.0.borrow().opening)
     }
 
-    /// An attempt has ended.
+    /// Removes an attempt that has ended.
     pub(crate) fn release(&self, id: u32) {
         self.0.send_if_modified(|claims| claims.handle_end(id));
     }
@@ -45,12 +45,12 @@ impl Shared {
         self.0.borrow().is_spent_by(id)
     }
 
-    /// An attempt is connected.
+    /// Marks an attempt as connected.
     pub(super) fn connected(&self, id: u32) {
         self.0.send_modify(|claims| claims.handle_connected(id));
     }
 
-    /// The kind of the client's bytes, and those beyond `sent` that an attempt has to send now.
+    /// The kind of the client's bytes, and those beyond `sent` that an attempt must send now.
     pub(super) fn take(&self, id: u32, connected: bool, sent: usize) -> (Kind, Option<Bytes>) {
         let (mut kind, mut bytes) = (Kind::Open, None);
         self.0.send_if_modified(|claims| {

@@ -92,7 +92,7 @@ fn no_damage_to_new_keys_changes_the_node() {
     for damaged in damages(&content) {
         put(&path, &damaged);
         let Err(refused) = state.settle_next() else {
-            // White space, or bits of a private key that X25519 does not look at.
+            // White space, or bits of a private key that X25519 ignores.
             same += 1;
             let after = state.identity(NOW).expect("whole");
             assert_eq!(after.credential, next.credential);

@@ -77,7 +77,7 @@ fn parameters_are_escaped() {
     assert_eq!(with("continue", ""), "");
 }
 
-/// What an apiserver answers: two pages of a list, then a watch with one event that goes on.
+/// An apiserver's answer: two pages of a list, then a watch with one event that stays open.
 fn answer(request: &str) -> String {
     let plain =
         |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -85,7 +85,7 @@ fn answer(request: &str) -> String {
         assert!(request.contains("resourceVersion=77"), "{request}");
         let node = NODE.replace("worker-7", "worker-9").replace('\n', " ");
         let event = format!("{{\"type\":\"ADDED\",\"object\":{node}}}\n");
-        // In two pieces: a line may come so.
+        // In two pieces, since a line may arrive in parts.
         let (one, two) = event.split_at(event.len() / 2);
         let chunk = |piece: &str| format!("{:x}\r\n{piece}\r\n", piece.len());
         let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -102,7 +102,7 @@ fn answer(request: &str) -> String {
     plain(&format!("{{\"metadata\":{metadata},\"items\":[{NODE}]}}"))
 }
 
-/// An apiserver that answers so, and a kubeconfig for it.
+/// An apiserver that gives these answers, and a kubeconfig for it.
 async fn apiserver(folder: &std::path::Path) -> Source {
     let key = rcgen::KeyPair::generate().expect("a key");
     let names = vec!["127.0.0.1".to_owned()];
@@ -132,7 +132,7 @@ async fn apiserver(folder: &std::path::Path) -> Source {
                 let answer = answer(&String::from_utf8_lossy(&head));
                 tls.write_all(answer.as_bytes()).await?;
                 tls.flush().await?;
-                // A watch goes on.
+                // A watch stays open.
                 tls.read_u8().await
             });
         }

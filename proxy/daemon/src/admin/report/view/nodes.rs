@@ -1,4 +1,4 @@
-//! The nodes of [`crate::admin::view`], and the ways there.
+//! The nodes of [`crate::admin::view`], and the paths to them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Peer {
     /// Time at which something last arrived.
     pub(crate) last_received: Option<Duration>,
     pub(crate) quic_rtt: Option<Duration>,
-    /// The credential that the peer has shown, where that is needed: leaves are in no directory.
+    /// The credential that the peer presented, if needed: leaves are in no directory.
     pub(crate) credential: Option<Arc<Credential>>,
 }
 
@@ -119,7 +119,7 @@ impl Reporter {
         }
     }
 
-    /// The way to any node: measured, or as its tunnel shows.
+    /// The path to any node: measured, or inferred from its tunnel.
     fn path_row(
         &self,
         core: &NodeCore,
@@ -131,7 +131,7 @@ impl Reporter {
             return PathRow { kind: "own".into(), ..PathRow::none() };
         }
         let routes = core.services().filter_map(|name| core.route(name));
-        let mut ways = routes.flat_map(|route| &route.candidates).filter_map(|it| {
+        let mut relayed = routes.flat_map(|route| &route.candidates).filter_map(|it| {
             match (it.origin.line, it.origin.path) {
                 (Line::Relayed { origin, relay }, PathView::Up(rtt)) if origin == *node => {
                     Some((relay, rtt))
@@ -147,7 +147,7 @@ impl Reporter {
             return PathRow { kind: kind.into(), rtt_ms, heard_at_s, ..PathRow::none() };
         };
         let since_at_s = Some(self.at_s(path.since));
-        if let Some((relay, rtt)) = ways.next() {
+        if let Some((relay, rtt)) = relayed.next() {
             return PathRow {
                 kind: "relay".into(),
                 relay: Some(self.name(core, &relay)),
