@@ -79,6 +79,12 @@ fn instances_are_replaced_one_by_one_under_load() {
     };
     is_taken(&post(&world, "gateway", &offer(&present(&instances), 60)));
     wait::until("the worker reaches it", SETTLE, || connect(local).ok().map(drop));
+    let shown = wait::until("the gateway answers", SETTLE, || world.at("gateway").status());
+    let shown = &shown["offered"][0];
+    assert_eq!(
+        (&shown["name"], &shown["instances"].as_array().map(Vec::len)),
+        (&json!(SERVICE), &Some(INSTANCES))
+    );
     wait::until("each instance has its share", SETTLE, || {
         connect(local).expect("it is reached");
         instances.iter().all(|it| it.served() > 0).then_some(())

@@ -38,7 +38,7 @@ fn has(value: &Value, path: &str) -> bool {
 }
 
 /// The settings in a page: blocks of their own, and files that its commands write.
-fn settings(page: &str) -> Vec<String> {
+pub(crate) fn settings(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     for block in manual::blocks(page) {
         match block.language.as_str() {
@@ -67,7 +67,7 @@ fn roles(settings: &str) -> String {
 }
 
 /// What `meshport check` says of settings on a node with their roles.
-fn checked(folder: &Path, settings: &str) -> Value {
+pub(crate) fn checked(folder: &Path, settings: &str) -> Value {
     let (state, file) = (folder.join("state"), folder.join("meshport.toml"));
     fs::write(&file, settings).expect("the folder can be written");
     let (state, file) = (state.to_string_lossy(), file.to_string_lossy());

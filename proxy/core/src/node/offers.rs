@@ -34,6 +34,11 @@ impl NodeCore {
         self.offered.offers()
     }
 
+    /// When that ends unless it is renewed.
+    pub fn offered_until(&self) -> Option<Instant> {
+        self.offered.poll_timeout()
+    }
+
     /// Withdraws an offer that was not renewed.
     pub(super) fn let_offers_end(&mut self, now: Instant) {
         if self.offered.poll_timeout().is_some_and(|ends| ends <= now) {

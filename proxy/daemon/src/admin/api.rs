@@ -66,17 +66,41 @@ pub struct Status {
     pub way_back: Option<WayBackStatus>,
     /// Every service this node uses or offers.
     pub services: Vec<ServiceStatus>,
+    /// What this node serves besides its own clients.
+    #[serde(flatten)]
+    pub edge: EdgeStatus,
+    /// Warnings for the operator, as text.
+    pub warnings: Vec<String>,
+    /// The same with their ids.
+    #[serde(default)]
+    pub findings: Vec<FindingRow>,
+}
+
+/// What a node serves besides its own clients.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct EdgeStatus {
     /// Every listener for clients that run no meshport.
     #[serde(default)]
     pub exposed: Vec<ExposedStatus>,
     /// The virtual addresses of this node's groups.
     #[serde(default)]
     pub virtual_addresses: Vec<VirtualAddressStatus>,
-    /// Warnings for the operator, as text.
-    pub warnings: Vec<String>,
-    /// The same with their ids.
+    /// The services that a program on this machine offers through this node.
     #[serde(default)]
-    pub findings: Vec<FindingRow>,
+    pub offered: Vec<OfferedStatus>,
+}
+
+/// A service that a program on this machine offers, such as one of a Kubernetes cluster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OfferedStatus {
+    /// Its name.
+    pub name: ServiceName,
+    /// The addresses of its ready instances.
+    pub instances: Vec<String>,
+    /// The nodes and operators that may use it.
+    pub allow: Vec<String>,
+    /// Seconds until the offer ends unless the program renews it.
+    pub ends_in_s: u64,
 }
 
 /// A daemon as a process.

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::admin::api::{
-    Chosen, FindingRow, NodeRef, Offering, OriginRef, OriginStatus, PeerRow, ProcessStatus,
-    ServiceStatus, SettingChange, Status,
+    Chosen, EdgeStatus, FindingRow, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
+    ProcessStatus, ServiceStatus, SettingChange, Status,
 };
 use crate::admin::credentials::SecretStatus;
 use meshport_core::duplicates::Duplicates;
@@ -62,6 +62,7 @@ mod explain;
 mod isolation;
 mod listeners;
 mod members;
+mod offered;
 mod renewal;
 mod samples;
 mod secret;
@@ -234,8 +235,11 @@ impl Reporter {
             renewal: self.renewal(core),
             way_back: self.way_back(core, mesh),
             services,
-            exposed: self.process.exposures.status(),
-            virtual_addresses: self.virtual_addresses(core, now),
+            edge: EdgeStatus {
+                exposed: self.process.exposures.status(),
+                virtual_addresses: self.virtual_addresses(core, now),
+                offered: offered::offered(core, now),
+            },
         }
     }
 

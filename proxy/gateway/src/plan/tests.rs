@@ -266,6 +266,27 @@ fn a_request_has_the_instances_and_who_may_use_them() {
     assert_eq!(request.services[&name("other")].allow, everyone);
 }
 
+#[test]
+fn the_page_names_every_reason_of_an_event() {
+    let page = include_str!("../../../../docs/gateway.md");
+    let name = || "web".parse::<ServiceName>().expect("a name");
+    let holder = || key(&exposed("web", 0, "web"));
+    let causes = [
+        Cause::NameTaken { name: name(), holder: holder() },
+        Cause::PortTaken { port: 80, holder: holder() },
+        Cause::BadAnnotation { annotation: EXPOSE, why: String::new() },
+        Cause::BadName(String::new()),
+        Cause::NoPort(String::new()),
+        Cause::WhichPort(2),
+        Cause::TooMany,
+        Cause::ExternalName,
+        Cause::Daemon { name: name(), why: String::new() },
+    ];
+    for cause in causes {
+        assert!(page.contains(&format!("`{}`", cause.reason())), "{cause:?}");
+    }
+}
+
 proptest! {
     /// Whatever a cluster's users write, the daemon can take the offer, and nothing of it leads to
     /// the gateway itself.

@@ -7,8 +7,8 @@ use super::style::{Style, Tone, of_state};
 use super::table::{Cell, Column, Table, item, left, right, toned, wrapped};
 use meshport_core::units::{age, clean, counted, milliseconds};
 use meshport_daemon::admin::api::{
-    AbsentMember, ExposedStatus, Offering, OriginRef, OriginStatus, ServiceStatus, Status,
-    VirtualAddressStatus,
+    AbsentMember, ExposedStatus, OfferedStatus, Offering, OriginRef, OriginStatus, ServiceStatus,
+    Status, VirtualAddressStatus,
 };
 use meshport_daemon::admin::credentials::SecretStatus;
 
@@ -36,13 +36,17 @@ pub(crate) fn status(status: &Status, now: u64, style: impl Into<Style>) -> Stri
         text.push('\n');
         text.push_str(&service_block(service, style));
     }
-    for exposed in &status.exposed {
+    for exposed in &status.edge.exposed {
         text.push('\n');
         text.push_str(&exposed_block(exposed, style));
     }
-    for address in &status.virtual_addresses {
+    for address in &status.edge.virtual_addresses {
         text.push('\n');
         text.push_str(&address_block(address, style));
+    }
+    for offered in &status.edge.offered {
+        text.push('\n');
+        text.push_str(&offered_block(offered, style));
     }
     if !status.absent.is_empty() {
         text.push_str("\nAbsent\n");
@@ -172,6 +176,25 @@ fn exposed_block(exposed: &ExposedStatus, style: Style) -> String {
         let each = exposed.refused.iter().map(|(reason, count)| format!("{count} {reason}"));
         let refused = format!("refused: {}", each.collect::<Vec<_>>().join(", "));
         text.push_str(&wrapped(&refused, 2, style));
+    }
+    text
+}
+
+/// A service that a program on this machine offers.
+fn offered_block(it: &OfferedStatus, style: Style) -> String {
+    let title = format!(
+        "offered {}, to {}, for {}s unless renewed",
+        it.name,
+        it.allow.join(", "),
+        it.ends_in_s
+    );
+    let mut text = wrapped(&title, 0, style);
+    if it.instances.is_empty() {
+        text.push_str(&toned("no instance is ready", Tone::Bad, 2, style));
+    } else {
+        let count = counted(it.instances.len() as u64, "instance");
+        let instances = format!("{count}: {}", it.instances.join(", "));
+        text.push_str(&wrapped(&instances, 2, style));
     }
     text
 }

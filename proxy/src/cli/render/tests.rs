@@ -7,8 +7,8 @@ use meshport_config::UnixSeconds;
 
 use super::*;
 use meshport_daemon::admin::api::{
-    AbsentMember, Chosen, ExposedStatus, MemberCounts, NodeRef, Offering, OriginRef, OriginStatus,
-    PeerRow, ProcessStatus, ServiceStatus, Status,
+    AbsentMember, Chosen, EdgeStatus, ExposedStatus, MemberCounts, NodeRef, OfferedStatus,
+    Offering, OriginRef, OriginStatus, PeerRow, ProcessStatus, ServiceStatus, Status,
 };
 use meshport_daemon::admin::credentials::SecretStatus;
 
@@ -101,8 +101,7 @@ pub(crate) fn sample() -> Status {
         renewal: Default::default(),
         way_back: None,
         services: vec![service()],
-        exposed: Vec::new(),
-        virtual_addresses: Vec::new(),
+        edge: EdgeStatus::default(),
         warnings: vec!["the seed seed.example.com:51820 does not resolve".into()],
         findings: Vec::new(),
     }
@@ -137,7 +136,7 @@ fn an_overlap_of_secrets_is_said() {
 #[test]
 fn an_exposed_listener_is_shown_with_what_it_refused() {
     let mut sample = sample();
-    sample.exposed = vec![ExposedStatus {
+    sample.edge.exposed = vec![ExposedStatus {
         name: "ci".parse().expect("a name"),
         listen: vec![address("203.0.113.5:6443")],
         closed: Vec::new(),
@@ -151,9 +150,26 @@ fn an_exposed_listener_is_shown_with_what_it_refused() {
                  1 connection open, 340 sessions since start\n  \
                  refused: 3 not-allowed, 1 over-rate\n";
     assert!(text.contains(block), "{text}");
-    sample.exposed[0].closed = sample.exposed[0].listen.clone();
+    sample.edge.exposed[0].closed = sample.edge.exposed[0].listen.clone();
     let text = status(&sample, 1_000_000, None);
     assert!(text.contains("  closed, since no origin answers: 203.0.113.5:6443\n"), "{text}");
+}
+
+#[test]
+fn an_offered_service_is_shown_with_its_instances() {
+    let mut sample = sample();
+    let offered = |name: &str, instances: &[&str]| OfferedStatus {
+        name: name.parse().expect("a service name"),
+        instances: instances.iter().map(|it| (*it).to_owned()).collect(),
+        allow: vec!["site:fra".into()],
+        ends_in_s: 42,
+    };
+    sample.edge.offered = vec![offered("db", &[]), offered("web", &["10.1.0.1:80", "10.1.0.2:80"])];
+    let text = status(&sample, 1_000_000, None);
+    let blocks = "\noffered db, to site:fra, for 42s unless renewed\n  no instance is ready\n\
+                  \noffered web, to site:fra, for 42s unless renewed\n  \
+                  2 instances: 10.1.0.1:80, 10.1.0.2:80\n";
+    assert!(text.contains(blocks), "{text}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::admin::api::{
-    DrainReport, DrainRequest, MemberCounts, NodeRef, PeerRow, PingReport, PingRequest,
+    DrainReport, DrainRequest, EdgeStatus, MemberCounts, NodeRef, PeerRow, PingReport, PingRequest,
     ProcessStatus, ServiceStatus, Status,
 };
 use crate::admin::client::AdminClient;
@@ -53,8 +53,7 @@ fn status() -> Status {
         renewal: Default::default(),
         way_back: None,
         services: Vec::new(),
-        exposed: Vec::new(),
-        virtual_addresses: Vec::new(),
+        edge: EdgeStatus::default(),
         warnings: Vec::new(),
         findings: Vec::new(),
     }
