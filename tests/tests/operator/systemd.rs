@@ -282,7 +282,7 @@ fn the_unit_serves_and_confines_under_a_running_systemd() {
     install(&machine, &settings);
     serves_through_what_happens(&machine, &settings);
     restarts_fail_no_client(&machine);
-    upgrades_in_place(&machine);
+    upgrades_in_place(&machine, &settings);
     a_closed_address_is_not_kept(&machine, &settings, &port);
     outlives_a_mistake(&machine, &settings);
     takes_credentials(&machine, &settings);

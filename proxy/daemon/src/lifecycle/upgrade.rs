@@ -20,6 +20,7 @@ use tracing::info;
 
 use super::starter::{self, Starter};
 use crate::Error;
+use crate::tcp::store;
 
 /// How long a successor may take to read its settings and its state: a slow disk, and some more.
 pub const READY_TIME: Duration = Duration::from_secs(30);
@@ -139,9 +140,10 @@ impl Successor {
     }
 
     /// Resolves when the former daemon has been told to stop, and means this one. Never once that
-    /// has ended.
+    /// has ended and made this one the service's main process.
     pub(super) async fn stopped(&mut self) {
         if self.0.read_u8().await.ok() != Some(STOP) {
+            store::say_again();
             std::future::pending::<()>().await;
         }
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use meshport_tests::process::{Process, meshport};
 use meshport_tests::wait;
 
-use super::{Machine, PATIENCE, PROGRAM, UNIT, said};
+use super::{Machine, PATIENCE, PROGRAM, SETTINGS, UNIT, said};
 
 /// Restarts and upgrades under clients, and the file that ends these.
 const RESTARTS: u32 = 10;
@@ -17,6 +17,8 @@ const ENOUGH: &str = "/srv/enough";
 
 /// In a folder of its own, which the unit then lets it execute.
 const OWN_FOLDER: &str = "/opt/meshport/meshport";
+/// Another address of the service.
+const ELSEWHERE: &str = "127.0.0.1:7555";
 
 /// Clients that connect all the time, until they are told that it is enough.
 struct Clients {
@@ -81,7 +83,7 @@ pub(super) fn restarts_fail_no_client(machine: &Machine) {
 
 /// A program that replaces the running one takes its place from a folder of its own. From another
 /// folder it cannot be executed, and the daemon serves on.
-pub(super) fn upgrades_in_place(machine: &Machine) {
+pub(super) fn upgrades_in_place(machine: &Machine, settings: &str) {
     let replace = |program: &str| {
         let next = format!("{program}.next");
         machine.install(meshport(), &next);
@@ -112,8 +114,27 @@ pub(super) fn upgrades_in_place(machine: &Machine) {
         clients.go_on();
     }
     clients.end(machine, &format!("{UPGRADES} upgrades in place"));
-    // What systemd keeps is the successor's.
     machine.run(&["systemctl", "restart", "meshport"]);
     machine.serves();
+    what_is_kept_is_the_successors(machine, settings);
     uses(PROGRAM);
+}
+
+/// systemd keeps what the successor serves and nothing else, or clients would wait at an address
+/// that nobody serves. One that cannot run changes nothing.
+fn what_is_kept_is_the_successors(machine: &Machine, settings: &str) {
+    let kept = || machine.property("NFileDescriptorStore");
+    let before = kept();
+    machine.write(SETTINGS, &settings.replace("origin", "orgin"));
+    assert!(!machine.output(&["meshport", "upgrade"]).status.success());
+    assert_eq!(kept(), before);
+    let service = "[service.kube-apiserver]\n";
+    let elsewhere = format!("{service}listen = [\"{ELSEWHERE}\"]\n");
+    machine.write(SETTINGS, &settings.replace(service, &elsewhere));
+    machine.run(&["meshport", "upgrade"]);
+    wait::until("it keeps that one and the admin port", PATIENCE, || (kept() == "2").then_some(()));
+    machine.run(&["curl", "-sSk", &format!("https://{ELSEWHERE}/version")]);
+    let refused = machine.output(&["curl", "-sSk", "-m", "10", "https://127.0.0.1:7445/"]);
+    assert!(said(&refused).contains("Failed to connect"), "{}", said(&refused));
+    machine.write(SETTINGS, settings);
 }
