@@ -9,6 +9,7 @@ mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
@@ -122,6 +123,17 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<(), Error> {
     output::answer(&generate(args)?)
 }
 
+/// What the unit lets a daemon execute: the program's folder where that is the program's own, since
+/// only there a replaced program can be executed before a restart; otherwise the program alone.
+fn executable(binary: &str) -> &str {
+    match Path::new(binary).parent() {
+        Some(folder) if folder.file_name() == Path::new(binary).file_name() => {
+            folder.to_str().unwrap_or(binary)
+        }
+        _ => binary,
+    }
+}
+
 /// The template with the values in it.
 ///
 /// # Errors
@@ -143,6 +155,7 @@ fn generate(args: &GenerateArgs) -> Result<String, Error> {
         ("@NAME@", args.name.to_string()),
         ("@IMAGE@", args.image.to_string()),
         ("@BINARY@", args.binary.to_string()),
+        ("@EXECUTABLE@", executable(&args.binary.0).to_owned()),
     ];
     let template = args.template();
     Ok(values.iter().fold(template, |text, (mark, value)| text.replace(mark, value)))

@@ -3,6 +3,8 @@
 
 #![expect(clippy::print_stdout, reason = "what could not be checked, for the reader of a run")]
 
+mod clients;
+
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,6 +17,8 @@ use meshport_tests::wait;
 use rcgen::CertificateParams;
 use tempfile::TempDir;
 
+use clients::{restarts_fail_no_client, upgrades_in_place};
+
 /// Starts within 10 s after which systemd tries no more, unless the unit says otherwise; with a
 /// second before each and what a start takes it is some more.
 const GIVEN_UP: u32 = 10;
@@ -23,10 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NOT_CHECKED: &str = "MESHPORT_NOT_CHECKED";
 /// System calls that nspawn's filter in version 252 has no rule for, and that a machine allows.
 const LANDLOCK: &str = "landlock_create_ruleset landlock_add_rule landlock_restrict_self";
-/// Restarts under clients, and the file that ends these.
-const RESTARTS: u32 = 10;
-const CLIENTS: &str = "1 2 3 4";
-const ENOUGH: &str = "/srv/enough";
 /// Folders of the root that are links into `/usr`.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 const PROGRAM: &str = "/usr/local/bin/meshport";
@@ -282,6 +282,7 @@ fn the_unit_serves_and_confines_under_a_running_systemd() {
     install(&machine, &settings);
     serves_through_what_happens(&machine, &settings);
     restarts_fail_no_client(&machine);
+    upgrades_in_place(&machine, &settings);
     a_closed_address_is_not_kept(&machine, &settings, &port);
     outlives_a_mistake(&machine, &settings);
     takes_credentials(&machine, &settings);
@@ -358,42 +359,6 @@ fn serves_through_what_happens(machine: &Machine, settings: &str) {
     });
     machine.serves();
     machine.state_is_the_services();
-}
-
-/// Clients that connect all the time, while the daemon is restarted again and again.
-fn restarts_fail_no_client(machine: &Machine) {
-    let client = "curl -sSk -m 30 -o /dev/null -w 'served %{time_total}\\n' \
-                  https://127.0.0.1:7445/version";
-    let clients =
-        format!("for it in {CLIENTS}; do (until [ -e {ENOUGH} ]; do {client}; done)& done; wait");
-    let mut command = Command::new("nsenter");
-    command.args(["--target", &machine.leader.to_string(), "--all", "env", "-i"]);
-    command.args(["PATH=/usr/bin", "sh", "-c", &clients]);
-    let log = machine.folder.path().join("clients.log");
-    let mut clients = Process::start("clients", &mut command, &log);
-    let served = || fs::read_to_string(&log).unwrap_or_default().matches("served").count();
-    let goes_on = || {
-        let before = served();
-        wait::until("clients are served", PATIENCE, || (served() > before + 10).then_some(()));
-    };
-    goes_on();
-    for _ in 0..RESTARTS {
-        let before = machine.property("MainPID");
-        machine.run(&["systemctl", "restart", "meshport"]);
-        assert_ne!(machine.property("MainPID"), before);
-        goes_on();
-    }
-    machine.run(&["touch", ENOUGH]);
-    clients.ended(PATIENCE);
-    let log = fs::read_to_string(&log).expect("it is there");
-    let failed: Vec<&str> = log.lines().filter(|line| !line.starts_with("served ")).collect();
-    assert!(failed.is_empty(), "{} served, failed: {failed:?}", served());
-    let times = log.lines().filter_map(|line| line.strip_prefix("served ")?.parse::<f64>().ok());
-    let longest = times.fold(0.0, f64::max);
-    println!(
-        "{RESTARTS} restarts, {} clients, none failed; the longest took {longest} s",
-        served()
-    );
 }
 
 /// Without an apiserver the address is closed, and systemd has to release it too. The admin port

@@ -20,6 +20,7 @@ use tracing::info;
 
 use super::starter::{self, Starter};
 use crate::Error;
+use crate::tcp::store;
 
 /// How long a successor may take to read its settings and state: enough for a slow disk.
 pub const READY_TIME: Duration = Duration::from_secs(30);
@@ -140,9 +141,10 @@ impl Successor {
     }
 
     /// Resolves when the former daemon receives a stop that is meant for this process. Never
-    /// resolves once the former daemon has ended.
+    /// resolves once the former daemon has ended and this process is the service's main process.
     pub(super) async fn stopped(&mut self) {
         if self.0.read_u8().await.ok() != Some(STOP) {
+            store::say_again();
             std::future::pending::<()>().await;
         }
     }

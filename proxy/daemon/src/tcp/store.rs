@@ -34,6 +34,8 @@ struct Store {
     manager: Option<UnixDatagram>,
     /// Copies of this process's listening sockets, with their addresses.
     open: Mutex<Vec<(SocketAddr, Socket)>>,
+    /// Addresses that were closed, for [`say_again`].
+    closed: Mutex<Vec<SocketAddr>>,
     /// The previous process's sockets that have not been requested yet.
     inherited: Mutex<Vec<Socket>>,
     /// Copies of the mesh's UDP sockets, in shard order.
@@ -68,6 +70,7 @@ impl Inherited {
                 inherited: Mutex::new(if manager.is_some() { inherited() } else { Vec::new() }),
                 manager,
                 open: Mutex::default(),
+                closed: Mutex::default(),
                 mesh: Mutex::default(),
                 handed_over: watch::Sender::new(false),
             }
@@ -107,10 +110,7 @@ impl Stored {
         };
         let copy = socket.as_fd().try_clone_to_owned().map_err(refusal).ok()?;
         store.open().push((address, copy.into()));
-        if let Some(manager) = &store.manager {
-            let message = format!("FDSTORE=1\nFDNAME={}", name(address));
-            let _ = send(manager, &message, Some(socket.as_fd())).map_err(refusal);
-        }
+        let _ = store.keep(address, socket).map_err(refusal);
         Some(Self(address))
     }
 }
@@ -230,6 +230,20 @@ pub(crate) fn make_main(pid: u32) {
     }
 }
 
+/// Tells the service manager again what is open and what is closed: it listens to a successor only
+/// once the former process has made it the main one.
+pub(crate) fn say_again() {
+    let Some(store) = STORE.get() else { return };
+    for address in std::mem::take(&mut *store.closed()) {
+        store.forget(address);
+    }
+    for (address, socket) in &*store.open() {
+        if let Err(error) = store.keep(*address, socket) {
+            warn!(%address, %error, "not kept over a restart");
+        }
+    }
+}
+
 /// Resolves once the next process accepts the clients.
 pub(super) async fn handed_over() {
     let Some(store) = STORE.get() else { return pending().await };
@@ -246,11 +260,30 @@ impl Store {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn closed(&self) -> std::sync::MutexGuard<'_, Vec<SocketAddr>> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn mesh(&self) -> std::sync::MutexGuard<'_, Vec<Socket>> {
         self.mesh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn keep(&self, address: SocketAddr, socket: &impl AsFd) -> io::Result<()> {
+        let Some(manager) = &self.manager else { return Ok(()) };
+        let message = format!("FDSTORE=1\nFDNAME={}", name(address));
+        send(manager, &message, Some(socket.as_fd()))
+    }
+
     fn remove(&self, address: SocketAddr) {
+        let mut closed = self.closed();
+        if !closed.contains(&address) {
+            closed.push(address);
+        }
+        drop(closed);
+        self.forget(address);
+    }
+
+    fn forget(&self, address: SocketAddr) {
         let Some(manager) = &self.manager else { return };
         let message = format!("FDSTOREREMOVE=1\nFDNAME={}", name(address));
         if let Err(error) = send(manager, &message, None) {

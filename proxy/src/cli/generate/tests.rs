@@ -95,6 +95,22 @@ fn values_are_put_in_and_checked() {
     }
 }
 
+/// Only the folder of a program alone is executable as a whole.
+#[test]
+fn the_unit_executes_the_programs_own_folder_or_the_program() {
+    for (binary, executable) in [
+        ("/usr/lib/meshport/meshport", "/usr/lib/meshport"),
+        ("/usr/local/bin/meshport", "/usr/local/bin/meshport"),
+        ("/meshport", "/meshport"),
+    ] {
+        let mut args = args(What::Systemd);
+        args.binary = binary.parse().expect("a word");
+        let unit = generate(&args).expect("generated");
+        assert!(unit.contains(&format!("\nExecStart={binary} run\n")), "{unit}");
+        assert!(unit.contains(&format!("\nExecPaths={executable} -/lib ")), "{unit}");
+    }
+}
+
 /// The drop-in changes lines that the unit has, and has what the daemon says is missing.
 #[test]
 fn the_drop_in_for_virtual_addresses_fits_the_unit() {

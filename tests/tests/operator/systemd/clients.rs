@@ -1,0 +1,140 @@
+//! What clients notice that connect all the time while the daemon restarts or is upgraded.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use meshport_tests::process::{Process, meshport};
+use meshport_tests::wait;
+
+use super::{Machine, PATIENCE, PROGRAM, SETTINGS, UNIT, said};
+
+/// Restarts and upgrades under clients, and the file that ends these.
+const RESTARTS: u32 = 10;
+const UPGRADES: u32 = 2;
+const CLIENTS: &str = "1 2 3 4";
+const ENOUGH: &str = "/srv/enough";
+
+/// In a folder of its own, which the unit then lets it execute.
+const OWN_FOLDER: &str = "/opt/meshport/meshport";
+/// Another address of the service.
+const ELSEWHERE: &str = "127.0.0.1:7555";
+
+/// Clients that connect all the time, until they are told that it is enough.
+struct Clients {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Clients {
+    fn start(machine: &Machine) -> Self {
+        machine.run(&["rm", "-f", ENOUGH]);
+        let client = "curl -sSk -m 30 -o /dev/null -w 'served %{time_total}\\n' \
+                      https://127.0.0.1:7445/version";
+        let clients = format!(
+            "for it in {CLIENTS}; do (until [ -e {ENOUGH} ]; do {client}; done)& done; wait"
+        );
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &machine.leader.to_string(), "--all", "env", "-i"]);
+        command.args(["PATH=/usr/bin", "sh", "-c", &clients]);
+        let log = machine.folder.path().join("clients.log");
+        let _ = fs::remove_file(&log);
+        let clients = Self { process: Process::start("clients", &mut command, &log), log };
+        clients.go_on();
+        clients
+    }
+
+    fn served(&self) -> usize {
+        fs::read_to_string(&self.log).unwrap_or_default().matches("served").count()
+    }
+
+    /// Some more are served.
+    fn go_on(&self) {
+        let before = self.served();
+        let more = || (self.served() > before + 10).then_some(());
+        wait::until("clients are served", PATIENCE, more);
+    }
+
+    /// None has failed.
+    fn end(mut self, machine: &Machine, what: &str) {
+        machine.run(&["touch", ENOUGH]);
+        self.process.ended(PATIENCE);
+        let log = fs::read_to_string(&self.log).expect("it is there");
+        let failed: Vec<&str> = log.lines().filter(|line| !line.starts_with("served ")).collect();
+        let served = self.served();
+        assert!(failed.is_empty(), "{what}: {served} served, failed: {failed:?}");
+        let times = log.lines().filter_map(|line| line.strip_prefix("served ")?.parse().ok());
+        let longest = times.fold(0.0, f64::max);
+        println!("{what}: {served} clients, none failed; the longest took {longest} s");
+    }
+}
+
+/// Restarts, one after another.
+pub(super) fn restarts_fail_no_client(machine: &Machine) {
+    let clients = Clients::start(machine);
+    for _ in 0..RESTARTS {
+        let before = machine.property("MainPID");
+        machine.run(&["systemctl", "restart", "meshport"]);
+        assert_ne!(machine.property("MainPID"), before);
+        clients.go_on();
+    }
+    clients.end(machine, &format!("{RESTARTS} restarts"));
+}
+
+/// A program that replaces the running one takes its place from a folder of its own. From another
+/// folder it cannot be executed, and the daemon serves on.
+pub(super) fn upgrades_in_place(machine: &Machine, settings: &str) {
+    let replace = |program: &str| {
+        let next = format!("{program}.next");
+        machine.install(meshport(), &next);
+        machine.run(&["mv", &next, program]);
+    };
+    let uses = |program: &str| {
+        machine
+            .write(UNIT, &machine.run(&["meshport", "generate", "systemd", "--binary", program]));
+        machine.run(&["systemctl", "daemon-reload"]);
+        machine.run(&["systemctl", "restart", "meshport"]);
+        machine.serves();
+    };
+    let before = machine.property("MainPID");
+    replace(PROGRAM);
+    let refused = machine.output(&["meshport", "upgrade"]);
+    assert!(said(&refused).contains("ended without a word"), "{}", said(&refused));
+    assert_eq!(machine.property("MainPID"), before);
+    machine.serves();
+
+    machine.install(meshport(), OWN_FOLDER);
+    uses(OWN_FOLDER);
+    let clients = Clients::start(machine);
+    for _ in 0..UPGRADES {
+        let before = machine.property("MainPID");
+        replace(OWN_FOLDER);
+        machine.run(&["meshport", "upgrade"]);
+        assert_ne!(machine.property("MainPID"), before);
+        clients.go_on();
+    }
+    clients.end(machine, &format!("{UPGRADES} upgrades in place"));
+    machine.run(&["systemctl", "restart", "meshport"]);
+    machine.serves();
+    what_is_kept_is_the_successors(machine, settings);
+    uses(PROGRAM);
+}
+
+/// systemd keeps what the successor serves and nothing else, or clients would wait at an address
+/// that nobody serves. One that cannot run changes nothing.
+fn what_is_kept_is_the_successors(machine: &Machine, settings: &str) {
+    let kept = || machine.property("NFileDescriptorStore");
+    let before = kept();
+    machine.write(SETTINGS, &settings.replace("origin", "orgin"));
+    assert!(!machine.output(&["meshport", "upgrade"]).status.success());
+    assert_eq!(kept(), before);
+    let service = "[service.kube-apiserver]\n";
+    let elsewhere = format!("{service}listen = [\"{ELSEWHERE}\"]\n");
+    machine.write(SETTINGS, &settings.replace(service, &elsewhere));
+    machine.run(&["meshport", "upgrade"]);
+    wait::until("it keeps that one and the admin port", PATIENCE, || (kept() == "2").then_some(()));
+    machine.run(&["curl", "-sSk", &format!("https://{ELSEWHERE}/version")]);
+    let refused = machine.output(&["curl", "-sSk", "-m", "10", "https://127.0.0.1:7445/"]);
+    assert!(said(&refused).contains("Failed to connect"), "{}", said(&refused));
+    machine.write(SETTINGS, settings);
+}
