@@ -225,7 +225,10 @@ fn endpoints_of_an_older_apiserver_are_read() {
         "metadata": { "name": "web", "namespace": "shop" },
         "subsets": [{
             "addresses": [{ "ip": "10.1.0.1" }], "notReadyAddresses": [{ "ip": "10.1.0.2" }],
-            "ports": [{ "name": "http", "port": 8080 }, { "name": "dns", "port": 53, "protocol": "UDP" }],
+            "ports": [
+                { "name": "http", "port": 8080 },
+                { "name": "dns", "port": 53, "protocol": "UDP" },
+            ],
         }],
     });
     let endpoints: LegacyEndpoints = serde_json::from_value(object).expect("Endpoints");
