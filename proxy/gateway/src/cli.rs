@@ -61,10 +61,10 @@ pub struct Cli {
     /// Address for the status of Services of type LoadBalancer; can be repeated
     #[arg(long = "address", value_name = "IP")]
     addresses: Vec<IpAddr>,
-    /// Print what would be offered, and why the rest would not, and end
+    /// Print what would be offered, and why the rest would not, then exit
     #[arg(long)]
     dry_run: bool,
-    /// Print the ServiceAccount and its rights for kubectl apply, and end
+    /// Print the ServiceAccount and its rights for kubectl apply, then exit
     #[arg(long, conflicts_with = "dry_run")]
     rbac: bool,
     /// error, warn, info, debug or trace

@@ -185,7 +185,7 @@ where
             match events.try_next().await {
                 Ok(Some(_)) => changed.notify_one(),
                 Ok(None) => break,
-                Err(error) => warn!(what, %error, "the watch was lost; what is known stays"),
+                Err(error) => warn!(what, %error, "cannot watch; the last known state stays in force"),
             }
         }
     });
