@@ -190,7 +190,7 @@ fn address_block(it: &VirtualAddressStatus, style: Style) -> String {
     };
     text.push_str(&wrapped(&state, 2, style));
     let others = match it.others.is_empty() {
-        true => "no other node of the group is heard".to_owned(),
+        true => "no other node of the group is reachable".to_owned(),
         false => format!("others of the group: {}", it.others.join(", ")),
     };
     text.push_str(&wrapped(&others, 2, style));
