@@ -14,7 +14,7 @@ use crate::findings::{Finding, UNKNOWN_MESSAGES};
 pub const MAX_SENDERS: usize = 64;
 /// Senders that a finding names; it counts the others.
 const MAX_NAMED: usize = 3;
-/// So long after the last such message of a node, it is told no more.
+/// How long after its last such message a node is still reported.
 const OVER_AFTER: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
