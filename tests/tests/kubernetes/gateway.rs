@@ -85,7 +85,9 @@ fn set_endpoints(kubectl: &Kubectl, name: &str, instances: &[Instance]) {
     };
     let subsets: Vec<Value> = instances.iter().map(subset).collect();
     let metadata = json!({ "name": name });
-    let object = json!({ "apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": subsets });
+    let object = json!({
+        "apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": subsets
+    });
     kubectl.apply(&object.to_string());
 }
 
@@ -218,7 +220,8 @@ fn services_of_a_cluster_are_services_of_the_mesh() {
 fn pod(kubectl: &Kubectl, number: u16) {
     let port = FIRST_PORT + number;
     let script = format!(
-        "mkdir /tmp/www; echo web-{number} >/tmp/www/it; exec busybox httpd -f -p {port} -h /tmp/www"
+        "mkdir /tmp/www; echo web-{number} >/tmp/www/it; \
+         exec busybox httpd -f -p {port} -h /tmp/www"
     );
     let container = json!({
         "name": "main", "image": IMAGE, "imagePullPolicy": "Never",
