@@ -309,8 +309,8 @@ impl Brain {
 
 /// Addresses of a service outside the mesh. Names are not resolved: each counts as one address.
 fn fallback(settings: &ServiceSettings) -> Vec<SocketAddr> {
-    let named = |(place, endpoint): (usize, &Endpoint)| {
-        let last = u8::try_from(place + 1).unwrap_or(u8::MAX);
+    let named = |(index, endpoint): (usize, &Endpoint)| {
+        let last = u8::try_from(index + 1).unwrap_or(u8::MAX);
         let made_up = SocketAddr::from(([192, 0, 2, last], endpoint.port()));
         endpoint.socket_addr().unwrap_or(made_up)
     };

@@ -43,7 +43,7 @@ pub(crate) enum Payload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionRef {
     pub(crate) node: usize,
-    pub(crate) place: u32,
+    pub(crate) slot: u32,
     pub(crate) number: u64,
 }
 

@@ -36,12 +36,12 @@ impl Mesh {
     pub(crate) fn member(
         &self,
         scenario: &Scenario,
-        place: NodeRef,
+        member: NodeRef,
         rng: &mut impl RngCore,
     ) -> Result<Identity, Error> {
         let node_key = NodeKey::from_bytes(bytes32(rng));
         let record_key = RecordKey::from_bytes(bytes32(rng));
-        let credential = self.issuer.issue(scenario, place, &node_key, &record_key)?;
+        let credential = self.issuer.issue(scenario, member, &node_key, &record_key)?;
         Ok(Identity { node_key, record_key, secrets: self.secret.clone().into(), credential })
     }
 }
@@ -51,21 +51,21 @@ impl Issuer {
     pub(crate) fn issue(
         &self,
         scenario: &Scenario,
-        place: NodeRef,
+        member: NodeRef,
         node_key: &NodeKey,
         record_key: &RecordKey,
     ) -> Result<Credential, Error> {
-        let name = scenario.name(place);
+        let name = scenario.name(member);
         let wrong =
             |error: &dyn std::fmt::Display| Error::Scenario(format!("node {name}: {error}"));
-        let roles = scenario.hosts(place).then(|| Role::Origin(service()));
+        let roles = scenario.hosts(member).then(|| Role::Origin(service()));
         let roles = roles.into_iter().chain([Role::Node]);
-        let roles = roles.chain(scenario.relays(place).then_some(Role::Relay));
+        let roles = roles.chain(scenario.relays(member).then_some(Role::Relay));
         let subject = Subject {
             node: node_key.public(),
             record_key: record_key.public(),
             name: name.parse().map_err(|error| wrong(&error))?,
-            site: scenario.sites[place.site].name.clone(),
+            site: scenario.sites[member.site].name.clone(),
             roles: Roles::new(roles).map_err(|error| wrong(&error))?,
             succession: None,
         };

@@ -48,7 +48,7 @@ pub(crate) struct Network {
     sites: usize,
     links: Vec<Link>,
     at_start: Vec<LinkConfig>,
-    places: Vec<Attachment>,
+    attachments: Vec<Attachment>,
     blocked: BTreeSet<(usize, usize)>,
 }
 
@@ -100,7 +100,7 @@ impl Network {
         let sites = scenario.sites.len();
         let at_start: Vec<LinkConfig> = paths::configs(scenario)?.into_values().collect();
         let links = at_start.iter().map(|it| Link::new(it.clone(), rng.next_u64())).collect();
-        let mut places = Vec::new();
+        let mut attachments = Vec::new();
         for crate::scenario::NodeRef { site, .. } in scenario.nodes() {
             let config = &scenario.sites[site];
             let access = match &config.access {
@@ -116,9 +116,9 @@ impl Network {
             let nat = config
                 .nat
                 .then(|| Box::new(Nat { timeout, mappings: std::collections::HashMap::default() }));
-            places.push(Attachment { site, address: 1, access, nat });
+            attachments.push(Attachment { site, address: 1, access, nat });
         }
-        Ok(Self { sites, links, at_start, places, blocked: BTreeSet::new() })
+        Ok(Self { sites, links, at_start, attachments, blocked: BTreeSet::new() })
     }
 
     /// Sends a datagram from one node to the address of another.
@@ -127,16 +127,16 @@ impl Network {
         if !self.blocked.is_empty() && self.blocked.contains(&(from, to)) {
             return Err("cut");
         }
-        if let Some(nat) = &mut self.places[from].nat
+        if let Some(nat) = &mut self.attachments[from].nat
             && (nat.mappings.len() < MAX_MAPPINGS || nat.mappings.contains_key(&number(to)))
         {
             nat.mappings.insert(number(to), now);
         }
-        let Some(access) = &mut self.places[from].access else {
+        let Some(access) = &mut self.attachments[from].access else {
             return self.between(now, parcel);
         };
         let (at, _) = deliver(access.up.send(now, size))?;
-        let sites = self.places[from].site * self.sites + self.places[to].site;
+        let sites = self.attachments[from].site * self.sites + self.attachments[to].site;
         if self.links[sites].makes_wait() {
             return Ok(Stretch::Reaches(at, None, Leg::Between));
         }
@@ -153,9 +153,9 @@ impl Network {
 
     /// Carries a datagram from site to site, and further if there is no queue ahead.
     fn between(&mut self, at: Duration, parcel: Parcel) -> Fate {
-        let place = &self.places[parcel.to];
-        let sites = self.places[parcel.from].site * self.sites + place.site;
-        let has_access = place.access.is_some();
+        let attachment = &self.attachments[parcel.to];
+        let sites = self.attachments[parcel.from].site * self.sites + attachment.site;
+        let has_access = attachment.access.is_some();
         let (at, again) = deliver(self.links[sites].send(at, parcel.size))?;
         if has_access {
             return Ok(Stretch::Reaches(at, again, Leg::Down));
@@ -165,7 +165,7 @@ impl Network {
 
     /// Carries a datagram from the site to the node.
     fn down(&mut self, now: Duration, parcel: Parcel) -> Fate {
-        let arrival = match &mut self.places[parcel.to].access {
+        let arrival = match &mut self.attachments[parcel.to].access {
             Some(access) => deliver(access.down.send(now, parcel.size))?,
             None => (now, None),
         };
@@ -174,11 +174,11 @@ impl Network {
 
     /// Checks that the receiver still has that address and that its NAT passes the datagram.
     fn arrive(&self, at: Duration, again: Option<Duration>, parcel: Parcel) -> Fate {
-        let place = &self.places[parcel.to];
-        if place.address != parcel.address {
+        let attachment = &self.attachments[parcel.to];
+        if attachment.address != parcel.address {
             return Err("address");
         }
-        let lets_in = place.nat.as_ref().is_none_or(|nat| {
+        let lets_in = attachment.nat.as_ref().is_none_or(|nat| {
             let mapped = nat.mappings.get(&number(parcel.from));
             mapped.is_some_and(|last| at.saturating_sub(*last) < nat.timeout)
         });
@@ -199,42 +199,42 @@ impl Network {
 
     /// Sets the quality of the link between two sites; none restores the initial one.
     pub(crate) fn set_quality(&mut self, from: usize, to: usize, quality: Option<LinkConfig>) {
-        let place = from * self.sites + to;
-        let up = self.links[place].config().up;
-        let config = quality.unwrap_or_else(|| self.at_start[place].clone());
-        self.links[place].set_config(LinkConfig { up, ..config });
+        let link = from * self.sites + to;
+        let up = self.links[link].config().up;
+        let config = quality.unwrap_or_else(|| self.at_start[link].clone());
+        self.links[link].set_config(LinkConfig { up, ..config });
     }
 
     /// Changes a node's public address.
     pub(crate) fn rebind(&mut self, node: usize) {
-        let place = &mut self.places[node];
-        place.address = place.address.wrapping_add(1).max(1);
-        if let Some(nat) = &mut place.nat {
+        let attachment = &mut self.attachments[node];
+        attachment.address = attachment.address.wrapping_add(1).max(1);
+        if let Some(nat) = &mut attachment.nat {
             nat.mappings.clear();
         }
     }
 
     pub(crate) fn roam(&mut self, node: usize, site: usize) {
-        self.places[node].site = site;
+        self.attachments[node].site = site;
         self.rebind(node);
     }
 
     pub(crate) fn site(&self, node: usize) -> usize {
-        self.places[node].site
+        self.attachments[node].site
     }
 
     pub(crate) fn address(&self, node: usize) -> u16 {
-        self.places[node].address
+        self.attachments[node].address
     }
 
     pub(crate) fn is_behind_nat(&self, node: usize) -> bool {
-        self.places[node].nat.is_some()
+        self.attachments[node].nat.is_some()
     }
 
     /// Whether packets can pass in both directions between two nodes, apart from loss. Two nodes
     /// behind NATs do not reach each other, since nothing coordinates their packets.
     pub(crate) fn connects(&self, a: usize, b: usize) -> bool {
-        let sites = (self.places[a].site, self.places[b].site);
+        let sites = (self.attachments[a].site, self.attachments[b].site);
         let up = |from: usize, to: usize| self.links[from * self.sites + to].config().up;
         !(self.is_behind_nat(a) && self.is_behind_nat(b))
             && up(sites.0, sites.1)
@@ -245,10 +245,10 @@ impl Network {
 
     /// Round-trip loss between two nodes in millionths, and the variation of the round-trip time.
     pub(crate) fn noise(&self, a: usize, b: usize) -> (u64, Duration) {
-        let (here, there) = (self.places[a].site, self.places[b].site);
+        let (here, there) = (self.attachments[a].site, self.attachments[b].site);
         let between = [(here, there), (there, here)];
         let links = between.map(|(from, to)| &self.links[from * self.sites + to]);
-        let access = [a, b].into_iter().filter_map(|node| self.places[node].access.as_ref());
+        let access = [a, b].into_iter().filter_map(|node| self.attachments[node].access.as_ref());
         let all = links.into_iter().chain(access.flat_map(|access| [&access.up, &access.down]));
         all.fold((0, Duration::ZERO), |(lost, varies), link| {
             let LinkConfig { loss, jitter, .. } = link.config();
@@ -266,8 +266,8 @@ impl Network {
 
     /// The link between two sites.
     pub(crate) fn between_sites(&self, a: usize, b: usize) -> Between {
-        let places = [a * self.sites + b, b * self.sites + a];
-        let links = places.map(|place| self.links[place].config());
+        let pair = [a * self.sites + b, b * self.sites + a];
+        let links = pair.map(|link| self.links[link].config());
         let latency: Duration = links.iter().map(|it| it.latency).sum();
         let loss = links.iter().map(|it| it.loss.mean()).fold(0.0, f64::max);
         #[expect(clippy::cast_possible_truncation, reason = "at most 100")]
@@ -276,16 +276,16 @@ impl Network {
         Between {
             rtt: links.iter().all(|it| it.up).then_some(latency),
             loss_percent,
-            is_changed: places.iter().zip(links).any(|(place, it)| *it != self.at_start[*place]),
+            is_changed: pair.iter().zip(links).any(|(link, it)| *it != self.at_start[*link]),
         }
     }
 
     /// The round trip between two nodes without disturbance.
     pub(crate) fn rtt(&self, a: usize, b: usize) -> Duration {
         let latency = |from: usize, to: usize| self.links[from * self.sites + to].config().latency;
-        let sites = (self.places[a].site, self.places[b].site);
+        let sites = (self.attachments[a].site, self.attachments[b].site);
         let access = |node: usize| {
-            let access = self.places[node].access.as_ref();
+            let access = self.attachments[node].access.as_ref();
             access.map_or(Duration::ZERO, |it| it.up.config().latency + it.down.config().latency)
         };
         latency(sites.0, sites.1) + latency(sites.1, sites.0) + access(a) + access(b)
@@ -355,7 +355,7 @@ mod tests {
             sent.iter().map(|(at, from)| (*at, *from, None)).collect();
         let mut arrived = [Vec::new(), Vec::new()];
         while !asked.is_empty() {
-            let next = (0..asked.len()).min_by_key(|place| asked[*place].0).expect("not empty");
+            let next = (0..asked.len()).min_by_key(|index| asked[*index].0).expect("not empty");
             let (now, from, leg) = asked.remove(next);
             let parcel = Parcel { from, to: EDGE, address: 1, size: 1400 };
             let fate = match leg {

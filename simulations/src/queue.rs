@@ -21,7 +21,7 @@ const SLICE: u32 = 24;
 struct Turn {
     nanos: u64,
     scheduled: u64,
-    place: usize,
+    index: usize,
 }
 
 /// Events ordered by time.
@@ -52,12 +52,12 @@ impl<E> Queue<E> {
     pub(crate) fn push(&mut self, at: Duration, event: E) {
         self.scheduled += 1;
         let nanos = u64::try_from(at.as_nanos()).expect("a run is shorter than 500 years");
-        let place = self.free.pop().unwrap_or(self.events.len());
-        if place == self.events.len() {
+        let index = self.free.pop().unwrap_or(self.events.len());
+        if index == self.events.len() {
             self.events.push(None);
         }
-        self.events[place] = Some(event);
-        let turn = Reverse(Turn { nanos, scheduled: self.scheduled, place });
+        self.events[index] = Some(event);
+        let turn = Reverse(Turn { nanos, scheduled: self.scheduled, index });
         let slice = nanos >> SLICE;
         if slice <= self.slice {
             self.heap.push(turn);
@@ -77,8 +77,8 @@ impl<E> Queue<E> {
             return None;
         }
         let Reverse(turn) = self.heap.pop()?;
-        self.free.push(turn.place);
-        let event = self.events[turn.place].take()?;
+        self.free.push(turn.index);
+        let event = self.events[turn.index].take()?;
         Some((Duration::from_nanos(turn.nanos), event))
     }
 

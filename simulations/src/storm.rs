@@ -60,8 +60,8 @@ struct Site {
 
 impl Site {
     /// A site without a NAT whose nodes all start immediately.
-    fn new(place: u32, nodes: u32, origins: u32, relays: u32) -> Self {
-        Self { name: format!("s{place}"), nodes, origins, relays, joining: 0, nat: false }
+    fn new(index: u32, nodes: u32, origins: u32, relays: u32) -> Self {
+        Self { name: format!("s{index}"), nodes, origins, relays, joining: 0, nat: false }
     }
 }
 
@@ -72,11 +72,11 @@ fn usual(seed: u64) -> String {
     let happens_s = draft.rng.random_range(60..=150);
     let about = format!("A random world of the hunt, seed {seed}");
     draft.head(&about, happens_s, &[0.0, 0.1, 1.0, 2.0], 0.3);
-    for place in 0..sites {
+    for index in 0..sites {
         let nodes = draft.rng.random_range(2..=9);
         let origins = draft.rng.random_range(1..=2);
         let relays = draft.rng.random_range(0..=2);
-        let mut site = Site::new(place, nodes, origins, relays);
+        let mut site = Site::new(index, nodes, origins, relays);
         if draft.rng.random_ratio(1, 5) {
             site.joining = draft.rng.random_range(1..=4);
         }
@@ -113,16 +113,16 @@ fn relayed(seed: u64) -> String {
     let happens_s = draft.rng.random_range(120..=160);
     let about = format!("A random world of the hunt that needs its relays, seed {seed}");
     draft.head(&about, happens_s, &[0.0, 0.1, 1.0], 0.5);
-    for place in 0..sites {
-        let between = place > 0 && place < last;
+    for index in 0..sites {
+        let between = index > 0 && index < last;
         let (origins, relays) = match between {
             true => (0, draft.rng.random_range(if sites == 3 { 2..=3 } else { 1..=3 })),
-            false if place == last => (draft.rng.random_range(1..=2), 0),
+            false if index == last => (draft.rng.random_range(1..=2), 0),
             false => (0, draft.rng.random_range(0..=1)),
         };
         let nodes = draft.rng.random_range(3..=5);
-        let nat = place == 0 && draft.rng.random_ratio(1, 4);
-        draft.site(Site { nat, ..Site::new(place, nodes, origins, relays) });
+        let nat = index == 0 && draft.rng.random_ratio(1, 4);
+        draft.site(Site { nat, ..Site::new(index, nodes, origins, relays) });
     }
     if draft.rng.random_ratio(1, 4) {
         draft.path();
@@ -156,11 +156,11 @@ fn parted(seed: u64) -> String {
          sessions-per-s = 0.3\nhold-s = 20\nrequests-per-s = 0.5\nmay-fail = false\n"
     );
     let lossy = draft.rng.random_range(0..sites);
-    for place in 0..sites {
+    for index in 0..sites {
         let nodes = draft.rng.random_range(4..=8);
         let [origins, relays] = [0; 2].map(|_| draft.rng.random_range(1..=2));
-        let site = Site::new(place, nodes, origins, relays);
-        draft.placed(site, (place == lossy).then_some("lossy-lte"));
+        let site = Site::new(index, nodes, origins, relays);
+        draft.placed(site, (index == lossy).then_some("lossy-lte"));
     }
     let nodes = draft.rng.random_range(2..=5);
     draft.placed(Site { nat: true, ..Site::new(sites, nodes, 0, 0) }, None);

@@ -1,4 +1,4 @@
-//! How much better an origin or a way has to be, and for how long, until it is followed.
+//! How much better an origin or a path must be, and for how long, before it is used.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) const GAIN_LASTING: Duration = Duration::from_secs(10);
 /// good answer is not enough.
 const RETURN_LASTING: Duration = Duration::from_secs(1);
 
-/// How much better another origin has to be, and for how long, until it is followed. The daemon has
+/// How much better another origin must be, and for how long, before it is used. The daemon has
 /// the default; a simulation may ask what other values do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damping {
@@ -22,8 +22,8 @@ pub struct Damping {
     pub gain_percent: u32,
     /// ...for this long.
     pub gain_lasting: Duration,
-    /// How long an origin that was left has to be as good again, the first time; never longer than
-    /// a gain has to last.
+    /// How long an abandoned origin must be as good again, the first time; never longer than
+    /// a gain must last.
     pub return_lasting: Duration,
 }
 

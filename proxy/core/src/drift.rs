@@ -93,7 +93,7 @@ impl Drift {
     }
 
     /// Sets the lines with sessions that should be elsewhere. Moves in progress continue. Returns
-    /// the lines whose sessions now have to stay, even if they had permission to move.
+    /// the lines whose sessions must now stay, even if they had permission to move.
     pub fn set(
         &mut self,
         lines: impl IntoIterator<Item = (Line, Cause)>,

@@ -17,7 +17,7 @@ pub const MAX_DUPLICATES: usize = 64;
 /// So long after the last sign of it, it is told no more. Both say something at least every two
 /// minutes as long as they run.
 const OVER_AFTER: Duration = Duration::from_secs(300);
-/// A node that is one for so long is logged again.
+/// A node that is still a duplicate after this time is logged again.
 const REMIND: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]

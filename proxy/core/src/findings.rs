@@ -1,4 +1,4 @@
-//! Troubles that a node, a mesh or its clients can have: one list, with stable ids.
+//! Problems of a node, a mesh or its clients: one list, with stable ids.
 //!
 //! A report names the [`Kind`] of a problem and adds what was seen on this node. `meshport doctor`,
 //! `meshport status` and log lines are views of this list, and docs/troubleshoot.md has a section
@@ -41,9 +41,9 @@ pub struct Kind {
     pub id: &'static str,
     /// How bad it is unless a finding says otherwise.
     pub severity: Severity,
-    /// The trouble.
+    /// The problem.
     pub title: &'static str,
-    /// The sentence for a check that does not find it.
+    /// What a check says if it does not find the problem.
     pub healthy: &'static str,
     /// Its consequences.
     pub meaning: &'static str,
@@ -52,7 +52,8 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// A finding of this kind. `detail` says what is wrong here, in words that make sense alone.
+    /// A finding of this kind. `detail` says what is wrong here, in words that make sense by
+    /// themselves.
     pub fn found(&'static self, detail: impl Into<String>) -> Finding {
         Finding {
             kind: self,
@@ -62,12 +63,12 @@ impl Kind {
         }
     }
 
-    /// The same where something does not work because of it.
+    /// The same as an error: something does not work because of it.
     pub fn broken(&'static self, detail: impl Into<String>) -> Finding {
         Finding { severity: Severity::Error, ..self.found(detail) }
     }
 
-    /// The same where nothing fails by it now.
+    /// The same as a warning: nothing fails because of it now.
     pub fn mild(&'static self, detail: impl Into<String>) -> Finding {
         Finding { severity: Severity::Warning, ..self.found(detail) }
     }
@@ -83,7 +84,7 @@ pub fn by_id(id: &str) -> Option<&'static Kind> {
     ALL.iter().copied().find(|kind| kind.id.eq_ignore_ascii_case(id))
 }
 
-/// As a log line that has the details in its fields.
+/// As a log line; the details are in its fields.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}. {} ({})", self.title, self.remedy, self.id)
@@ -93,18 +94,18 @@ impl fmt::Display for Kind {
 /// A problem of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The kind of trouble.
+    /// The kind of problem.
     pub kind: &'static Kind,
     /// How bad it is here.
     pub severity: Severity,
-    /// The trouble on this node.
+    /// The problem on this node.
     pub detail: String,
     /// The remedy on this node.
     pub remedy: Cow<'static, str>,
 }
 
 impl Finding {
-    /// The same with a value in place of a word in capitals in the remedy, so that commands can be
+    /// Replaces a placeholder in capitals in the remedy with a value, so that commands can be
     /// copied.
     #[must_use]
     pub fn naming(self, word: &str, value: &str) -> Self {
@@ -152,7 +153,8 @@ mod tests {
         }
     }
 
-    /// Each kind has a section with its texts, in order, and no section is of a kind that is gone.
+    /// Each kind has a section with its texts, in order, and there is no section for a removed
+    /// kind.
     #[test]
     fn the_page_has_a_section_for_each_kind() {
         let page = include_str!("../../../docs/troubleshoot.md");

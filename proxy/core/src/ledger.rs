@@ -1,4 +1,4 @@
-//! Open sessions, the holders they count for, and which of them have to end.
+//! Open sessions, the holders they count for, and which of them must end.
 //!
 //! Each entry is a session, or an attempt to open one. The caller opens and closes entries, reports
 //! the bytes they have carried, and asks for each what to do: [`Ledger::poll`] and
@@ -75,7 +75,7 @@ struct Group {
     waiting: BTreeMap<u64, SessionId>,
     /// Leave to move that no session has taken yet.
     spare: u64,
-    /// Whether those that are never quiet have to go as well.
+    /// Whether those that are never quiet must end too.
     insist: bool,
 }
 
@@ -237,7 +237,7 @@ impl Ledger {
         self.changed.pop_front()
     }
 
-    /// Resets the sessions from here that go on a line. Returns how many they are.
+    /// Resets this node's sessions on a line. Returns their number.
     pub fn cut(&mut self, service: &ServiceName, line: Line, how: Cut, now: Instant) -> u64 {
         let sides = [Side::Client, Side::Relayed];
         let keys = sides.into_iter().flat_map(|side| self.keys(service, side, line));
@@ -327,7 +327,7 @@ impl Ledger {
         }
     }
 
-    /// A node goes on under another key: its sessions are the successor's from now on.
+    /// A node continues under another key: its sessions are the successor's from now on.
     pub fn rename(&mut self, former: NodeId, node: NodeId) {
         // Names that nothing is open under any more; a chain is kept as a whole.
         let is_used = |name: &NodeId| {

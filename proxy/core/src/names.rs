@@ -4,7 +4,7 @@ use meshport_config::ServiceName;
 
 /// Names that are suggested.
 const MAX_SUGGESTED: usize = 4;
-/// Letters at the beginning that two names have to share, unless one has the other in it.
+/// Leading letters that two names must share, unless one contains the other.
 const MIN_PREFIX: usize = 2;
 
 /// The name of a service's local instance for people.

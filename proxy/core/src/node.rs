@@ -554,7 +554,7 @@ impl NodeCore {
         for name in names {
             let direct = self.direct_views(&name);
             let mut service = self.services.remove(&name).expect("the name comes from this map");
-            let (views, chosen) = self.ways(&mut service, direct, &relays, now);
+            let (views, chosen) = self.choose_paths(&mut service, direct, &relays, now);
             let (route, memory) =
                 route::choose(chosen, &service.balance.policy, &service.memory, now);
             let before = std::mem::replace(&mut service.memory, memory);

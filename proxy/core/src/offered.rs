@@ -101,7 +101,7 @@ pub fn judge(
     Ok(Judged { offers, refused })
 }
 
-/// The state of an offered service as other nodes are told.
+/// The state of an offered service as announced to other nodes.
 pub fn state(offer: &Offer) -> OriginState {
     if offer.addresses.is_empty() { OriginState::Unready } else { OriginState::Ready }
 }

@@ -117,7 +117,7 @@ impl Outbox {
     }
 
     /// The events of the next post, oldest first, if it is time for one. Nothing else is given out
-    /// until its outcome is told.
+    /// until its outcome is reported.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<(Kind, Event)>> {
         if self.under_way > 0 || self.waiting.is_empty() || now < self.not_before {
             return None;

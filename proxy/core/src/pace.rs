@@ -18,7 +18,7 @@ pub const MAX_HOLDERS: usize = 1024;
 /// Clients of one holder that wait. What comes beyond is turned away.
 pub const MAX_WAITING: usize = 256;
 
-/// New sessions of all holders that have not proved useful, before holders are told apart.
+/// New sessions of all holders that have not proved useful, before holders are distinguished.
 const COMMON: Rate = Rate { most: 128, each: Duration::from_millis(10) };
 /// The same of one holder. A controller manager that has lost its connection dials 60 times in
 /// 30 ms, and a node has a handful of such clients.

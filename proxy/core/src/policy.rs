@@ -38,7 +38,7 @@ pub enum Fate {
         /// How much of the window is used, in percent: none where no other origin is healthy that
         /// a herd of returning clients would hit.
         spread_percent: u32,
-        /// Whether a session whose origin answers after that goes on: it shows that the news is
+        /// Whether a session continues if its origin answers after that: it shows that the news is
         /// old. Where little comes through, one answer shows nothing.
         forgives: bool,
         /// Why, as a phrase.

@@ -19,7 +19,7 @@ pub const MAX_WITNESSES: usize = 64;
 /// Addresses seen from outside that are announced: one for each family.
 const MAX_SEEN: usize = 2;
 
-/// Addresses that are told of a NAT that has one for each peer.
+/// Maximum number of addresses reported for a NAT that uses one for each peer.
 const MAX_TOLD: usize = 3;
 
 /// Said in a column where two nodes cannot meet, with the finding that says what to do.

@@ -66,7 +66,7 @@ pub struct Near {
 /// A way to one origin through one relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// Through whom.
+    /// The relay.
     pub relay: NodeId,
     /// The round-trip time of both legs, or what sessions measured if that is more.
     pub rtt: Duration,
@@ -152,7 +152,7 @@ fn either(one: u8, other: u8) -> u8 {
 /// The memory of one origin's way from one decision to the next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct PathMemory {
-    /// Through whom; none is the direct way.
+    /// The relay; `None` for the direct path.
     relay: Option<NodeId>,
     /// Time since which another path has been better without a break, and whether that is the
     /// direct one.
@@ -171,14 +171,14 @@ enum Step {
     After(Option<NodeId>, Duration),
 }
 
-/// The ways to all origins of a service. See the module's doc.
+/// The paths to all origins of a service. See the module's description.
 #[derive(Debug, Clone, Default)]
-pub struct Ways {
+pub struct Paths {
     by_origin: BTreeMap<NodeId, PathMemory>,
 }
 
-impl Ways {
-    /// The way to one origin: a view that replaces `direct`, or none if that is the way.
+impl Paths {
+    /// The path to one origin: a view that replaces `direct`, or none to use the direct path.
     pub fn choose(
         &mut self,
         direct: &OriginView,
@@ -187,21 +187,21 @@ impl Ways {
     ) -> Option<OriginView> {
         let Line::Direct(origin) = direct.line else { return None };
         let memory = self.by_origin.remove(&origin).unwrap_or_default();
-        // A node that is no member any more is out of reach of all, unless sessions show otherwise.
+        // A node that is no longer a member is unreachable for all, unless sessions show otherwise.
         let usable = offers.iter().filter(|offer| offer.proven || direct.present);
         let usable: Vec<&Offer> = usable.collect();
-        let mut way = decide(direct, &usable, memory, now);
-        let offer = usable.iter().find(|offer| Some(offer.relay) == way.relay);
+        let mut choice = decide(direct, &usable, memory, now);
+        let offer = usable.iter().find(|offer| Some(offer.relay) == choice.relay);
         let view = offer.and_then(|offer| {
-            let trusted_at = way.dead_since.map(|since| since + TRUST_AFTER);
+            let trusted_at = choice.dead_since.map(|since| since + TRUST_AFTER);
             let trusted = offer.proven || trusted_at.is_none_or(|at| at <= now);
-            way.due = way.due.into_iter().chain(trusted_at.filter(|_| !trusted)).min();
-            let direct_dead = way.dead_since.is_some();
+            choice.due = choice.due.into_iter().chain(trusted_at.filter(|_| !trusted)).min();
+            let direct_dead = choice.dead_since.is_some();
             let least_cost = direct_cost(direct).filter(|_| !offer.timed).unwrap_or_default();
             offer.view(direct, Relaying { trusted, direct_dead, least_cost })
         });
-        if way != PathMemory::default() {
-            self.by_origin.insert(origin, way);
+        if choice != PathMemory::default() {
+            self.by_origin.insert(origin, choice);
         }
         view
     }
@@ -211,9 +211,9 @@ impl Ways {
         self.by_origin.retain(|origin, _| is_origin(origin));
     }
 
-    /// Time at which [`Ways::choose`] may decide differently without any news.
+    /// Time at which [`Paths::choose`] may decide differently without new input.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.by_origin.values().filter_map(|way| way.due).min()
+        self.by_origin.values().filter_map(|choice| choice.due).min()
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The most addresses of a list that are kept; a control plane has three or five.
 pub const MAX_LISTED: usize = 64;
-/// How long a difference has to last before it is one: an apiserver that was killed stays on the
+/// How long a difference must last before it counts: an apiserver that was killed stays on the
 /// list for up to 18 s.
 pub const LASTING: Duration = Duration::from_secs(25);
 

@@ -240,7 +240,7 @@ impl Route {
         order
     }
 
-    /// The ticket that the caller has to draw.
+    /// The ticket that the caller must draw.
     pub fn draw(&self) -> Draw {
         self.draw
     }

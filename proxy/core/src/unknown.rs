@@ -14,7 +14,7 @@ use crate::findings::{Finding, UNKNOWN_MESSAGES};
 pub const MAX_SENDERS: usize = 64;
 /// Senders that a finding names; it counts the others.
 const MAX_NAMED: usize = 3;
-/// So long after the last such message of a node, it is told no more.
+/// How long after its last such message a node is still reported.
 const OVER_AFTER: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
@@ -62,9 +62,7 @@ impl Unknown {
             senders.push(format!("{more} more"));
         }
         let senders = senders.join(", ");
-        Some(
-            UNKNOWN_MESSAGES.found(format!("this version does not know what comes from {senders}")),
-        )
+        Some(UNKNOWN_MESSAGES.found(format!("unknown messages from {senders}")))
     }
 }
 
@@ -97,10 +95,7 @@ mod tests {
         let later = start + OVER_AFTER / 2;
         assert!(!unknown.note(node(1), "gossip message 21".into(), later));
         let found = unknown.finding(name, later).expect("it is recent");
-        assert_eq!(
-            found.detail,
-            "this version does not know what comes from n1 (gossip message 21)"
-        );
+        assert_eq!(found.detail, "unknown messages from n1 (gossip message 21)");
         assert_eq!(found.kind.id, "MP213");
         assert!(unknown.finding(name, start + OVER_AFTER).is_some(), "the last one counts");
         let over = later + OVER_AFTER;

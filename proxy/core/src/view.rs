@@ -1,4 +1,4 @@
-//! What this node knows of the origins of a service and of the ways there: what routes and relays
+//! What this node knows of the origins of a service and the paths to them: what routes and relays
 //! are chosen by.
 
 use std::fmt;

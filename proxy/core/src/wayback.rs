@@ -1,12 +1,12 @@
 //! The way back: from an apiserver to kubelets, pods and services behind other nodes of the mesh.
 //!
 //! An apiserver requests a target with an HTTP CONNECT on a Unix socket of its node ([`head`]).
-//! That node finds the node of the target ([`nodes`], [`join`]) and tries paths to it ([`ways`])
+//! That node finds the node of the target ([`nodes`], [`join`]) and tries paths to it ([`paths`])
 //! with a stream of a separate kind ([`call`]). The node at the end checks itself what it dials
 //! ([`judge`]) and does not rely on the first node. Every refusal is one of [`Refusal`].
 //!
-//! Bounds: [`head::MAX_HEAD_BYTES`] of a request, [`nodes::MAX_NODES`] nodes, [`ways::MAX_WAYS`]
-//! ways for a request, and [`ANSWER_LIMIT`] for its answer.
+//! Bounds: [`head::MAX_HEAD_BYTES`] of a request, [`nodes::MAX_NODES`] nodes, [`paths::MAX_PATHS`]
+//! paths for a request, and [`ANSWER_LIMIT`] for its answer.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ pub mod head;
 pub mod join;
 pub mod judge;
 pub mod nodes;
+pub mod paths;
 pub mod refusal;
 pub mod reply;
-pub mod ways;
 
 pub use self::refusal::Refusal;
 pub use self::reply::Refused;
 
 /// Limit from the end of a request to its answer. An apiserver has no deadline of its own here, so
-/// `kubectl logs` would wait for ever.
+/// `kubectl logs` would wait forever.
 pub const ANSWER_LIMIT: Duration = Duration::from_millis(4_500);
 /// Limit from accepting a connection to the end of its request.
 pub const HEAD_LIMIT: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! Finds faults of this machine that files and limits show: the same for a daemon and for `meshport
-//! doctor` without one.
+//! Finds faults of this machine in its files and limits, for the daemon and for `meshport doctor`
+//! without one.
 
 use std::path::Path;
 
@@ -16,14 +16,14 @@ pub use crate::lifecycle::descriptors::most_allowed;
 
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// The finding about this node's credential at this time of day: it ends within 30 days, has ended,
-/// or begins later, which is the clock's fault.
+/// The finding about this node's credential at this time: it expires within 30 days, has expired,
+/// or is not valid yet, which means that the clock is wrong.
 pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
     let from = own.issued_at;
     if from > now.saturating_add(MAX_CLOCK_SKEW_S) {
         return Some(WRONG_CLOCK.found(format!(
-            "this machine's clock is wrong: its own credential is not valid before {from}, and it \
-             is {now} here"
+            "this machine's clock is wrong: its own credential is not valid before {from}, but the \
+             clock says {now}"
         )));
     }
     let left_s = own.expires_at.seconds_since(now);
@@ -47,7 +47,7 @@ pub fn of_role(service: &ServiceName) -> Finding {
     ))
 }
 
-/// Whether the authority's key is where the daemon can read it, whatever its file mode.
+/// Whether the authority's key is in the state folder, whatever its file mode.
 pub fn of_authority_key(key: &Path) -> Option<Finding> {
     // A link counts too, even one whose target is missing.
     key.symlink_metadata().ok()?;
@@ -55,19 +55,19 @@ pub fn of_authority_key(key: &Path) -> Option<Finding> {
     Some(AUTHORITY_KEY_HERE.found(text))
 }
 
-/// Logs it when this process may open fewer files than the sessions of all services need.
+/// Logs a warning if this process may open fewer files than the sessions of all services need.
 pub(crate) fn warn_of_few_descriptors(settings: &Settings) {
     let sessions = settings.services.values().map(|it| u64::from(it.max_sessions)).sum();
     of_descriptors(sessions, most_allowed()).iter().for_each(|short| warn!("{short}"));
 }
 
-/// Whether a daemon with a limit of `limit` files (none if absent) has too few for `sessions`
-/// client sessions.
+/// Whether a limit of `limit` open files (`None`: unlimited) is too low for `sessions` client
+/// sessions.
 pub fn of_descriptors(sessions: u64, limit: Option<u64>) -> Option<Finding> {
     let needed = descriptors::needed(sessions);
     let limit = limit.filter(|limit| *limit < needed)?;
     Some(FEW_DESCRIPTORS.found(format!(
-        "{limit} open files are allowed, and max-sessions of all services could need {needed}"
+        "the limit on open files is {limit}; max-sessions of all services can need {needed}"
     )))
 }
 

@@ -271,7 +271,7 @@ impl StateDir {
     fn in_force(&self, credential: &Credential, now: UnixSeconds) -> Result<(), Error> {
         credential.verify(&credential.mesh, now).map_err(|error| match error {
             meshport_config::Error::NotYetValid { valid_from, now } => {
-                let what = format!("is not valid before {valid_from}, and it is {now} here");
+                let what = format!("is not valid before {valid_from}, but the clock says {now}");
                 state_error(&self.file(CREDENTIAL), what, "Correct this machine's clock")
             }
             error => error.into(),

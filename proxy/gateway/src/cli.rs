@@ -20,9 +20,9 @@ use crate::plan::{Rules, plan};
 use crate::run::{self, Options, describe};
 use crate::watch::Cluster;
 
-/// The exit code of a command line that makes no sense, as of `meshport`.
+/// The exit code for an invalid command line, as in `meshport`.
 const USAGE: u8 = 2;
-/// The rights that it needs, for `kubectl apply`.
+/// The RBAC rights it needs, for `kubectl apply`.
 const RBAC: &str = include_str!("rbac.yaml");
 const EXAMPLES: &str = "\
 Examples:
@@ -37,9 +37,9 @@ Annotations of a Service:
 
 /// Offers Services of a Kubernetes cluster in the mesh
 ///
-/// Runs beside `meshport run` on a node whose credential has the roles `gateway` and
-/// `origin:NAME` for each NAME that is offered. Services ask to be offered by an annotation, or by
-/// type LoadBalancer with loadBalancerClass meshport.io/mesh. Instances follow the endpoints.
+/// Runs beside `meshport run` on a node whose credential has the roles `gateway` and `origin:NAME`
+/// for each NAME that is offered. A Service requests to be offered with an annotation, or with type
+/// LoadBalancer and loadBalancerClass meshport.io/mesh. Instances follow the endpoints.
 #[derive(Debug, Parser)]
 #[command(name = "meshport-gateway", version, after_help = EXAMPLES, max_term_width = 80)]
 pub struct Cli {
@@ -55,16 +55,16 @@ pub struct Cli {
     /// Only endpoints in this network; can be repeated [default: all but loopback and link-local]
     #[arg(long = "endpoints", value_name = "CIDR")]
     endpoint_networks: Vec<Cidr>,
-    /// Offer Services of type ExternalName, too: whoever writes one chooses what this node dials
+    /// Offer Services of type ExternalName too: their authors choose what this node connects to
     #[arg(long)]
     external_names: bool,
     /// Address for the status of Services of type LoadBalancer; can be repeated
     #[arg(long = "address", value_name = "IP")]
     addresses: Vec<IpAddr>,
-    /// Print what would be offered, and why the rest would not, then exit
+    /// Print which Services would be offered, and why the others would not, and exit
     #[arg(long)]
     dry_run: bool,
-    /// Print the ServiceAccount and its rights for kubectl apply, then exit
+    /// Print the ServiceAccount and its rights for kubectl apply, and exit
     #[arg(long, conflicts_with = "dry_run")]
     rbac: bool,
     /// error, warn, info, debug or trace
@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             let is_answer =
                 matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            // Nothing is left to do when the terminal is gone.
+            // The terminal is gone; the error cannot be reported.
             let _ = error.print();
             return if is_answer { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
         }
@@ -97,7 +97,7 @@ fn start(cli: Cli) -> Result<(), Error> {
     if cli.rbac {
         return print(RBAC);
     }
-    // What the client has to say is in this program's own lines, too.
+    // This program's own lines already contain the client's messages.
     let client = ["kube_client", "kube_runtime"].map(|it| (it, LevelFilter::OFF));
     let filter = Targets::new().with_default(cli.log_level).with_targets(client);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
@@ -132,7 +132,7 @@ async fn work(cli: Cli) -> Result<(), Error> {
     run::run(client, Options { socket: cli.socket, rules }, stop).await
 }
 
-/// A client as the kubeconfig of this path says, or as kubectl would find one.
+/// A client configured by the kubeconfig at this path, or by the one that kubectl would use.
 async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client, Error> {
     let config = match kubeconfig {
         Some(file) => {

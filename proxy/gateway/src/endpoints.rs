@@ -1,5 +1,5 @@
-//! What takes connections for a Service: EndpointSlices, and Endpoints where an apiserver does not
-//! have them (`discovery.k8s.io/v1` came with Kubernetes 1.21).
+//! The endpoints of a Service: from EndpointSlices, or from Endpoints if the apiserver does not
+//! serve `discovery.k8s.io/v1` (Kubernetes before 1.21).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 /// The label by which a slice names its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// A Service by namespace and name.
+/// A Service, identified by namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// Its namespace.
     pub(crate) namespace: String,
-    /// Its name there.
+    /// Its name in the namespace.
     pub(crate) name: String,
 }
 
@@ -26,34 +26,34 @@ impl fmt::Display for Key {
     }
 }
 
-/// Whether an endpoint takes new connections.
+/// Whether an endpoint accepts new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// It does.
+    /// It accepts them.
     Ready,
-    /// It ends, and still takes connections. It gets new ones while no other endpoint is ready, as
-    /// kube-proxy does it (KEP-1669).
+    /// It terminates but still accepts connections. It gets new ones while no other endpoint is
+    /// ready, as with kube-proxy (KEP-1669).
     Draining,
-    /// It does not.
+    /// It does not accept them.
     NotReady,
 }
 
-/// One address that takes connections for one port of a Service.
+/// One address that accepts connections for one port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Endpoint {
     /// The name of the Service's port; empty for a port without one.
     pub(crate) port: String,
     /// The address.
     pub(crate) address: SocketAddr,
-    /// Whether it takes new connections.
+    /// Whether it accepts new connections.
     pub(crate) state: State,
 }
 
 /// The endpoints of Services.
 pub(crate) type Endpoints = BTreeMap<Key, Vec<Endpoint>>;
 
-/// The Service of a slice, and the slice's endpoints. None for a slice of no Service. Names and
-/// ports that are not TCP are passed over.
+/// The Service of a slice, and the slice's endpoints; `None` if the slice belongs to no Service.
+/// Host names and non-TCP ports are skipped.
 pub(crate) fn of_slice(slice: &EndpointSlice) -> Option<(Key, Vec<Endpoint>)> {
     let name = slice.metadata.labels.as_ref()?.get(SERVICE_LABEL)?.clone();
     let key = Key { namespace: slice.metadata.namespace.clone()?, name };
@@ -72,7 +72,7 @@ pub(crate) fn of_slice(slice: &EndpointSlice) -> Option<(Key, Vec<Endpoint>)> {
     Some((key, found))
 }
 
-/// The Service of Endpoints, which has their name, and what is in them.
+/// The Service of an Endpoints object, which has the same name, and its endpoints.
 pub(crate) fn of_endpoints(endpoints: &LegacyEndpoints) -> Option<(Key, Vec<Endpoint>)> {
     let metadata = &endpoints.metadata;
     let key = Key { namespace: metadata.namespace.clone()?, name: metadata.name.clone()? };
@@ -94,13 +94,13 @@ pub(crate) fn of_endpoints(endpoints: &LegacyEndpoints) -> Option<(Key, Vec<Endp
     Some((key, found))
 }
 
-/// The number of a TCP port; none for another protocol, and for a slice of all ports.
+/// The number of a TCP port; `None` for other protocols and for slices that cover all ports.
 fn tcp(protocol: Option<&str>, number: Option<i32>) -> Option<u16> {
     let is_tcp = protocol.is_none_or(|it| it == "TCP");
     number.filter(|_| is_tcp).and_then(|it| u16::try_from(it).ok()).filter(|it| *it > 0)
 }
 
-/// What is not said is ready, serving, and not terminating.
+/// Missing conditions count as ready, serving and not terminating.
 fn state(conditions: Option<&EndpointConditions>) -> State {
     let Some(conditions) = conditions else { return State::Ready };
     if conditions.ready.unwrap_or(true) {
@@ -112,9 +112,9 @@ fn state(conditions: Option<&EndpointConditions>) -> State {
     }
 }
 
-/// Whether a gateway may connect to such an address for someone else: never to itself, to its link
-/// or to a group. Who may write EndpointSlices would otherwise reach what listens on the gateway's
-/// loopback (CVE-2021-25740 is the same for other proxies).
+/// Whether a gateway may connect to such an address on behalf of others: never to itself, to its
+/// link or to a multicast group. Otherwise an author of EndpointSlices could reach services on the
+/// gateway's loopback (compare CVE-2021-25740).
 pub(crate) fn may_be_reached(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {

@@ -1,8 +1,8 @@
-//! What of a cluster is offered in the mesh, and why the rest is not. Pure: [`Snapshot`] and
-//! [`Rules`] go in, a [`Plan`] comes out, the same for every gateway with the same rules.
+//! Decides which Services of a cluster are offered in the mesh, and why the others are not. Pure: a
+//! [`Plan`] depends only on [`Snapshot`] and [`Rules`], so gateways with the same rules agree.
 //!
-//! A Service asks for it by the annotation [`EXPOSE`], or by being of type `LoadBalancer` and class
-//! [`CLASS`]. The older of two that want the same name gets it.
+//! A Service requests it with the annotation [`EXPOSE`], or with type `LoadBalancer` and class
+//! [`CLASS`]. If two request the same name, the older one gets it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,21 +15,21 @@ use meshport_daemon::admin::offers::{OfferedService, OffersRequest};
 
 use crate::endpoints::{Endpoint, Endpoints, Key, State, may_be_reached};
 
-/// What a Service is in the mesh: `NAME` or `NAME:PORT`, several with commas between. `PORT` is a
-/// port's number or name and is needed where the Service has several.
+/// The names of a Service in the mesh: `NAME` or `NAME:PORT`, separated by commas. `PORT` is a
+/// port's number or name, required if the Service has several.
 pub(crate) const EXPOSE: &str = "meshport.io/expose";
-/// The nodes that may use it, as `allow` of `[service.NAME]`, with commas between.
+/// The nodes that may use it, as in `allow` of `[service.NAME]`, separated by commas.
 pub(crate) const ALLOW: &str = "meshport.io/allow";
 /// The class of Services of type `LoadBalancer` that are offered without an annotation, as
-/// `NAME-NAMESPACE`, and as `NAME-NAMESPACE-PORT` where there are several ports.
+/// `NAME-NAMESPACE`, and as `NAME-NAMESPACE-PORT` if there are several ports.
 pub(crate) const CLASS: &str = "meshport.io/mesh";
 
-/// What the operator of this gateway lets a cluster do.
+/// The limits that the gateway's operator sets for the cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules {
     /// Namespaces whose Services are offered; empty for all.
     pub(crate) namespaces: BTreeSet<String>,
-    /// Networks that endpoints have to be in; empty for all but this machine and its links.
+    /// Networks that endpoints must belong to; empty for all except this machine and its links.
     pub(crate) endpoint_networks: Vec<Cidr>,
     /// Whether Services of type `ExternalName` are offered.
     pub(crate) external_names: bool,
@@ -37,23 +37,23 @@ pub(crate) struct Rules {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// What a cluster has.
+/// The state of a cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     /// Its Services.
     pub(crate) services: Vec<Arc<Service>>,
-    /// What takes connections for them.
+    /// Their endpoints.
     pub(crate) endpoints: Endpoints,
     /// The addresses of names of Services of type `ExternalName`.
     pub(crate) resolved: BTreeMap<String, Vec<IpAddr>>,
 }
 
-/// What is offered, and what is not.
+/// The Services that are offered, and those that are not.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
-    /// What is offered, by its name in the mesh.
+    /// The offers, by name in the mesh.
     pub(crate) offers: BTreeMap<ServiceName, Offer>,
-    /// What is not.
+    /// The refusals.
     pub(crate) refusals: Vec<Refusal>,
 }
 
@@ -64,20 +64,20 @@ pub(crate) struct Offer {
     pub(crate) service: Arc<Service>,
     /// The Service's own port.
     pub(crate) port: u16,
-    /// Who may use it; `None` for the default.
+    /// The nodes that may use it; `None` for the default.
     pub(crate) allow: Option<Vec<String>>,
-    /// What takes its connections: at most [`MAX_INSTANCES`], those that are ready first.
+    /// Its instances: at most [`MAX_INSTANCES`], ready ones first.
     pub(crate) instances: Vec<Instance>,
-    /// Endpoints beyond the most that are possible, or at addresses that the rules do not allow.
+    /// The number of endpoints omitted: above the limit, or at addresses that the rules forbid.
     pub(crate) left_out: usize,
 }
 
-/// A Service that is not offered as it asks for.
+/// A Service whose request is refused.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     /// The Service.
     pub(crate) service: Arc<Service>,
-    /// Why not.
+    /// The reason.
     pub(crate) cause: Cause,
 }
 
@@ -89,52 +89,52 @@ pub(crate) enum Cause {
     NameTaken {
         /// The name.
         name: ServiceName,
-        /// Who has it.
+        /// The Service that has it.
         holder: Key,
     },
-    /// An older Service has the port of the addresses.
+    /// An older Service uses the port on the gateway's addresses.
     #[error("port {port} of the gateway's address belongs to the older Service {holder}")]
     PortTaken {
         /// The port.
         port: u16,
-        /// Who has it.
+        /// The Service that has it.
         holder: Key,
     },
-    /// An annotation makes no sense.
+    /// An annotation is invalid.
     #[error("annotation {annotation}: {why}")]
     BadAnnotation {
-        /// Which one.
+        /// The annotation.
         annotation: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// The names made of a Service of the class are too long.
+    /// The names derived for a Service of the class are too long.
     #[error("{0:?} is no name of a service in the mesh; set the annotation {EXPOSE}")]
     BadName(String),
-    /// No such port, or not over TCP.
+    /// There is no such TCP port.
     #[error("{0} is no TCP port of this Service")]
     NoPort(String),
     /// Several ports, and none is named.
     #[error("this Service has {0} TCP ports; write {EXPOSE}: \"NAME:PORT\"")]
     WhichPort(usize),
-    /// There are too many.
+    /// There are too many offers.
     #[error("a gateway offers at most {MAX_OFFERED_SERVICES} services, and older ones are offered")]
     TooMany,
-    /// A name outside of the cluster.
+    /// The Service is of type `ExternalName`.
     #[error("this gateway does not offer Services of type ExternalName (--external-names)")]
     ExternalName,
-    /// The daemon does not take it.
+    /// The daemon refuses it.
     #[error("the gateway's daemon refuses {name}: {why}")]
     Daemon {
         /// The name in the mesh.
         name: ServiceName,
-        /// What the daemon says.
+        /// The daemon's reason.
         why: String,
     },
 }
 
 impl Cause {
-    /// The reason of the Event that tells it.
+    /// The `reason` of the Event that reports it.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NameTaken { .. } => "MeshNameTaken",
@@ -163,9 +163,9 @@ pub(crate) fn is_of_class(service: &Service) -> bool {
     is_balancer(service) && class(service) == Some(CLASS)
 }
 
-/// Whether a Service's status is to have the gateway's addresses: one of the class, and one of no
-/// class that asks to be offered by its annotation. Without a class it may belong to a balancer of
-/// the cloud, which then should not run.
+/// Whether the gateway's addresses belong in a Service's status: if it has the class, or has no
+/// class and the annotation. A Service without a class may also belong to the cloud's load
+/// balancer, which should not run then.
 pub(crate) fn has_address(service: &Service) -> bool {
     is_of_class(service)
         || is_balancer(service) && class(service).is_none() && annotation(service, EXPOSE).is_some()
@@ -186,19 +186,19 @@ pub(crate) fn external_name(service: &Service) -> Option<&str> {
     spec.external_name.as_deref().filter(|_| spec.type_.as_deref() == Some("ExternalName"))
 }
 
-/// Whether a Service asks to be offered, in a namespace that the rules have.
+/// Whether a Service requests to be offered and is in an allowed namespace.
 pub(crate) fn is_wanted(service: &Service, rules: &Rules) -> bool {
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
     let is_here = rules.namespaces.is_empty() || rules.namespaces.contains(namespace);
     is_here && (annotation(service, EXPOSE).is_some() || is_of_class(service))
 }
 
-/// Decides what is offered.
+/// Decides which Services are offered.
 pub(crate) fn plan(snapshot: &Snapshot, rules: &Rules) -> Plan {
     let mut wanted: Vec<&Arc<Service>> =
         snapshot.services.iter().filter(|it| is_wanted(it, rules)).collect();
-    // The age is equal for Services of one file, so that the name decides; it is the same order for
-    // every gateway.
+    // Services created together have the same age, so the name decides. All gateways use this
+    // order.
     wanted.sort_by_key(|it| (it.metadata.creation_timestamp.clone(), key(it)));
     let mut made = Making { snapshot, rules, plan: Plan::default(), ports: BTreeMap::new() };
     for service in wanted {
@@ -221,12 +221,12 @@ impl Plan {
     }
 }
 
-/// A plan in the making.
+/// A plan under construction.
 struct Making<'a> {
     snapshot: &'a Snapshot,
     rules: &'a Rules,
     plan: Plan,
-    /// Which Service has a port of the addresses.
+    /// The Service that uses each port of the addresses.
     ports: BTreeMap<u16, Key>,
 }
 
@@ -237,7 +237,7 @@ struct Wish<'a> {
 }
 
 impl Making<'_> {
-    /// Offers all that a Service wants, or nothing of it.
+    /// Offers everything that a Service requests, or nothing.
     fn add(&mut self, service: &Arc<Service>) -> Result<(), Cause> {
         if external_name(service).is_some() && !self.rules.external_names {
             return Err(Cause::ExternalName);
@@ -261,7 +261,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Whether no older Service has one of the names, or of the ports of the address.
+    /// Checks that no older Service has one of the names or ports.
     fn are_free(&self, service: &Service, wishes: &[Wish<'_>]) -> Result<(), Cause> {
         let mut names = BTreeSet::new();
         for Wish { name, port } in wishes {
@@ -280,7 +280,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// What takes connections for a port, and how many endpoints are left out.
+    /// The instances for a port, and the number of endpoints omitted.
     fn instances(&self, service: &Service, port: &ServicePort) -> (Vec<Instance>, usize) {
         let found = self.endpoints(service, port);
         let all = found.len();
@@ -302,7 +302,7 @@ impl Making<'_> {
         (instances, left_out)
     }
 
-    /// Each address of a port once, at its best.
+    /// Each address of a port once, with its best state.
     fn endpoints(&self, service: &Service, port: &ServicePort) -> BTreeSet<(State, SocketAddr)> {
         if let Some(host) = external_name(service) {
             let ips = self.snapshot.resolved.get(host).into_iter().flatten();
@@ -322,12 +322,12 @@ fn annotation<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
     service.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// The words of an annotation's list.
+/// The items of an annotation's list.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|it| !it.is_empty())
 }
 
-/// The nodes that may use a Service, if it says so.
+/// The nodes that may use a Service, if it has the annotation.
 fn allow(service: &Service) -> Result<Option<Vec<String>>, Cause> {
     let Some(text) = annotation(service, ALLOW) else { return Ok(None) };
     let bad = |why: String| Cause::BadAnnotation { annotation: ALLOW, why };
@@ -341,7 +341,7 @@ fn allow(service: &Service) -> Result<Option<Vec<String>>, Cause> {
     Ok(Some(entries))
 }
 
-/// What a Service wants to be in the mesh.
+/// The ports and names that a Service requests in the mesh.
 fn wishes(service: &Service) -> Result<Vec<Wish<'_>>, Cause> {
     let Some(text) = annotation(service, EXPOSE) else { return of_class(service) };
     let bad = |why: String| Cause::BadAnnotation { annotation: EXPOSE, why };
@@ -354,7 +354,7 @@ fn wishes(service: &Service) -> Result<Vec<Wish<'_>>, Cause> {
         .collect();
     let wishes = wishes?;
     if wishes.is_empty() {
-        return Err(bad("it names no service of the mesh".to_owned()));
+        return Err(bad("it contains no service name".to_owned()));
     }
     Ok(wishes)
 }
@@ -385,12 +385,12 @@ fn tcp_ports(service: &Service) -> impl Iterator<Item = &ServicePort> {
         .filter(|port| port.protocol.as_deref().is_none_or(|it| it == "TCP") && number(port) > 0)
 }
 
-/// A port's number; 0 for none that is possible, which an apiserver does not take.
+/// A port's number; 0 if it is out of range, which an apiserver does not accept.
 fn number(port: &ServicePort) -> u16 {
     u16::try_from(port.port).unwrap_or(0)
 }
 
-/// The port of this name or number, or the only one.
+/// The port with this name or number, or the only port.
 fn port_of<'a>(service: &'a Service, named: Option<&str>) -> Result<&'a ServicePort, Cause> {
     match named {
         Some(named) => tcp_ports(service)

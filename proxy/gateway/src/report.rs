@@ -1,4 +1,4 @@
-//! What the owners of Services are told: Events, and the address in the status.
+//! Informs the owners of Services: Events, and the address in the status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,10 +21,10 @@ pub(crate) const CONTROLLER: &str = "meshport-gateway";
 /// Limit for one write to the apiserver.
 const WRITE_TIME: Duration = Duration::from_secs(10);
 
-/// What became of a plan.
+/// The outcome of a plan.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
-    /// The Services that are offered, each with what to tell.
+    /// The Services that are offered, with the facts to report.
     pub(crate) offered: Vec<Offered>,
     /// Those that are not.
     pub(crate) refusals: Vec<Refusal>,
@@ -35,20 +35,20 @@ pub(crate) struct Outcome {
 pub(crate) struct Offered {
     /// The Service.
     pub(crate) service: Arc<Service>,
-    /// Its names in the mesh, with the ports that they stand for.
+    /// Its names in the mesh, with their ports.
     pub(crate) names: Vec<String>,
 }
 
-/// Writes to the apiserver, apart from the offers, which do not wait for it.
+/// Writes to the apiserver, in its own task so that offers do not wait for it.
 pub(crate) struct Reports {
     client: Client,
     recorder: Recorder,
     addresses: Vec<IpAddr>,
-    /// What was told, by the uid of a Service.
+    /// The last message, by the uid of a Service.
     told: BTreeMap<String, Said>,
 }
 
-/// What an Event says.
+/// The content of an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Said {
     is_good: bool,
@@ -63,7 +63,7 @@ impl Reports {
         Self { client, recorder, addresses, told: BTreeMap::new() }
     }
 
-    /// Tells the latest outcome until no more come.
+    /// Reports the latest outcome until the channel closes.
     pub(crate) async fn run(mut self, mut outcomes: watch::Receiver<Outcome>) {
         while outcomes.changed().await.is_ok() {
             let outcome = outcomes.borrow_and_update().clone();
@@ -84,7 +84,7 @@ impl Reports {
         for Refusal { service, cause } in &outcome.refusals {
             let (reason, note) = (cause.reason(), format!("not offered in the mesh: {cause}"));
             present.extend(self.say(service, Said { is_good: false, reason, note }).await);
-            // What only this gateway refuses another one may offer.
+            // Another gateway may offer a Service that only this one refuses.
             let is_for_all = !matches!(cause, Cause::Daemon { .. });
             if is_for_all && has_address(service) {
                 self.write_status(service, &[]).await;
@@ -93,7 +93,7 @@ impl Reports {
         self.told.retain(|uid, _| present.contains(uid));
     }
 
-    /// Writes an Event unless it is the last one that was written. Returns the Service's uid.
+    /// Writes an Event unless it equals the last one written. Returns the Service's uid.
     async fn say(&mut self, service: &Service, said: Said) -> Option<String> {
         let uid = service.metadata.uid.clone()?;
         if self.told.get(&uid) == Some(&said) {
@@ -117,12 +117,12 @@ impl Reports {
             Ok(Err(error)) => warn!(service = %name, %error, "cannot write an Event"),
             Err(_) => warn!(service = %name, "timed out writing an Event"),
         }
-        // Once, whether it arrived or not: the log has it.
+        // Not repeated on failure: the log has it.
         self.told.insert(uid.clone(), said);
         Some(uid)
     }
 
-    /// Writes these addresses where the status has others.
+    /// Writes these addresses if the status has different ones.
     async fn write_status(&self, service: &Service, addresses: &[IpAddr]) {
         let Some(ingress) = ingress(service, addresses) else { return };
         let name = key(service);
@@ -140,7 +140,7 @@ impl Reports {
     }
 }
 
-/// What to write into a status so that it has these addresses; none where it has them.
+/// The new `ingress` of a status for these addresses; `None` if it is up to date.
 fn ingress(service: &Service, addresses: &[IpAddr]) -> Option<Vec<LoadBalancerIngress>> {
     let status = service.status.as_ref().and_then(|it| it.load_balancer.as_ref());
     let present = status.and_then(|it| it.ingress.as_ref()).into_iter().flatten();
@@ -151,7 +151,8 @@ fn ingress(service: &Service, addresses: &[IpAddr]) -> Option<Vec<LoadBalancerIn
     }
     let entry = |ip| LoadBalancerIngress {
         ip: Some(ip),
-        // Connections from within the cluster go to the address, too, instead of past it to a pod.
+        // Connections from inside the cluster also use the address instead of going directly to a
+        // pod.
         ip_mode: Some("Proxy".to_owned()),
         ..LoadBalancerIngress::default()
     };

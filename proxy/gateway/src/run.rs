@@ -1,5 +1,5 @@
-//! The program at work: each change of the cluster becomes an offer to the daemon at once, and
-//! what does not change is offered again before it ends.
+//! The main loop: sends an offer to the daemon after each change of the cluster, and renews it
+//! before it expires.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,24 +18,24 @@ use crate::plan::{Plan, Rules, key, plan};
 use crate::report::{Offered, Outcome, Reports};
 use crate::watch::Cluster;
 
-/// Between two offers of the same: a third of the time that one lasts.
+/// Interval between renewals: a third of the lifetime of an offer.
 const RENEWAL: Duration = Duration::from_secs(20);
-/// Between two tries while no daemon takes the offer.
+/// Interval between attempts while the daemon does not accept the offer.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long changes are gathered into one offer. An endpoint that is gone is offered this long.
+/// How long changes are batched into one offer. A removed endpoint stays offered for this long.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// What to run with.
+/// The options.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// The daemon's socket.
     pub(crate) socket: PathBuf,
-    /// What the cluster may do.
+    /// The limits for the cluster.
     pub(crate) rules: Rules,
 }
 
-/// Offers what the cluster has, until `stop`. What was offered last stays offered for up to
-/// [`MAX_OFFER_TIME`], so that a restart is not seen in the mesh.
+/// Offers the Services of the cluster until `stop`. The last offer stays valid for up to
+/// [`MAX_OFFER_TIME`], so that a restart is not visible in the mesh.
 ///
 /// # Errors
 /// As [`Cluster::watch`].
@@ -63,21 +63,21 @@ async fn offer(mut cluster: Cluster, options: Options, outcomes: watch::Sender<O
     let daemon = AdminClient::new(socket);
     let mut fails = false;
     loop {
-        // One that comes before this is waited for is not lost: a `Notify` keeps it.
+        // A notification before this wait is not lost: `Notify` stores it.
         let changed = cluster.changed();
         let plan = plan(&cluster.snapshot(&rules).await, &rules);
         let pause = match daemon.ask(&plan.request(MAX_OFFER_TIME.as_secs())).await {
             Ok(report) => {
                 if std::mem::take(&mut fails) {
-                    info!("the daemon takes offers again");
+                    info!("the daemon accepts offers again");
                 }
-                // The reports end only with this.
+                // The reporting task ends only with this one.
                 outcomes.send_replace(outcome(plan, &report));
                 RENEWAL
             }
             Err(error) => {
                 if !std::mem::replace(&mut fails, true) {
-                    warn!(%error, "the daemon does not take the offer: trying again each second");
+                    warn!(%error, "the daemon does not accept the offer; retrying every second");
                 }
                 RETRY
             }
@@ -89,7 +89,8 @@ async fn offer(mut cluster: Cluster, options: Options, outcomes: watch::Sender<O
     }
 }
 
-/// What became of a plan of which the daemon said this: a Service is offered when all of it is.
+/// The outcome of a plan after this answer of the daemon: a Service counts as offered if all of its
+/// ports are.
 fn outcome(plan: Plan, report: &OffersReport) -> Outcome {
     let Plan { offers, mut refusals } = plan;
     let mut offered: BTreeMap<_, Offered> = BTreeMap::new();
@@ -114,7 +115,7 @@ fn outcome(plan: Plan, report: &OffersReport) -> Outcome {
     Outcome { offered: offered.into_values().collect(), refusals }
 }
 
-/// What would be offered, as `--dry-run` prints it.
+/// The output of `--dry-run`.
 pub(crate) fn describe(plan: &Plan) -> String {
     let mut rows = vec![["NAME", "SERVICE", "PORT", "READY", "ALLOW"].map(str::to_owned)];
     for (name, offer) in &plan.offers {
@@ -143,7 +144,7 @@ pub(crate) fn describe(plan: &Plan) -> String {
     text
 }
 
-/// Columns as wide as what is in them.
+/// Aligns columns to their widest cell.
 fn table(rows: &[[String; 5]]) -> String {
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

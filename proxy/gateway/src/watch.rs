@@ -1,7 +1,7 @@
-//! The cluster as its apiserver tells it: Services and their endpoints, kept up to date.
+//! Services and their endpoints, as reported by the apiserver and kept up to date.
 //!
-//! What was known stays known while no apiserver answers: instances that are gone accept nothing,
-//! and the daemon then goes on to the next one.
+//! While no apiserver answers, the last known state is kept: removed instances accept no
+//! connections, so the daemon tries the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -29,9 +29,9 @@ use crate::plan::{Rules, Snapshot, external_name, is_wanted, key};
 
 /// The API of EndpointSlices.
 const SLICES: &str = "discovery.k8s.io/v1";
-/// Limit for the addresses of a name outside of the cluster.
+/// Time limit for resolving an external name.
 const RESOLVE_TIME: Duration = Duration::from_secs(2);
-/// How old such addresses become: the usual life of a DNS record that is to follow a change.
+/// Maximum age of such addresses: the usual TTL of a DNS record that must follow changes.
 const NAMES_AGE: Duration = Duration::from_secs(30);
 
 /// A cluster's Services and endpoints.
@@ -43,15 +43,15 @@ pub(crate) struct Cluster {
     names: Names,
 }
 
-/// The last known addresses of names outside of the cluster.
+/// The last known addresses of external names.
 #[derive(Debug, Default)]
 struct Names {
     addresses: BTreeMap<String, Vec<IpAddr>>,
-    /// When they were looked up.
+    /// When they were resolved.
     at: Option<Instant>,
 }
 
-/// Where endpoints come from.
+/// The source of endpoints.
 #[derive(Debug)]
 enum Backends {
     Slices(Store<EndpointSlice>),
@@ -59,19 +59,19 @@ enum Backends {
 }
 
 impl Cluster {
-    /// Watches a cluster until it is dropped together with its runtime. Returns when everything is
-    /// known for the first time.
+    /// Watches a cluster until it is dropped together with its runtime. Returns after the first
+    /// complete lists.
     ///
     /// # Errors
-    /// [`Error::Cluster`] when the apiserver does not let this client ask what it has. A cluster
-    /// that does not answer is waited for.
+    /// [`Error::Cluster`] if the apiserver denies this client the queries. Waits for a cluster that
+    /// does not answer.
     pub(crate) async fn watch(client: &Client) -> Result<Self, Error> {
         let changed = Arc::new(Notify::new());
         let services = follow(Api::all(client.clone()), "services", changed.clone());
         let backends = if has_slices(client).await? {
             Backends::Slices(follow(Api::all(client.clone()), "endpointslices", changed.clone()))
         } else {
-            info!("this cluster has no {SLICES}: Endpoints are watched instead");
+            info!("this cluster has no {SLICES}; watching Endpoints instead");
             Backends::Legacy(follow(Api::all(client.clone()), "endpoints", changed.clone()))
         };
         let cluster = Self { services, backends, changed, names: Names::default() };
@@ -91,7 +91,7 @@ impl Cluster {
         async move { changed.notified().await }
     }
 
-    /// What the cluster has of what `rules` let it offer.
+    /// The part of the cluster's state that is relevant under `rules`.
     pub(crate) async fn snapshot(&mut self, rules: &Rules) -> Snapshot {
         let services =
             self.services.state().into_iter().filter(|it| is_wanted(it, rules)).collect::<Vec<_>>();
@@ -119,8 +119,8 @@ impl Cluster {
 }
 
 impl Names {
-    /// Keeps the addresses of these names: looked up when one is new or all are old. What cannot be
-    /// looked up keeps the addresses it had.
+    /// Updates the addresses of these names: resolves them if one is new or all are old. A name
+    /// that does not resolve keeps its addresses.
     async fn keep(&mut self, names: BTreeSet<String>, now: Instant) {
         let is_old = self.at.is_none_or(|at| now.duration_since(at) >= NAMES_AGE);
         if !is_old && names.iter().all(|it| self.addresses.contains_key(it)) {
@@ -140,7 +140,7 @@ impl Names {
 
 /// The addresses of a name.
 async fn resolve(name: &str) -> Option<Vec<IpAddr>> {
-    // The port plays no part: each Service has its own.
+    // The port is irrelevant: each Service has its own.
     match timeout(RESOLVE_TIME, tokio::net::lookup_host((name, 0))).await {
         Ok(Ok(found)) => return Some(found.map(|it| it.ip()).collect()),
         Ok(Err(error)) => warn!(name, %error, "cannot resolve the external name"),
@@ -149,7 +149,7 @@ async fn resolve(name: &str) -> Option<Vec<IpAddr>> {
     None
 }
 
-/// Whether the cluster serves EndpointSlices, asked until it answers.
+/// Whether the cluster serves EndpointSlices; repeats the query until it is answered.
 async fn has_slices(client: &Client) -> Result<bool, Error> {
     const AGAIN: Duration = Duration::from_secs(1);
     let mut told = false;
@@ -161,13 +161,13 @@ async fn has_slices(client: &Client) -> Result<bool, Error> {
             Err(error) => error,
         };
         if !std::mem::replace(&mut told, true) {
-            warn!(%error, "the apiserver does not answer: trying again each second");
+            warn!(%error, "the apiserver does not answer; retrying every second");
         }
         tokio::time::sleep(AGAIN).await;
     }
 }
 
-/// Keeps all objects of a kind, and tells of each change.
+/// Keeps all objects of a kind up to date, and notifies on each change.
 fn follow<K>(api: Api<K>, what: &'static str, changed: Arc<Notify>) -> Store<K>
 where
     K: Resource<DynamicType = ()> + Lookup<DynamicType = ()> + Clone + Debug + Send + Sync,
@@ -175,7 +175,7 @@ where
 {
     let (store, writer) = reflector::store();
     let watched = watcher(api, watcher::Config::default()).default_backoff().modify(|it| {
-        // The largest part of many objects, and of no use here.
+        // Often the largest part of an object, and not needed here.
         it.meta_mut().managed_fields = None;
     });
     let events = reflector(writer, watched);
@@ -185,14 +185,16 @@ where
             match events.try_next().await {
                 Ok(Some(_)) => changed.notify_one(),
                 Ok(None) => break,
-                Err(error) => warn!(what, %error, "cannot watch; the last known state stays in force"),
+                Err(error) => {
+                    warn!(what, %error, "cannot watch; keeping the last known state");
+                }
             }
         }
     });
     store
 }
 
-/// Waits until a store has its first list.
+/// Waits until a store has received its first list.
 async fn ready<K>(store: &Store<K>) -> bool
 where
     K: Lookup<DynamicType = ()> + Clone + 'static,

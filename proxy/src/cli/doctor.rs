@@ -1,9 +1,9 @@
-//! `meshport doctor`: looks for everything that is known to go wrong, with or without a daemon.
+//! `meshport doctor`: checks for all known problems, with or without a daemon.
 //!
-//! First the settings are read and the daemon is asked; then all checks run in parallel, each with
-//! its own limit. Each result is a [`Finding`] of the list in `meshport_core::findings`. A check
-//! that cannot be made here says why; that is no finding. Nothing is changed, and only questions
-//! are sent.
+//! It reads the settings and queries the daemon, then runs all checks in parallel, each with its
+//! own limit. Each result is a [`Finding`] of the list in `meshport_core::findings`. A check that
+//! cannot run here says why; that is not a finding. `doctor` changes nothing and only sends
+//! queries.
 //!
 //! [`Finding`]: meshport_core::findings::Finding
 
@@ -31,7 +31,7 @@ use super::query::DaemonArgs;
 use super::{clock, output, render, runtime};
 use meshport_daemon::Error;
 
-/// How long the whole may take: a person waits, and so do timers that run it.
+/// The limit for all checks together: people and timers wait for the result.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
 /// `meshport doctor`
@@ -53,7 +53,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// The exit code: 1 when something is wrong.
+/// The exit code: 1 for errors.
 pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
     if let Some(id) = &args.explain {
         let kind = findings::by_id(id).ok_or_else(|| unknown(id))?;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
     }
     let runtime = runtime()?;
     let report = runtime.block_on(examine(&args.daemon));
-    // A lookup that hangs has its own thread, which is not waited for.
+    // Does not wait for the thread of a lookup that hangs.
     runtime.shutdown_background();
     let report = report?;
     if args.json {
@@ -88,7 +88,7 @@ pub(super) async fn examine(args: &DaemonArgs) -> Result<DoctorReport, Error> {
     Ok(DoctorReport::new(done, reported, took).with(facts.members()))
 }
 
-/// Every kind of finding is looked for by one of them.
+/// The checks for every kind of finding.
 fn all(facts: &Arc<Facts>) -> Vec<Check> {
     let mut all = machine::checks(facts);
     all.extend(mesh::checks(facts));

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &WaitArgs) -> Result<(), Error> {
     }
     let OriginStatus { who, .. } = &found;
     let rtt = found.rtt_ms.map_or("this node".into(), |rtt| format!("{rtt:.2} ms"));
-    output::answer(&format!("{}: {} in {}, {rtt}\n", args.service, who.name, who.place()))
+    output::answer(&format!("{}: {} in {}, {rtt}\n", args.service, who.name, who.site_or_dash()))
 }
 
 /// The ready origin new sessions would go to.

@@ -151,14 +151,14 @@ impl Listing {
     }
 
     /// The place of the selected node among these; the first when it is not there.
-    pub(crate) fn place(&self, rows: &[&NodeRow]) -> usize {
+    pub(crate) fn position(&self, rows: &[&NodeRow]) -> usize {
         rows.iter().position(|row| Some(row.who.node) == self.selected).unwrap_or(0)
     }
 
     /// Moves the selection by this many places within the list.
     pub(crate) fn step(&mut self, view: &View, by: isize) {
         let rows = self.rows(view);
-        let at = self.place(&rows).saturating_add_signed(by).min(rows.len().saturating_sub(1));
+        let at = self.position(&rows).saturating_add_signed(by).min(rows.len().saturating_sub(1));
         self.selected = rows.get(at).map(|row| row.who.node);
     }
 }

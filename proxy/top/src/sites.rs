@@ -42,7 +42,7 @@ pub(crate) fn sites<'a>(view: &'a View, service: usize) -> Vec<Site<'a>> {
     sites
 }
 
-/// Ways that carry something first, then the nearer ones.
+/// Paths that carry traffic first, then the nearer ones.
 fn rank(path: &PathRow) -> (u8, u64) {
     let kind = match path.kind.as_str() {
         "own" => 0,

@@ -75,10 +75,10 @@ fn nodes_are_sorted_and_the_selected_one_stays_selected() {
     press(&mut model, "r");
     let view = model.view.clone().expect("it has a view");
     let rows = model.nodes.rows(&view);
-    assert_eq!(rows[model.nodes.place(&rows)].who.node, selected);
+    assert_eq!(rows[model.nodes.position(&rows)].who.node, selected);
     model.handle_key(Key::End);
     model.handle_key(Key::Down);
-    assert_eq!(model.nodes.place(&model.nodes.rows(&view)), 4);
+    assert_eq!(model.nodes.position(&model.nodes.rows(&view)), 4);
 }
 
 #[test]

@@ -78,10 +78,10 @@ fn candidates(document: &Table, seed: u64) -> Vec<Table> {
     let mut all = Vec::new();
     for list in ["event", "path"] {
         let count = document.get(list).and_then(Value::as_array).map_or(0, Vec::len);
-        for place in 0..count {
+        for index in 0..count {
             let mut smaller = document.clone();
             if let Some(items) = smaller.get_mut(list).and_then(Value::as_array_mut) {
-                items.remove(place);
+                items.remove(index);
             }
             all.push(smaller);
         }

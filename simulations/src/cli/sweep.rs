@@ -218,9 +218,9 @@ fn header(arguments: &Arguments, combinations: &[Vec<String>]) {
 
 /// The label of a combination: the last part of each key that has several values.
 fn words(combination: &[String], all: &[Vec<String>]) -> String {
-    let varies = |place: &usize| all.iter().any(|other| other[*place] != combination[*place]);
-    let words = (0..combination.len()).filter(varies).map(|place| {
-        let (key, value) = combination[place].split_once('=').unwrap_or_default();
+    let varies = |index: &usize| all.iter().any(|other| other[*index] != combination[*index]);
+    let words = (0..combination.len()).filter(varies).map(|index| {
+        let (key, value) = combination[index].split_once('=').unwrap_or_default();
         format!("{}={value}", key.rsplit('.').next().unwrap_or(key))
     });
     let words: Vec<String> = words.collect();
@@ -256,8 +256,8 @@ fn said(value: Option<f64>) -> String {
 fn bars(points: &[Point]) -> String {
     const WIDTH: f64 = 40.0;
     let mut text = String::new();
-    for (place, name) in MEASURED.iter().enumerate() {
-        let values: Vec<Option<f64>> = points.iter().map(|point| point.values[place]).collect();
+    for (index, name) in MEASURED.iter().enumerate() {
+        let values: Vec<Option<f64>> = points.iter().map(|point| point.values[index]).collect();
         if all_alike(&values) {
             continue;
         }
@@ -294,16 +294,16 @@ fn all_alike(values: &[Option<f64>]) -> bool {
 /// A sentence for each key whose values make no difference, whatever the other keys are.
 fn idle(combinations: &[Vec<String>], points: &[Point]) -> Vec<String> {
     let keys = combinations.first().map_or(0, Vec::len);
-    let sentence = |place: usize| {
+    let sentence = |index: usize| {
         let mut groups: BTreeMap<Vec<&String>, Vec<&Point>> = BTreeMap::new();
         for (combination, point) in combinations.iter().zip(points) {
-            let others = combination.iter().enumerate().filter(|(at, _)| *at != place);
+            let others = combination.iter().enumerate().filter(|(at, _)| *at != index);
             groups.entry(others.map(|(_, set)| set).collect()).or_default().push(point);
         }
         if groups.values().any(|group| group.len() < 2) {
             return None;
         }
-        let key = combinations[0][place].split_once('=').map_or("", |(key, _)| key);
+        let key = combinations[0][index].split_once('=').map_or("", |(key, _)| key);
         let same_runs =
             |group: &Vec<&Point>| group.windows(2).all(|two| two[0].traces == two[1].traces);
         if groups.values().all(same_runs) {

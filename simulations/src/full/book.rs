@@ -105,7 +105,7 @@ impl Level for Book {
             Notice::Instance | Notice::Gone => self.believes_in(at, victim),
             Notice::Revoked => true,
             // This level cannot see when a node becomes a member.
-            Notice::Came | Notice::Way | Notice::Nothing => false,
+            Notice::Came | Notice::Path | Notice::Nothing => false,
         }
     }
 }

@@ -133,8 +133,8 @@ impl Simulation {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mesh = Mesh::new(UnixSeconds(machine::WALL_START_S), &mut rng);
         let mut nodes = Vec::new();
-        for place in scenario.nodes() {
-            nodes.push(Node::new(scenario, place, &mesh, &mut rng)?);
+        for member in scenario.nodes() {
+            nodes.push(Node::new(scenario, member, &mesh, &mut rng)?);
         }
         let network = Network::new(scenario, &mut rng)?;
         // With its own random numbers: observation does not change the run.
@@ -172,12 +172,12 @@ impl Simulation {
     async fn run(mut self) -> Result<Run, Error> {
         let plan = self.schedule();
         self.start_way_back();
-        for (place, planned) in plan.iter().enumerate() {
+        for (index, planned) in plan.iter().enumerate() {
             self.wait_until(planned.at).await;
             if planned.at > self.story.end || self.has_enough() {
                 break;
             }
-            lock(&self.book).begins(&plan[place..]);
+            lock(&self.book).begins(&plan[index..]);
             self.happen(planned.happening.clone()).await?;
         }
         self.wait_until(self.story.end).await;
@@ -307,7 +307,7 @@ impl Simulation {
             }
             Happening::Revoke { node, through } => self.revoke(node, through).await,
             // Links are changed above, and `check` has refused the others.
-            Happening::Way(..)
+            Happening::Path(..)
             | Happening::Pair(..)
             | Happening::Quality(..)
             | Happening::Rebind(_)
@@ -362,8 +362,8 @@ impl Simulation {
         if let Some(load) = self.story.load(at).cloned() {
             let (host, book) = (node.host.clone(), self.book.clone());
             let rng = ChaCha8Rng::seed_from_u64(self.rng.random());
-            let place = clients::ClientContext { node: at, host, load, book };
-            node.clients.spawn(crate::level::clients::run(place, rng));
+            let context = clients::ClientContext { node: at, host, load, book };
+            node.clients.spawn(crate::level::clients::run(context, rng));
         }
         Ok(())
     }

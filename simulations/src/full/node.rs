@@ -55,13 +55,13 @@ impl Node {
     /// A node that has not started.
     pub(super) fn new(
         scenario: &Scenario,
-        place: NodeRef,
+        member: NodeRef,
         mesh: &Mesh,
         rng: &mut ChaCha8Rng,
     ) -> Result<Self, Error> {
-        let identity = mesh.member(scenario, place, rng)?;
+        let identity = mesh.member(scenario, member, rng)?;
         Ok(Self {
-            site: place.site,
+            site: member.site,
             identity,
             host: Host::Memory(memory::Host::default()),
             instance: None,

@@ -42,8 +42,8 @@ pub(super) struct Reader {
 impl Reader {
     pub(super) fn new(scenario: &Scenario, mesh: &Mesh) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(SEED);
-        let place = NodeRef { site: 0, number: 1 };
-        Ok(Self { me: mesh.member(scenario, place, &mut rng)?, memo: Memo::default() })
+        let member = NodeRef { site: 0, number: 1 };
+        Ok(Self { me: mesh.member(scenario, member, &mut rng)?, memo: Memo::default() })
     }
 
     /// The records in a saved directory, by owner.

@@ -16,7 +16,7 @@ use crate::rules::{self, LASTING};
 use crate::scenario::timeline::Planned;
 use crate::scenario::{Happening, service};
 
-/// The daemon's word for going to the nearest.
+/// The daemon's name for the policy that prefers the nearest origin.
 const NEAREST: &str = "nearest";
 
 /// See the module's description.
@@ -35,7 +35,7 @@ pub(super) struct Shown {
     lasting: Option<Duration>,
     /// The nodes it considers down or gone.
     absent: BTreeSet<usize>,
-    /// How many it holds for there, itself included.
+    /// The number of nodes it considers present, itself included.
     alive: usize,
 }
 
@@ -63,7 +63,7 @@ impl Level for Book {
     }
 
     fn holds(&self, at: usize, subject: usize) -> Held {
-        // Records are not seen.
+        // Records are not observable.
         if self.shown[at].absent.contains(&subject) { Held::Absent } else { Held::Newest }
     }
 
@@ -89,18 +89,17 @@ impl Book {
         self.process_starts(node, 1);
     }
 
-    /// Goes through what has happened, each at its time, and how the first origins of nodes
-    /// changed meanwhile.
+    /// Replays the events, each at its time, together with the changes of nodes' first origins.
     pub(super) fn replay(&mut self, plan: &[Planned], happened: &[Duration], changes: Vec<Change>) {
         let mut changes = changes.into_iter().peekable();
-        for (place, at) in happened.iter().enumerate() {
+        for (index, at) in happened.iter().enumerate() {
             while let Some(change) = changes.next_if(|change| change.at <= *at) {
                 self.went(change);
             }
             self.scene.now = *at;
-            self.begins(&plan[place..]);
-            self.happens(&plan[place].happening);
-            match plan[place].happening {
+            self.begins(&plan[index..]);
+            self.happens(&plan[index].happening);
+            match plan[index].happening {
                 Happening::Start { node, .. } if !self.runs(node) => self.starts(node),
                 Happening::Crash(node) | Happening::Leave(node) if self.runs(node) => {
                     (self.shown[node].runs, self.shown[node].line) = (false, None);
@@ -181,7 +180,7 @@ mod tests {
     const ORIGIN: usize = 0;
     const FAR: usize = 3;
 
-    /// Three nodes and an origin in one site, an origin in another; and what happens to that.
+    /// Three nodes and an origin in one site, an origin in another, and events that affect it.
     fn book() -> (Book, Vec<Planned>) {
         let text = "description = \"Two\"\nduration-s = 60\n\
                     site = [\n{ name = \"fra\", nodes = 3, origins = 1 },\n\

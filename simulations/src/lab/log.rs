@@ -10,7 +10,7 @@ const DAY_S: f64 = 86_400.0;
 const CHANGED: &str = "route changed";
 const NONE: &str = "no origin can be used";
 
-/// A node's first origin is another one.
+/// A node's first origin changed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
     /// Time since the start of the run.

@@ -9,10 +9,10 @@
 //! effect of a process that gets no processor time. Operations on daemons are covered by the
 //! end-to-end tests.
 //!
-//! At the end the checks are repeated each second until all hold, for a minute after the last
-//! change at most; only what is wrong even then is a violation.
+//! At the end the checks are repeated every second until all hold, for at most a minute after the
+//! last change; only failures that remain are violations.
 //!
-//! Time counts from when every node that starts at once has a route to every origin. Bounds:
+//! Time starts when every node that starts without an event has a route to every origin. Bounds:
 //! [`MAX_NODES`] processes; a minute until all have found each other.
 
 use std::collections::BTreeMap;
@@ -53,17 +53,17 @@ use node::{Location, Node};
 pub const MAX_NODES: usize = 60;
 /// How long all nodes together may take until each has a route to every origin.
 const READY: Duration = Duration::from_secs(60);
-/// Interval between checks of a condition that is waited for.
+/// Interval between checks while waiting for a condition.
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval between checks of the rules at the end.
 const NEXT_LOOK: Duration = Duration::from_secs(1);
-/// How long the request through a node may take then: its daemon's own patience, and some.
+/// Time limit for a request through a node at the end: the daemon's own limit plus a margin.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The network inside which each lab has its loopback addresses: 127.64.0.0 to 127.191.255.255.
 const FIRST_NET: u8 = 64;
 /// How many labs have their own network at the same time.
 const NETS: u32 = 128 * 256;
-/// The rule that only processes can break.
+/// The rule that only processes can violate.
 const NO_DAEMON_ENDS: &str = "no daemon ends by itself";
 
 /// How a lab is run.
@@ -77,7 +77,7 @@ pub struct Options {
     pub until: Option<Duration>,
 }
 
-/// Refuses what the lab cannot run.
+/// Refuses a scenario that the lab cannot run.
 fn check(story: &Story) -> Result<(), Error> {
     let unknown = |happening: &Happening| match happening {
         Happening::Pair(..) => Some("cut of two nodes"),
@@ -146,12 +146,12 @@ struct Testbed {
     shaper: Shaper,
     measures: Arc<Mutex<Measures>>,
     book: Book,
-    /// The nodes whose process is stopped again and again.
+    /// The nodes whose process is stopped repeatedly.
     starved: Vec<Starved>,
     start: Instant,
 }
 
-/// A node whose process is stopped again and again.
+/// A node whose process is stopped repeatedly.
 #[derive(Debug)]
 struct Starved {
     node: usize,
@@ -170,10 +170,10 @@ impl Testbed {
         let authority =
             Authority::in_folder(&options.folder.join("authority")).map_err(Error::Part)?;
         let mut nodes = Vec::new();
-        for (at, place) in scenario.nodes().enumerate() {
-            let identity = mesh.member(scenario, place, &mut rng)?;
+        for (at, member) in scenario.nodes().enumerate() {
+            let identity = mesh.member(scenario, member, &mut rng)?;
             let (address, signer) = (loopback(at), authority.certificate_pem());
-            nodes.push(Node::new(place.site, identity, &options.folder, address, signer)?);
+            nodes.push(Node::new(member.site, identity, &options.folder, address, signer)?);
         }
         let shaper = Shaper::start(ShaperConfig { seed, ..ShaperConfig::default() });
         let ids = nodes.iter().map(|node| node.identity.credential.node).collect();
@@ -214,10 +214,10 @@ impl Testbed {
         let ca = self.options.folder.join("authority").join("ca.crt");
         for at in 0..self.nodes.len() {
             let instance = self.instances.get(&at).map(|it| (it.addr(), ca.as_path()));
-            let place = Location { public: publics[at], instance };
+            let location = Location { public: publics[at], instance };
             let seeds: Result<Vec<Seed>, Error> =
                 self.story.seeds(at).map(|seed| self.seed(seed, publics[seed])).collect();
-            self.nodes[at].prepare(&self.story.scenario, &seeds?, &place)?;
+            self.nodes[at].prepare(&self.story.scenario, &seeds?, &location)?;
         }
         Ok(())
     }
@@ -347,7 +347,7 @@ impl Testbed {
                 self.nodes[*at].clients = JoinSet::new();
                 self.nodes[*at].leave();
             }
-            Happening::Way(a, b, up) => {
+            Happening::Path(a, b, up) => {
                 let (from, to) = (self.site(*a).to_owned(), self.site(*b).to_owned());
                 self.shaper.set_down(Cut::OneWay { from, to }, !up);
             }
@@ -389,7 +389,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// Reads from the nodes' logs how they followed what happened at these times.
+    /// Reads from the nodes' logs how they reacted to the events at these times.
     fn finish(&mut self, began: Duration, happened: &[Duration]) -> Outcome {
         let end = self.story.end;
         self.nodes.iter_mut().for_each(|node| node.clients = JoinSet::new());
@@ -413,7 +413,7 @@ impl Testbed {
         Outcome { datagrams: counters.received, trace_hash: TraceHash::NONE, ..outcome }
     }
 
-    /// Looks until all is as it should be, or for as long as there is an excuse.
+    /// Repeats the checks until all hold, or as long as recent changes excuse failures.
     async fn check_end(&mut self, end: Duration) -> Result<(), Error> {
         let deadline = self.book.scene.account.last_disturbed().min(end) + QUIET;
         loop {
@@ -428,7 +428,7 @@ impl Testbed {
         }
     }
 
-    /// Judges what the daemons show now.
+    /// Checks the rules on the daemons' current state.
     async fn look(&mut self) {
         self.book.scene.now = self.start.elapsed();
         let mut answers = Vec::new();
@@ -464,7 +464,7 @@ fn loopback(at: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, FIRST_NET + high, low, node)
 }
 
-/// The program `meshport` in the folder of this one.
+/// The program `meshport` in the folder of this program.
 ///
 /// # Errors
 /// [`Error::Machine`] if there is none, with how to build it.

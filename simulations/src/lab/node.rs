@@ -25,9 +25,9 @@ use crate::scenario::{Scenario, merge, service};
 /// Ports for clients and for the mesh on a node's own loopback address.
 const CLIENTS: u16 = 7445;
 const MESH: u16 = 51820;
-/// Lines of a log that are shown when something is wrong with its daemon.
+/// The number of log lines shown when a daemon fails.
 const TAIL: usize = 12;
-/// Stops a process for some seconds. Nothing that ends the lab ends this.
+/// Stops a process for some seconds. It outlives the lab.
 const STALL: &str = "trap '' HUP INT TERM; kill -STOP \"$1\" && sleep \"$2\"; kill -CONT \"$1\"";
 
 /// See the module's description.
@@ -41,7 +41,7 @@ pub(super) struct Node {
     address: Ipv4Addr,
     folder: PathBuf,
     child: Option<Child>,
-    /// Its former process, while that takes its leave.
+    /// Its previous process, while that shuts down.
     leaving: Option<Child>,
     /// The process that stops it, if any.
     stall: Option<Child>,
@@ -52,12 +52,12 @@ pub(super) struct Node {
 pub(super) struct Location<'a> {
     /// Its address in the emulated network.
     pub(super) public: SocketAddr,
-    /// Its instance, and the certificate of who signed for that.
+    /// Its instance, and the certificate of the issuer.
     pub(super) instance: Option<(SocketAddr, &'a Path)>,
 }
 
 impl Node {
-    /// A node that has not started, in its own folder below this one. Its clients trust this
+    /// A node that has not started, with a subfolder of this folder. Its clients trust this
     /// certificate.
     pub(super) fn new(
         site: usize,
@@ -101,7 +101,7 @@ impl Node {
         &self,
         scenario: &Scenario,
         seeds: &[Seed],
-        place: &Location<'_>,
+        location: &Location<'_>,
     ) -> Result<(), Error> {
         let state = || -> Result<(), meshport_daemon::Error> {
             let state = StateDir::create(self.folder.join("state"))?;
@@ -115,7 +115,7 @@ impl Node {
         fs::create_dir_all(&self.folder).map_err(file(&self.folder))?;
         state().map_err(|source| self.failed(source))?;
         let path = self.config();
-        fs::write(&path, self.settings(scenario, place).to_string()).map_err(file(&path))
+        fs::write(&path, self.settings(scenario, location).to_string()).map_err(file(&path))
     }
 
     fn failed(&self, source: meshport_daemon::Error) -> Error {
@@ -126,8 +126,8 @@ impl Node {
         self.folder.join("meshport.toml")
     }
 
-    /// The scenario's settings, and where things are.
-    fn settings(&self, scenario: &Scenario, place: &Location<'_>) -> Table {
+    /// The scenario's settings, with addresses and paths.
+    fn settings(&self, scenario: &Scenario, location: &Location<'_>) -> Table {
         let mut table = scenario.settings.clone();
         merge(&mut table, &scenario.sites[self.site].settings);
         let text = |path: PathBuf| Value::from(path.to_string_lossy().into_owned());
@@ -142,11 +142,11 @@ impl Node {
         };
         put("log", vec![("format", "json".into())]);
         let listen = self.mesh().to_string().into();
-        put("mesh", vec![("listen", listen), ("advertise", list(place.public))]);
+        put("mesh", vec![("listen", listen), ("advertise", list(location.public))]);
         put("admin", vec![("socket", text(self.folder.join("socket"))), ("http", "off".into())]);
         let mut keys =
             Table::from_iter([("listen".to_owned(), list((self.address, CLIENTS).into()))]);
-        if let Some((address, authority)) = &place.instance {
+        if let Some((address, authority)) = &location.instance {
             let health = Table::from_iter([("ca-file".to_owned(), text(authority.to_path_buf()))]);
             keys.insert("origin".into(), address.to_string().into());
             keys.insert("health".into(), health.into());
@@ -156,7 +156,7 @@ impl Node {
         table
     }
 
-    /// Starts its daemon, and ends a former one that still takes its leave.
+    /// Starts its daemon, and kills a previous one that is still shutting down.
     pub(super) fn start(&mut self, program: &Path, with_state: bool) -> Result<(), Error> {
         self.end_former();
         if !with_state {
@@ -186,10 +186,10 @@ impl Node {
     /// Its process dies.
     pub(super) fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        // These fail only if it has ended and was waited for.
+        // These fail only if it has ended and was reaped.
         let _ = child.kill();
         if let Some(mut stall) = self.stall.take() {
-            // Its pid is not reused until it is waited for.
+            // Its pid is not reused until it is reaped.
             let _ = stall.wait();
         }
         let _ = child.wait();
@@ -214,7 +214,7 @@ impl Node {
     pub(super) fn leave(&mut self) {
         let number = self.child.as_ref().map(Child::id).and_then(|id| i32::try_from(id).ok());
         if let Some(number) = number.and_then(Pid::from_raw) {
-            // It may have ended already, and is waited for in any case.
+            // It may have ended already, and is reaped in any case.
             let _ = kill_process(number, Signal::TERM);
         }
         self.leaving = self.child.take();
@@ -222,7 +222,7 @@ impl Node {
 
     fn end_former(&mut self) {
         if let Some(mut former) = self.leaving.take() {
-            // Both fail only when it has ended and was waited for.
+            // Both fail only if it has ended and was reaped.
             let _ = former.kill();
             let _ = former.wait();
         }

@@ -1,8 +1,9 @@
-//! The clients of a node: when they come, how long they stay, when they ask, and what they do when
-//! their session breaks. As clients of an apiserver do, they send a request again once.
+//! The clients of a node: arrival, duration, requests, and behaviour when a session breaks. Like
+//! clients of an apiserver, they repeat a request once.
 //!
-//! The wide level plays them by its events and takes the times from here. Where connections are
-//! real, [`run`] is all of a client but its [`Door`]. Bound: [`MAX_SESSIONS`] of a node at once.
+//! The wide level plays them with its events and takes the times from here. Where connections are
+//! real, [`run`] is a complete client except for its [`Door`]. Bound: [`MAX_SESSIONS`] of a node at
+//! once.
 
 use std::future::pending;
 use std::io;
@@ -18,13 +19,13 @@ use crate::scenario::{Arrival, Load};
 
 /// Sessions of one node at once; the daemon's own limit.
 pub(crate) const MAX_SESSIONS: usize = 10_000;
-/// How many come at once in bursts.
+/// The size of a burst of arrivals.
 const BURST: u32 = 10;
-/// How long a client waits before it comes again after its session broke.
+/// How long a client waits before it reconnects after its session broke.
 const COMES_AGAIN: Duration = Duration::from_millis(50);
 
 impl Load {
-    /// How many come at once.
+    /// The number of simultaneous arrivals.
     pub(crate) fn at_once(&self) -> u32 {
         if self.arrival == Arrival::Bursts { BURST } else { 1 }
     }
@@ -53,8 +54,8 @@ impl Load {
     }
 }
 
-/// A time with this mean, exponentially distributed; the same on every machine, as the logarithm is
-/// not (see `meshport_demo::wan::link`, whose draws are cut off).
+/// A time with this mean, exponentially distributed. It is the same on every machine, unlike the
+/// logarithm (see `meshport_demo::wan::link`, whose draws are cut off).
 fn exponential(rng: &mut ChaCha8Rng, mean: Duration) -> Duration {
     let mut whole = 0.0;
     loop {
@@ -102,7 +103,7 @@ pub(crate) trait Door: Clone + Send + Sync + 'static {
     fn answered(&self, started: Duration, answered: bool);
 }
 
-/// Starts clients again and again; they end with it.
+/// Starts clients continuously; they end with it.
 pub(crate) async fn run<D: Door>(door: D, mut rng: ChaCha8Rng) {
     let mut sessions = JoinSet::new();
     let mut is_first = true;
@@ -162,7 +163,7 @@ impl<D: Door> Client<D> {
         was_open
     }
 
-    /// Holds the session without a word.
+    /// Holds the session idle.
     async fn rest(&mut self, wait: Duration) {
         let over = async {
             match &mut self.session {

@@ -15,8 +15,8 @@ impl<L: Level> Follow for L {}
 
 /// See the module's description.
 pub(crate) trait Follow: Level {
-    /// Called just before the first of these happens. If it is a fault, it notes the nodes that
-    /// have to notice it, and those that have to leave an origin, or may.
+    /// Called just before the first of these happens. For a fault, it records the nodes that must
+    /// notice it, and those that must or may leave an origin.
     fn begins(&mut self, plan: &[Planned]) {
         let Some(planned) = plan.first() else { return };
         let Scene { now, account, measures, trace, .. } = self.scene_mut();
@@ -24,9 +24,9 @@ pub(crate) trait Follow: Level {
         account.disturbed(*now);
         measures.disturbed = Some(*now);
         let nodes = account.len();
-        let Some(place) = begin(&mut measures.faults, plan, nodes, *now) else { return };
+        let Some(index) = begin(&mut measures.faults, plan, nodes, *now) else { return };
         let mut faults = std::mem::take(&mut measures.faults);
-        let fault = &mut faults[place];
+        let fault = &mut faults[index];
         let (unaware, staying) = self.concerned(fault);
         fault.unaware.extend(unaware);
         fault.staying.extend(staying);
@@ -47,7 +47,7 @@ pub(crate) trait Follow: Level {
         };
         let has_to_notice = |at: &usize| match victim {
             Some(victim) => fault.is_watched() && self.has_to_notice(*at, victim, fault.notice()),
-            None => fault.notice() == Notice::Way && goes_there(at),
+            None => fault.notice() == Notice::Path && goes_there(at),
         };
         let pair = |at: &usize| (*at, victim.unwrap_or(*at));
         let unaware = others.iter().filter(|at| has_to_notice(at)).map(pair).collect();
@@ -61,7 +61,7 @@ pub(crate) trait Follow: Level {
         (unaware, staying)
     }
 
-    /// Whether a node's first choice is behind these ways.
+    /// Whether a node's first choice is behind these paths.
     fn goes_into(&self, cut: &Cut, at: usize) -> bool {
         let spot = |node| (node, self.scene().network.site(node));
         let parts = |first| cut.parts(spot(at), spot(first));
@@ -82,17 +82,17 @@ pub(crate) trait Follow: Level {
             Happening::Start { node, .. } => {
                 self.fault_ends(node, &["crash", "leave", "rolling-restart"]);
             }
-            Happening::Way(a, b, up) => {
+            Happening::Path(a, b, up) => {
                 network.set_up(a, b, up);
-                self.ways_change(happening, up);
+                self.path_changes(happening, up);
             }
             Happening::Pair(a, b, up) => {
                 network.block(a, b, up);
-                self.ways_change(happening, up);
+                self.path_changes(happening, up);
             }
             Happening::Quality(a, b, ref quality) => {
                 network.set_quality(a, b, quality.clone());
-                self.ways_change(happening, quality.is_none());
+                self.path_changes(happening, quality.is_none());
             }
             Happening::Rebind(node) => {
                 account.unsettled(node, now);
@@ -114,15 +114,15 @@ pub(crate) trait Follow: Level {
         }
     }
 
-    /// A way is another one now; whether it is as at the start.
-    fn ways_change(&mut self, way: &Happening, ends: bool) {
+    /// A path has changed; `ends` if it is back in its initial state.
+    fn path_changes(&mut self, path: &Happening, ends: bool) {
         let now = self.now();
         for fault in &mut self.scene_mut().measures.faults {
-            if ends && fault.over.is_none() && fault.at < now && fault.cut.concerns(way) {
+            if ends && fault.over.is_none() && fault.at < now && fault.cut.concerns(path) {
                 fault.over = Some(now);
             }
         }
-        self.scene_mut().account.since.ways = now;
+        self.scene_mut().account.since.paths = now;
     }
 
     /// Ends faults of these kinds at a node.
@@ -136,7 +136,7 @@ pub(crate) trait Follow: Level {
     }
 
     /// A node's process is stopped for this long at a time, until then. A node that is stopped for
-    /// long counts as gone.
+    /// a long time counts as gone.
     fn stands_still(&mut self, node: usize, stall: Duration, until: Duration) {
         let account = &mut self.scene_mut().account;
         account.disturbed(until);
@@ -145,7 +145,7 @@ pub(crate) trait Follow: Level {
         }
     }
 
-    /// A process of a node begins.
+    /// A node's process starts.
     fn process_starts(&mut self, node: usize, boot: u32) {
         let Scene { now, account, .. } = self.scene_mut();
         account.unsettled(node, *now);
@@ -181,7 +181,7 @@ pub(crate) trait Follow: Level {
         }
     }
 
-    /// A node's route is another one; where it goes, in words, if its first origin is another one.
+    /// A node's route has changed; returns its target in words if the first origin has changed.
     fn route_changed(&mut self, at: usize, moved: Option<String>) {
         let (now, is_other) = (self.now(), moved.is_some());
         if let Some(words) = moved {
@@ -193,7 +193,7 @@ pub(crate) trait Follow: Level {
         let first = self.first(at);
         let mut faults = std::mem::take(&mut self.scene_mut().measures.faults);
         for fault in faults.iter_mut().filter(|fault| fault.followed_until() > now) {
-            // A route is also another one when only its end is: what counts is its first origin.
+            // A route also changes when only its tail does: only the first origin counts.
             let away = match fault.users() {
                 Users::Theirs => !first.is_some_and(|first| fault.out.contains(&first)),
                 Users::Ways => !self.goes_into(&fault.cut, at),

@@ -70,7 +70,7 @@ pub(crate) trait Judge: Level {
         measures.false_evictions += u64::from(is_wrong);
     }
 
-    /// The complete set of nodes that a node considers down or gone now, with those that have left.
+    /// The complete set of nodes that a node now considers down or gone, including those that left.
     fn holds_absent(
         &mut self,
         holder: usize,
@@ -101,7 +101,7 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// A followed node has these records now, by their owners: none has gone back?
+    /// A followed node now has these records, by owner; checks that none has gone back.
     fn check_records(&mut self, at: usize, boot: u32, records: Vec<(usize, Key)>) {
         let account = &mut self.scene_mut().account;
         let nodes = account.len();
@@ -113,7 +113,7 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// How many sessions the clients of a node have opened, how many were closed, and are open.
+    /// Checks the numbers of sessions that the clients of a node opened, closed and hold open.
     fn check_sessions(&mut self, at: usize, [opened, closed, open]: [u64; 3]) {
         if opened != closed + open {
             let what = format!("{opened} sessions opened, {closed} closed, {open} open");
@@ -130,8 +130,8 @@ pub(crate) trait Judge: Level {
         (0..account.len()).filter(is_late).collect()
     }
 
-    /// All nodes that a revoked node can reach know of the revocation, and none has any connection
-    /// with it left.
+    /// All nodes that a revoked node can reach know of the revocation, and none still has a
+    /// connection with it.
     fn check_revoked(&mut self) {
         for subject in self.long_revoked() {
             let nodes = 0..self.account().len();
@@ -170,8 +170,8 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// A node's instance answers a client of another node: was one of these revoked long ago? Two
-    /// that are shut out may serve each other.
+    /// A node's instance answers a client of another node; checks that neither was revoked long
+    /// ago. Two that are shut out may serve each other.
     fn check_served(&mut self, client: usize, origin: usize) {
         let account = self.account();
         let (revoked, other) = match (account.revoked[client], account.revoked[origin]) {
@@ -190,12 +190,12 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// Whether nothing has changed for so long that all should agree.
+    /// Whether nothing has changed for long enough that all should agree.
     fn is_quiet(&self) -> bool {
         self.now().saturating_sub(self.account().last_disturbed()) >= QUIET
     }
 
-    /// The rules of quiet times, after one.
+    /// Checks the rules for quiet times, after one.
     fn check_quiet(&mut self) {
         if self.is_quiet() {
             self.check_settled();
@@ -216,8 +216,8 @@ pub(crate) trait Judge: Level {
         }
     }
 
-    /// What is wrong with a node's view of the members within its reach, if anything: they should
-    /// be alive, with the newest record.
+    /// The error in a node's view of the members within its reach, if any: they should be alive,
+    /// with the newest record.
     fn disagreement(&self, at: usize) -> Option<String> {
         let (mut known, mut all) = (0, 0);
         let name = |node| self.account().name(node);
@@ -261,7 +261,7 @@ pub(crate) trait Judge: Level {
         let way = line.and_then(|line| account.way(&line));
         let ends = || way.into_iter().flat_map(|way| [way.origin, way.hop]);
         let lied = account.origins.iter().copied().chain(ends()).any(|node| self.lies(node));
-        // Whether it should know by now is judged where revocations are.
+        // The rules for revocations judge whether it should know by now.
         let unheard = |of: usize| account.revoked[of].is_some() && !self.shuts_out(at, of);
         if lied || ends().any(unheard) {
             return None;
@@ -273,10 +273,10 @@ pub(crate) trait Judge: Level {
     /// The problem, if a node uses an origin that is clearly farther than the nearest one that
     /// serves.
     fn strays(&self, at: usize, to: usize) -> Option<String> {
-        // An origin that lies, about its ways say, may be left for good reasons.
+        // There may be good reasons to leave an origin that lies, for example about its paths.
         let serves = |origin: &usize| self.serves(at, *origin) && !self.lies(*origin);
-        // Latency is not all that counts: what is nearer by a way that loses more, or whose time
-        // varies more, may be left for what is farther.
+        // Latency is not the only criterion: a farther origin may be preferred if the nearer one's
+        // path has more loss or jitter.
         let noise = |origin| self.scene().network.noise(at, origin);
         let (loses, varies) = noise(to);
         let calm = |origin: &usize| {

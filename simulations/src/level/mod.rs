@@ -36,7 +36,7 @@ pub(crate) use follow::Follow;
 pub(crate) use judge::Judge;
 pub(crate) use story::{Limits, Story};
 
-/// A node's own loopback counts as this far away, so that stretch has a value there too.
+/// The assumed distance of a node's own loopback, so that stretch is defined there too.
 const OWN: Duration = Duration::from_micros(50);
 /// The default band: origins this near, or this many percent, are equally near.
 const BAND: Duration = Duration::from_millis(1);
@@ -58,7 +58,7 @@ pub(crate) struct Account {
     pub(crate) instances: Vec<Option<Instance>>,
     /// Time at which each node's credential was revoked.
     pub(crate) revoked: Vec<Option<Duration>>,
-    /// Rules that did not hold.
+    /// Violated rules.
     pub(crate) violations: Vec<Violation>,
     /// Nodes whose directories are followed record by record.
     pub(crate) followed: Vec<usize>,
@@ -82,7 +82,7 @@ struct Uptime {
 #[derive(Debug)]
 struct Since {
     nodes: Vec<Duration>,
-    ways: Duration,
+    paths: Duration,
     /// Time of the last change, past or planned.
     disturbed: Duration,
 }
@@ -98,7 +98,7 @@ impl Account {
         while followed.len() < MAX_FOLLOWED.min(nodes) {
             followed.insert(number(rng.next_u64()));
         }
-        let (ways, disturbed) = (Duration::ZERO, Duration::ZERO);
+        let (paths, disturbed) = (Duration::ZERO, Duration::ZERO);
         Self {
             by_id: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
             origins: (0..nodes).filter(|at| instances[*at].is_some()).collect(),
@@ -110,13 +110,13 @@ impl Account {
             followed: followed.into_iter().collect(),
             evictions: Evictions::default(),
             records: Records::default(),
-            since: Since { nodes: vec![Duration::ZERO; nodes], ways, disturbed },
+            since: Since { nodes: vec![Duration::ZERO; nodes], paths, disturbed },
             uptime: Uptime { since: vec![None; nodes], sum: Duration::ZERO },
             warmup: scenario.warmup(),
         }
     }
 
-    /// How many nodes there are, running or not.
+    /// The number of nodes, running or not.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -137,7 +137,7 @@ impl Account {
         self.by_id.get(id).copied()
     }
 
-    /// The way of a line's streams; none outside the mesh.
+    /// The path of a line's streams; none outside the mesh.
     pub(crate) fn way(&self, line: &Line) -> Option<StreamPath> {
         let (origin, hop) = (self.number(&line.origin()?)?, self.number(&line.first_hop()?)?);
         Some(StreamPath { origin, hop })
@@ -159,10 +159,10 @@ impl Account {
 
     /// Time of the last change, past or planned.
     pub(crate) fn last_disturbed(&self) -> Duration {
-        self.since.disturbed.max(self.since.ways)
+        self.since.disturbed.max(self.since.paths)
     }
 
-    /// A node has started, moved, or was as good as gone, until then.
+    /// A node has started, moved, or was effectively gone, until this time.
     pub(crate) fn unsettled(&mut self, node: usize, until: Duration) {
         let since = &mut self.since.nodes[node];
         *since = if *since == BEYOND_ANY_RUN { until } else { until.max(*since) };
@@ -183,11 +183,11 @@ impl Account {
     /// Time since which these nodes and the paths count as settled.
     fn settled(&self, nodes: &[usize]) -> Duration {
         let since = nodes.iter().map(|node| self.since.nodes[*node]).max();
-        since.unwrap_or_default().max(self.since.ways) + SETTLING
+        since.unwrap_or_default().max(self.since.paths) + SETTLING
     }
 }
 
-/// The state that every level has: when it is, the ways between nodes, and what is written down.
+/// The state that every level has: the time, the paths between nodes, and the records.
 pub(crate) struct Scene {
     /// Time since the start of the run.
     pub(crate) now: Duration,
@@ -228,7 +228,7 @@ impl Held {
     }
 }
 
-/// A node's ties with another one.
+/// A node's connections with another one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Ties {
     /// An entry in its directory.
@@ -260,17 +260,17 @@ pub(crate) trait Level {
     /// Whether a node has a process.
     fn runs(&self, at: usize) -> bool;
 
-    /// Whether a node's process has said goodbye.
+    /// Whether a node's process has announced that it leaves.
     fn leaves(&self, _: usize) -> bool {
         false
     }
 
-    /// Whether a node's program is another one than the daemon.
+    /// Whether a node runs a program other than the daemon.
     fn lies(&self, _: usize) -> bool {
         false
     }
 
-    /// The route of a node that runs, if it is seen.
+    /// The route of a running node, if it is observable.
     fn route(&self, _: usize) -> Option<&Route> {
         None
     }
@@ -291,17 +291,17 @@ pub(crate) trait Level {
     /// A node's view of another one, or of itself.
     fn holds(&self, at: usize, subject: usize) -> Held;
 
-    /// How many nodes a node counts as alive, itself included, where it says so.
+    /// How many nodes a node counts as alive, itself included, if that is observable.
     fn alive(&self, _: usize) -> Option<usize> {
         None
     }
 
-    /// Whether a node has something to notice of a victim at all.
+    /// Whether a victim has an effect that a node can notice.
     fn has_to_notice(&self, _at: usize, _victim: usize, _: Notice) -> bool {
         false
     }
 
-    /// The last that is known of a node, for the report of a violation.
+    /// The last known events of a node, for the report of a violation.
     fn last(&self, node: usize) -> Vec<String> {
         self.scene().trace.last(node)
     }
@@ -330,12 +330,12 @@ pub(crate) trait Level {
         self.route(at).is_some_and(|route| rules::views(route).any(is_it))
     }
 
-    /// Whether anything passes both ways between two nodes.
+    /// Whether packets pass in both directions between two nodes.
     fn connects(&self, a: usize, b: usize) -> bool {
         a == b || self.scene().network.connects(a, b)
     }
 
-    /// Whether a node has a part in the mesh that others rely on.
+    /// Whether a node takes part in the mesh, so that others rely on it.
     fn takes_part(&self, at: usize) -> bool {
         let is_revoked = self.account().revoked[at].is_some();
         self.runs(at) && !self.leaves(at) && !self.lies(at) && !is_revoked

@@ -34,7 +34,7 @@ pub(crate) struct Story {
 pub(crate) struct Limits<'a> {
     /// Its name.
     pub(crate) level: &'a str,
-    /// How many nodes, and why no more.
+    /// The maximum number of nodes, and the reason.
     pub(crate) most: usize,
     pub(crate) why: &'a str,
     /// The alternative to an event that it does not support.
@@ -45,7 +45,7 @@ impl Story {
     /// Until the end of the scenario, or until this time.
     ///
     /// # Errors
-    /// [`Error::Scenario`] with what is wrong with it.
+    /// [`Error::Scenario`] with the problem.
     pub(crate) fn new(
         scenario: Scenario,
         seed: u64,
@@ -72,11 +72,11 @@ impl Story {
         })
     }
 
-    /// Refuses what a level cannot run: more nodes than it has room for, and what it does not know
-    /// of happenings or of other things that may be there.
+    /// Refuses a scenario that a level cannot run: with too many nodes, or with events or other
+    /// features that it does not support.
     ///
     /// # Errors
-    /// [`Error::Scenario`] with all of that.
+    /// [`Error::Scenario`] with all problems.
     pub(crate) fn fit(
         &self,
         limits: &Limits<'_>,
@@ -103,7 +103,7 @@ impl Story {
         Err(Error::Scenario(format!("{level} does not know these: {all}. {instead}")))
     }
 
-    /// The load of a node's clients, if it has some.
+    /// The load of a node's clients, if it has any.
     pub(crate) fn load(&self, at: usize) -> Option<&Load> {
         self.scenario.load.as_ref().filter(|_| self.has_clients[at])
     }
@@ -113,7 +113,7 @@ impl Story {
         self.scenario.way_back.as_ref().filter(|_| self.is_called[to])
     }
 
-    /// How the nodes of a site start, or go on after this event with `configure`.
+    /// The settings with which the nodes of a site start, or continue after this `configure` event.
     pub(crate) fn settings(&self, site: usize, configured: Option<usize>) -> &Settings {
         match configured {
             Some(event) => self.overrides.event(event, site),
@@ -121,7 +121,7 @@ impl Story {
         }
     }
 
-    /// The nodes that a node knows before it has met any.
+    /// The nodes that a node knows before its first contact.
     pub(crate) fn seeds(&self, of: usize) -> impl Iterator<Item = usize> {
         let sites = (0..self.scenario.sites.len()).filter(|site| !self.scenario.sites[*site].nat);
         let first =
@@ -131,8 +131,8 @@ impl Story {
 
     /// The nodes that start without an event.
     pub(crate) fn first(&self) -> impl Iterator<Item = usize> {
-        let places = self.scenario.nodes().enumerate();
-        places.filter(|(_, place)| self.scenario.starts(*place)).map(|(at, _)| at)
+        let members = self.scenario.nodes().enumerate();
+        members.filter(|(_, member)| self.scenario.starts(*member)).map(|(at, _)| at)
     }
 
     /// The times of first starts.
@@ -142,7 +142,7 @@ impl Story {
         self.first().map(|at| (rng.random_range(Duration::ZERO..spread), at)).collect()
     }
 
-    /// How the run has ended.
+    /// The result of the run.
     pub(crate) fn outcome<L: Level>(&self, level: &L) -> Outcome {
         let Scene { now, account, trace, .. } = level.scene();
         let running = (0..account.len()).filter(|at| level.runs(*at));
@@ -157,7 +157,7 @@ impl Story {
             datagrams: trace.datagrams(),
             trace_hash: trace.hash(),
             sites: self.scenario.sites.iter().map(|site| site.name.to_string()).collect(),
-            nodes: names.zip(self.scenario.nodes().map(|place| place.site)).collect(),
+            nodes: names.zip(self.scenario.nodes().map(|member| member.site)).collect(),
             running: routes.len(),
             nearest: routes.iter().filter(|(at, to)| level.is_nearest(*at, *to)).count(),
             routes,

@@ -27,7 +27,7 @@ impl Cut {
         let same_time = plan.iter().take_while(|planned| planned.at == first.at);
         for planned in same_time.filter(|planned| planned.event == first.event) {
             match planned.happening {
-                Happening::Way(a, b, false) | Happening::Quality(a, b, Some(_)) => {
+                Happening::Path(a, b, false) | Happening::Quality(a, b, Some(_)) => {
                     cut.sites.insert((a, b));
                 }
                 Happening::Pair(a, b, false) => drop(cut.nodes.insert((a, b))),
@@ -37,10 +37,12 @@ impl Cut {
         cut
     }
 
-    /// Whether this happening is about one of the ways.
+    /// Whether this event affects one of the paths.
     pub(crate) fn concerns(&self, happening: &Happening) -> bool {
         match happening {
-            Happening::Way(a, b, _) | Happening::Quality(a, b, _) => self.sites.contains(&(*a, *b)),
+            Happening::Path(a, b, _) | Happening::Quality(a, b, _) => {
+                self.sites.contains(&(*a, *b))
+            }
             Happening::Pair(a, b, _) => self.nodes.contains(&(*a, *b)),
             _ => false,
         }
@@ -51,8 +53,8 @@ impl Cut {
         if a.0 == b.0 {
             return false;
         }
-        let any = |ways: &BTreeSet<(usize, usize)>, a, b| {
-            ways.contains(&(a, b)) || ways.contains(&(b, a))
+        let any = |paths: &BTreeSet<(usize, usize)>, a, b| {
+            paths.contains(&(a, b)) || paths.contains(&(b, a))
         };
         any(&self.sites, a.1, b.1) || any(&self.nodes, a.0, b.0)
     }
@@ -71,12 +73,12 @@ mod tests {
     #[test]
     fn an_event_cuts_all_its_directions_and_nothing_of_the_next_event() {
         let plan = [
-            planned(5, 1, Happening::Way(0, 1, false)),
-            planned(5, 1, Happening::Way(1, 0, false)),
-            planned(5, 2, Happening::Way(3, 4, false)),
-            planned(5, 1, Happening::Way(0, 2, false)),
+            planned(5, 1, Happening::Path(0, 1, false)),
+            planned(5, 1, Happening::Path(1, 0, false)),
+            planned(5, 2, Happening::Path(3, 4, false)),
+            planned(5, 1, Happening::Path(0, 2, false)),
             planned(5, 1, Happening::Pair(7, 8, false)),
-            planned(6, 1, Happening::Way(0, 5, false)),
+            planned(6, 1, Happening::Path(0, 5, false)),
         ];
         let cut = Cut::of(&plan);
         assert!(cut.parts((10, 0), (11, 1)) && cut.parts((10, 2), (11, 0)));
@@ -85,7 +87,7 @@ mod tests {
         assert!(!cut.parts((10, 0), (11, 5)), "a later moment");
         assert!(!cut.parts((8, 0), (8, 1)), "its local instance");
         assert!(Cut::of(&plan[2..]).parts((10, 3), (11, 4)));
-        let up = |a, b| Happening::Way(a, b, true);
+        let up = |a, b| Happening::Path(a, b, true);
         assert!(cut.concerns(&up(0, 2)) && !cut.concerns(&up(3, 4)));
     }
 }

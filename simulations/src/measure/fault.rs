@@ -29,7 +29,7 @@ pub(crate) enum Notice {
     /// It is revoked.
     Revoked,
     /// A path is down, which nodes show by using another one.
-    Way,
+    Path,
     /// There is nothing to notice.
     Nothing,
 }
@@ -56,11 +56,11 @@ pub struct Fault {
     pub what: String,
     /// Start time.
     pub at: Duration,
-    /// The nodes that were hit, and when; empty if it is about ways.
+    /// The nodes that were hit, and when; empty if it affects paths.
     pub victims: BTreeMap<usize, Duration>,
     /// The victims that have not been restored yet.
     pub(crate) out: BTreeSet<usize>,
-    /// The ways that are affected, if it is about ways.
+    /// The affected paths, if it affects paths.
     pub cut: Cut,
     /// Pairs of a node and a victim that the node should notice and has not noticed yet.
     pub unaware: BTreeSet<Pair>,
@@ -89,16 +89,16 @@ pub(crate) fn begin(
 ) -> Option<usize> {
     let planned = plan.first()?;
     let kind = planned.fault?;
-    let place = match faults.iter().rposition(|fault| fault.event == planned.event) {
-        Some(place) => place,
+    let index = match faults.iter().rposition(|fault| fault.event == planned.event) {
+        Some(index) => index,
         None if faults.len() >= MAX_FAULTS => return None,
         None => {
             faults.push(Fault::new(kind, plan, nodes, now));
             faults.len() - 1
         }
     };
-    faults[place].hits(&planned.happening, now);
-    Some(place)
+    faults[index].hits(&planned.happening, now);
+    Some(index)
 }
 
 impl Fault {
@@ -157,7 +157,7 @@ impl Fault {
             "crash" | "leave" | "rolling-restart" => Notice::Gone,
             "join" => Notice::Came,
             "revoke" => Notice::Revoked,
-            "cut" | "isolate" | "flap" => Notice::Way,
+            "cut" | "isolate" | "flap" => Notice::Path,
             _ => Notice::Nothing,
         }
     }
@@ -211,14 +211,14 @@ impl Fault {
         of(&self.unaware, node).collect()
     }
 
-    /// A node goes elsewhere, whomever of the victims it went to. Of ways that is how it shows that
+    /// A node leaves the victims that it used. For faults of paths, this is how it shows that
     /// it has noticed.
     pub(crate) fn leaves(&mut self, node: usize, now: Duration) {
         for victim in of(&self.staying, node).collect::<Vec<usize>>() {
             if self.is_followed(victim, now) && self.staying.remove(&(node, victim)) {
                 let after = now.saturating_sub(self.since(victim));
                 self.moved.insert((node, victim), after);
-                if self.notice() == Notice::Way {
+                if self.notice() == Notice::Path {
                     self.notices(node, victim, now);
                 }
             }
@@ -260,7 +260,7 @@ fn subject(happening: &Happening) -> Option<usize> {
         | Happening::Configure(node, _)
         | Happening::Revoke { node, .. }
         | Happening::Lie(node, _) => Some(*node),
-        Happening::Way(..) | Happening::Pair(..) | Happening::Quality(..) => None,
+        Happening::Path(..) | Happening::Pair(..) | Happening::Quality(..) => None,
     }
 }
 
@@ -312,8 +312,8 @@ mod tests {
     fn of_very_many_victims_some_are_watched() {
         let plan: Vec<Planned> = (0..1000).map(|node| planned(5, node, Some("crash"))).collect();
         let mut faults = Vec::new();
-        let watched = (0..1000).filter(|place| {
-            let fault = begin(&mut faults, &plan[*place..], 1000, at(5)).expect("a fault");
+        let watched = (0..1000).filter(|index| {
+            let fault = begin(&mut faults, &plan[*index..], 1000, at(5)).expect("a fault");
             faults[fault].is_watched()
         });
         assert_eq!(watched.count() * 1000, MAX_PAIRS);

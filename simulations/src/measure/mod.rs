@@ -218,11 +218,11 @@ pub struct Second {
 
 impl Measures {
     pub(crate) fn second(&mut self, now: Duration) -> &mut Second {
-        let place = usize::try_from(now.as_secs()).expect("a run is shorter than that");
-        if self.timeline.len() <= place {
-            self.timeline.resize(place + 1, Second::default());
+        let index = usize::try_from(now.as_secs()).expect("a run is shorter than that");
+        if self.timeline.len() <= index {
+            self.timeline.resize(index + 1, Second::default());
         }
-        &mut self.timeline[place]
+        &mut self.timeline[index]
     }
 
     /// Whether nothing was taken away, or given back, within half a minute.
@@ -273,8 +273,8 @@ pub(crate) fn quantile<K>(
     let wanted = (share * of as f64).ceil();
     #[expect(clippy::cast_possible_truncation, reason = "at most MAX_NODES")]
     #[expect(clippy::cast_sign_loss, reason = "a share of a count")]
-    let place = (wanted as usize).max(1) - 1;
-    sorted.get(place).copied()
+    let index = (wanted as usize).max(1) - 1;
+    sorted.get(index).copied()
 }
 
 /// A time in microseconds.

@@ -14,7 +14,7 @@ pub const MAX_SITES: usize = 24;
 pub const MAX_FRAMES: usize = 900;
 /// Frames of a film in bytes, as JSON: a page of this size opens at once.
 pub const MAX_BYTES: usize = 2 * 1024 * 1024;
-/// Things that happen, named below the slider.
+/// The maximum number of events named below the slider.
 const MAX_MARKS: usize = 60;
 
 /// One moment; indexes of sites are those of [`Film::sites`].
@@ -24,14 +24,15 @@ pub struct Frame {
     pub sites: Vec<SiteFrame>,
     /// Which sites the nodes of each site use.
     pub flows: Vec<Flow>,
-    /// The ways that are not as at the start.
-    pub ways: Vec<SitePath>,
+    /// The paths that differ from the start.
+    #[serde(rename = "ways")]
+    pub paths: Vec<SitePath>,
 }
 
 /// A site at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SiteFrame {
-    /// Nodes that run.
+    /// Running nodes.
     #[serde(rename = "r")]
     pub running: usize,
     /// Ready instances on running nodes.
@@ -42,7 +43,7 @@ pub struct SiteFrame {
     pub nowhere: usize,
 }
 
-/// The nodes of a site that go to the same one.
+/// The nodes of a site that use the same other site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Flow {
     /// Site of the nodes.
@@ -51,24 +52,24 @@ pub struct Flow {
     /// Site of the origin.
     #[serde(rename = "t")]
     pub to: usize,
-    /// Through a relay of which site, if through one.
+    /// The site of the relay, if there is one.
     #[serde(rename = "v", skip_serializing_if = "Option::is_none")]
     pub via: Option<usize>,
-    /// How many.
+    /// The number of nodes.
     #[serde(rename = "n")]
     pub nodes: usize,
-    /// Nodes of the flow whose sessions do not arrive.
+    /// Nodes of the flow whose sessions do not reach the origin.
     #[serde(rename = "x", skip_serializing_if = "is_zero")]
     pub failing: usize,
 }
 
-/// The way between two sites, both directions as one: the worse.
+/// The path between two sites, with the worse of its two directions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SitePath {
-    /// The site that comes first.
+    /// The first site.
     #[serde(rename = "a")]
     pub from: usize,
-    /// The other one.
+    /// The other site.
     #[serde(rename = "b")]
     pub to: usize,
     /// Its round trip in milliseconds; none where nothing passes in one direction at least.
@@ -79,12 +80,12 @@ pub struct SitePath {
     pub loss_percent: u8,
 }
 
-/// A site that is in the film.
+/// A site in the film.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Site {
-    /// Its place in the scenario.
+    /// Its index in the scenario.
     #[serde(skip)]
-    pub place: usize,
+    pub index: usize,
     /// Its name.
     pub name: String,
     /// Its nodes, running or not.
@@ -99,11 +100,11 @@ pub struct Film {
     /// The sites, by name.
     pub sites: Vec<Site>,
     /// All paths between them, as at the start.
-    pub ways: Vec<SitePath>,
-    /// Each with its second.
+    pub paths: Vec<SitePath>,
+    /// The frames, each with its second.
     frames: Vec<(u64, String)>,
     bytes: usize,
-    /// Seconds that one frame stands for.
+    /// Seconds per frame.
     step: u64,
     left_out: usize,
 }
@@ -118,15 +119,15 @@ impl Film {
         let left_out = sites.len().saturating_sub(MAX_SITES);
         sites.truncate(MAX_SITES);
         sites.sort_by(|a, b| a.name.cmp(&b.name));
-        Self { sites, ways: Vec::new(), frames: Vec::new(), bytes: 0, step: 1, left_out }
+        Self { sites, paths: Vec::new(), frames: Vec::new(), bytes: 0, step: 1, left_out }
     }
 
     /// The index in the film of a site of the scenario.
-    pub fn place(&self, site: usize) -> Option<usize> {
-        self.sites.iter().position(|it| it.place == site)
+    pub fn index(&self, site: usize) -> Option<usize> {
+        self.sites.iter().position(|it| it.index == site)
     }
 
-    /// Takes a frame, at a time that is not before the last one's.
+    /// Adds a frame at a time not before the last one's.
     pub fn push(&mut self, at: Duration, frame: &Frame) {
         let text = serde_json::to_string(frame).expect("numbers are JSON");
         if self.frames.last().is_some_and(|(_, last)| *last == text) {
@@ -162,7 +163,7 @@ impl Film {
         let frames: Vec<String> =
             self.frames.iter().map(|(at_s, text)| format!("[{at_s},{text}]")).collect();
         let told = serde_json::json!({
-            "sites": self.sites, "ways": self.ways, "marks": &marks[..marks.len() - more],
+            "sites": self.sites, "ways": self.paths, "marks": &marks[..marks.len() - more],
             "marks_left_out": more, "sites_left_out": self.left_out, "step_s": self.step,
             "end_s": end.as_secs(),
         });
@@ -182,8 +183,8 @@ mod tests {
     use super::*;
 
     fn film() -> Film {
-        let site = |(place, (name, origins)): (usize, (&str, usize))| Site {
-            place,
+        let site = |(index, (name, origins)): (usize, (&str, usize))| Site {
+            index,
             name: name.into(),
             nodes: 3,
             origins,
@@ -241,15 +242,15 @@ mod tests {
 
     #[test]
     fn the_sites_that_matter_are_in_it() {
-        let site = |place: usize| Site {
-            place,
-            name: format!("s{place:02}"),
-            nodes: place,
-            origins: usize::from(place == 0),
+        let site = |index: usize| Site {
+            index,
+            name: format!("s{index:02}"),
+            nodes: index,
+            origins: usize::from(index == 0),
         };
         let film = Film::new((0..40).map(site).collect());
         assert_eq!((film.sites.len(), film.left_out), (MAX_SITES, 16));
-        assert_eq!((film.place(0), film.place(1), film.place(39)), (Some(0), None, Some(23)));
+        assert_eq!((film.index(0), film.index(1), film.index(39)), (Some(0), None, Some(23)));
     }
 
     #[test]

@@ -25,10 +25,10 @@ const FILM_SCRIPT: &str = include_str!("film.js");
 const MAX_ROWS: usize = 100;
 /// Panels of a sweep in one row.
 const COLUMNS: usize = 3;
-/// Height of a drawing without its words.
+/// Height of a drawing without its labels.
 const HEIGHT: f64 = 165.0;
 
-/// A sweep: the words of each combination of values, and its measures.
+/// A sweep: the label of each combination of values, and its measures.
 pub type Rows = [(String, Vec<Option<f64>>)];
 
 /// A sweep as a page: a table, and one drawing that compares the combinations of values. `notes`
@@ -43,9 +43,9 @@ pub fn sweep(scenario: &str, measures: &[&str], rows: &Rows, notes: &[String]) -
         h1 { "Sweep of " (scenario) }
         div.wide tabindex="0" { table {
             tr { th {} @for measure in measures { th { (measure) } } }
-            @for (place, (words, values)) in rows.iter().enumerate() {
+            @for (index, (words, values)) in rows.iter().enumerate() {
                 tr {
-                    td.words { (place + 1) ". " (words) }
+                    td.words { (index + 1) ". " (words) }
                     @for value in values { td { (word(value)) } }
                 }
             }
@@ -76,7 +76,7 @@ pub fn drawing(measures: &[&str], rows: &Rows) -> Drawing {
     Bars { title: "measures that differ", lines: shown.chunks(COLUMNS).map(line).collect() }.draw()
 }
 
-/// A run as a page. `again` says what to type to see a violation again.
+/// A run as a page. `again` returns the command that reproduces a violation.
 pub fn page(
     run: &Run,
     scenario: &str,
@@ -168,7 +168,7 @@ fn moments(run: &Run, film: &Film) -> Markup {
                 span { svg { path.path.mine.warn d="M0 4H22" {} } "some of them cannot connect" }
                 span { svg { path.path.mine.bad d="M0 4H22" {} } "none of them can connect" }
                 span { svg { path.path.mine.relayed d="M0 4H22" {} } "through a relay" }
-                span { svg { path.path d="M0 4H22" {} } "other ways" }
+                span { svg { path.path d="M0 4H22" {} } "other paths" }
             }
         }
         noscript { figure tabindex="0" { (map(run)) } }
@@ -228,7 +228,7 @@ fn violation(violation: &Violation, again: &str) -> Markup {
     }
 }
 
-/// Sites on a circle, with arrows as thick as the nodes that go there.
+/// Sites on a circle, with arrows whose width is the number of nodes.
 fn map(run: &Run) -> Markup {
     let outcome = &run.outcome;
     let sites = outcome.sites.len();
@@ -295,7 +295,7 @@ fn timelines(run: &Run) -> Markup {
         Series { name, class: class.to_owned(), points, ..Series::default() }
     };
     let bars = |name, class, of| Series { bars: true, ..series(name, class, of) };
-    // Finding each other costs a hundred times what the rest does, and would hide it.
+    // Start-up costs a hundred times as much as the rest, and would hide it.
     let after = |name, class, of| {
         let mut series = series(name, class, of);
         series.points.drain(..warmup.min(series.points.len()));

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{Effort, Run, Violation, keys};
 
-/// The object. All times are in seconds unless a key says otherwise; what the level of the run
-/// cannot know is null ([`keys`]).
+/// The object. All times are in seconds unless a key says otherwise; values unknown at the level of
+/// the run are null ([`keys`]).
 pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
     let (outcome, measures) = (&run.outcome, &run.measures);
     let (gossip, tunnel) = run.rates();
@@ -67,7 +67,7 @@ pub fn object(run: &Run, scenario: &str, effort: Effort) -> Value {
     object
 }
 
-/// Adds what to type for the same run, and to see each violation again.
+/// Adds the commands that repeat the run and reproduce each violation.
 pub fn add_commands(
     object: &mut Value,
     command: &str,
@@ -75,8 +75,8 @@ pub fn add_commands(
     again: &dyn Fn(&Violation) -> String,
 ) {
     object["command"] = command.into();
-    for (place, violation) in violations.iter().enumerate() {
-        object["violations"][place]["again"] = again(violation).into();
+    for (index, violation) in violations.iter().enumerate() {
+        object["violations"][index]["again"] = again(violation).into();
     }
 }
 

@@ -1,5 +1,5 @@
 //! The keys of a result: the meaning of each, and the levels at which it is unknown. There it is
-//! null, since a 0 would look like something that was measured.
+//! null, because a 0 would look like a measurement.
 //!
 //! The table in REFERENCE.md is made from this one, and [`super::json`] goes by it.
 
@@ -12,7 +12,7 @@ use crate::scenario;
 /// The level of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Nodes that decide for real in a simulated world.
+    /// Real decisions in a simulated world.
     Wide,
     /// Everything real above the socket, in virtual time.
     Full,
@@ -208,7 +208,7 @@ impl From<scenario::Level> for Level {
     }
 }
 
-/// Makes null what this level cannot know.
+/// Sets values that this level cannot know to null.
 pub(super) fn hide(object: &mut Value, level: Level) {
     for key in KEYS.iter().filter(|key| !level.knows(key.path)) {
         clear(object, key.path.strip_suffix(".*").unwrap_or(key.path));

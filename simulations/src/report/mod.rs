@@ -14,8 +14,8 @@ pub mod json;
 pub mod keys;
 pub mod text;
 
-/// Stands for a time in a sweep when some who had something to notice never did: it is worse than
-/// any time, and no plot may leave it out.
+/// Represents a time in a sweep if some nodes never noticed a fault that they should have: it is
+/// worse than any time, and no plot may omit it.
 pub const NEVER: f64 = f64::INFINITY;
 /// Requests count for a fault until this long after its end: clients wait that long for an answer
 /// unless the scenario says otherwise.
@@ -28,7 +28,7 @@ pub struct Run {
     pub outcome: Outcome,
     /// The measurements.
     pub measures: Measures,
-    /// Rules that did not hold.
+    /// Violated rules.
     pub violations: Vec<Violation>,
     /// The film of the run, if it was recorded.
     pub film: Option<Film>,
@@ -55,21 +55,21 @@ pub struct Outcome {
     pub sites: Vec<String>,
     /// Every node's name and site.
     pub nodes: Vec<(String, usize)>,
-    /// How many run at the end.
+    /// The number of running nodes at the end.
     pub running: usize,
-    /// Running nodes and the origin each goes to at the end.
+    /// Running nodes and the origin each uses at the end.
     pub routes: Vec<(usize, Option<usize>)>,
-    /// How many of them go to the nearest serving one.
+    /// How many of them use the nearest serving one.
     pub nearest: usize,
     /// The events, in words.
     pub plan: Vec<(Duration, String)>,
-    /// Seconds that nodes ran, in all.
+    /// Total running time of nodes, in seconds.
     pub node_seconds: f64,
-    /// The most events that ever waited.
+    /// The maximum length of the event queue.
     pub longest_queue: usize,
 }
 
-/// A rule that did not hold.
+/// A violated rule.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// Time of the violation.
@@ -84,25 +84,25 @@ pub struct Violation {
     pub last: Vec<String>,
 }
 
-/// How much the machine had to do, for the parts of a report that differ from run to run.
+/// The load of the machine, for the parts of a report that differ between runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Wall time of the run.
     pub wall: Duration,
     /// Processor time of the run.
     pub processor: Duration,
-    /// The most memory the process has had, in bytes; 0 where that is not known.
+    /// The peak memory of the process in bytes; 0 if unknown.
     pub memory: u64,
 }
 
-/// How nodes followed a fault. A node counts once for each victim that it has to do with.
+/// How nodes reacted to a fault. A node counts once for each victim that concerns it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Followed {
-    /// Nodes that were hit; none where ways were.
+    /// Nodes that were hit; none if paths were.
     pub nodes: usize,
-    /// Nodes that had something to notice, and how many did.
+    /// Nodes that should have noticed.
     pub concerned: usize,
-    /// How many of them noticed.
+    /// How many of them did.
     pub noticed: usize,
     /// Half of them had noticed after this.
     pub detected_p50: Option<Duration>,
@@ -110,12 +110,12 @@ pub struct Followed {
     pub detected_p99: Option<Duration>,
     /// 99 % of those in the same site had noticed after this.
     pub same_site_p99: Option<Duration>,
-    /// Nodes that went there; of a fault that is about the choice of nodes, those that had one, or
-    /// had to find one.
+    /// Nodes that used the victim; for a fault that affects the choice of nodes, those that had a
+    /// choice or had to find one.
     pub users: usize,
-    /// How many of them went elsewhere.
+    /// How many of them switched.
     pub left: usize,
-    /// 99 % of them went elsewhere after this; of those who did, if they did not have to.
+    /// 99 % of them had switched after this; if switching was optional, 99 % of those that did.
     pub failover_p99: Option<Duration>,
     /// Requests that failed, of any client, from its beginning until ten seconds after its end.
     pub failed: u64,
@@ -124,7 +124,7 @@ pub struct Followed {
 }
 
 impl Run {
-    /// The origin a node goes to at the end, by name.
+    /// The name of the origin that a node uses at the end.
     pub fn route_of(&self, name: &str) -> Option<&str> {
         let nodes = &self.outcome.nodes;
         let node = nodes.iter().position(|(node, _)| node == name)?;
@@ -132,7 +132,7 @@ impl Run {
         chosen.map(|origin| nodes[origin].0.as_str())
     }
 
-    /// Share of running nodes that go to the nearest serving origin at the end, 0 to 1.
+    /// Share of running nodes that use the nearest serving origin at the end, 0 to 1.
     pub fn nearest_share(&self) -> f64 {
         share(self.outcome.nearest as u64, self.outcome.routes.len() as u64)
     }
@@ -173,9 +173,9 @@ impl Run {
 
     /// Requests that failed, and that were slow, from this time until that one.
     fn requests_within(&self, from: Duration, until: Duration) -> (u64, u64) {
-        let place = |time: Duration| usize::try_from(time.as_secs()).unwrap_or(usize::MAX);
-        let seconds = self.measures.timeline.iter().take(place(until).saturating_add(1));
-        let seconds = seconds.skip(place(from));
+        let second = |time: Duration| usize::try_from(time.as_secs()).unwrap_or(usize::MAX);
+        let seconds = self.measures.timeline.iter().take(second(until).saturating_add(1));
+        let seconds = seconds.skip(second(from));
         seconds.fold((0, 0), |(failed, slow), second| {
             (failed + u64::from(second.failed), slow + u64::from(second.slow))
         })
@@ -191,7 +191,7 @@ impl Run {
         effort.memory / (self.outcome.nodes.len() as u64).max(1)
     }
 
-    /// How the nodes followed a fault.
+    /// How the nodes reacted to a fault.
     pub fn followed(&self, fault: &Fault) -> Followed {
         let concerned = fault.detected.len() + fault.unaware.len();
         let site = |node: usize| self.outcome.nodes[node].1;
@@ -222,13 +222,13 @@ impl Run {
         }
     }
 
-    /// The greatest time within which 99 % of the others knew of an origin's word that held; none
-    /// if there was none, or some did not learn in a minute.
+    /// The longest time until 99 % of the others knew a lasting announcement of an origin; none if
+    /// there was none, or if some did not learn it within a minute.
     pub fn news_p99(&self) -> Option<Duration> {
         self.news().collect::<Option<Vec<Duration>>>()?.into_iter().max()
     }
 
-    /// Words of origins that held, and that fewer than 99 % of the others ever knew of.
+    /// Lasting announcements of origins that fewer than 99 % of the others ever knew.
     pub fn news_unheard(&self) -> usize {
         self.news().filter(Option::is_none).count()
     }

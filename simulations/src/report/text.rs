@@ -25,7 +25,7 @@ pub fn summary(run: &Run, effort: Effort) -> String {
     text
 }
 
-/// A violation, with the whole command that shows it again.
+/// A violation, with the complete command that reproduces it.
 pub fn violation(violation: &Violation, command: &str) -> String {
     let at = violation.at.as_secs_f64();
     let node = violation.node.as_ref().map(|node| format!(" at {node}")).unwrap_or_default();
@@ -175,7 +175,7 @@ fn clients(run: &Run) -> Numbers {
     all
 }
 
-/// Measurements of the mesh: what it detected and what it sent for that. Values unknown at this
+/// Measurements of the mesh: what it detected and the traffic for that. Values unknown at this
 /// level are left out.
 fn mesh(run: &Run) -> Numbers {
     let (level, measures) = (run.outcome.level, &run.measures);

@@ -113,19 +113,19 @@ pub enum When {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lie {
-    /// Its instance is said to be ready whatever it does.
+    /// It reports its instance as ready regardless of its state.
     Ready,
     /// Its gossip is replaced by random bytes half of the time.
     Garbage,
-    /// It sends old datagrams of its own again, to anybody.
+    /// It resends its own old datagrams to arbitrary nodes.
     Replay,
-    /// It receives and answers nothing of gossip, but path probes.
+    /// It ignores all gossip except path probes.
     Silent,
-    /// It passes streams that it should relay to anybody but the node they are for.
+    /// It passes streams that it should relay to wrong nodes.
     Relay,
-    /// It signs that it is no time at all from every origin.
+    /// It signs a distance of zero to every origin.
     Near,
-    /// It tells all nodes, each second, that all others are down, or by turns suspect.
+    /// Every second, it claims to all nodes that all others are down, or alternately suspect.
     Accuse,
 }
 
@@ -143,36 +143,36 @@ pub enum Happening {
         /// Whether it finds what it saved.
         with_state: bool,
     },
-    /// This node leaves in good order.
+    /// This node leaves cleanly.
     Leave(usize),
-    /// A direction between two sites, by their places, goes down or up.
-    Way(usize, usize, bool),
+    /// A direction between two sites, by index, goes down or up.
+    Path(usize, usize, bool),
     /// A direction between two nodes goes down or up.
     Pair(usize, usize, bool),
     /// A direction between two sites gets this quality; none: as at the start.
     Quality(usize, usize, Option<LinkConfig>),
     /// The wall clock of this node jumps by so many seconds.
     Clock(usize, i64),
-    /// This node's process is stopped for `stall` again and again.
+    /// This node's process is stopped repeatedly for `stall`.
     Starve {
         /// The node.
         node: usize,
-        /// For how long at a time.
+        /// The duration of each stop.
         stall: Duration,
-        /// Until when.
+        /// The end.
         until: Duration,
     },
     /// This node is seen under another address.
     Rebind(usize),
     /// This node is at another site from now on.
     Roam(usize, usize),
-    /// The settings of this node change, to those at this place of the scenario's overrides.
+    /// The settings of this node change to those at this index of the scenario's overrides.
     Configure(usize, usize),
-    /// The authority takes this node's credential back.
+    /// The authority revokes this node's credential.
     Revoke {
         /// The node.
         node: usize,
-        /// The node that is told first.
+        /// The node that receives the revocation first.
         through: Option<usize>,
     },
     /// This node lies from now on, or stops lying.

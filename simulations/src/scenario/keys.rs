@@ -14,11 +14,11 @@ use crate::Error;
 /// An event: its key, and the keys that go with it.
 #[derive(Debug)]
 pub(super) struct Kind {
-    /// The key that says what happens.
+    /// The key that defines the event.
     pub(super) key: &'static str,
-    /// Keys without which it says too little.
+    /// Keys that it requires.
     pub(super) needs: &'static [&'static str],
-    /// Further keys that mean something here.
+    /// Further keys that it accepts.
     pub(super) takes: &'static [&'static str],
 }
 
@@ -33,7 +33,7 @@ const fn kind(
 /// Keys of every event: when, and how often.
 pub(super) const COMMON: [&str; 3] = ["at-s", "times", "every-s"];
 
-/// All that may happen.
+/// All kinds of events.
 pub(super) const KINDS: [Kind; 23] = [
     kind("kill", &[], &["for-s", "over-s"]),
     kind("hang", &[], &["for-s", "over-s"]),
@@ -65,7 +65,7 @@ pub(super) const KINDS: [Kind; 23] = [
 pub(super) struct Beside {
     /// The table: its name in the schema.
     pub(super) table: &'static str,
-    /// The one kind of event that this is about; any table of that name if absent.
+    /// The kind of event this applies to; any table of that name if absent.
     pub(super) kind: Option<&'static str>,
     pub(super) key: &'static str,
     pub(super) other: &'static str,
@@ -116,7 +116,7 @@ pub(super) fn check_event(event: &Event) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a path or a `degrade` says nothing that means nothing.
+/// Checks that a path or a `degrade` has no keys without effect.
 ///
 /// # Errors
 /// [`Error::Scenario`] with the key and what to do.
@@ -128,7 +128,7 @@ pub(super) fn check_path(path: &SitePath) -> Result<(), Error> {
     check_beside("SitePath", None, &given(path))
 }
 
-/// Whether a site says nothing that means nothing.
+/// Checks that a site has no keys without effect.
 ///
 /// # Errors
 /// [`Error::Scenario`] with the key and what to do.
@@ -183,8 +183,8 @@ fn either(words: &[&str], last: &str) -> String {
     }
 }
 
-/// An error of an event, with what helps to find the event: its number from 1, what it says, when.
-pub(super) fn of_event(place: usize, event: &Event, error: Error) -> Error {
+/// An error of an event, with facts that identify it: its number from 1, its key, its time.
+pub(super) fn of_event(index: usize, event: &Event, error: Error) -> Error {
     let given = given(event);
     let kinds = KINDS.iter().map(|kind| kind.key).filter(|key| given.contains_key(*key));
     let mut words = vec![either(&kinds.collect::<Vec<_>>(), "and")];
@@ -194,10 +194,10 @@ pub(super) fn of_event(place: usize, event: &Event, error: Error) -> Error {
         None => {}
     }
     words.retain(|word| !word.is_empty());
-    strict::of_item("event", place, &words.join(", "), error)
+    strict::of_item("event", index, &words.join(", "), error)
 }
 
-/// Adds to the schema of a whole scenario what the tables in here say.
+/// Adds the rules of these tables to the schema of a scenario.
 pub(super) fn constrain(schema: &mut Value) {
     let one_of: Vec<Value> = KINDS.iter().map(branch).collect();
     let tables = &mut schema["$defs"];
@@ -217,7 +217,7 @@ pub(super) fn constrain(schema: &mut Value) {
     }
 }
 
-/// An event of one kind: what it needs, and all that it may have.
+/// The schema of one kind of event: required and allowed keys.
 fn branch(kind: &Kind) -> Value {
     let needed: Vec<&str> = [kind.key, "at-s"].iter().chain(kind.needs).copied().collect();
     let more = COMMON.iter().chain(kind.takes).filter(|key| !needed.contains(key));

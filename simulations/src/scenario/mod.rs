@@ -1,8 +1,8 @@
-//! What a run is made from: a TOML file, strictly read.
+//! The input of a run: a TOML file, strictly parsed.
 //!
 //! The types in here are the format: `serde` reads them, `schemars` makes the JSON schema from
-//! them, and the tables in `simulations/REFERENCE.md` are generated from that schema. What a file
-//! means for a seed (which node "any" is, when a random time is) is decided by [`timeline`].
+//! them, and the tables in `simulations/REFERENCE.md` are generated from that schema. [`timeline`]
+//! resolves a file for a seed (which node "any" is, when a random time is).
 //! Bounds: [`MAX_NODES`], [`MAX_SITES`], [`MAX_HAPPENINGS`].
 
 use std::collections::BTreeSet;
@@ -39,10 +39,10 @@ pub use crate::instance::Instance;
 pub const MAX_NODES: usize = 16_000;
 /// Sites of one run: the links between them grow with the square.
 pub const MAX_SITES: usize = 256;
-/// Things that happen in one run, repetitions included.
+/// Events in one run, repetitions included.
 pub const MAX_HAPPENINGS: usize = 20_000;
 
-/// What is absent from a scenario.
+/// Defaults for a scenario.
 const USUAL_FALLBACK_RTT_MS: f64 = 40.0;
 const USUAL_NAT_TIMEOUT_S: f64 = 30.0;
 
@@ -104,7 +104,7 @@ pub struct Scenario {
     pub events: Vec<Event>,
 }
 
-/// A place with its nodes, which are named SITE-1, SITE-2 and so on.
+/// A site with its nodes, which are named SITE-1, SITE-2 and so on.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Site {
@@ -142,7 +142,7 @@ pub struct Site {
     pub settings: toml::Table,
 }
 
-/// The way between two sites. What is absent is taken from the preset, or is perfect.
+/// The path between two sites. Absent values are taken from the preset, or are perfect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SitePath {
@@ -216,8 +216,8 @@ pub struct Load {
     pub on: String,
 }
 
-/// Numbers of discovery and of route choice that the daemon's settings file does not have: what is
-/// absent is as in the daemon.
+/// Constants of discovery and route choice that the daemon's settings file does not have. Absent
+/// ones are as in the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Tuning {
@@ -245,7 +245,7 @@ impl Tuning {
         *self == Self::default()
     }
 
-    /// Puts the numbers of discovery in their places.
+    /// Applies the values for discovery.
     pub(crate) fn apply(&self, to: &mut DiscoveryConfig) {
         to.gossip_fanout = self.gossip_fanout.unwrap_or(to.gossip_fanout);
         to.indirect_probes = self.indirect_probes.unwrap_or(to.indirect_probes);
@@ -253,7 +253,7 @@ impl Tuning {
         to.gossip_interval = interval.unwrap_or(to.gossip_interval);
     }
 
-    /// The same of route choice.
+    /// Applies the values for route choice.
     pub(crate) fn damping(&self) -> Damping {
         let usual = Damping::default();
         let ms = |number: Option<u16>| number.map(|it| Duration::from_millis(it.into()));
@@ -296,13 +296,13 @@ pub enum Level {
     Full,
 }
 
-/// How sessions come.
+/// How sessions arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrival {
     /// Independently of each other.
     Poisson,
-    /// One after the other at equal distances.
+    /// One after the other at equal intervals.
     Regular,
     /// Ten at once, independently of other tens.
     Bursts,
@@ -377,17 +377,17 @@ impl Site {
     }
 }
 
-/// Which node of a scenario.
+/// A node of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeRef {
-    /// Its site's place in the list.
+    /// The index of its site.
     pub site: usize,
     /// Its number within the site, from 1.
     pub number: usize,
 }
 
 impl Scenario {
-    /// Reads a scenario and checks it against itself.
+    /// Reads a scenario and checks that it is consistent.
     ///
     /// # Errors
     /// [`Error::Scenario`] with the line and the key, and the nearest valid key for a wrong one.
@@ -402,12 +402,12 @@ impl Scenario {
         Duration::from_secs_f64(self.duration_s)
     }
 
-    /// How far what is outside the mesh is.
+    /// The distance of targets outside the mesh.
     pub(crate) fn fallback_rtt(&self) -> Duration {
         Duration::from_secs_f64(self.fallback_rtt_ms.unwrap_or(USUAL_FALLBACK_RTT_MS) / 1000.0)
     }
 
-    /// When measuring begins.
+    /// The start of measuring.
     pub fn warmup(&self) -> Duration {
         let usual = (self.duration_s / 4.0).min(60.0);
         Duration::from_secs_f64(self.warmup_s.unwrap_or(usual).clamp(0.0, self.duration_s))
@@ -426,7 +426,7 @@ impl Scenario {
         format!("{}-{}", self.sites[node.site].name, node.number)
     }
 
-    /// Whether a node starts without an event.
+    /// Whether a node starts without a `join` event.
     pub(crate) fn starts(&self, node: NodeRef) -> bool {
         node.number <= self.sites[node.site].nodes
     }
@@ -442,13 +442,13 @@ impl Scenario {
         node.number <= self.sites[node.site].origins
     }
 
-    /// A site's place in the list.
+    /// The index of a site.
     ///
     /// # Errors
     /// [`Error::Scenario`] if there is none of that name.
     pub fn site(&self, name: &str) -> Result<usize, Error> {
-        let place = self.sites.iter().position(|site| site.name.as_str() == name);
-        place.ok_or_else(|| {
+        let index = self.sites.iter().position(|site| site.name.as_str() == name);
+        index.ok_or_else(|| {
             let names = self.sites.iter().map(|site| site.name.as_str());
             Error::Scenario(format!("there is no site \"{name}\"{}", strict::near(name, names)))
         })
@@ -465,9 +465,9 @@ impl Scenario {
             return Err(Error::Scenario(format!("{sites} sites; 1 to {MAX_SITES} are possible")));
         }
         let mut names = BTreeSet::new();
-        for (place, site) in self.sites.iter().enumerate() {
+        for (index, site) in self.sites.iter().enumerate() {
             site.check()
-                .map_err(|error| strict::of_item("site", place, site.name.as_str(), error))?;
+                .map_err(|error| strict::of_item("site", index, site.name.as_str(), error))?;
             if !names.insert(&site.name) {
                 return Err(Error::Scenario(format!("two sites are named \"{}\"", site.name)));
             }

@@ -10,17 +10,17 @@ use super::{Scenario, SitePath, keys, milliseconds, percent, strict};
 use crate::Error;
 
 /// Light in fibre takes 4.9 microseconds a kilometre (refractive index 1.468); cables and routers
-/// make ways between cities about half as long again as the great circle (this project's choice).
+/// make paths between cities about 50 % longer than the great circle (this project's choice).
 const ROUND_TRIP_MS_PER_KM: f64 = 2.0 * 0.0049 * 1.5;
 /// The mean radius of the earth.
 const EARTH_KM: f64 = 6371.0;
-/// The least round trip between two sites that are given by coordinates.
+/// The minimum round trip between two sites with coordinates.
 const LEAST_RTT_MS: f64 = 0.5;
 
 /// The preset of that name.
 ///
 /// # Errors
-/// [`Error::Scenario`] with the names there are.
+/// [`Error::Scenario`] with the valid names.
 pub fn preset(name: &str) -> Result<LinkConfig, Error> {
     LinkConfig::preset(name).ok_or_else(|| {
         let near = strict::near(name, PRESETS);
@@ -29,7 +29,7 @@ pub fn preset(name: &str) -> Result<LinkConfig, Error> {
     })
 }
 
-/// The link from each site to each site, by their places; a site to itself is the way inside.
+/// The link from each site to each site, by index; a site to itself is the path inside it.
 ///
 /// # Errors
 /// [`Error::Scenario`] for values out of range and unknown names.
@@ -45,9 +45,9 @@ pub fn configs(scenario: &Scenario) -> Result<BTreeMap<(usize, usize), LinkConfi
             configs.insert((a, b), plain(rtt_ms, scenario.loss_percent));
         }
     }
-    for (place, path) in scenario.paths.iter().enumerate() {
+    for (index, path) in scenario.paths.iter().enumerate() {
         let [a, b] = &path.between;
-        let named = |error| strict::of_item("path", place, &format!("{a} and {b}"), error);
+        let named = |error| strict::of_item("path", index, &format!("{a} and {b}"), error);
         for pair in pairs(scenario, path).map_err(named)? {
             let before = configs[&pair].clone();
             configs.insert(pair, apply(before, path).map_err(named)?);
@@ -56,7 +56,7 @@ pub fn configs(scenario: &Scenario) -> Result<BTreeMap<(usize, usize), LinkConfi
     Ok(configs)
 }
 
-/// The directions that a path is about.
+/// The directions that a path applies to.
 ///
 /// # Errors
 /// [`Error::Scenario`] for an unknown site.
@@ -66,14 +66,14 @@ pub fn pairs(scenario: &Scenario, path: &SitePath) -> Result<Vec<(usize, usize)>
     Ok(if path.one_way || a == b { vec![(a, b)] } else { vec![(a, b), (b, a)] })
 }
 
-/// The same link with what the path says about it.
+/// The link with the path's settings applied.
 ///
 /// # Errors
-/// [`Error::Scenario`] for values out of range, and for keys that mean nothing without others.
+/// [`Error::Scenario`] for values out of range, and for keys that have no effect without others.
 pub fn apply(mut link: LinkConfig, path: &SitePath) -> Result<LinkConfig, Error> {
     keys::check_path(path)?;
     if let Some(name) = &path.preset {
-        // The path stands for many flows, whatever the preset says about a single one.
+        // The path stands for many flows, regardless of the preset for a single one.
         link = LinkConfig { overtaking: 1.0, ..preset(name)? };
     }
     if let Some(rtt_ms) = path.rtt_ms {

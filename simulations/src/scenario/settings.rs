@@ -45,24 +45,24 @@ impl Overrides {
         })
     }
 
-    /// Whether this is so for the nodes of any site, at any time.
+    /// Whether this holds for the nodes of any site, at any time.
     pub(super) fn any(&self, is_so: impl Fn(&Settings) -> bool) -> bool {
         self.by_event.iter().flatten().chain(&self.by_site).any(is_so)
     }
 
-    /// How the nodes of a site start.
+    /// The settings with which the nodes of a site start.
     pub fn site(&self, site: usize) -> &Settings {
         &self.by_site[site]
     }
 
-    /// How the nodes of a site go on after a `configure`.
+    /// The settings of the nodes of a site after a `configure`.
     pub fn event(&self, event: usize, site: usize) -> &Settings {
         &self.by_event[event][site]
     }
 }
 
 fn parse(mut table: Table, site: &str) -> Result<Settings, Error> {
-    // The site is the scenario's business; each node of it names it in its own file.
+    // The scenario defines the site; each node names it in its own file.
     table.insert("site".into(), site.into());
     let text = table.to_string();
     meshport_config::parse(&text).map_err(|problems| Error::Scenario(explain(&problems)))
@@ -79,7 +79,7 @@ fn explain(problems: &[Problem]) -> String {
     problems.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// Lays one table over another.
+/// Merges one table over another.
 pub(crate) fn merge(into: &mut Table, over: &Table) {
     for (key, value) in over {
         match (into.get_mut(key), value) {
@@ -91,7 +91,7 @@ pub(crate) fn merge(into: &mut Table, over: &Table) {
     }
 }
 
-/// The service every simulated client wants.
+/// The service that every simulated client uses.
 pub fn service() -> ServiceName {
     ServiceName::kube_apiserver()
 }

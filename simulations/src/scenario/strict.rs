@@ -7,7 +7,7 @@ use toml::de::DeTable;
 
 use crate::Error;
 
-/// Most changed letters at which a word still counts as a misspelling of another.
+/// The maximum number of changed letters for a misspelling.
 const MAX_EDITS: usize = 3;
 
 /// Reads TOML into a value; unknown keys are errors.
@@ -22,12 +22,12 @@ fn explain(text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
     let hint = unknown(message).map(|(found, valid)| near(found, valid)).unwrap_or_default();
     match error.span() {
-        Some(span) => format!("{}: {message}{hint}", place(text, &span)),
+        Some(span) => format!("{}: {message}{hint}", position(text, &span)),
         None => format!("{message}{hint}"),
     }
 }
 
-/// The wrong word and the valid ones, of a message that lists them.
+/// The wrong word and the valid ones, from a message that lists them.
 fn unknown(message: &str) -> Option<(&str, Vec<&str>)> {
     let is_about = ["unknown field", "unknown variant"];
     is_about.iter().find(|start| message.starts_with(**start))?;
@@ -35,28 +35,27 @@ fn unknown(message: &str) -> Option<(&str, Vec<&str>)> {
     Some((words.next()?, words.collect()))
 }
 
-fn place(text: &str, span: &Range<usize>) -> String {
+fn position(text: &str, span: &Range<usize>) -> String {
     let before = &text[..span.start.min(text.len())];
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1;
     format!("line {line}, column {column}")
 }
 
-/// A message without its leading line number, for text that was not written by the user.
+/// A message without its leading line number, for text that the user did not write.
 pub(crate) fn without_line(message: &str) -> &str {
     let rest = message.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
     rest.map_or(message, |(_, rest)| rest)
 }
 
-/// An error of one item of a list, with its number from 1 and what it is about.
-pub(super) fn of_item(list: &str, place: usize, about: &str, error: Error) -> Error {
+/// An error of one item of a list, with its number from 1 and its subject.
+pub(super) fn of_item(list: &str, index: usize, about: &str, error: Error) -> Error {
     let Error::Scenario(message) = error else { return error };
     let about = if about.is_empty() { String::new() } else { format!(" ({about})") };
-    Error::Scenario(format!("{list} {}{about}: {message}", place + 1))
+    Error::Scenario(format!("{list} {}{about}: {message}", index + 1))
 }
 
-/// Adds the line to an error of the check that names an item of a list, or quotes a word of the
-/// file.
+/// Adds the line to a validation error that names an item of a list or quotes a word of the file.
 pub(super) fn with_line(text: &str, error: Error) -> Error {
     let Error::Scenario(message) = error else { return error };
     let item = item(&message);
@@ -64,7 +63,7 @@ pub(super) fn with_line(text: &str, error: Error) -> Error {
     let quoted = about.split('"').nth(1).filter(|word| !word.is_empty());
     let key = about.split(' ').next().filter(|word| word.contains('-'));
     let found = match item {
-        Some((list, place, _)) => find_in(text, list, place, quoted.or(key)),
+        Some((list, index, _)) => find_in(text, list, index, quoted.or(key)),
         None => quoted.and_then(|word| find(text, word)).or_else(|| find(text, key?)),
     };
     match found {
@@ -75,7 +74,7 @@ pub(super) fn with_line(text: &str, error: Error) -> Error {
     }
 }
 
-/// The list, the place in it, and the rest of a message of [`of_item`].
+/// The list, the index in it, and the rest of a message of [`of_item`].
 fn item(message: &str) -> Option<(&str, usize, &str)> {
     let (head, about) = message.split_once(": ")?;
     let mut words = head.split(' ');
@@ -86,9 +85,9 @@ fn item(message: &str) -> Option<(&str, usize, &str)> {
 
 /// The line of the key in an item that is the word, or else has it in its value; or else of the
 /// item's first key.
-fn find_in(text: &str, list: &str, place: usize, word: Option<&str>) -> Option<usize> {
+fn find_in(text: &str, list: &str, index: usize, word: Option<&str>) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
-    let item = document.get_ref().get(list)?.get_ref().as_array()?.get(place)?;
+    let item = document.get_ref().get(list)?.get_ref().as_array()?.get(index)?;
     let keys = item.get_ref().as_table()?.iter();
     let keys = keys.map(|(key, value)| (key.span().start, key.get_ref().as_ref(), value.span()));
     let mut keys: Vec<(usize, &str, Range<usize>)> = keys.collect();

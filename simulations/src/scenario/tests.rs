@@ -185,7 +185,7 @@ fn each_key_beside_each_event_has_a_meaning_or_is_refused() {
             let place = format!("{key} beside {}", kind.key);
             let mut both = plain.clone();
             both.push(key);
-            // Each of the two means nothing without the other.
+            // Each of the two has no effect without the other.
             both.extend(["every-s", "times"].iter().filter(|_| matches!(key, "every-s" | "times")));
             both.sort_unstable();
             both.dedup();

@@ -1,7 +1,7 @@
 //! Expands the events of a scenario for one seed: a list of single happenings ordered by time.
 //!
 //! Random times and random nodes are drawn here, from a generator that nothing else uses, so that a
-//! change of the world does not change the story.
+//! change of the world does not change the plan.
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ pub struct Planned {
     /// The event it belongs to: those of one event, at one of its times, have the same number.
     pub event: usize,
     /// The key of that event, if it is a fault; none for an event that ends a fault, and for all
-    /// but the first of the ways that one event changes.
+    /// but the first of the paths that one event changes.
     pub fault: Option<&'static str>,
 }
 
-/// Gaps, pauses and periods that an event leaves out.
+/// Default gaps, pauses and periods of events.
 const USUAL_GAP_S: f64 = 10.0;
 const USUAL_DOWN_S: f64 = 2.0;
 const USUAL_PERIOD_S: f64 = 1.0;
@@ -43,7 +43,7 @@ const USUAL_STALL_MS: f64 = 200.0;
 ///
 /// # Errors
 /// [`Error::Scenario`] for an event that names something unknown, or not exactly one thing, or has
-/// a key that means nothing there.
+/// a key without effect there.
 pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
     let mut plan = Plan {
         scenario,
@@ -52,8 +52,8 @@ pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
         configured: 0,
         events: 0,
     };
-    for (place, event) in scenario.events.iter().enumerate() {
-        plan.event(event).map_err(|error| keys::of_event(place, event, error))?;
+    for (index, event) in scenario.events.iter().enumerate() {
+        plan.event(event).map_err(|error| keys::of_event(index, event, error))?;
         plan.configured += usize::from(event.configure.is_some());
         if plan.all.len() > MAX_HAPPENINGS {
             let most = format!("more than {MAX_HAPPENINGS} happenings in all");
@@ -65,10 +65,10 @@ pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
 }
 
 /// Expands an event that happens now, or from now on, with its number among all events; also
-/// returns the event as a scenario would have it. Times in the event are ignored.
+/// returns the event in the form of a scenario. Times in the event are ignored.
 ///
 /// # Errors
-/// As [`expand`]; and for `configure`, whose settings a scenario knows beforehand.
+/// As [`expand`]; also for `configure`, whose settings must be known in advance.
 pub(crate) fn improvise(
     scenario: &Scenario,
     seed: u64,
@@ -79,7 +79,7 @@ pub(crate) fn improvise(
     if event.configure.is_some() {
         return Err(Error::Scenario("configure: only a scenario can say it, beforehand".into()));
     }
-    // Rounded as people write it; it happens exactly now.
+    // Rounded for people; the event happens exactly now.
     let told = (now.as_secs_f64() * 1e3).round() / 1e3;
     let event = Event { at_s: Some(When::At(told)), ..event.clone() };
     let seed = seed ^ mix(turn as u64);
@@ -178,7 +178,7 @@ impl Plan<'_> {
         self.rarer(event, at)
     }
 
-    /// The kinds that need more than nodes.
+    /// The kinds of events that need more than nodes.
     fn rarer(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
         if let Some(target) = &event.rolling_restart {
             return self.rolling(event, at, target);
@@ -197,8 +197,8 @@ impl Plan<'_> {
             return self.nodes(event, at, "roam", target, &turn);
         }
         if let Some(target) = &event.configure {
-            let place = self.configured;
-            let turn = move |node| (Happening::Configure(node, place), None);
+            let index = self.configured;
+            let turn = move |node| (Happening::Configure(node, index), None);
             return self.nodes(event, at, "configure", target, &turn);
         }
         if let Some(target) = &event.revoke {
@@ -213,34 +213,35 @@ impl Plan<'_> {
                 move |node| (Happening::Lie(node, Some(how)), Some(Happening::Lie(node, None)));
             return self.nodes(event, at, "lie", target, &turn);
         }
-        self.ways(event, at)
+        self.switches(event, at)
     }
 
-    fn ways(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
+    fn switches(&mut self, event: &Event, at: Duration) -> Result<(), Error> {
         if let Some(pair) = &event.cut {
             let words = format!("cut: {} and {}{}", pair[0], pair[1], direction(event));
-            let ways = self.directions(pair, is_one_way(event))?;
-            return self.switch(event, at, "cut", &words, &ways);
+            let directions = self.directions(pair, is_one_way(event))?;
+            return self.switch(event, at, "cut", &words, &directions);
         }
         if let Some(pair) = &event.heal {
             let words = format!("heal: {} and {}{}", pair[0], pair[1], direction(event));
-            for way in self.directions(pair, is_one_way(event))? {
-                self.add(at, &words, way(true), None);
+            for switch in self.directions(pair, is_one_way(event))? {
+                self.add(at, &words, switch(true), None);
             }
             return Ok(());
         }
         if let Some(site) = &event.isolate {
             let own = self.scenario.site(site)?;
             let others = (0..self.scenario.sites.len()).filter(|other| *other != own);
-            let ways: Vec<Way> =
-                others.flat_map(|other| [site_way(own, other), site_way(other, own)]).collect();
+            let directions: Vec<Direction> = others
+                .flat_map(|other| [site_direction(own, other), site_direction(other, own)])
+                .collect();
             // A reader who expects all of its nodes to go elsewhere should see why they do not.
             let words = match self.scenario.sites[own].origins {
                 0 => format!("isolate: {site}"),
                 1 => format!("isolate: {site} with its origin"),
                 origins => format!("isolate: {site} with its {origins} origins"),
             };
-            return self.switch(event, at, "isolate", &words, &ways);
+            return self.switch(event, at, "isolate", &words, &directions);
         }
         if let Some(pair) = &event.flap {
             return self.flap(event, at, pair);
@@ -272,21 +273,21 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Ways that go down, and up again if the event says when.
+    /// Directions that go down, and up again if the event has an end.
     fn switch(
         &mut self,
         event: &Event,
         at: Duration,
         key: &'static str,
         words: &str,
-        ways: &[Way],
+        directions: &[Direction],
     ) -> Result<(), Error> {
         let mut fault = Some(key);
-        for way in ways {
-            self.add(at, words, way(false), fault.take());
+        for switch in directions {
+            self.add(at, words, switch(false), fault.take());
             if let Some(length) = event.for_s {
                 let words = format!("{words} ends");
-                self.add(at + seconds(length, "for-s")?, &words, way(true), None);
+                self.add(at + seconds(length, "for-s")?, &words, switch(true), None);
             }
         }
         Ok(())
@@ -298,20 +299,20 @@ impl Plan<'_> {
         if period.is_zero() || length.is_zero() {
             return Err(Error::Scenario("a flap needs for-s and a period-s above 0".into()));
         }
-        let ways = self.directions(pair, is_one_way(event))?;
+        let directions = self.directions(pair, is_one_way(event))?;
         let (mut now, mut up, mut fault) = (at, false, Some("flap"));
         while now < at + length && self.all.len() <= MAX_HAPPENINGS {
-            for way in &ways {
+            for switch in &directions {
                 let words = format!("flap: {} and {}", pair[0], pair[1]);
-                self.add(now, &words, way(up), fault.take());
+                self.add(now, &words, switch(up), fault.take());
             }
             (now, up) = (now + period, !up);
         }
-        for way in &ways {
+        for switch in &directions {
             self.add(
                 at + length,
                 &format!("flap: {} and {} ends", pair[0], pair[1]),
-                way(true),
+                switch(true),
                 None,
             );
         }
@@ -384,8 +385,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// A NAT gives new addresses to those behind it; what is in the open keeps its own, unless it
-    /// alone is meant.
+    /// A NAT gives new addresses to nodes behind it; nodes without a NAT keep theirs, unless the
+    /// event selects only such nodes.
     fn keep_behind_nat(&self, nodes: &mut Vec<usize>) {
         let all: Vec<NodeRef> = self.scenario.nodes().collect();
         let is_behind = |node: &usize| self.scenario.sites[all[*node].site].nat;
@@ -396,7 +397,7 @@ impl Plan<'_> {
 
     fn must_host(&self, node: usize, happening: &Happening) -> Result<(), Error> {
         let is_about_instance = matches!(happening, Happening::Instance(..));
-        if is_about_instance && !self.scenario.hosts(self.place(node)) {
+        if is_about_instance && !self.scenario.hosts(self.node_ref(node)) {
             let name = self.name(node);
             return Err(Error::Scenario(format!("\"{name}\" hosts no instance")));
         }
@@ -404,12 +405,12 @@ impl Plan<'_> {
     }
 
     /// Two sites, or two nodes, as directions that can be switched.
-    fn directions(&self, pair: &[String; 2], one_way: bool) -> Result<Vec<Way>, Error> {
+    fn directions(&self, pair: &[String; 2], one_way: bool) -> Result<Vec<Direction>, Error> {
         let names = [&pair[0], &pair[1]];
         let sites: Vec<usize> =
             names.iter().filter_map(|name| self.scenario.site(name).ok()).collect();
-        let ways = if let [a, b] = sites[..] {
-            [site_way(a, b), site_way(b, a)]
+        let directions = if let [a, b] = sites[..] {
+            [site_direction(a, b), site_direction(b, a)]
         } else {
             let node = |name: &str| {
                 let found = self.scenario.nodes().position(|it| self.scenario.name(it) == name);
@@ -420,16 +421,16 @@ impl Plan<'_> {
                 })
             };
             let (a, b) = (node(names[0])?, node(names[1])?);
-            [node_way(a, b), node_way(b, a)]
+            [node_direction(a, b), node_direction(b, a)]
         };
-        Ok(ways.into_iter().take(if one_way { 1 } else { 2 }).collect())
+        Ok(directions.into_iter().take(if one_way { 1 } else { 2 }).collect())
     }
 
     fn name(&self, node: usize) -> String {
-        self.scenario.name(self.place(node))
+        self.scenario.name(self.node_ref(node))
     }
 
-    fn place(&self, node: usize) -> NodeRef {
+    fn node_ref(&self, node: usize) -> NodeRef {
         self.scenario.nodes().nth(node).expect("targets are nodes")
     }
 
@@ -439,13 +440,13 @@ impl Plan<'_> {
     }
 }
 
-type Way = Box<dyn Fn(bool) -> Happening>;
+type Direction = Box<dyn Fn(bool) -> Happening>;
 
-fn site_way(a: usize, b: usize) -> Way {
-    Box::new(move |up| Happening::Way(a, b, up))
+fn site_direction(a: usize, b: usize) -> Direction {
+    Box::new(move |up| Happening::Path(a, b, up))
 }
 
-fn node_way(a: usize, b: usize) -> Way {
+fn node_direction(a: usize, b: usize) -> Direction {
     Box::new(move |up| Happening::Pair(a, b, up))
 }
 

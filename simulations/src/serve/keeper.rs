@@ -44,7 +44,7 @@ pub(super) enum Refusal {
 pub(super) enum Question {
     /// The view of this node, or of the first that runs.
     View(Option<String>),
-    /// The world as it is; of many sites, the ways of this one.
+    /// The true state of the world; with many sites, only the paths of this one.
     World(Option<String>),
     /// Makes events happen.
     Happen(Vec<Event>),

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{AWAY, Draft, Site};
 
-/// All ways to lie. Relays in worlds of their own have theirs: see [`Draft::of_relays`].
+/// All kinds of lies. Relays in worlds of their own have theirs: see [`Draft::of_relays`].
 const LIES: [&str; 7] = ["ready", "garbage", "replay", "silent", "relay", "near", "accuse"];
 
 /// The farthest jump of a clock: 400 days, less than credentials are old when a world begins.
@@ -17,7 +17,7 @@ impl Draft {
     pub(super) fn anything(&mut self, at: f64) {
         match self.rng.random_range(0..10) {
             0..=2 => self.of_nodes(at),
-            3..=5 => self.of_ways(at),
+            3..=5 => self.of_paths(at),
             6..=7 => self.of_operators(at),
             _ => self.of_machines(at),
         }
@@ -84,7 +84,7 @@ impl Draft {
     }
 
     /// Ways between sites, and between two nodes, end or get worse, most for a while.
-    fn of_ways(&mut self, at: f64) {
+    fn of_paths(&mut self, at: f64) {
         let long = self.long();
         let back = at + long;
         let (a, b) = self.two_sites();

@@ -34,7 +34,7 @@ impl Tally {
 /// A session.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Tells it from earlier ones in the same place.
+    /// Distinguishes it from earlier ones in the same slot.
     pub(super) number: u64,
     /// The search for an origin; none once there is one.
     pub(super) search: Option<Box<Connect>>,
@@ -93,7 +93,7 @@ pub(super) enum Owner {
     Carried(SessionRef),
 }
 
-/// What a search needs to know about a node's other sessions.
+/// The facts about a node's other sessions that a search needs.
 pub(super) struct OtherSearches<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) service: &'a ServiceName,
@@ -124,20 +124,21 @@ pub(super) struct Clients {
     pub(super) sessions: Vec<Option<Session>>,
     free: Vec<u32>,
     numbers: u64,
-    /// The daemon's own: sessions and attempts of its clients, and what it carries on for others.
+    /// The daemon's own ledger: sessions and attempts of its clients, and those it relays for
+    /// others.
     pub(super) ledger: Ledger,
     pub(super) service: ServiceName,
     /// The sessions that the entries belong to.
     owners: BTreeMap<SessionId, Owner>,
-    /// The entries of sessions of other nodes that this one carries on.
+    /// The entries of other nodes' sessions that this one relays.
     carried: BTreeMap<SessionRef, SessionId>,
-    /// The most there were on each line since the process began.
+    /// The maximum on each line since the process began.
     peaks: BTreeMap<Line, u64>,
     pub(super) tickets: u64,
     pub(super) searches: Searches,
     /// Settings changed by this event of the scenario.
     pub(super) configured: Option<usize>,
-    /// Sessions that were opened and those that ended after that.
+    /// Sessions that were opened, and those of them that have ended.
     pub(super) opened: u64,
     pub(super) closed: u64,
 }
@@ -162,7 +163,7 @@ impl Clients {
         }
     }
 
-    /// A new session's place; none when there are too many.
+    /// The slot of a new session; none if there are too many.
     pub(super) fn add(
         &mut self,
         search: Connect,
@@ -182,8 +183,8 @@ impl Clients {
             request: Some(request),
             until,
         };
-        let place = match self.free.pop() {
-            Some(place) => place,
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
             None if self.sessions.len() >= MAX_SESSIONS => return None,
             None => {
                 self.sessions.push(None);
@@ -191,19 +192,19 @@ impl Clients {
             }
         };
         self.searches.begin();
-        self.sessions[place as usize] = Some(session);
-        Some((place, self.numbers))
+        self.sessions[slot as usize] = Some(session);
+        Some((slot, self.numbers))
     }
 
-    /// The session in a place, if it is still the one of that number.
+    /// The session in a slot, if it still has that number.
     pub(super) fn get(&mut self, session: SessionRef) -> Option<&mut Session> {
-        let slot = self.sessions.get_mut(session.place as usize)?;
-        slot.as_mut().filter(|it| it.number == session.number)
+        let found = self.sessions.get_mut(session.slot as usize)?;
+        found.as_mut().filter(|it| it.number == session.number)
     }
 
-    pub(super) fn remove(&mut self, place: u32) -> Option<Session> {
-        let session = self.sessions.get_mut(place as usize)?.take()?;
-        self.free.push(place);
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Session> {
+        let session = self.sessions.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
         if !session.is_open() {
             self.searches.end();
         }
@@ -226,9 +227,9 @@ impl Clients {
     }
 
     /// Adds a session or attempt in a slot, on this line.
-    pub(super) fn enter(&mut self, line: Line, place: u32) -> SessionId {
+    pub(super) fn enter(&mut self, line: Line, slot: u32) -> SessionId {
         let entry = self.ledger.open(&self.service, Side::Client, line);
-        self.owners.insert(entry, Owner::Own(place));
+        self.owners.insert(entry, Owner::Own(slot));
         let count = self.count(line);
         let peak = self.peaks.entry(line).or_default();
         *peak = (*peak).max(count);
@@ -251,17 +252,17 @@ impl Clients {
         self.ledger.count_line(&self.service, Side::Client, line)
     }
 
-    /// The most sessions and attempts there were on a line since the process began.
+    /// The maximum of sessions and attempts on a line since the process began.
     pub(super) fn peak(&self, line: &Line) -> u64 {
         self.peaks.get(line).copied().unwrap_or(0)
     }
 
-    /// The open sessions of this node, and where they go.
+    /// The open sessions of this node and their targets.
     pub(super) fn targets(&self, node: usize) -> Vec<(SessionRef, Attempt)> {
         let sessions = (0..).zip(&self.sessions);
-        let open = sessions.filter_map(|(place, session)| {
+        let open = sessions.filter_map(|(slot, session)| {
             let session = session.as_ref()?;
-            Some((SessionRef { node, place, number: session.number }, *session.target()?))
+            Some((SessionRef { node, slot, number: session.number }, *session.target()?))
         });
         open.collect()
     }

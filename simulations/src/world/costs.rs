@@ -15,7 +15,7 @@ use crate::tunnel::{EMPTY, INITIATION, OVERHEAD, RESPONSE, SEEN};
 
 /// Nodes of each role that are measured: each holds a separate directory.
 const MAX_WEIGHED: usize = 4;
-/// Readings of the clock from which its own time is taken: enough for a median.
+/// Number of clock readings that determine its own overhead: enough for a median.
 const CLOCK_READINGS: usize = 1001;
 
 /// The nodes that are measured, and their costs.
@@ -26,7 +26,7 @@ pub(super) struct Costs {
     /// Nodes that offer an origin, and others.
     busy: [Busy; 2],
     origins: Vec<usize>,
-    /// The start-up has ended; a flag, since every datagram asks for it.
+    /// Whether the start-up has ended; a flag, because every datagram checks it.
     is_on: bool,
 }
 
@@ -57,7 +57,7 @@ impl Costs {
         self.weighed.get(node).copied().unwrap_or(false)
     }
 
-    /// Does something of a node's own, and takes its time if this node is measured.
+    /// Runs an operation of a node, and measures its time if this node is measured.
     pub(super) fn timed<T>(&mut self, node: usize, act: impl FnOnce() -> T) -> T {
         if !self.is_on || !self.is_weighed(node) {
             return act();
@@ -72,7 +72,7 @@ impl Costs {
 }
 
 impl World {
-    /// Counts the running nodes, once a second, from the first look after the start-up on.
+    /// Counts the running nodes, once a second, from the first check after the start-up on.
     pub(super) fn count_roles(&mut self) {
         if !self.costs.is_on {
             self.costs.is_on = self.scene.now >= self.story.scenario.warmup();
@@ -111,8 +111,8 @@ impl World {
         }
     }
 
-    /// Weighs the state of the measured nodes by what the heap is lighter without it. They do not
-    /// run afterwards.
+    /// Measures the memory of the measured nodes by dropping their state. They do not run
+    /// afterwards.
     pub(super) fn weigh(&mut self) {
         for at in 0..self.nodes.len() {
             if !self.costs.is_weighed(at) {
@@ -135,7 +135,7 @@ impl World {
     }
 }
 
-/// Processor time of this thread: what other processes take in between is left out.
+/// Processor time of this thread, without that of other processes.
 fn processor() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let whole = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -55,11 +55,11 @@ impl Level for World {
     fn ties(&self, at: usize, subject: usize) -> Ties {
         let (node, id) = (&self.nodes[at], self.scene.account.id(subject));
         let sessions = node.clients.sessions.iter().flatten();
-        let mut ways = sessions.filter_map(|session| session.target()?.way);
+        let mut paths = sessions.filter_map(|session| session.target()?.way);
         Ties {
             entry: node.brain.as_ref().is_some_and(|it| it.directory().get(&id).is_some()),
             tunnel: node.tunnels.get(number(subject)).is_some_and(Tunnel::is_up),
-            session: ways.any(|way| way.origin == subject || way.hop == subject),
+            session: paths.any(|way| way.origin == subject || way.hop == subject),
         }
     }
 
@@ -85,7 +85,7 @@ impl Level for World {
             Notice::Instance => self.believes_in(at, victim),
             Notice::Gone | Notice::Revoked => is_member(),
             Notice::Came => !is_member(),
-            Notice::Way | Notice::Nothing => false,
+            Notice::Path | Notice::Nothing => false,
         }
     }
 }

@@ -13,14 +13,14 @@ use crate::level::{Follow, Level};
 use crate::scenario::{Happening, Lie};
 use crate::tunnel::Tunnels;
 
-/// How long a process that has said goodbye goes on, so that a lost farewell is repeated.
+/// How long a process keeps running after its goodbye, so that a lost goodbye is repeated.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 impl World {
-    pub(super) fn happen(&mut self, place: usize) {
+    pub(super) fn happen(&mut self, index: usize) {
         let plan = self.story.plan.clone();
-        let planned = &plan[place];
-        self.begins(&plan[place..]);
+        let planned = &plan[index];
+        self.begins(&plan[index..]);
         self.happens(&planned.happening);
         match planned.happening {
             Happening::Instance(node, becomes) => {
@@ -54,7 +54,7 @@ impl World {
             }
             Happening::Revoke { node, through } => self.revoke(node, through),
             Happening::Lie(node, how) => self.set_lie(node, how),
-            Happening::Way(..)
+            Happening::Path(..)
             | Happening::Pair(..)
             | Happening::Quality(..)
             | Happening::Rebind(_) => {}
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// A process ends, and with it everything it held.
+    /// A process ends and loses its state.
     pub(super) fn stop(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let Some(brain) = node.brain.take() else { return };
@@ -86,7 +86,7 @@ impl World {
         node.tunnels = Tunnels::default();
         node.process.wake = None;
         if std::mem::take(&mut node.process.leaving) && node.folder.saves {
-            // A node that leaves in good order saves its directory last.
+            // A node that shuts down cleanly saves its directory last.
             node.folder.saved = (self.scene.now, brain.snapshot().into());
         }
         let targets = node.clients.targets(at);
@@ -98,7 +98,7 @@ impl World {
         self.process_ends(at);
     }
 
-    /// A process is stopped for a moment, and again after a while.
+    /// A process is stopped briefly, and again after a while.
     pub(super) fn starve(&mut self, at: usize, stall: Duration, until: Duration) {
         if self.scene.now >= until {
             return;
@@ -111,14 +111,14 @@ impl World {
         self.queue.push(begins + stall, Event::Starve { node: at, stall, until });
     }
 
-    /// A server stopped: its clients see the end after the way back, and so do those whose sessions
+    /// A server stopped: its clients see the end after the return trip, as do those whose sessions
     /// a relay carries.
     pub(super) fn break_sessions_to(&mut self, origin: usize) {
         for node in 0..self.nodes.len() {
             let sessions = self.nodes[node].clients.sessions.iter().flatten();
-            let ways = sessions.filter_map(|session| session.target()?.way);
+            let paths = sessions.filter_map(|session| session.target()?.way);
             let hops: BTreeSet<usize> =
-                ways.filter(|way| way.origin == origin).map(|way| way.hop).collect();
+                paths.filter(|way| way.origin == origin).map(|way| way.hop).collect();
             for hop in hops {
                 let second = hop == origin || self.scene.network.connects(hop, origin);
                 if !second || !self.scene.network.connects(node, hop) {
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// A relay's process ends in good order: the sessions it carries end.
+    /// A relay's process shuts down cleanly: the sessions it carries end.
     pub(super) fn break_sessions_through(&mut self, relay: usize) {
         for node in 0..self.nodes.len() {
             if self.scene.network.connects(node, relay) {

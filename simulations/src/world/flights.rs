@@ -1,6 +1,6 @@
 //! A session's flights in transit: to an instance and back, directly or through a relay.
 //!
-//! A relay decides with the daemon's own `relay::receive`, and what it carries on leaves it with no
+//! A relay decides with the daemon's own `relay::receive`, and forwarded streams leave it with no
 //! hop left and no target, as in the daemon. Its own QUIC connection to the origin costs a round
 //! trip the first time and is not lost.
 
@@ -104,8 +104,8 @@ impl World {
         self.flight_later(at, next, flight, wait);
     }
 
-    /// A session is open through a relay, which watches the way on and resets what it carries there
-    /// when that dies, as in the daemon.
+    /// A session is open through a relay, which watches its path to the origin and resets the
+    /// session when that path dies, as in the daemon.
     pub(super) fn carry(&mut self, target: &Attempt, session: SessionRef) {
         if let Some((relay, line)) = self.onward_from_relay(target) {
             self.nodes[relay].clients.carry(line, session);
@@ -127,7 +127,7 @@ impl World {
         Some((way.hop, Line::Direct(self.nodes[way.origin].credential.node)))
     }
 
-    /// A liar passes a stream to any node but the one it is for, with its target and no hop left.
+    /// A liar passes a stream to a wrong node, with its target and no hop left.
     fn carry_on_wrongly(&mut self, at: usize, flight: Flight) {
         let anybody = self.rng.random_range(0..self.nodes.len());
         if anybody != at {
@@ -151,7 +151,7 @@ impl World {
                 };
                 let flight = Flight { what, bytes, repeats: 0, ..flight };
                 if let Some((next, _)) = flight.trail.back() {
-                    // The instance takes its time.
+                    // The instance takes some time.
                     self.flight_later(at, next as usize, flight, ANSWER_TIME);
                 }
             }

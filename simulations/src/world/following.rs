@@ -12,7 +12,7 @@ use crate::level::{Follow, Judge, Level};
 use crate::measure::{FOLLOWED_FOR, MAX_FAULTS, News, Notice};
 use crate::rules;
 
-/// A process that has run for so long has been found by all.
+/// All nodes have found a process that has run for this long.
 const SETTLED: Duration = Duration::from_secs(30);
 
 impl World {
@@ -60,7 +60,7 @@ impl World {
         for news in &mut self.scene.measures.news {
             news.superseded |= news.origin == origin;
         }
-        // A process that has just started has to be found first: that is joining, not news.
+        // A process that has just started must be found first: that is joining, not news.
         let is_new = self.scene.now - self.nodes[origin].process.started < SETTLED;
         let is_early = self.scene.now < self.story.scenario.warmup();
         if is_new || is_early || self.scene.measures.news.len() >= MAX_FAULTS {
@@ -93,7 +93,7 @@ impl World {
         self.scene.measures.second(now).downs += 1;
         let brain = self.nodes[at].brain.as_ref();
         let entry = brain.and_then(|it| it.directory().get(&self.nodes[subject].credential.node));
-        // Word of its end may come before its goodbye.
+        // News of its end may arrive before its goodbye.
         let has_left = self.nodes[subject].process.leaving
             || entry.is_some_and(|it| it.liveness == Liveness::Left);
         self.evicts(at, subject, has_left);

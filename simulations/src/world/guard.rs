@@ -16,7 +16,7 @@ use crate::rules::{self, FOLLOW_EVERY_S};
 
 impl World {
     pub(super) fn check_wishes(&mut self, node: usize, wishes: usize) {
-        // A directory that is taken up reports every node of it.
+        // Loading a directory reports every node in it.
         let bound = MAX_TRANSMITS + 4 * MAX_MEMBERS;
         if wishes > bound {
             let what = format!("{wishes} wishes at once, more than its queues hold ({bound})");
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// Looks at everything that needs a look now and then.
+    /// Runs the periodic checks.
     pub(super) fn look(&mut self) {
         let running = self.nodes.iter().filter(|node| node.brain.is_some()).count();
         self.scene.measures.second(self.scene.now).running =
@@ -35,8 +35,8 @@ impl World {
         self.check_evicted();
         self.check_revoked();
         if self.scene.now.as_secs().is_multiple_of(FOLLOW_EVERY_S) {
-            for place in 0..self.scene.account.followed.len() {
-                self.follow_directory(self.scene.account.followed[place]);
+            for index in 0..self.scene.account.followed.len() {
+                self.follow_directory(self.scene.account.followed[index]);
             }
         }
     }

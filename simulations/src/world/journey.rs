@@ -8,8 +8,8 @@ use crate::network::{Fate, Leg, Parcel, Stretch};
 use crate::trace::Sent;
 use crate::tunnel::OVERHEAD;
 
-/// A packet whose datagrams have not all come to their end: some are on the way to a link at which
-/// they may have to wait. A flight has as many as it has segments, everything else has one.
+/// A packet with datagrams in transit: some are heading for a link where they may be queued. A
+/// flight has one datagram per segment, everything else has one.
 #[derive(Debug, Clone)]
 pub(super) struct Journey {
     pub(super) packet: Packet,
@@ -29,7 +29,7 @@ pub(super) struct Stage {
     pub(super) at: Duration,
     pub(super) leg: Leg,
     pub(super) size: usize,
-    /// The network has made it, of another one.
+    /// Whether it is a duplicate made by the network.
     pub(super) is_copy: bool,
 }
 
@@ -58,14 +58,14 @@ pub(super) fn parcel(packet: &Packet, address: u16, size: usize) -> Parcel {
 }
 
 impl World {
-    /// Waits until the next datagram gets somewhere.
+    /// Schedules the arrival of the next datagram.
     pub(super) fn set_out(&mut self, journey: Box<Journey>) {
         if let Some(next) = journey.stages.iter().map(|stage| stage.at).min() {
             self.queue.push(next, Event::Onward(journey));
         }
     }
 
-    /// Some datagrams have come to a link at which they may have to wait.
+    /// Some datagrams have reached a link where they may be queued.
     pub(super) fn onward(&mut self, mut journey: Box<Journey>) {
         let now = self.scene.now;
         let (due, later) = journey.stages.iter().partition(|stage| stage.at <= now);
@@ -96,7 +96,7 @@ impl World {
         match fate {
             Ok(Stretch::Reaches(..)) => {
                 let next = stages(fate, stage.size).into_iter();
-                // A flight is there when its datagrams are; copies change nothing.
+                // A flight has arrived when its datagrams have; copies do not matter.
                 let next = next.filter(|next| !(is_flight && next.is_copy));
                 let is_copy =
                     |next: Stage| Stage { is_copy: next.is_copy || stage.is_copy, ..next };

@@ -18,17 +18,17 @@ use crate::scenario::Lie;
 const SWIM: u8 = 0;
 const RUMOURS: u8 = 6;
 const ECHO: u8 = 10;
-/// A membership datagram that only passes claims on.
+/// A membership datagram that only forwards claims.
 const GOSSIP: u8 = 8;
 /// The state of a member in a claim.
 const SUSPECT: u8 = 1;
 const DOWN: u8 = 2;
-/// A member that is suspected in this one cannot say anything later in the same life.
+/// A member that is suspected in this incarnation cannot refute it within the same life.
 const LAST_INCARNATION: u16 = u16::MAX;
 /// Claims in one datagram: at most 23 bytes each.
 const MAX_CLAIMS: usize = 48;
 
-/// A node in one of its lives: all that a claim names.
+/// A node in one of its lives: the subject of a claim.
 #[derive(Debug, Clone, Copy)]
 struct Life {
     node: NodeId,
@@ -57,7 +57,7 @@ impl World {
             Lie::Garbage => {
                 if self.rng.random::<bool>() {
                     self.scene.measures.lies += 1;
-                    // The version and the kind stay, so that what is behind them is read.
+                    // Version and kind are kept, so that the receiver reads the rest.
                     payload.iter_mut().skip(2).for_each(|byte| *byte = self.rng.random());
                 }
             }
@@ -103,8 +103,8 @@ impl World {
         self.queue.push(self.scene.now, Event::Packet(answer));
     }
 
-    /// All accusers send their claims now, in both ways that claims travel, and each time
-    /// different: that the others have long been down, that they are suspect in a later incarnation
+    /// All accusers send their claims now, over both channels for claims, and different ones each
+    /// time: that the others have long been down, that they are suspect in a later incarnation
     /// than any of theirs, and either in the last possible incarnation.
     pub(super) fn accuse(&mut self) {
         for from in 0..self.nodes.len() {
@@ -119,7 +119,7 @@ impl World {
                 let Some(number) = self.scene.account.number(&to.node) else { continue };
                 let others: Vec<Life> = lives.iter().filter(|it| it.node != own).copied().collect();
                 for some in others.chunks(MAX_CLAIMS) {
-                    // A claim sent as a rumour would be old news in the other way.
+                    // A claim sent as a rumour would be old news on the other channel.
                     for words in [gossip(me, *to, some, standing), rumours(some, standing)] {
                         self.scene.measures.lies += 1;
                         self.send(from, number, Payload::Gossip(words));
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// The state of a member in the accusers' present claims.
+    /// The state of a member in the accusers' current claims.
     fn accusation(&self) -> Standing {
         let seconds = self.scene.now.as_secs();
         // A refutation raises the incarnation to one more than the doubted one.
@@ -143,7 +143,7 @@ impl World {
         Standing { incarnation, word }
     }
 
-    /// The present lives of all whose records a node has, its own included.
+    /// The current lives of all nodes whose records a node has, its own included.
     fn lives_known_to(&self, node: usize) -> Vec<Life> {
         let Some(brain) = &self.nodes[node].brain else { return Vec::new() };
         let states = brain.directory().iter().filter_map(|(_, entry)| entry.node_state());
@@ -156,7 +156,7 @@ impl World {
     }
 }
 
-/// Claims as items that a receiver passes on if they are new to it.
+/// Claims as items that a receiver forwards if they are new to it.
 fn rumours(about: &[Life], standing: Standing) -> Vec<u8> {
     let mut bytes = vec![VERSION, RUMOURS];
     number(&mut bytes, about.len() as u64);
@@ -169,7 +169,7 @@ fn rumours(about: &[Life], standing: Standing) -> Vec<u8> {
     bytes
 }
 
-/// Claims behind the header of a membership datagram.
+/// Claims after the header of a membership datagram.
 fn gossip(from: Life, to: Life, about: &[Life], standing: Standing) -> Vec<u8> {
     let mut inner = Vec::new();
     number(&mut inner, from.generation);
@@ -260,13 +260,14 @@ mod tests {
                 (0, 0),
                 "{name}"
             );
-            // Three others, every two seconds for 70 s: 105 in each way.
+            // Three others, every two seconds for 70 s: 105 on each channel.
             assert!(
                 counters[Count::SoftenedClaims] > 150,
                 "{name}: {}",
                 counters[Count::SoftenedClaims]
             );
-            // It is suspected every other second, each time in a way that it has not yet refuted.
+            // It is suspected every other second, each time with a claim that it has not yet
+            // refuted.
             assert!(counters[Count::Refutations] >= 30, "{name}: {}", counters[Count::Refutations]);
         }
     }

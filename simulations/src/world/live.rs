@@ -18,14 +18,14 @@ use crate::level::Level;
 use crate::scenario::{self, timeline};
 use crate::tunnel::Tunnel;
 
-/// Things that happened, of which the last are shown.
+/// The number of recent events that are shown.
 const MAX_SHOWN: usize = 40;
-/// Sites of which all ways are shown; of more, those of one.
+/// Up to this many sites, all paths are shown; beyond, those of one site.
 const MAX_ALL_WAYS: usize = 24;
-/// Things that people did to one world: a plan grows by them.
+/// The maximum number of user actions in one world: each extends the plan.
 const MAX_DONE: usize = 10_000;
 
-/// The world as it is, not as a node sees it.
+/// The true state of the world, not a node's view.
 #[derive(Debug, Serialize)]
 pub struct Truth {
     /// The scenario in a sentence.
@@ -34,13 +34,13 @@ pub struct Truth {
     pub seed: u64,
     /// Virtual seconds since the start.
     pub now_s: f64,
-    /// Its scenario's end; it goes on after that.
+    /// The end of its scenario; the world continues after it.
     pub end_s: f64,
     /// Its nodes.
     pub nodes: Vec<NodeTruth>,
     /// Its sites.
     pub sites: Vec<SiteTruth>,
-    /// The ways between sites.
+    /// The paths between sites.
     pub links: Vec<LinkTruth>,
     /// The last events, newest first.
     pub happened: Vec<Happened>,
@@ -48,15 +48,15 @@ pub struct Truth {
     pub next: Option<Happened>,
     /// The user's actions, as events of a scenario.
     pub done: Vec<String>,
-    /// Rules that did not hold.
+    /// Violated rules.
     pub violations: Vec<String>,
-    /// Whether the run ended because too many did not hold.
+    /// Whether the run ended because of too many violations.
     pub is_over: bool,
     /// The hash over everything that happened.
     pub trace: String,
 }
 
-/// A node as it is.
+/// The true state of a node.
 #[derive(Debug, Serialize)]
 pub struct NodeTruth {
     /// Its name.
@@ -69,11 +69,11 @@ pub struct NodeTruth {
     pub instance: Option<&'static str>,
     /// Name of the origin it uses.
     pub goes_to: Option<String>,
-    /// Whether sessions get there.
+    /// Whether sessions reach it.
     pub works: bool,
 }
 
-/// A site as it is.
+/// The true state of a site.
 #[derive(Debug, Serialize)]
 pub struct SiteTruth {
     /// Its name.
@@ -87,7 +87,7 @@ pub struct SiteTruth {
 pub struct LinkTruth {
     /// One end.
     pub from: String,
-    /// The other one.
+    /// The other end.
     pub to: String,
     /// The undisturbed round trip.
     pub rtt_ms: Option<f64>,
@@ -107,7 +107,7 @@ pub struct Happened {
 }
 
 impl World {
-    /// Lets time pass until then, and says whether there may be more of it.
+    /// Advances time to this moment; returns whether the run may continue.
     pub fn step(&mut self, until: Duration) -> bool {
         let until = until.min(self.story.end).max(self.scene.now);
         let goes_on = self.advance(until);
@@ -127,10 +127,10 @@ impl World {
         self.scene.trace.hash()
     }
 
-    /// Has this happen now, or from now on.
+    /// Applies this event now, or from now on.
     ///
     /// # Errors
-    /// [`Error::Scenario`] when it means nothing in this scenario.
+    /// [`Error::Scenario`] if it has no meaning in this scenario.
     pub fn strike(&mut self, event: &scenario::Event) -> Result<(), Error> {
         if self.done.len() >= MAX_DONE {
             let full = format!("{MAX_DONE} things were done to this world; begin another one");
@@ -143,13 +143,13 @@ impl World {
         let (planned, said) = timeline::improvise(&story.scenario, story.seed, event, now, turn)?;
         let first = plan.len();
         let all = plan.iter().cloned().chain(planned.iter().cloned()).collect();
-        for (place, planned) in planned.iter().enumerate() {
-            self.queue.push(planned.at, Event::Happens(first + place));
+        for (index, planned) in planned.iter().enumerate() {
+            self.queue.push(planned.at, Event::Happens(first + index));
         }
         let story = Arc::get_mut(&mut self.story).expect("the world is its only owner");
         story.plan = all;
         if let Some(load) = &mut story.scenario.load {
-            // A user who cuts everything off wants to see that nothing is answered.
+            // A user who cuts everything off wants to see that no request is answered.
             load.may_fail = true;
         }
         self.done.push(said);
@@ -158,13 +158,13 @@ impl World {
         Ok(())
     }
 
-    /// The first node that runs.
+    /// The first running node.
     pub fn first_running(&self) -> Option<&str> {
         let first = (0..self.nodes.len()).find(|at| self.runs(*at))?;
         Some(self.scene.account.name(first))
     }
 
-    /// The document of `/view` of a node that runs.
+    /// The `/view` document of a running node.
     pub fn view(&self, name: &str) -> Option<View> {
         let at = (0..self.nodes.len()).find(|at| self.scene.account.name(*at) == name)?;
         let node = &self.nodes[at];
@@ -200,7 +200,7 @@ impl World {
         open.filter_map(|it| it.target()?.way).filter(|way| goes_here(*way)).count() as u64
     }
 
-    /// Each second, what clients of every node did.
+    /// Records the clients' activity of every node, each second.
     pub(super) fn keep_diaries(&mut self) {
         let now = self.instant();
         for node in &mut self.nodes {
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// The world as it is; of many sites, only the ways of this one.
+    /// The true state of the world; with many sites, only the paths of this one.
     pub fn truth(&self, site: Option<&str>) -> Truth {
         let Self { scene, story, .. } = self;
         let said =

@@ -50,17 +50,18 @@ use moves::Pace;
 use node::{Node, Process};
 use sessions::Timer;
 
-/// Events of one instant beyond which some node's timer is never satisfied: a bug in its core.
+/// More events than this at one instant mean that some node's timer never advances: a bug in its
+/// core.
 const MAX_EVENTS_AT_ONCE: u32 = 5_000_000;
 /// How often a node saves its directory, as the daemon does.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// Wall time at the start: any moment at which the credentials are valid.
 const WALL_START: u64 = 1_800_000_000;
-/// Credentials are older than any jump back of a clock that is worth a look: 500 days.
+/// Credentials are older than any relevant jump back of a clock: 500 days.
 const ISSUED_BEFORE_S: u64 = 500 * 24 * 3600;
 /// Interval between checks of everything.
 const LOOK: Duration = Duration::from_secs(1);
-/// The end of a world that goes on: some years.
+/// The end of a live world: some years.
 const NO_END: Duration = Duration::from_secs(100_000_000);
 
 #[derive(Debug, Clone)]
@@ -83,9 +84,9 @@ enum Event {
         outcome: Outcome,
     },
     Packet(Packet),
-    /// Datagrams have come to where others may be in their way.
+    /// Datagrams have reached a link where they may be queued.
     Onward(Box<Journey>),
-    /// The schedule of a tunnel wants something done.
+    /// A timer of a tunnel is due.
     Tunnel {
         node: usize,
         boot: u32,
@@ -101,7 +102,7 @@ enum Event {
         boot: u32,
         timer: Timer,
     },
-    /// A flight is sent again.
+    /// A flight is retransmitted.
     Repeat {
         node: usize,
         boot: u32,
@@ -114,7 +115,7 @@ enum Event {
         boot: u32,
         peer: usize,
     },
-    /// A process is stopped, and will be again until then.
+    /// A process is stopped repeatedly until this time.
     Starve {
         node: usize,
         stall: Duration,
@@ -155,16 +156,16 @@ enum Body {
     Data(Payload),
 }
 
-/// How a run is told and watched.
+/// How a run is recorded and observed.
 #[derive(Default)]
 pub struct Options {
-    /// Takes one line for each event.
+    /// Receives one line for each event.
     pub trace: Option<Box<dyn Write + Send>>,
     /// Ends the run at this virtual time, if that is before the scenario's end.
     pub until: Option<Duration>,
-    /// Is told the virtual time, about every second of it.
+    /// Receives the virtual time, about once per virtual second.
     pub progress: Option<Box<dyn FnMut(Duration) + Send>>,
-    /// Is looked at and changed while it goes on, and has no end.
+    /// Whether the run can be observed and changed while it runs, and has no end.
     pub live: bool,
     /// Films the run, for a report.
     pub film: bool,
@@ -208,7 +209,7 @@ impl World {
     /// A world before its first moment.
     ///
     /// # Errors
-    /// [`Error::Scenario`] when the scenario's names or roles do not make a mesh.
+    /// [`Error::Scenario`] if the scenario's names or roles do not form a mesh.
     pub fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut story = Story::new(scenario, seed, options.until)?;
@@ -219,8 +220,8 @@ impl World {
         let authority = AuthorityKey::from_bytes(bytes32(&mut rng));
         let issuer = Issuer { key: authority, from: UnixSeconds(WALL_START - ISSUED_BEFORE_S) };
         let mut nodes = Vec::new();
-        for place in scenario.nodes() {
-            nodes.push(node::make(scenario, place, &issuer, &mut rng)?);
+        for member in scenario.nodes() {
+            nodes.push(node::make(scenario, member, &issuer, &mut rng)?);
         }
         let memo = Memo::default();
         node::share(&mut nodes, &memo)?;
@@ -261,8 +262,8 @@ impl World {
         for (start, at) in self.story.first_starts(&mut self.rng) {
             self.queue.push(start, Event::Start(at));
         }
-        for (place, planned) in self.story.plan.iter().enumerate() {
-            self.queue.push(planned.at, Event::Happens(place));
+        for (index, planned) in self.story.plan.iter().enumerate() {
+            self.queue.push(planned.at, Event::Happens(index));
         }
         self.queue.push(LOOK, Event::Look);
     }
@@ -281,7 +282,7 @@ impl World {
         }
     }
 
-    /// Runs until this time; false once too many rules are violated to go on.
+    /// Runs until this time; false once too many rules are violated to continue.
     fn advance(&mut self, until: Duration) -> bool {
         let mut in_this_instant = 0;
         while !self.scene.account.has_enough()
@@ -305,7 +306,7 @@ impl World {
             return self.queue.push(later, event);
         }
         match event {
-            Event::Happens(place) => self.happen(place),
+            Event::Happens(index) => self.happen(index),
             Event::Start(node) => self.start(node, true),
             Event::Stop { node, boot } => {
                 if self.nodes[node].is_running(boot) {
@@ -316,7 +317,7 @@ impl World {
                 }
             }
             Event::Wake { node, boot } => {
-                // Later than it was meant to be, if the process stood still.
+                // Later than planned if the process was stopped.
                 let is_due =
                     self.nodes[node].process.wake.is_some_and(|wake| wake <= self.scene.now);
                 if self.nodes[node].is_running(boot) && is_due {
@@ -386,7 +387,7 @@ impl World {
         let memo = (!self.costs.is_weighed(at)).then(|| self.mesh.memo.clone());
         let node = &mut self.nodes[at];
         node.boot += 1;
-        // The daemon keeps its generation in its state folder, or takes the time.
+        // The daemon keeps its generation in its state folder, or uses the clock.
         node.folder.generation =
             if with_state { node.folder.generation + 1 } else { u64::from(node.boot) };
         node.process = Process { started: self.scene.now, ..Process::default() };
@@ -454,7 +455,7 @@ impl World {
         }
     }
 
-    /// Lets time pass for a node.
+    /// Advances time for a node.
     fn tick(&mut self, node: usize) {
         let now = self.instant();
         let Node { brain, clients, .. } = &mut self.nodes[node];
@@ -465,7 +466,7 @@ impl World {
         self.with_brain(node, Brain::timeout);
     }
 
-    /// Carries out what a node wants, then notes when it next needs the time.
+    /// Carries out a node's requests, then schedules its next call.
     fn pump(&mut self, at: usize) {
         let now = self.instant();
         let mut wishes = 0;
@@ -547,7 +548,7 @@ impl World {
         }
     }
 
-    /// The time as the nodes' monotonic clocks have it.
+    /// The time on the nodes' monotonic clocks.
     fn instant(&self) -> Instant {
         self.epoch + self.scene.now
     }
@@ -570,7 +571,7 @@ impl World {
 }
 
 impl Event {
-    /// The node whose process has to run for this.
+    /// The node whose process must run for this event.
     fn concerns(&self) -> Option<usize> {
         match self {
             Self::Happens(_)

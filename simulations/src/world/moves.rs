@@ -12,21 +12,21 @@ use crate::level::Judge;
 use crate::rules;
 use crate::scenario::service;
 
-/// The time that the share of sessions which may go home is about.
+/// The period for which the share of sessions that may return is defined.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Leave to go that was given on a line.
+/// Permission to return that was granted on a line.
 #[derive(Debug, Clone, Copy)]
 struct Leave {
     at: Duration,
     count: u64,
-    /// How many sessions were there.
+    /// The number of sessions at that time.
     open: u64,
-    /// The settings at that time: an operator may have changed them since.
+    /// The settings at that time; an operator may have changed them since.
     percent: u64,
 }
 
-/// The leave that nodes gave their sessions, in the last ten seconds.
+/// The permissions that nodes granted their sessions in the last ten seconds.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     lines: BTreeMap<(usize, Line), VecDeque<Leave>>,
@@ -36,14 +36,14 @@ pub(super) struct Pace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Given {
     count: u64,
-    /// The most sessions that were open.
+    /// The maximum number of open sessions.
     most: u64,
     /// The greatest share that the settings allowed.
     percent: u64,
 }
 
 impl Pace {
-    /// Notes leave on a line; what was given there in ten seconds.
+    /// Records a permission on a line; returns those granted there in ten seconds.
     fn note(&mut self, node: usize, line: Line, leave: Leave) -> Given {
         let all = self.lines.entry((node, line)).or_default();
         all.push_back(leave);
@@ -63,13 +63,13 @@ impl World {
         &self.settings(node).services[&service()]
     }
 
-    /// Some sessions of a line have leave to go home: not too many at once?
+    /// Some sessions of a line may return; checks that it is not too many at once.
     pub(super) fn check_moves(&mut self, node: usize, line: Line, count: u64) {
         let percent = u64::from(self.service_settings(node).drift_percent);
         let open = self.nodes[node].clients.count(line);
         let leave = Leave { at: self.scene.now, count, open, percent };
         let Given { count: given, most, percent } = self.pace.note(node, line, leave);
-        // The share is of the most that were there since the move began, which is not known here.
+        // The share refers to the maximum since the move began, which is not known here.
         let peak = most.max(self.nodes[node].clients.peak(&line));
         let bound = (peak * percent).div_ceil(100) + 1;
         if given > bound {
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// An honest node is about to carry a stream on.
+    /// An honest node is about to forward a stream.
     pub(super) fn check_relaying(&mut self, at: usize, target: usize, flight: &Flight) {
         let so_far = flight.trail.nodes();
         let is_second = so_far.len() > 1;

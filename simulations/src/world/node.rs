@@ -19,7 +19,7 @@ use crate::tunnel::Tunnels;
 
 /// A node.
 pub(super) struct Node {
-    /// The site it belongs to, wherever it is now.
+    /// The site it belongs to, regardless of its current location.
     pub(super) site: usize,
     pub(super) key: RecordKey,
     pub(super) credential: Arc<Credential>,
@@ -43,7 +43,7 @@ pub(super) struct Node {
     pub(super) clients: Clients,
 }
 
-/// The state of the present or last process of a node, apart from its decisions.
+/// The state of the current or last process of a node, except its decisions.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) started: Duration,
@@ -60,7 +60,7 @@ pub(super) struct Process {
 pub(super) struct Folder {
     /// The generation of the last process.
     pub(super) generation: u64,
-    /// Whether its directory is worth saving: something will stop it.
+    /// Whether its directory must be saved: some event will stop it.
     pub(super) saves: bool,
     /// The time of its last save, and the saved directory.
     pub(super) saved: (Duration, Arc<[u8]>),
@@ -68,8 +68,8 @@ pub(super) struct Folder {
     pub(super) revocations: Revocations,
 }
 
-/// The address of each node that another one knows, by the node's number; 0 is none. Most know most
-/// others, and there are as many of these as nodes.
+/// The address of each node that a node knows, by number; 0 is none. Dense, because most nodes know
+/// most others.
 #[derive(Debug, Default)]
 pub(super) struct Book(Vec<u16>);
 
@@ -98,7 +98,7 @@ impl Node {
 }
 
 impl World {
-    /// A node wanted the time now. What it wanted it for may have been settled since.
+    /// A node asked to be called now. The reason may no longer apply.
     pub(super) fn wake(&mut self, node: usize) {
         let wanted = self.nodes[node].brain.as_ref().and_then(Brain::poll_timeout);
         if wanted.is_some_and(|wanted| wanted <= self.instant()) {
@@ -107,7 +107,7 @@ impl World {
         self.sleep(node);
     }
 
-    /// Wakes a node when it next needs the time.
+    /// Wakes a node at its next timer.
     pub(super) fn sleep(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let Some(wanted) = node.brain.as_ref().and_then(Brain::poll_timeout) else { return };
@@ -122,15 +122,15 @@ impl World {
 /// Makes a node that has not started.
 pub(super) fn make(
     scenario: &Scenario,
-    place: NodeRef,
+    member: NodeRef,
     issuer: &Issuer,
     rng: &mut ChaCha8Rng,
 ) -> Result<Node, Error> {
     let key = RecordKey::from_bytes(bytes32(rng));
     let node_key = NodeKey::from_bytes(bytes32(rng));
-    let credential = issuer.issue(scenario, place, &node_key, &key)?;
+    let credential = issuer.issue(scenario, member, &node_key, &key)?;
     Ok(Node {
-        site: place.site,
+        site: member.site,
         key,
         credential: Arc::new(credential),
         seed: rng.next_u64(),
@@ -148,8 +148,8 @@ pub(super) fn make(
     })
 }
 
-/// Gives the nodes those credentials that all will hold of each other: whether two are the same is
-/// asked with every handshake, and of one and the same it takes no look inside.
+/// Shares the credentials that all nodes will hold of each other: every handshake compares two, and
+/// comparing a shared one needs no look inside.
 pub(super) fn share(nodes: &mut [Node], memo: &Memo) -> Result<(), Error> {
     for node in nodes {
         let (bytes, mesh) = (node.credential.to_bytes(), node.credential.mesh);

@@ -19,13 +19,13 @@ use crate::scenario::{Lie, Load};
 
 /// Requests of an open session are counted from here, attempts of its search from 0.
 const FIRST_REQUEST: u32 = 1 << 16;
-/// Clients of a node that the policy `source` tells apart.
+/// Clients of a node that the policy `source` distinguishes.
 const CLIENTS: u64 = 8;
 
 /// The event that a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// The search wants to be asked.
+    /// The search must be polled.
     Ask,
     /// The local instance has answered this attempt, or refused.
     Own { id: u32, good: bool },
@@ -35,16 +35,16 @@ pub(super) enum Timer {
     Next,
     /// The client has given up this request.
     Given(u32),
-    /// The client ends it.
+    /// The client ends the session.
     Done,
-    /// Its way has ended under it.
+    /// Its path has ended.
     Cut,
     /// The node checks whether it should end.
     Look,
 }
 
 impl Session {
-    /// Whether an answer of this step is still wanted: to an attempt, or to the request under way.
+    /// Whether an answer to this step is still awaited: to an attempt, or to the current request.
     pub(super) fn waits_for(&self, step: u32) -> bool {
         if self.is_open() {
             step == self.step && self.request.is_some()
@@ -55,7 +55,7 @@ impl Session {
 }
 
 impl World {
-    /// A node's clients begin to come.
+    /// A node's clients start to arrive.
     pub(super) fn clients_begin(&mut self, node: usize) {
         if self.story.load(node).is_some() {
             self.next_client(node, true);
@@ -93,18 +93,18 @@ impl World {
         self.nodes[node].process.tally.total += 1;
         let clients = &mut self.nodes[node].clients;
         match clients.add(search, request, now, until) {
-            Some((place, number)) => self.ask(SessionRef { node, place, number }),
+            Some((slot, number)) => self.ask(SessionRef { node, slot, number }),
             None => self.request_over(node, request, false),
         }
     }
 
-    /// Does what a session's search wants, and notes when it next wants something.
+    /// Carries out the actions of a session's search, and schedules its next poll.
     fn ask(&mut self, of: SessionRef) {
-        let (now, SessionRef { node, place, number }) = (self.instant(), of);
+        let (now, SessionRef { node, slot, number }) = (self.instant(), of);
         loop {
             let clients = &mut self.nodes[node].clients;
-            let Some(slot) = clients.sessions.get_mut(place as usize) else { return };
-            let Some(session) = slot.as_mut().filter(|it| it.number == number) else { return };
+            let Some(found) = clients.sessions.get_mut(slot as usize) else { return };
+            let Some(session) = found.as_mut().filter(|it| it.number == number) else { return };
             let Some(search) = &mut session.search else { return };
             let (ledger, service) = (&clients.ledger, &clients.service);
             let searches = &mut clients.searches;
@@ -119,9 +119,9 @@ impl World {
                     self.attempt(of, id, &candidate);
                 }
                 Some(Action::Cancel { id, .. }) => {
-                    self.drop_attempt(node, place, id);
+                    self.drop_attempt(node, slot, id);
                 }
-                Some(Action::GiveUp) => return self.give_up(node, place),
+                Some(Action::GiveUp) => return self.give_up(node, slot),
                 None => {
                     let Some(due) = search.poll_timeout() else { return };
                     let due = due.saturating_duration_since(self.epoch);
@@ -137,14 +137,14 @@ impl World {
     }
 
     fn attempt(&mut self, session: SessionRef, id: u32, candidate: &Candidate) {
-        let SessionRef { node, place, .. } = session;
+        let SessionRef { node, slot, .. } = session;
         let (line, since) = (candidate.origin.line, self.scene.now);
         let way = self.scene.account.way(&line);
-        let entry = self.nodes[node].clients.enter(line, place);
-        self.session(node, place).attempts.push(Attempt { id, entry, line, way, since });
+        let entry = self.nodes[node].clients.enter(line, slot);
+        self.session(node, slot).attempts.push(Attempt { id, entry, line, way, since });
         self.tell_busy(node);
         let Some(way) = way else {
-            // A connection, and a hello that is answered: two round trips.
+            // A connection and an answered hello: two round trips.
             let wait = self.story.scenario.fallback_rtt() * 2 + ANSWER_TIME;
             return self.session_later(session, wait, Timer::Own { id, good: true });
         };
@@ -161,25 +161,25 @@ impl World {
         self.send(node, way.hop, Payload::Flight(Box::new(flight)));
     }
 
-    fn drop_attempt(&mut self, node: usize, place: u32, id: u32) -> Option<Attempt> {
-        let attempts = &mut self.session(node, place).attempts;
+    fn drop_attempt(&mut self, node: usize, slot: u32, id: u32) -> Option<Attempt> {
+        let attempts = &mut self.session(node, slot).attempts;
         let at = attempts.iter().position(|attempt| attempt.id == id)?;
         let attempt = attempts.remove(at);
         self.quit(node, attempt.entry);
         Some(attempt)
     }
 
-    /// Every search of a node looks at its new route.
+    /// Informs every search of a node of its new route.
     pub(super) fn reroute(&mut self, node: usize) {
         let now = self.instant();
         let Some(brain) = &self.nodes[node].brain else { return };
         let route = brain.route().clone();
         let mut asked = Vec::new();
-        for (place, session) in (0..).zip(&mut self.nodes[node].clients.sessions) {
+        for (slot, session) in (0..).zip(&mut self.nodes[node].clients.sessions) {
             let Some(session) = session else { continue };
             if let Some(search) = &mut session.search {
                 search.handle_route(route.clone(), now);
-                asked.push(SessionRef { node, place, number: session.number });
+                asked.push(SessionRef { node, slot, number: session.number });
             }
         }
         for session in asked {
@@ -193,18 +193,18 @@ impl World {
         if !session.waits_for(flight.step) {
             return;
         }
-        let (place, id) = (flight.session.place, flight.step);
+        let (slot, id) = (flight.session.slot, flight.step);
         match flight.what {
             Step::Accepted => self.accepted(flight.session, id),
-            Step::Refused if session.is_open() => self.broken(node, place),
+            Step::Refused if session.is_open() => self.broken(node, slot),
             Step::Refused => self.failed(flight.session, id, Verdict::Refused),
-            Step::Opened => self.opened(node, place, id),
+            Step::Opened => self.opened(node, slot, id),
             Step::Answer => {
                 if let Some(request) = session.request.take() {
                     let is_done = session.until <= self.scene.now;
                     self.request_over(node, request, true);
                     if is_done {
-                        self.end(node, place);
+                        self.end(node, slot);
                     }
                 }
             }
@@ -215,14 +215,14 @@ impl World {
     /// An attempt's instance has accepted the connection and has yet to answer.
     fn accepted(&mut self, of: SessionRef, id: u32) {
         let now = self.instant();
-        if let Some(search) = &mut self.session(of.node, of.place).search {
+        if let Some(search) = &mut self.session(of.node, of.slot).search {
             search.handle_connected(id, now);
         }
         self.ask(of);
     }
 
     pub(super) fn session_timer(&mut self, of: SessionRef, timer: Timer) {
-        let SessionRef { node, place, .. } = of;
+        let SessionRef { node, slot, .. } = of;
         let Some(session) = self.nodes[node].clients.get(of) else { return };
         let (step, is_open) = (session.step, session.is_open());
         match timer {
@@ -232,7 +232,7 @@ impl World {
             }
             Timer::Own { id, good } if !is_open => {
                 if good {
-                    self.opened(node, place, id);
+                    self.opened(node, slot, id);
                 } else {
                     self.failed(of, id, Verdict::Refused);
                 }
@@ -243,37 +243,37 @@ impl World {
                     self.request_over(node, request, true);
                 }
                 if until <= self.scene.now {
-                    self.end(node, place);
+                    self.end(node, slot);
                 }
             }
-            Timer::Next if is_open => self.next_request(node, place),
+            Timer::Next if is_open => self.next_request(node, slot),
             Timer::Given(request) if request == step && session.request.is_some() => {
-                let session = self.end(node, place);
+                let session = self.end(node, slot);
                 if let Some(request) = session.and_then(|it| it.request) {
                     self.request_over(node, request, false);
                 }
             }
-            // A request under way is waited for; its own timer ends the session then.
+            // Waits for the current request; its own timer then ends the session.
             Timer::Done if is_open && session.request.is_none() => {
-                self.end(node, place);
+                self.end(node, slot);
             }
-            Timer::Cut if is_open => self.broken(node, place),
-            Timer::Look => self.look_at(node, place),
+            Timer::Cut if is_open => self.broken(node, slot),
+            Timer::Look => self.look_at(node, slot),
             _ => {}
         }
     }
 
     fn failed(&mut self, of: SessionRef, id: u32, verdict: Verdict) {
-        self.drop_attempt(of.node, of.place, id);
-        if let Some(search) = &mut self.session(of.node, of.place).search {
+        self.drop_attempt(of.node, of.slot, id);
+        if let Some(search) = &mut self.session(of.node, of.slot).search {
             search.handle_failure(id, Some(verdict));
         }
         self.ask(of);
     }
 
-    fn opened(&mut self, node: usize, place: u32, id: u32) {
+    fn opened(&mut self, node: usize, slot: u32, id: u32) {
         let now = self.scene.now;
-        let session = self.session(node, place);
+        let session = self.session(node, slot);
         let Some(mut search) = session.search.take() else { return };
         search.handle_answer(id);
         let verdicts = search.take_verdicts();
@@ -282,7 +282,7 @@ impl World {
         let target = session.target().copied();
         let (since, until) = (session.since, session.until);
         let request = session.request.take();
-        let session = SessionRef { node, place, number: session.number };
+        let session = SessionRef { node, slot, number: session.number };
         let clients = &mut self.nodes[node].clients;
         clients.opened += 1;
         clients.searches.end();
@@ -304,13 +304,13 @@ impl World {
             self.measure_choice(node, target.way, now.saturating_sub(since));
             self.nodes[node].clients.ledger.handle_carried(target.entry, true, self.epoch + now);
             self.carry(&target, session);
-            self.look_at(node, place);
+            self.look_at(node, slot);
         }
         if let Some(request) = request {
             self.request_over(node, request, true);
         }
         self.session_later(session, until.saturating_sub(now), Timer::Done);
-        self.request_later(node, place);
+        self.request_later(node, slot);
     }
 
     fn tell_verdicts(
@@ -332,23 +332,23 @@ impl World {
         }
     }
 
-    fn request_later(&mut self, node: usize, place: u32) {
+    fn request_later(&mut self, node: usize, slot: u32) {
         let Some(load) = &self.story.scenario.load else { return };
         let pause = load.next_request(&mut self.nodes[node].clients.rng);
         let Some(pause) = pause else { return };
-        let Session { number, until, .. } = *self.session(node, place);
+        let Session { number, until, .. } = *self.session(node, slot);
         if self.scene.now + pause < until {
-            self.session_later(SessionRef { node, place, number }, pause, Timer::Next);
+            self.session_later(SessionRef { node, slot, number }, pause, Timer::Next);
         }
     }
 
-    fn next_request(&mut self, node: usize, place: u32) {
+    fn next_request(&mut self, node: usize, slot: u32) {
         let now = self.scene.now;
         let Some(load) = &self.story.scenario.load else { return };
         let bytes = u32::try_from(load.request_bytes).expect("at most MAX_BYTES");
         let given = Duration::from_secs_f64(load.timeout_s);
-        self.request_later(node, place);
-        let session = self.session(node, place);
+        self.request_later(node, slot);
+        let session = self.session(node, slot);
         // One request at a time: a client that waits for an answer sends no other.
         if session.request.is_some() {
             return;
@@ -356,7 +356,7 @@ impl World {
         session.step += 1;
         session.request = Some(Request { since: now, repeated: false });
         let (step, target) = (session.step, session.target().map(|target| target.way));
-        let session = SessionRef { node, place, number: session.number };
+        let session = SessionRef { node, slot, number: session.number };
         self.session_later(session, given, Timer::Given(step));
         match target {
             Some(None) => {
@@ -367,38 +367,38 @@ impl World {
                 let flight = Flight::new(session, way, step, Step::Request, bytes);
                 self.send(node, way.hop, Payload::Flight(Box::new(flight)));
             }
-            _ => self.ask_own(node, place),
+            _ => self.ask_own(node, slot),
         }
-        // A client does not have to wait for the reset of its session.
+        // A client need not wait for the reset of its session.
         if self.nodes[node].clients.get(session).is_some() {
-            self.look_at(node, place);
+            self.look_at(node, slot);
         }
     }
 
-    fn ask_own(&mut self, node: usize, place: u32) {
+    fn ask_own(&mut self, node: usize, slot: u32) {
         match self.scene.account.instances[node].unwrap_or(Instance::Down) {
             Instance::Ready | Instance::Unready => {
-                if let Some(request) = self.session(node, place).request.take() {
+                if let Some(request) = self.session(node, slot).request.take() {
                     let since = request.since.checked_sub(ANSWER_TIME).unwrap_or_default();
                     self.request_over(node, Request { since, ..request }, true);
                 }
             }
             Instance::Stalled | Instance::Hung => {}
-            Instance::Down => self.broken(node, place),
+            Instance::Down => self.broken(node, slot),
         }
     }
 
-    /// An open session's way has ended under it. Its client comes back for what it still wants.
-    pub(super) fn broken(&mut self, node: usize, place: u32) {
-        let Some(session) = self.end(node, place) else { return };
+    /// An open session's path has ended. Its client reconnects for its remaining requests.
+    pub(super) fn broken(&mut self, node: usize, slot: u32) {
+        let Some(session) = self.end(node, slot) else { return };
         self.scene.measures.sessions.broken += 1;
         self.scene.measures.second(self.scene.now).broken += 1;
         let fresh = Request { since: self.scene.now, repeated: true };
         self.come_again(node, &session, fresh);
     }
 
-    /// The client of a session that was ended comes back for what it still wants: the request that
-    /// has no answer, unless that was sent again before, or else a `fresh` one.
+    /// The client of an ended session reconnects: for the unanswered request, unless that was
+    /// already repeated, or else for a `fresh` one.
     pub(super) fn come_again(&mut self, node: usize, session: &Session, fresh: Request) {
         let again = match session.request {
             Some(request) if request.repeated => {
@@ -412,8 +412,8 @@ impl World {
         }
     }
 
-    fn give_up(&mut self, node: usize, place: u32) {
-        let Some(mut session) = self.end(node, place) else { return };
+    fn give_up(&mut self, node: usize, slot: u32) {
+        let Some(mut session) = self.end(node, slot) else { return };
         if let Some(search) = &mut session.search {
             self.tell_verdicts(node, search.take_verdicts(), None);
         }
@@ -425,8 +425,8 @@ impl World {
 
     fn request_over(&mut self, node: usize, request: Request, answered: bool) {
         if self.scene.account.revoked[node].is_some() || self.nodes[node].lie == Some(Lie::Silent) {
-            // A node that is shut out gets nothing, as is meant, and one that takes no word from
-            // others does not know where to go: that is no failure.
+            // Neither is a failure: a revoked node gets nothing, and a node that ignores others
+            // knows no origin.
             return;
         }
         self.scene.measures.requests.retried += u64::from(request.repeated);
@@ -441,11 +441,11 @@ impl World {
         }
     }
 
-    pub(super) fn end(&mut self, node: usize, place: u32) -> Option<Session> {
-        let session = self.nodes[node].clients.remove(place)?;
+    pub(super) fn end(&mut self, node: usize, slot: u32) -> Option<Session> {
+        let session = self.nodes[node].clients.remove(slot)?;
         self.scene.measures.sessions.closed += u64::from(session.is_open());
         if let Some(target) = session.target() {
-            self.carry_no_more(target, SessionRef { node, place, number: session.number });
+            self.carry_no_more(target, SessionRef { node, slot, number: session.number });
         }
         for attempt in &session.attempts {
             self.quit(node, attempt.entry);
@@ -458,7 +458,7 @@ impl World {
         self.tell_busy(node);
     }
 
-    /// Tells a node which lines carry sessions or attempts, if they are others than before.
+    /// Informs a node which lines carry sessions or attempts, if that has changed.
     pub(super) fn tell_busy(&mut self, node: usize) {
         let ledger = &mut self.nodes[node].clients.ledger;
         if ledger.take_busy_changed() {
@@ -472,8 +472,8 @@ impl World {
         self.queue.push(self.scene.now + after, Event::Session { session, boot, timer });
     }
 
-    pub(super) fn session(&mut self, node: usize, place: u32) -> &mut Session {
-        let session = self.nodes[node].clients.sessions[place as usize].as_mut();
+    pub(super) fn session(&mut self, node: usize, slot: u32) -> &mut Session {
+        let session = self.nodes[node].clients.sessions[slot as usize].as_mut();
         session.expect("the caller has just looked it up")
     }
 }

@@ -36,7 +36,7 @@ impl World {
         self.arm(from, to);
     }
 
-    /// A data packet in the session there is: counts it, and a flight's every datagram.
+    /// Sends a data packet in the existing session; counts it, or each datagram of a flight.
     fn data(&mut self, from: usize, to: usize, payload: Payload) {
         let (now, from_boot) = (self.instant(), self.nodes[from].boot);
         let tunnel = self.tunnel(from, to);
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// A flight arrives when its last datagram does; what is lost of it is sent again.
+    /// A flight arrives with its last datagram; lost parts are retransmitted.
     fn flight(&mut self, packet: Packet, flight: Flight, address: u16) {
         let (mut arrival, mut lost, mut under_way) = (Duration::ZERO, 0, Vec::new());
         for size in flight.segments() {
@@ -158,7 +158,7 @@ impl World {
         self.queue.push(due, Event::Tunnel { node, boot, peer });
     }
 
-    /// A timer of a tunnel fires. It may have been put off or brought forward since it was set.
+    /// A timer of a tunnel fires. It may have been rescheduled since it was set.
     pub(super) fn tunnel_due(&mut self, node: usize, peer: usize) {
         let now = self.instant();
         let Some(tunnel) = self.nodes[node].tunnels.get_mut(number(peer)) else { return };
@@ -202,7 +202,7 @@ impl World {
         self.with_brain(node, |brain: &mut Brain, now, _| brain.session(peer, false, now));
     }
 
-    /// Membership says where a peer is. If that is news, its silence is taken for a move.
+    /// Membership reports a peer's address. If it is new, the peer's silence is taken for a move.
     pub(super) fn said_to_be_at(&mut self, node: usize, peer: usize, address: u16) {
         let known = &mut self.nodes[node];
         let is_news = known.book.get(peer) != Some(address);
@@ -234,8 +234,8 @@ impl World {
         self.arm(to, from);
     }
 
-    /// Data arrived for a session that does not exist: a peer that is known still uses one with an
-    /// earlier process. A handshake now saves it the wait for its own timers.
+    /// Data arrived for a session that does not exist: a known peer still uses a session with an
+    /// earlier process. A handshake now is faster than the peer's own timers.
     fn stray(&mut self, at: usize, from: usize) {
         if self.nodes[at].book.get(from).is_some() && !self.tunnel(at, from).is_up() {
             self.initiates(at, from);
@@ -259,8 +259,8 @@ impl World {
         self.wire(packet, address, RESPONSE, "response");
     }
 
-    /// The initiator's side of a handshake is done: what waited goes out, an empty datagram first,
-    /// which completes the other side.
+    /// The initiator's side of a handshake is complete: sends an empty datagram, which completes
+    /// the other side, then the queued packets.
     fn complete(&mut self, at: usize, peer: usize, peer_boot: u32) {
         let (now, jitter) = (self.scene.now, self.rng.random());
         let (instant, address) = (self.epoch + now, self.scene.network.address(peer));
@@ -274,8 +274,8 @@ impl World {
         self.session_up(at, peer, peer_boot);
     }
 
-    /// A packet of a session arrives. The first of one that its sender made shows that both have
-    /// it.
+    /// A packet of a session arrives. The first one from the initiator shows that both sides have
+    /// the session.
     fn receive(&mut self, packet: Packet) {
         let Packet { from, from_boot, to, confirms, body, .. } = packet;
         let Body::Data(payload) = body else { return };
@@ -286,8 +286,8 @@ impl World {
         if !is_new && (!tunnel.is_up() || tunnel.with_boot != from_boot) {
             return self.stray(to, from);
         }
-        // Sessions follow a peer that moves, and tell it where it is now. The mesh also says so at
-        // the start of a session, which is left out where it is no news.
+        // Sessions follow a peer that moves, and report its new address to it. The mesh also does
+        // so at the start of a session; this is omitted here if the address is unchanged.
         let has_moved = tunnel.is_up() && tunnel.address != address;
         tunnel.address = address;
         if is_new {
@@ -324,7 +324,7 @@ impl World {
         }
         let credential = self.nodes[from].credential.clone();
         self.with_brain(to, |brain, now, wall| {
-            // The mesh has admitted it, also if the brain has forgotten it since.
+            // The mesh has admitted it, even if the brain has forgotten it since.
             if brain.wants_credential(&credential.node, now) {
                 brain.credential(&credential, now, wall);
             }
@@ -332,7 +332,7 @@ impl World {
         });
     }
 
-    /// A session exists that did not before, or a new one has replaced it.
+    /// A session was established or replaced.
     fn session_up(&mut self, at: usize, peer: usize, peer_boot: u32) {
         let waiting = self.nodes[at].tunnels.take_waiting(number(peer));
         let tunnel = self.tunnel(at, peer);
@@ -343,7 +343,7 @@ impl World {
         if self.nodes[at].book.get(peer).is_none() {
             self.nodes[at].book.insert(peer, address);
         }
-        // Keeps the other side from taking the new session for unused.
+        // Prevents the other side from considering the new session unused.
         let proof = has_made.then_some(Payload::Empty);
         for payload in proof.into_iter().chain(waiting) {
             self.send(at, peer, payload);
@@ -357,7 +357,7 @@ impl World {
         }
     }
 
-    /// The round trip that a node has measured to a peer, as QUIC would have it.
+    /// The round trip that a node has measured to a peer, as QUIC would measure it.
     pub(super) fn is_connected(&mut self, node: usize, peer: usize) -> bool {
         let tunnel = self.nodes[node].tunnels.get(number(peer));
         tunnel.is_some_and(|tunnel| tunnel.is_up() && tunnel.connected)

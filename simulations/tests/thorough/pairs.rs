@@ -49,7 +49,7 @@ const MAX_GAP_S: usize = 10;
 const LEAST_REQUESTS: u64 = 3800;
 /// The most requests of an unreachable site while it waits.
 const MOST_UNREACHABLE: u64 = 700;
-/// Kinds of events that are about ways.
+/// Kinds of events that affect paths.
 const WAYS: [&str; 4] = ["isolate", "cut", "degrade", "flap"];
 /// The failures that a lying relay may cause, and why.
 const LYING_RELAY: (u64, &str) =

@@ -375,7 +375,7 @@ fn finds_faults_without_a_daemon(lab: &mut Lab) {
         (TcpListener::bind(local).expect("it is free"), UdpSocket::bind(udp).expect("it is free"));
     let taken = examine(lab, "worker", "taken ports");
     assert_eq!(taken.ids(), ["MP101", "MP111", "MP203"]);
-    let holder = format!("(pid {}) has TCP {local}", std::process::id());
+    let holder = format!("(pid {}) uses TCP {local}", std::process::id());
     assert!(taken.detail("MP101").ends_with(&holder), "{}", taken.detail("MP101"));
     drop(holders);
 

@@ -69,7 +69,7 @@ fn refused(world: &World, node: &str, at: &str, reason: &str) -> f64 {
 }
 
 /// The column of `meshport peers`, as JSON.
-fn peers_show_the_ways(world: &World) {
+fn peers_show_the_paths(world: &World) {
     let ways = |node: &str| -> BTreeMap<String, String> {
         let rows: Value = serde_json::from_str(&world.at(node).ask("peers", &["--json"]))
             .expect("peers are JSON");
@@ -101,11 +101,11 @@ fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
 
     let said = world.at("cp-a").explain(&["--node", "worker-b"]);
     assert!(said.contains("member     worker-b in b\n"), "{said}");
-    assert!(said.contains("ways       direct"), "{said}");
+    assert!(said.contains("paths      direct"), "{said}");
     let said = world.at("cp-a").explain(&["--node", "nobody"]);
     assert!(said.contains("problem    none of "), "{said}");
 
-    peers_show_the_ways(&world);
+    peers_show_the_paths(&world);
     let status = world.at("cp-a").status().expect("it answers");
     assert_eq!(status["way_back"]["socket"], socket.to_string_lossy().as_ref(), "{status}");
 

@@ -18,11 +18,11 @@ use meshport_tests::wait;
 
 use super::wayback::{Ongoing, copy, kubelet_client, pods, start_origin};
 
-/// The ways, by the control-plane host that uses each.
+/// The paths, by the control-plane host that uses each.
 const MESHPORT: usize = 1;
 const DIRECT: usize = 2;
 const SSH: usize = 3;
-const WAYS: [(usize, &str); 3] = [(MESHPORT, "meshport"), (DIRECT, "direct"), (SSH, "ssh -R")];
+const PATHS: [(usize, &str); 3] = [(MESHPORT, "meshport"), (DIRECT, "direct"), (SSH, "ssh -R")];
 
 /// Requests whose first byte is timed.
 const REQUESTS: usize = 30;
@@ -185,12 +185,12 @@ fn cut(cluster: &Cluster, number: usize, name: &str) {
 fn the_way_back_beside_a_route_and_ssh() {
     let mut cluster = cluster();
     pods(&cluster.kubectl_direct(MESHPORT));
-    for (number, name) in WAYS {
+    for (number, name) in PATHS {
         let reached = wait::within(START_LIMIT, || first_byte(&cluster, number));
         assert!(reached.is_some(), "{name} never works");
     }
-    WAYS.iter().for_each(|(number, name)| costs(&cluster, *number, name));
+    PATHS.iter().for_each(|(number, name)| costs(&cluster, *number, name));
     killed(&mut cluster);
-    WAYS.iter().for_each(|(number, name)| cut(&cluster, *number, name));
+    PATHS.iter().for_each(|(number, name)| cut(&cluster, *number, name));
     cluster.kubectl_direct(MESHPORT).ok(&["delete", "pod", "--all", "--wait=true"]);
 }

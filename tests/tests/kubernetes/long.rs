@@ -15,7 +15,7 @@ use meshport_tests::process::Process;
 use meshport_tests::wait;
 use meshport_tests::wireguard::{End, INNER, tunnel, wireguard_go_at};
 
-use crate::ways::{DIRECT, Way, haproxy, restart_haproxy, start_haproxy};
+use crate::routes::{DIRECT, Route, haproxy, restart_haproxy, start_haproxy};
 
 mod herd;
 mod moves;
@@ -25,7 +25,7 @@ mod stall;
 const LIST_LIMIT: Duration = Duration::from_secs(120);
 /// An emulated round trip between two cities.
 const FAR: Duration = Duration::from_millis(35);
-/// Calls of kubectl each way.
+/// Calls of kubectl on each route.
 const CALLS: usize = 25;
 /// Bytes of a very long answer.
 const GIBIBYTE: u64 = 1 << 30;
@@ -81,13 +81,13 @@ fn an_apiserver_that_the_mesh_does_not_know_is_told() {
 fn kubectl_is_no_slower_than_straight_over_a_distance() {
     let plan = Plan { distances: vec![FAR], sites: vec!["fra".to_owned(); 1], ..Plan::default() };
     let cluster = Cluster::new(plan);
-    let ways = [cluster.kubectl(WORKER), cluster.kubectl_to(WORKER, "straight", DIRECT)];
+    let routes = [cluster.kubectl(WORKER), cluster.kubectl_to(WORKER, "straight", DIRECT)];
     // kubectl has made the requests that it makes only once.
-    ways.iter().for_each(|way| assert!(way.call(&["get", "ns"]).succeeded));
+    routes.iter().for_each(|route| assert!(route.call(&["get", "ns"]).succeeded));
     let mut took = [Vec::new(), Vec::new()];
     for _ in 0..CALLS {
-        for (way, took) in ways.iter().zip(&mut took) {
-            let call = way.call(&["get", "ns"]);
+        for (route, took) in routes.iter().zip(&mut took) {
+            let call = route.call(&["get", "ns"]);
             assert!(call.succeeded, "{}", call.said);
             took.push(call.took);
         }
@@ -134,7 +134,7 @@ fn a_gibibyte_is_the_same_and_costs_this_much() {
     start_wireguard(&mut cluster);
     let streams = Streams::start(&cluster);
     let expected = Streams::sum(GIBIBYTE);
-    let ways: [(&str, String, &[&str]); 4] = [
+    let routes: [(&str, String, &[&str]); 4] = [
         ("meshport", LOCAL.to_owned(), &["worker", "cp-1"]),
         (
             "wireguard-go and haproxy",
@@ -146,7 +146,7 @@ fn a_gibibyte_is_the_same_and_costs_this_much() {
     ];
     let mut all: [Vec<(Duration, Duration)>; 4] = Default::default();
     for round in 1..=rounds() {
-        for ((name, server, processes), all) in ways.iter().zip(&mut all) {
+        for ((name, server, processes), all) in routes.iter().zip(&mut all) {
             let used = |cluster: &mut Cluster| -> Duration {
                 processes.iter().map(|it| cluster.process(it).processor_time()).sum()
             };
@@ -158,14 +158,14 @@ fn a_gibibyte_is_the_same_and_costs_this_much() {
             all.push((took, used));
         }
     }
-    for ((name, ..), all) in ways.iter().zip(all) {
+    for ((name, ..), all) in routes.iter().zip(all) {
         let (took, used) = all.into_iter().unzip();
         let (took, used) = (median(took), median(used).as_secs_f64());
         println!("median: 1 GiB through {name}: {took:.1?}, {used:.2} CPU-s/GiB");
     }
 }
 
-/// The observed effect of a fault on the clients of one way.
+/// The observed effect of a fault on the clients of one route.
 #[derive(Clone, Copy)]
 struct Noticed {
     failed: usize,
@@ -174,42 +174,42 @@ struct Noticed {
     silence: Duration,
 }
 
-/// A fault of the first apiserver, for the clients of all ways at once.
+/// A fault of the first apiserver, for the clients of all routes at once.
 fn compare(cluster: &mut Cluster, fault: Fault, round: usize) -> [Noticed; 3] {
     cluster.settles();
     restart_haproxy(cluster);
-    let ways = Way::all(cluster);
-    let calls = ways.each_ref().map(|way| {
+    let routes = Route::all(cluster);
+    let calls = routes.each_ref().map(|route| {
         // Prefix of the objects that its calls create.
-        let objects = format!("{}-{fault:?}-{round}", way.name).to_lowercase();
-        Calls::start(&way.kubectl, &objects)
+        let objects = format!("{}-{fault:?}-{round}", route.name).to_lowercase();
+        Calls::start(&route.kubectl, &objects)
     });
     let begun = wait::now();
     fault.strike(cluster, 1);
     wait::moment(begun + LOOK);
     let now = wait::now();
-    let mut each = ways.iter().zip(calls).map(|(way, calls)| {
+    let mut each = routes.iter().zip(calls).map(|(route, calls)| {
         let calls = calls.finish();
         let noticed = Noticed {
             failed: calls.iter().filter(|call: &&Call| !call.succeeded).count(),
             calls: calls.len(),
             slowest: calls.iter().map(|call| call.took).max().unwrap_or_default(),
-            silence: way.silence(begun, now),
+            silence: route.silence(begun, now),
         };
-        noticed.print(&format!("round {round}"), fault, way.name);
+        noticed.print(&format!("round {round}"), fault, route.name);
         noticed
     });
-    let noticed = [(); 3].map(|()| each.next().expect("three ways"));
+    let noticed = [(); 3].map(|()| each.next().expect("three routes"));
     drop(each);
-    drop(ways);
+    drop(routes);
     fault.heal(cluster, 1, &[]);
     noticed
 }
 
 impl Noticed {
-    fn print(&self, which: &str, fault: Fault, way: &str) {
+    fn print(&self, which: &str, fault: Fault, route: &str) {
         println!(
-            "{which}: {:12} {way:10} calls {:3}, failed {:3}, slowest {:5.2} s; silence of \
+            "{which}: {:12} {route:10} calls {:3}, failed {:3}, slowest {:5.2} s; silence of \
              kubectl --watch {:.1} s",
             fault.name(),
             self.calls,
@@ -242,12 +242,12 @@ fn the_same_faults_through_haproxy_and_straight() {
         let all: Vec<[Noticed; 3]> =
             (1..=rounds()).map(|round| compare(&mut cluster, fault, round)).collect();
         let [meshport, haproxy, straight] =
-            [0, 1, 2].map(|way| all.iter().map(|round| round[way]).collect::<Vec<_>>());
+            [0, 1, 2].map(|route| all.iter().map(|round| round[route]).collect::<Vec<_>>());
         let failed = meshport.iter().map(|it| it.failed).sum::<usize>();
         assert_eq!(failed, 0, "a call through meshport failed");
         let middle = [&meshport, &haproxy, &straight].map(|all| Noticed::median(all));
-        for (noticed, way) in middle.iter().zip(["meshport", "haproxy", "straight"]) {
-            noticed.print("median", fault, way);
+        for (noticed, route) in middle.iter().zip(["meshport", "haproxy", "straight"]) {
+            noticed.print("median", fault, route);
         }
         // A watch that is cut at once is started again by kubectl's own pace.
         if middle[0].silence > middle[1].silence + Duration::from_millis(500) {

@@ -62,7 +62,7 @@ pub(super) struct Attempts {
     next_id: u32,
     /// An attempt has failed, and the next should replace it.
     vacancy: bool,
-    /// Cancelled attempts that the caller still has to end.
+    /// Cancelled attempts that the caller must still end.
     cancels: VecDeque<u32>,
     verdicts: Vec<Attempted>,
 }
@@ -175,7 +175,7 @@ impl Attempts {
         self.verdicts.extend(silent.map(|it| it.shows(Verdict::Silent)));
     }
 
-    /// The next one that the caller has to cancel.
+    /// The next attempt that the caller must cancel.
     pub(super) fn next_cancelled(&mut self) -> Option<u32> {
         self.cancels.pop_front()
     }

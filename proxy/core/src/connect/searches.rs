@@ -53,7 +53,7 @@ impl Searches {
         }
     }
 
-    /// Whether there are so many that they slow each other.
+    /// Whether there are so many searches that they slow each other down.
     pub fn is_crowded(&self) -> bool {
         self.under_way > MAX_CALM_SEARCHES
     }

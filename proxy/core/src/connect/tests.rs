@@ -58,7 +58,7 @@ impl Bench {
         self.connect.poll(self.now, &mut self.context)
     }
 
-    /// Starts so many other searches that they slow each other.
+    /// Starts enough other searches to slow each other down.
     fn crowd(&mut self) {
         (0..=MAX_CALM_SEARCHES).for_each(|_| self.context.0.begin());
     }

@@ -1,4 +1,4 @@
-//! The list itself.
+//! The list of kinds.
 
 use super::{Kind, Severity};
 
@@ -29,34 +29,34 @@ macro_rules! catalogue {
 catalogue! {
     /// A configured address belongs to another process.
     ADDRESS_TAKEN: Error "MP101" {
-        title: "another process has a local address of this node",
-        healthy: "local addresses are free, or this daemon's",
+        title: "another process uses a local address of this node",
+        healthy: "local addresses are free or used by this daemon",
         meaning: "The daemon does not start, or clients of this node reach the other process",
         remedy: "Stop that process (`ss -lntup` lists it), or set another address in the \
-                 configuration. A running daemon takes the address back",
+                 configuration. A running daemon then takes the address back",
     }
     /// Rights or owner of the state folder and of files with secrets.
     OPEN_TO_OTHERS: Warning "MP102" {
         title: "the state folder or a file with a secret is open to other users",
         healthy: "the state folder is open to its owner only",
-        meaning: "Other users of this machine see what is here and when it changes, or read a \
-                  secret; a file of another owner cannot be read by the daemon",
-        remedy: "Give them to the user who runs the daemon, and run `chmod 700` on the state \
-                 folder and `chmod 600` on files",
+        meaning: "Other users of this machine can list the folder or read a secret; the daemon \
+                  cannot read a file that belongs to another user",
+        remedy: "Make the user that runs the daemon their owner (`chown`), and run `chmod 700` on \
+                 the state folder and `chmod 600` on files",
     }
-    /// The wall clock contradicts what is signed, or the clocks of members.
+    /// The wall clock contradicts signed times or the clocks of members.
     WRONG_CLOCK: Error "MP103" {
         title: "the clock of this machine or of a member is wrong",
         healthy: "this clock agrees with this node's credential and with members",
-        meaning: "Sessions continue, but a clock that is off by more than 5 min refuses \
-                  credentials that are valid, and a daemon may fail to start",
+        meaning: "Sessions continue, but a node whose clock is off by more than 5 min refuses \
+                  valid credentials, and its daemon may fail to start",
         remedy: "Correct the clock and keep it synchronised (`timedatectl`, `chronyc tracking`)",
     }
     /// Packets do not get out, or no answer comes back.
     NO_ANSWERS: Error "MP104" {
         title: "no member answers",
         healthy: "nothing here stops UDP to members",
-        meaning: "When all are silent at once, it is probably this machine's network",
+        meaning: "If all are silent at once, the cause is probably this machine's network",
         remedy: "Check its link and routes, and that outgoing UDP from the port of `listen` under \
                  [mesh] is allowed",
     }
@@ -64,8 +64,8 @@ catalogue! {
     UDP_IN: Warning "MP105" {
         title: "unsolicited UDP packets do not reach this node",
         healthy: "unsolicited UDP packets reach this node",
-        meaning: "A firewall lets in only answers. This node finds others, but a node that does \
-                  not know it yet, or has lost its session, cannot start a handshake",
+        meaning: "A firewall admits only replies. This node can connect to others, but a node that \
+                  does not know it yet, or has lost its session, cannot start a handshake",
         remedy: "Allow incoming UDP to the port of `listen` under [mesh], from any address and \
                  port",
     }
@@ -83,20 +83,21 @@ catalogue! {
         healthy: "no path is known to drop large packets",
         meaning: "Sessions avoid it as if it were dead, although small packets pass",
         remedy: "Check the MTU of the path and whether a firewall drops ICMP (packet too big); \
-                 `mtu` under [mesh] limits what this node sends",
+                 `mtu` under [mesh] limits the packets that this node sends",
     }
     /// The limit on open files.
     FEW_DESCRIPTORS: Warning "MP108" {
-        title: "fewer open files are allowed than max-sessions could need",
-        healthy: "the limit on open files suffices",
-        meaning: "With many sessions, new ones are refused although max-sessions is not reached",
-        remedy: "Raise LimitNOFILE in the unit of the daemon, or `ulimit -n` where it is started",
+        title: "the limit on open files is too low for max-sessions",
+        healthy: "the limit on open files is high enough",
+        meaning: "New sessions are refused before max-sessions is reached",
+        remedy: "Raise LimitNOFILE in the daemon's unit, or `ulimit -n` in the shell that starts \
+                 it",
     }
-    /// Keys and credential do not make a node.
+    /// Keys and credential do not form an identity.
     NO_IDENTITY: Error "MP109" {
         title: "this machine has no usable identity in its state folder",
-        healthy: "the state folder has the keys and the credential of a node",
-        meaning: "A daemon does not start with it",
+        healthy: "the state folder contains a node's keys and credential",
+        meaning: "The daemon does not start",
         remedy: "Do what the message says; a machine that never joined needs `meshport join \
                  INVITE`",
     }
@@ -104,94 +105,94 @@ catalogue! {
     UNFIT_CONFIGURATION: Error "MP110" {
         title: "the configuration or a file it names has problems",
         healthy: "the configuration is valid",
-        meaning: "A running daemon goes on with the settings it has; the next start fails",
+        meaning: "A running daemon keeps its settings; the next start fails",
         remedy: "Correct it; `meshport check` lists all problems and the settings in force",
     }
     /// No daemon answers on the admin socket.
     NO_DAEMON: Warning "MP111" {
         title: "no daemon answers",
         healthy: "the daemon answers",
-        meaning: "Clients of this node's local addresses are refused, and what only a daemon knows \
-                  is not checked",
-        remedy: "Start it with `meshport run` or its unit; its log says why it ended. Run this as \
-                 the same user or as root, and name its configuration with --config",
+        meaning: "Clients of this node's local addresses are refused, and checks that need the \
+                  daemon are skipped",
+        remedy: "Start it with `meshport run` or its unit; its log says why it stopped. Run this \
+                 command as the same user or as root, and pass the daemon's configuration with \
+                 --config",
     }
     /// The configuration has settings that wait for a restart.
     NEEDS_RESTART: Warning "MP112" {
-        title: "settings of the configuration wait for a restart",
-        healthy: "no setting waits for a restart",
-        meaning: "The daemon runs with the former values",
+        title: "changed settings need a restart",
+        healthy: "no changed setting needs a restart",
+        meaning: "The daemon still uses the previous values",
         remedy: "Restart the daemon at a convenient time",
     }
-    /// The daemon is on its way out.
+    /// The daemon is stopping.
     STOPPING: Warning "MP113" {
         title: "this daemon is stopping",
         healthy: "the daemon is not stopping",
-        meaning: "It accepts no client; open sessions may continue for a while",
-        remedy: "Nothing to do if this is intended; otherwise find out who stopped it",
+        meaning: "It accepts no new clients; open sessions may continue for a while",
+        remedy: "If this is intended, do nothing; otherwise find out who stopped it",
     }
-    /// All places for clients are taken.
+    /// All client slots are taken.
     SESSIONS_FULL: Warning "MP114" {
-        title: "the limit of client sessions is reached",
+        title: "the limit on client sessions is reached",
         healthy: "there is room for more client sessions",
         meaning: "New client connections are reset",
         remedy: "Find the clients that hold them with `ss -tnp` on this machine, or raise \
                  max-sessions",
     }
-    /// One client has as many sessions as it may have.
+    /// One client has reached its limit of sessions.
     CLIENT_OVER_SHARE: Warning "MP115" {
-        title: "a client has its share of max-sessions",
-        healthy: "no client has more than its share of sessions",
-        meaning: "Its next connections are reset; other clients are served",
+        title: "a client has used up its share of max-sessions",
+        healthy: "no client has used up its share of sessions",
+        meaning: "Its new connections are reset; other clients are unaffected",
         remedy: "Find it with `ss -tnp`, or raise max-sessions",
     }
     /// One client opens connections and resets them.
     CLIENT_RESETS: Warning "MP116" {
-        title: "a client resets most connections that it opens",
+        title: "a client resets most of the connections it opens",
         healthy: "no client resets most of its connections",
-        meaning: "Its next ones are delayed; those of others are not",
+        meaning: "Its new connections are delayed; other clients are unaffected",
         remedy: "Find it with `ss -tnp`",
     }
-    /// No place for sessions of other nodes.
+    /// No slot is free for sessions of other nodes.
     OVERLOADED: Warning "MP117" {
         title: "sessions of other nodes are refused (overloaded)",
         healthy: "there is room for sessions of other nodes",
-        meaning: "A node may have at most as many sessions here as there are places left for \
-                  others",
-        remedy: "Find out on those nodes what opens them, or revoke a compromised one. Raise \
+        meaning: "A node may hold at most as many sessions here as remain available to others",
+        remedy: "Find out what opens them on those nodes, or revoke a compromised node. Raise \
                  LimitNOFILE if the limit on open files is low",
     }
-    /// Events that are not taken.
+    /// The receiver does not accept events.
     EVENTS_NOT_POSTED: Warning "MP120" {
         title: "events cannot be posted",
         healthy: "events are posted, or no receiver is set",
-        meaning: "The receiver misses events; the oldest are dropped when too many wait. Nothing \
-                  else depends on them",
+        meaning: "The receiver misses events: the oldest are dropped when the queue is full. \
+                  Nothing else is affected",
         remedy: "Check `url` and `ca-file` under [events] and the server there; for Kubernetes, \
                  whether the user of `cluster-kubeconfig` may create events in the namespace \
                  default",
     }
-    /// The machine or the credential does not fit.
+    /// The machine or the credential does not meet a requirement.
     VIRTUAL_ADDRESS_OBSTACLE: Error "MP121" {
         title: "this node cannot hold a virtual address",
-        healthy: "nothing keeps this node from its virtual addresses",
-        meaning: "Other nodes of the group hold it; if none can, its clients reach nobody",
-        remedy: "Do what the message says; docs/virtual-addresses.md has what a node needs",
+        healthy: "this node can hold its virtual addresses",
+        meaning: "Another node of the group holds it; if none can, its clients cannot connect",
+        remedy: "Do what the message says; docs/virtual-addresses.md lists the requirements",
     }
     /// A group of one.
     VIRTUAL_ADDRESS_ALONE: Warning "MP122" {
-        title: "no other node of a virtual address's group is heard",
+        title: "no other node of a virtual address's group is reachable",
         healthy: "every virtual address has another node that can take it",
         meaning: "When this node fails, the address fails with it",
         remedy: "Give another node of the LAN the role vip and a [[virtual-address]] with the same \
-                 address and group; `meshport peers` says whether it is reached",
+                 address and group; `meshport peers` shows whether it is reachable",
     }
 
     /// A name does not resolve.
     SEED_NAME: Warning "MP201" {
         title: "the name of a seed does not resolve",
         healthy: "the names of seeds resolve",
-        meaning: "This node cannot contact that seed when it starts; without another it does not \
+        meaning: "This node cannot contact that seed at start; without another seed it does not \
                   find the mesh",
         remedy: "Correct the name in the file seeds of the state folder or in `seeds` under \
                  [mesh], or this machine's DNS",
@@ -200,18 +201,18 @@ catalogue! {
     SEED_SILENT: Warning "MP202" {
         title: "a seed does not answer",
         healthy: "no seed is known to be silent",
-        meaning: "Without an answer of any seed or known member this node does not find the mesh",
+        meaning: "If no seed or known member answers, this node does not find the mesh",
         remedy: "Check the nodes and addresses in the file seeds of the state folder and in \
                  `seeds` under [mesh], that a daemon of this mesh runs there, and that its UDP \
-                 port is reachable from here. `meshport peers --seeds` on another node prints \
-                 current ones",
+                 port is reachable from this machine. `meshport peers --seeds` on another node \
+                 prints the current seeds",
     }
     /// When this node's credential expires.
     CREDENTIAL_ENDS: Warning "MP203" {
         title: "this node's credential expires soon, or has expired",
         healthy: "this node's credential is valid for 30 days or more",
         meaning: "Other nodes refuse a node whose credential has expired",
-        remedy: "`meshport renew` replaces it without an interruption",
+        remedy: "`meshport renew` replaces it without interrupting sessions",
     }
     /// The key of the authority on a node.
     AUTHORITY_KEY_HERE: Warning "MP204" {
@@ -219,22 +220,24 @@ catalogue! {
         healthy: "the authority's key is not on this node",
         meaning: "The daemon does not need it but can read it, so a compromised daemon means a \
                   compromised mesh",
-        remedy: "Move it offline and name it there: `meshport invite --site SITE --authority FILE`",
+        remedy: "Move it to an offline machine and use it there: `meshport invite --site SITE \
+                 --authority FILE`",
     }
-    /// Nodes with different settings where all need the same.
+    /// Nodes differ in a setting that must be the same on all.
     SETTINGS_DIFFER: Warning "MP205" {
         title: "settings that must agree differ between members",
         healthy: "settings that must agree are the same on the members asked",
-        meaning: "Members judge each other's silence by different times; the one with the \
-                  shortest declares slow members down",
-        remedy: "Set the same values under [discovery] on all nodes, and restart those that change",
+        meaning: "Members use different timeouts; those with the shortest declare slow members \
+                  down",
+        remedy: "Set the same values under [discovery] on all nodes, and restart the daemons you \
+                 changed",
     }
     /// Program, daemon and members differ.
     VERSIONS_DIFFER: Warning "MP206" {
-        title: "the daemon is of another version than this program or members",
-        healthy: "daemon, program and the members asked are of one version",
-        meaning: "An update takes effect with the next restart; what a version adds works only \
-                  between nodes that have it",
+        title: "the daemon's version differs from this program's or a member's",
+        healthy: "daemon, program and the members asked run the same version",
+        meaning: "An update takes effect at the next restart; new features work only between nodes \
+                  that have them",
         remedy: "Restart the daemon after an update, and finish the update on the other nodes",
     }
     /// Two processes with one key.
@@ -243,75 +246,75 @@ catalogue! {
         healthy: "no key is used by two processes",
         meaning: "Each of the two cuts the other's sessions",
         remedy: "A state folder was copied. Stop the copy and join that machine with an invite of \
-                 its own. If it is not yours: `meshport rotate-key` on the right machine shuts the \
-                 copy out; `meshport \
-                 revoke NODE` shuts out both",
+                 its own. If it is not yours: `meshport rotate-key` on the original machine shuts \
+                 the copy out; `meshport revoke NODE` shuts out both",
     }
     /// Nodes that share a name.
     SAME_NAMES: Warning "MP208" {
         title: "several nodes have the same name",
-        healthy: "every node has a name of its own",
-        meaning: "The name cannot be used in `ping` or `pinned`",
-        remedy: "Let all but one join again with --force and another --name",
+        healthy: "every node has a unique name",
+        meaning: "`ping` and `pinned` cannot use the name",
+        remedy: "Join all but one again with --force and another --name",
     }
-    /// A node announces what its credential does not allow.
+    /// A node announces a service that its credential does not allow.
     ROLE_MISSING: Warning "MP209" {
         title: "a node offers a service that its credential does not allow",
         healthy: "every origin has the role for its service",
         meaning: "Other nodes ignore the offer",
-        remedy: "Let the node join again with an invite that has the role, or remove `origin` \
-                 from its configuration",
+        remedy: "Join the node again with an invite that grants the role, or remove `origin` from \
+                 its configuration",
     }
-    /// More handshakes than are answered.
+    /// More handshakes arrive than are answered.
     FLOOD: Warning "MP210" {
         title: "more handshakes arrive than this node answers",
         healthy: "handshakes arrive at a usual rate",
-        meaning: "It is a flood, or many nodes start together. Senders must prove their address \
+        meaning: "This is a flood, or many nodes start at once. Senders must prove their address \
                   first (cookies); members are still served",
         remedy: "If it lasts, find the source with a packet capture on the mesh's UDP port and \
                  filter it before it reaches this node",
     }
-    /// No place for another node.
+    /// No room for another node.
     DIRECTORY_FULL: Warning "MP211" {
         title: "the directory is full",
         healthy: "the directory has room for more nodes",
-        meaning: "Nodes that connect here, origins and relays displace others, so other nodes may \
-                  be missing",
-        remedy: "Nodes that are gone are forgotten after a day. If `meshport peers` lists nodes \
-                 that are not yours, someone invents them: `meshport revoke invite:KEY \
+        meaning: "Nodes that connect here, origins and relays take precedence; other nodes may be \
+                  missing",
+        remedy: "Nodes that have left are forgotten after a day. If `meshport peers` lists nodes \
+                 that are not yours, a member invents them: `meshport revoke invite:KEY \
                  --with-nodes` shuts out all that joined with that invite, including yours",
     }
-    /// Members without the new secret.
+    /// Members lack the new secret.
     SECRET_LAGGING: Warning "MP212" {
-        title: "members are not known to have the mesh's new secret yet",
-        healthy: "all members have the mesh's secret",
-        meaning: "When the former secret ends, they must join again",
-        remedy: "Start them before it ends",
+        title: "some members may not have the new mesh secret yet",
+        healthy: "all members have the mesh secret",
+        meaning: "They must join again once the old secret expires",
+        remedy: "Start them before that",
     }
     /// Messages of a later version.
     UNKNOWN_MESSAGES: Warning "MP213" {
-        title: "members send messages that this version does not know",
-        healthy: "every message of members is known to this version",
-        meaning: "They run a later version. What is not known is ignored, and sessions go on",
+        title: "members send messages that are unknown to this version",
+        healthy: "this version knows all messages that members send",
+        meaning: "They run a later version. Unknown messages are ignored, and sessions continue",
         remedy: "Complete the upgrade: install the later version on this node and restart its \
                  daemon",
     }
-    /// Issuers do not renew this node.
+    /// Issuers do not renew this node's credential.
     RENEWAL_FAILS: Warning "MP214" {
-        title: "no issuer renews this node's credential, although it is time",
-        healthy: "this node's credential is renewed in time, or not by issuers",
+        title: "this node's credential is due for renewal, but no issuer renews it",
+        healthy: "this node's credential is renewed in time, or does not depend on issuers",
         meaning: "Nothing fails yet. When the credential expires, other nodes refuse this node",
         remedy: "Do what the message says: start a member with the role issuer, or give it a \
-                 mandate with `meshport delegate`. `meshport renew` with an invite helps at once",
+                 mandate with `meshport delegate`. `meshport renew` with an invite works \
+                 immediately",
     }
     /// An issuer's mandate.
     MANDATE_ENDS: Warning "MP215" {
-        title: "this issuer's mandate ends soon, has ended or is missing",
-        healthy: "this node's mandate is valid for long, or it is no issuer",
-        meaning: "Without a mandate in force it cannot renew others. If no other issuer does, \
-                  credentials expire",
-        remedy: "Where the authority's key is: `meshport delegate NODE`; then here: `meshport \
-                 delegate --install FILE`",
+        title: "this issuer's mandate expires soon, has expired or is missing",
+        healthy: "this node's mandate does not expire soon, or the node is not an issuer",
+        meaning: "Without a valid mandate it cannot renew other nodes. If no other issuer renews \
+                  them, credentials expire",
+        remedy: "Run `meshport delegate NODE` where the authority's key is, then `meshport \
+                 delegate --install FILE` here",
     }
 
     /// Clients verify a name that an apiserver does not have.
@@ -332,29 +335,30 @@ catalogue! {
     }
     /// The cluster's list and the mesh differ.
     ROSTER_DIFFERS: Warning "MP303" {
-        title: "the cluster lists other apiservers than the mesh has origins",
-        healthy: "the cluster lists the apiservers that the mesh has, as far as it is compared",
+        title: "the cluster's list of apiservers differs from the mesh's origins",
+        healthy: "the cluster's list of apiservers matches the mesh's origins, where compared",
         meaning: "An apiserver is not reached through the mesh, or an origin is not one of the \
                   cluster's",
-        remedy: "Set `origin` on nodes that are missing, or start their daemons. If more origins \
-                 serve than are listed, one belongs to another cluster or its apiserver does not \
-                 list itself",
+        remedy: "Set `origin` on the missing nodes, or start their daemons. If more origins serve \
+                 than are listed, one belongs to another cluster, or its apiserver does not list \
+                 itself",
     }
-    /// Clients that do not use the local address.
+    /// Clients do not use the local address.
     KUBECONFIG_PAST_US: Warning "MP304" {
-        title: "a kubeconfig points at one apiserver and past the local address",
+        title: "a kubeconfig points at one apiserver instead of the local address",
         healthy: "the kubeconfigs found here use the local address, or belong to other clusters",
         meaning: "Its clients fail when that apiserver does",
         remedy: "`meshport kubeconfig --from FILE --merge FILE --use` points it at the local \
-                 address; then restart its client",
+                 address; restart its client afterwards",
     }
-    /// A socket for apiservers that none uses.
+    /// No apiserver uses the socket.
     EGRESS_UNUSED: Warning "MP305" {
         title: "no apiserver uses the way back",
         healthy: "the socket of the way back is used, or there is none",
-        meaning: "`kubectl logs` and webhooks bypass meshport, or fail where there is no other way",
-        remedy: "Give the apiserver of this machine --egress-selector-config-file and the folder \
-                 of the socket (`meshport generate egress`), and restart it",
+        meaning: "`kubectl logs` and webhooks bypass meshport, or fail where there is no other \
+                  path",
+        remedy: "Configure this machine's apiserver with --egress-selector-config-file and the \
+                 socket's folder (`meshport generate egress`), and restart it",
     }
     /// A service without origins.
     NO_ORIGIN: Error "MP306" {
@@ -368,16 +372,16 @@ catalogue! {
         title: "none of the origins of a service answers",
         healthy: "every service has an origin that answers",
         meaning: "Clients of the service are refused",
-        remedy: "`meshport explain` says what each of them lacks; the first table of \
-                 docs/troubleshoot.md says what to do about it",
+        remedy: "`meshport explain` shows what each of them lacks; the first table of \
+                 docs/troubleshoot.md has the remedies",
     }
     /// An allow list without this node.
     NOT_ALLOWED: Warning "MP308" {
         title: "an origin refuses this node",
         healthy: "no origin refuses this node",
         meaning: "Sessions go to other origins, if there are any",
-        remedy: "Add the node's name, site or role to `allow` under [service.NAME] there. A name \
-                 or site counts only if the invite fixed it",
+        remedy: "Add the node's name, site or role to `allow` under [service.NAME] at the origin. \
+                 A name or site counts only if the invite fixed it",
     }
     /// The end of an apiserver's certificate.
     CERTIFICATE_ENDS: Warning "MP309" {
@@ -387,9 +391,9 @@ catalogue! {
         remedy: "Renew it there (kubeadm: `kubeadm certs renew apiserver`), and restart that \
                  apiserver",
     }
-    /// A role without the setting that goes with it.
+    /// The setting that belongs to a role is missing.
     OFFERS_NOTHING: Warning "MP310" {
-        title: "a node may offer a service and has no instance configured",
+        title: "a node has a role for a service, but no instance configured",
         healthy: "the node offers every service that its roles name",
         meaning: "Other nodes do not find an origin here",
         remedy: "Set `origin` under [service.NAME] to the address of the instance, or renew the \

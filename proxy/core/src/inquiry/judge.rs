@@ -71,7 +71,8 @@ pub fn judge(own: &Own, asked: &[Asked]) -> Vec<Finding> {
     let mut found = clocks(&accounts);
     found.extend(calls(own, &accounts));
     found.extend(accounts.iter().filter(|(_, it)| it.testimony.is_narrow).map(|(name, _)| {
-        let text = format!("the path from {name} to this node drops large packets, as {name} sees");
+        let text =
+            format!("the path from {name} to this node drops large packets, as measured by {name}");
         NARROW_PATH.found(text)
     }));
     found.extend(settings(own, &accounts));
@@ -84,7 +85,7 @@ fn clocks(accounts: &[(&str, &Account)]) -> Vec<Finding> {
     let off: Vec<_> = accounts.iter().filter(|(_, it)| is_off(it)).collect();
     let Some((_, first)) = off.first() else { return Vec::new() };
     let agree = off.iter().all(|(_, it)| it.ahead_s.abs_diff(first.ahead_s) <= MAX_SKEW_S);
-    // All members are wrong in the same way, or this machine is.
+    // Either all members are wrong in the same way, or this machine is.
     if off.len() == accounts.len() && off.len() > 1 && agree {
         let text = format!("this machine's clock is {} those of {}", by(-first.ahead_s), of(&off));
         return vec![finding(text, first.ahead_s)];
@@ -96,7 +97,7 @@ fn clocks(accounts: &[(&str, &Account)]) -> Vec<Finding> {
     off.iter().map(of_one).collect()
 }
 
-/// An error where credentials are judged wrong by it.
+/// An error if the skew makes nodes misjudge credentials.
 fn finding(text: String, ahead_s: i64) -> Finding {
     match ahead_s.unsigned_abs() > MAX_CLOCK_SKEW_S {
         true => WRONG_CLOCK.broken(text),
@@ -113,7 +114,7 @@ fn of(accounts: &[&(&str, &Account)]) -> String {
     named(accounts.iter().map(|(name, _)| *name))
 }
 
-/// Some of the names, and how many there are more.
+/// Some of the names, and the number of those left out.
 fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let all: Vec<&str> = names.collect();
     let some = all.iter().take(MAX_NAMES).copied().collect::<Vec<_>>().join(", ");
@@ -130,7 +131,7 @@ fn calls(own: &Own, accounts: &[(&str, &Account)]) -> Option<Finding> {
     let is_reached = callers.iter().any(|(_, it)| it.has_called);
     (!is_reached && !callers.is_empty() && !own.is_behind_nat).then(|| {
         UDP_IN.found(format!(
-            "UDP port {} got no call-back of {}, which sent them from new sockets",
+            "UDP port {} received no call-back from {}, sent from new sockets",
             own.port,
             of(&callers)
         ))
@@ -234,8 +235,7 @@ mod tests {
     #[test]
     fn a_port_that_nobody_reaches_unasked_is_told_unless_it_is_behind_nat() {
         let deaf = [asked("a", |it| it.has_called = false), asked("b", |it| it.has_called = false)];
-        let text =
-            "MP105 UDP port 51820 got no call-back of a, b, which sent them from new sockets";
+        let text = "MP105 UDP port 51820 received no call-back from a, b, sent from new sockets";
         assert_eq!(said(&deaf), [text]);
         assert_eq!(judge(&Own { is_behind_nat: true, ..own() }, &deaf), []);
         assert_eq!(said(&[deaf[0].clone(), asked("c", |_| {})]), [] as [&str; 0]);
@@ -251,7 +251,10 @@ mod tests {
         let found = said(&[asked("a", set), asked("b", set), asked("c", |_| {})]);
         assert_eq!(found, ["MP205 discovery.suspicion is 5s here and 1s on a, b"]);
         let narrow = said(&[asked("a", |it| it.testimony.is_narrow = true)]);
-        assert_eq!(narrow, ["MP107 the path from a to this node drops large packets, as a sees"]);
+        assert_eq!(
+            narrow,
+            ["MP107 the path from a to this node drops large packets, as measured by a"]
+        );
         let older = Asked { name: "b".into(), heard: Heard::Older };
         let newer = asked("a", |it| it.testimony.version = "0.3.0".into());
         let text = "MP206 the daemon is 0.2.0 here, 0.3.0 on a, an earlier one on b";

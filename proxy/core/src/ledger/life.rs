@@ -33,14 +33,14 @@ pub enum Cut {
     Within {
         /// Not later than after this time.
         window: Duration,
-        /// Whether a session whose origin answers after that goes on.
+        /// Whether a session continues if its origin answers after that.
         forgives: bool,
     },
     /// At once, including those that are still being opened.
     ForGood,
 }
 
-/// Why a session has to end now.
+/// Why a session must end now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// Nothing can pass through it any more.
@@ -142,7 +142,7 @@ impl Life {
     }
 
     /// The decision about it now. One that is never quiet loses its leave after [`MAX_UNREST`],
-    /// unless it has to go.
+    /// unless it must end.
     pub(super) fn poll(&mut self, traffic: Traffic, now: Instant) -> Option<End> {
         let Traffic { bytes, waits } = traffic;
         self.waits = waits;

@@ -11,7 +11,7 @@ use crate::drift::Leave;
 use crate::egress::Offers;
 use crate::route::{Line, Route};
 
-/// An event that the driver has to carry out or may want to log.
+/// An event that the driver must carry out or may log.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A service's route changed.

@@ -14,7 +14,7 @@ use crate::drift::{Cause, Drift, Leave};
 use crate::evidence::{Attempted, Evidence, Verdict};
 use crate::health::Health;
 use crate::policy::{self, Fate};
-use crate::relay::Ways;
+use crate::relay::Paths;
 use crate::route::{Line, OriginView, Policy, Preference, Route, Standing, Weights};
 use crate::timing::Timings;
 
@@ -44,7 +44,7 @@ pub(super) struct Service {
     /// How long their connections took, for lines without another measurement.
     pub(super) timings: Timings,
     /// The path chosen for each origin.
-    pub(super) ways: Ways,
+    pub(super) paths: Paths,
     /// Its addresses outside the mesh.
     pub(super) fallback: Vec<SocketAddr>,
     /// The recent first choices.
@@ -70,7 +70,7 @@ impl Service {
             views: Vec::new(),
             evidence: Evidence::default(),
             timings: Timings::default(),
-            ways: Ways::default(),
+            paths: Paths::default(),
             fallback: Vec::new(),
             changes: Changes::default(),
             drift: Drift::new(config.drift),
@@ -91,7 +91,7 @@ impl Service {
 
     /// Time at which a choice may change without new input.
     pub(super) fn poll_choice(&self) -> Option<Instant> {
-        let due = [self.memory.poll_timeout(), self.ways.poll_timeout(), self.stall_due];
+        let due = [self.memory.poll_timeout(), self.paths.poll_timeout(), self.stall_due];
         due.into_iter().flatten().min()
     }
 

@@ -85,7 +85,7 @@ impl NodeCore {
     }
 
     /// The known facts about a path through a relay that is no longer offered.
-    fn former_way(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
+    fn former_path(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
         let entry = self.discovery.directory().get(relay);
         let said = entry.and_then(Entry::node_state).map_or(&[][..], |state| &state.distances);
         // Records say nothing about a former member.
@@ -130,7 +130,7 @@ impl NodeCore {
 
     /// All paths to the instances of a service, for the sessions on them, and the path to each
     /// instance for new sessions.
-    pub(super) fn ways(
+    pub(super) fn choose_paths(
         &self,
         service: &mut Service,
         direct: Vec<OriginView>,
@@ -145,7 +145,7 @@ impl NodeCore {
             let offers =
                 relays.iter().filter_map(|near| Offer::of(near, origin, evidence, timings, now));
             let offers: Vec<Offer> = offers.collect();
-            let through = service.ways.choose(view, &offers, now);
+            let through = service.paths.choose(view, &offers, now);
             let is_other = |relay: &NodeId| {
                 let line = Line::Relayed { origin, relay: *relay };
                 through.as_ref().is_none_or(|view| view.line != line)
@@ -153,7 +153,7 @@ impl NodeCore {
             for relay in busy_relays(&self.busy, origin).filter(is_other) {
                 let offer = offers.iter().find(|offer| offer.relay == relay);
                 let path = offer.map_or_else(
-                    || self.former_way(origin, view.present, &relay),
+                    || self.former_path(origin, view.present, &relay),
                     |offer| PathView::Up(offer.rtt),
                 );
                 let line = Line::Relayed { origin, relay };
@@ -162,7 +162,7 @@ impl NodeCore {
             chosen.push(through.unwrap_or_else(|| view.clone()));
         }
         let origins: BTreeSet<NodeId> = direct.iter().filter_map(|it| it.line.origin()).collect();
-        service.ways.retain(|origin| origins.contains(origin));
+        service.paths.retain(|origin| origins.contains(origin));
         let (outside, former) = self.outside_views(service, now);
         chosen.extend(outside.iter().cloned());
         others.extend(outside.into_iter().chain(former));

@@ -14,7 +14,7 @@ use crate::route::{Line, PathView};
 use crate::wayback::call::Want;
 use crate::wayback::join;
 use crate::wayback::nodes::{NodeObject, Nodes, Spot};
-use crate::wayback::ways::{self, Prospect};
+use crate::wayback::paths::{self, Prospect};
 use crate::wayback::{Refusal, Refused};
 
 /// The node of a target, and the path to it.
@@ -25,7 +25,7 @@ pub struct Destination {
     /// The node, or the nearest that can serve the target, as text: `worker-7 in fra`.
     pub who: String,
     /// Paths to try, best first, each with the node it leads to.
-    pub ways: Vec<Line>,
+    pub paths: Vec<Line>,
 }
 
 /// Other facts about the mesh and the cluster.
@@ -92,15 +92,15 @@ impl NodeCore {
         let members = self.usable(known.own, wall);
         let credential = join::member(object, nodes, &members, &known.tunnel)?;
         let node = credential.node;
-        let ways = match node == known.own.node {
+        let paths = match node == known.own.node {
             true => vec![Line::Direct(node)],
             false => {
                 let relays = self.wayback_relays(&credential.site);
-                ways::to_node(node, self.path_to(&node), relays)
+                paths::to_node(node, self.path_to(&node), relays)
             }
         };
         let who = format!("{} in {}", credential.name, credential.site);
-        Ok(Destination { want, who, ways })
+        Ok(Destination { want, who, paths })
     }
 
     /// The members that dial services, the nearest first.
@@ -123,15 +123,15 @@ impl NodeCore {
             is_near: it.site == self.site,
             path: path(&it.node),
         };
-        let ways =
-            ways::to_any(able.iter().map(prospect).collect(), self.wayback_relays(&self.site));
-        let first = ways.first().and_then(Line::origin);
+        let paths =
+            paths::to_any(able.iter().map(prospect).collect(), self.wayback_relays(&self.site));
+        let first = paths.first().and_then(Line::origin);
         let Some(first) = able.iter().find(|it| Some(it.node) == first) else {
             let said = "no member with the role egress is there to dial services";
             return Err(Refused::new(Refusal::NoEgress, said));
         };
         let who = format!("{} in {}", first.name, first.site);
-        Ok(Destination { want, who, ways })
+        Ok(Destination { want, who, paths })
     }
 
     /// Since when a node has been unreachable, as text; none if it is present.
@@ -150,8 +150,9 @@ impl NodeCore {
     pub fn way_back_to(&self, member: &Credential) -> Option<Line> {
         let serves = join::serves_kubelet(member);
         let relays = || self.wayback_relays(&member.site);
-        let ways = serves.then(|| ways::to_node(member.node, self.path_to(&member.node), relays()));
-        ways?.into_iter().next()
+        let paths =
+            serves.then(|| paths::to_node(member.node, self.path_to(&member.node), relays()));
+        paths?.into_iter().next()
     }
 
     /// Counts the nodes of the cluster by reachability through the mesh: present, down, and not a

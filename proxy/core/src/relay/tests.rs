@@ -32,7 +32,7 @@ fn near(relay: u8, rtt: Duration, onward: Option<Duration>) -> Near {
 
 /// A node's knowledge of one origin and some relays, in virtual time.
 struct Bench {
-    ways: Ways,
+    paths: Paths,
     evidence: Evidence,
     timings: Timings,
     relays: Vec<Near>,
@@ -42,7 +42,7 @@ struct Bench {
 impl Bench {
     fn new(relays: Vec<Near>) -> Self {
         let (evidence, timings) = (Evidence::default(), Timings::default());
-        Self { ways: Ways::default(), evidence, timings, relays, now: Instant::now() }
+        Self { paths: Paths::default(), evidence, timings, relays, now: Instant::now() }
     }
 
     /// The way after `passed`, seen every 100 ms or so.
@@ -54,7 +54,7 @@ impl Bench {
                 Offer::of(it, node(ORIGIN), &self.evidence, &self.timings, self.now)
             });
             let offers: Vec<Offer> = offers.collect();
-            let view = self.ways.choose(direct, &offers, self.now);
+            let view = self.paths.choose(direct, &offers, self.now);
             if self.now >= until {
                 return view.unwrap_or_else(|| direct.clone());
             }
@@ -92,8 +92,8 @@ fn a_dead_path_is_replaced_at_once_and_gone_back_to_when_it_lasts() {
     }
     assert_eq!(bench.relay(&direct(PathView::Unmeasured), HOMECOMING * 2), Some(3));
     assert_eq!(bench.relay(&direct(UP), HOMECOMING), None);
-    assert_eq!(bench.ways.poll_timeout(), None);
-    assert!(bench.ways.by_origin.is_empty(), "nothing is remembered of a usual way");
+    assert_eq!(bench.paths.poll_timeout(), None);
+    assert!(bench.paths.by_origin.is_empty(), "nothing is remembered of a usual path");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn after_a_death_a_relays_word_needs_proof_or_time() {
     };
     let dead = direct(PathView::Dead);
     assert_eq!(standing(bench.way(&dead, Duration::ZERO)).standing, Standing::Unproven);
-    let due = bench.ways.poll_timeout().expect("it is not trusted yet");
+    let due = bench.paths.poll_timeout().expect("it is not trusted yet");
     assert_eq!(due, bench.now + TRUST_AFTER);
     let candidate = standing(bench.way(&dead, TRUST_AFTER));
     assert_eq!(candidate.standing, Standing::Healthy);
@@ -308,7 +308,7 @@ impl Mesh {
         };
         let (evidence, timings) = (Evidence::default(), Timings::default());
         let start = Instant::now();
-        let mut ways = Ways::default();
+        let mut paths = Paths::default();
         let view = origin(to, OriginState::Ready, path(to));
         let mut line = view.line;
         for passed in [Duration::ZERO, GAIN_LASTING] {
@@ -316,7 +316,7 @@ impl Mesh {
             let near = (1..=self.nodes).filter_map(near);
             let offers = near.filter_map(|it| Offer::of(&it, node(to), &evidence, &timings, now));
             let offers: Vec<Offer> = offers.collect();
-            line = ways.choose(&view, &offers, now).map_or(view.line, |view| view.line);
+            line = paths.choose(&view, &offers, now).map_or(view.line, |view| view.line);
         }
         line
     }

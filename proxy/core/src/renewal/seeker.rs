@@ -34,7 +34,7 @@ pub struct Seeker {
     /// Rounds in which no issuer renewed it.
     failures: u32,
     setback: Option<Setback>,
-    /// The present credential has to be replaced, however long it is still valid.
+    /// The current credential must be replaced, even if it is still valid for long.
     hurries: bool,
 }
 

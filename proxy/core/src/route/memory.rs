@@ -28,7 +28,7 @@ const UNREADY_LASTING: Duration = Duration::from_millis(750);
 /// then there is nothing worth keeping.
 pub(super) const SETTLING: Duration = Duration::from_secs(5);
 
-/// Whether an origin is as much nearer as it has to be, bursts of load left out.
+/// Whether an origin is nearer by the required gain, regardless of bursts of load.
 fn is_gain(damping: &Damping, current: &Candidate, best: &Candidate) -> bool {
     let cost = current.origin.usual_cost().map_or(current.cost, |usual| usual.min(current.cost));
     let is_nearer = is_own(best) || damping.is_clear(cost, best.cost);

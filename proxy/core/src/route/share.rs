@@ -76,7 +76,7 @@ pub(super) fn by_client(a: &Candidate, b: &Candidate, client: u64) -> Ordering {
 
 /// How much a client is for an origin: the greatest wins, in proportion to the weights.
 fn score(origin: &OriginView, client: u64) -> f64 {
-    let hash = mix(client ^ place(&origin.line));
+    let hash = mix(client ^ hash_input(&origin.line));
     // Its upper bits, so that it is exact; never 0 and never 1.
     let upper = u32::try_from(hash >> 32).unwrap_or(u32::MAX);
     let fraction = (f64::from(upper) + 0.5) / (f64::from(u32::MAX) + 1.0);
@@ -84,7 +84,7 @@ fn score(origin: &OriginView, client: u64) -> f64 {
 }
 
 /// A number for an origin, the same for every path to it.
-fn place(line: &Line) -> u64 {
+fn hash_input(line: &Line) -> u64 {
     match line {
         Line::Direct(node) | Line::Relayed { origin: node, .. } => number(node.as_bytes()),
         Line::Outside(address) => number(address.to_string().as_bytes()),

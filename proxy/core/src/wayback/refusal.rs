@@ -118,7 +118,7 @@ impl Refusal {
     }
 
     /// Whether another path to the same node may succeed: the refusal is not the node's own.
-    pub fn is_of_the_way(self) -> bool {
+    pub fn is_of_the_path(self) -> bool {
         matches!(self, Self::NoPath | Self::Silent | Self::NotRelay | Self::OtherNode)
     }
 

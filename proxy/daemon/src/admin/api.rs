@@ -270,7 +270,7 @@ pub struct OriginRef {
 
 impl OriginRef {
     /// The site, or a dash if there is none.
-    pub fn place(&self) -> &str {
+    pub fn site_or_dash(&self) -> &str {
         self.site.as_ref().map_or("-", SiteName::as_ref)
     }
 }

@@ -55,8 +55,9 @@ pub struct WayReport {
     pub pod_cidrs: Vec<String>,
     /// The member for the node: `worker-7 in fra`.
     pub who: Option<String>,
-    /// Ways to it, in the order in which they are tried: `direct`, `through relay-1`.
-    pub ways: Vec<String>,
+    /// Paths to it, in the order of attempts: `direct`, `through relay-1`.
+    #[serde(rename = "ways")]
+    pub paths: Vec<String>,
     /// Why it is not reached, if that is known without trying.
     pub problem: Option<String>,
     /// Whether this node has a socket for apiservers.

@@ -1,4 +1,4 @@
-//! The identity of this node: one value, and the only ways in which it changes. No socket, no
+//! The identity of this node: one value, and all operations that change it. No socket, no
 //! clock.
 //!
 //! The private keys are absent: the mesh and the core use them, and nothing else holds them.

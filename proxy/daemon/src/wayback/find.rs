@@ -62,11 +62,11 @@ impl Answer for WayRequest {
             .map_err(|error| error.to_string())
             .and_then(|target| find(driver, &target).map_err(|refused| refused.said))
         {
-            Ok(Destination { who, ways, .. }) => {
-                let node = ways.first().and_then(Line::origin);
+            Ok(Destination { who, paths, .. }) => {
+                let node = paths.first().and_then(Line::origin);
                 report.problem = node.and_then(|node| driver.core.absence(&node, clock::now()));
                 report.who = Some(who);
-                report.ways = ways.iter().map(|line| in_words(driver, line)).collect();
+                report.paths = paths.iter().map(|line| in_words(driver, line)).collect();
             }
             Err(said) => report.problem = Some(said),
         }

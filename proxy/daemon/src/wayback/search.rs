@@ -10,7 +10,7 @@ use meshport_core::ledger::Side;
 use meshport_core::node::Destination;
 use meshport_core::route::Line;
 use meshport_core::wayback::call::{Call, Want, read_answer};
-use meshport_core::wayback::ways::Race;
+use meshport_core::wayback::paths::Race;
 use meshport_core::wayback::{Refusal, Refused};
 use meshport_mesh::{Mesh, Stream};
 use tokio::sync::watch;
@@ -56,7 +56,7 @@ impl Search {
         found: &Destination,
         until: Instant,
     ) -> Result<Reached, Refused> {
-        let mut race = Race::new(found.ways.clone(), clock::now(), until);
+        let mut race = Race::new(found.paths.clone(), clock::now(), until);
         let mut attempts = JoinSet::new();
         loop {
             while let Some(line) = race.poll(clock::now()) {

@@ -204,8 +204,8 @@ impl Requests {
                 Err(refused) => refused,
             };
             // "Node is down" is a better reason than "no answer".
-            let node = found.ways.first().and_then(Line::origin);
-            match node.filter(|_| refused.why.is_of_the_way()) {
+            let node = found.paths.first().and_then(Line::origin);
+            match node.filter(|_| refused.why.is_of_the_path()) {
                 Some(node) => Err(match self.asked.ask(IsAbsent(node)).await {
                     Ok(Some(said)) => Refused::new(Refusal::Down, said),
                     Ok(None) | Err(_) => refused,

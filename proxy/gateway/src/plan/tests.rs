@@ -148,7 +148,7 @@ fn the_class_needs_no_annotation_and_a_port_of_the_address_has_one_holder() {
     let said =
         "shop/other: port 443 of the gateway's address belongs to the older Service shop/web";
     assert_eq!(refusals(&made), [said]);
-    // Without an address there is nothing to share.
+    // Without an address there is no port to share.
     let made = plan(&both, &Rules::default());
     assert_eq!(made.offers.len(), 3);
 }
@@ -184,8 +184,7 @@ fn endpoints_that_end_serve_while_none_is_ready() {
     let at = |last: u8, ready| (format!("10.1.0.{last}:8080"), ready);
     let ending = slice("web", &json!([draining, dead, starting]));
     assert_eq!(of(std::slice::from_ref(&ending)), [at(1, true), at(2, false), at(3, false)]);
-    // As soon as another slice has one that is ready, they do not. The same address is ready where
-    // one slice says so.
+    // They get none once another slice has a ready one. An address is ready if one slice says so.
     let more = slice("web", &ready(&["10.1.0.3"]));
     assert_eq!(of(&[ending, more]), [at(3, true), at(1, false), at(2, false)]);
     assert_eq!(of(&[slice("other", &ready(&["10.1.0.9"]))]), []);
@@ -291,8 +290,8 @@ fn the_page_names_every_reason_of_an_event() {
 }
 
 proptest! {
-    /// Whatever a cluster's users write, the daemon can take the offer, and nothing of it leads to
-    /// the gateway itself.
+    /// For any input of the cluster's users, the daemon accepts the offer, and no instance is the
+    /// gateway itself.
     #[test]
     fn any_annotation_makes_an_offer_that_the_daemon_reads(
         texts in proptest::collection::vec(("[a-zA-Z0-9:, -]{0,20}", "[a-z:, -]{0,12}"), 0..24),

@@ -1,4 +1,4 @@
-//! Runs checks at once, each within its limit.
+//! Runs checks in parallel, each within its limit.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::facts::Facts;
 use super::report::{Done, Outcome, Skip};
 use crate::cli::clock;
 
-/// How long one check may take: a name or a file that takes longer is a finding in itself.
+/// The default limit of a check: a name or file that takes longer is itself a problem.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The findings, or why the check is not possible.
+/// The findings, or the reason why the check is not possible.
 pub(super) type Looked = Result<Vec<Finding>, Skip>;
 
 /// Looks for findings of some kinds.
@@ -38,8 +38,7 @@ impl Check {
         Self { limit, ..self }
     }
 
-    /// A check that reads files, on its own thread, since a file may be on a network file system
-    /// that hangs.
+    /// A check that reads files, on its own thread, because a network file system may hang.
     pub(super) fn of_files(
         kinds: &[&'static Kind],
         facts: &Arc<Facts>,
@@ -56,7 +55,7 @@ impl Check {
 /// Runs all checks; none takes longer than its limit and than `left`.
 pub(super) async fn run_all(checks: Vec<Check>, left: Duration) -> Vec<Done> {
     let mut running = JoinSet::new();
-    for (place, Check { kinds, limit, work }) in checks.into_iter().enumerate() {
+    for (position, Check { kinds, limit, work }) in checks.into_iter().enumerate() {
         let limit = limit.min(left);
         running.spawn(async move {
             let begun = clock::now();
@@ -66,11 +65,11 @@ pub(super) async fn run_all(checks: Vec<Check>, left: Duration) -> Vec<Done> {
                 Err(_elapsed) => Outcome::Late(limit),
             };
             let took = clock::now().saturating_duration_since(begun);
-            (place, Done { kinds, outcome, took })
+            (position, Done { kinds, outcome, took })
         });
     }
     let mut done = running.join_all().await;
-    done.sort_by_key(|(place, _)| *place);
+    done.sort_by_key(|(position, _)| *position);
     done.into_iter().map(|(_, done)| done).collect()
 }
 

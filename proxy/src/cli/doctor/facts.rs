@@ -20,14 +20,14 @@ use meshport_daemon::admin::inquire::{InquireRequest, InquiryReport, MemberAnswe
 use meshport_daemon::admin::queries::{PeersRequest, StatusRequest};
 use meshport_daemon::{Error, StateDir};
 
-/// How long the daemon may take for its answers, which it has at hand.
+/// How long the daemon may take to answer; it has the answers in memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Directory in which kubeadm and others keep the kubeconfigs of a node's components.
 const NODE_KUBECONFIGS: &str = "/etc/kubernetes";
-/// The most kubeconfigs that are read in that folder; kubeadm has 5.
+/// The maximum number of kubeconfigs to read in that folder; kubeadm has 5.
 const MAX_KUBECONFIGS: usize = 32;
 
-/// Why a check is not made.
+/// Why a check is skipped.
 pub(super) const NO_ANSWER: &str = "no daemon answers";
 pub(super) const NO_MEMBERS: &str = "there is no other member to ask";
 pub(super) const NO_SETTINGS: &str = "the settings cannot be read";
@@ -51,7 +51,7 @@ pub(super) struct Facts {
 pub(super) struct Daemon {
     pub(super) status: Status,
     pub(super) peers: Vec<PeerRow>,
-    /// Absent where the kernel does not tell.
+    /// Absent if the kernel does not report it.
     pub(super) pid: Option<i32>,
 }
 
@@ -89,10 +89,10 @@ impl Facts {
         self.loaded.as_ref().map(|it| &it.settings).map_err(|_| NO_SETTINGS.into())
     }
 
-    /// The certificates of the apiserver service's origins, asked once for all checks.
+    /// The certificates of the apiserver service's origins, queried once for all checks.
     ///
     /// # Errors
-    /// Why they cannot be asked.
+    /// Why the query failed.
     pub(super) async fn certificates(&self) -> Result<&[OriginCertificate], Skip> {
         let ask = || async {
             let service = ServiceName::kube_apiserver();
@@ -105,10 +105,10 @@ impl Facts {
         }
     }
 
-    /// The answers of members, asked once for all checks.
+    /// The answers of members, queried once for all checks.
     ///
     /// # Errors
-    /// Why they cannot be asked.
+    /// Why the query failed.
     pub(super) async fn inquiry(&self) -> Result<&InquiryReport, Skip> {
         self.daemon()?;
         let ask = || async {
@@ -122,7 +122,7 @@ impl Facts {
         }
     }
 
-    /// The answers of members, if they were asked.
+    /// The answers of members, if they were queried.
     pub(super) fn members(&self) -> &[MemberAnswer] {
         let asked = self.inquiry.get().and_then(|it| it.as_ref().ok());
         asked.map_or(&[], |it| &it.members)
@@ -177,7 +177,7 @@ impl Daemon {
         Ok(Self { status, peers, pid: client.pid().await })
     }
 
-    /// The findings of a kind that the daemon itself has.
+    /// The findings of a kind that the daemon reports.
     pub(super) fn found(&self, kind: &Kind) -> Vec<Finding> {
         let all = self.status.findings.iter().filter_map(FindingRow::read);
         all.filter(|it| it.kind == kind).collect()

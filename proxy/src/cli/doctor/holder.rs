@@ -1,4 +1,4 @@
-//! The process that uses an address, as far as the kernel tells this user.
+//! The process that uses an address, as far as the kernel shows it to this user.
 //!
 //! /proc/net lists all sockets with their inodes; a process has the inode among its open files.
 //! Only root sees those of other users, so otherwise the user is named.
@@ -16,7 +16,7 @@ pub(super) enum Protocol {
 
 /// State of a listening TCP socket, `TCP_LISTEN` of the kernel.
 const LISTENING: &str = "0A";
-/// Processes looked at: a node has a few thousand at most.
+/// The maximum number of processes examined; a node has a few thousand at most.
 const MAX_PROCESSES: usize = 50_000;
 
 /// `name (pid 7)`, or the user; `None` if it cannot be found.
@@ -41,7 +41,7 @@ struct Socket {
     inode: String,
 }
 
-/// The socket of a line if it is in the way of `address`.
+/// The socket of a line, if it conflicts with `address`.
 fn socket(line: &str, address: SocketAddr, protocol: Protocol) -> Option<Socket> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, local, _, state, _, _, _, user, _, inode, ..] = fields[..] else { return None };

@@ -2,7 +2,7 @@
 //!
 //! A kubeconfig whose server is the local address must verify a name that every origin's
 //! certificate has. One whose server is an apiserver of this mesh, by the names in the certificates
-//! or by the addresses of members, goes past the local address. Only current contexts count: the
+//! or by the addresses of members, bypasses the local address. Only current contexts count: the
 //! others are not in use.
 
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
     ]
 }
 
-/// Apiservers whose certificates end within the time that is told of credentials.
+/// Apiservers whose certificates expire within the warning period for credentials.
 async fn ends(facts: &Facts) -> Looked {
     facts.daemon()?.apiservers().ok_or(NO_ADDRESS)?;
     let answers = facts.certificates().await?;
@@ -69,11 +69,11 @@ fn ending(who: &str, end: UnixSeconds, now: UnixSeconds) -> Option<Finding> {
 async fn kubeconfigs(facts: &Facts) -> Looked {
     let daemon = facts.daemon()?;
     let service = daemon.apiservers().ok_or(NO_ADDRESS)?;
-    // Files that are missing, unreadable for this user or no kubeconfigs are not a problem here.
+    // Files that are missing, unreadable for this user or no kubeconfigs are no problem here.
     let files = facts.kubeconfigs.iter().filter_map(|files| Dialled::read(files).ok());
     let files: Vec<Dialled> = files.collect();
     if files.is_empty() {
-        return Err("no kubeconfig is found here".into());
+        return Err("no kubeconfig was found here".into());
     }
     let cluster = Cluster::new(daemon, service, facts.certificates().await?);
     let mut found = Vec::new();
@@ -123,7 +123,7 @@ impl Cluster {
             ));
             return if who.is_empty() { Vec::new() } else { vec![found] };
         }
-        // A component of a control plane may well use the apiserver on the same machine.
+        // Control-plane components may use the apiserver on their own machine.
         let is_own = at.iter().any(|it| Some(it.port()) == self.own_port && is_here(it.ip()));
         let is_of_this_cluster = self.certificates.iter().any(|(_, it)| it.is_for(&file.host))
             || at.iter().any(|it| self.members.contains(&it.ip()));

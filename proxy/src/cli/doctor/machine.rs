@@ -19,7 +19,7 @@ use super::holder::{self, Protocol};
 use crate::cli::check;
 use meshport_daemon::{Error, StateDir, findings};
 
-/// Entries of the state folder that are looked at; it has a dozen.
+/// The maximum number of state folder entries to examine; it has about a dozen.
 const MAX_ENTRIES: usize = 100;
 /// Group and others, any right.
 const NOT_THE_OWNER: u32 = 0o077;
@@ -42,7 +42,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
     ]
 }
 
-/// A running daemon has its addresses, or says which it has lost; otherwise all must be free.
+/// A running daemon holds its addresses or reports lost ones; without one, all must be free.
 fn addresses(facts: &Facts) -> Looked {
     match &facts.daemon {
         Ok(daemon) => {
@@ -50,8 +50,8 @@ fn addresses(facts: &Facts) -> Looked {
             let lost = services.flat_map(|it| &it.lost).map(|lost| (Protocol::Tcp, *lost));
             Ok(lost.map(|(protocol, address)| taken(address, protocol)).collect())
         }
-        // A daemon that cannot be asked uses its addresses, and nothing is wrong with them.
-        Err(error) if is_closed(error) => Err("this user may not ask the daemon".into()),
+        // A daemon that this user cannot query holds the addresses, as it should.
+        Err(error) if is_closed(error) => Err("this user may not query the daemon".into()),
         Err(_) if facts.state().is_ok_and(|it| it.holder().is_some()) => {
             Err("a daemon uses the state folder".into())
         }
@@ -71,7 +71,7 @@ fn not_free(settings: &Settings) -> Vec<Finding> {
     let tcp = services.chain(exposed).copied().chain(settings.admin.http);
     let mut all: Vec<(SocketAddr, Protocol)> = tcp.map(|it| (it, Protocol::Tcp)).collect();
     all.push((settings.mesh.listen, Protocol::Udp));
-    // If this user may not bind a low port, that says nothing about the daemon.
+    // If this user may not bind a low port, the daemon may still be able to.
     let in_use = |(address, protocol): &(SocketAddr, Protocol)| {
         let bound = match protocol {
             Protocol::Tcp => TcpListener::bind(address).map(drop),
@@ -85,7 +85,7 @@ fn not_free(settings: &Settings) -> Vec<Finding> {
 fn taken(address: SocketAddr, protocol: Protocol) -> Finding {
     let word = if protocol == Protocol::Tcp { "TCP" } else { "UDP" };
     let who = holder::of(address, protocol).unwrap_or("another process".into());
-    ADDRESS_TAKEN.found(format!("{who} has {word} {address}"))
+    ADDRESS_TAKEN.found(format!("{who} uses {word} {address}"))
 }
 
 fn rights(facts: &Facts) -> Looked {
@@ -130,7 +130,7 @@ fn rights_of_state(path: &Path) -> io::Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// The limit of the running daemon, else that of a daemon that is started from here.
+/// The limit of the running daemon, else of one started from here.
 fn descriptors(facts: &Facts) -> Looked {
     let services = facts.settings()?.services.values();
     let sessions = services.map(|it| u64::from(it.max_sessions)).sum();
@@ -139,13 +139,13 @@ fn descriptors(facts: &Facts) -> Looked {
             let text = fs::read_to_string(format!("/proc/{pid}/limits"));
             limit_in(&text.map_err(|error| format!("the daemon's limits: {error}"))?)
         }
-        Ok(_) => return Err("the kernel does not tell the daemon's process id".into()),
+        Ok(_) => return Err("the kernel does not report the daemon's process id".into()),
         Err(_) => findings::most_allowed(),
     };
     Ok(findings::of_descriptors(sessions, limit).into_iter().collect())
 }
 
-/// The hard limit on open files; `None` for any number.
+/// The hard limit on open files; `None` if unlimited.
 fn limit_in(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().nth(1)?.parse().ok()
@@ -191,12 +191,13 @@ fn configuration(facts: &Facts) -> Looked {
             Err(format!("this user may not {what}").into())
         }
         Err(error @ Error::Io { .. }) => Ok(vec![UNFIT_CONFIGURATION.found(error.to_string())]),
-        // There is none, and no credential to do without.
+        // There is no configuration, and no credential from which to derive defaults.
         Err(_) => Err("there is no configuration".into()),
     }
 }
 
-/// `holder` is the process that uses the state folder.
+/// The finding for a daemon that does not answer. `holder` is the process that uses the state
+/// folder.
 fn silence(daemon: &Result<Daemon, Error>, holder: Option<u32>) -> Vec<Finding> {
     let Err(error) = daemon else { return Vec::new() };
     let said = match error {

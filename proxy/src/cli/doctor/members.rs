@@ -1,7 +1,7 @@
-//! Checks that need the other end: members say what they see of this node and of themselves.
+//! Checks that need other members: they report what they see of this node and their own settings.
 //!
-//! The daemon asks them once for all of these checks. One that is older than this program, or that
-//! is asked by somebody else just now, leaves out what only members know.
+//! The daemon queries them once for all of these checks. If it is older than this program, or busy
+//! with another such query, what only members know is left out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use super::facts::Facts;
 use super::{machine, mesh};
 use meshport_daemon::admin::api::FindingRow;
 
-/// Each member has 2 s, and call-backs come a little later.
+/// Each member has 2 s to answer; call-backs arrive slightly later.
 const LIMIT: Duration = Duration::from_secs(4);
-/// The words of the daemon for what is known of UDP from others.
+/// The daemon's values of `udp_in` that are a result.
 const DECIDED: [&str; 2] = ["reached", "not-reached"];
 
 pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {

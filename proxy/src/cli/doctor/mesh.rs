@@ -1,4 +1,4 @@
-//! Checks of the mesh: seeds, this node's credential, and all that only the daemon knows.
+//! Checks of the mesh: seeds, this node's credential, and everything that only the daemon knows.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -53,9 +53,9 @@ const REPORTED: [&Kind; 26] = [
     &NOT_ALLOWED,
     &OFFERS_NOTHING,
 ];
-/// How long a refusal of a datagram is waited for: twice around the world.
+/// How long to wait for a refusal of a datagram: two round trips around the world.
 const REFUSAL: Duration = Duration::from_millis(600);
-/// Endpoints tried at once, of all seeds: 64 seeds with 8 each.
+/// The maximum number of endpoints tried in parallel: 64 seeds with 8 each.
 const MAX_TRIED: usize = 512;
 
 pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
@@ -143,8 +143,8 @@ fn silent(seeds: &[Seed], me: NodeId, peers: &[PeerRow]) -> Vec<Finding> {
     found
 }
 
-/// Without a daemon there can be no handshake, but a datagram shows whether there is a route and
-/// whether the machine at its end reports a closed port.
+/// Without a daemon there is no handshake, but a datagram shows whether there is a route and
+/// whether the target machine reports a closed port.
 async fn refused(seeds: &[Seed]) -> Looked {
     let mut tried = JoinSet::new();
     let endpoints = seeds.iter().flat_map(|seed| &seed.endpoints).take(MAX_TRIED);
@@ -157,19 +157,19 @@ async fn refused(seeds: &[Seed]) -> Looked {
     }
     let tried: Vec<(SocketAddr, io::Result<()>)> =
         tried.join_all().await.into_iter().flatten().collect();
-    let no_way = |it: &io::Result<()>| {
+    let is_unsendable = |it: &io::Result<()>| {
         it.as_ref().is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused)
     };
     if tried.is_empty() {
         return Err("no seed has an address".into());
     }
-    if tried.iter().all(|(_, it)| no_way(it)) {
+    if tried.iter().all(|(_, it)| is_unsendable(it)) {
         let said =
             tried.iter().filter_map(|(at, it)| Some(format!("{at}: {}", it.as_ref().err()?)));
         let mut said: Vec<String> = said.collect();
         said.sort();
         said.dedup();
-        let said = format!("no UDP to any seed; {}", said.join("; "));
+        let said = format!("cannot send UDP to any seed; {}", said.join("; "));
         return Ok(vec![NO_ANSWERS.found(said)]);
     }
     let refusal = |(at, it): (SocketAddr, io::Result<()>)| {
@@ -192,7 +192,7 @@ async fn resolve(endpoint: &Endpoint) -> Option<SocketAddr> {
     }
 }
 
-/// Sends one byte, which no WireGuard node takes for a message, and waits for a refusal.
+/// Sends one byte, which no WireGuard node accepts as a message, and waits for a refusal.
 async fn send(to: SocketAddr) -> io::Result<()> {
     let any: SocketAddr = match to {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -219,7 +219,7 @@ fn own(facts: &Facts) -> Looked {
     Ok(of_credential.into_iter().chain(findings::of_authority_key(&key)).collect())
 }
 
-/// Whether the credential accuses this machine's clock.
+/// Whether the credential shows that this machine's clock is wrong.
 pub(super) fn clock(facts: &Facts) -> Looked {
     if let Ok(daemon) = &facts.daemon {
         return Ok(daemon.found(&WRONG_CLOCK));

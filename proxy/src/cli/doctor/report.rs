@@ -1,5 +1,5 @@
-//! The results of the checks, as data. The same rules as for the daemon's answers: fields are only
-//! ever added, times have their unit in the name.
+//! The results of the checks, as data. The same rules as for the daemon's answers apply: fields are
+//! only added, and names of times include the unit.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Grows when a field changes its meaning.
 const VERSION: u32 = 1;
 
-/// Why something cannot be looked for here, for the reader.
+/// Why a check is skipped, for the reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Skip(pub(super) String);
 
@@ -34,7 +34,7 @@ pub(super) struct Done {
 pub(super) enum Outcome {
     Looked(Vec<Finding>),
     Skipped(Skip),
-    /// It ran into this limit.
+    /// It exceeded this limit.
     Late(Duration),
 }
 
@@ -55,16 +55,16 @@ pub(crate) struct DoctorReport {
     pub(crate) members: Vec<MemberAnswer>,
 }
 
-/// A kind of finding that was looked for.
+/// The result for one kind of finding.
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckRow {
     pub(crate) id: Cow<'static, str>,
-    /// The trouble, or the sentence for a check without one.
+    /// The problem, or the text for a check that found none.
     pub(crate) title: &'static str,
     pub(crate) status: CheckStatus,
     /// The severity of the finding.
     pub(crate) severity: Option<&'static str>,
-    /// The details, or why the check was not made.
+    /// The details, or why the check was skipped.
     pub(crate) detail: Option<String>,
     /// Its consequences.
     pub(crate) meaning: Option<&'static str>,
@@ -99,14 +99,14 @@ impl DoctorReport {
             checks.iter().filter(|row| wanted.contains(&row.status)).count()
         };
         let errors = count(&[CheckStatus::Error]);
-        // A check that could not be finished in time may hide a trouble.
+        // A check that did not finish in time may hide a problem.
         let warnings = count(&[CheckStatus::Warning, CheckStatus::Late]);
         let (success, duration_ms) = (errors == 0, in_ms(took));
         let members = Vec::new();
         Self { version: VERSION, success, daemon, errors, warnings, duration_ms, checks, members }
     }
 
-    /// The same with what members said.
+    /// The same with the answers of members.
     #[must_use]
     pub(super) fn with(self, members: &[MemberAnswer]) -> Self {
         Self { members: members.to_vec(), ..self }
@@ -163,7 +163,7 @@ fn of_finding(it: &Finding, took: Duration) -> CheckRow {
     }
 }
 
-/// For a finding of a daemon that is newer than this program.
+/// The row for a finding that only a newer daemon knows.
 fn of_a_newer(row: &FindingRow) -> CheckRow {
     let (status, severity) = match row.is_error {
         true => (CheckStatus::Error, Severity::Error),

@@ -11,8 +11,8 @@ use super::*;
 
 const TOOK: Duration = Duration::from_millis(1_500);
 
-/// A node that never joined: every kind is looked for once or said to be skipped, and the file is
-/// found wanting.
+/// A node that never joined: every kind is checked once or reported as skipped, and the missing
+/// identity is found.
 #[test]
 fn every_kind_has_one_check() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -32,7 +32,7 @@ fn every_kind_has_one_check() {
 
 fn report() -> DoctorReport {
     let done = |kinds: &[&'static _], outcome| Done { kinds: kinds.to_vec(), outcome, took: TOOK };
-    let taken = ["nginx (pid 7) has TCP 127.0.0.1:7445", "nginx (pid 7) has TCP [::1]:7445"];
+    let taken = ["nginx (pid 7) uses TCP 127.0.0.1:7445", "nginx (pid 7) uses TCP [::1]:7445"];
     let all = vec![
         done(&[&SEED_NAME], Outcome::Late(Duration::from_secs(2))),
         done(&[&SEED_SILENT], Outcome::Skipped("this node has no seeds".into())),
@@ -78,12 +78,12 @@ fn a_person_reads_what_is_wrong_what_it_means_and_what_to_do() {
     let text = render::doctor(&report(), Some(80));
     let begun = "\
 This machine
-  error    MP101 another process has a local address of this node
-             nginx (pid 7) has TCP 127.0.0.1:7445
+  error    MP101 another process uses a local address of this node
+             nginx (pid 7) uses TCP 127.0.0.1:7445
              The daemon does not start, or clients of this node reach the other
              process.
              -> Stop that process (`ss -lntup` lists it), or set another address
-             in the configuration. A running daemon takes the address back.
+             in the configuration. A running daemon then takes the address back.
              see docs/troubleshoot.md#mp101
 ";
     assert!(text.starts_with(begun), "{text}");
@@ -102,8 +102,8 @@ Services and Kubernetes
     let short = render::doctor_short(&report(), None);
     assert_eq!(
         short,
-        "error MP101 nginx (pid 7) has TCP 127.0.0.1:7445\n\
-         error MP101 nginx (pid 7) has TCP [::1]:7445\n\
+        "error MP101 nginx (pid 7) uses TCP 127.0.0.1:7445\n\
+         error MP101 nginx (pid 7) uses TCP [::1]:7445\n\
          late MP201 not finished within 2.0s\n\
          2 errors, 1 warning; 1 ok, 1 skipped, in 1.5 s\n"
     );

@@ -131,7 +131,12 @@ impl Started {
         let listen: Vec<String> = self.listen.iter().map(ToString::to_string).collect();
         let who = &self.origin.who;
         let rtt = self.origin.rtt_ms.map_or("this node".into(), |rtt| format!("{rtt:.2} ms"));
-        format!("address  {}\nreaches  {} in {}, {rtt}\n", listen.join(", "), who.name, who.place())
+        format!(
+            "address  {}\nreaches  {} in {}, {rtt}\n",
+            listen.join(", "),
+            who.name,
+            who.site_or_dash()
+        )
     }
 
     /// The next step for the user.

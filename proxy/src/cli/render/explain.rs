@@ -78,7 +78,7 @@ fn table(candidates: &[CandidateFacts], style: Style) -> String {
         table.row([
             if status.chosen { "*" } else { "" }.into(),
             status.who.name.as_str().into(),
-            status.who.place().into(),
+            status.who.site_or_dash().into(),
             Cell::new(candidate.standing.as_str(), of_standing(&candidate.standing)),
             if measured { milliseconds(candidate.cost_ms).into() } else { "-".into() },
             ms(status.rtt_ms).into(),

@@ -44,7 +44,7 @@ fn block(service: &ServiceStatus, style: Style) -> String {
         table.row([
             turn.into(),
             origin.who.name.as_str().into(),
-            origin.who.place().into(),
+            origin.who.site_or_dash().into(),
             Cell::new(origin.state.as_str(), of_state(&origin.state)),
             origin.rtt_ms.map_or_else(|| "-".into(), milliseconds).into(),
             path(origin),

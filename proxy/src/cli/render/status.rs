@@ -213,7 +213,7 @@ fn address_block(it: &VirtualAddressStatus, style: Style) -> String {
     };
     text.push_str(&wrapped(&state, 2, style));
     let others = match it.others.is_empty() {
-        true => "no other node of the group is heard".to_owned(),
+        true => "no other node of the group is reachable".to_owned(),
         false => format!("others of the group: {}", it.others.join(", ")),
     };
     text.push_str(&wrapped(&others, 2, style));
@@ -282,7 +282,7 @@ fn origin_row(origin: &OriginStatus) -> [Cell; 9] {
     [
         if origin.chosen { "*" } else { "" }.into(),
         origin.who.name.as_str().into(),
-        origin.who.place().into(),
+        origin.who.site_or_dash().into(),
         Cell::new(origin.state.as_str(), of_state(&origin.state)),
         origin.rtt_ms.map_or_else(|| "-".into(), milliseconds).into(),
         path(origin),

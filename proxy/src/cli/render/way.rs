@@ -15,7 +15,7 @@ pub(crate) fn way(node: &str, report: &WayReport) -> String {
         ("kubelet", format!("port {}", report.kubelet_port)),
         ("addresses", list(&report.addresses)),
         ("pods", list(&report.pod_cidrs)),
-        ("ways", list(&report.ways)),
+        ("paths", list(&report.paths)),
     ];
     lines.extend(report.problem.iter().map(|problem| ("problem", problem.clone())));
     if !report.has_socket {
@@ -32,12 +32,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_shown_with_its_member_its_ways_and_what_is_wrong() {
+    fn a_node_is_shown_with_its_member_its_paths_and_what_is_wrong() {
         let report = WayReport {
             kubelet_port: 10_250,
             addresses: vec!["10.0.0.7".into()],
             who: Some("worker-7 in fra".into()),
-            ways: vec!["direct".into(), "through relay-1".into()],
+            paths: vec!["direct".into(), "through relay-1".into()],
             problem: Some("worker-7 in fra is down since 40 s".into()),
             has_socket: true,
             known_nodes: 3,
@@ -49,7 +49,7 @@ member     worker-7 in fra
 kubelet    port 10250
 addresses  10.0.0.7
 pods       none known
-ways       direct, through relay-1
+paths      direct, through relay-1
 problem    worker-7 in fra is down since 40 s
 ";
         assert_eq!(way("worker-7", &report), expected);

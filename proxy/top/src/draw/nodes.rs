@@ -34,7 +34,7 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, listing: &Listing) -> u
     canvas.title("Nodes", &format!("{} of {all}", rows.len()));
     canvas.line(1, &choices(listing, look));
     if listing.is_open
-        && let Some(node) = rows.get(listing.place(&rows))
+        && let Some(node) = rows.get(listing.position(&rows))
     {
         let lines = details(node, view, look);
         return canvas.lines(3, &lines, 0);
@@ -44,7 +44,7 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, listing: &Listing) -> u
         return 0;
     }
     let room = canvas.height().saturating_sub(3);
-    let selected = listing.place(&rows);
+    let selected = listing.position(&rows);
     // The selected one stays in the middle, as far as the ends of the list allow.
     let last = rows.len().saturating_sub(room);
     let first = selected.saturating_sub(room / 2).min(last);

@@ -67,7 +67,7 @@ fn table(service: &ServiceView, now_s: u64, look: Look) -> Grid {
         grid.row(vec![
             Cell::new(if origin.chosen { look.pointer() } else { "" }, Tone::Good),
             Cell::new(&origin.who.name, if origin.chosen { Tone::Strong } else { Tone::Plain }),
-            Cell::plain(origin.who.place()),
+            Cell::plain(origin.who.site_or_dash()),
             Cell::new(&origin.state, of_state(&origin.state)),
             Cell::new(age(now_s.saturating_sub(origin.state_at_s)), Tone::Soft),
             path,

@@ -1,4 +1,4 @@
-//! Sites and the ways there, and the distances between all of them.
+//! Sites and the paths to them, and the distances between all of them.
 
 use meshport_core::units::age;
 use meshport_daemon::admin::view::{SiteDistance, View};

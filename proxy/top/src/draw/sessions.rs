@@ -200,8 +200,9 @@ fn lines(canvas: &mut Canvas<'_>, view: &View, model: &Model, row: usize) -> usi
     canvas.line(row, &look.rule("Open sessions", "by where they go", canvas.width()));
     for (at, line) in service.lines.iter().enumerate() {
         let relay = line.who.relay.as_ref().map_or_else(String::new, |it| format!(" through {it}"));
-        let place = format!("{:>8}  {} in {}{relay}", line.open, line.who.name, line.who.place());
-        canvas.line(row + 1 + at, &Line::from(look.text(&place, Tone::Plain)));
+        let target =
+            format!("{:>8}  {} in {}{relay}", line.open, line.who.name, line.who.site_or_dash());
+        canvas.line(row + 1 + at, &Line::from(look.text(&target, Tone::Plain)));
     }
     row + service.lines.len() + 2
 }

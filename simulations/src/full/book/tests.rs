@@ -41,8 +41,8 @@ fn scenario() -> Scenario {
 fn account(scenario: &Scenario) -> Account {
     let mut rng = dice();
     let mesh = Mesh::new(UnixSeconds(1_800_000_000), &mut rng);
-    let mut id = |place| {
-        let identity = mesh.member(scenario, place, &mut rng).expect("a member");
+    let mut id = |member| {
+        let identity = mesh.member(scenario, member, &mut rng).expect("a member");
         identity.credential.node
     };
     let ids = scenario.nodes().map(&mut id).collect();
@@ -225,7 +225,7 @@ fn what_excuses_a_wrong_belief_is_that_something_has_changed_lately() {
     assert_eq!(book.settles(NEAR, FAR), Some(after_start));
     assert_eq!(book.settles(NEAR, WORKER), Some(SETTLING));
     book.scene.now = Duration::from_secs(200);
-    book.happens(&Happening::Way(0, 0, true));
+    book.happens(&Happening::Path(0, 0, true));
     assert_eq!(book.settles(NEAR, WORKER), Some(Duration::from_secs(200) + SETTLING));
     book.stands_still(WORKER, Duration::from_millis(200), Duration::from_secs(300));
     assert_eq!(book.settles(NEAR, WORKER), Some(Duration::from_secs(200) + SETTLING));
@@ -332,7 +332,7 @@ fn an_answer_to_or_from_a_revoked_node_is_noticed_after_a_while() {
     assert_eq!(found[0], (rule, Some("fra-1"), "it serves a client of ams-1"));
     assert_eq!(found[1], (rule, Some("ams-1"), "it serves a client of fra-2"));
     // The link has changed: the serving node may not have learned of the revocation.
-    book.happens(&Happening::Way(0, 0, true));
+    book.happens(&Happening::Path(0, 0, true));
     book.check_served(WORKER, FAR);
     assert_eq!(book.scene.account.violations.len(), 2);
 }

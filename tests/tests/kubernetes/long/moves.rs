@@ -25,7 +25,7 @@ struct Flap {
     cut: fn(&Cluster, bool),
 }
 
-/// The worker's way to the nearest, and all of the worker's ways.
+/// The worker's path to the nearest, and all of its paths.
 const FLAPS: [Flap; 2] = [
     Flap {
         what: "the path to the nearest",

@@ -1,5 +1,5 @@
-//! A member of a stacked etcd stalls, for clients of three ways at once: through meshport, through
-//! haproxy, and directly to the apiserver next to it. Once as follower, once as leader.
+//! A member of a stacked etcd stalls, for clients of three routes at once: through meshport,
+//! through haproxy, and directly to the apiserver next to it. Once as follower, once as leader.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
-use crate::ways::{Way, restart_haproxy};
+use crate::routes::{Route, restart_haproxy};
 
 /// Length of the stall.
 const STALL: Duration = Duration::from_secs(30);
@@ -27,7 +27,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(4);
 /// etcd's default.
 const ELECTION: Duration = Duration::from_secs(1);
 
-/// The observed effect of a stall on the clients of one way.
+/// The observed effect of a stall on the clients of one route.
 #[derive(Clone, Debug)]
 struct Noticed {
     calls: Vec<Call>,
@@ -39,15 +39,15 @@ impl Noticed {
         self.calls.iter().filter(|call| !call.succeeded).count()
     }
 
-    fn print(&self, stalled: Instant, at: &str, who: &str, way: &str) {
+    fn print(&self, stalled: Instant, at: &str, who: &str, route: &str) {
         println!(
-            "{at}: {who} stalls, {way:9} {:3} of {:3} calls failed, silence of kubectl \
+            "{at}: {who} stalls, {route:9} {:3} of {:3} calls failed, silence of kubectl \
              --watch {:4.1} s",
             self.failed(),
             self.calls.len(),
             self.silence.as_secs_f64()
         );
-        if way != "meshport" {
+        if route != "meshport" {
             return;
         }
         for call in self.calls.iter().filter(|call| !call.succeeded) {
@@ -57,32 +57,32 @@ impl Noticed {
     }
 }
 
-/// Stalls the first member for a while, and returns the effect on the clients of each way.
+/// Stalls the first member for a while, and returns the effect on the clients of each route.
 fn stall(cluster: &mut Cluster, at: &str, leads: bool) -> [Noticed; 3] {
     cluster.settles();
     restart_haproxy(cluster);
-    let ways = Way::all(cluster);
+    let routes = Route::all(cluster);
     let who = if leads { "the leader" } else { "a follower" };
     if leads {
         cluster.lead(1);
     }
     cluster.process(&member(1)).signal("STOP");
     let stalled = wait::now();
-    let calls = ways.each_ref().map(|way| {
-        let count = if way.name == "straight" { CALLS_STRAIGHT } else { CALLS };
-        let name = format!("{}-{at}", way.name);
-        let kubectl = way.kubectl.clone();
+    let calls = routes.each_ref().map(|route| {
+        let count = if route.name == "straight" { CALLS_STRAIGHT } else { CALLS };
+        let name = format!("{}-{at}", route.name);
+        let kubectl = route.kubectl.clone();
         thread::spawn(move || Volley::fire(&kubectl, &name, count, STALL / count, WRITES).finish())
     });
     wait::moment(stalled + STALL);
     cluster.process(&member(1)).signal("CONT");
     let mut calls = calls.map(|calls| calls.join().expect("a volley does not panic")).into_iter();
-    let noticed = ways.each_ref().map(|way| Noticed {
-        calls: calls.next().expect("one for each way"),
-        silence: way.silence(stalled, stalled + STALL),
+    let noticed = routes.each_ref().map(|route| Noticed {
+        calls: calls.next().expect("one for each route"),
+        silence: route.silence(stalled, stalled + STALL),
     });
-    for (noticed, way) in noticed.iter().zip(&ways) {
-        noticed.print(stalled, at, who, way.name);
+    for (noticed, route) in noticed.iter().zip(&routes) {
+        noticed.print(stalled, at, who, route.name);
     }
     noticed
 }

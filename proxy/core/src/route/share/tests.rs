@@ -90,7 +90,7 @@ fn the_way_to_an_origin_is_no_matter_for_its_clients() {
     let direct = origin(1, OriginState::Ready, PathView::Own);
     let node = direct.line.origin().expect("a node");
     let relay = origin(9, OriginState::Ready, PathView::Own).line.origin().expect("a node");
-    assert_eq!(place(&direct.line), place(&Line::Relayed { origin: node, relay }));
+    assert_eq!(hash_input(&direct.line), hash_input(&Line::Relayed { origin: node, relay }));
 }
 
 #[test]
@@ -118,7 +118,7 @@ proptest! {
         ];
         let numbered: Vec<(u8, u32)> = (1..).zip(weights).collect();
         let route = route(&policies[kind], &numbered);
-        let order = route.attempt_order(ticket, |line| place(line) % 5);
+        let order = route.attempt_order(ticket, |line| hash_input(line) % 5);
         let mut lines: Vec<Line> = order.iter().map(|it| it.origin.line).collect();
         lines.sort_unstable();
         lines.dedup();

@@ -31,7 +31,7 @@ impl Reporter {
             let turned_away = totals.counts.get(SessionCount::OverLimit);
             (totals.open.load(Ordering::Relaxed) >= most).then(|| {
                 SESSIONS_FULL.found(format!(
-                    "{name}: the limit of {most} client sessions is reached: new ones are reset \
+                    "{name}: the limit of {most} client sessions is reached; new ones are reset \
                      ({turned_away} since the start)"
                 ))
             })
@@ -45,7 +45,7 @@ impl Reporter {
             let offers = self.services.get(name).is_some_and(|it| it.origin.is_some());
             (!offers).then(|| {
                 OFFERS_NOTHING
-                    .found(format!("this node has the role {role} and offers no {name}"))
+                    .found(format!("this node has the role {role}, but offers no {name}"))
                     .naming("service.NAME", &format!("service.{name}"))
             })
         })
@@ -85,12 +85,13 @@ impl Reporter {
     /// Why an origin does not let this node in, as far as this node can know.
     pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> Finding {
         let me = &self.identity.credential;
-        NOT_ALLOWED.found(format!(
-            "{service}: {origin} refuses this node: `allow` under [service.{service}] there has \
-             no entry for its name {}, its site {} or a role of {}",
-            me.name, me.site, me.roles
-        ))
-        .naming("service.NAME", &format!("service.{service}"))
+        NOT_ALLOWED
+            .found(format!(
+                "{service}: {origin} refuses this node: its `allow` under [service.{service}] \
+             has no entry for the name {}, the site {} or a role of {}",
+                me.name, me.site, me.roles
+            ))
+            .naming("service.NAME", &format!("service.{service}"))
     }
 }
 

@@ -63,7 +63,7 @@ impl Reporter {
         for Shown { name, state, .. } in self.process.board.shown() {
             match state.obstacle {
                 None if state.others.is_empty() => found.push(VIRTUAL_ADDRESS_ALONE.found(
-                    format!("the virtual address {name}: no other node of its group is heard"),
+                    format!("the virtual address {name}: no other node of its group is reachable"),
                 )),
                 None | Some(Obstacle::NoOrigin(_) | Obstacle::Leaving) => {}
                 Some(obstacle) => found.push(

@@ -49,15 +49,15 @@ impl Reporter {
             let totals = self.sessions.totals(name);
             if let Some(who) = totals.addresses.paced(now) {
                 found.push(CLIENT_RESETS.found(format!(
-                    "{name}: a client ({who}) resets most connections that it opens"
+                    "{name}: a client ({who}) resets most of the connections it opens"
                 )));
             }
             if let Some(OverShare { who, held }) = totals.addresses.over_share(now) {
                 let turned_away = totals.counts.get(SessionCount::OverShare);
                 found.push(CLIENT_OVER_SHARE.found(format!(
-                    "{name}: a client ({who}) has its share of max-sessions, {held} places and \
-                     those it had before, so its next ones are reset ({turned_away} since the \
-                     start)"
+                    "{name}: a client ({who}) has used up its share of max-sessions, {held} open \
+                     sessions and those it had before, so its new connections are reset \
+                     ({turned_away} since the start)"
                 )));
             }
         }

@@ -90,16 +90,17 @@ fn mandate(own: &Credential, mandate: Option<&Mandate>, now: UnixSeconds) -> Opt
         return has_role.then(|| MANDATE_ENDS.found(text));
     };
     if !has_role {
-        let text = "this node holds a mandate and lacks the role issuer, so no node asks it";
+        let text = "this node has a mandate, but lacks the role issuer, so no node asks it";
         return Some(MANDATE_ENDS.found(text));
     }
     let left_s = mandate.until().seconds_since(now);
     let soon_s = mandate.lifetime_s().saturating_mul(2).min(MANDATE_ENDS_SOON_S);
     let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
     match left_s {
-        0 => Some(MANDATE_ENDS.broken("this node's mandate has ended: it cannot renew others")),
+        0 => Some(MANDATE_ENDS.broken("this node's mandate has expired: it cannot renew others")),
         left_s if left_s < soon_s => Some(
-            MANDATE_ENDS.found(format!("this node's mandate to renew ends in {days} d {hours} h")),
+            MANDATE_ENDS
+                .found(format!("this node's mandate to renew expires in {days} d {hours} h")),
         ),
         _ => None,
     }

@@ -234,7 +234,8 @@ fn mesh_page(page: &mut Page, mesh: &Mesh) {
 fn origins_page(page: &mut Page, status: &Status) {
     for service in &status.services {
         for origin in &service.origins {
-            let labels = [service.name.as_ref(), origin.who.name.as_ref(), origin.who.place()];
+            let labels =
+                [service.name.as_ref(), origin.who.name.as_ref(), origin.who.site_or_dash()];
             page.flag(&metrics::ORIGIN_READY, &labels, origin.state == "ready");
             page.flag(&metrics::ORIGIN_USABLE, &labels, origin.usable);
             page.flag(&metrics::ORIGIN_CHOSEN, &labels, origin.chosen);

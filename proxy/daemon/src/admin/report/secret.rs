@@ -70,6 +70,6 @@ pub(super) fn finding(secret: &SecretStatus) -> Option<Finding> {
         more => format!(" and {more} more"),
     };
     Some(SECRET_LAGGING.found(format!(
-        "not known to have the mesh's new secret yet: {names}{more}; the former one ends at {until}"
+        "may not have the new mesh secret yet: {names}{more}; the old one expires at {until}"
     )))
 }

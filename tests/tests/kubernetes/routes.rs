@@ -11,7 +11,7 @@ use meshport_tests::wait;
 
 /// The address of haproxy on the worker.
 const HAPROXY: &str = "127.0.0.1:8443";
-/// The first apiserver as the worker reaches it without anything in between.
+/// The first apiserver as the worker reaches it directly.
 pub(crate) const DIRECT: &str = "https://10.77.0.11:6443";
 
 /// haproxy in front of all apiservers.
@@ -36,30 +36,30 @@ pub(crate) fn start_haproxy(cluster: &mut Cluster, name: &str, listen: &str, ser
     wait::until("haproxy answers", START_LIMIT, || cluster.curl(WORKER, &ask));
 }
 
-/// haproxy in front of all apiservers, anew: for it every apiserver is well. One that goes on asks
-/// twice before it takes back the one that was the last victim.
+/// Restarts haproxy in front of all apiservers, so that it considers all of them healthy. A running
+/// one needs two successful checks before it uses the last victim again.
 pub(crate) fn restart_haproxy(cluster: &mut Cluster) {
     cluster.kill("haproxy");
     let servers = [1, 2, 3].map(|number| cluster.host(number).address.to_string());
     start_haproxy(cluster, "haproxy", HAPROXY, servers.each_ref().map(String::as_str));
 }
 
-/// A way to the apiservers and its clients.
-pub(crate) struct Way {
+/// The clients that reach the apiservers by one path.
+pub(crate) struct Route {
     pub(crate) name: &'static str,
     pub(crate) kubectl: Kubectl,
     pub(crate) watches: Vec<Watch>,
 }
 
-impl Way {
+impl Route {
     /// All three. haproxy uses round robin: one of three watches is on the first server.
     pub(crate) fn all(cluster: &Cluster) -> [Self; 3] {
-        let way = |name, server: &str, count: usize| {
+        let route = |name, server: &str, count: usize| {
             let kubectl = cluster.kubectl_to(WORKER, name, server);
             let watches = (0..count).map(|_| Watch::start(&kubectl)).collect();
             Self { name, kubectl, watches }
         };
-        [way("meshport", LOCAL, 1), way("haproxy", &haproxy(), 3), way("straight", DIRECT, 1)]
+        [route("meshport", LOCAL, 1), route("haproxy", &haproxy(), 3), route("straight", DIRECT, 1)]
     }
 
     /// The longest silence of any of its watches.

@@ -1,4 +1,4 @@
-//! The paths that a request tries, in which order, and when the next one begins.
+//! The paths that a request tries, their order, and when the next attempt starts.
 //!
 //! No bytes of a target are passed before an answer, so a second attempt costs only a dropped
 //! connection. The direct path goes first unless it is known to be dead; up to three relays follow,
@@ -15,12 +15,12 @@ use crate::route::{Line, PathView};
 use super::refusal::Refusal;
 use super::reply::Refused;
 
-/// Most paths that one request tries.
-pub const MAX_WAYS: usize = 4;
-/// Most relayed paths to one node.
+/// The maximum number of paths that one request tries.
+pub const MAX_PATHS: usize = 4;
+/// The maximum number of relayed paths to one node.
 const MAX_RELAYS: usize = 3;
 /// How long a path may be silent before the next is tried in parallel: a handshake and a round trip
-/// on a 200 ms path, and a little more.
+/// on a 200 ms path, with some margin.
 pub const HEDGE: Duration = Duration::from_millis(700);
 
 /// A member that may relay, or dial services.
@@ -39,24 +39,24 @@ pub fn to_node(node: NodeId, direct: Option<PathView>, mut relays: Vec<Prospect>
     relays.retain(|relay| relay.node != node);
     relays.sort_by_key(|relay| (rank(relay.path), !relay.is_near, rtt(relay.path), relay.node));
     let relays = relays.into_iter().take(MAX_RELAYS);
-    let mut ways: VecDeque<Line> =
+    let mut paths: VecDeque<Line> =
         relays.map(|relay| Line::Relayed { origin: node, relay: relay.node }).collect();
     match direct {
         // It may have recovered.
-        Some(PathView::Dead) => ways.push_back(Line::Direct(node)),
-        _ => ways.push_front(Line::Direct(node)),
+        Some(PathView::Dead) => paths.push_back(Line::Direct(node)),
+        _ => paths.push_front(Line::Direct(node)),
     }
-    ways.into()
+    paths.into()
 }
 
-/// The nearest of several nodes that can all do it, each directly, then the first through a relay.
+/// The paths to the nearest of several equivalent nodes: direct ones, then one through a relay.
 pub fn to_any(mut nodes: Vec<Prospect>, relays: Vec<Prospect>) -> Vec<Line> {
     nodes.sort_by_key(|it| {
         let (is_dead, is_own) = (it.path == Some(PathView::Dead), it.path == Some(PathView::Own));
         (is_dead, !is_own, !it.is_near, rank(it.path), rtt(it.path), it.node)
     });
     let Some(first) = nodes.first().copied() else { return Vec::new() };
-    let direct = nodes.iter().take(MAX_WAYS - 1).map(|it| Line::Direct(it.node));
+    let direct = nodes.iter().take(MAX_PATHS - 1).map(|it| Line::Direct(it.node));
     let relayed = to_node(first.node, None, relays).into_iter().skip(1).take(1);
     direct.chain(relayed).collect()
 }
@@ -77,7 +77,7 @@ fn rtt(path: Option<PathView>) -> Duration {
     }
 }
 
-/// The attempts of one request. Ask [`Race::poll`] after every input, then sleep until
+/// The attempts of one request. Call [`Race::poll`] after every input, then sleep until
 /// [`Race::poll_timeout`].
 #[derive(Debug)]
 pub struct Race {
@@ -90,8 +90,8 @@ pub struct Race {
 
 impl Race {
     /// A race over these paths until this deadline.
-    pub fn new(ways: Vec<Line>, now: Instant, until: Instant) -> Self {
-        let waiting = ways.into_iter().take(MAX_WAYS).collect();
+    pub fn new(paths: Vec<Line>, now: Instant, until: Instant) -> Self {
+        let waiting = paths.into_iter().take(MAX_PATHS).collect();
         Self { waiting, running: 0, next_at: now, until, worst: None }
     }
 
@@ -100,19 +100,19 @@ impl Race {
         if now < self.next_at || now >= self.until {
             return None;
         }
-        let way = self.waiting.pop_front()?;
+        let line = self.waiting.pop_front()?;
         self.running += 1;
         self.next_at = now + HEDGE;
-        Some(way)
+        Some(line)
     }
 
     /// Handles a failed attempt; returns whether the search is over.
     pub fn handle_failure(&mut self, refused: Refused, now: Instant) -> bool {
         self.running = self.running.saturating_sub(1);
         self.next_at = now;
-        let is_final = !refused.why.is_of_the_way();
-        // The node's own answer says more than failures of its paths, and an earlier answer more
-        // than a relay's.
+        let is_final = !refused.why.is_of_the_path();
+        // The node's own answer says more than failures of its paths, and an earlier answer says
+        // more than a relay's.
         if is_final || self.worst.is_none() {
             self.worst = Some(refused);
         }
@@ -132,7 +132,7 @@ impl Race {
     /// Why the search failed.
     pub fn into_refused(self) -> Refused {
         let silent = || Refused::new(Refusal::Silent, "no answer");
-        self.worst.filter(|it| self.running == 0 || !it.why.is_of_the_way()).unwrap_or_else(silent)
+        self.worst.filter(|it| self.running == 0 || !it.why.is_of_the_path()).unwrap_or_else(silent)
     }
 }
 
@@ -170,11 +170,11 @@ mod tests {
         };
         let direct = Line::Direct(node(7));
         let relayed = [through(2), through(1), through(4)];
-        let ways = to_node(node(7), None, relays());
-        assert_eq!(ways, [&[direct][..], &relayed].concat());
-        let ways = to_node(node(7), Some(PathView::Dead), relays());
-        assert_eq!(ways, [&relayed[..], &[direct]].concat());
-        assert_eq!(ways.len(), MAX_WAYS);
+        let paths = to_node(node(7), None, relays());
+        assert_eq!(paths, [&[direct][..], &relayed].concat());
+        let paths = to_node(node(7), Some(PathView::Dead), relays());
+        assert_eq!(paths, [&relayed[..], &[direct]].concat());
+        assert_eq!(paths.len(), MAX_PATHS);
     }
 
     #[test]
@@ -188,19 +188,19 @@ mod tests {
             ]
         };
         let direct = |order: [u8; 3]| order.map(|number| Line::Direct(node(number)));
-        let ways = to_any(nodes(), vec![relay(9, true, up(1))]);
-        assert_eq!(ways, [&direct([7, 4, 1])[..], &[through(9)]].concat());
+        let paths = to_any(nodes(), vec![relay(9, true, up(1))]);
+        assert_eq!(paths, [&direct([7, 4, 1])[..], &[through(9)]].concat());
         let own = relay(5, true, Some(PathView::Own));
-        let ways = to_any([nodes(), vec![own]].concat(), Vec::new());
-        assert_eq!(ways, direct([5, 7, 4]));
+        let paths = to_any([nodes(), vec![own]].concat(), Vec::new());
+        assert_eq!(paths, direct([5, 7, 4]));
         assert_eq!(to_any(Vec::new(), Vec::new()), []);
     }
 
     #[test]
     fn a_silent_way_gets_company_and_a_refusal_of_the_node_ends_it() {
         let start = Instant::now();
-        let ways = vec![Line::Direct(node(7)), through(1), through(2)];
-        let mut race = Race::new(ways, start, start + Duration::from_secs(4));
+        let paths = vec![Line::Direct(node(7)), through(1), through(2)];
+        let mut race = Race::new(paths, start, start + Duration::from_secs(4));
         assert_eq!(race.poll(start), Some(Line::Direct(node(7))));
         assert_eq!(race.poll(start), None);
         assert_eq!(race.poll_timeout(), start + HEDGE);
