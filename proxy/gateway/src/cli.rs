@@ -55,7 +55,7 @@ pub struct Cli {
     /// Only endpoints in this network; can be repeated [default: all but loopback and link-local]
     #[arg(long = "endpoints", value_name = "CIDR")]
     endpoint_networks: Vec<Cidr>,
-    /// Offer Services of type ExternalName, too: who may write one chooses what this node connects to
+    /// Offer Services of type ExternalName too: their authors choose what this node connects to
     #[arg(long)]
     external_names: bool,
     /// Address for the status of Services of type LoadBalancer; can be repeated

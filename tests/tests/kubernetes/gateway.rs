@@ -74,7 +74,10 @@ fn start_gateway(cluster: &mut Cluster) {
 /// A Service that is offered as `web`.
 fn service(name: &str, spec: &Value) -> String {
     let metadata = json!({ "name": name, "annotations": { "meshport.io/expose": "web" } });
-    json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec }).to_string()
+    let object = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec,
+    });
+    object.to_string()
 }
 
 /// Names these instances as the endpoints of a Service.
@@ -84,8 +87,9 @@ fn set_endpoints(kubectl: &Kubectl, name: &str, instances: &[Instance]) {
         json!({ "addresses": [{ "ip": ip }], "ports": [{ "name": "http", "port": port }] })
     };
     let subsets: Vec<Value> = instances.iter().map(subset).collect();
-    let metadata = json!({ "name": name });
-    let object = json!({ "apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": subsets });
+    let object = json!({
+        "apiVersion": "v1", "kind": "Endpoints", "metadata": { "name": name }, "subsets": subsets,
+    });
     kubectl.apply(&object.to_string());
 }
 
@@ -218,7 +222,8 @@ fn services_of_a_cluster_are_services_of_the_mesh() {
 fn pod(kubectl: &Kubectl, number: u16) {
     let port = FIRST_PORT + number;
     let script = format!(
-        "mkdir /tmp/www; echo web-{number} >/tmp/www/it; exec busybox httpd -f -p {port} -h /tmp/www"
+        "mkdir /tmp/www; echo web-{number} >/tmp/www/it; \
+         exec busybox httpd -f -p {port} -h /tmp/www"
     );
     let container = json!({
         "name": "main", "image": IMAGE, "imagePullPolicy": "Never",
