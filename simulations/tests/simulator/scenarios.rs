@@ -203,6 +203,43 @@ fn every_balance_keeps_the_rules_when_an_apiserver_dies_and_comes_back() {
     }
 }
 
+/// Nothing changes but the balance of some nodes, before anything is measured.
+fn balanced(nodes: &str, balance: &str) -> Run {
+    let settings = format!("{{ service = {{ kube-apiserver = {{ {balance} }} }} }}");
+    let change = format!("[[event]]\nat-s = 20\nconfigure = \"{nodes}\"\n");
+    let run = run(&small(90, &format!("{change}settings = {settings}\n")), 3);
+    assert_rules(&run);
+    assert_eq!(run.measures.requests.failed, 0, "{balance}");
+    run
+}
+
+/// Each of the three sites has the nearest origin of its nodes, so the share of sessions that go
+/// to the nearest tells the balance.
+#[test]
+fn each_balance_sends_sessions_where_it_says() {
+    for (nodes, balance, shares) in [
+        ("all", "policy = \"nearest\"", 0.97..=1.0),
+        ("all", "policy = \"spread\"", 0.23..=0.43),
+        ("all", "policy = \"least-sessions\"", 0.2..=0.5),
+        ("all", "policy = \"source\"", 0.1..=0.6),
+        ("all", "policy = \"pinned\", pinned = [\"ams-1\"]", 0.23..=0.43),
+        // A third of the nodes, which have most of the weight or nearly none of it beside them.
+        ("ams", "policy = \"spread\", weights = [\"ams-1=100\"]", 0.97..=1.0),
+        ("ams", "policy = \"spread\", weights = [\"fra-1=100\"]", 0.6..=0.72),
+        ("ams", "policy = \"source\", weights = [\"ams-1=100\"]", 0.97..=1.0),
+        ("ams", "policy = \"least-sessions\", weights = [\"ams-1=100\"]", 0.95..=1.0),
+    ] {
+        let run = balanced(nodes, balance);
+        let share = run.nearest_sessions().expect("there were sessions");
+        println!("{nodes}: {balance}: {share:.2}");
+        assert!(shares.contains(&share), "{nodes}: {balance}: {share}");
+    }
+    let pinned = balanced("all", "policy = \"pinned\", pinned = [\"iad-1\", \"ams-1\"]");
+    for name in ["fra-5", "ams-5", "iad-5"] {
+        assert_eq!(pinned.route_of(name), Some("iad-1"), "{name}");
+    }
+}
+
 /// Its etcd member stalls: a request in progress is repeated elsewhere.
 #[test]
 fn a_stalled_instance_is_left_while_another_is_ready() {

@@ -31,15 +31,16 @@ pub fn vip(data: &[u8]) {
     }
 }
 
-/// A frame of each family, and claims.
+/// Each frame and each claim, of either family.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let hardware = Hardware([2, 0, 0, 0, 0, 1]);
     let mut seeds = Vec::new();
     for address in [V4, V6] {
         let answer = Frame::Answer { hardware, ip: address };
-        let frames = [Frame::Probe, Frame::Announce, Frame::Refresh, answer];
+        let cession = Frame::Cede(Hardware([2, 0, 0, 0, 0, 2]));
+        let frames = [Frame::Probe, Frame::Announce, Frame::Refresh, cession, answer];
         seeds.extend(frames.into_iter().filter_map(|it| lan::encode(it, address, hardware)));
-        for stance in [Stance::Standby, Stance::Holding, Stance::Releasing] {
+        for stance in [Stance::Standby, Stance::Holding, Stance::Releasing, Stance::Ready] {
             let claim = Claim {
                 incarnation: 300,
                 sequence: 70_000,
@@ -54,4 +55,39 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         }
     }
     seeds
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The number of a stance. A new one does not compile here, and needs a seed.
+    fn number(stance: Stance) -> u8 {
+        match stance {
+            Stance::Standby => 0,
+            Stance::Holding => 1,
+            Stance::Releasing => 2,
+            Stance::Ready => 3,
+        }
+    }
+
+    #[test]
+    fn each_stance_and_each_frame_has_a_seed_of_either_family() {
+        let seeds = seeds();
+        let own = Hardware([2, 0, 0, 0, 0, 1]);
+        for address in [V4, V6] {
+            let messages = seeds.iter().filter_map(|it| Message::decode(it).ok());
+            let stances = messages.filter(|it| it.address == address);
+            let stances: BTreeSet<u8> = stances.map(|it| number(it.claim.stance)).collect();
+            assert_eq!(stances, BTreeSet::from([0, 1, 2, 3]), "{address}");
+            let heard: Vec<_> = seeds.iter().filter_map(|it| lan::decode(it, address)).collect();
+            let of = |wanted: Heard<IpAddr>| heard.iter().filter(|it| **it == wanted).count();
+            assert_eq!(of(Heard::Probed(own)), 1, "{address}");
+            assert_eq!(of(Heard::Claimed(own)), 3, "{address}: announced, refreshed, answered");
+            let other = Hardware([2, 0, 0, 0, 0, 2]);
+            assert_eq!(of(Heard::Claimed(other)), 1, "{address}: ceded");
+        }
+    }
 }

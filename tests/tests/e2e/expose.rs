@@ -24,6 +24,8 @@ const OTHER_FRIEND: Ipv4Addr = Ipv4Addr::new(127, 10, 255, 255);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 11, 0, 0);
 const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 12, 0, 1);
 const NETWORK: &str = "127.10.0.0/16";
+/// The host of a URL for which clients send no server name.
+const NAMELESS: &str = "127.0.0.1";
 
 /// A connection from an address of this machine.
 fn dial(from: impl Into<IpAddr>, to: SocketAddr) -> std::io::Result<TcpStream> {
@@ -374,15 +376,20 @@ fn two_clusters_behind_one_address_are_kept_apart_by_name() {
         assert!(refused.contains("unrecognized name"), "{name}: {refused}");
     }
     assert_eq!(count(&world, "gate", "unknown-name"), 4.0);
-    // A client of no TLS is for neither.
+    // A client of an address sends no name, and one of no TLS has none: they are for neither.
+    let refused = who(&world, local, NAMELESS).expect_err("it is told no name");
+    assert!(refused.contains("unrecognized name"), "{refused}");
     is_reset(FRIEND, local, b"GET / HTTP/1.1\r\n\r\n");
-    assert_eq!(count(&world, "gate", "unknown-name"), 5.0);
+    assert_eq!(count(&world, "gate", "unknown-name"), 6.0);
 }
 
 #[test]
 fn names_without_a_rule_go_to_the_default_if_there_is_one() {
     let (world, local) = two_clusters("service = \"dev\"\n");
-    for (name, cluster) in [("api.prod.example.com", "prod-cp"), ("elsewhere.org", "dev-cp")] {
+    let default = "dev-cp";
+    for (name, cluster) in
+        [("api.prod.example.com", "prod-cp"), ("elsewhere.org", default), (NAMELESS, default)]
+    {
         wait::until(&format!("{cluster} answers"), SETTLE, || {
             who(&world, local, name).ok()?.contains(cluster).then_some(())
         });
@@ -570,6 +577,9 @@ fn statistics_are_a_table_csv_and_json_of_the_same() {
     });
     assert_eq!((&rows[0]["kind"], &rows[0]["name"]), (&"listener".into(), &"out".into()));
     assert_eq!(rows[0]["errors"], 1, "the stranger");
+    let services: Vec<&Value> = rows.iter().filter(|row| row["kind"] == "service").collect();
+    assert_eq!((services.len(), &services[0]["sessions_total"]), (1, &9.into()), "{services:?}");
+    assert_eq!(services[0]["name"], "kube-apiserver");
     let origins: Vec<&Value> = rows.iter().filter(|row| row["kind"] == "origin").collect();
     let sum = |key: &str| origins.iter().filter_map(|row| row[key].as_u64()).sum::<u64>();
     assert_eq!(sum("sessions_total"), 9);
@@ -577,7 +587,8 @@ fn statistics_are_a_table_csv_and_json_of_the_same() {
         assert_eq!(rows[0][key].as_u64(), Some(sum(key)), "{key}");
         assert!(sum(key) > 0);
     }
-    assert!(origins.iter().all(|row| row["connect_mean_ms"].as_f64() > Some(0.0)), "{origins:?}");
+    let is_timed = |row: &&Value| row["connect_mean_ms"].as_f64() > Some(0.0);
+    assert!(origins.iter().chain(&services).all(is_timed) && is_timed(&&rows[0]), "{rows:?}");
     let csv = verb(&["--csv"]);
     assert_eq!(csv.lines().count(), rows.len() + 1, "{csv}");
     assert!(csv.starts_with("kind,name,service,site,sessions_open,"), "{csv}");

@@ -2,6 +2,7 @@
 //! daemons in network namespaces.
 
 mod beside;
+mod bird;
 mod bring_up;
 mod faults;
 mod random;
@@ -103,9 +104,13 @@ impl Lan {
     }
 
     fn start(&mut self, name: &'static str, more: &str) {
+        self.start_with(name, &self.settings(name, more));
+    }
+
+    fn settings(&self, name: &str, more: &str) -> String {
         let state = self.state(name);
         let number = Wires::number(name);
-        let text = format!(
+        format!(
             "sandbox = {}\nsite = \"x\"\nstate-dir = \"{state}\"\n[mesh]\n\
              listen = \"0.0.0.0:51820\"\nadvertise = [\"198.51.100.{number}:51820\"]\n\
              [admin]\nhttp = \"off\"\n\
@@ -118,7 +123,10 @@ impl Lan {
              [[virtual-address]]\nname = \"v6\"\naddress = \"{V6}\"\ninterface = \"lan\"\n\
              group = \"rack\"\n{more}{}",
             !self.has_clocks, self.extra
-        );
+        )
+    }
+
+    fn start_with(&mut self, name: &'static str, text: &str) {
         let config = self.folder.path().join(format!("{name}.toml"));
         fs::write(&config, text).expect("the folder can be written");
         let mut command = self.wires.host(name).command(&meshport().to_string_lossy());

@@ -196,8 +196,23 @@ fn the_security_page_names_tests_that_exist() {
     }
 }
 
+/// The tests exist that the pages for clients without meshport name, at least one for each
+/// requirement.
+#[test]
+fn the_pages_for_clients_without_meshport_name_tests_that_exist() {
+    let read = |page| fs::read_to_string(root().join(page)).expect("the page");
+    let text = read("docs/expose.md");
+    let (_, tests) = text.split_once("\n## Tests\n").expect("the section");
+    names_tests_that_exist("docs/expose.md", tests, 12);
+    let text = read("docs/virtual-addresses.md");
+    let (_, table) = text.split_once("| requirement | test |\n").expect("the table");
+    let rows: Vec<&str> = table.lines().skip(1).take_while(|it| it.starts_with('|')).collect();
+    assert!(rows.len() >= 17, "{} requirements", rows.len());
+    rows.into_iter().for_each(|row| names_tests_that_exist(row, row, 1));
+}
+
 fn names_tests_that_exist(page: &str, text: &str, least: usize) {
-    let words = text.split('`').skip(1).step_by(2);
+    let words = text.split('`').skip(1).step_by(2).map(|it| it.rsplit("::").next().unwrap_or(it));
     let is_test = |word: &&str| {
         word.contains('_')
             && word.chars().all(|it| it.is_ascii_lowercase() || "_0123456789".contains(it))

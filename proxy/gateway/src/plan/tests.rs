@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::endpoints::{of_endpoints, of_slice};
+use crate::run::describe;
 
 /// A Service of namespace `shop`, `age` seconds after the first, with these annotations.
 fn service(name: &str, age: u32, annotations: &Value) -> Service {
@@ -153,6 +154,25 @@ fn the_class_needs_no_annotation_and_a_port_of_the_address_has_one_holder() {
     assert_eq!(made.offers.len(), 3);
 }
 
+/// The status of a Service that another balancer writes is left alone.
+#[test]
+fn the_address_is_for_the_class_and_for_annotated_services_of_no_class() {
+    let balancer =
+        |class: Option<&str>| json!({ "type": "LoadBalancer", "loadBalancerClass": class });
+    let plain = || service("web", 0, &json!({}));
+    let annotated = || exposed("web", 0, "web");
+    for (service, expected) in [
+        (with_spec(plain(), &balancer(Some(CLASS))), true),
+        (with_spec(annotated(), &balancer(Some(CLASS))), true),
+        (with_spec(annotated(), &balancer(None)), true),
+        (with_spec(plain(), &balancer(None)), false),
+        (with_spec(annotated(), &balancer(Some("example.com/cloud"))), false),
+        (annotated(), false),
+    ] {
+        assert_eq!(has_address(&service), expected, "{service:?}");
+    }
+}
+
 #[test]
 fn only_some_namespaces_and_only_as_many_as_a_node_can_announce() {
     let mut elsewhere = exposed("there", 0, "there");
@@ -250,6 +270,24 @@ fn an_external_name_is_offered_at_its_addresses_where_that_is_allowed() {
     let made = plan(&cluster, &rules);
     let found = instances(made.offers.values().next().expect("offered"));
     assert_eq!(found, [("192.0.2.7:5432".to_owned(), true)]);
+}
+
+#[test]
+fn a_dry_run_names_what_is_offered_and_why_the_rest_is_not() {
+    let annotations = json!({ EXPOSE: "db:http", ALLOW: "role:node" });
+    let services =
+        vec![exposed("web", 0, "web"), service("db", 1, &annotations), exposed("again", 2, "web")];
+    let slices = [slice("web", &ready(&["10.1.0.1", "10.1.0.2", "127.0.0.1"]))];
+    let said = describe(&plan(&snapshot(services, &slices), &Rules::default()));
+    let lines: Vec<Vec<&str>> = said.lines().map(|it| it.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "SERVICE", "PORT", "READY", "ALLOW"]);
+    assert_eq!(lines[1], ["db", "shop/db", "80", "0/0", "role:node"]);
+    assert_eq!(lines[2], ["web", "shop/web", "80", "2/2", "(1", "left", "out)", "default"]);
+    let refused = "not offered: shop/again: the name web in the mesh belongs to the older Service \
+                   shop/web\n";
+    assert!(said.ends_with(refused), "{said}");
+    assert_eq!(lines.len(), 4, "{said}");
+    assert_eq!(describe(&planned(Vec::new())), "no Service is offered\n");
 }
 
 #[test]

@@ -183,6 +183,49 @@ fn cluster_api_makes_a_control_plane_and_a_worker() {
     }
 }
 
+/// Merges what the page has of a virtual address into the fields of a control plane, on the LAN of
+/// these machines.
+fn with_address(spec: &Value) -> Value {
+    let fragment = block(CLUSTER_API, "With a virtual address", "yaml");
+    let fragment = yaml(&fragment.replace("192.0.2.", "203.0.113.")).remove(0);
+    let mut merged = spec.clone();
+    for own in merged["files"].as_array_mut().expect("a list") {
+        let more = at(&fragment, "/files").as_array().expect("a list").iter();
+        if let Some(other) = more.clone().find(|it| it["path"] == own["path"]) {
+            *own = other.clone();
+        }
+    }
+    let list = |of: &Value| at(of, "/preKubeadmCommands").as_array().expect("a list").clone();
+    merged["preKubeadmCommands"] = [list(&fragment), list(spec)].concat().into();
+    merged
+}
+
+#[test]
+#[ignore = "needs root for namespaces: ./tests/run operator"]
+fn cluster_api_has_its_endpoint_at_a_virtual_address_from_the_first_machine_on() {
+    let machines = Machines::boot();
+    machines.run(2, "meshport init --site fra --name management --role node");
+    machines.run(2, "systemctl enable --now meshport");
+    let origin = "--role origin:kube-apiserver";
+    let invites = block(CLUSTER_API, "Invites", "sh");
+    machines.run(2, &invites.replace(origin, &format!("{origin} --role vip")));
+    let secrets = machines.all[2].path("");
+    let generated = yaml(&written("meshport generate clusterapi --name api.example.com"));
+    let spec = with_address(at(&generated[0], "/spec/kubeadmConfigSpec"));
+    let [before, after] = hooks(&spec, &secrets);
+    machines.run(0, &before);
+    machines.run(
+        0,
+        &file("/run/kubeadm/kubeadm.yaml", &format!("controlPlaneEndpoint: \"{NAME}:7445\"")),
+    );
+    let said = machines.run(0, "kubeadm init --config /run/kubeadm/kubeadm.yaml");
+    assert!(said.contains(&format!("{NAME}:7445 answers")), "{said}");
+    machines.run(0, &after);
+    // The management cluster knows the address alone.
+    let ask = "until curl -sk --max-time 2 https://203.0.113.10:7445/version; do sleep 0.1; done";
+    machines.run(2, ask);
+}
+
 /// A pipe goes on in the next line.
 #[test]
 fn commands_are_taken_from_a_page_with_their_further_lines() {
