@@ -1,4 +1,4 @@
-//! The bill of materials of the released program, as CycloneDX 1.6 (ECMA-424): every package that
+//! The bill of materials of a released program, as CycloneDX 1.6 (ECMA-424): every package that
 //! is linked into it or runs in its build, with version, licence and checksum.
 //!
 //! It comes from `cargo tree` for the locked packages, without network: the same lock file and
@@ -13,9 +13,6 @@ use toml::Table;
 
 use crate::repository::{host_triple, root, tree};
 
-/// The package whose program is released.
-const RELEASED: &str = "meshport";
-
 /// A package: its name and version.
 type Id = (String, String);
 
@@ -27,19 +24,20 @@ struct Package {
     needs: BTreeSet<Id>,
 }
 
-/// The bill of materials of the released program.
+/// The bill of materials of the program of a package.
 ///
 /// # Panics
-/// If cargo or the lock file cannot be read, for example because packages were never fetched.
-pub fn bill() -> Value {
-    let all = packages(&tree(RELEASED, "normal,build"));
-    let linked = packages(&tree(RELEASED, "normal,no-proc-macro"));
+/// If there is no such package, or cargo or the lock file cannot be read, for example because
+/// packages were never fetched.
+pub fn bill(released: &str) -> Value {
+    let all = packages(&tree(released, "normal,build"));
+    let linked = packages(&tree(released, "normal,no-proc-macro"));
     let lock = fs::read_to_string(root().join("Cargo.lock")).expect("a lock file");
     let checksums = checksums(&lock.parse().expect("Cargo.lock is TOML"));
     let (mut program, mut components) = (Value::Null, Vec::new());
     for (id, package) in &all {
         let mut component = component(id, package, checksums.get(id));
-        if id.0 == RELEASED {
+        if id.0 == released {
             component["type"] = "application".into();
             component["properties"] = json!([{"name": "cargo:target", "value": host_triple()}]);
             program = component;
@@ -88,7 +86,7 @@ fn parse(line: &str) -> Option<(usize, Id, String)> {
     let depth = words.next()?.parse().ok()?;
     let id = (words.next()?.to_owned(), words.next()?.strip_prefix('v')?.to_owned());
     // Before SPDX had operators, crates wrote a slash.
-    Some((depth, id, licence.trim_end_matches(" (*)").replace('/', " OR ")))
+    Some((depth, id, licence.trim_end_matches(" (*)").replace(" / ", "/").replace('/', " OR ")))
 }
 
 /// SHA-256 of the packages' archives.
@@ -129,8 +127,8 @@ mod tests {
 
     #[test]
     fn the_bill_has_exactly_what_cargo_builds_the_program_of() {
-        let bill = bill();
-        assert_eq!(bill["metadata"]["component"]["name"], RELEASED);
+        let bill = bill("meshport");
+        assert_eq!(bill["metadata"]["component"]["name"], "meshport");
         let components = bill["components"].as_array().expect("components");
         let scope = |name: &str| {
             components.iter().find(|it| it["name"] == name).and_then(|it| it["scope"].as_str())
@@ -149,15 +147,26 @@ mod tests {
         }
         for component in components {
             assert!(component["licenses"][0]["expression"].is_string(), "{component}");
-            let own = component["name"].as_str().is_some_and(|it| it.starts_with(RELEASED));
+            let own = component["name"].as_str().is_some_and(|it| it.starts_with("meshport"));
             assert_eq!(component["hashes"][0]["content"].is_string(), !own, "{component}");
         }
     }
 
     #[test]
+    fn the_gateway_has_a_bill_of_its_own() {
+        let bill = bill("meshport-gateway");
+        assert_eq!(bill["metadata"]["component"]["name"], "meshport-gateway");
+        let components = bill["components"].as_array().expect("components");
+        for part in ["kube", "meshport-daemon"] {
+            assert!(components.iter().any(|it| it["name"] == part), "{part} is part of it");
+        }
+        assert!(components.iter().all(|it| it["name"] != "meshport-top"));
+    }
+
+    #[test]
     fn depths_say_who_needs_whom() {
         let tree = "0 a v1.0.0 (/x)|MIT\n1 b v2.0.0|\n2 c v3.1.0 (proc-macro)|MIT/ISC\n\
-                    1 c v3.1.0 (proc-macro)|MIT/ISC (*)\n";
+                    1 c v3.1.0 (proc-macro)|MIT / ISC (*)\n";
         let id = |name: &str, version: &str| (name.to_owned(), version.to_owned());
         let package = |licence: &str, needs: &[&Id]| Package {
             licence: licence.to_owned(),

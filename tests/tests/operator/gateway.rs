@@ -8,8 +8,11 @@ use meshport_tests::repository::root;
 use serde_json::Value;
 
 use crate::pages::{checked, settings};
+use crate::verbs::unknown_to_kubectl;
 
 const PAGE: &str = "gateway.md";
+/// The unit of the packages.
+const UNIT: &str = "proxy/package/gateway/meshport-gateway.service";
 
 fn cli(arguments: &[&str]) -> String {
     run_ok(&gateway().to_string_lossy(), arguments)
@@ -64,12 +67,27 @@ fn its_settings_have_no_problem_and_its_objects_are_whole() {
 }
 
 #[test]
+#[ignore = "needs kubectl; ./tests/run operator"]
+fn kubectl_knows_every_field_of_its_pods_and_the_account_is_theirs() {
+    let pods = manual::under(PAGE, "As a pod", "yaml").concat();
+    assert_eq!(unknown_to_kubectl(&pods), None, "kubectl does not know this field");
+    let pods: Value = yaml_serde::from_str(&pods).expect("YAML");
+    let rights = cli(&["--rbac"]);
+    let account = rights.split("\n---\n").next().expect("a ServiceAccount");
+    let account: Value = yaml_serde::from_str(account).expect("YAML");
+    assert_eq!(pods["spec"]["template"]["spec"]["serviceAccountName"], account["metadata"]["name"]);
+    assert_eq!(pods["metadata"]["namespace"], account["metadata"]["namespace"]);
+}
+
+#[test]
 #[ignore = "needs systemd-analyze; ./tests/run operator"]
 fn its_unit_is_valid_and_confined() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("meshport-gateway.service");
     let unit = manual::under(PAGE, "systemd", "ini").concat();
-    let program = "/usr/local/bin/meshport-gateway";
+    let packaged = fs::read_to_string(root().join(UNIT)).expect("a unit");
+    assert_eq!(unit, packaged, "docs/{PAGE} shows {UNIT}");
+    let program = "/usr/bin/meshport-gateway";
     assert!(unit.contains(program), "{unit}");
     fs::write(&file, unit.replace(program, &gateway().to_string_lossy())).expect("a unit");
     let file = file.to_string_lossy();

@@ -244,34 +244,35 @@ fn lost(ours: &Value, theirs: &Value, path: &str) -> Option<String> {
     }
 }
 
-#[test]
-#[ignore = "needs kubectl; ./tests/run operator"]
-fn kubectl_knows_every_field_of_the_pods() {
+/// The field of an object with pods that kubectl does not know.
+pub(crate) fn unknown_to_kubectl(object: &str) -> Option<String> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("object.yaml");
+    fs::write(&file, object).expect("written");
     let read = |arguments: &[&str]| -> Value {
         let file = text(&file);
         let printed =
             run_ok("kubectl", &[arguments, &["--local", "-o", "json", "-f", &file]].concat());
         serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
     };
+    // The first takes the file as it is, the second through the types: what these do not know is
+    // gone after them.
+    let ours = read(&["annotate", "read=yes", "--overwrite"]);
+    let mut typed = read(&["set", "env", "READ=yes"]);
+    typed["metadata"]["annotations"] = ours["metadata"]["annotations"].clone();
+    lost(&ours, &typed, "object")
+}
+
+#[test]
+#[ignore = "needs kubectl; ./tests/run operator"]
+fn kubectl_knows_every_field_of_the_pods() {
     for (what, kind) in [("static-pod", "Pod"), ("daemonset", "DaemonSet")] {
         let generated = cli(&["generate", what]);
         let object = generated.split("\n---\n").find(|it| it.contains(&format!("kind: {kind}\n")));
         let object = object.unwrap_or_else(|| panic!("{what} has no {kind}"));
-        fs::write(&file, object).expect("written");
-        // The first takes the file as it is, the second through the types: what these do not know
-        // is gone after them.
-        let ours = read(&["annotate", "read=yes", "--overwrite"]);
-        let mut typed = read(&["set", "env", "READ=yes"]);
-        typed["metadata"]["annotations"] = ours["metadata"]["annotations"].clone();
-        assert_eq!(lost(&ours, &typed, kind), None, "kubectl does not know this field");
+        assert_eq!(unknown_to_kubectl(object), None, "kubectl does not know this field");
         let wrong = object.replace("dnsPolicy:", "dnsPolice:");
-        fs::write(&file, wrong).expect("written");
-        let ours = read(&["annotate", "read=yes", "--overwrite"]);
-        let mut typed = read(&["set", "env", "READ=yes"]);
-        typed["metadata"]["annotations"] = ours["metadata"]["annotations"].clone();
-        assert!(lost(&ours, &typed, kind).is_some(), "the check sees nothing");
+        assert!(unknown_to_kubectl(&wrong).is_some(), "the check sees nothing");
     }
 }
 
