@@ -177,7 +177,11 @@ fn finds_faults_beside_a_daemon(lab: &mut Lab) {
     run_ok("prlimit", &["--pid", &pid, "--nofile=512:1000"]);
     let few = examine(lab, "worker", "few open files");
     assert_eq!(few.ids(), ["MP108"]);
-    assert!(few.detail("MP108").starts_with("1000 open files"), "{}", few.detail("MP108"));
+    assert!(
+        few.detail("MP108").starts_with("the limit on open files is 1000;"),
+        "{}",
+        few.detail("MP108")
+    );
     // A limit is never raised again.
     restart(&mut lab.world, "worker", str::to_owned);
 }

@@ -140,7 +140,7 @@ fn the_secret_is_exchanged_under_open_sessions() {
     has_number(&world, "late", 1);
     lag(&world, "cp", &["lost"]);
     let warnings = world.at("cp").status().expect("it answers")["warnings"].to_string();
-    assert!(warnings.contains("new secret yet: lost;"), "{warnings}");
+    assert!(warnings.contains("new mesh secret yet: lost;"), "{warnings}");
     let page = world.at("cp").metrics();
     assert_eq!(page.sum("meshport_mesh_secret_number", ""), 1.0);
     assert_eq!(page.sum("meshport_mesh_secret_lagging_members", ""), 1.0);
