@@ -394,7 +394,7 @@ fn finds_faults_without_a_daemon(lab: &mut Lab) {
     few.arg("--nofile=512:512").arg(meshport()).args(["doctor", "--short", "--config"]);
     let output = few.arg(lab.world.path("worker.toml")).output().expect("prlimit is there");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("warning MP108 512 open files"), "{said}");
+    assert!(said.contains("warning MP108 the limit on open files is 512;"), "{said}");
 
     let key = lab.world.at("worker").state().join("authority.key");
     fs::copy(lab.world.path("authority.key"), &key).expect("copied");
