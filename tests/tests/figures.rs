@@ -14,7 +14,7 @@ const IDLE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(40);
 
-/// The aims, which are the limits of the test as well, but for processor time.
+/// The aims, which are also the limits of the test, except for processor time.
 const MAX_BINARY_BYTES: u64 = 16 * 1024 * 1024;
 /// Limit on anonymous memory. The remaining resident memory is pages of the program and its
 /// libraries: shared by all its processes, and dropped by the kernel when memory is short.

@@ -115,7 +115,7 @@ pub(crate) enum Cause {
     #[error("{0} is no TCP port of this Service")]
     NoPort(String),
     /// Several ports, and none is named.
-    #[error("this Service has {0} TCP ports; write {EXPOSE}: \"NAME:PORT\"")]
+    #[error("this Service has {0} TCP ports and needs one, unless {EXPOSE} is \"NAME:PORT\"")]
     WhichPort(usize),
     /// There are too many offers.
     #[error("a gateway offers at most {MAX_OFFERED_SERVICES} services, and older ones are offered")]
@@ -363,6 +363,9 @@ fn wishes(service: &Service) -> Result<Vec<Wish<'_>>, Cause> {
 fn of_class(service: &Service) -> Result<Vec<Wish<'_>>, Cause> {
     let Key { namespace, name } = key(service);
     let ports: Vec<&ServicePort> = tcp_ports(service).collect();
+    if ports.is_empty() {
+        return Err(Cause::WhichPort(0));
+    }
     let several = ports.len() > 1;
     let wishes = ports.into_iter().map(|port| {
         let mut text = format!("{name}-{namespace}");

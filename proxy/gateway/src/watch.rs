@@ -157,7 +157,9 @@ async fn has_slices(client: &Client) -> Result<bool, Error> {
         let error = match client.list_api_group_resources(SLICES).await {
             Ok(_) => return Ok(true),
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(false),
-            Err(error @ kube::Error::Api(_)) => return Err(Error::Cluster(Box::new(error))),
+            Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => {
+                return Err(Error::Cluster(Box::new(kube::Error::Api(status))));
+            }
             Err(error) => error,
         };
         if !std::mem::replace(&mut told, true) {

@@ -232,7 +232,7 @@ fn play(lan: &mut Lan, fault: Fault) -> Cost {
     let (clients, held) = lan.clients();
     clients.go_on();
     let begun = wait::now();
-    // An answer that an apiserver was sending when it was killed is lost, whoever is in between:
+    // An answer that an apiserver was sending when it was killed is lost, whatever the proxy does:
     // that is counted for the connections that are held.
     clients.between_two(|| fault.strike(&mut lan.cluster, holder));
     wait::moment(wait::now() + LASTING);

@@ -66,7 +66,7 @@ pub struct Status {
     pub way_back: Option<WayBackStatus>,
     /// Every service this node uses or offers.
     pub services: Vec<ServiceStatus>,
-    /// What this node serves besides its own clients.
+    /// What this node serves to clients other than its own.
     #[serde(flatten)]
     pub edge: EdgeStatus,
     /// Warnings for the operator, as text.
@@ -76,7 +76,7 @@ pub struct Status {
     pub findings: Vec<FindingRow>,
 }
 
-/// What a node serves besides its own clients.
+/// What a node serves to clients other than its own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct EdgeStatus {
     /// Every listener for clients that run no meshport.

@@ -107,6 +107,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         (with_spec(exposed("x", 0, "a"), &two), "MeshNoPort"),
         (with_spec(exposed("x", 0, "a"), &json!({})), "MeshNoPort"),
         (service("x", 0, &json!({ EXPOSE: "a", ALLOW: "everyone:x" })), "MeshBadAnnotation"),
+        (of_class("x", 0, &json!([{ "port": 53, "protocol": "UDP" }])), "MeshNoPort"),
         (of_class(&"x".repeat(63), 0, &json!([{ "port": 80 }])), "MeshBadName"),
         (
             with_spec(
