@@ -20,6 +20,7 @@ pub(super) async fn drive(link: Arc<Link>, streams: Arc<Streams>) {
             match notice {
                 Notice::Ready => link.ready.notify_waiters(),
                 Notice::Cut(node, reason) => streams.cut(&node, reason),
+                Notice::Succeeded(node) => streams.retire(&node),
                 Notice::Renamed(former, node) => streams.rename(&former, node),
                 Notice::Pong(node, token) => streams.pong(&node, token),
             }

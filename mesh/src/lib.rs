@@ -5,7 +5,8 @@
 //!
 //! `link` joins the state machine with the outer socket; `quic_socket` is what quinn sees of it;
 //! `driver` does what is due without a packet; `streams` keeps the QUIC connections; `mesh` is the
-//! handle. A node with several `shards` has all of these once per shard.
+//! handle. A node with several `shards` has all of these once per shard. `bridge` lets the
+//! connections of a process go on when it has left its sockets to a successor.
 //!
 //! A shard runs on a current-thread runtime: it receives, encrypts and sends there. Everything is
 //! still `Send` and `Sync`, so that other threads may call it now and then: each lock is held for
@@ -14,6 +15,7 @@
 
 mod backlog;
 mod batched;
+mod bridge;
 mod congestion;
 mod cubic;
 mod driver;
@@ -36,6 +38,7 @@ mod windows;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use bridge::ProcessTag;
 pub use link::WallClock;
 pub use mesh::{Incoming, Mesh, ShardStatus, ShardStreams};
 pub use meshport_proto::calls::{self, CallToken};

@@ -13,13 +13,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use meshport_config::UnixSeconds;
 use tokio::sync::{Notify, mpsc};
 
+use super::bridge::{Bridge, Predecessors};
 use super::inbox::Inboxes;
 use super::lock;
 use super::outer::{OuterSocket, OuterTransmit};
@@ -87,6 +88,12 @@ pub(super) struct Link {
     clock: Clock,
     events: mpsc::Sender<MeshEvent>,
     pub(super) inboxes: Inboxes,
+    /// Earlier processes whose packets are passed on.
+    pub(super) predecessors: Predecessors,
+    /// The successor that owns the sockets and the tunnels now.
+    bridge: OnceLock<Bridge>,
+    /// Wakes the task that receives, see [`Link::detach`].
+    reader: Mutex<Option<Waker>>,
     /// The driver has something to do.
     pub(super) wake: Notify,
     /// A session came up somewhere.
@@ -109,6 +116,7 @@ impl Link {
         wall: WallClock,
         events: mpsc::Sender<MeshEvent>,
         inboxes: Inboxes,
+        predecessors: Predecessors,
     ) -> Self {
         Self {
             timed: Mutex::new(Timed { core, timer: None }),
@@ -118,6 +126,9 @@ impl Link {
             clock: Clock(wall),
             events,
             inboxes,
+            predecessors,
+            bridge: OnceLock::new(),
+            reader: Mutex::default(),
             wake: Notify::new(),
             ready: Notify::new(),
             closed: AtomicBool::new(false),
@@ -140,6 +151,30 @@ impl Link {
         }
         self.wake.notify_one();
         self.ready.notify_waiters();
+    }
+
+    /// Leaves the socket and the tunnels to another process. The core is not driven any more; the
+    /// packets of open connections go over `bridge`.
+    pub(super) fn detach(&self, bridge: Bridge) {
+        // A second successor is not possible: the first has the sockets.
+        let _ = self.bridge.set(bridge);
+        self.close();
+        if let Some(reader) = lock(&self.reader).take() {
+            reader.wake();
+        }
+    }
+
+    /// The way to the successor, if there is one.
+    pub(super) fn bridge(&self) -> Option<&Bridge> {
+        self.bridge.get()
+    }
+
+    /// The task that receives waits.
+    pub(super) fn note_reader(&self, waker: &Waker) {
+        let mut reader = lock(&self.reader);
+        if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *reader = Some(waker.clone());
+        }
     }
 
     /// Fails once the mesh is closed.
@@ -166,6 +201,9 @@ impl Link {
     fn let_out(&self, timed: &mut MutexGuard<'_, Timed>, sender: &mut Sender) {
         while let Some(transmit) = timed.core.poll_transmit() {
             let length = transmit.bytes.len();
+            if self.is_closed() {
+                continue;
+            }
             self.send(sender, transmit.route, &transmit.bytes, length);
         }
         while let Some(hand_over) = timed.core.poll_hand_over() {

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use rand::{RngCore, SeedableRng};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use super::bridge::{Bridge, Predecessors};
 use super::driver::drive;
 use super::inbox::Inboxes;
 use super::link::{Link, WallClock, now};
@@ -92,18 +94,20 @@ pub struct ShardStatus {
 impl Shard {
     /// Starts `core` on `io`. Answers the streams that its peers open as well.
     fn start(
-        io: ShardIo,
-        core: Core,
+        mut io: ShardIo,
+        mut core: Core,
         config: &MeshConfig,
         seed: &[u8; 32],
         setup: QuicSetup,
-        link: impl FnOnce(Core, Arc<dyn OuterSocket>) -> Link,
+        link: impl FnOnce(Core, Arc<dyn OuterSocket>, Predecessors) -> Link,
     ) -> Result<(Self, mpsc::Receiver<(NodeId, Stream)>), MeshError> {
         let failed = |error: std::io::Error| MeshError::Socket(error.to_string());
         let endpoint_config = setup.endpoint(core.key(), seed)?;
         let (stream_sender, queue) = mpsc::channel(config.max_waiting_streams.max(1));
         let runtime = io.runtime.clone();
-        let link = Arc::new(link(core, io.socket.clone()));
+        let predecessors = io.take_predecessors();
+        core.set_continues(predecessors.are_running());
+        let link = Arc::new(link(core, io.socket.clone(), predecessors));
         let quic_socket = QuicSocket::new(link.clone(), setup.max_datagram());
         let entered = runtime.enter();
         let endpoint = Endpoint::new_with_abstract_socket(
@@ -114,6 +118,7 @@ impl Shard {
         )
         .map_err(failed)?;
         let streams = Arc::new(Streams::new(link.clone(), runtime.clone(), setup, config));
+        link.predecessors.serve(&link);
         tokio::spawn(drive(link.clone(), streams.clone()));
         let flushed = link.clone();
         tokio::spawn(poll_fn(move |cx| flushed.poll_flush(cx)));
@@ -186,9 +191,11 @@ impl Mesh {
         let pools = Pools::default();
         let parts = shards.0.into_iter().zip(cores).zip(seeds.iter().zip(Inboxes::new(count)));
         for ((io, core), (seed, inboxes)) in parts {
-            let setup = QuicSetup::new(&config, seed, pools.clone());
+            let setup = QuicSetup::new(&config, seed, pools.clone(), io.predecessors.own());
             let (wall, events) = (wall.clone(), event_sender.clone());
-            let link = |core, socket| Link::new(core, socket, wall, events, inboxes);
+            let link = |core, socket, predecessors| {
+                Link::new(core, socket, wall, events, inboxes, predecessors)
+            };
             let (shard, queue) = Shard::start(io, core, &config, seed, setup, link)?;
             queues.push(ShardStreams { runtime: shard.runtime.clone(), streams: queue });
             started.push(shard);
@@ -469,6 +476,26 @@ impl Mesh {
         let mut total = MeshCounters::default();
         self.each().for_each(|shard| total += shard.counters());
         total
+    }
+
+    /// Leaves the sockets and the tunnels to a successor, which is another process or another mesh
+    /// of this one: see [`Shards::continuing`] for what it does with the sockets, one for each
+    /// shard. Nothing is sent or received here any more and no stream can be opened, but open
+    /// streams go on through the successor, as long as that runs and until [`Mesh::close`].
+    ///
+    /// # Errors
+    /// No descriptors are left. Nothing has changed then.
+    pub fn detach(&self) -> std::io::Result<Vec<OwnedFd>> {
+        let pairs = self.each().map(|shard| {
+            let _entered = shard.runtime.enter();
+            Bridge::pair()
+        });
+        let pairs: Vec<(Bridge, OwnedFd)> = pairs.collect::<std::io::Result<_>>()?;
+        let sockets = self.each().zip(pairs).map(|(shard, (bridge, socket))| {
+            shard.link.detach(bridge);
+            socket
+        });
+        Ok(sockets.collect())
     }
 
     /// Closes all connections, tells the peers and ends the mesh. Waits at most a second.

@@ -14,6 +14,7 @@ use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use sha2::Sha256;
 
+use super::bridge::ProcessTag;
 use super::congestion::{BoundedCubic, Remote};
 use super::lock;
 use super::null_crypto::{NoTokens, NullCrypto};
@@ -52,8 +53,9 @@ const MAX_INCOMING: usize = 1024;
 const INCOMING_BUFFER: u64 = 64 << 10;
 const INCOMING_BUFFER_TOTAL: u64 = 4 << 20;
 /// Length of our connection ids, in bytes.
-const CID_LENGTH: usize = 8;
-/// Length of the first destination id a client invents.
+pub(super) const CID_LENGTH: usize = 8;
+/// Length of the first destination id a client invents. It differs from [`CID_LENGTH`], which tells
+/// the two apart.
 const INITIAL_CID_LENGTH: usize = 16;
 
 /// Knowledge of a path before a connection uses it.
@@ -79,6 +81,7 @@ impl PathHints {
 pub(super) struct QuicSetup {
     crypto: Arc<NullCrypto>,
     random: Random,
+    tag: ProcessTag,
     mtu: u16,
     pools: Pools,
 }
@@ -95,12 +98,12 @@ fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
 }
 
 impl QuicSetup {
-    /// `seed` is new in every process.
-    pub(super) fn new(config: &MeshConfig, seed: &[u8; 32], pools: Pools) -> Self {
+    /// `seed` is new in every process; `tag` names it in its connection ids.
+    pub(super) fn new(config: &MeshConfig, seed: &[u8; 32], pools: Pools, tag: ProcessTag) -> Self {
         let random: Random = Arc::new(Mutex::new(StdRng::from_seed(derive(seed, b"ids"))));
         let source = random.clone();
         let crypto = Arc::new(NullCrypto::new(move |bytes| lock(&source).fill_bytes(bytes)));
-        Self { crypto, random, mtu: config.mtu, pools }
+        Self { crypto, random, tag, mtu: config.mtu, pools }
     }
 
     /// Largest QUIC datagram for a path.
@@ -128,10 +131,10 @@ impl QuicSetup {
     ) -> Result<EndpointConfig, MeshError> {
         let reset = ResetKey(derive(&key.secret().to_bytes(), b"stateless reset"));
         let mut config = EndpointConfig::new(Arc::new(reset));
-        let random = self.random.clone();
+        let (random, tag) = (self.random.clone(), self.tag);
         config
             .rng_seed(Some(derive(seed, b"endpoint")))
-            .cid_generator(move || Box::new(Ids(random.clone())))
+            .cid_generator(move || Box::new(Ids { random: random.clone(), tag }))
             .max_udp_payload_size(self.max_datagram())
             .map_err(|_| MeshError::Config("mtu is out of QUIC's bounds"))?;
         Ok(config)
@@ -148,7 +151,11 @@ impl QuicSetup {
         config
             .transport_config(Arc::new(transport))
             .token_store(Arc::new(NoneTokenStore))
-            .initial_dst_cid_provider(Arc::new(move || random_id(&random, INITIAL_CID_LENGTH)));
+            .initial_dst_cid_provider(Arc::new(move || {
+                let mut bytes = [0; INITIAL_CID_LENGTH];
+                lock(&random).fill_bytes(&mut bytes);
+                ConnectionId::new(&bytes)
+            }));
         config
     }
 
@@ -205,12 +212,17 @@ fn idle_timeout() -> IdleTimeout {
     IdleTimeout::try_from(IDLE_TIMEOUT).expect("minutes are within QUIC's bounds")
 }
 
-/// Random connection ids.
-struct Ids(Random);
+/// Connection ids: the tag of this process, then random bytes.
+struct Ids {
+    random: Random,
+    tag: ProcessTag,
+}
 
 impl ConnectionIdGenerator for Ids {
     fn generate_cid(&mut self) -> ConnectionId {
-        random_id(&self.0, CID_LENGTH)
+        let mut bytes = [self.tag; CID_LENGTH];
+        lock(&self.random).fill_bytes(&mut bytes[1..]);
+        ConnectionId::new(&bytes)
     }
 
     fn cid_len(&self) -> usize {
@@ -220,12 +232,6 @@ impl ConnectionIdGenerator for Ids {
     fn cid_lifetime(&self) -> Option<Duration> {
         None
     }
-}
-
-fn random_id(random: &Random, length: usize) -> ConnectionId {
-    let mut bytes = [0; INITIAL_CID_LENGTH];
-    lock(random).fill_bytes(&mut bytes);
-    ConnectionId::new(&bytes[..length])
 }
 
 /// Makes the tokens of stateless resets: HKDF of the connection id under a key that is the same

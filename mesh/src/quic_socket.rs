@@ -16,6 +16,7 @@ use std::task::{Context, Poll, ready};
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
+use super::bridge::{Bridge, Diverted, Frame, Writable};
 use super::link::Link;
 use super::lock;
 use super::outer::OuterMeta;
@@ -53,8 +54,10 @@ struct Receiver {
     claimed: Option<Claim>,
     /// Whether datagrams of other shards have the next turn; otherwise the socket has it.
     others_first: bool,
-    /// Buffer in which a datagram is opened.
+    /// Buffer in which a datagram is opened, or a message of the successor received.
     opened: Vec<u8>,
+    /// Packets for earlier processes.
+    diverted: Diverted,
 }
 
 impl Debug for Receiver {
@@ -79,7 +82,8 @@ impl QuicSocket {
                 offset: 0,
                 claimed: None,
                 others_first: false,
-                opened: vec![0; MESSAGE_SIZE],
+                opened: Bridge::space(),
+                diverted: Diverted::default(),
             }),
         }
     }
@@ -140,14 +144,31 @@ impl Receiver {
                         core.handle_claimed(now, route, datagram, &mut self.opened, claim);
                         continue;
                     }
-                    pack.open(datagram.len(), &mut self.opened, |out| {
-                        core.handle_datagram(now, route, datagram, out)
-                    });
+                    let is_elsewhere =
+                        |from, packet: &[u8]| self.diverted.take(&link.predecessors, from, packet);
+                    let opened = |out: &mut [u8]| core.handle_datagram(now, route, datagram, out);
+                    pack.open(datagram.len(), &mut self.opened, opened, is_elsewhere);
                 }
                 self.message += 1;
                 self.offset = 0;
             }
         });
+        self.diverted.send(&link.predecessors);
+    }
+
+    /// Receives what the successor passes on.
+    fn receive_from(
+        &mut self,
+        bridge: &Bridge,
+        cx: &mut Context<'_>,
+        pack: &mut Pack<'_, '_>,
+    ) -> Poll<()> {
+        match ready!(bridge.poll_recv(cx, &mut self.opened)) {
+            Some(frame) => frame.datagrams().for_each(|it| pack.push(frame.peer, it)),
+            // The successor has ended, and this process is about to.
+            None => return Poll::Pending,
+        }
+        Poll::Ready(())
     }
 
     fn is_done(&self) -> bool {
@@ -171,16 +192,20 @@ impl Pack<'_, '_> {
     }
 
     /// Takes the QUIC datagram that `open` finds in an outer datagram of `length` bytes. It is
-    /// opened in its final place behind the last run, or in `scratch` if there is none.
+    /// opened in its final place behind the last run, or in `scratch` if there is none. One that
+    /// `is_elsewhere` has taken is not for this process.
     fn open(
         &mut self,
         length: usize,
         scratch: &mut [u8],
         open: impl FnOnce(&mut [u8]) -> Option<StreamPacket>,
+        is_elsewhere: impl FnOnce(Ipv6Addr, &[u8]) -> bool,
     ) {
         let Some((last, start)) = self.place_behind(length) else {
-            if let Some(packet) = open(scratch) {
-                self.push(packet.from, &scratch[UDP_OVERHEAD..][..packet.length]);
+            let Some(packet) = open(scratch) else { return };
+            let payload = &scratch[UDP_OVERHEAD..][..packet.length];
+            if !is_elsewhere(packet.from, payload) {
+                self.push(packet.from, payload);
             }
             return;
         };
@@ -192,6 +217,9 @@ impl Pack<'_, '_> {
         space[..UDP_OVERHEAD].copy_from_slice(&covered);
         let Some(packet) = opened else { return };
         let payload = &space[UDP_OVERHEAD..][..packet.length];
+        if is_elsewhere(packet.from, payload) {
+            return;
+        }
         if self.meta[last].addr.ip() == IpAddr::V6(packet.from)
             && (1..=self.meta[last].stride).contains(&packet.length)
         {
@@ -254,8 +282,12 @@ impl AsyncUdpSocket for QuicSocket {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         if let IpAddr::V6(to) = transmit.destination.ip() {
-            let whole = transmit.contents.len();
-            self.link.send_streams(&to, transmit.contents, transmit.segment_size.unwrap_or(whole));
+            let (contents, whole) = (transmit.contents, transmit.contents.len());
+            let segment = transmit.segment_size.unwrap_or(whole);
+            match self.link.bridge() {
+                Some(bridge) => bridge.send(&Frame { peer: to, segment, contents }),
+                None => self.link.send_streams(&to, contents, segment),
+            }
         }
         Ok(())
     }
@@ -268,7 +300,15 @@ impl AsyncUdpSocket for QuicSocket {
     ) -> Poll<io::Result<usize>> {
         let mut receiver = lock(&self.receiver);
         let mut pack = Pack { buffers: bufs, meta, used: 0, closed: false };
+        self.link.note_reader(cx.waker());
         for _ in 0..ROUNDS {
+            if let Some(bridge) = self.link.bridge() {
+                ready!(receiver.receive_from(bridge, cx, &mut pack));
+                if pack.used > 0 {
+                    return Poll::Ready(Ok(pack.used));
+                }
+                continue;
+            }
             if receiver.is_done() {
                 match receiver.fill(&self.link, cx) {
                     Poll::Ready(Ok(())) => {}
@@ -307,8 +347,6 @@ impl AsyncUdpSocket for QuicSocket {
     }
 }
 
-type Writable = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
-
 /// Waits for room in the outer socket, for one connection.
 struct Poller {
     link: Arc<Link>,
@@ -324,12 +362,19 @@ impl Debug for Poller {
 impl UdpPoller for Poller {
     fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            if self.link.flush_backlog() {
+            let has_room = match self.link.bridge() {
+                Some(bridge) => bridge.has_room(),
+                None => self.link.flush_backlog(),
+            };
+            if has_room {
                 self.writable = None;
                 return Poll::Ready(Ok(()));
             }
-            let socket = &self.link.socket.clone();
-            let writable = self.writable.get_or_insert_with(|| socket.clone().writable());
+            let link = self.link.clone();
+            let writable = self.writable.get_or_insert_with(|| match link.bridge() {
+                Some(bridge) => bridge.writable(),
+                None => link.socket.clone().writable(),
+            });
             let result = ready!(writable.as_mut().poll(cx));
             self.writable = None;
             if let Err(error) = result {

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 
@@ -11,6 +12,7 @@ use socket2::Socket;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use super::bridge::{Predecessors, ProcessTag};
 use super::outer::OuterSocket;
 use super::udp::UdpOuter;
 use meshport_proto::shard::MAX_SHARDS;
@@ -44,6 +46,8 @@ impl Worker {
 pub(super) struct ShardIo {
     pub(super) socket: Arc<dyn OuterSocket>,
     pub(super) runtime: Handle,
+    /// Earlier processes whose connections go on.
+    pub(super) predecessors: Predecessors,
     worker: Option<Worker>,
 }
 
@@ -51,6 +55,10 @@ impl ShardIo {
     /// The value to keep alive as long as the shard should run.
     pub(super) fn keep(self) -> impl Send + Sync + std::fmt::Debug {
         self.worker
+    }
+
+    pub(super) fn take_predecessors(&mut self) -> Predecessors {
+        std::mem::take(&mut self.predecessors)
     }
 }
 
@@ -61,7 +69,8 @@ pub struct Shards(pub(super) Vec<ShardIo>);
 impl Shards {
     /// One shard, on the current runtime.
     pub fn one(socket: Arc<dyn OuterSocket>) -> Self {
-        Self(vec![ShardIo { socket, runtime: Handle::current(), worker: None }])
+        let (runtime, predecessors) = (Handle::current(), Predecessors::default());
+        Self(vec![ShardIo { socket, runtime, predecessors, worker: None }])
     }
 
     /// `count` shards, 1 to [`MAX_SHARDS`], that share one UDP port: the first on the current
@@ -101,9 +110,33 @@ impl Shards {
             let entered = runtime.enter();
             let socket = UdpOuter::new(socket, mtu)?;
             drop(entered);
-            shards.push(ShardIo { socket: Arc::new(socket), runtime, worker });
+            let (socket, predecessors) = (Arc::new(socket), Predecessors::default());
+            shards.push(ShardIo { socket, runtime, predecessors, worker });
         }
         Ok(Self(shards))
+    }
+
+    /// Lets the connections of earlier processes go on: `earlier` has the sockets that each got from
+    /// [`Mesh::detach`](super::Mesh::detach). `tag` names this process and is none of theirs. One
+    /// that had another number of shards is left out, which ends its connections.
+    ///
+    /// # Errors
+    /// A socket is not usable.
+    pub fn continuing(
+        mut self,
+        tag: ProcessTag,
+        earlier: Vec<(ProcessTag, Vec<OwnedFd>)>,
+    ) -> io::Result<Self> {
+        let count = self.count();
+        let mut bridges: Vec<Vec<(ProcessTag, OwnedFd)>> = (0..count).map(|_| vec![]).collect();
+        for (tag, sockets) in earlier.into_iter().filter(|(_, sockets)| sockets.len() == count) {
+            bridges.iter_mut().zip(sockets).for_each(|(shard, socket)| shard.push((tag, socket)));
+        }
+        for (shard, bridges) in self.0.iter_mut().zip(bridges) {
+            let _entered = shard.runtime.enter();
+            shard.predecessors = Predecessors::new(tag, bridges)?;
+        }
+        Ok(self)
     }
 
     /// How many there are.

@@ -7,8 +7,12 @@
 //! side that made it, since each of an origin's thousands of connections costs memory and
 //! keepalives. The next stream makes a new one and pays a round trip.
 //!
+//! When a peer is upgraded, its earlier process keeps its connections until their streams have
+//! ended. They are *retired* here: streams go on, and new ones open on a new connection.
+//!
 //! Bounds: streams per peer and streams that wait for the user are
-//! [`MeshConfig`]'s, pings under way are [`PINGS`].
+//! [`MeshConfig`]'s, pings under way are [`PINGS`], retired connections per peer
+//! [`MAX_RETIRED`].
 
 mod figures;
 mod halves;
@@ -41,6 +45,9 @@ const PINGS: usize = 256;
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
 /// Interval of a check that closes outgoing connections which were not used since the last one.
 pub(super) const UNUSED: Duration = Duration::from_secs(300);
+/// Retired connections of one peer: both directions of as many processes as it runs at once, and
+/// more. A further one ends the oldest.
+const MAX_RETIRED: usize = 8;
 /// Concurrent streams after which quinn keeps so many small objects that they hold pages of the
 /// heap.
 const BURST: usize = 256;
@@ -139,6 +146,8 @@ pub(super) struct Streams {
     max_streams: u32,
     outgoing: Mutex<BTreeMap<NodeId, Outgoing>>,
     incoming: Mutex<BTreeMap<NodeId, Live>>,
+    /// Connections with earlier processes of peers, the oldest first.
+    retired: Mutex<Vec<(NodeId, Live)>>,
     attempts: AtomicU64,
     pings: Mutex<BTreeMap<(NodeId, u32), oneshot::Sender<()>>>,
     /// The counters of connections and streams.
@@ -160,6 +169,7 @@ impl Streams {
             max_streams: config.max_streams_per_peer,
             outgoing: Mutex::default(),
             incoming: Mutex::default(),
+            retired: Mutex::default(),
             attempts: AtomicU64::new(0),
             pings: Mutex::default(),
             counters: SharedMeshCounters::default(),
@@ -279,7 +289,7 @@ impl Streams {
         PathHints { remote, rtt, mtu }
     }
 
-    /// Waits until a WireGuard session with `node` exists; starts the handshake.
+    /// Waits until a connection to `node` may be opened; starts the handshake.
     async fn session(&self, node: NodeId) -> Result<(), MeshError> {
         loop {
             self.link.check_open()?;
@@ -288,7 +298,7 @@ impl Streams {
             ready.as_mut().enable();
             let up = self
                 .link
-                .turn(|core, now| core.connect(now, &node).map(|()| core.has_session(&node)))?;
+                .turn(|core, now| core.connect(now, &node).map(|()| core.may_connect(&node)))?;
             if up {
                 return Ok(());
             }
@@ -324,8 +334,27 @@ impl Streams {
     /// Ends all connections with a peer.
     pub(super) fn cut(&self, node: &NodeId, reason: &str) {
         let incoming = lock(&self.incoming).remove(node);
-        for live in self.take_outgoing(node).into_iter().chain(incoming) {
+        let retired = lock(&self.retired).extract_if(.., |(of, _)| of == node).collect::<Vec<_>>();
+        let retired = retired.into_iter().map(|(_, live)| live);
+        for live in self.take_outgoing(node).into_iter().chain(incoming).chain(retired) {
             self.close(&live, reason);
+        }
+    }
+
+    /// Another process has the peer's key, and the connections of the one before go on: they serve
+    /// their streams to the end, and the next stream makes a new one.
+    pub(super) fn retire(&self, node: &NodeId) {
+        let incoming = lock(&self.incoming).remove(node);
+        let ending = self.take_outgoing(node).into_iter().chain(incoming);
+        let mut retired = lock(&self.retired);
+        retired.retain(|(_, live)| live.is_open());
+        retired.extend(ending.map(|live| (*node, live)));
+        let surplus = retired.iter().filter(|(of, _)| of == node).count();
+        for _ in MAX_RETIRED..surplus {
+            let oldest = retired.iter().position(|(of, _)| of == node);
+            if let Some((_, live)) = oldest.map(|at| retired.remove(at)) {
+                self.close(&live, "the peer has been upgraded too often");
+            }
         }
     }
 
@@ -369,6 +398,10 @@ impl Streams {
             let is_used = live.streams.load(Ordering::Relaxed) > 0;
             live.wanted.swap(is_used, Ordering::Relaxed) || is_used || self.close_as_unused(live)
         });
+        lock(&self.retired).retain(|(_, live)| {
+            live.is_open()
+                && (live.streams.load(Ordering::Relaxed) > 0 || self.close_as_unused(live))
+        });
     }
 
     /// Closes outgoing connections that had a [`BURST`] and were not used since the last call.
@@ -401,6 +434,7 @@ impl Streams {
         if let Some(live) = incoming.remove(former) {
             incoming.entry(node).or_insert(live);
         }
+        lock(&self.retired).iter_mut().filter(|(of, _)| of == former).for_each(|it| it.0 = node);
     }
 
     /// The node that has the connection now; it was `node`'s.
@@ -422,6 +456,7 @@ impl Streams {
     pub(super) fn cut_all(&self, reason: &str) {
         let mut nodes: BTreeSet<NodeId> = lock(&self.outgoing).keys().copied().collect();
         nodes.extend(lock(&self.incoming).keys());
+        nodes.extend(lock(&self.retired).iter().map(|(node, _)| *node));
         nodes.iter().for_each(|node| self.cut(node, reason));
     }
 

@@ -37,6 +37,8 @@ const KIND_HERE: u8 = 6;
 const KIND_DUPLICATE: u8 = 7;
 /// Flag of a hello: the sender has accepted the receiver's credential.
 const FLAG_HAS_YOURS: u8 = 1;
+/// Flag of a hello: the sender's QUIC connections of earlier processes are still open.
+const FLAG_CONTINUES: u8 = 2;
 /// Flag of a number: the sender wants to know the receiver's.
 const FLAG_WANTS_YOURS: u8 = 1;
 /// Longest reason in a refusal, in bytes.
@@ -67,6 +69,9 @@ pub(crate) enum Control<'a> {
         instance: u64,
         /// Whether the sender has accepted the receiver's credential.
         has_yours: bool,
+        /// Whether the QUIC connections of the sender's earlier processes are still open. The
+        /// release before ignores this.
+        continues: bool,
         /// The sender's credential, encoded.
         credential: &'a [u8],
     },
@@ -139,10 +144,11 @@ impl Control<'_> {
         let mut out = Zeroizing::new(Vec::with_capacity(64 + MAX_NEXT_SECRET_BYTES));
         out.push(VERSION);
         match self {
-            Control::Hello { instance, has_yours, credential } => {
+            Control::Hello { instance, has_yours, continues, credential } => {
                 out.push(KIND_HELLO);
                 out.extend_from_slice(&instance.to_be_bytes());
-                out.push(if *has_yours { FLAG_HAS_YOURS } else { 0 });
+                let continues = if *continues { FLAG_CONTINUES } else { 0 };
+                out.push(continues | if *has_yours { FLAG_HAS_YOURS } else { 0 });
                 let length = u16::try_from(credential.len()).expect("a credential is bounded");
                 out.extend_from_slice(&length.to_be_bytes());
                 out.extend_from_slice(credential);
@@ -236,8 +242,9 @@ fn decode_hello(body: &[u8]) -> Option<Control<'_>> {
     let (instance, rest) = body.split_first_chunk()?;
     let (&[flags, high, low], credential) = rest.split_first_chunk()?;
     let credential = credential.get(..usize::from(u16::from_be_bytes([high, low])))?;
-    let has_yours = flags & FLAG_HAS_YOURS != 0;
-    Some(Control::Hello { instance: u64::from_be_bytes(*instance), has_yours, credential })
+    let (has_yours, continues) = (flags & FLAG_HAS_YOURS != 0, flags & FLAG_CONTINUES != 0);
+    let instance = u64::from_be_bytes(*instance);
+    Some(Control::Hello { instance, has_yours, continues, credential })
 }
 
 /// The bytes of the address, whose number tells its family, and the port.

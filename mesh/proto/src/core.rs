@@ -84,6 +84,8 @@ pub enum Notice {
     Ready,
     /// Streams and connections of this peer are dead: it was removed or is another process now.
     Cut(NodeId, &'static str),
+    /// Another process of this peer has its key, and connections of the one before go on.
+    Succeeded(NodeId),
     /// The streams and connections of the first are the second's from now on.
     Renamed(NodeId, NodeId),
     /// An echo request with this token was answered.
@@ -397,6 +399,20 @@ impl Core {
     /// Whether data can be sent to `node` now.
     pub fn has_session(&self, node: &NodeId) -> bool {
         self.peer(node).is_some_and(|peer| peer.schedule.has_session())
+    }
+
+    /// Whether a connection to `node` may be opened now. A process that continues connections of an
+    /// earlier one waits until the peer knows that, so that it does not cut these.
+    pub fn may_connect(&self, node: &NodeId) -> bool {
+        self.peer(node).is_some_and(|peer| {
+            let is_known = !self.local.continues || peer.admission.showing.is_acknowledged();
+            peer.schedule.has_session() && is_known
+        })
+    }
+
+    /// Sets whether this process continues the connections of earlier ones, as peers are told.
+    pub fn set_continues(&mut self, continues: bool) {
+        self.local.continues = continues;
     }
 
     /// Round-trip time of the last handshake with `node`.

@@ -74,12 +74,17 @@ fn open(
     let mut pack = Pack { buffers: &mut buffers, meta: &mut meta, used: 0, closed: false };
     for (number, (from, length)) in datagrams.iter().enumerate() {
         let outer = UDP_OVERHEAD + length + 32;
-        pack.open(outer, &mut scratch, |out| {
-            assert!(out.len() >= outer.max(MIN_OUTPUT));
-            out[..outer].fill(0xee);
-            out[UDP_OVERHEAD..][..*length].fill(number as u8 + 1);
-            from.map(|from| StreamPacket { from, length: *length })
-        });
+        pack.open(
+            outer,
+            &mut scratch,
+            |out| {
+                assert!(out.len() >= outer.max(MIN_OUTPUT));
+                out[..outer].fill(0xee);
+                out[UDP_OVERHEAD..][..*length].fill(number as u8 + 1);
+                from.map(|from| StreamPacket { from, length: *length })
+            },
+            |_, _| false,
+        );
     }
     let used = pack.used;
     let mut runs = Vec::new();

@@ -26,6 +26,13 @@ const UNKNOWN_GAP: Duration = Duration::from_secs(60);
 /// Interval between checks of a peer that sends data but is not admitted.
 const ASK_GAP: Duration = Duration::from_secs(1);
 
+/// What a hello says about its sender's process.
+struct Introduction {
+    instance: u64,
+    has_yours: bool,
+    continues: bool,
+}
+
 /// Why a peer is not admitted.
 enum Refusal {
     /// The credential that it has shown is not valid, or not now. It may show another one.
@@ -44,8 +51,8 @@ impl Core {
         let Source { slot, .. } = source;
         let reply_port = udp.flow.source_port;
         match Control::decode(udp.payload) {
-            Some(Control::Hello { instance, has_yours, credential }) => {
-                self.note_instance(slot, now, instance, has_yours);
+            Some(Control::Hello { instance, has_yours, continues, credential }) => {
+                self.note_instance(slot, now, Introduction { instance, has_yours, continues });
                 match self.judge(slot, now, credential) {
                     Ok(()) => self.send_control(slot, now, reply_port, &Control::Ack { instance }),
                     Err(Refusal::NotValid(reason)) => self.refuse(slot, now, reply_port, reason),
@@ -73,6 +80,8 @@ impl Core {
                     && instance == self.local.instance
                 {
                     peer.admission.showing.acknowledged();
+                    // A connection may be waiting for this, see `Core::may_connect`.
+                    self.out.notice(Notice::Ready);
                     self.move_to_new_key(slot, now);
                 }
             }
@@ -133,7 +142,8 @@ impl Core {
         }
     }
 
-    fn note_instance(&mut self, slot: Slot, now: Now, instance: u64, has_yours: bool) {
+    fn note_instance(&mut self, slot: Slot, now: Now, introduction: Introduction) {
+        let Introduction { instance, has_yours, continues } = introduction;
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let restarted = peer.admission.instance.is_some_and(|known| known != instance);
         peer.admission.instance = Some(instance);
@@ -145,7 +155,10 @@ impl Core {
                 peer.secret.telling.wanted(now.instant);
             }
             self.out.counters[MeshCount::RestartsSeen] += 1;
-            self.out.notice(Notice::Cut(peer.node, "the peer was restarted"));
+            self.out.notice(match continues {
+                true => Notice::Succeeded(peer.node),
+                false => Notice::Cut(peer.node, "the peer was restarted"),
+            });
         } else if !has_yours {
             peer.admission.showing.asked(now.instant);
         }
@@ -343,9 +356,9 @@ impl Core {
             return;
         }
         let has_yours = peer.admission.admitted;
+        let (instance, continues) = (self.local.instance, self.local.continues);
         let credential = std::mem::take(&mut self.local.shown);
-        let hello =
-            Control::Hello { instance: self.local.instance, has_yours, credential: &credential };
+        let hello = Control::Hello { instance, has_yours, continues, credential: &credential };
         self.send_control(slot, now, ports::CONTROL, &hello);
         self.local.shown = credential;
     }

@@ -25,6 +25,8 @@ pub(super) struct Local {
     pub(super) shown: Vec<u8>,
     /// New in every process; peers see a restart by it.
     pub(super) instance: u64,
+    /// Whether QUIC connections of earlier processes go on.
+    pub(super) continues: bool,
     /// Judges initiations that are made for the key of now.
     pub(super) gate: Arc<Gate>,
 }
@@ -49,7 +51,7 @@ impl Local {
             .map_err(|error| MeshError::Identity(error.to_string()))?;
         let gate = Arc::new(Gate::new(identity.key.secret(), handshakes_per_second));
         let shown = credential.to_bytes();
-        Ok(Self { identity, node, former: None, shown, instance, gate })
+        Ok(Self { identity, node, former: None, shown, instance, continues: false, gate })
     }
 
     pub(super) fn identity(&self) -> &Identity {

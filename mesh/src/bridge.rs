@@ -1,0 +1,343 @@
+//! Carries QUIC packets between a process that has handed its mesh over and its successor.
+//!
+//! The successor owns the sockets and the tunnels. The predecessor keeps its QUIC connections until
+//! their streams have ended: it sends their packets through the successor, and the successor passes
+//! on those that arrive for it. The first byte of a connection id names the process that made it
+//! (see [`tag_of`]), so the successor tells them apart without a table.
+//!
+//! Each shard has a bridge of its own, a pair of sockets that keep message boundaries. A message
+//! holds datagrams of one peer: its inner address, the length of each datagram but the last, and the
+//! datagrams. Both ends are bounded by the socket's buffer and, in addition, by [`MAX_BACKLOG`];
+//! what exceeds them is lost, as in a network.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+
+use socket2::{Domain, Socket, Type};
+use tokio::io::ReadBuf;
+use tokio::net::UnixDatagram;
+
+use super::link::Link;
+use super::lock;
+use super::quic_config::CID_LENGTH;
+
+/// An inner address and the length of a datagram.
+const HEADER: usize = 16 + 2;
+/// Bytes of datagrams in one message at most.
+const MAX_CONTENTS: usize = 60_000;
+/// Messages kept while the socket is full.
+const MAX_BACKLOG: usize = 64;
+/// Size asked for the socket's buffer, in bytes; the system may give less.
+const BUFFER: usize = 1 << 20;
+/// The first byte of a QUIC packet with a long header has this bit (RFC 9000, section 17.2).
+const LONG_HEADER: u8 = 0x80;
+/// Where a long header has the length of the destination's connection id, and the id itself.
+const LONG_CID_LENGTH: usize = 5;
+const LONG_CID: usize = 6;
+
+/// Names a process in the connection ids that it makes. It differs from those of the predecessors
+/// that are still running.
+pub type ProcessTag = u8;
+
+/// The process for which a QUIC packet is. `None` for the first packets of a new connection, whose
+/// id the peer has invented.
+fn tag_of(packet: &[u8]) -> Option<ProcessTag> {
+    let is_long = packet.first()? & LONG_HEADER != 0;
+    if !is_long {
+        return packet.get(1).copied();
+    }
+    let is_ours = packet.get(LONG_CID_LENGTH).is_some_and(|it| usize::from(*it) == CID_LENGTH);
+    packet.get(LONG_CID).copied().filter(|_| is_ours)
+}
+
+/// Datagrams of one peer. All but the last have the length `segment`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame<'a> {
+    pub(super) peer: Ipv6Addr,
+    pub(super) segment: usize,
+    pub(super) contents: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// `None` for a malformed message.
+    fn decode(message: &'a [u8]) -> Option<Self> {
+        let (address, rest) = message.split_first_chunk::<16>()?;
+        let (segment, contents) = rest.split_first_chunk::<2>()?;
+        let segment = usize::from(u16::from_be_bytes(*segment));
+        let is_good = segment > 0 && !contents.is_empty();
+        is_good.then_some(Self { peer: Ipv6Addr::from(*address), segment, contents })
+    }
+
+    /// The datagrams, one by one.
+    pub(super) fn datagrams(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.contents.chunks(self.segment)
+    }
+
+    /// The messages that carry it.
+    fn encode(&self) -> impl Iterator<Item = Vec<u8>> {
+        let segment = u16::try_from(self.segment).unwrap_or(0);
+        let most = (MAX_CONTENTS / self.segment.max(1)).max(1) * self.segment.max(1);
+        let chunks = if segment == 0 { &[] } else { self.contents };
+        chunks.chunks(most).map(move |contents| {
+            let mut message = Vec::with_capacity(HEADER + contents.len());
+            message.extend_from_slice(&self.peer.octets());
+            message.extend_from_slice(&segment.to_be_bytes());
+            message.extend_from_slice(contents);
+            message
+        })
+    }
+}
+
+/// A future that resolves when the socket may have room.
+pub(super) type Writable = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
+
+/// One end of the connection between the two processes. Clones are the same end.
+#[derive(Debug, Clone)]
+pub(super) struct Bridge(Arc<End>);
+
+#[derive(Debug)]
+struct End {
+    /// A `SOCK_SEQPACKET`, which unlike a datagram socket reports that the other end is gone.
+    socket: UnixDatagram,
+    backlog: Mutex<VecDeque<Vec<u8>>>,
+}
+
+impl Bridge {
+    /// The two ends. Called on the runtime that serves the first.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
+        theirs.set_nonblocking(true)?;
+        Ok((Self::new(ours.into())?, theirs.into()))
+    }
+
+    /// The end `socket`. Called on the runtime that serves it.
+    ///
+    /// # Errors
+    /// It is not usable.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        socket.set_nonblocking(true)?;
+        // The default is enough, only slower.
+        let _ = socket.set_send_buffer_size(BUFFER);
+        let socket = UnixDatagram::from_std(OwnedFd::from(socket).into())?;
+        Ok(Self(Arc::new(End { socket, backlog: Mutex::default() })))
+    }
+
+    /// Sends datagrams, or keeps them while the socket is full.
+    pub(super) fn send(&self, frame: &Frame<'_>) {
+        let mut backlog = lock(&self.0.backlog);
+        let was_empty = backlog.is_empty();
+        for message in frame.encode() {
+            let is_sent = backlog.is_empty() && self.0.try_send(&message);
+            if !is_sent && backlog.len() < MAX_BACKLOG {
+                backlog.push_back(message);
+            }
+        }
+        if was_empty && !backlog.is_empty() {
+            let end = self.0.clone();
+            tokio::spawn(async move { end.empty().await });
+        }
+    }
+
+    /// Whether nothing waits for room in the socket.
+    pub(super) fn has_room(&self) -> bool {
+        lock(&self.0.backlog).is_empty()
+    }
+
+    /// Resolves when there may be room again; any number of tasks may wait.
+    pub(super) fn writable(&self) -> Writable {
+        let end = self.0.clone();
+        Box::pin(async move {
+            end.empty().await;
+            Ok(())
+        })
+    }
+
+    /// Receives datagrams into `space`. `None` when the other process has ended. Only one task at a
+    /// time is woken.
+    pub(super) fn poll_recv<'a>(
+        &self,
+        cx: &mut Context<'_>,
+        space: &'a mut [u8],
+    ) -> Poll<Option<Frame<'a>>> {
+        loop {
+            let mut buffer = ReadBuf::new(space);
+            match ready!(self.0.socket.poll_recv(cx, &mut buffer)) {
+                Err(_) => return Poll::Ready(None),
+                Ok(()) if buffer.filled().is_empty() => return Poll::Ready(None),
+                Ok(()) => {}
+            }
+            let length = buffer.filled().len();
+            if Frame::decode(&space[..length]).is_some() {
+                return Poll::Ready(Frame::decode(&space[..length]));
+            }
+        }
+    }
+
+    /// A buffer for any message.
+    pub(super) fn space() -> Vec<u8> {
+        vec![0; HEADER + (1 << 16)]
+    }
+}
+
+impl End {
+    /// False if the socket is full. A message that it refuses for another reason is lost.
+    fn try_send(&self, message: &[u8]) -> bool {
+        !self.socket.try_send(message).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
+    /// Sends what was kept.
+    async fn empty(&self) {
+        while !self.flush() {
+            // Fails only when the runtime ends.
+            let _ = self.socket.writable().await;
+        }
+    }
+
+    /// Sends what the socket takes; true if nothing is kept any more.
+    fn flush(&self) -> bool {
+        let mut backlog = lock(&self.backlog);
+        while backlog.front().is_some_and(|message| self.try_send(message)) {
+            backlog.pop_front();
+        }
+        backlog.is_empty()
+    }
+}
+
+/// An earlier process whose connections go on, as one shard sees it.
+#[derive(Debug)]
+struct Predecessor {
+    tag: ProcessTag,
+    bridge: Bridge,
+    is_gone: AtomicBool,
+}
+
+/// The earlier processes whose connections go on: those that a shard passes packets on for.
+#[derive(Debug, Default)]
+pub(super) struct Predecessors {
+    own: ProcessTag,
+    all: Vec<Arc<Predecessor>>,
+}
+
+impl Predecessors {
+    /// Called on the shard's runtime. `own` is the tag of this process.
+    ///
+    /// # Errors
+    /// A socket is not usable.
+    pub(super) fn new(
+        own: ProcessTag,
+        bridges: impl IntoIterator<Item = (ProcessTag, OwnedFd)>,
+    ) -> io::Result<Self> {
+        let all = bridges.into_iter().map(|(tag, socket)| {
+            let bridge = Bridge::new(socket)?;
+            Ok(Arc::new(Predecessor { tag, bridge, is_gone: false.into() }))
+        });
+        Ok(Self { own, all: all.collect::<io::Result<_>>()? })
+    }
+
+    /// The tag of this process.
+    pub(super) fn own(&self) -> ProcessTag {
+        self.own
+    }
+
+    /// Whether any is running.
+    pub(super) fn are_running(&self) -> bool {
+        self.all.iter().any(|it| !it.is_gone.load(Ordering::Relaxed))
+    }
+
+    /// Sends the packets of the predecessors through `link` until each has ended.
+    pub(super) fn serve(&self, link: &Arc<Link>) {
+        for predecessor in &self.all {
+            tokio::spawn(carry(predecessor.clone(), link.clone()));
+        }
+    }
+}
+
+/// Sends a predecessor's packets until one of the two ends.
+async fn carry(predecessor: Arc<Predecessor>, link: Arc<Link>) {
+    let (bridge, mut space) = (&predecessor.bridge, Bridge::space());
+    while !link.is_closed() {
+        let frame = std::future::poll_fn(|cx| match bridge.poll_recv(cx, &mut space) {
+            Poll::Ready(frame) => Poll::Ready(frame.map(|frame| {
+                link.send_streams(&frame.peer, frame.contents, frame.segment);
+            })),
+            Poll::Pending => Poll::Pending,
+        });
+        if frame.await.is_none() {
+            break;
+        }
+        while !link.flush_backlog() {
+            // An error shows at the next attempt to send.
+            let _ = link.socket.clone().writable().await;
+        }
+    }
+    predecessor.is_gone.store(true, Ordering::Relaxed);
+    if !link.predecessors.are_running() {
+        link.turn(|core, _| core.set_continues(false));
+    }
+}
+
+/// Packets that were received for predecessors and are still to be passed on.
+#[derive(Debug, Default)]
+pub(super) struct Diverted(Vec<Run>);
+
+/// Datagrams of one peer for one predecessor.
+#[derive(Debug)]
+struct Run {
+    to: usize,
+    peer: Ipv6Addr,
+    segment: usize,
+    contents: Vec<u8>,
+}
+
+impl Diverted {
+    /// Takes a QUIC packet if it is for a predecessor. One whose connection id no process has made
+    /// is for all, this one included: a stateless reset looks like that (RFC 9000, section 10.3).
+    pub(super) fn take(&mut self, all: &Predecessors, peer: Ipv6Addr, packet: &[u8]) -> bool {
+        if all.all.is_empty() {
+            return false;
+        }
+        let Some(tag) = tag_of(packet).filter(|tag| *tag != all.own) else { return false };
+        if let Some(to) = all.all.iter().position(|it| it.tag == tag) {
+            self.add(to, peer, packet);
+            return true;
+        }
+        (0..all.all.len()).for_each(|to| self.add(to, peer, packet));
+        false
+    }
+
+    fn add(&mut self, to: usize, peer: Ipv6Addr, packet: &[u8]) {
+        if let Some(run) = self.0.last_mut()
+            && (run.to, run.peer) == (to, peer)
+            // Only the last may be shorter.
+            && run.contents.len().is_multiple_of(run.segment)
+            && packet.len() <= run.segment
+        {
+            run.contents.extend_from_slice(packet);
+        } else if !packet.is_empty() {
+            self.0.push(Run { to, peer, segment: packet.len(), contents: packet.to_vec() });
+        }
+    }
+
+    /// Passes everything on.
+    pub(super) fn send(&mut self, all: &Predecessors) {
+        for Run { to, peer, segment, contents } in self.0.drain(..) {
+            let to = all.all.get(to).filter(|it| !it.is_gone.load(Ordering::Relaxed));
+            if let Some(to) = to {
+                to.bridge.send(&Frame { peer, segment, contents: &contents });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

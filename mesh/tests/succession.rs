@@ -1,0 +1,107 @@
+//! A mesh that leaves its socket to a successor while its streams go on.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use common::*;
+use meshport_mesh::testing::Switch;
+use meshport_mesh::{Mesh, MeshConfig, MeshCount, MeshError, ProcessTag, Shards, Stream};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The sockets of the processes before, with their tags.
+type Earlier = Vec<(ProcessTag, Vec<OwnedFd>)>;
+
+fn copies(earlier: &Earlier) -> Earlier {
+    let copy = |sockets: &Vec<OwnedFd>| sockets.iter().map(|it| it.try_clone().unwrap()).collect();
+    earlier.iter().map(|(tag, sockets)| (*tag, copy(sockets))).collect()
+}
+
+/// The next process of node `number`, which knows the other one.
+fn successor(switch: &Switch, number: u8, tag: ProcessTag, earlier: &Earlier) -> Node {
+    let shards = Shards::one(switch.attach(at(number)));
+    let shards = shards.continuing(tag, copies(earlier)).unwrap();
+    let (identity, config) = (World::new(1).identity(number), MeshConfig::default());
+    let started = Mesh::start_on(shards, &identity, &config, [100 + tag; 32], || WALL);
+    let (mesh, incoming) = started.unwrap();
+    let other = 3 - number;
+    mesh.set_peer(id(other), &[at(other)], None);
+    mesh.connect(&id(other));
+    Node { mesh, incoming }
+}
+
+/// Writes on an open stream to an echo and reads that back.
+async fn still_talks(stream: &mut Stream, text: &[u8]) {
+    within(LIMIT, async {
+        write(&mut stream.send, text).await;
+        let mut read = Vec::new();
+        while read.len() < text.len() {
+            let mut chunk = [bytes::Bytes::new()];
+            stream.recv.read_chunks(&mut chunk).await.unwrap().expect("not the end");
+            read.extend_from_slice(&chunk[0]);
+        }
+        assert_eq!(read, text);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn streams_of_both_sides_outlive_two_upgrades_and_one_of_the_peer() {
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(5));
+    let (a, b) = pair(&switch);
+    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
+    let mut from_a = a.open_stream(id(2)).await.unwrap();
+    let mut from_b = b.open_stream(id(1)).await.unwrap();
+    still_talks(&mut from_a, b"before").await;
+    still_talks(&mut from_b, b"before").await;
+
+    let mut earlier: Earlier = vec![(0, a.detach().unwrap())];
+    assert_eq!(a.open_stream(id(2)).await.unwrap_err(), MeshError::Closed);
+    let (a2, _a2_serves) = echo(successor(&switch, 1, 1, &earlier));
+    still_talks(&mut from_a, b"after the upgrade of its opener").await;
+    still_talks(&mut from_b, b"after the upgrade of its server").await;
+    // New streams in both directions are those of the successor.
+    let mut second_from_a = a2.open_stream(id(2)).await.unwrap();
+    let mut second_from_b = b.open_stream(id(1)).await.unwrap();
+    still_talks(&mut second_from_a, b"new").await;
+    still_talks(&mut second_from_b, b"new").await;
+    assert_eq!(a.counters()[MeshCount::StreamsAccepted], 1);
+    assert_eq!(a2.counters()[MeshCount::StreamsAccepted], 1);
+
+    // The other side is upgraded as well.
+    let earlier_b: Earlier = vec![(0, b.detach().unwrap())];
+    let (b2, _b2_serves) = echo(successor(&switch, 2, 1, &earlier_b));
+    for stream in [&mut from_a, &mut from_b, &mut second_from_a, &mut second_from_b] {
+        still_talks(stream, b"after the upgrade of both").await;
+    }
+
+    earlier.push((1, a2.detach().unwrap()));
+    let (a3, _a3_serves) = echo(successor(&switch, 1, 2, &earlier));
+    let big = vec![7; 3_000_000];
+    for stream in [&mut from_a, &mut from_b, &mut second_from_a, &mut second_from_b] {
+        still_talks(stream, &big).await;
+    }
+    within(LIMIT, round_trip(&a3, id(2), b"third")).await.unwrap();
+    within(LIMIT, round_trip(&b2, id(1), b"third")).await.unwrap();
+    for mesh in [&a, &a2, &a3, &b, &b2] {
+        assert_eq!(mesh.counters()[MeshCount::ConnectionsCut], 0);
+    }
+}
+
+#[tokio::test]
+async fn a_successor_that_does_not_continue_ends_the_streams() {
+    let switch = Switch::new(1);
+    let (a, b) = pair(&switch);
+    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
+    let mut from_b = b.open_stream(id(1)).await.unwrap();
+    still_talks(&mut from_b, b"before").await;
+    drop(a.detach().unwrap());
+    let _next = successor(&switch, 1, 0, &Vec::new());
+    let end = within(LIMIT, read_to_end(&mut from_b.recv)).await;
+    assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
+}
