@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use meshport_config::{NodeId, ServiceName};
+use serde::{Deserialize, Serialize};
 
 use super::counter_hash;
 use super::route::Line;
@@ -40,7 +41,7 @@ pub const RELAYED_SHARE: u64 = 4;
 const CLIENT_DESCRIPTORS: u64 = 2;
 
 /// The side of the mesh that a session is on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Side {
     /// A client of this node, going there.
     Client,
@@ -62,8 +63,23 @@ impl Side {
 }
 
 /// Names an entry for as long as it is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(u64);
+
+/// An entry, for the ledger of the process that succeeds this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name in the ledger that it is from.
+    pub id: SessionId,
+    /// The service.
+    pub service: ServiceName,
+    /// The side.
+    pub side: Side,
+    /// The line under which it is counted now.
+    pub line: Line,
+    /// The peer and the node that a served session counts for.
+    pub holder: Option<(NodeId, NodeId)>,
+}
 
 type Key = (ServiceName, Side, Line);
 
@@ -174,6 +190,38 @@ impl Ledger {
             || self.count_relayed_for(from) >= most.div_ceil(RELAYED_SHARE);
         let sides = [(Side::Relayed, Line::Direct(target)), (Side::RelayedFor, from)];
         (!is_full).then(|| sides.map(|(side, line)| self.open(service, side, line)))
+    }
+
+    /// Opens an entry for a session that another process of this node carries. It is never asked to
+    /// move. A served session is admitted even if there is no place for it.
+    pub fn adopt(&mut self, entry: &Entry) -> SessionId {
+        let id = self.open(&entry.service, entry.side, entry.line);
+        if let Some((peer, node)) = entry.holder
+            && self.shares.take(peer, node, u64::MAX).is_ok()
+            && let Some(session) = self.sessions.get_mut(&id)
+        {
+            session.holder = Some((peer, node));
+        }
+        id
+    }
+
+    /// All open entries.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.sessions.iter().map(|(id, Session { key: (service, side, line), holder, .. })| Entry {
+            id: *id,
+            service: service.clone(),
+            side: *side,
+            line: self.now(*line),
+            holder: *holder,
+        })
+    }
+
+    /// Ends one session at once.
+    pub fn end_one(&mut self, id: SessionId, now: Instant) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.life.handle_cut(Cut::ForGood, now);
+            self.changed.push_back(id);
+        }
     }
 
     /// Closes an entry.

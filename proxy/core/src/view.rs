@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use meshport_config::{NodeId, SiteName};
 use meshport_discovery::OriginState;
+use serde::{Deserialize, Serialize};
 
 /// Loss up to this is what chance and busy links give on a good path, in percent: one probe of the
 /// last sixteen.
@@ -20,7 +21,7 @@ const BROKEN_LOSS_PERCENT: u8 = 50;
 const RETRANSMISSION: Duration = Duration::from_millis(100);
 
 /// Where a session goes and by what way: what identifies a candidate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Line {
     /// Straight to the instance of a node, which may be this one.
     Direct(NodeId),

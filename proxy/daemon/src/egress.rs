@@ -29,7 +29,7 @@ use tracing::{debug, warn};
 use meshport_core::access::{self, Denial};
 use meshport_core::egress::{self, Credentials, Offers, Refused};
 use meshport_core::inquiry::{self as question, Question};
-use meshport_core::ledger::Crowded;
+use meshport_core::ledger::{Crowded, Entry};
 use meshport_core::relay::{self, Receive};
 use meshport_core::remote_view;
 use meshport_core::renewal::{self as request, Request};
@@ -196,16 +196,21 @@ impl Egress {
             Err(refused) => Err(refused),
         };
         match dialled {
-            Ok((tcp, Admitted { holder, open: _open, .. })) => {
+            Ok((tcp, Admitted { holder, open, .. })) => {
                 totals.answers.note(Answer::Connected);
-                // Boxed: it is passed on twice, and each future would reserve space for it.
-                let cut = Box::pin(self.access_ends(service, &holder));
                 let relay = header.client.as_ref().map(|_| peer);
                 let operator = holder.roles.contains(&Role::Operator);
                 let operator =
                     operator.then(|| self.audit.operator_session(&holder, relay, service));
                 let carried = Carried::default();
                 let carried = operator.as_ref().map_or(&carried, |session| &session.carried);
+                // Boxed: it is passed on twice, and each future would reserve space for it.
+                let cut = Box::pin(async {
+                    tokio::select! {
+                        () = self.access_ends(service, &holder) => {}
+                        _ = open.relay(carried) => {}
+                    }
+                });
                 if let Err(error) = carry(tcp, stream, rest, carried, cut).await {
                     debug!(%service, peer = %peer_name, %error, "session broke");
                 }
@@ -286,6 +291,20 @@ impl Egress {
                  (overloaded), others are not. `meshport status` says which nodes have most, and \
                  what to do"
             ),
+        }
+    }
+
+    /// Resolves once the node of a session that another process of this node carries loses access.
+    pub(crate) async fn ends(&self, entry: &Entry) {
+        let mesh = &self.context.mesh;
+        let holder = entry.holder.and_then(|(_, node)| mesh.known_credential(&node));
+        match holder {
+            Some(holder) if entry.service == ServiceName::way_back() => {
+                self.call_ends(&holder).await;
+            }
+            Some(holder) => self.access_ends(&entry.service, &holder).await,
+            // The process that carries it ends it with the credential it knows.
+            None => std::future::pending().await,
         }
     }
 

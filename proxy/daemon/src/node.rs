@@ -4,8 +4,9 @@
 //! simulation gives it memory. What happens inside is the same. Dropping a node ends all its tasks
 //! at once, as a crash does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::Error;
+use meshport_core::ledger::Entry;
 use meshport_core::node::NodeCore;
 use meshport_core::reach::OwnEndpoints;
 use meshport_core::route::Route;
@@ -28,6 +30,7 @@ use crate::egress::Egress;
 use crate::health::probe::Prober;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::reload::Reload;
+use crate::lifecycle::succession::Predecessor;
 use crate::node::commands::Command;
 use crate::node::controls::{Controls, Names};
 use crate::node::driver::answers::ProcessRequest;
@@ -44,6 +47,7 @@ use crate::state::{self, Identity, KnownRenewals};
 use crate::tcp::Host;
 use crate::vip::sockets::VipSockets;
 use crate::vip::start as vip;
+use crate::wayback::socket::OpenStreams;
 use crate::wayback::{self, WayBack};
 
 pub(crate) mod assemble;
@@ -94,6 +98,15 @@ pub struct Environment {
     pub vip_sockets: VipSockets,
 }
 
+/// What a node has as a process of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    /// Stores what must last, and answers each [`Write`] by a command.
+    pub(crate) writer: Option<mpsc::Sender<Write>>,
+    /// Earlier processes whose sessions go on.
+    pub(crate) predecessors: Vec<Predecessor>,
+}
+
 /// See the module's description.
 #[derive(Debug)]
 pub struct Node {
@@ -109,7 +122,24 @@ pub struct Node {
     credential: watch::Receiver<Arc<Credential>>,
     suspected: broadcast::Sender<NodeId>,
     release: vip::Release,
+    /// Open streams of the way back.
+    back_streams: OpenStreams,
+    /// Serves the streams of peers.
+    serving: JoinSet<()>,
+    /// Everything else.
     tasks: JoinSet<()>,
+}
+
+/// What is left of a node whose mesh is another process's: its open sessions.
+#[derive(Debug)]
+pub(crate) struct Remains {
+    mesh: Mesh,
+    pub(crate) sessions: Sessions,
+    /// Whether new streams of peers are refused.
+    pub(crate) leaving: watch::Sender<bool>,
+    controls: Controls,
+    _back_streams: OpenStreams,
+    serving: JoinSet<()>,
 }
 
 impl Node {
@@ -123,15 +153,15 @@ impl Node {
         identity: &Identity,
         env: Environment,
     ) -> Result<Self, Error> {
-        Self::start_with(settings, identity, env, None)
+        Self::start_with(settings, identity, env, Process::default())
     }
 
-    /// The same with a writer, which answers each [`Write`] by a command.
+    /// The same in a process of its own.
     pub(crate) fn start_with(
         settings: &Settings,
         identity: &Identity,
         env: Environment,
-        writer: Option<mpsc::Sender<Write>>,
+        process: Process,
     ) -> Result<Self, Error> {
         let (seeds, seed_names) = seeds::split(env.seeds);
         let [mesh_seed, core_seed] = assemble::two_seeds(env.seed);
@@ -154,7 +184,7 @@ impl Node {
             probers: assemble::probers(&env.host, settings, Prober::at_start)?,
             cut_windows: assemble::cut_windows(settings),
             seed_names,
-            writer,
+            writer: process.writer,
             revocations: env.revocations,
         });
         locate(settings, &mut driver, &seeds, env.directory.as_deref());
@@ -181,10 +211,13 @@ impl Node {
             back: driver.reporter.process.way_back.clone(),
         };
         let routes = subscribe(&driver.outputs.routes);
-        let mut tasks = serve_streams(&egress, streams, others);
+        let serving = serve_streams(&egress, streams, others);
+        let mut tasks = JoinSet::new();
+        continue_sessions(process.predecessors, &egress, &mut tasks);
         let release = serve_vips(settings, env.vip_sockets, env.generation, &driver, &mut tasks);
         tasks.spawn(driver.run());
-        wayback::start::start(&egress, settings, &sources, &commands, &mut tasks);
+        let back_streams =
+            wayback::start::start(&egress, settings, &sources, &commands, &mut tasks);
         write_events(settings, &sources, &handle, &mut tasks);
         let names = follow(settings, seeds, sources, &commands, &mut tasks);
         let back = egress.back.clone();
@@ -202,6 +235,8 @@ impl Node {
             credential,
             suspected: channels.suspected,
             release,
+            back_streams,
+            serving,
             tasks,
         })
     }
@@ -305,14 +340,60 @@ impl Node {
         listeners.expect("no holder of this lock can panic").shutdown().await;
     }
 
+    /// Gives its virtual addresses to other nodes. The successor does not inherit them.
+    pub(crate) async fn release_addresses(&mut self) {
+        self.release.run().await;
+    }
+
+    /// Leaves everything to a successor but the open sessions, which go on through its mesh.
+    /// Returns the sockets for [`Shards::continuing`].
+    ///
+    /// # Errors
+    /// No descriptors are left; the sessions end.
+    pub(crate) async fn detach(mut self) -> std::io::Result<(Remains, Vec<OwnedFd>)> {
+        // From now on the successor decides.
+        self.tasks.shutdown().await;
+        let sockets = self.mesh.detach()?;
+        let Self { mesh, sessions, leaving, controls, back_streams, serving, .. } = self;
+        let _back_streams = back_streams;
+        Ok((Remains { mesh, sessions, leaving, controls, _back_streams, serving }, sockets))
+    }
+
     /// Tells all peers and ends, the local addresses last: a client that is refused gives up sooner
     /// than one that is reset.
     pub async fn close(mut self) {
         self.mesh.close().await;
         self.tasks.shutdown().await;
+        self.serving.shutdown().await;
         self.controls.exposed.0.close();
         let listeners = self.controls.listeners.into_inner();
         listeners.expect("no holder of this lock can panic").shutdown().await;
+    }
+}
+
+impl Remains {
+    /// The peers of these sessions, with the addresses from which their packets came.
+    pub(crate) fn peers_of(&self, entries: &[Entry]) -> Vec<(NodeId, SocketAddr)> {
+        let peers = entries.iter().filter_map(|entry| entry.line.first_hop());
+        let peers: BTreeSet<NodeId> = peers.filter(|node| !self.mesh.is_own(node)).collect();
+        peers.into_iter().filter_map(|node| Some((node, self.mesh.endpoint(&node)?))).collect()
+    }
+
+    /// Resets what is still open.
+    pub(crate) async fn close(mut self) {
+        self.mesh.close().await;
+        self.serving.shutdown().await;
+        self.controls.exposed.0.close();
+        let listeners = self.controls.listeners.into_inner();
+        listeners.expect("no holder of this lock can panic").shutdown().await;
+    }
+}
+
+/// Continues the sessions of earlier processes.
+fn continue_sessions(predecessors: Vec<Predecessor>, egress: &Egress, tasks: &mut JoinSet<()>) {
+    for predecessor in predecessors {
+        predecessor.connect(&egress.context.mesh);
+        tasks.spawn(predecessor.follow(egress.clone()));
     }
 }
 

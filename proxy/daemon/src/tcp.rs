@@ -7,7 +7,6 @@
 //! behave like the kernel's where the daemon can tell: backlogs, half-close, resets, backpressure,
 //! refused connections.
 
-use std::future::pending;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, SocketAddr, UdpSocket};
@@ -202,16 +201,9 @@ pub struct KernelListener {
 }
 
 impl KernelListener {
-    /// Accepts the next connection. Pending once the next process is to accept connections.
+    /// Accepts the next connection.
     pub(crate) async fn accept(&self) -> io::Result<TcpStream> {
-        if self.stored.is_none() {
-            return Ok(self.listener.accept().await?.0);
-        }
-        tokio::select! {
-            biased;
-            () = store::handed_over() => pending().await,
-            accepted = self.listener.accept() => Ok(accepted?.0),
-        }
+        Ok(self.listener.accept().await?.0)
     }
 
     /// The address it listens on.

@@ -14,7 +14,7 @@ use meshport_daemon::{Error, clock};
 
 /// Interval between checks of the daemon.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Limit for the former daemon to let its sessions end and to save.
+/// Limit for the former daemon to serve its last clients and to save.
 const LEAVE_TIME: Duration = Duration::from_secs(20);
 /// How long a successor must have served until the upgrade counts as done.
 const PROVED: Duration = PROBATION.saturating_add(Duration::from_secs(1));
@@ -46,24 +46,22 @@ async fn taken_over(client: &AdminClient, successor: u32) -> Result<Upgraded, Er
     let limit = LEAVE_TIME + START_TIME + PROVED;
     let begun = clock::now();
     let mut serves: Option<Instant> = None;
-    let mut has_begun = false;
     loop {
         let pid = client.pid().await.and_then(|pid| u32::try_from(pid).ok());
         let now = clock::now();
         match client.ask(&StatusRequest).await {
             Ok(status) if pid == Some(successor) => {
-                has_begun = true;
                 if now.duration_since(*serves.get_or_insert(now)) >= PROVED {
                     return Ok(Upgraded { process: successor, version: status.process.version });
                 }
             }
-            Ok(status) if !status.process.is_leaving => {
-                // Before it has left once, this is the failure of an earlier upgrade.
-                if has_begun && let Some(why) = status.process.failed_upgrade {
+            // The failure of an earlier upgrade is forgotten when one begins.
+            Ok(status) => {
+                if let Some(why) = status.process.failed_upgrade {
                     return Err(Error::Refused(format!("no upgrade, and it keeps serving: {why}")));
                 }
             }
-            _ => (has_begun, serves) = (true, None),
+            Err(_) => serves = None,
         }
         if now.duration_since(begun) > limit {
             return Err(Error::Refused(format!(

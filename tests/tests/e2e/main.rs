@@ -37,6 +37,7 @@ mod secrets;
 mod signals;
 mod sites;
 mod state;
+mod succession;
 mod support_bundle;
 mod upgrade;
 mod view;

@@ -125,7 +125,7 @@ impl Egress {
     }
 
     /// Resolves once the node of an open stream may no longer call.
-    async fn call_ends(&self, holder: &Arc<Credential>) {
+    pub(super) async fn call_ends(&self, holder: &Arc<Credential>) {
         let mut revoked = self.revoked.clone();
         loop {
             let revocations = revoked.borrow_and_update().clone();

@@ -16,7 +16,7 @@ use crate::audit::{Audit, ExposedBudgets};
 use crate::clock;
 use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
-use crate::tcp::{Closed, Listener};
+use crate::tcp::{Closed, Listener, store};
 
 /// Younger connections may be short requests, which end soon; older ones are long-lived.
 const SHORT: Duration = Duration::from_secs(1);
@@ -203,7 +203,7 @@ impl Drop for Permit {
     }
 }
 
-/// Accepts clients at one address for its current listener; never returns.
+/// Accepts clients at one address for its current listener until the next process does.
 ///
 /// Like a service's own addresses, it is open only while one of its services may be reachable, so
 /// that clients and load balancers in front switch to another node immediately.
@@ -213,14 +213,26 @@ pub(super) async fn serve(
     mut owner: watch::Receiver<Arc<Exposed>>,
     is_open: watch::Sender<bool>,
 ) {
-    let mut listener = listener;
+    tokio::select! {
+        biased;
+        () = store::handed_over() => {}
+        () = serve_at(listener, address, &mut owner, &is_open) => {}
+    }
+}
+
+async fn serve_at(
+    mut listener: Listener,
+    address: SocketAddr,
+    owner: &mut watch::Receiver<Arc<Exposed>>,
+    is_open: &watch::Sender<bool>,
+) {
     loop {
-        accept(&listener, &mut owner).await;
+        accept(&listener, owner).await;
         let name = owner.borrow().name.clone();
         let closed = listener.close();
         is_open.send_replace(false);
         warn!(listener = %name, %address, "no origin answers: exposed address closed");
-        listener = reopen(closed, address, &mut owner).await;
+        listener = reopen(closed, address, owner).await;
         is_open.send_replace(true);
         info!(listener = %name, %address, "an origin answers: exposed address open again");
     }

@@ -28,6 +28,7 @@ use crate::lifecycle::heap;
 use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
 use crate::lifecycle::starter::Starter;
+use crate::lifecycle::succession::{Draining, Earlier, Predecessor};
 use crate::lifecycle::upgrade::{self, Prepared, Successor};
 use crate::node::assemble;
 use crate::node::commands::Command;
@@ -36,7 +37,7 @@ use crate::node::driver::answers::{Asker, ProcessRequest};
 use crate::node::postbox::{self, Destination};
 use crate::node::state_writer::StateWriter;
 use crate::node::write_queue::MAX_WRITES;
-use crate::node::{Environment, Node};
+use crate::node::{Environment, Node, Process};
 use crate::state;
 use crate::state::{Generation, Identity, StateDir, StateLock};
 use crate::tcp::Host;
@@ -126,23 +127,27 @@ async fn run_all(options: Options) -> Result<(), Error> {
     }
     let mut vip_sockets = Some(VipSockets::open(&settings)?);
     let sandbox = Sandbox::enter(&settings, &source.config);
-    let lock = match (lock, &mut former) {
+    let (lock, passed) = match (lock, &mut former) {
         (None, Some(former)) => {
             let (lock, sockets) = former.turn().await?;
-            store::adopt(sockets);
-            state.take_over(lock)?
+            (state.take_over(lock)?, sockets)
         }
-        (Some(lock), _) => lock,
-        (None, None) => state.lock()?,
+        (Some(lock), _) => (lock, Vec::new()),
+        (None, None) => (state.lock()?, Vec::new()),
     };
     let mut reload = Reload::within(settings, source, state.clone(), sandbox);
     let mut failure = None;
+    // Processes before this one, and what this one leaves to a successor that fails.
+    let (mut earlier, passed) = Earlier::from_passed(passed);
+    store::adopt(passed);
     loop {
         let vip_sockets = take_sockets(&mut vip_sockets, &reload);
         let may_wait = former.is_some() || failure.is_some();
         let started = async {
             let shards = former::bind_mesh(reload.settings(), shards, may_wait).await?;
-            let outside = Outside { shards, vip_sockets };
+            let joined = earlier.join(shards).await;
+            let (shards, predecessors) = joined.map_err(Error::io("continue open sessions"))?;
+            let outside = Outside { shards, vip_sockets, predecessors };
             start(reload.settings(), &state, outside, failure.take()).await
         };
         let mut daemon = started.await.inspect_err(|_| {
@@ -155,7 +160,17 @@ async fn run_all(options: Options) -> Result<(), Error> {
             former.serves().await;
         }
         let end = serve(&mut daemon, &mut reload, starter.as_ref(), former.take()).await;
-        let Some(why) = finish(daemon, end, &lock).await? else { return Ok(()) };
+        let why = match end {
+            Ok(End::Succeeded(next)) => match daemon.give_place(next, &lock, &mut earlier).await {
+                Ok(Given::Over) => return Ok(()),
+                Ok(Given::To(draining)) => {
+                    drop((lock, earlier));
+                    return drain(draining).await;
+                }
+                Err(why) => why,
+            },
+            end => return finish(daemon, end).await,
+        };
         error!(
             why,
             "the upgrade has failed: this daemon starts again, and its clients wait for that"
@@ -174,15 +189,10 @@ fn take_sockets(sockets: &mut Option<VipSockets>, reload: &Reload) -> VipSockets
     taken.unwrap_or_default()
 }
 
-/// Ends the daemon as `end` requires. Returns why an upgrade failed if the daemon must start again.
-async fn finish(
-    daemon: Daemon,
-    end: Result<End, Error>,
-    lock: &StateLock,
-) -> Result<Option<String>, Error> {
+/// Ends the daemon as `end` requires.
+async fn finish(daemon: Daemon, end: Result<End, Error>) -> Result<(), Error> {
     match end {
-        Ok(End::Stop) => daemon.stop().await,
-        Ok(End::Succeeded(next)) => return Ok(daemon.give_place(next, lock).await.err()),
+        Ok(_) => daemon.stop().await,
         // All other nodes refuse this one: nothing to drain and nobody to inform.
         Err(Error::Trust(meshport_config::Error::Revoked { revoked, .. }))
             if revoked.is_departure() =>
@@ -200,7 +210,29 @@ async fn finish(
             return Err(error);
         }
     }
-    Ok(None)
+    Ok(())
+}
+
+/// The end of an upgrade that has not failed.
+enum Given {
+    /// This process was told to stop in between, and so was the successor.
+    Over,
+    /// The successor serves. Sessions may go on here.
+    To(Option<Draining>),
+}
+
+/// Waits for the end of the sessions that a successor has left to this process, or a signal.
+async fn drain(draining: Option<Draining>) -> Result<(), Error> {
+    store::release();
+    if let Some(mut draining) = draining {
+        let mut stop = Stop::listen();
+        tokio::select! {
+            () = draining.ended() => {}
+            () = stop.told() => info!("stopping: open sessions are reset"),
+        }
+    }
+    info!("this process ends");
+    Ok(())
 }
 
 /// Starts the daemon from the present state folder.
@@ -217,8 +249,8 @@ async fn start(
     }
     refuse_leaf(state, &identity)?;
     let daemon = Daemon::start(settings, &identity, state, outside).await?;
-    if let Some(why) = failure {
-        let _ = daemon.node.controls.commands.send(Command::FailedUpgrade(why)).await;
+    if failure.is_some() {
+        let _ = daemon.node.controls.commands.send(Command::FailedUpgrade(failure)).await;
     }
     Ok(daemon)
 }
@@ -294,6 +326,7 @@ fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
 struct Outside {
     shards: Shards,
     vip_sockets: VipSockets,
+    predecessors: Vec<Predecessor>,
 }
 
 /// All parts of a running daemon.
@@ -312,7 +345,7 @@ impl Daemon {
         settings: &Settings,
         identity: &Identity,
         state: &StateDir,
-        Outside { shards, vip_sockets }: Outside,
+        Outside { shards, vip_sockets, predecessors }: Outside,
     ) -> Result<Self, Error> {
         // Before the start: it writes a new generation.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
@@ -341,7 +374,8 @@ impl Daemon {
             vip_sockets,
         };
         let (writes, received) = mpsc::channel(MAX_WRITES);
-        let node = Node::start_with(settings, identity, environment, Some(writes))?;
+        let process = Process { writer: Some(writes), predecessors };
+        let node = Node::start_with(settings, identity, environment, process)?;
         let (told, own_revocation) = oneshot::channel();
         let writer = StateWriter {
             state: state.clone(),
@@ -386,28 +420,29 @@ impl Daemon {
         store::close_mesh();
     }
 
-    /// Drains sessions for a bounded time, saves, and hands over to a successor. Keeps everything
+    /// Leaves the place to a successor. Open sessions go on in this process, which keeps everything
     /// needed to start again until the successor has passed its probation.
     ///
     /// # Errors
     /// Why the successor does not serve.
-    async fn give_place(mut self, mut next: Prepared, lock: &StateLock) -> Result<(), String> {
+    async fn give_place(
+        mut self,
+        mut next: Prepared,
+        lock: &StateLock,
+        earlier: &mut Earlier,
+    ) -> Result<Given, String> {
         let pid = next.pid;
-        info!(
-            pid,
-            drain_s = DRAIN_TIME.as_secs(),
-            "upgrade: the successor is ready; open sessions \
-               may continue for a while"
-        );
+        info!(pid, "upgrade: the successor is ready");
         let mut stop = Stop::listen();
-        self.node.leave(drain_time()).await;
+        self.node.release_addresses().await;
         store::pass_on();
         sleep(LAST_CLIENTS).await;
-        self.end_saved().await;
-        let passed = store::passed().and_then(|sockets| Ok((lock.share()?, sockets)));
-        let (lock, sockets) =
-            passed.map_err(|error| format!("its sockets cannot be passed on: {error}"))?;
-        let passed: Vec<OwnedFd> = iter::once(lock).chain(sockets).collect();
+        let draining = self.detach(earlier).await;
+        let passed = store::passed().and_then(|sockets| {
+            let lock = iter::once(lock.share()?);
+            Ok(lock.chain(sockets).chain(earlier.copies()?).collect::<Vec<OwnedFd>>())
+        });
+        let passed = passed.map_err(|error| format!("its sockets cannot be passed on: {error}"))?;
         let succeeded = tokio::select! {
             biased;
             () = stop.told() => None,
@@ -416,15 +451,26 @@ impl Daemon {
         match succeeded {
             Some(Ok(())) => {
                 store::make_main(pid);
-                info!(pid, "upgrade: the successor serves; this process ends");
-                Ok(())
+                info!(pid, "upgrade: the successor serves");
+                Ok(Given::To(draining))
             }
             Some(Err(why)) => Err(why),
             None => {
                 next.stop().await;
-                Ok(())
+                Ok(Given::Over)
             }
         }
+    }
+
+    /// Saves, and ends all but the open sessions.
+    async fn detach(self, earlier: &mut Earlier) -> Option<Draining> {
+        let Self { node, writer, stop_writer, admin, stop_admin, .. } = self;
+        let _ = stop_writer.send(());
+        // The writer ends by itself unless a disk hangs.
+        let _ = writer.await;
+        let _ = stop_admin.send(());
+        let (draining, _) = tokio::join!(Draining::begin(node, earlier), admin);
+        draining.inspect_err(|error| warn!(%error, "open sessions cannot go on")).ok()
     }
 
     /// Resets open sessions, saves, and ends.
@@ -503,8 +549,9 @@ async fn wait_for_end(
             } => {
                 preparing = None;
                 let answer = prepared.as_ref().map(|it| UpgradeReport { successor: it.pid });
-                if let Err(error) = &answer {
-                    error!(%error, "no upgrade; this daemon keeps serving");
+                match &answer {
+                    Ok(_) => drop(controls.commands.send(Command::FailedUpgrade(None)).await),
+                    Err(error) => error!(%error, "no upgrade; this daemon keeps serving"),
                 }
                 let answer = answer.map_err(|error| Error::Refused(said(error)));
                 if let Some(asker) = asker.take() {

@@ -41,8 +41,8 @@ pub(crate) enum Command {
     StoreNodes(Vec<u8>),
     /// These settings wait for a restart.
     NeedsRestart(Vec<SettingChange>),
-    /// An upgrade failed, for this reason; this process continues.
-    FailedUpgrade(String),
+    /// An upgrade failed, for this reason, and this process continues; none when one begins.
+    FailedUpgrade(Option<String>),
     /// Change how a service's instance is probed.
     Instance(ServiceName, Instance),
     /// This machine slept for this long, or moved to another network.

@@ -535,7 +535,7 @@ impl Driver {
             Command::Drift(service, config) => self.core.set_drift(&service, config, now),
             Command::Service(addition) => self.add_service(*addition, now),
             Command::NeedsRestart(settings) => self.reporter.needs_restart = settings,
-            Command::FailedUpgrade(why) => self.reporter.process.failed_upgrade = Some(why),
+            Command::FailedUpgrade(why) => self.reporter.process.failed_upgrade = why,
             Command::Instance(service, Instance { address, health, prober }) => {
                 if let Some(facts) = self.reporter.services.get_mut(&service) {
                     facts.origin = Some(address);

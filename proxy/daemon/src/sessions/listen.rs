@@ -17,7 +17,7 @@ use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
 use crate::sessions::totals::SessionCount;
-use crate::tcp::{Closed, Host, Listener, Tcp};
+use crate::tcp::{Closed, Host, Listener, Tcp, store};
 use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
 use meshport_core::quota::OverQuota;
 
@@ -63,17 +63,41 @@ fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
 /// hold time and no trial is answered, it is closed: clients are then refused immediately instead
 /// of waiting for their own timeouts. It stays bound, so no other process can take it, and opens
 /// again with the first usable route.
+///
+/// When the next process accepts the clients, the address is left to it, and sessions go on.
 pub(crate) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
     let Ok(address) = listener.local_addr() else { return };
-    let service = &ingress.service;
-    let mut listener = listener;
     let mut sessions = JoinSet::new();
+    tokio::select! {
+        biased;
+        () = store::handed_over() => {}
+        () = serve_at(address, listener, &ingress, &mut sessions) => {}
+    }
+    let mut logged = LastLogged::default();
     loop {
-        accept(&listener, &ingress, &mut sessions).await;
+        while let Some((client, paid)) = ingress.pacing.next() {
+            take(client, paid, &ingress, &mut sessions, &mut logged);
+        }
+        tokio::select! {
+            Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
+            () = ingress.pacing.due() => {}
+        }
+    }
+}
+
+async fn serve_at(
+    address: SocketAddr,
+    mut listener: Listener,
+    ingress: &Arc<Ingress>,
+    sessions: &mut JoinSet<()>,
+) {
+    let service = &ingress.service;
+    loop {
+        accept(&listener, ingress, sessions).await;
         let closed = listener.close();
         ingress.pacing.turn_all_away();
         warn!(%service, %address, "no origin answers: local address closed until one does");
-        listener = reopen(closed, address, &ingress, &mut sessions).await;
+        listener = reopen(closed, address, ingress, sessions).await;
         info!(%service, %address, "an origin answers: local address open again");
     }
 }

@@ -9,7 +9,9 @@ use std::time::Instant;
 
 use dashmap::DashMap;
 use meshport_config::{NodeId, ServiceName};
-use meshport_core::ledger::{Crowded, Crowding, Cut, End, Ledger, MAX_SERVED, SessionId, Side};
+use meshport_core::ledger::{
+    Crowded, Crowding, Cut, End, Entry, Ledger, MAX_SERVED, SessionId, Side,
+};
 use meshport_core::route::Line;
 use tokio::sync::Notify;
 
@@ -90,6 +92,22 @@ impl Sessions {
     ) -> Option<[Guard; 2]> {
         let ids = self.change(|ledger| ledger.relay(service, peer, target, most))?;
         Some(ids.map(|id| Guard { sessions: self.clone(), id }))
+    }
+
+    /// Adds a session that another process of this node carries, see [`Ledger::adopt`].
+    pub(crate) fn adopt(&self, entry: &Entry) -> Guard {
+        let id = self.change(|ledger| ledger.adopt(entry));
+        Guard { sessions: self.clone(), id }
+    }
+
+    /// All open sessions.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.look(|ledger| ledger.entries().collect())
+    }
+
+    /// Resets one session.
+    pub(crate) fn end_one(&self, id: SessionId) {
+        self.change(|ledger| ledger.end_one(id, clock::now()));
     }
 
     /// Reads the ledger.

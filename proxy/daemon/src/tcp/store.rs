@@ -222,6 +222,14 @@ pub(crate) fn give_back() {
     store.mesh().clear();
 }
 
+/// Closes all sockets here: the successor has them.
+pub(crate) fn release() {
+    give_back();
+    if let Some(store) = STORE.get() {
+        store.open().clear();
+    }
+}
+
 /// Makes another process the service's main process instead of this one.
 pub(crate) fn make_main(pid: u32) {
     let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
@@ -244,8 +252,9 @@ pub(crate) fn say_again() {
     }
 }
 
-/// Resolves once the next process accepts the clients.
-pub(super) async fn handed_over() {
+/// Resolves once the next process accepts the clients. Listeners that are dropped then stay open
+/// for it.
+pub(crate) async fn handed_over() {
     let Some(store) = STORE.get() else { return pending().await };
     // Fails only if the sender is dropped, which lives as long as the process.
     let _ = store.handed_over.subscribe().wait_for(|is_over| *is_over).await;

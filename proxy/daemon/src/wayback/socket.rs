@@ -4,7 +4,7 @@
 //! root's and the daemon's own user. Bounds: `egress.max-streams` connections, [`MAX_TURNED_AWAY`]
 //! more that receive a refusal, [`HEAD_LIMIT`] for a request and [`ANSWER_LIMIT`] for its answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -65,7 +65,12 @@ pub(crate) struct Requests {
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
     /// Whether this node is stopping and refuses new requests.
     pub(crate) leaving: watch::Receiver<bool>,
+    /// Its open streams, which outlive the socket when this process drains.
+    pub(crate) streams: OpenStreams,
 }
+
+/// The tasks of open streams. Bounded by the settings (`egress.max-streams`).
+pub(crate) type OpenStreams = Arc<Mutex<JoinSet<()>>>;
 
 /// Creates the socket and serves it forever. A failure is logged once and retried: this node's
 /// clients need its daemon even if the way back does not work.
@@ -95,12 +100,10 @@ async fn accept(listener: UnixListener, requests: Requests) {
     // One reference per connection being served.
     let served = Arc::new(());
     let turned_away = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
-    let mut streams = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = streams.join_next(), if !streams.is_empty() => continue,
-        };
+        let accepted = listener.accept().await;
+        let streams = || requests.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        while streams().try_join_next().is_some() {}
         let client = match accepted {
             Ok(client) => client,
             Err(error) => {
@@ -110,12 +113,12 @@ async fn accept(listener: UnixListener, requests: Requests) {
             }
         };
         requests.back.note_accepted();
-        let requests = requests.clone();
+        let served_by = requests.clone();
         let most = usize::try_from(requests.back.egress().max_streams).unwrap_or(usize::MAX);
         if Arc::strong_count(&served) <= most {
             let permit = served.clone();
-            streams.spawn(async move {
-                requests.serve(client).await;
+            streams().spawn(async move {
+                served_by.serve(client).await;
                 drop(permit);
             });
             continue;
@@ -124,7 +127,7 @@ async fn accept(listener: UnixListener, requests: Requests) {
         let refused = Refused::new(Refusal::Crowded, said);
         requests.note(&refused, None);
         if let Ok(permit) = turned_away.clone().try_acquire_owned() {
-            streams.spawn(async move {
+            streams().spawn(async move {
                 refuse(client, &refused).await;
                 drop(permit);
             });

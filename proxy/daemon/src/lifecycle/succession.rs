@@ -1,0 +1,187 @@
+//! Sessions that outlive an upgrade.
+//!
+//! The process that is succeeded *drains*: it leaves everything to its successor and keeps only its
+//! open sessions, until they have ended or [`MAX_DRAINING`] is over. Its packets go through the
+//! successor's mesh ([`Mesh::detach`](meshport_mesh::Mesh::detach)). The successor counts the
+//! sessions as its own and decides about them: what would end a session of its own ends these too.
+//!
+//! The two talk over a pair of sockets of their own, next to those that carry packets. Sockets, not
+//! the successor's process, are what the draining process knows: a later successor inherits them,
+//! asks anew, and continues where the one before stopped. When no process has their other end any
+//! more, the draining process ends.
+
+mod draining;
+mod predecessor;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use meshport_config::NodeId;
+use meshport_core::ledger::{Entry, SessionId};
+use meshport_mesh::{ProcessTag, Shards};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Socket, Type};
+use tokio::net::UnixDatagram;
+use tracing::warn;
+
+pub(crate) use draining::Draining;
+pub(crate) use predecessor::Predecessor;
+
+/// How long sessions may go on after an upgrade. client-go ends each watch after 5 to 10 minutes and
+/// begins the next, so most sessions end by themselves; a process that drains holds memory.
+pub(crate) const MAX_DRAINING: Duration = Duration::from_secs(600);
+/// Earlier processes that drain at once. A further upgrade ends the sessions of the oldest.
+const MAX_EARLIER: usize = 3;
+/// Elements of a list in one message. The longest takes some 500 bytes.
+const MAX_LISTED: usize = 100;
+/// The longest message in bytes.
+const MAX_MESSAGE: usize = 1 << 16;
+
+/// From the draining process.
+#[derive(Debug, Serialize, Deserialize)]
+enum Report {
+    /// The answer to [`Order::Attach`] begins. What was sent before is void.
+    Begin { process: u32, tag: ProcessTag },
+    /// Peers of its sessions, with the addresses of their packets.
+    Peers(Vec<(NodeId, SocketAddr)>),
+    /// Sessions that are open.
+    Opened(Vec<Entry>),
+    /// The answer ends.
+    Whole,
+    /// Sessions that have ended.
+    Closed(Vec<SessionId>),
+}
+
+/// To the draining process.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// A successor asks for all sessions, and for every change from now on.
+    Attach,
+    /// Reset this session.
+    End(SessionId),
+}
+
+/// One end of the conversation: a socket that keeps message boundaries and reports its end.
+#[derive(Debug)]
+struct Channel(UnixDatagram);
+
+impl Channel {
+    fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
+        Ok((Self::new(ours.into())?, theirs.into()))
+    }
+
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        socket.set_nonblocking(true)?;
+        UnixDatagram::from_std(OwnedFd::from(socket).into()).map(Self)
+    }
+
+    async fn send(&self, message: &impl Serialize) -> io::Result<()> {
+        self.0.send(&serde_json::to_vec(message)?).await.map(drop)
+    }
+
+    /// `None` when the other process has ended. Skips what another release says and this one does
+    /// not understand.
+    async fn receive<T: DeserializeOwned>(&self) -> Option<T> {
+        let mut space = vec![0; MAX_MESSAGE];
+        loop {
+            let length = self.0.recv(&mut space).await.ok().filter(|length| *length > 0)?;
+            if let Ok(message) = serde_json::from_slice(&space[..length]) {
+                return Some(message);
+            }
+        }
+    }
+}
+
+/// The processes before this one that drain.
+#[derive(Debug, Default)]
+pub(crate) struct Earlier {
+    /// The sockets to each, the oldest first.
+    all: Vec<Sockets>,
+    /// The tag of this process.
+    own: ProcessTag,
+}
+
+/// The sockets to one of them: for messages, and for the packets of each shard.
+#[derive(Debug)]
+struct Sockets {
+    messages: OwnedFd,
+    packets: Vec<OwnedFd>,
+}
+
+impl Earlier {
+    /// Separates these from the other sockets that a successor was given.
+    pub(crate) fn from_passed(passed: Vec<OwnedFd>) -> (Self, Vec<OwnedFd>) {
+        let mut others = Vec::new();
+        let mut ours = Vec::new();
+        let mut shards = 0;
+        for socket in passed.into_iter().map(Socket::from) {
+            let is_unix = socket.domain().is_ok_and(|it| it == Domain::UNIX);
+            shards += usize::from(!is_unix && socket.r#type().is_ok_and(|it| it == Type::DGRAM));
+            if is_unix { ours.push(socket.into()) } else { others.push(socket.into()) }
+        }
+        let mut earlier = Vec::new();
+        let mut ours = ours.into_iter();
+        while let Some(messages) = ours.next() {
+            let packets: Vec<OwnedFd> = ours.by_ref().take(shards).collect();
+            if packets.len() == shards {
+                earlier.push(Sockets { messages, packets });
+            }
+        }
+        (Self { all: earlier, own: 0 }, others)
+    }
+
+    fn push(&mut self, sockets: Sockets) {
+        self.all.push(sockets);
+        if self.all.len() > MAX_EARLIER {
+            warn!("upgraded too often in a short time: the oldest process ends its sessions");
+            self.all.remove(0);
+        }
+    }
+
+    /// Copies of all, as a successor is given them.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        let all = self.all.iter().flat_map(|it| std::iter::once(&it.messages).chain(&it.packets));
+        all.map(OwnedFd::try_clone).collect()
+    }
+
+    /// Asks each process what it carries, and lets `shards` pass its packets on. Those that have
+    /// ended are forgotten. A mesh with another number of shards continues nothing.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub(crate) async fn join(&mut self, shards: Shards) -> io::Result<(Shards, Vec<Predecessor>)> {
+        let mut predecessors = Vec::new();
+        let mut running = Vec::new();
+        for sockets in std::mem::take(&mut self.all) {
+            if sockets.packets.len() != shards.count() {
+                warn!(
+                    "the mesh has another number of shards than before (mesh.shards): sessions of \
+                     the process before end"
+                );
+            } else if let Some(predecessor) = Predecessor::greet(&sockets).await? {
+                predecessors.push(predecessor);
+                running.push(sockets);
+            }
+        }
+        self.all = running;
+        let tags: Vec<ProcessTag> = predecessors.iter().map(Predecessor::tag).collect();
+        self.own = (0..=ProcessTag::MAX).find(|tag| !tags.contains(tag)).unwrap_or_default();
+        let packets = self.all.iter().map(|sockets| {
+            sockets.packets.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()
+        });
+        let packets: Vec<Vec<OwnedFd>> = packets.collect::<io::Result<_>>()?;
+        let shards = shards.continuing(self.own, tags.into_iter().zip(packets).collect())?;
+        Ok((shards, predecessors))
+    }
+}
+
+#[cfg(test)]
+mod tests;

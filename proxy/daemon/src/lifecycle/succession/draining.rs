@@ -1,0 +1,128 @@
+//! The process that was succeeded: its sessions, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::Duration;
+
+use meshport_core::ledger::{Entry, SessionId};
+use meshport_mesh::ProcessTag;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::{info, warn};
+
+use super::{Channel, Earlier, MAX_DRAINING, MAX_LISTED, Order, Report, Sockets};
+use crate::node::{Node, Remains};
+
+/// Interval at which ended sessions are reported.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long streams of peers that have not heard of the successor yet are accepted.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A process that drains: a task, which ends with the last session.
+#[derive(Debug)]
+pub(crate) struct Draining(JoinHandle<()>);
+
+impl Draining {
+    /// Begins to drain a node. Adds the sockets for its successor to `earlier`.
+    ///
+    /// # Errors
+    /// No descriptors are left. The sessions have ended then.
+    pub(crate) async fn begin(node: Node, earlier: &mut Earlier) -> io::Result<Self> {
+        let (channel, messages) = Channel::pair()?;
+        let tag = earlier.own;
+        let (remains, packets) = node.detach().await?;
+        earlier.push(Sockets { messages, packets });
+        let keeper = Keeper { remains, channel, tag, reported: None };
+        Ok(Self(tokio::spawn(keeper.run())))
+    }
+
+    /// Resolves when no session is open any more.
+    pub(crate) async fn ended(&mut self) {
+        if let Err(error) = (&mut self.0).await {
+            warn!(%error, "sessions of this process have ended with an error");
+        }
+    }
+}
+
+struct Keeper {
+    remains: Remains,
+    channel: Channel,
+    tag: ProcessTag,
+    /// The sessions that the successor knows; none until it has asked.
+    reported: Option<BTreeSet<SessionId>>,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut over = std::pin::pin!(sleep(MAX_DRAINING));
+        let mut grace = Some(Box::pin(sleep(GRACE)));
+        loop {
+            tokio::select! {
+                order = self.channel.receive() => match order {
+                    Some(Order::Attach) => {
+                        // A successor that has ended meanwhile shows at the next message.
+                        let _ = self.answer().await;
+                    }
+                    Some(Order::End(id)) => self.remains.sessions.end_one(id),
+                    None => {
+                        info!("the successor has ended, and so do the sessions of this process");
+                        break;
+                    }
+                },
+                _ = look.tick() => {
+                    if self.report().await.is_ok_and(|open| open == 0) && grace.is_none() {
+                        break;
+                    }
+                }
+                () = async { grace.as_mut().expect("checked").await }, if grace.is_some() => {
+                    grace = None;
+                    self.remains.leaving.send_replace(true);
+                }
+                () = &mut over => {
+                    let open = self.remains.sessions.count();
+                    info!(open, "the time for sessions of this process is over: they are reset");
+                    break;
+                }
+            }
+        }
+        self.remains.close().await;
+    }
+
+    /// Tells a successor everything.
+    async fn answer(&mut self) -> io::Result<()> {
+        let begin = Report::Begin { process: std::process::id(), tag: self.tag };
+        self.channel.send(&begin).await?;
+        let entries = self.remains.sessions.entries();
+        for peers in self.remains.peers_of(&entries).chunks(MAX_LISTED) {
+            self.channel.send(&Report::Peers(peers.to_vec())).await?;
+        }
+        self.reported = Some(entries.iter().map(|entry| entry.id).collect());
+        for opened in entries.chunks(MAX_LISTED) {
+            self.channel.send(&Report::Opened(opened.to_vec())).await?;
+        }
+        self.channel.send(&Report::Whole).await
+    }
+
+    /// Tells the successor what has changed; how many sessions are open.
+    async fn report(&mut self) -> io::Result<usize> {
+        let entries = self.remains.sessions.entries();
+        let open = entries.len();
+        let Some(reported) = &mut self.reported else { return Ok(open) };
+        let mut now: BTreeMap<SessionId, Entry> =
+            entries.into_iter().map(|entry| (entry.id, entry)).collect();
+        let closed: Vec<SessionId> =
+            reported.iter().filter(|id| !now.contains_key(id)).copied().collect();
+        reported.retain(|id| now.remove(id).is_some());
+        let opened: Vec<Entry> = now.into_values().collect();
+        reported.extend(opened.iter().map(|entry| entry.id));
+        for closed in closed.chunks(MAX_LISTED) {
+            self.channel.send(&Report::Closed(closed.to_vec())).await?;
+        }
+        for opened in opened.chunks(MAX_LISTED) {
+            self.channel.send(&Report::Opened(opened.to_vec())).await?;
+        }
+        Ok(open)
+    }
+}
