@@ -83,12 +83,12 @@ impl SessionsSeen {
     }
 }
 
-/// Running clients.
+/// Running clients; they end when they are finished or dropped.
 #[derive(Debug)]
 pub struct Sessions {
     load: Arc<Load>,
     stop: watch::Sender<bool>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
     held: usize,
 }
 
@@ -110,7 +110,7 @@ impl Sessions {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(run(running, plan, stopping));
         });
-        Self { load, stop, thread, held: plan.plain + plan.h2 }
+        Self { load, stop, thread: Some(thread), held: plan.plain + plan.h2 }
     }
 
     /// Waits until each watch has had its first line.
@@ -123,14 +123,26 @@ impl Sessions {
         wait::until("all watches are open", limit, is_open);
     }
 
+    /// What they have noticed until now.
+    pub fn seen(&self) -> SessionsSeen {
+        self.load.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Ends them, each watch after one more line; what they have noticed.
     ///
     /// # Panics
     /// If a client panicked.
-    pub fn finish(self) -> SessionsSeen {
+    pub fn finish(mut self) -> SessionsSeen {
         self.stop.send_replace(true);
-        self.thread.join().expect("clients do not panic");
-        self.load.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let thread = self.thread.take().expect("they are finished once");
+        thread.join().expect("clients do not panic");
+        self.seen()
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
     }
 }
 
@@ -388,11 +400,10 @@ mod tests {
         let kill = watch::Sender::new(false);
         let address = serve(&authority, kill.subscribe());
         let plan = Plan { plain: 3, h2: 2, per_second: 50 };
-        let look = |load: &Load| load.seen.lock().expect("no panic").clone();
 
         let sessions = Sessions::start(address, &file, plan);
         sessions.all_open(LIMIT);
-        let is_answered = || (look(&sessions.load).gap > 0.0).then_some(());
+        let is_answered = || (sessions.seen().gap > 0.0).then_some(());
         wait::until("new connections are answered", LIMIT, is_answered);
         let seen = sessions.finish();
         assert_eq!((seen.failures(), seen.broken()), (0, 0), "{seen:?}");
@@ -401,7 +412,7 @@ mod tests {
         let sessions = Sessions::start(address, &file, plan);
         sessions.all_open(LIMIT);
         kill.send_replace(true);
-        let have_failed = || (look(&sessions.load).failures() > 5).then_some(());
+        let have_failed = || (sessions.seen().failures() > 5).then_some(());
         wait::until("connections fail", LIMIT, have_failed);
         let seen = sessions.finish();
         assert_eq!(seen.broken_plain.values().sum::<usize>(), 3, "{seen:?}");
