@@ -23,6 +23,7 @@ pub mod page;
 pub mod process;
 pub mod repository;
 pub mod sbom;
+pub mod sessions;
 pub mod tap;
 pub mod ticks;
 pub mod transfer;
