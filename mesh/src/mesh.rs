@@ -480,8 +480,9 @@ impl Mesh {
 
     /// Leaves the sockets and the tunnels to a successor, which is another process or another mesh
     /// of this one: see [`Shards::continuing`] for what it does with the sockets, one for each
-    /// shard. Nothing is sent or received here any more and no stream can be opened, but open
-    /// streams go on through the successor, as long as that runs and until [`Mesh::close`].
+    /// shard. Nothing is sent or received here any more, but connections and their streams go on
+    /// through the successor, as long as that runs and until [`Mesh::close`]. New streams open on
+    /// the connections that are there, and no new connection is made.
     ///
     /// # Errors
     /// No descriptors are left. Nothing has changed then.

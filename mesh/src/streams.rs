@@ -196,8 +196,10 @@ impl Streams {
     ) -> Result<Stream, MeshError> {
         let address = self.link.look(|core| core.address_of(&node))?;
         loop {
-            self.link.check_open()?;
-            let live = self.connection(endpoint, node).await?;
+            let live = match self.link.bridge() {
+                Some(_) => self.made(&node).ok_or(MeshError::Closed)?,
+                None => self.connection(endpoint, node).await?,
+            };
             self.link.turn(|core, _| core.expect_answer(&address));
             match live.connection.open_bi().await {
                 Ok((send, recv)) => {
@@ -215,12 +217,21 @@ impl Streams {
         }
     }
 
+    /// The outgoing connection, if it is open.
+    fn made(&self, node: &NodeId) -> Option<Live> {
+        match lock(&self.outgoing).get(node) {
+            Some(Outgoing::Ready(live)) if live.is_open() => Some(live.clone()),
+            _ => None,
+        }
+    }
+
     /// The outgoing connection: cached, being made, or made now.
     async fn connection(
         self: &Arc<Self>,
         endpoint: &Endpoint,
         node: NodeId,
     ) -> Result<Live, MeshError> {
+        self.link.check_open()?;
         let mut outcome = match self.cached(endpoint, node) {
             Ok(live) => return Ok(live),
             Err(outcome) => outcome,

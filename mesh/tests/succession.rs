@@ -61,9 +61,10 @@ async fn streams_of_both_sides_outlive_two_upgrades_and_one_of_the_peer() {
     still_talks(&mut from_b, b"before").await;
 
     let mut earlier: Earlier = vec![(0, a.detach().unwrap())];
-    assert_eq!(a.open_stream(id(2)).await.unwrap_err(), MeshError::Closed);
+    let late = a.open_stream(id(2));
     let (a2, _a2_serves) = echo(successor(&switch, 1, 1, &earlier));
     still_talks(&mut from_a, b"after the upgrade of its opener").await;
+    still_talks(&mut late.await.unwrap(), b"on a connection that is there").await;
     still_talks(&mut from_b, b"after the upgrade of its server").await;
     // New streams in both directions are those of the successor.
     let mut second_from_a = a2.open_stream(id(2)).await.unwrap();
@@ -91,6 +92,15 @@ async fn streams_of_both_sides_outlive_two_upgrades_and_one_of_the_peer() {
     for mesh in [&a, &a2, &a3, &b, &b2] {
         assert_eq!(mesh.counters()[MeshCount::ConnectionsCut], 0);
     }
+}
+
+#[tokio::test]
+async fn a_mesh_that_has_left_its_socket_makes_no_connection() {
+    let switch = Switch::new(1);
+    let (a, _b) = pair(&switch);
+    let _sockets = a.mesh.detach().unwrap();
+    let opened = within(LIMIT, a.mesh.open_stream(id(2))).await;
+    assert_eq!(opened.unwrap_err(), MeshError::Closed);
 }
 
 #[tokio::test]

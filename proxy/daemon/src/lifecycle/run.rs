@@ -53,6 +53,10 @@ const DAY_S: u64 = 86_400;
 /// process: as long as most of their requests take, and short enough for those waiting.
 const LAST_CLIENTS: Duration = Duration::from_secs(1);
 
+/// The same in an upgrade, in which the answers may come later: only who needs a new connection to
+/// another node must be served before.
+const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
+
 /// Time between a node's departure message and its end: discovery repeats the message after a
 /// second.
 const FAREWELL: Duration = Duration::from_millis(1500);
@@ -436,7 +440,7 @@ impl Daemon {
         let mut stop = Stop::listen();
         self.node.release_addresses().await;
         store::pass_on();
-        sleep(LAST_CLIENTS).await;
+        sleep(LAST_CONNECTIONS).await;
         let draining = self.detach(earlier).await;
         let passed = store::passed().and_then(|sockets| {
             let lock = iter::once(lock.share()?);
