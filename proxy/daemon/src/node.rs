@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::Error;
+use meshport_core::egress::Offers;
 use meshport_core::ledger::Entry;
 use meshport_core::node::NodeCore;
 use meshport_core::reach::OwnEndpoints;
@@ -197,19 +198,7 @@ impl Node {
         let (offers, offered) = watch::channel(Arc::new(assemble::offers(settings)));
         let (leaving, is_leaving) = watch::channel(false);
         let handle = Handle::new(questions);
-        let egress = Egress {
-            asked: handle.clone(),
-            context: context.clone(),
-            credential: credential.clone(),
-            audit: driver.reporter.audit.clone(),
-            offers: offered,
-            offered: driver.outputs.offered.subscribe(),
-            turn: Arc::default(),
-            revoked: revocations.clone(),
-            max_relayed: u64::from(settings.mesh.max_relayed),
-            leaving: is_leaving,
-            back: driver.reporter.process.way_back.clone(),
-        };
+        let egress = egress(settings, &driver, &context, &handle, offered, is_leaving);
         let routes = subscribe(&driver.outputs.routes);
         let serving = serve_streams(&egress, streams, others);
         let mut tasks = JoinSet::new();
@@ -394,6 +383,30 @@ fn continue_sessions(predecessors: Vec<Predecessor>, egress: &Egress, tasks: &mu
     for predecessor in predecessors {
         predecessor.connect(&egress.context.mesh);
         tasks.spawn(predecessor.follow(egress.clone()));
+    }
+}
+
+/// What serves the streams of peers.
+fn egress(
+    settings: &Settings,
+    driver: &Driver,
+    context: &Context,
+    asked: &Handle,
+    offers: watch::Receiver<Arc<Offers>>,
+    leaving: watch::Receiver<bool>,
+) -> Egress {
+    Egress {
+        asked: asked.clone(),
+        context: context.clone(),
+        credential: driver.outputs.credential.subscribe(),
+        audit: driver.reporter.audit.clone(),
+        offers,
+        offered: driver.outputs.offered.subscribe(),
+        turn: Arc::default(),
+        revoked: driver.outputs.revoked.subscribe(),
+        max_relayed: u64::from(settings.mesh.max_relayed),
+        leaving,
+        back: driver.reporter.process.way_back.clone(),
     }
 }
 

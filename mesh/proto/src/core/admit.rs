@@ -27,6 +27,7 @@ const UNKNOWN_GAP: Duration = Duration::from_secs(60);
 const ASK_GAP: Duration = Duration::from_secs(1);
 
 /// What a hello says about its sender's process.
+#[derive(Clone, Copy)]
 struct Introduction {
     instance: u64,
     has_yours: bool,

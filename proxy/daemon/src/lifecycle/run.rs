@@ -121,14 +121,7 @@ async fn run_all(options: Options) -> Result<(), Error> {
     findings::warn_of_few_descriptors(&settings);
     // Before the sandbox: it hides the container's CPU limits and forbids creating folders.
     let shards = assemble::shards(&settings);
-    // If this fails, the admin server reports it.
-    let _ = unix::make_folder(server::socket_path(&settings.admin.socket));
-    if let Some(at) = socket::socket_path(&settings.egress) {
-        // The mode of the admin socket gives its group access that the usual umask removes. All
-        // other files are written with explicit modes.
-        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o007));
-        let _ = unix::make_folder(at);
-    }
+    make_folders(&settings);
     let mut vip_sockets = Some(VipSockets::open(&settings)?);
     let sandbox = Sandbox::enter(&settings, &source.config);
     let (lock, passed) = match (lock, &mut former) {
@@ -168,7 +161,7 @@ async fn run_all(options: Options) -> Result<(), Error> {
             Ok(End::Succeeded(next)) => match daemon.give_place(next, &lock, &mut earlier).await {
                 Ok(Given::Over) => return Ok(()),
                 Ok(Given::To(draining)) => {
-                    drop((lock, earlier));
+                    drop((lock, earlier, starter));
                     return drain(draining).await;
                 }
                 Err(why) => why,
@@ -181,6 +174,18 @@ async fn run_all(options: Options) -> Result<(), Error> {
         );
         store::take_back();
         failure = Some(why);
+    }
+}
+
+/// Makes the folders of the sockets.
+fn make_folders(settings: &Settings) {
+    // If this fails, the admin server reports it.
+    let _ = unix::make_folder(server::socket_path(&settings.admin.socket));
+    if let Some(at) = socket::socket_path(&settings.egress) {
+        // The mode of the admin socket gives its group access that the usual umask removes. All
+        // other files are written with explicit modes.
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o007));
+        let _ = unix::make_folder(at);
     }
 }
 

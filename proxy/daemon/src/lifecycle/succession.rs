@@ -60,8 +60,8 @@ enum Report {
 enum Order {
     /// A successor asks for all sessions, and for every change from now on.
     Attach,
-    /// Reset this session.
-    End(SessionId),
+    /// Reset these sessions.
+    End(Vec<SessionId>),
 }
 
 /// One end of the conversation: a socket that keeps message boundaries and reports its end.

@@ -137,7 +137,7 @@ pub(crate) struct Outputs {
     pub(crate) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
     process: mpsc::Sender<ProcessRequest>,
     refused: watch::Sender<Option<String>>,
-    revoked: watch::Sender<Revocations>,
+    pub(crate) revoked: watch::Sender<Revocations>,
     pub(crate) credential: watch::Sender<Arc<Credential>>,
     /// What a program on this machine offers.
     pub(crate) offered: watch::Sender<Arc<Offers>>,

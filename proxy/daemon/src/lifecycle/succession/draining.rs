@@ -65,7 +65,9 @@ impl Keeper {
                         // A successor that has ended meanwhile shows at the next message.
                         let _ = self.answer().await;
                     }
-                    Some(Order::End(id)) => self.remains.sessions.end_one(id),
+                    Some(Order::End(ids)) => {
+                        ids.into_iter().for_each(|id| self.remains.sessions.end_one(id));
+                    }
                     None => {
                         info!("the successor has ended, and so do the sessions of this process");
                         break;

@@ -86,20 +86,29 @@ impl Predecessor {
         for entry in std::mem::take(&mut self.open) {
             sessions.open(entry, &over);
         }
-        loop {
-            tokio::select! {
-                report = self.channel.receive() => match report {
-                    Some(Report::Opened(entries)) => {
+        let channel = &self.channel;
+        // Apart from the reports: if each side waited for room to send, none would read.
+        let orders = async {
+            let mut ids = Vec::new();
+            while ended.recv_many(&mut ids, MAX_LISTED).await > 0 {
+                // It has ended if this fails.
+                let _ = channel.send(&Order::End(std::mem::take(&mut ids))).await;
+            }
+        };
+        let reports = async {
+            while let Some(report) = channel.receive().await {
+                match report {
+                    Report::Opened(entries) => {
                         entries.into_iter().for_each(|entry| sessions.open(entry, &over));
                     }
-                    Some(Report::Closed(ids)) => ids.iter().for_each(|id| sessions.close(id)),
-                    Some(_) => {}
-                    None => break,
-                },
-                // It has ended if this fails.
-                Some(id) = ended.recv() => drop(self.channel.send(&Order::End(id)).await),
-                Some(_) = sessions.tasks.join_next(), if !sessions.tasks.is_empty() => {}
+                    Report::Closed(ids) => ids.iter().for_each(|id| sessions.close(id)),
+                    Report::Begin { .. } | Report::Peers(_) | Report::Whole => {}
+                }
             }
+        };
+        tokio::select! {
+            () = orders => {}
+            () = reports => {}
         }
         info!(process, "the process before has ended");
     }
@@ -137,5 +146,6 @@ impl Followed {
         if let Some(task) = self.open.remove(id) {
             task.abort();
         }
+        while self.tasks.try_join_next().is_some() {}
     }
 }
