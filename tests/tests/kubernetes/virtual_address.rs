@@ -213,8 +213,8 @@ impl Fault {
         !matches!(self, Self::ApiserverKilled | Self::ApiserverHangs | Self::MeshCut)
     }
 
-    /// How long who only listens may hear nothing: a holder that is silent ends no connection. After
-    /// a cut it is up to TCP, whose next attempt may take as long as the cut; then there is no bound.
+    /// How long who only listens may hear nothing: a silent holder ends no connection. After a cut
+    /// TCP's next attempt may take as long as the cut, and there is no bound here.
     fn max_silence(self) -> Option<Duration> {
         match self {
             Self::LanCut => None,

@@ -1,6 +1,8 @@
 //! Every node that can serve announces the address: ExaBGP with its health check, as the page has
 //! it, and a router that speaks BGP with all nodes.
 
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;

@@ -18,6 +18,8 @@ const WATCHED: [[&str; 3]; 2] = [
 ];
 /// How often a watch looks whether its client is there.
 const LOOK: Duration = Duration::from_millis(200);
+const HEAD_OF_A_WATCH: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
+    Transfer-Encoding: chunked\r\n\r\n";
 /// What an apiserver says for a version that it no longer has.
 const GONE: u16 = 410;
 
@@ -85,8 +87,7 @@ impl StandIn {
         found.map(|(_, it)| it.clone()).unwrap_or_default()
     }
 
-    /// Creates a Service (`EndpointSlice`: false) or a slice, or puts it in the place of the one of
-    /// its name.
+    /// Creates a Service or a slice, or puts it in the place of the one of its name.
     pub(super) fn put(&self, mut object: Value) {
         let kind = usize::from(object["kind"] == "EndpointSlice");
         let mut state = self.state();
@@ -187,9 +188,7 @@ impl StandIn {
             return answer(&mut writer, 404, &failure(404));
         };
         let mut seen = request.version();
-        writer.write_all(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
-        )?;
+        writer.write_all(HEAD_OF_A_WATCH)?;
         loop {
             let mut state = self.state();
             if seen < state.oldest {
@@ -263,7 +262,7 @@ impl Request {
             return Ok(None);
         }
         let mut words = line.split_whitespace();
-        let [method, target] = [words.next(), words.next()].map(|it| it.unwrap_or_default());
+        let [method, target] = [words.next(), words.next()].map(Option::unwrap_or_default);
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let [method, path, query] = [method, path, query].map(str::to_owned);
         let mut length = 0;
