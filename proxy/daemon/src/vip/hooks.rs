@@ -14,7 +14,8 @@ use std::io::{self, ErrorKind, Write as _};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
-use std::process::{Command, Stdio};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,12 +36,17 @@ use crate::{Error, clock};
 pub const VERB: &str = "vip-hooks";
 /// Timeout of a command. Those of routing daemons take milliseconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+/// How often a command is started that a signal ends, as a service manager's does at the very start of
+/// its shell. Commands have to be idempotent.
+const MAX_ATTEMPTS: u32 = 3;
 /// Interval between checks for addresses that are no longer held.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Size of the read buffer in bytes: several seconds of reports for all addresses.
 const READ_BYTES: usize = 256;
 /// What a command starts with: it and its programs ignore the signals that a service manager sends
 /// to all processes of a unit whose daemon has ended or is to end. `on-loss` runs just then.
+///
+/// The shell can still be ended before it comes to this line; see [`MAX_ATTEMPTS`].
 const IGNORING: &str = "trap '' HUP INT TERM\n";
 
 /// The commands of one address.
@@ -200,27 +206,39 @@ impl Hook {
     async fn run_within(&self, limit: Duration, is_gain: bool) {
         let Some(text) = (if is_gain { &self.on_gain } else { &self.on_loss }) else { return };
         let (name, what) = (&self.name, if is_gain { "on-gain" } else { "on-loss" });
+        for attempt in 1..=MAX_ATTEMPTS {
+            match self.attempt(text, limit).await {
+                Ok(Some(status)) if status.success() => info!(%name, what, "command has run"),
+                Ok(Some(status)) if status.signal().is_some() && attempt < MAX_ATTEMPTS => {
+                    warn!(%name, what, %status, "command was ended; running it again");
+                    continue;
+                }
+                Ok(Some(status)) => warn!(%name, what, %status, "command has failed"),
+                Ok(None) => {
+                    let limit_s = limit.as_secs();
+                    warn!(%name, what, limit_s, "command took too long and was ended");
+                }
+                Err(error) => warn!(%name, what, %error, "command cannot be run"),
+            }
+            return;
+        }
+    }
+
+    /// Runs a command once. `None`: it took too long.
+    async fn attempt(&self, text: &str, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let mut command = tokio::process::Command::new("/bin/sh");
         command.args(["-c", &format!("{IGNORING}{text}")]).stdin(Stdio::null()).kill_on_drop(true);
-        command.env("NAME", name.as_str()).env("ADDRESS", self.address.to_string());
+        command.env("NAME", self.name.as_str()).env("ADDRESS", self.address.to_string());
         command.env("INTERFACE", &self.interface);
-        let mut child = match command.process_group(0).spawn() {
-            Ok(child) => child,
-            Err(error) => return warn!(%name, what, %error, "command cannot be run"),
-        };
+        let mut child = command.process_group(0).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        match timeout(limit, child.wait()).await {
-            Ok(Ok(status)) if status.success() => info!(%name, what, "command has run"),
-            Ok(Ok(status)) => warn!(%name, what, %status, "command has failed"),
-            Ok(Err(error)) => warn!(%name, what, %error, "cannot wait for the command"),
-            Err(_late) => {
-                // With what it started, which ignores the signals of a service manager too. It may
-                // just have ended.
-                let _ = group.map(|group| kill_process_group(group, Signal::KILL));
-                let limit_s = limit.as_secs();
-                warn!(%name, what, limit_s, "command took too long and was ended");
-            }
-        }
+        let Ok(ended) = timeout(limit, child.wait()).await else {
+            // With what it started, which ignores the signals of a service manager too. It may just
+            // have ended.
+            let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+            return Ok(None);
+        };
+        ended.map(Some)
     }
 }
 
@@ -289,6 +307,20 @@ mod tests {
         hook.on_loss = hook.on_loss.map(|text| format!("{signals}{text}"));
         hook.run(false).await;
         until_said(folder.path(), &["loss"]).await;
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_ended_all_the_same_is_run_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut hook = hook(folder.path());
+        let file = folder.path().join("tried");
+        let once = format!("[ -e '{0}' ] || {{ >'{0}'; kill -s KILL $$; }}; ", file.display());
+        hook.on_loss = hook.on_loss.map(|text| format!("{once}{text}"));
+        hook.run(false).await;
+        until_said(folder.path(), &["loss"]).await;
+        // Not for ever.
+        hook.on_loss = Some("kill -s KILL $$".to_owned());
+        hook.run(false).await;
     }
 
     #[tokio::test]
