@@ -36,8 +36,8 @@ use crate::{Error, clock};
 pub const VERB: &str = "vip-hooks";
 /// Timeout of a command. Those of routing daemons take milliseconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
-/// How often a command is started that a signal ends, as a service manager's does at the very start of
-/// its shell. Commands have to be idempotent.
+/// How often a command is started that a signal ends, as a service manager's does at the very start
+/// of its shell. Commands have to be idempotent.
 const MAX_ATTEMPTS: u32 = 3;
 /// Interval between checks for addresses that are no longer held.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

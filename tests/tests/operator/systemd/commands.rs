@@ -19,8 +19,8 @@ const COMMANDS: &str = "etc/systemd/system/meshport.service.d/commands.conf";
 /// which systemd ends all processes of the unit that let it.
 const SLOWLY: &str = "i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done; ";
 
-/// How often the daemon is killed: whether a signal of systemd's meets the command's shell before it
-/// ignores that is up to chance.
+/// How often the daemon is killed: whether a signal of systemd's meets the command's shell before
+/// it ignores that is up to chance.
 const KILLS: u32 = 3;
 
 /// The page's block of a language that has this in it.
