@@ -29,4 +29,5 @@ pub mod ticks;
 pub mod transfer;
 pub mod wait;
 pub mod wireguard;
+pub mod witness;
 pub mod world;

@@ -94,6 +94,13 @@ impl Namespace {
         run("ip", &[&inside, arguments].concat()).status.success()
     }
 
+    /// The processes on this host.
+    pub fn processes(&self) -> Vec<String> {
+        let listed = run("ip", &["netns", "pids", &self.name]);
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        listed.split_whitespace().map(str::to_owned).collect()
+    }
+
     /// Does something in a thread that is on this host; so are the threads it starts and the
     /// sockets it opens, also later.
     ///

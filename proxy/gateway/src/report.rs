@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource};
+use meshport_core::offered::MAX_INSTANCES;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -37,6 +38,25 @@ pub(crate) struct Offered {
     pub(crate) service: Arc<Service>,
     /// Its names in the mesh, with their ports.
     pub(crate) names: Vec<String>,
+    /// Those of the names of which endpoints are left out.
+    pub(crate) incomplete: Vec<String>,
+}
+
+impl Offered {
+    /// What its owner is told.
+    fn said(&self) -> Said {
+        let mut note = format!("offered in the mesh as {}", self.names.join(", "));
+        if self.incomplete.is_empty() {
+            return Said { is_good: true, reason: "MeshOffered", note };
+        }
+        // Without their number, which changes with each pod: each text is another Event.
+        note.push_str(&format!(
+            ", without some endpoints of {}: those above {MAX_INSTANCES}, or at addresses that the \
+             gateway does not connect to (--endpoints)",
+            self.incomplete.join(", ")
+        ));
+        Said { is_good: false, reason: "MeshEndpointsLeftOut", note }
+    }
 }
 
 /// Writes to the apiserver, in its own task so that offers do not wait for it.
@@ -73,10 +93,9 @@ impl Reports {
 
     async fn tell(&mut self, outcome: &Outcome) {
         let mut present = BTreeSet::new();
-        for Offered { service, names } in &outcome.offered {
-            let note = format!("offered in the mesh as {}", names.join(", "));
-            let said = Said { is_good: true, reason: "MeshOffered", note };
-            present.extend(self.say(service, said).await);
+        for offered in &outcome.offered {
+            let service = &offered.service;
+            present.extend(self.say(service, offered.said()).await);
             if has_address(service) && !self.addresses.is_empty() {
                 self.write_status(service, &self.addresses).await;
             }
@@ -167,6 +186,22 @@ mod tests {
         let ingress: Vec<_> = ips.iter().map(|ip| json!({ "ip": ip })).collect();
         let status = json!({ "loadBalancer": { "ingress": ingress } });
         serde_json::from_value(json!({ "metadata": {}, "status": status })).expect("a Service")
+    }
+
+    #[test]
+    fn endpoints_that_are_left_out_are_told_once_whatever_their_number() {
+        let offered = |incomplete: &[&str]| Offered {
+            service: Arc::new(service(&[])),
+            names: vec!["web (port 80)".to_owned()],
+            incomplete: incomplete.iter().map(|it| (*it).to_owned()).collect(),
+        };
+        let said = offered(&[]).said();
+        assert_eq!((said.is_good, said.reason), (true, "MeshOffered"));
+        let said = offered(&["web"]).said();
+        assert_eq!((said.is_good, said.reason), (false, "MeshEndpointsLeftOut"));
+        let text = "offered in the mesh as web (port 80), without some endpoints of web: those \
+                    above 100, or";
+        assert!(said.note.starts_with(text), "{}", said.note);
     }
 
     #[test]

@@ -102,9 +102,14 @@ fn outcome(plan: Plan, report: &OffersReport) -> Outcome {
             }
             None => {
                 let service = offer.service.clone();
-                let entry = offered
-                    .entry(key(&service))
-                    .or_insert_with(|| Offered { service, names: Vec::new() });
+                let entry = offered.entry(key(&service)).or_insert_with(|| Offered {
+                    service,
+                    names: Vec::new(),
+                    incomplete: Vec::new(),
+                });
+                if offer.left_out > 0 {
+                    entry.incomplete.push(name.to_string());
+                }
                 entry.names.push(format!("{name} (port {})", offer.port));
             }
         }

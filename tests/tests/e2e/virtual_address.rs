@@ -4,12 +4,12 @@
 mod beside;
 mod bird;
 mod bring_up;
+mod exabgp;
 mod faults;
 mod random;
 mod rival;
 mod throughput;
 mod wires;
-mod witness;
 
 use std::collections::BTreeMap;
 use std::fs;

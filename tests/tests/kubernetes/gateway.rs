@@ -3,13 +3,14 @@
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use meshport_tests::instances::{Instance, Load, connect};
 use meshport_tests::kubernetes::{
-    Cluster, IMAGE, Kubectl, LOCAL, Plan, SETTLE_LIMIT, START_LIMIT, WORKER, WORKER_NAME,
+    Cluster, IMAGE, Kubectl, LOCAL, Plan, SETTLE_LIMIT, START_LIMIT, WORKER, WORKER_NAME, origin,
 };
 use meshport_tests::process::{gateway, run_ok};
 use meshport_tests::wait;
@@ -216,6 +217,82 @@ fn services_of_a_cluster_are_services_of_the_mesh() {
         let count = reasons(&kubectl, "web-again").iter().filter(|it| *it == reason).count();
         assert_eq!(count, 1, "{reason} is told once");
     }
+}
+
+/// The arguments of the gateway on a host for the cluster of this server.
+fn direct(cluster: &Cluster, at: usize, name: &str, server: &str) -> Vec<String> {
+    let config = cluster.pki.kubeconfig(name, server, Some("gateway"));
+    let words = ["--kubeconfig".to_owned(), config.display().to_string(), "--socket".to_owned()];
+    words.into_iter().chain([cluster.socket(at).display().to_string()]).collect()
+}
+
+/// The nodes that offer the service, as the client's sees it.
+fn origins(cluster: &Cluster, client: usize) -> Vec<String> {
+    let services = cluster.status(client).map(|it| it["services"].clone()).unwrap_or_default();
+    let all = services.as_array().into_iter().flatten();
+    let web = all.filter(|it| it["name"] == "web").flat_map(|it| it["origins"].as_array());
+    web.flatten().map(|it| it["name"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+#[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
+fn a_second_cluster_has_a_name_only_with_the_role() {
+    /// A node of no cluster that uses the service; its host has the second cluster's apiserver.
+    const USER_NODE: usize = 2;
+
+    let plan = Plan {
+        distances: [2, 10].map(Duration::from_millis).to_vec(),
+        origin_roles: "node,origin:kube-apiserver,gateway,origin:web",
+        worker_roles: "node,gateway",
+        ..Plan::default()
+    };
+    let mut cluster = Cluster::hosts(plan);
+    let program = gateway().to_string_lossy();
+    cluster.pki.client("gateway", USER, None);
+    cluster.start_apiserver(1, &[]);
+    cluster.start_apiserver(USER_NODE, &["--etcd-prefix=/second"]);
+    cluster.start_node(1);
+    cluster.make_node(USER_NODE);
+    cluster.add_settings(USER_NODE, &format!("\n[service.web]\nlisten = [\"{WEB}\"]\n"));
+    cluster.start_node(USER_NODE);
+    cluster.start_node(WORKER);
+    let port = json!({ "name": "http", "port": 80 });
+    let instances = [start_instance(&cluster, 0), start_instance(&cluster, 1)];
+    let both = [cluster.kubectl_direct(1), cluster.kubectl_direct(USER_NODE)];
+    for (kubectl, instance) in both.iter().zip(&instances) {
+        kubectl.apply(&run_ok(&program, &["--rbac"]));
+        kubectl.apply(&service("web", &json!({ "ports": [port] })));
+        set_endpoints(kubectl, "web", std::slice::from_ref(instance));
+    }
+    let [here, there] = &both;
+    let words = direct(&cluster, 1, "first", "https://127.0.0.1:6443");
+    cluster.start("gateway-first", 1, gateway(), &words);
+    is_told(here, "web", "MeshOffered");
+    let server = format!("https://{}:6443", cluster.host(USER_NODE).address);
+    let words = direct(&cluster, WORKER, "second", &server);
+    cluster.start("gateway-second", WORKER, gateway(), &words);
+
+    // The other cluster's people see why, and nothing of theirs is in the service.
+    is_told(there, "web", "MeshRefused");
+    let events = there.ok(&["get", "events"]);
+    assert!(events.contains("lacks the role origin:web"), "{events}");
+    let names = || origins(&cluster, USER_NODE);
+    wait::until("the first cluster's is known", SETTLE_LIMIT, || {
+        (names() == [origin(1)]).then_some(())
+    });
+    let namespace = cluster.host(USER_NODE).namespace();
+    wait::until("it answers", SETTLE_LIMIT, || namespace.inside(echoed).ok());
+
+    // With the role it is one service of both.
+    let roles = ["--role", "node,gateway,origin:web", "--site", "fra"];
+    let invite = cluster.meshport(1, &[&["invite"][..], &roles].concat()).output();
+    let file = cluster.path("second.invite");
+    fs::write(&file, invite.expect("it runs").stdout).expect("written");
+    let renew = ["renew", &file.to_string_lossy()];
+    let renewed = cluster.meshport(WORKER, &renew).output().expect("it runs");
+    assert!(renewed.status.success(), "{}", String::from_utf8_lossy(&renewed.stderr));
+    is_told(there, "web", "MeshOffered");
+    wait::until("both clusters' are known", SETTLE_LIMIT, || (names().len() == 2).then_some(()));
 }
 
 /// A pod of the Service `web` on the worker's network, which answers with a line.

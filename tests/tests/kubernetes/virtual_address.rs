@@ -5,8 +5,9 @@
 
 mod bring_up;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use meshport_tests::clients::{Clients, Held, HeldSeen, Seen, trusting};
@@ -14,7 +15,9 @@ use meshport_tests::kubernetes::{
     Beat, Cluster, Plan, SETTLE_LIMIT, WORKER, Watchers, origin, rounds,
 };
 use meshport_tests::netns::{self, Namespace};
+use meshport_tests::process::run;
 use meshport_tests::wait;
+use meshport_tests::witness::{Ownership, Stations, Witness};
 
 const ADDRESS: &str = "192.0.2.10";
 const PORT: u16 = 7445;
@@ -25,6 +28,15 @@ const LASTING: Duration = Duration::from_secs(8);
 const AFTERWARDS: Duration = Duration::from_secs(5);
 /// How long the address may be without an answer when its holder dies without a word.
 const MAX_GAP: Duration = Duration::from_secs(2);
+/// The same when its host is cut off from the LAN.
+const MAX_CUT_GAP: Duration = Duration::from_secs(4);
+/// How long two may say on the LAN that they have the address.
+const MAX_TWO: Duration = Duration::from_secs(1);
+/// Loses what a daemon sends to others and gets from them.
+const GOSSIP_CUT: &str = "add table inet cut; \
+    add chain inet cut in { type filter hook input priority 0; }; \
+    add chain inet cut out { type filter hook output priority 0; }; \
+    add rule inet cut in udp dport 51820 drop; add rule inet cut out udp dport 51820 drop";
 /// Watches of the Python client, which has no timeout and never asks on an open connection, and how
 /// long they may be without an event; one comes every quarter of a second.
 const WATCHES: usize = 20;
@@ -49,8 +61,10 @@ group = \"rack-1\"
 struct Lan {
     // Its processes end before the hosts do.
     cluster: Cluster,
-    _switch: Namespace,
+    switch: Namespace,
     client: Namespace,
+    /// The switch's end of each host's cable.
+    plugs: Vec<String>,
 }
 
 impl Lan {
@@ -68,13 +82,14 @@ impl Lan {
         switch.ip(&["link", "add", "lan", "type", "bridge", "mcast_snooping", "0"]);
         switch.ip(&["link", "set", "lan", "up"]);
         netns::plug(&client, "eth0", &["192.0.2.100/24"], &switch, "lan");
-        for at in 0..=cluster.origins() {
+        let plug = |at: usize| {
             let host = cluster.host(at).namespace();
             let own =
                 if at == WORKER { "192.0.2.50/24".to_owned() } else { format!("192.0.2.{at}/24") };
-            netns::plug(host, "eth0", &[&own], &switch, "lan");
-        }
-        Self { cluster, _switch: switch, client }
+            netns::plug(host, "eth0", &[&own], &switch, "lan")
+        };
+        let plugs = (0..=cluster.origins()).map(plug).collect();
+        Self { cluster, switch, client, plugs }
     }
 
     /// With an apiserver and a daemon on each control-plane host.
@@ -120,6 +135,37 @@ impl Lan {
         })
     }
 
+    /// Begins to watch who has the address.
+    fn witness(&self) -> Witness<usize> {
+        let name = |number: usize| {
+            let host = self.cluster.host(number).namespace();
+            (host.run("cat", &["/sys/class/net/eth0/address"]), number)
+        };
+        let lan = Stations {
+            switch: &self.switch,
+            client: (&self.client, "eth0"),
+            asker: Ipv4Addr::new(192, 0, 2, 200),
+            names: (1..=self.cluster.origins()).map(name).collect::<BTreeMap<_, _>>(),
+        };
+        let address = ADDRESS.parse().expect("an address");
+        Witness::start(lan, address, &self.cluster.path("."))
+    }
+
+    /// Sets the switch's end of a host's cable.
+    fn set_plug(&self, number: usize, how: &[&str]) {
+        self.switch.ip(&[&["link", "set", &self.plugs[number]], how].concat());
+    }
+
+    /// Takes the power from a host: its cables first, so that nothing says goodbye, then all of its
+    /// processes at once.
+    fn power_off(&self, number: usize) {
+        self.set_plug(number, &["down"]);
+        self.cluster.network.isolate(number, true);
+        let processes = self.cluster.host(number).namespace().processes();
+        let ids: Vec<&str> = processes.iter().map(String::as_str).collect();
+        run("kill", &[&["-s", "KILL"][..], &ids].concat());
+    }
+
     /// New connections each 50 ms, and held ones.
     fn clients(&self) -> (Clients, Held) {
         let authority = self.cluster.pki.path("ca.crt");
@@ -137,24 +183,52 @@ enum Fault {
     DaemonKilled,
     DaemonHangs,
     DaemonStops,
+    /// The host is without power.
+    PowerOff,
+    /// The host is off the LAN, whose carrier it still sees.
+    LanCut,
+    /// The host's packets of the mesh are lost; its apiserver still reaches etcd.
+    MeshCut,
 }
 
 impl Fault {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 8] = [
         Self::ApiserverKilled,
         Self::ApiserverHangs,
         Self::DaemonKilled,
         Self::DaemonHangs,
         Self::DaemonStops,
+        Self::PowerOff,
+        Self::LanCut,
+        Self::MeshCut,
     ];
 
     /// Whether the holder is silent from then on.
     fn ends_the_holder(self) -> bool {
-        matches!(self, Self::DaemonKilled | Self::DaemonHangs)
+        matches!(self, Self::DaemonKilled | Self::DaemonHangs | Self::PowerOff)
     }
 
-    fn strike(self, cluster: &mut Cluster, number: usize) {
+    /// Whether another one has the address at the end.
+    fn moves_it(self) -> bool {
+        !matches!(self, Self::ApiserverKilled | Self::ApiserverHangs | Self::MeshCut)
+    }
+
+    /// How long who only listens may hear nothing: a silent holder ends no connection. After a cut
+    /// TCP's next attempt may take as long as the cut, and there is no bound here.
+    fn max_silence(self) -> Option<Duration> {
         match self {
+            Self::LanCut => None,
+            Self::DaemonHangs | Self::PowerOff => Some(LASTING + MAX_SILENCE),
+            _ => Some(MAX_SILENCE),
+        }
+    }
+
+    fn strike(self, lan: &mut Lan, number: usize) {
+        let cluster = &mut lan.cluster;
+        match self {
+            Self::PowerOff => lan.power_off(number),
+            Self::LanCut => lan.set_plug(number, &["nomaster"]),
+            Self::MeshCut => nft(cluster, number, GOSSIP_CUT),
             Self::ApiserverKilled => cluster.kill_apiserver(number),
             Self::ApiserverHangs => cluster.apiserver(number).signal("STOP"),
             Self::DaemonKilled => cluster.kill(&origin(number)),
@@ -163,8 +237,21 @@ impl Fault {
         }
     }
 
-    fn mend(self, cluster: &mut Cluster, number: usize) {
+    fn mend(self, lan: &mut Lan, number: usize) {
         match self {
+            Self::PowerOff => lan.set_plug(number, &["up"]),
+            Self::LanCut => lan.set_plug(number, &["master", "lan"]),
+            _ => {}
+        }
+        let cluster = &mut lan.cluster;
+        match self {
+            Self::LanCut => {}
+            Self::MeshCut => nft(cluster, number, "delete table inet cut"),
+            Self::PowerOff => {
+                cluster.network.isolate(number, false);
+                cluster.start_apiserver(number, &[]);
+                cluster.start_node(number);
+            }
             Self::ApiserverKilled => cluster.start_apiserver(number, &[]),
             Self::ApiserverHangs => cluster.apiserver(number).signal("CONT"),
             Self::DaemonHangs => cluster.process(&origin(number)).signal("CONT"),
@@ -185,8 +272,15 @@ impl fmt::Display for Fault {
             Self::DaemonKilled => "kill -9 of the daemon",
             Self::DaemonHangs => "SIGSTOP of the daemon",
             Self::DaemonStops => "SIGTERM to the daemon",
+            Self::PowerOff => "power off",
+            Self::LanCut => "its LAN cut",
+            Self::MeshCut => "its mesh cut",
         })
     }
+}
+
+fn nft(cluster: &Cluster, number: usize, ruleset: &str) {
+    cluster.host(number).namespace().run("nft", &[ruleset]);
 }
 
 /// What a fault of the holder costs, and its mending.
@@ -195,37 +289,44 @@ struct Cost {
     seen: Seen,
     held: HeldSeen,
     moved: bool,
+    ownership: Ownership,
     /// The longest time without an event of a watch, where there is the client.
     silence: Option<Duration>,
 }
 
 impl Cost {
     fn print(&self) {
-        let Self { fault, seen, held, moved, silence } = self;
+        let Self { fault, seen, held, moved, ownership, silence } = self;
         let moved = if *moved { "the address moved" } else { "the address stayed" };
         let silence = silence.map_or("none".to_owned(), |it| format!("{} ms", it.as_millis()));
-        println!("{fault}: {seen}; {held}; watches: longest silence {silence}; {moved}");
+        println!(
+            "{fault}: {seen}; {held}; watches: longest silence {silence}; {ownership}; {moved}"
+        );
     }
 
     fn assert(&self) {
-        let Self { fault, seen, held, moved, silence } = self;
-        let is_of_an_apiserver = matches!(fault, Fault::ApiserverKilled | Fault::ApiserverHangs);
-        assert_eq!(*moved, !is_of_an_apiserver, "{fault}");
-        // A holder that hangs ends no connection, and who only listens does not meet the next one.
-        let hangs = if *fault == Fault::DaemonHangs { LASTING } else { Duration::ZERO };
-        assert!(silence.unwrap_or_default() <= hangs + MAX_SILENCE, "{fault}: {silence:?}");
-        if fault.ends_the_holder() {
-            assert!(seen.gap <= MAX_GAP, "{fault}: {seen}");
-        } else {
-            assert_eq!(seen.failed, Vec::<String>::new(), "{fault}");
-            assert_eq!(held.failed, Vec::<String>::new(), "{fault}");
-            assert!(held.most_lost <= 1, "{fault}: {held}");
+        let Self { fault, seen, held, moved, ownership, silence } = self;
+        assert_eq!(*moved, fault.moves_it(), "{fault}");
+        assert_eq!(ownership.two_for_client, Duration::ZERO, "{fault}: {ownership}");
+        assert!(ownership.two_on_wire <= MAX_TWO, "{fault}: {ownership}");
+        let limit = fault.max_silence().unwrap_or(Duration::MAX);
+        assert!(silence.unwrap_or_default() <= limit, "{fault}: {silence:?}");
+        match fault {
+            _ if fault.ends_the_holder() => assert!(seen.gap <= MAX_GAP, "{fault}: {seen}"),
+            // Its holder has to learn from two others that they do not hear it.
+            Fault::LanCut => assert!(seen.gap <= MAX_CUT_GAP, "{fault}: {seen}"),
+            _ => {
+                assert_eq!(seen.failed, Vec::<String>::new(), "{fault}");
+                assert_eq!(held.failed, Vec::<String>::new(), "{fault}");
+                assert!(held.most_lost <= 1, "{fault}: {held}");
+            }
         }
     }
 }
 
-fn play(lan: &mut Lan, fault: Fault) -> Cost {
+fn play(lan: &mut Lan, witness: &Witness<usize>, fault: Fault) -> Cost {
     let holder = lan.settled();
+    let mark = witness.forget();
     let _beat = Beat::start(&lan.cluster, holder % lan.cluster.origins() + 1);
     let server = format!("https://{ADDRESS}:{PORT}");
     let watchers = Watchers::start(&lan.cluster, WORKER, &server, WATCHES);
@@ -234,9 +335,9 @@ fn play(lan: &mut Lan, fault: Fault) -> Cost {
     let begun = wait::now();
     // An answer that an apiserver was sending when it was killed is lost, whatever the proxy does:
     // that is counted for the connections that are held.
-    clients.between_two(|| fault.strike(&mut lan.cluster, holder));
+    clients.between_two(|| fault.strike(lan, holder));
     wait::moment(wait::now() + LASTING);
-    fault.mend(&mut lan.cluster, holder);
+    fault.mend(lan, holder);
     wait::moment(wait::now() + AFTERWARDS);
     clients.go_on();
     let (held, seen, ended) = (held.finish(), clients.finish(), wait::now());
@@ -245,7 +346,8 @@ fn play(lan: &mut Lan, fault: Fault) -> Cost {
         all.max().unwrap_or_default()
     };
     let silence = watchers.as_ref().map(silences);
-    let cost = Cost { fault, seen, held, moved: lan.settled() != holder, silence };
+    let ownership = witness.since(mark);
+    let cost = Cost { fault, seen, held, moved: lan.settled() != holder, ownership, silence };
     cost.print();
     cost
 }
@@ -254,7 +356,8 @@ fn play(lan: &mut Lan, fault: Fault) -> Cost {
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
 fn clients_of_the_address_get_over_every_fault_of_its_holder() {
     let mut lan = Lan::running();
+    let witness = lan.witness();
     let faults = Fault::ALL.repeat(rounds());
-    let all: Vec<Cost> = faults.into_iter().map(|fault| play(&mut lan, fault)).collect();
+    let all: Vec<Cost> = faults.into_iter().map(|fault| play(&mut lan, &witness, fault)).collect();
     all.iter().for_each(Cost::assert);
 }

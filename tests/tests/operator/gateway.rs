@@ -1,5 +1,8 @@
 //! The page on the gateway, done as it says.
 
+mod cluster;
+mod stand_in;
+
 use std::fs;
 
 use meshport_tests::manual;

@@ -4,12 +4,14 @@
 #![expect(clippy::print_stdout, reason = "what could not be checked, for the reader of a run")]
 
 mod clients;
+mod commands;
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use meshport_tests::process::{Process, meshport, run};
@@ -51,6 +53,7 @@ const CREDENTIALS: &str = "[Service]\n\
 /// A machine with its own systemd; it ends when this is dropped.
 struct Machine {
     nspawn: Process,
+    name: String,
     /// Its process 1, as this machine knows it.
     leader: u32,
     folder: TempDir,
@@ -62,10 +65,11 @@ impl Machine {
         let folder = tempfile::Builder::new().prefix("mp").tempdir().expect("a folder");
         let root = folder.path().join("root");
         furnish(&root)?;
+        let name = name();
         let mut nspawn = Command::new("systemd-nspawn");
         nspawn.args(["--quiet", "--private-network", "--register=no", "--keep-unit"]);
         nspawn.args(["--link-journal=no", "--console=pipe", "--boot"]);
-        nspawn.arg(format!("--machine={}", name()));
+        nspawn.arg(format!("--machine={name}"));
         nspawn.arg(format!("--system-call-filter={LANDLOCK}"));
         nspawn.arg("--directory").arg(&root);
         for entry in fs::read_dir("/usr").expect("a folder").flatten() {
@@ -84,7 +88,7 @@ impl Machine {
         let Some(leader) = leader.flatten() else {
             return Err(format!("systemd-nspawn makes no machine: {}", nspawn.output().trim()));
         };
-        let machine = Self { nspawn, leader, folder };
+        let machine = Self { nspawn, name, leader, folder };
         let booted = wait::within(PATIENCE, || {
             let state = said(&machine.output(&["systemctl", "is-system-running"]));
             ["running", "degraded"].contains(&state.trim()).then_some(())
@@ -178,13 +182,14 @@ impl Drop for Machine {
         let _ = self.output(&["systemctl", "halt", "--force"]);
         let _ = wait::within(PATIENCE, || (!self.nspawn.is_running()).then_some(()));
         // It leaves this behind if `/run` is on a disk.
-        let _ = fs::remove_dir(Path::new("/run/systemd/nspawn/propagate").join(name()));
+        let _ = fs::remove_dir(Path::new("/run/systemd/nspawn/propagate").join(&self.name));
     }
 }
 
-/// The machine's name.
+/// A name for a machine, of which a process may have several.
 fn name() -> String {
-    format!("meshport-{}", std::process::id())
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    format!("meshport-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The machine's root folder, with what is not bound into it.
@@ -414,12 +419,20 @@ fn takes_credentials(machine: &Machine, settings: &str) {
     machine.serves();
 }
 
+/// An interface with a carrier, and the settings of docs/virtual-addresses.md.
+fn give_lan(machine: &Machine, interface: &str) {
+    let link = format!(
+        "ip link add {interface} type veth peer name switch && \
+         ip link set {interface} up && ip link set switch up && \
+         ip address add 192.0.2.10/32 dev lo && \
+         sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+    );
+    assert_eq!(machine.run(&["sh", "-c", &link]), "");
+}
+
 /// With the drop-in, as docs/virtual-addresses.md has it; without, it says what is missing.
 fn holds_a_virtual_address(machine: &Machine, settings: &str) {
-    let link = "ip link add vip0 type veth peer name vip1 && \
-        ip link set vip0 up && ip link set vip1 up && ip address add 192.0.2.10/32 dev lo && \
-        sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";
-    assert_eq!(machine.run(&["sh", "-c", link]), "");
+    give_lan(machine, "vip0");
     let address = "[[virtual-address]]\nname = \"api\"\naddress = \"192.0.2.10\"\n\
                    interface = \"vip0\"\ngroup = \"rack\"\n";
     machine.write(SETTINGS, &format!("{settings}{address}"));

@@ -1,6 +1,6 @@
 //! All exposed listeners of a node: started with it, changed while it runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -197,6 +197,13 @@ impl Exposures {
         let Running { listeners, addresses } = std::mem::take(&mut *self.running());
         addresses.iter().for_each(|address| address.task.abort());
         listeners.values().for_each(|exposed| exposed.close());
+    }
+
+    /// The services that clients of the listeners use.
+    pub(crate) fn services(&self) -> BTreeSet<ServiceName> {
+        let running = self.running();
+        let names = |exposed: &Arc<Exposed>| exposed.config().ingresses.keys().cloned().collect();
+        running.listeners.values().flat_map::<Vec<ServiceName>, _>(names).collect()
     }
 
     /// Each listener, for the status.

@@ -14,12 +14,14 @@ use std::io::{self, ErrorKind, Write as _};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
-use std::process::{Command, Stdio};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{Settings, VirtualName};
 use meshport_core::vip::contest::SILENCE;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
@@ -34,10 +36,18 @@ use crate::{Error, clock};
 pub const VERB: &str = "vip-hooks";
 /// Timeout of a command. Those of routing daemons take milliseconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+/// How often a command is started that a signal ends, as a service manager's does at the very start
+/// of its shell. Commands have to be idempotent.
+const MAX_ATTEMPTS: u32 = 3;
 /// Interval between checks for addresses that are no longer held.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Size of the read buffer in bytes: several seconds of reports for all addresses.
 const READ_BYTES: usize = 256;
+/// What a command starts with: it and its programs ignore the signals that a service manager sends
+/// to all processes of a unit whose daemon has ended or is to end. `on-loss` runs just then.
+///
+/// The shell can still be ended before it comes to this line; see [`MAX_ATTEMPTS`].
+const IGNORING: &str = "trap '' HUP INT TERM\n";
 
 /// The commands of one address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,21 +200,45 @@ async fn work(hook: Hook, mut wants: watch::Receiver<bool>) {
 
 impl Hook {
     async fn run(&self, is_gain: bool) {
+        self.run_within(COMMAND_LIMIT, is_gain).await;
+    }
+
+    async fn run_within(&self, limit: Duration, is_gain: bool) {
         let Some(text) = (if is_gain { &self.on_gain } else { &self.on_loss }) else { return };
         let (name, what) = (&self.name, if is_gain { "on-gain" } else { "on-loss" });
-        let mut command = tokio::process::Command::new("/bin/sh");
-        command.args(["-c", text]).stdin(Stdio::null()).kill_on_drop(true);
-        command.env("NAME", name.as_str()).env("ADDRESS", self.address.to_string());
-        command.env("INTERFACE", &self.interface);
-        match timeout(COMMAND_LIMIT, command.status()).await {
-            Ok(Ok(status)) if status.success() => info!(%name, what, "command has run"),
-            Ok(Ok(status)) => warn!(%name, what, %status, "command has failed"),
-            Ok(Err(error)) => warn!(%name, what, %error, "command cannot be run"),
-            Err(_late) => {
-                let limit_s = COMMAND_LIMIT.as_secs();
-                warn!(%name, what, limit_s, "command took too long and was ended");
+        for attempt in 1..=MAX_ATTEMPTS {
+            match self.attempt(text, limit).await {
+                Ok(Some(status)) if status.success() => info!(%name, what, "command has run"),
+                Ok(Some(status)) if status.signal().is_some() && attempt < MAX_ATTEMPTS => {
+                    warn!(%name, what, %status, "command was ended; running it again");
+                    continue;
+                }
+                Ok(Some(status)) => warn!(%name, what, %status, "command has failed"),
+                Ok(None) => {
+                    let limit_s = limit.as_secs();
+                    warn!(%name, what, limit_s, "command took too long and was ended");
+                }
+                Err(error) => warn!(%name, what, %error, "command cannot be run"),
             }
+            return;
         }
+    }
+
+    /// Runs a command once. `None`: it took too long.
+    async fn attempt(&self, text: &str, limit: Duration) -> io::Result<Option<ExitStatus>> {
+        let mut command = tokio::process::Command::new("/bin/sh");
+        command.args(["-c", &format!("{IGNORING}{text}")]).stdin(Stdio::null()).kill_on_drop(true);
+        command.env("NAME", self.name.as_str()).env("ADDRESS", self.address.to_string());
+        command.env("INTERFACE", &self.interface);
+        let mut child = command.process_group(0).spawn()?;
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let Ok(ended) = timeout(limit, child.wait()).await else {
+            // With what it started, which ignores the signals of a service manager too. It may just
+            // have ended.
+            let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+            return Ok(None);
+        };
+        ended.map(Some)
     }
 }
 
@@ -263,6 +297,50 @@ mod tests {
         drop(teller);
         serving.await.expect("it ends").expect("it watched");
         until_said(folder.path(), &[&six[..], &["loss"]].concat()).await;
+    }
+
+    #[tokio::test]
+    async fn a_command_outlives_the_end_of_its_unit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut hook = hook(folder.path());
+        let signals = "for it in HUP INT TERM; do kill -s $it $$; done; ";
+        hook.on_loss = hook.on_loss.map(|text| format!("{signals}{text}"));
+        hook.run(false).await;
+        until_said(folder.path(), &["loss"]).await;
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_ended_all_the_same_is_run_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut hook = hook(folder.path());
+        let file = folder.path().join("tried");
+        let once = format!("[ -e '{0}' ] || {{ >'{0}'; kill -s KILL $$; }}; ", file.display());
+        hook.on_loss = hook.on_loss.map(|text| format!("{once}{text}"));
+        hook.run(false).await;
+        until_said(folder.path(), &["loss"]).await;
+        // Not for ever.
+        hook.on_loss = Some("kill -s KILL $$".to_owned());
+        hook.run(false).await;
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_ends_with_what_it_started() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut hook = hook(folder.path());
+        let file = folder.path().join("started");
+        hook.on_loss = Some(format!("sleep 3600 & echo $! >'{}'; wait", file.display()));
+        hook.run_within(Duration::from_secs(1), false).await;
+        let started = fs::read_to_string(&file).expect("it has begun");
+        let process = Path::new("/proc").join(started.trim()).join("stat");
+        // A zombie until process 1 has looked.
+        let runs = || fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z "));
+        let mut looks = interval(Duration::from_millis(5));
+        let ended = async {
+            while runs() {
+                looks.tick().await;
+            }
+        };
+        timeout(Duration::from_secs(20), ended).await.expect("it ends");
     }
 
     #[tokio::test]

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use meshport_tests::clients::{Clients, Held, HeldSeen, Seen, trusting};
 use meshport_tests::wait;
+use meshport_tests::witness::{Ownership, Witness};
 
 use super::faults::{Fault, Group, Part};
 use super::rival::Rival;
 use super::wires::Net;
-use super::witness::{Ownership, Witness};
 use super::{Lan, MAX_GAP, SETTLE, V4};
 
 /// How long a fault lasts, and what follows it: longer than the guide's keepalived needs.
@@ -35,7 +35,7 @@ struct Cost {
     ownership: Ownership,
 }
 
-fn play(group: &mut dyn Group, witness: &Witness, fault: Fault) -> Cost {
+fn play(group: &mut dyn Group, witness: &Witness<&'static str>, fault: Fault) -> Cost {
     let holder = wait::until("one node has the address", SETTLE, || witness.holder());
     let (to, authority) = (group.target(), group.authority());
     let (clients, held) = group
@@ -52,7 +52,11 @@ fn play(group: &mut dyn Group, witness: &Witness, fault: Fault) -> Cost {
     Cost { seen, held, ownership: witness.since(mark) }
 }
 
-fn play_all(of: &str, group: &mut dyn Group, witness: &Witness) -> Vec<(Fault, Cost)> {
+fn play_all(
+    of: &str,
+    group: &mut dyn Group,
+    witness: &Witness<&'static str>,
+) -> Vec<(Fault, Cost)> {
     let one = |fault: Fault| {
         let cost = play(group, witness, fault);
         let Cost { seen, held, ownership } = &cost;
@@ -76,7 +80,8 @@ fn play_all(of: &str, group: &mut dyn Group, witness: &Witness) -> Vec<(Fault, C
 #[ignore = "needs root, and tcpdump: ./tests/run virtual-address"]
 fn faults_of_the_holder_cost_what_the_bars_allow() {
     let mut lan = Lan::new();
-    let witness = Witness::start(&lan.wires, V4.parse().expect("an address"), lan.folder.path());
+    let witness =
+        Witness::start(lan.wires.stations(), V4.parse().expect("an address"), lan.folder.path());
     for (fault, Cost { seen, ownership, .. }) in play_all("meshport", &mut lan, &witness) {
         assert_eq!(ownership.two_for_client, Duration::ZERO, "{fault}: {ownership}");
         assert!(ownership.two_on_wire <= MAX_TWO, "{fault}: {ownership}");
@@ -93,7 +98,8 @@ fn faults_of_the_holder_cost_what_the_bars_allow() {
 fn keepalived_and_haproxy_through_the_same_faults() {
     let mut rival = Rival::new();
     let folder = rival.folder().to_owned();
-    let witness = Witness::start(rival.wires(), V4.parse().expect("an address"), &folder);
+    let witness =
+        Witness::start(rival.wires().stations(), V4.parse().expect("an address"), &folder);
     // It is what it is: the figures are for docs/measurements/virtual-addresses.md.
     assert_eq!(play_all("keepalived and haproxy", &mut rival, &witness).len(), FAULTS.len());
 }

@@ -13,9 +13,9 @@ use meshport_tests::wait;
 use super::wires::{NODES, Wires};
 use super::{Lan, SETTLE, V4};
 
-const ROUTER: &str = "10.77.0.100";
+pub(super) const ROUTER: &str = "10.77.0.100";
 /// The router's part: it takes the routes of all nodes into its kernel.
-const ROUTER_HEAD: &str = "router id 10.77.0.100;
+pub(super) const ROUTER_HEAD: &str = "router id 10.77.0.100;
 protocol device {}
 protocol kernel { ipv4 { import none; export all; }; }
 ";

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use meshport_tests::clients::Clients;
 use meshport_tests::wait;
+use meshport_tests::witness::Witness;
 
 use super::beside::MAX_TWO;
 use super::faults::{Fault, Group};
 use super::wires::{NODES, Net};
-use super::witness::Witness;
 use super::{Lan, MAX_GAP, SETTLE, V4};
 
 const COMBINATIONS: u32 = 100;
@@ -68,7 +68,8 @@ fn a_hundred_random_combinations_of_faults() {
     println!("seed {seed}: MESHPORT_VIP_SEED={seed} plays it again");
     let mut dice = Dice(seed);
     let mut lan = Lan::with(true);
-    let witness = Witness::start(&lan.wires, V4.parse().expect("an address"), lan.folder.path());
+    let witness =
+        Witness::start(lan.wires.stations(), V4.parse().expect("an address"), lan.folder.path());
     let mut wrong = Vec::new();
     for number in 1..=setting("MESHPORT_VIP_COMBINATIONS").unwrap_or(COMBINATIONS) {
         let holder = wait::until("one node has the address", SETTLE, || witness.holder());

@@ -2,9 +2,11 @@
 //! mesh, so that either can be cut alone.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use meshport_tests::netns::{self, Namespace};
 use meshport_tests::process::run;
+use meshport_tests::witness::Stations;
 
 pub(super) const NODES: [&str; 3] = ["a", "b", "c"];
 
@@ -67,13 +69,18 @@ impl Wires {
         NODES.iter().position(|it| *it == name).expect("one of them") + 1
     }
 
-    /// The hardware addresses on the LAN, and whose they are.
-    pub(super) fn stations(&self) -> BTreeMap<String, &'static str> {
+    /// The LAN, with the hardware addresses on it and whose they are.
+    pub(super) fn stations(&self) -> Stations<'_, &'static str> {
         let station = |(name, host): (&&'static str, &Namespace)| {
             let text = host.run("cat", &["/sys/class/net/lan/address"]);
             (text, *name)
         };
-        self.hosts.iter().map(station).collect()
+        Stations {
+            switch: &self.switch,
+            client: (&self.client, "lan"),
+            asker: Ipv4Addr::new(10, 77, 0, 200),
+            names: self.hosts.iter().map(station).collect(),
+        }
     }
 
     /// Takes a node off a network, whose carrier it still sees.
@@ -94,15 +101,13 @@ impl Wires {
 
     /// The processes on a host, or those of them that run one program.
     pub(super) fn processes(&self, name: &str, program: Option<&str>) -> Vec<String> {
-        let listed = run("ip", &["netns", "pids", self.hosts[name].name()]);
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let runs = |id: &&str| {
+        let runs = |id: &String| {
             program.is_none_or(|program| {
                 let comm = std::fs::read_to_string(format!("/proc/{id}/comm"));
                 comm.is_ok_and(|comm| comm.trim() == program)
             })
         };
-        listed.split_whitespace().filter(runs).map(str::to_owned).collect()
+        self.hosts[name].processes().into_iter().filter(runs).collect()
     }
 
     /// Sends a signal to processes, of which some may have ended; to all at once, so that none has

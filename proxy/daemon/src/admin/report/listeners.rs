@@ -17,7 +17,10 @@ use crate::sessions::totals::{OverShare, SessionCount};
 impl Reporter {
     /// The services that clients of this node use and that have no healthy origin.
     pub(crate) fn lacking(&self, core: &NodeCore) -> Vec<ServiceName> {
-        let used = self.services.iter().filter(|(_, facts)| !facts.listen.is_empty());
+        let exposed = self.process.exposures.services();
+        let is_used =
+            |name: &ServiceName, listen: &[_]| !listen.is_empty() || exposed.contains(name);
+        let used = self.services.iter().filter(|(name, facts)| is_used(name, &facts.listen));
         let lacks = |name: &ServiceName| {
             let first = core.route(name).and_then(|route| route.first());
             first.is_none_or(|first| first.standing != Standing::Healthy)

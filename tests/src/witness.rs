@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use meshport_core::vip::arp;
 use meshport_core::vip::frame::{Hardware, Heard};
-use meshport_tests::net::tun;
-use meshport_tests::process::Process;
-use meshport_tests::wait;
 
-use super::wires::{NODES, Wires};
+use crate::net::tun;
+use crate::netns::Namespace;
+use crate::process::Process;
+use crate::wait;
 
 /// From one question to the next, and how long its answers are waited for.
 const ROUND: Duration = Duration::from_millis(100);
@@ -26,34 +26,52 @@ const ROUND: Duration = Duration::from_millis(100);
 /// them: on a busy machine some answers are late.
 const STEADY: usize = 10;
 const ASKER: Hardware = Hardware([2, 0, 0, 0, 0, 0xfe]);
-const ASKER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 /// Two owners that answer a client in turn within this have the address at one time.
 const TURN_S: f64 = 1.0;
 const MAX_FRAME: usize = 1514;
 
 /// Who claimed the address in each round.
-type Rounds = Arc<Mutex<Vec<(Instant, BTreeSet<&'static str>)>>>;
+type Rounds<N> = Arc<Mutex<Vec<(Instant, BTreeSet<N>)>>>;
 
+/// What stands for a station.
+pub trait Name: Copy + Ord + Send + 'static {}
+
+impl<T: Copy + Ord + Send + 'static> Name for T {}
+
+/// A LAN and those on it.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub struct Stations<'a, N> {
+    /// The switch, whose bridge is `lan`.
+    pub switch: &'a Namespace,
+    /// A client, and its interface on the LAN.
+    pub client: (&'a Namespace, &'a str),
+    /// An address of the LAN for who asks, which nobody has.
+    pub asker: Ipv4Addr,
+    /// Whose hardware addresses are whose.
+    pub names: BTreeMap<String, N>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Witness<N> {
     stop: Arc<AtomicBool>,
-    rounds: Rounds,
+    rounds: Rounds<N>,
     asker: Option<JoinHandle<()>>,
     capture: Process,
-    stations: BTreeMap<String, &'static str>,
+    names: BTreeMap<String, N>,
 }
 
 /// What was seen since [`Witness::forget`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ownership {
+pub struct Ownership {
     /// Time in which two stations said on the LAN that they have the address.
-    pub(super) two_on_wire: Duration,
+    pub two_on_wire: Duration,
     /// Time in which two of them answered the client in turn.
-    pub(super) two_for_client: Duration,
+    pub two_for_client: Duration,
     /// Time in which the LAN had no answer.
-    pub(super) none: Duration,
+    pub none: Duration,
     /// The longest part of that.
-    pub(super) longest_none: Duration,
+    pub longest_none: Duration,
 }
 
 impl fmt::Display for Ownership {
@@ -71,44 +89,47 @@ impl fmt::Display for Ownership {
     }
 }
 
-impl Witness {
+impl<N: Name> Witness<N> {
     /// Begins to watch `address`.
-    pub(super) fn start(wires: &Wires, address: Ipv4Addr, folder: &Path) -> Self {
-        let tap = wires.switch.inside(|| tun::open_ethernet("asker").expect("a TAP device"));
-        wires.switch.ip(&["link", "set", "asker", "master", "lan", "up"]);
-        let mut command = wires.client.command("tcpdump");
+    ///
+    /// # Panics
+    /// If the system does not allow it.
+    pub fn start(lan: Stations<'_, N>, address: Ipv4Addr, folder: &Path) -> Self {
+        let Stations { switch, client: (client, interface), asker: own, names } = lan;
+        let tap = switch.inside(|| tun::open_ethernet("asker").expect("a TAP device"));
+        switch.ip(&["link", "set", "asker", "master", "lan", "up"]);
+        let mut command = client.command("tcpdump");
         // Of TCP, what begins a connection, and acknowledges it.
         let wanted = format!("src host {address} and tcp[13] & 18 == 18");
-        command.args(["-i", "lan", "-n", "-e", "-l", "-tt", "--immediate-mode", &wanted]);
+        command.args(["-i", interface, "-n", "-e", "-l", "-tt", "--immediate-mode", &wanted]);
         let capture = Process::start("tcpdump", &mut command, &folder.join("capture.log"));
         wait::until("the capture has begun", Duration::from_secs(20), || {
             capture.output().contains("listening on").then_some(())
         });
-        let stations = wires.stations();
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Rounds::default());
-        let (stopping, seen, known) = (stop.clone(), rounds.clone(), stations.clone());
-        let asker = thread::spawn(move || ask_on(tap, address, &stopping, &seen, &known));
-        Self { stop, rounds, asker: Some(asker), capture, stations }
+        let (stopping, seen, known) = (stop.clone(), rounds.clone(), names.clone());
+        let asker = thread::spawn(move || ask_on(tap, [own, address], &stopping, &seen, &known));
+        Self { stop, rounds, asker: Some(asker), capture, names }
     }
 
     /// The one node that the LAN has had for a while.
-    pub(super) fn holder(&self) -> Option<&'static str> {
+    pub fn holder(&self) -> Option<N> {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let last = rounds.len().checked_sub(STEADY).map(|from| &rounds[from..])?;
         let owners: BTreeSet<_> = last.iter().flat_map(|(_, by)| by).collect();
         let answered = last.iter().filter(|(_, by)| !by.is_empty()).count();
         let has_one = owners.len() == 1 && answered >= STEADY / 2;
-        owners.first().filter(|_| has_one).map(|owner| **owner)
+        owners.first().copied().copied().filter(|_| has_one)
     }
 
     /// Begins to count anew.
-    pub(super) fn forget(&self) -> Mark {
+    pub fn forget(&self) -> Mark {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         Mark { rounds: rounds.len(), answers: self.answers().len() }
     }
 
     /// What was seen since.
-    pub(super) fn since(&self, mark: Mark) -> Ownership {
+    pub fn since(&self, mark: Mark) -> Ownership {
         let (mut two, mut none, mut longest, mut row) = (0, 0, 0, 0);
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, by) in rounds.iter().skip(mark.rounds) {
@@ -126,11 +147,11 @@ impl Witness {
     }
 
     /// When the client was answered, in seconds, and by which node.
-    fn answers(&self) -> Vec<(f64, &'static str)> {
+    fn answers(&self) -> Vec<(f64, N)> {
         let one = |line: &str| {
             let (time, rest) = line.split_once(' ')?;
             let (from, _) = rest.split_once(' ')?;
-            Some((time.parse().ok()?, *self.stations.get(from)?))
+            Some((time.parse().ok()?, *self.names.get(from)?))
         };
         self.capture.output().lines().filter_map(one).collect()
     }
@@ -138,12 +159,12 @@ impl Witness {
 
 /// From where it is counted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mark {
+pub struct Mark {
     rounds: usize,
     answers: usize,
 }
 
-impl Drop for Witness {
+impl<N> Drop for Witness<N> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // Its panic would be told by what it has not seen.
@@ -152,14 +173,14 @@ impl Drop for Witness {
 }
 
 /// Asks once a round, and notes who claims the address meanwhile.
-fn ask_on(
+fn ask_on<N: Name>(
     mut tap: File,
-    address: Ipv4Addr,
+    [own, address]: [Ipv4Addr; 2],
     stop: &AtomicBool,
-    rounds: &Rounds,
-    stations: &BTreeMap<String, &'static str>,
+    rounds: &Rounds<N>,
+    stations: &BTreeMap<String, N>,
 ) {
-    let (mut next, question) = (wait::now() + ROUND, question(address));
+    let (mut next, question) = (wait::now() + ROUND, question(own, address));
     while !stop.load(Ordering::Relaxed) {
         let begun = wait::now();
         // The bridge takes every frame.
@@ -178,11 +199,11 @@ fn ask_on(
 }
 
 /// A request of RFC 826.
-fn question(address: Ipv4Addr) -> Vec<u8> {
+fn question(own: Ipv4Addr, address: Ipv4Addr) -> Vec<u8> {
     let mut bytes =
         [&Hardware::BROADCAST.0[..], &ASKER.0, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
     bytes.extend(ASKER.0);
-    bytes.extend(ASKER_IP.octets());
+    bytes.extend(own.octets());
     bytes.extend([0; 6]);
     bytes.extend(address.octets());
     bytes
@@ -190,12 +211,13 @@ fn question(address: Ipv4Addr) -> Vec<u8> {
 
 /// How long answers came from more than one node in turn: from an answer of one, over those of
 /// others, to the next of the same one, if that was soon.
-fn in_turn(answers: &[(f64, &'static str)]) -> Duration {
-    let mut last: BTreeMap<&str, f64> = BTreeMap::new();
+fn in_turn<N: Name>(answers: &[(f64, N)]) -> Duration {
+    let mut last: BTreeMap<N, f64> = BTreeMap::new();
     let (mut total, mut counted) = (0.0, f64::MIN);
     for (index, (at, by)) in answers.iter().enumerate() {
         let is_other = index > 0 && answers[index - 1].1 != *by;
-        if let Some(before) = last.insert(by, *at).filter(|before| is_other && at - before < TURN_S)
+        if let Some(before) =
+            last.insert(*by, *at).filter(|before| is_other && at - before < TURN_S)
         {
             total += at - before.max(counted);
             counted = *at;
@@ -206,7 +228,7 @@ fn in_turn(answers: &[(f64, &'static str)]) -> Duration {
 
 #[test]
 fn answers_in_turn_are_two_owners_and_a_move_is_not() {
-    let [a, b, _] = NODES;
+    let [a, b] = ["a", "b"];
     let moved = [(0.0, a), (0.1, a), (0.2, b), (0.3, b)];
     assert_eq!(in_turn(&moved), Duration::ZERO);
     let there_and_back_later = [(0.0, a), (0.1, b), (2.0, b), (2.1, a)];
