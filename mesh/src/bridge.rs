@@ -6,9 +6,9 @@
 //! (see [`tag_of`]), so the successor tells them apart without a table.
 //!
 //! Each shard has a bridge of its own, a pair of sockets that keep message boundaries. A message
-//! holds datagrams of one peer: its inner address, the length of each datagram but the last, and the
-//! datagrams. Both ends are bounded by the socket's buffer and, in addition, by [`MAX_BACKLOG`];
-//! what exceeds them is lost, as in a network.
+//! holds datagrams of one peer: its inner address, the length of each datagram but the last, and
+//! the datagrams. Both ends are bounded by the socket's buffer and, in addition, by
+//! [`MAX_BACKLOG`]; what exceeds them is lost, as in a network.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};

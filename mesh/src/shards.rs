@@ -116,9 +116,9 @@ impl Shards {
         Ok(Self(shards))
     }
 
-    /// Lets the connections of earlier processes go on: `earlier` has the sockets that each got from
-    /// [`Mesh::detach`](super::Mesh::detach). `tag` names this process and is none of theirs. One
-    /// that had another number of shards is left out, which ends its connections.
+    /// Lets the connections of earlier processes go on: `earlier` has the sockets that each got
+    /// from [`Mesh::detach`](super::Mesh::detach). `tag` names this process and is none of theirs.
+    /// One that had another number of shards is left out, which ends its connections.
     ///
     /// # Errors
     /// A socket is not usable.

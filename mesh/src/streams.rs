@@ -12,10 +12,11 @@
 //!
 //! Bounds: streams per peer and streams that wait for the user are
 //! [`MeshConfig`]'s, pings under way are [`PINGS`], retired connections per peer
-//! [`MAX_RETIRED`].
+//! [`retired::MAX_RETIRED`].
 
 mod figures;
 mod halves;
+mod retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +39,7 @@ use super::windows::{Grants, Window};
 pub use halves::{RecvHalf, SendHalf, Stream};
 use meshport_proto::settings::FIRST_STREAMS;
 use meshport_proto::{MeshConfig, MeshCount, MeshError, SharedMeshCounters, ports};
+use retired::Retired;
 
 /// Echo requests that may be unanswered at once.
 const PINGS: usize = 256;
@@ -45,9 +47,6 @@ const PINGS: usize = 256;
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
 /// Interval of a check that closes outgoing connections which were not used since the last one.
 pub(super) const UNUSED: Duration = Duration::from_secs(300);
-/// Retired connections of one peer: both directions of as many processes as it runs at once, and
-/// more. A further one ends the oldest.
-const MAX_RETIRED: usize = 8;
 /// Concurrent streams after which quinn keeps so many small objects that they hold pages of the
 /// heap.
 const BURST: usize = 256;
@@ -146,8 +145,7 @@ pub(super) struct Streams {
     max_streams: u32,
     outgoing: Mutex<BTreeMap<NodeId, Outgoing>>,
     incoming: Mutex<BTreeMap<NodeId, Live>>,
-    /// Connections with earlier processes of peers, the oldest first.
-    retired: Mutex<Vec<(NodeId, Live)>>,
+    retired: Retired,
     attempts: AtomicU64,
     pings: Mutex<BTreeMap<(NodeId, u32), oneshot::Sender<()>>>,
     /// The counters of connections and streams.
@@ -169,7 +167,7 @@ impl Streams {
             max_streams: config.max_streams_per_peer,
             outgoing: Mutex::default(),
             incoming: Mutex::default(),
-            retired: Mutex::default(),
+            retired: Retired::default(),
             attempts: AtomicU64::new(0),
             pings: Mutex::default(),
             counters: SharedMeshCounters::default(),
@@ -345,8 +343,7 @@ impl Streams {
     /// Ends all connections with a peer.
     pub(super) fn cut(&self, node: &NodeId, reason: &str) {
         let incoming = lock(&self.incoming).remove(node);
-        let retired = lock(&self.retired).extract_if(.., |(of, _)| of == node).collect::<Vec<_>>();
-        let retired = retired.into_iter().map(|(_, live)| live);
+        let retired = self.retired.take(node);
         for live in self.take_outgoing(node).into_iter().chain(incoming).chain(retired) {
             self.close(&live, reason);
         }
@@ -356,15 +353,9 @@ impl Streams {
     /// their streams to the end, and the next stream makes a new one.
     pub(super) fn retire(&self, node: &NodeId) {
         let incoming = lock(&self.incoming).remove(node);
-        let ending = self.take_outgoing(node).into_iter().chain(incoming);
-        let mut retired = lock(&self.retired);
-        retired.retain(|(_, live)| live.is_open());
-        retired.extend(ending.map(|live| (*node, live)));
-        let surplus = retired.iter().filter(|(of, _)| of == node).count();
-        for _ in MAX_RETIRED..surplus {
-            let oldest = retired.iter().position(|(of, _)| of == node);
-            if let Some((_, live)) = oldest.map(|at| retired.remove(at)) {
-                self.close(&live, "the peer has been upgraded too often");
+        for live in self.take_outgoing(node).into_iter().chain(incoming) {
+            if let Some(oldest) = self.retired.add(*node, live) {
+                self.close(&oldest, "the peer has been upgraded too often");
             }
         }
     }
@@ -409,10 +400,9 @@ impl Streams {
             let is_used = live.streams.load(Ordering::Relaxed) > 0;
             live.wanted.swap(is_used, Ordering::Relaxed) || is_used || self.close_as_unused(live)
         });
-        lock(&self.retired).retain(|(_, live)| {
-            live.is_open()
-                && (live.streams.load(Ordering::Relaxed) > 0 || self.close_as_unused(live))
-        });
+        for live in self.retired.take_unused() {
+            self.close_as_unused(&live);
+        }
     }
 
     /// Closes outgoing connections that had a [`BURST`] and were not used since the last call.
@@ -445,7 +435,7 @@ impl Streams {
         if let Some(live) = incoming.remove(former) {
             incoming.entry(node).or_insert(live);
         }
-        lock(&self.retired).iter_mut().filter(|(of, _)| of == former).for_each(|it| it.0 = node);
+        self.retired.rename(former, node);
     }
 
     /// The node that has the connection now; it was `node`'s.
@@ -467,7 +457,7 @@ impl Streams {
     pub(super) fn cut_all(&self, reason: &str) {
         let mut nodes: BTreeSet<NodeId> = lock(&self.outgoing).keys().copied().collect();
         nodes.extend(lock(&self.incoming).keys());
-        nodes.extend(lock(&self.retired).iter().map(|(node, _)| *node));
+        nodes.extend(self.retired.nodes());
         nodes.iter().for_each(|node| self.cut(node, reason));
     }
 

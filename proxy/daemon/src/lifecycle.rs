@@ -9,6 +9,7 @@ pub(crate) mod reload;
 pub mod run;
 mod sandbox;
 pub mod starter;
+mod stop;
 pub(crate) mod succession;
 pub mod suspend;
 pub mod upgrade;

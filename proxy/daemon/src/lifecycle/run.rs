@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use meshport_config::{Credential, Revocation, Settings};
 use meshport_mesh::Shards;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
 use crate::Error;
@@ -28,6 +28,7 @@ use crate::lifecycle::heap;
 use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
 use crate::lifecycle::starter::Starter;
+use crate::lifecycle::stop::{Stop, drain_time};
 use crate::lifecycle::succession::{Draining, Earlier, Predecessor};
 use crate::lifecycle::upgrade::{self, Prepared, Successor};
 use crate::node::assemble;
@@ -580,37 +581,4 @@ fn said(error: &Error) -> String {
         Error::Refused(why) => why.clone(),
         other => other.to_string(),
     }
-}
-
-/// Handlers for the signals that stop a daemon, installed from now on.
-struct Stop([Option<Signal>; 2]);
-
-impl Stop {
-    fn listen() -> Self {
-        Self([SignalKind::terminate(), SignalKind::interrupt()].map(|kind| signal(kind).ok()))
-    }
-
-    /// Resolves at the first of them.
-    async fn told(&mut self) {
-        let [terminate, interrupt] = &mut self.0;
-        tokio::select! {
-            Some(Some(())) = async { Some(terminate.as_mut()?.recv().await) } => {}
-            Some(Some(())) = async { Some(interrupt.as_mut()?.recv().await) } => {}
-            else => std::future::pending().await,
-        }
-    }
-}
-
-/// Resolves after the drain time or at a second signal.
-async fn drain_time() {
-    let again = async {
-        let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
-        let Ok(mut interrupt) = signal(SignalKind::interrupt()) else { return };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
-    // Timeout and signal have the same effect.
-    let _ = timeout(DRAIN_TIME, again).await;
 }

@@ -30,8 +30,8 @@ use tracing::warn;
 pub(crate) use draining::Draining;
 pub(crate) use predecessor::Predecessor;
 
-/// How long sessions may go on after an upgrade. client-go ends each watch after 5 to 10 minutes and
-/// begins the next, so most sessions end by themselves; a process that drains holds memory.
+/// How long sessions may go on after an upgrade. client-go ends each watch after 5 to 10 minutes
+/// and begins the next, so most sessions end by themselves; a process that drains holds memory.
 pub(crate) const MAX_DRAINING: Duration = Duration::from_secs(600);
 /// Earlier processes that drain at once. A further upgrade ends the sessions of the oldest.
 const MAX_EARLIER: usize = 3;

@@ -1,0 +1,54 @@
+//! Connections with earlier processes of peers: their streams go on, and no new one opens on them.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use meshport_config::NodeId;
+
+use super::Live;
+use crate::lock;
+
+/// Retired connections of one peer: both directions of as many processes as it runs at once, and
+/// more. A further one ends the oldest.
+pub(super) const MAX_RETIRED: usize = 8;
+
+/// The oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Retired(Mutex<Vec<(NodeId, Live)>>);
+
+impl Retired {
+    /// Adds a connection; returns one for which there is no room.
+    pub(super) fn add(&self, node: NodeId, live: Live) -> Option<Live> {
+        let mut all = lock(&self.0);
+        all.retain(|(_, live)| live.is_open());
+        all.push((node, live));
+        let is_full = all.iter().filter(|(of, _)| *of == node).count() > MAX_RETIRED;
+        let oldest = all.iter().position(|(of, _)| *of == node).filter(|_| is_full)?;
+        Some(all.remove(oldest).1)
+    }
+
+    /// Takes those of a peer.
+    pub(super) fn take(&self, node: &NodeId) -> Vec<Live> {
+        self.take_if(|of, _| of == node)
+    }
+
+    /// Takes those that have no stream any more.
+    pub(super) fn take_unused(&self) -> Vec<Live> {
+        self.take_if(|_, live| live.streams.load(Ordering::Relaxed) == 0)
+    }
+
+    fn take_if(&self, is_meant: impl Fn(&NodeId, &Live) -> bool) -> Vec<Live> {
+        let mut all = lock(&self.0);
+        all.extract_if(.., |(of, live)| is_meant(of, live)).map(|(_, live)| live).collect()
+    }
+
+    /// A peer is another node from now on.
+    pub(super) fn rename(&self, former: &NodeId, node: NodeId) {
+        lock(&self.0).iter_mut().filter(|(of, _)| of == former).for_each(|it| it.0 = node);
+    }
+
+    /// The peers that have some.
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        lock(&self.0).iter().map(|(node, _)| *node).collect()
+    }
+}
