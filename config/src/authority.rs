@@ -1,14 +1,14 @@
 //! The authority of a mesh: its keys, and what they sign.
 //!
-//! A mesh begins with one key, whose public half is its [`MeshId`] for good. That key can endorse
-//! others, which may then sign whatever it may: invites, credentials, revocations, rotations of the
-//! mesh secret. So a lost key is not a lost mesh, and a key can be replaced while credentials under
-//! both are valid. A signature by an endorsed key carries its endorsements, the [`Chain`] from the
-//! mesh's first key, so a verifier needs nothing but the [`MeshId`].
+//! A mesh begins with one key, whose public half is its [`MeshId`] forever. That key can endorse
+//! others, which may then sign everything that it may: invites, credentials, revocations, rotations
+//! of the mesh secret. So losing a key does not mean losing the mesh, and a key can be replaced
+//! while credentials under both are valid. A signature by an endorsed key carries its endorsements,
+//! the [`Chain`] from the mesh's first key, so a verifier needs nothing but the [`MeshId`].
 //!
 //! An endorsed key is revoked like an invite, by its public half
-//! ([`Revoked::Invite`](crate::Revoked::Invite)), with everything signed under it. That counts
-//! when a key above it in its chain signed it, or it itself: one endorsed key cannot revoke another
+//! ([`Revoked::Invite`](crate::Revoked::Invite)), with everything signed under it. That counts if a
+//! key above it in its chain signed it, or the key itself: one endorsed key cannot revoke another
 //! one beside it. The first key cannot be revoked, since every chain begins there.
 
 #[cfg(test)]
@@ -29,23 +29,23 @@ use crate::ids::{MeshId, UnixSeconds, VerifyKey};
 use crate::keys::{AuthoritySecret, Signature};
 use crate::signing::signed_message;
 
-/// The most endorsements in a chain: a key that was endorsed can endorse one more in turn, for a
-/// mesh whose first key is lost.
+/// The most endorsements in a chain: an endorsed key can endorse one more, for a mesh whose first
+/// key is lost.
 pub const MAX_ENDORSEMENTS: usize = 2;
 /// Bytes of an endorsement in a signature: key, time, signature.
 const ENDORSEMENT_BYTES: usize = 32 + 8 + SIGNATURE_BYTES;
 const SIGNATURE_BYTES: usize = 64;
-/// What a chain adds to a statement, in bytes, at most.
+/// Most bytes that a chain adds to a statement.
 pub(crate) const MAX_CHAIN_BYTES: usize = MAX_ENDORSEMENTS * ENDORSEMENT_BYTES;
 /// The highest bit of a signature. Its second half is a number below 2^253 in little-endian order
-/// (RFC 8032, 5.1.7), so the bit is 0; 1 says that an endorsement follows.
+/// (RFC 8032, 5.1.7), so the bit is 0; 1 means that an endorsement follows.
 const FOLLOWED: u8 = 0x80;
 
 const WHAT: &str = "the endorsement of an authority key";
 const DOMAIN: &[u8] = b"meshport endorsement v1\0";
 const PROOF_DOMAIN: &[u8] = b"meshport endorsed key v1\0";
 
-/// An authority key's statement that another key speaks for the mesh, too.
+/// An authority key's statement that another key speaks for the mesh too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endorsement {
     /// The key that is endorsed.
@@ -86,8 +86,8 @@ impl Chain {
         self.0.iter().map(|it| it.key)
     }
 
-    /// Whether its signer is one of the first `length` keys of `other`, or above them all: it may
-    /// revoke the last of them.
+    /// Whether its signer is one of the first `length` keys of `other`, or above all of them, and
+    /// so may revoke the last of them.
     pub(crate) fn is_above(&self, other: &Self, length: usize) -> bool {
         self.0.len() <= length && self.keys().zip(other.keys()).all(|(ours, theirs)| ours == theirs)
     }
@@ -111,11 +111,11 @@ pub struct AuthorityKey {
     chain: Chain,
 }
 
-/// What is public of an endorsed key, in its text form.
+/// The public part of an endorsed key, in its text form.
 #[derive(Serialize, Deserialize)]
 struct Endorsed {
     mesh: MeshId,
-    /// By the key itself, over the mesh: holds its chain.
+    /// By the key itself, over the mesh; contains its chain.
     proof: AuthoritySignature,
 }
 
@@ -166,13 +166,13 @@ impl AuthorityKey {
         self.secret.public()
     }
 
-    /// How it came to speak for the mesh.
+    /// The endorsements by which it speaks for the mesh.
     pub const fn chain(&self) -> &Chain {
         &self.chain
     }
 
-    /// Signs a message. The first bytes of a message say what it is (a version string), so that a
-    /// signature of one kind is never valid for another.
+    /// Signs a message. The first bytes of a message identify its kind (a version string), so that
+    /// a signature of one kind is never valid for another.
     pub fn sign(&self, message: &[u8]) -> AuthoritySignature {
         AuthoritySignature { signature: self.secret.sign(message), chain: self.chain.clone() }
     }
@@ -206,7 +206,7 @@ impl FromStr for AuthorityKey {
         let malformed = Error::Malformed { what: WHAT };
         let bytes = codec::ENDORSEMENT.decode(public, MAX_BYTES, malformed.clone())?;
         let Endorsed { mesh, proof } = codec::decode(&bytes, WHAT, MAX_BYTES)?;
-        // Also tells that both lines belong to each other.
+        // Also checks that both lines belong together.
         let is_whole = !proof.chain.0.is_empty()
             && proof.verify(&mesh, PROOF_DOMAIN).is_ok()
             && proof.chain.signer(&mesh) == Ok(secret.public());
@@ -236,7 +236,7 @@ impl From<Signature> for AuthoritySignature {
 }
 
 impl AuthoritySignature {
-    /// Where a signature will be.
+    /// A placeholder for a signature.
     pub(crate) const fn unsigned() -> Self {
         Self { signature: Signature::from_bytes([0; SIGNATURE_BYTES]), chain: Chain(Vec::new()) }
     }
@@ -252,7 +252,7 @@ impl AuthoritySignature {
     /// The signature alone, by a key that needs no endorsement.
     ///
     /// # Errors
-    /// [`Error::BadSignature`] when it has some.
+    /// [`Error::BadSignature`] if it has some.
     pub(crate) fn plain(&self) -> Result<&Signature, Error> {
         if self.chain.0.is_empty() { Ok(&self.signature) } else { Err(Error::BadSignature) }
     }
@@ -262,7 +262,7 @@ impl AuthoritySignature {
         &self.chain
     }
 
-    /// This signature for where another one by the same key has the endorsements.
+    /// This signature without endorsements, for use beside one by the same key that has them.
     pub(crate) fn without_chain(&self) -> Self {
         self.signature.into()
     }
@@ -356,7 +356,7 @@ impl<'de> Deserialize<'de> for AuthoritySignature {
             }
         }
 
-        // How many bytes it has is in the bytes themselves.
+        // Its length is in the bytes themselves.
         deserializer.deserialize_tuple(SIGNATURE_BYTES + MAX_CHAIN_BYTES, Reader)
     }
 }

@@ -76,7 +76,7 @@ impl FromStr for Cidr {
             None => (text, None),
         };
         let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
-        // A sign or a leading zero would be another text for the same network.
+        // A sign or a leading zero would be a second text for the same network.
         let is_number = |bits: &str| {
             bits.bytes().all(|b| b.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'))
         };

@@ -111,7 +111,7 @@ impl Tag {
     }
 }
 
-/// The bytes of `value`, at most `max` of them. No copy of them is left behind: written once, to a
+/// The bytes of `value`, at most `max` of them. No copy is left behind: they are written once, to a
 /// buffer that is erased.
 pub(crate) fn encode_secret<T: Serialize>(
     value: &T,
@@ -128,7 +128,7 @@ pub(crate) fn encode_secret<T: Serialize>(
     Ok(bytes)
 }
 
-/// The value in `bytes`, which must be all of them and at most `max`.
+/// The value in `bytes`, which must contain nothing else and be at most `max` long.
 pub(crate) fn decode<T: DeserializeOwned + Serialize>(
     bytes: &[u8],
     what: &'static str,

@@ -1,8 +1,7 @@
 //! Counters in a table: an enum with one variant a counter, and a number for each.
 //!
-//! A row says which metric shows the counter and under which value of its label, so that code,
-//! metrics and reference name it once. Counting is a plain addition to a place known when
-//! compiling.
+//! A row names the counter's metric and the value of its label, so that code, metrics and reference
+//! name it once. Counting is a plain addition at an index known at compile time.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +13,7 @@ pub trait Counter: Copy + fmt::Debug + 'static {
     /// Every counter, in the order of the table.
     const ALL: &'static [Self];
 
-    /// Its place in [`Counter::ALL`].
+    /// Its index in [`Counter::ALL`].
     fn index(self) -> usize;
 
     /// How it is shown.
@@ -26,7 +25,7 @@ pub trait Counter: Copy + fmt::Debug + 'static {
 pub struct CounterRow {
     /// The metric.
     pub metric: &'static str,
-    /// The label by which its samples differ; empty where the counter is the whole metric.
+    /// The label by which its samples differ; empty if the counter is the whole metric.
     pub label: &'static str,
     /// The value of that label.
     pub value: &'static str,
@@ -81,7 +80,7 @@ impl<C: Counter, const N: usize> fmt::Debug for Counters<C, N> {
     }
 }
 
-/// The same for threads that count at once: an addition is one relaxed atomic instruction.
+/// The same for several threads: an addition is one relaxed atomic instruction.
 pub struct SharedCounters<C, const N: usize> {
     counts: [AtomicU64; N],
     of: PhantomData<C>,

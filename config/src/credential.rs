@@ -30,11 +30,12 @@ use crate::succession::Succession;
 
 /// Bytes of the node's signature, at the end of a credential.
 const COUNTERSIGNATURE_BYTES: usize = 64;
-/// The largest that an issuer signs, in bytes.
+/// The largest value that an issuer signs, in bytes.
 const MAX_ISSUED_BYTES: usize = 640;
-/// The largest credential, in bytes: it has to fit one datagram, and the usual one with a record.
+/// The largest credential, in bytes: it must fit one datagram, and a usual one together with a
+/// record.
 pub const MAX_CREDENTIAL_BYTES: usize = MAX_ISSUED_BYTES + COUNTERSIGNATURE_BYTES;
-/// How far a clock may be behind the one that issued, in seconds.
+/// How far a clock may be behind the issuer's, in seconds.
 pub const MAX_CLOCK_SKEW_S: u64 = 300;
 
 const WHAT: &str = "a credential";
@@ -43,7 +44,7 @@ const CREDENTIAL_DOMAIN: &[u8] = b"meshport credential v1\0";
 const COUNTERSIGNATURE_DOMAIN: &[u8] = b"meshport credential countersignature v1\0";
 const ID_DOMAIN: &[u8] = b"meshport credential id v1\0";
 
-/// What an invite allows.
+/// The rights in an invite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The roles a credential under it may have.
@@ -99,8 +100,8 @@ impl Delegation {
     /// Allows `key` to sign credentials within `grant`.
     ///
     /// # Errors
-    /// [`Error::ValidityEmpty`] when joining would end before it begins or credentials would have
-    /// no lifetime.
+    /// [`Error::ValidityEmpty`] if joining would end before it begins or credentials would have no
+    /// lifetime.
     pub fn issue(authority: &AuthorityKey, key: VerifyKey, grant: Grant) -> Result<Self, Error> {
         let (from, until) = (grant.not_before, grant.join_until);
         if until <= from || grant.credential_ttl_s == 0 {
@@ -123,7 +124,7 @@ impl Delegation {
         self.signature.verify(mesh, &self.message()).map_err(tampered)
     }
 
-    /// One with this signature, whatever that is worth.
+    /// One with this signature, valid or not.
     pub(crate) fn with_signature(
         mesh: MeshId,
         key: VerifyKey,
@@ -176,16 +177,16 @@ pub struct Subject {
     pub site: SiteName,
     /// What it may do.
     pub roles: Roles,
-    /// In whose place it goes on, with that node's agreement.
+    /// The node that it succeeds, with that node's consent.
     pub succession: Option<Succession>,
 }
 
-/// What an issuer has signed about a node: it takes effect when that node has signed it as well.
+/// An issuer's statement about a node: it takes effect once that node has signed it too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued(Credential);
 
 impl Issued {
-    /// The credential: the node agrees to it. `key` is the node's own, and no other.
+    /// The credential, with the node's consent. `key` must be the node's own.
     ///
     /// # Errors
     /// [`Error::WrongNodeKey`].
@@ -198,12 +199,12 @@ impl Issued {
         Ok(credential)
     }
 
-    /// What was issued, without the node's signature: to look at before it is given.
+    /// The issued content, without the node's signature, to examine before signing.
     pub const fn content(&self) -> &Credential {
         &self.0
     }
 
-    /// The byte form: that of the credential but for its end, the node's signature.
+    /// The byte form: that of the credential without its end, the node's signature.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.issued_bytes()
     }
@@ -234,8 +235,8 @@ impl Issued {
 
 /// A statement about one node, signed by its issuer and by the node itself.
 ///
-/// A value of this type is well formed, not verified: [`Credential::verify`] says whether to
-/// believe it.
+/// A value of this type is well formed, not verified: [`Credential::verify`] decides whether to
+/// accept it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credential {
     /// The mesh the node belongs to.
@@ -258,8 +259,8 @@ pub struct Credential {
     pub delegation: Option<Delegation>,
     /// By the delegation's key, or by the authority.
     signature: AuthoritySignature,
-    /// In whose place this node goes on; covered by the signature. The byte form has it behind the
-    /// issuer's signature, and nothing there for a node that is nobody's successor.
+    /// The node that this one succeeds; covered by the signature. The byte form has it after the
+    /// issuer's signature, and nothing there for a node that succeeds no other.
     #[serde(skip)]
     pub succession: Option<Succession>,
     /// By the node's own key, over all of the above as the issuer has signed it. The byte form ends
@@ -309,7 +310,7 @@ impl Credential {
     /// The delegation itself is not verified here.
     ///
     /// # Errors
-    /// [`Error::WrongDelegationKey`], the variant for what is outside the delegation, and as
+    /// [`Error::WrongDelegationKey`], the variant for a value outside the delegation, and as
     /// [`Credential::issue_by_authority`].
     pub fn issue_by_delegation(
         delegation: &Delegation,
@@ -327,13 +328,13 @@ impl Credential {
         credential.check_issued()
     }
 
-    /// Checks the whole chain from the authority of `mesh`, that the node agrees, and that it is
+    /// Checks the whole chain from the authority of `mesh`, the node's consent, and that it is
     /// valid at `now`.
     ///
     /// A clock up to [`MAX_CLOCK_SKEW_S`] behind the issuer's is allowed.
     ///
     /// # Errors
-    /// One variant for each thing that can be wrong: [`Error::ForeignMesh`], [`Error::Tampered`],
+    /// One variant for each possible fault: [`Error::ForeignMesh`], [`Error::Tampered`],
     /// [`Error::WrongCountersignature`], [`Error::ValidityEmpty`], [`Error::IssuedAfterInvite`],
     /// [`Error::IssuedBeforeInvite`], [`Error::LifetimeTooLong`], [`Error::RoleOutside`],
     /// [`Error::SiteOutside`], [`Error::NameOutside`], [`Error::NotYetValid`], [`Error::Expired`].
@@ -442,13 +443,13 @@ impl Credential {
     /// From the text form; white space around it is allowed. Verifies nothing.
     ///
     /// # Errors
-    /// [`Error::WrongKind`], [`Error::OtherVersion`], [`Error::SecretText`] when it is nothing of
-    /// meshport's; [`Error::NotCountersigned`] for a text of version 1, which had no signature of
-    /// the node; [`Error::TooLarge`] or [`Error::Malformed`].
+    /// [`Error::WrongKind`], [`Error::OtherVersion`], [`Error::SecretText`] if it is not a text of
+    /// meshport; [`Error::NotCountersigned`] for a text of version 1, which had no signature of the
+    /// node; [`Error::TooLarge`] or [`Error::Malformed`].
     pub fn from_text(text: &str) -> Result<Self, Error> {
         let malformed = Error::Malformed { what: WHAT };
         match codec::CREDENTIAL.decode(text, MAX_CREDENTIAL_BYTES, malformed.clone()) {
-            // One of this version was written whole: what lacks its end was cut.
+            // One of this version was written completely: without its end it was truncated.
             Ok(bytes) => Self::from_bytes(&bytes).map_err(|error| match error {
                 Error::NotCountersigned => malformed,
                 error => error,
@@ -460,16 +461,16 @@ impl Credential {
         }
     }
 
-    /// A short name for exactly this credential: 64 bits of a hash over all of it. Tells
-    /// credentials apart in messages and logs; proves nothing.
+    /// A short name for exactly this credential: 64 bits of a hash over all of it. Distinguishes
+    /// credentials in messages and logs; proves nothing.
     pub fn id(&self) -> [u8; 8] {
         let hash = Sha256::new().chain_update(ID_DOMAIN).chain_update(self.to_bytes()).finalize();
         *hash.first_chunk().expect("SHA-256 gives 32 bytes")
     }
 
     /// Eight bytes of the node's signature, which differ between credentials: for digests of many,
-    /// where [`Credential::id`] would take a hash of each. Of its second half: the first is alike
-    /// for two credentials when a node of ill will takes the same nonce for both.
+    /// where [`Credential::id`] would take a hash of each. From its second half: the first half is
+    /// equal for two credentials if a malicious node uses the same nonce for both.
     pub fn tag(&self) -> u64 {
         let (_, half) = self.countersignature.as_bytes().split_at(32);
         u64::from_le_bytes(*half.first_chunk().expect("32 bytes"))
@@ -498,7 +499,7 @@ impl Credential {
         }
     }
 
-    /// A new one is given out only when it becomes one that verifies.
+    /// A new one is returned only if the resulting credential verifies.
     fn check_issued(self) -> Result<Issued, Error> {
         self.check_limits()?;
         let (bytes, max) = (self.to_bytes().len(), MAX_CREDENTIAL_BYTES);
@@ -537,7 +538,7 @@ impl Credential {
             let allowed = delegation.roles.to_string();
             return Err(Error::RoleOutside { role: role.clone(), allowed });
         }
-        // It takes something away, so it is not the joining node's to leave out.
+        // It removes a right, so the joining node may not leave it out.
         let forbids = !delegation.is_for_renewals() && delegation.roles.contains(&Role::NoKubelet);
         if forbids && !self.roles.contains(&Role::NoKubelet) {
             return Err(Error::RoleDropped { role: Role::NoKubelet });

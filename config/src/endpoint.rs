@@ -147,8 +147,8 @@ fn wrong(text: &str) -> TextError {
     TextError::form(WHAT, text, FORM)
 }
 
-/// A DNS name in lower case: labels as in host names, and not something that was meant to be an
-/// IPv4 address (its last label is not a number; RFC 1123, 2.1).
+/// A DNS name in lower case: labels as in host names, and not a mistyped IPv4 address (its last
+/// label is not a number; RFC 1123, 2.1).
 fn checked_name(name: &str) -> Result<String, TextError> {
     let lower = name.to_ascii_lowercase();
     let is_number = |label: &str| label.bytes().all(|b| b.is_ascii_digit());

@@ -10,13 +10,13 @@ use crate::text::TextError;
 
 /// A problem with a name, a key, a credential or an invite.
 ///
-/// Every message says what is wrong and what to do next. No variant leaves anything changed: all
-/// operations of this crate either give a whole value or none.
+/// Every message names the problem and what to do next. No error leaves anything changed: all
+/// operations of this crate return a complete value or none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     // Caused by the writer of the text or the bytes.
-    /// A text or a list is not of the form that its kind has.
+    /// A text or a list does not have the form of its kind.
     #[error(transparent)]
     Text(#[from] TextError),
     /// A text that should hold a key or secret does not; it is not repeated here.
@@ -103,7 +103,7 @@ pub enum Error {
     #[error("the invite does not fix this node's site; give one")]
     SiteNeeded,
 
-    // To blame: the issuer or the presenter of the credential.
+    // Caused by the issuer or the presenter of the credential.
     /// It belongs to another mesh.
     #[error(
         "it belongs to another mesh: {found}, while this one is {expected}. Get one from this \
@@ -121,8 +121,8 @@ pub enum Error {
         /// The link of the chain that does not hold.
         link: Link,
     },
-    /// A credential as its issuer made it: the node that it is about has not signed it. So were
-    /// all that earlier versions made.
+    /// A credential that its issuer, but not the node that it is about, has signed, like all
+    /// credentials of earlier versions.
     #[error(
         "the node has not signed its credential, which is from an earlier meshport. Issue it \
          again there: `meshport renew`, or `meshport join INVITE --force`"
@@ -183,7 +183,7 @@ pub enum Error {
         /// The time of this machine's clock.
         now: UnixSeconds,
     },
-    /// The authority has taken it back.
+    /// The authority has revoked it.
     #[error(
         "{revoked} was revoked at {at}. This machine becomes a node again only \
          with new keys: `meshport reset`, then join with a new invite"
@@ -227,7 +227,7 @@ pub enum Error {
         /// Start of joining.
         not_before: UnixSeconds,
     },
-    /// The time it is valid for is empty.
+    /// Its period of validity is empty.
     #[error("it ends at {until}, which is not after its start at {from}. Issue it again")]
     ValidityEmpty {
         /// Start.
@@ -257,7 +257,7 @@ pub enum Error {
         /// The roles in the invite.
         allowed: String,
     },
-    /// The credential lacks a role that takes something away and that its invite gives.
+    /// The credential lacks a role of its invite that removes a right.
     #[error("its invite gives the role {role}, which a node may not leave out. Add it to --role")]
     RoleDropped {
         /// The role.

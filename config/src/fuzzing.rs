@@ -3,7 +3,7 @@
 use crate::codec::INVITE;
 use crate::invite;
 
-/// Reads choices out of arbitrary bytes: any bytes are a script, and one that ends early goes on
+/// Reads choices out of arbitrary bytes: any bytes are a script, and one that ends early continues
 /// with zeros.
 #[derive(Debug, Clone)]
 pub struct Script<'a> {
@@ -38,7 +38,7 @@ impl<'a> Script<'a> {
         usize::from(self.short()) % bound
     }
 
-    /// As many bytes as the next two bytes say, or all that are left.
+    /// As many bytes as the next two bytes specify, or all remaining ones.
     pub fn bytes(&mut self) -> &'a [u8] {
         let length = usize::from(self.short()).min(self.rest.len());
         let (taken, rest) = self.rest.split_at(length);
@@ -59,7 +59,7 @@ pub fn invite_line(payload: &[u8]) -> String {
     std::mem::take(&mut *INVITE.encode(&bytes))
 }
 
-/// The payload of an invite's line, without its checksum; empty when it is none.
+/// The payload of an invite's line, without its checksum; empty for another line.
 pub fn invite_payload(line: &str) -> Vec<u8> {
     let bytes = INVITE.decode(line, 4096, crate::Error::InviteMiscopied);
     bytes.map_or(Vec::new(), |bytes| bytes.get(invite::CHECKSUM_BYTES..).unwrap_or(&[]).to_vec())

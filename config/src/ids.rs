@@ -32,7 +32,7 @@ const KEY_FORM: &str = "32 bytes in base64: 44 characters, as `wg` prints keys";
 const PREFIX_DOMAIN: &[u8] = b"meshport inner prefix v1\0";
 /// Separates the hash of a node's inner address from every other hash.
 const ADDRESS_DOMAIN: &[u8] = b"meshport inner address v1\0";
-/// How many characters of a key tell nodes apart in logs.
+/// How many characters of a key distinguish nodes in logs.
 const SHORT_CHARS: usize = 8;
 
 /// 32 bytes in standard base64 with padding, in its one valid form.
@@ -142,12 +142,13 @@ public_key! {
 }
 public_key! {
     /// An Ed25519 public key that signs under an authority: of a delegation, or of a node's
-    /// records. Text form as of [`NodeId`]. Whether it is a usable key shows when it verifies.
+    /// records. Text form as of [`NodeId`]. Whether it is a usable key shows only when it verifies
+    /// something.
     VerifyKey, "an Ed25519 public key"
 }
 
 impl MeshId {
-    /// The same key in its use for checking what the authority signed.
+    /// The same key, for verifying the authority's signatures.
     pub const fn verify_key(&self) -> VerifyKey {
         VerifyKey(self.0)
     }

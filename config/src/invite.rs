@@ -2,8 +2,8 @@
 //!
 //! An invite holds the authority's delegation with its private key, the mesh secret and seeds; the
 //! authority signs all of it. The line is a tag, then base64url over a checksum and the postcard
-//! bytes: the checksum tells a miscopied line from a forged one or one of another mesh. An invite
-//! is a secret: it is erased when dropped, and its `Debug` hides its keys.
+//! bytes: the checksum distinguishes a miscopied line from a forged one or one of another mesh. An
+//! invite is a secret: it is erased when dropped, and its `Debug` hides its keys.
 
 #[cfg(test)]
 mod tests;
@@ -109,7 +109,7 @@ impl<'de> Deserialize<'de> for Seed {
     }
 }
 
-/// What goes into a new invite.
+/// The content of a new invite.
 #[derive(Debug, Clone)]
 pub struct InviteParams {
     /// What it allows.
@@ -121,20 +121,21 @@ pub struct InviteParams {
     pub seeds: Vec<Seed>,
 }
 
-/// What the joining node says about itself. All may be absent where the invite fixes them.
+/// The joining node's statement about itself. Each part may be absent if the invite fixes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Join {
     /// Its name.
     pub name: Option<NodeName>,
     /// Its site.
     pub site: Option<SiteName>,
-    /// The roles it takes; all of the invite when absent.
+    /// The roles it takes; all of the invite's if absent.
     pub roles: Option<Roles>,
-    /// In whose place it goes on; nobody's when absent.
+    /// The node that it succeeds, if any.
     pub succession: Option<Succession>,
 }
 
-/// All a new node needs. Well formed, not verified: [`Invite::verify`] says whether it can be used.
+/// Everything that a new node needs. Well formed, not verified: [`Invite::verify`] decides whether
+/// it can be used.
 #[derive(Clone)]
 pub struct Invite {
     /// What it allows, signed by the authority.
@@ -144,8 +145,8 @@ pub struct Invite {
     /// Members to contact first.
     pub seeds: Vec<Seed>,
     key: DelegationKey,
-    /// By the authority, over all of the above: nobody who passes the line on can send the new node
-    /// to other members, or give it another secret.
+    /// By the authority, over all of the above: so whoever passes the line on cannot send the new
+    /// node to other members, or give it another secret.
     signature: AuthoritySignature,
 }
 
@@ -156,7 +157,7 @@ struct Payload {
     signature: AuthoritySignature,
 }
 
-/// What the authority signs.
+/// The part that the authority signs.
 #[derive(Serialize, Deserialize)]
 struct Body {
     delegation: Delegation,
@@ -197,7 +198,7 @@ impl Invite {
         &self.delegation.mesh
     }
 
-    /// What a revocation of this invite names: the key of its delegation.
+    /// The subject of a revocation of this invite: the key of its delegation.
     pub fn revoked(&self) -> Revoked {
         Revoked::Invite(self.delegation.key)
     }
@@ -266,9 +267,10 @@ impl Invite {
     /// From the line of text; white space around it is allowed. Verifies nothing but the checksum.
     ///
     /// # Errors
-    /// [`Error::InviteMiscopied`] for a line that was cut or mistyped, [`Error::InviteOutdated`]
-    /// for one of another version, [`Error::WrongKind`] or [`Error::SecretText`] for another text,
-    /// [`Error::Malformed`] when the checksum holds over something that is no invite.
+    /// [`Error::InviteMiscopied`] for a line that was truncated or mistyped,
+    /// [`Error::InviteOutdated`] for one of another version, [`Error::WrongKind`] or
+    /// [`Error::SecretText`] for another text, [`Error::Malformed`] if the checksum is right but
+    /// the content is not an invite.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let max = CHECKSUM_BYTES + MAX_INVITE_BYTES;
         let bytes = codec::INVITE.decode(text, max, Error::InviteMiscopied);
@@ -294,7 +296,7 @@ impl Invite {
     /// The line of text: `meshport-invite-2.` and base64url.
     ///
     /// # Errors
-    /// [`TextError::TooMany`] or [`Error::TooLarge`], when `seeds` was extended beyond its bounds.
+    /// [`TextError::TooMany`] or [`Error::TooLarge`], if `seeds` was extended beyond its bounds.
     pub fn to_text(&self) -> Result<Zeroizing<String>, Error> {
         check_count("seeds", self.seeds.len(), MAX_SEEDS)?;
         let payload = self.payload_bytes()?;
@@ -304,7 +306,7 @@ impl Invite {
         Ok(codec::INVITE.encode(&bytes))
     }
 
-    /// What the authority's signature covers.
+    /// The part that the authority's signature covers.
     fn signed(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
         let body = codec::encode_secret(&self.body(), WHAT, MAX_INVITE_BYTES)?;
         let mut message = Zeroizing::new(Vec::with_capacity(SIGNATURE_DOMAIN.len() + body.len()));

@@ -63,8 +63,8 @@ impl NodeKey {
     /// Signs a message with the WireGuard key itself, as XEdDSA does
     /// (<https://signal.org/docs/specifications/xeddsa/>): the Ed25519 key that belongs to the same
     /// point, with the sign that a Montgomery key lacks set to 0. The nonce comes from the key and
-    /// the message (RFC 8032), so none is ever used for two. As for [`RecordKey::sign`], a message
-    /// begins with what it is.
+    /// the message (RFC 8032), so none is ever used twice. As for [`RecordKey::sign`], a message
+    /// begins with its kind.
     pub(crate) fn sign(&self, message: &[u8]) -> Signature {
         let mut secret = Zeroizing::new([0; 64]);
         secret[..32].copy_from_slice(self.0.as_bytes());
@@ -113,7 +113,7 @@ fn random_bytes(rng: &mut (impl CryptoRng + RngCore)) -> Zeroizing<[u8; 32]> {
 
 /// Length in bytes of the checksum before a secret in a file. Any 32 bytes are a valid secret:
 /// without a checksum one changed letter would give another secret, and a node that reaches no
-/// other and cannot tell why.
+/// other for no visible reason.
 const CHECKSUM_BYTES: usize = 4;
 const CHECKSUM_DOMAIN: &[u8] = b"meshport secret checksum v1\0";
 
@@ -241,7 +241,7 @@ impl VerifyKey {
     /// signature speaks for one key and one message.
     ///
     /// # Errors
-    /// [`Error::BadSignature`], also when these bytes are no usable Ed25519 key.
+    /// [`Error::BadSignature`], also if these bytes are not a usable Ed25519 key.
     pub fn verify(&self, message: &[u8], signature: &Signature) -> Result<(), Error> {
         let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
         VerifyingKey::from_bytes(self.as_bytes())
@@ -255,7 +255,7 @@ impl NodeId {
     /// [`VerifyKey::verify`].
     ///
     /// # Errors
-    /// [`Error::BadSignature`], also when these bytes are the key of no node.
+    /// [`Error::BadSignature`], also if these bytes are not a valid node key.
     pub(crate) fn verify(&self, message: &[u8], signature: &Signature) -> Result<(), Error> {
         let point = MontgomeryPoint(*self.as_bytes()).to_edwards(0).ok_or(Error::BadSignature)?;
         VerifyKey::from_bytes(point.compress().to_bytes()).verify(message, signature)
@@ -307,7 +307,7 @@ impl<'de> Deserialize<'de> for Signature {
     }
 }
 
-/// The secret that all members of a mesh share. It keeps those without it from completing a
+/// The secret that all members of a mesh share. It prevents those without it from completing a
 /// handshake, and adds a symmetric layer to WireGuard's key exchange.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct MeshSecret([u8; 32]);

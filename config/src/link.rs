@@ -1,4 +1,4 @@
-//! The signed statements by which a node is believed.
+//! The signed statements by which a node is verified.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub enum Link {
     Revocation,
     /// A statement about the mesh's secret, signed by the authority.
     Rotation,
-    /// A node's agreement that another key goes on in its place, signed by its own.
+    /// A node's consent to be succeeded by another key, signed by its own.
     Succession,
 }
 

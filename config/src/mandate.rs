@@ -1,11 +1,12 @@
-//! Mandates: what lets a member renew the credentials of others while the authority is offline.
+//! Mandates: the right of a member to renew the credentials of others while the authority is
+//! offline.
 //!
-//! A mandate is a row of delegations, one for each *turn* of some days, each with a key of its own.
-//! A renewal is an ordinary credential under the delegation of the present turn, so every release
+//! A mandate is a series of delegations, one for each *turn* of some days, each with its own key. A
+//! renewal is an ordinary credential under the delegation of the current turn, so every release
 //! verifies it. A turn's key signs nothing that is dated outside its turn, and the issuer erases it
-//! when the turn is over: a thief of the issuer can date nothing back to before the present
-//! turn. Revoking the keys from a turn on ([`Mandate::since`]) takes back all that was signed after
-//! that turn began, and nothing of what was signed before.
+//! when the turn is over: a thief of the issuer cannot backdate anything to before the current
+//! turn. Revoking the keys from a turn on ([`Mandate::since`]) invalidates everything signed since
+//! that turn began, and nothing that was signed before.
 //!
 //! The line of a mandate is a secret like that of an invite: it has the private keys.
 
@@ -26,21 +27,21 @@ use crate::error::Error;
 use crate::ids::{MeshId, NodeId, Role, Roles, SiteName, UnixSeconds, VerifyKey};
 use crate::keys::DelegationKey;
 
-/// The most turns of a mandate: as many revocations take it back, out of
+/// The most turns of a mandate: revoking it takes as many revocations, out of
 /// [`MAX_REVOCATIONS`](crate::MAX_REVOCATIONS), and they fit one line of 4 KiB before base64.
 pub const MAX_TURNS: usize = 28;
 /// The largest mandate, in bytes before base64.
 const MAX_MANDATE_BYTES: usize = 4000;
 /// Turns in the lifetime of a credential. A node asks when a third of it is left, so a credential
-/// of the present turn nearly always has a former one that is still valid.
+/// of the current turn nearly always has a predecessor that is still valid.
 const TURNS_PER_LIFETIME: u64 = 4;
-/// A renewal is dated back by this part of its lifetime, a day of 30: clocks differ.
+/// A renewal is backdated by this part of its lifetime, a day of 30, since clocks differ.
 const SLACK_PART: u64 = 30;
 /// Among the roles of a delegation, the mark of one for renewals. No credential has it.
 const MARK: &str = "renewal";
 const WHAT: &str = "a mandate";
 
-/// What a mandate allows, and whom.
+/// The rights in a mandate, and its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     /// The member that may renew.
@@ -57,19 +58,19 @@ pub struct Terms {
     pub until: UnixSeconds,
 }
 
-/// The public part of a turn: what a revocation of it needs.
+/// The public part of a turn, for a revocation of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// Signs in this turn.
     pub key: VerifyKey,
-    /// The earliest date of what it signs.
+    /// The earliest date of its signatures.
     pub from: UnixSeconds,
     /// The latest.
     pub until: UnixSeconds,
 }
 
 /// The right to renew credentials, with its keys. Well formed, not verified: [`Mandate::verify`]
-/// says whether to believe it.
+/// decides whether to accept it.
 #[derive(Clone, PartialEq)]
 pub struct Mandate {
     issuer: NodeId,
@@ -89,7 +90,7 @@ impl PartialEq for Part {
     }
 }
 
-/// The byte form: what all turns have in common, then the turns.
+/// The byte form: the common part of all turns, then the turns.
 #[derive(Serialize, Deserialize)]
 struct Body {
     issuer: NodeId,
@@ -136,7 +137,7 @@ impl Mandate {
                 roles: roles.clone(),
                 site: terms.site.clone(),
                 name: None,
-                // What is signed at its beginning is dated back.
+                // Signatures at its beginning are backdated.
                 not_before: UnixSeconds(begins.0.saturating_sub(slack_s(lifetime_s))),
                 join_until: ends,
                 credential_ttl_s: lifetime_s,
@@ -209,13 +210,13 @@ impl Mandate {
         self.parts.iter().map(turn)
     }
 
-    /// The turns whose keys sign what is dated at or after this time: all that a thief has.
+    /// The turns whose keys sign anything dated at or after this time: all that a thief has.
     pub fn since(&self, time: UnixSeconds) -> impl Iterator<Item = Turn> {
         self.turns().filter(move |turn| turn.until >= time)
     }
 
-    /// Without the turns that have ended: their keys are erased with the value they were in. None
-    /// when all have ended.
+    /// Without the turns that have ended: their keys are erased with the old value. None if all
+    /// have ended.
     pub fn without_ended(&self, now: UnixSeconds) -> Option<Self> {
         let parts = self.parts.iter().filter(|part| part.delegation.join_until >= now);
         let parts: Vec<Part> = parts.cloned().collect();
@@ -227,7 +228,7 @@ impl Mandate {
         self.parts.len()
     }
 
-    /// Whether it has no turn; never so.
+    /// Whether it has no turns; always false.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -237,7 +238,7 @@ impl Mandate {
     ///
     /// # Errors
     /// [`Error::MandateEnded`], [`Error::NotYetValid`]; [`Error::RoleOutside`],
-    /// [`Error::SiteOutside`]; [`Error::IssuedAfterInvite`] when `present` is of the future;
+    /// [`Error::SiteOutside`]; [`Error::IssuedAfterInvite`] if `present` is from the future;
     /// [`Error::TooLarge`].
     pub fn renew(&self, present: &Credential, now: UnixSeconds) -> Result<Issued, Error> {
         let until = self.until();
@@ -256,7 +257,7 @@ impl Mandate {
             name: present.name.clone(),
             site: present.site.clone(),
             roles: present.roles.clone(),
-            // Tells nodes that never heard of the former key that it has ended.
+            // Shows nodes that never knew the previous key that it has ended.
             succession: present.succession.clone(),
         };
         let expires_at = issued_at.saturating_add(self.lifetime_s());
@@ -339,7 +340,7 @@ impl Delegation {
 }
 
 impl Credential {
-    /// Whether an issuer has renewed it, rather than the authority or an invite signed it.
+    /// Whether an issuer has renewed it, rather than the authority or an invite having signed it.
     pub fn is_renewal(&self) -> bool {
         self.delegation.as_ref().is_some_and(Delegation::is_for_renewals)
     }
@@ -367,7 +368,7 @@ fn mark() -> Role {
     Role::read(MARK).expect("it has the form of a role's name")
 }
 
-/// By how much a renewal is dated back, in seconds.
+/// By how much a renewal is backdated, in seconds.
 const fn slack_s(lifetime_s: u64) -> u64 {
     lifetime_s / SLACK_PART
 }

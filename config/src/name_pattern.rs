@@ -1,4 +1,4 @@
-//! Server names as rules have them: `api.example.com`, `*.prod.example.com`.
+//! Server names in rules: `api.example.com`, `*.prod.example.com`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ impl NamePattern {
     pub const FORM: &str =
         "a DNS name, such as \"api.example.com\", or one with \"*\" as its first label";
 
-    /// Whether it means this name. Case makes no difference.
+    /// Whether it matches this name. Case makes no difference.
     pub fn matches(&self, name: &str) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name);
         if !self.is_wildcard {

@@ -4,18 +4,18 @@
 //! compile; without it [`is_planted`] is `false` and costs nothing. A bug is planted per thread,
 //! since tests run in parallel.
 
-/// A bug that the simulator has to find.
+/// A bug that the simulator must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// The record of a node that came last is kept, not the newest.
+    /// The last record of a node to arrive is kept, not the newest.
     MergeLaw,
-    /// A relay carries on streams that may take no further hop.
+    /// A relay forwards streams that may take no further hop.
     RelayLoop,
     /// The preferred origin is kept for a while though it is not as healthy as others.
     RouteChoice,
-    /// The share of sessions that goes home in ten seconds goes in one.
+    /// The share of sessions that should return in ten seconds returns in one.
     RebalancingRate,
-    /// A node that is considered down does not go on in a new life.
+    /// A node that is considered down does not continue in a new life.
     Refutation,
     /// The preferred origin is kept however much nearer another one is.
     Nearness,
@@ -59,7 +59,7 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants a bug in this thread, or takes it out again.
+/// Plants a bug in this thread, or removes it.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);

@@ -1,4 +1,4 @@
-//! This release reads what the one before it wrote (tests/recorded).
+//! This release reads what the previous one wrote (tests/recorded).
 
 use crate::{Credential, Invite, Revocation, Role, UnixSeconds};
 

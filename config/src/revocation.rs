@@ -29,19 +29,19 @@ pub const MAX_REVOCATION_BYTES: usize = 176 + MAX_CHAIN_BYTES;
 /// mesh that needs more is better created anew.
 pub const MAX_REVOCATIONS: usize = 1024;
 
-/// Nodes with a new key whose former one is remembered, apart from those: what nodes sign
-/// themselves takes no room from what the authority does.
+/// Nodes with a new key whose previous one is remembered, counted separately: statements signed by
+/// nodes take no room from those of the authority.
 pub const MAX_SUCCESSIONS: usize = 4096;
 
 const WHAT: &str = "a revocation";
 const DOMAIN: &[u8] = b"meshport revocation v1\0";
 const DIGEST_DOMAIN: &[u8] = b"meshport revocation id v1\0";
 
-/// The authority's statement that a node or an invite is not to be believed any more, or a node's
-/// own that another one goes on in its place.
+/// The authority's statement that a node or an invite is no longer valid, or a node's own that
+/// another one succeeds it.
 ///
-/// A value of this type is well formed, not verified: [`Revocation::verify`] says whether to
-/// believe it.
+/// A value of this type is well formed, not verified: [`Revocation::verify`] decides whether to
+/// accept it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
     /// The mesh of the authority that signed it.
@@ -76,7 +76,7 @@ impl Revocation {
         Self { mesh: *mesh, revoked, at: succession.at, signature: succession.signature.into() }
     }
 
-    /// A node's own statement that it leaves for good. It is a succession without a successor,
+    /// A node's own statement that it leaves permanently. It is a succession without a successor,
     /// which the previous release understands: it revokes the key.
     pub fn of_departure(key: &NodeKey, mesh: &MeshId, at: UnixSeconds) -> Self {
         Self::of_succession(mesh, &NOBODY, &Succession::agree(key, &NOBODY, mesh, at))
@@ -104,7 +104,7 @@ impl Revocation {
         self.signature.verify(mesh, &self.message()).map_err(tampered)
     }
 
-    /// Whether it says that this credential is not to be believed.
+    /// Whether it invalidates this credential.
     pub fn covers(&self, credential: &Credential) -> bool {
         match self.revoked {
             Revoked::Node(node) | Revoked::Succeeded { node, .. } => credential.node == node,
@@ -182,17 +182,17 @@ pub enum Added {
     Full,
 }
 
-/// What is revoked, and the endorsed keys of the authority key that says so.
+/// What is revoked, and the endorsed keys of the authority key that revoked it.
 type Subject = (Revoked, Vec<VerifyKey>);
 
 /// The revocations that a node knows, each verified before it was added. Cheap to clone. Two values
 /// are equal if the same things are revoked, whatever names are known.
 #[derive(Debug, Clone, Default)]
 pub struct Revocations {
-    /// Signed by the authority, each with the endorsed keys of its signer's chain. Who knows a
-    /// chain below another key decides whether that one counts, so all are kept.
+    /// Signed by the authority, each with the endorsed keys of its signer's chain. Whether one
+    /// counts depends on the known chains below other keys, so all are kept.
     all: Arc<BTreeMap<Subject, Revocation>>,
-    /// Signed by the nodes themselves, each with its former key.
+    /// Signed by the nodes themselves, each with its previous key.
     replaced: Arc<BTreeMap<NodeId, Revocation>>,
     /// The names of revoked nodes, for people. No signature covers them.
     names: Arc<BTreeMap<NodeId, NodeName>>,
@@ -208,9 +208,9 @@ impl PartialEq for Revocations {
 impl Eq for Revocations {}
 
 impl Revocations {
-    /// Adds one, which must be verified. The first of several about the same by one key is kept.
-    /// What a revoked authority key has signed is not, whether it came before its revocation or
-    /// comes after.
+    /// Adds one, which must be verified. The first of several by one key about the same subject is
+    /// kept. Those signed by a revoked authority key are not, whether they come before its
+    /// revocation or after.
     pub fn add(&mut self, revocation: Revocation) -> Added {
         if let Revoked::Succeeded { node, .. } = revocation.revoked {
             return self.add_replaced(node, revocation);
@@ -267,14 +267,14 @@ impl Revocations {
         }
     }
 
-    /// Notes what a revoked node was called; nothing of other nodes.
+    /// Notes the name of a revoked node; ignores other nodes.
     pub fn note_name(&mut self, node: NodeId, name: &NodeName) {
         if self.has_node(&node) {
             Arc::make_mut(&mut self.names).insert(node, name.clone());
         }
     }
 
-    /// The name of a revoked node, if it is known: by that key or by the one before it.
+    /// The name of a revoked node, if it is known: by that key or by the previous one.
     pub fn name_of(&self, node: &NodeId) -> Option<&NodeName> {
         let is_former = |it: &Revocation| it.successor() == Some(*node);
         self.names.get(node).or_else(|| {
@@ -306,8 +306,7 @@ impl Revocations {
         self.get(&Revoked::Node(*node)).is_some()
     }
 
-    /// The node that goes on in the place of this one, as far as is known; itself when it was not
-    /// replaced.
+    /// The node that succeeds this one, as far as known; itself if it was not replaced.
     pub fn successor_of(&self, node: &NodeId) -> NodeId {
         let mut last = *node;
         // Bounded, since a signer for two keys can make each succeed the other.
@@ -330,7 +329,7 @@ impl Revocations {
         self.all.values()
     }
 
-    /// How many the authority has made, at most [`MAX_REVOCATIONS`].
+    /// The number made by the authority, at most [`MAX_REVOCATIONS`].
     pub fn len(&self) -> usize {
         self.all.len()
     }
@@ -348,8 +347,7 @@ impl Revocations {
 }
 
 impl Credential {
-    /// The revocation of the node in whose place this one goes on; none if this node succeeds no
-    /// other.
+    /// The revocation of the node that this one succeeds; none if it succeeds no other.
     pub fn ends_former(&self) -> Option<Revocation> {
         self.succession.as_ref().map(|it| Revocation::of_succession(&self.mesh, &self.node, it))
     }
@@ -441,7 +439,7 @@ mod tests {
         assert_eq!(all, nameless, "a name is no difference");
     }
 
-    /// Its new credential may not have come yet.
+    /// Its new credential may not have arrived yet.
     #[test]
     fn a_revoked_node_whose_new_key_nobody_named_has_the_name_of_the_former() {
         let (authority, _) = invite_with(grant(), &mut TestRng::new(1));
@@ -472,7 +470,7 @@ mod tests {
         assert_eq!(all.add(departure.clone()), Added::New);
         assert_eq!(all.covering(&credential), Some(&departure));
         assert_eq!(all.successor_of(&key.public()), key.public());
-        // Another one cannot say it in its place, nor in another mesh.
+        // Another node cannot state it, nor can it be stated in another mesh.
         let thief = NodeKey::generate(&mut rng);
         let mut forged = Revocation::of_departure(&thief, &mesh, NOW);
         forged.revoked = departure.revoked;
@@ -499,7 +497,7 @@ mod tests {
     }
 
     proptest! {
-        /// Union is commutative, associative and idempotent, and the digest tells sets apart.
+        /// Union is commutative, associative and idempotent, and the digest distinguishes sets.
         #[test]
         fn sets_merge_in_any_order(
             one in proptest::collection::vec(0_u8..24, 0..12),

@@ -35,7 +35,7 @@ impl Revoked {
         }
     }
 
-    /// Whether it is a node's own word that it has left.
+    /// Whether it is a node's own statement that it has left.
     pub fn is_departure(&self) -> bool {
         matches!(self, Self::Succeeded { by, .. } if *by == NOBODY)
     }

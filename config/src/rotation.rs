@@ -1,10 +1,10 @@
 //! Rotation of the mesh secret: the authority's statement, its transport, and the secrets a node
 //! holds during an overlap.
 //!
-//! A [`Rotation`] names a secret by its hash, gives it a growing number, and says when the former
-//! secret ends. It is public. [`NextSecret`] adds the secret itself, for admitted members only.
-//! [`MeshSecrets`] holds at most two: the current one and, until the end of the overlap, the former
-//! one.
+//! A [`Rotation`] names a secret by its hash, gives it an increasing number, and has the end of the
+//! previous secret. It is public. [`NextSecret`] adds the secret itself, for admitted members only.
+//! [`MeshSecrets`] holds at most two: the current one and, until the end of the overlap, the
+//! previous one.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -29,13 +29,13 @@ const WHAT: &str = "a new mesh secret";
 const WHAT_ROTATION: &str = "the statement about a mesh secret";
 const WHAT_SECRETS: &str = "the mesh's secrets";
 const MAX_ROTATION_BYTES: usize = MAX_NEXT_SECRET_BYTES - 32;
-/// The last line of the text form of several, and how many there are at most.
+/// The last line of the text form of several, and the most lines.
 const END: &str = "end";
 const MAX_LINES: usize = 4;
 const DOMAIN: &[u8] = b"meshport rotation v1\0";
 const ID_DOMAIN: &[u8] = b"meshport secret id v1\0";
 
-/// Names a mesh secret without giving it away: a hash of its 256 random bits.
+/// Names a mesh secret without revealing it: a hash of its 256 random bits.
 ///
 /// Shown as its first eight bytes in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -61,10 +61,10 @@ impl fmt::Debug for SecretId {
     }
 }
 
-/// The authority's statement that another secret is the mesh's from now on.
+/// The authority's statement that the mesh has another secret from now on.
 ///
-/// A value of this type is well formed, not verified: [`Rotation::verify`] says whether to believe
-/// it.
+/// A value of this type is well formed, not verified: [`Rotation::verify`] decides whether to
+/// accept it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rotation {
     /// The mesh of the authority that signed it.
@@ -75,7 +75,7 @@ pub struct Rotation {
     pub secret: SecretId,
     /// Time of signing; informational only.
     pub at: UnixSeconds,
-    /// From then on the former secret opens no tunnel.
+    /// From then on the previous secret opens no tunnel.
     pub retire_at: UnixSeconds,
     signature: AuthoritySignature,
 }
@@ -107,7 +107,7 @@ impl Rotation {
     }
 
     /// The order of two secrets. Two with one number, which only a careless operator makes, have an
-    /// order too, so that all nodes end with the same one.
+    /// order too, so all nodes end with the same one.
     fn order(&self, other: &Self) -> Ordering {
         (self.number, self.secret).cmp(&(other.number, other.secret))
     }
@@ -148,8 +148,8 @@ struct Payload {
 struct SecretBytes([u8; 32]);
 
 impl NextSecret {
-    /// Signed by the authority: `secret` follows the one with the number before, which opens
-    /// nothing any more from `retire_at` on.
+    /// Signed by the authority: `secret` follows the one with the previous number, which opens
+    /// nothing from `retire_at` on.
     pub fn issue(
         authority: &AuthorityKey,
         number: u64,
@@ -230,8 +230,8 @@ impl fmt::Debug for NextSecret {
 /// The secrets a node holds.
 ///
 /// While the secret is the first one, its text form is just that secret. Later it has a line each
-/// for the rotation, the current secret and, during an overlap, the former secret, and an end line,
-/// so that a missing line is noticed.
+/// for the rotation, the current secret and, during an overlap, the previous secret, and an end
+/// line, so that a missing line is noticed.
 #[derive(Clone)]
 pub struct MeshSecrets {
     current: MeshSecret,
@@ -252,7 +252,7 @@ impl MeshSecrets {
         &self.current
     }
 
-    /// The one before, while it still opens tunnels.
+    /// The previous one, while it still opens tunnels.
     pub const fn former(&self) -> Option<&MeshSecret> {
         self.former.as_ref()
     }
@@ -262,23 +262,23 @@ impl MeshSecrets {
         self.rotation.as_ref()
     }
 
-    /// The number of the one in force; 0 for the first, and until members have told it.
+    /// The number of the one in force; 0 for the first, and until members have reported it.
     pub fn number(&self) -> u64 {
         self.rotation.as_ref().map_or(0, |rotation| rotation.number)
     }
 
-    /// The one in force, for a member that lacks it; none while there was no rotation.
+    /// The one in force, for a member that lacks it; none before the first rotation.
     pub fn next(&self) -> Option<NextSecret> {
         let rotation = self.rotation.clone()?;
         Some(NextSecret { rotation, secret: self.current.clone() })
     }
 
-    /// End of the former secret, while there is one.
+    /// End of the previous secret, while there is one.
     pub fn retires_at(&self) -> Option<UnixSeconds> {
         self.former.as_ref().and(self.rotation.as_ref()).map(|rotation| rotation.retire_at)
     }
 
-    /// These secrets after a new one of `mesh`; `None` when it is not newer.
+    /// These secrets after a new one of `mesh`; `None` if it is not newer.
     ///
     /// # Errors
     /// As [`NextSecret::verify`].
@@ -313,7 +313,7 @@ impl MeshSecrets {
         Self { former: None, ..self.clone() }
     }
 
-    /// Erases the former secret once its time has expired; returns whether that was now.
+    /// Erases the previous secret once its time has expired; returns whether it did.
     pub fn retire(&mut self, now: UnixSeconds) -> bool {
         let is_over = self.retires_at().is_some_and(|at| at <= now);
         if is_over {
@@ -341,7 +341,7 @@ impl MeshSecrets {
 impl FromStr for MeshSecrets {
     type Err = Error;
 
-    /// Verifies that the statement is signed, by whichever authority, and about the secret.
+    /// Verifies that the statement is signed, by any authority, and is about the secret.
     fn from_str(text: &str) -> Result<Self, Error> {
         let lines: Vec<&str> = text.trim().lines().take(MAX_LINES + 1).collect();
         let (rotation, current, former) = match lines[..] {

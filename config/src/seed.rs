@@ -1,4 +1,4 @@
-//! A member to contact first as an administrator names it.
+//! A member to contact first, as named by an administrator.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -140,13 +140,13 @@ choice! {
     Policy, "a policy", "nearest, spread, pinned, least-sessions or source", {
         /// The one with the least latency; those about as near share.
         Nearest = "nearest",
-        /// All, by turns.
+        /// All, in turn.
         Spread = "spread",
         /// The first healthy one of a list.
         Pinned = "pinned",
         /// The one with the fewest sessions of this node.
         LeastSessions = "least-sessions",
-        /// The same one for each client, for as long as it is healthy.
+        /// The same one for each client, as long as it is healthy.
         Source = "source",
     }
 }
@@ -178,7 +178,7 @@ impl Default for Defaults {
     }
 }
 
-/// Everything a node is told by its administrator.
+/// The settings of a node.
 ///
 /// Serialises as the TOML tables and keys do, with every default filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -389,7 +389,7 @@ impl FromStr for Pin {
 }
 
 impl Settings {
-    /// The settings of a file that says nothing but `site`.
+    /// The settings of a file that contains only `site`.
     pub fn defaults(site: SiteName) -> Self {
         Self::with_defaults(site, &Defaults::default())
     }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::ids::MeshId;
 
-/// Most bytes of what is written here: those of a credential.
+/// The largest value written here: a credential.
 const ROOM: usize = crate::MAX_CREDENTIAL_BYTES;
 
 /// Whether a statement belongs to this mesh.
@@ -25,7 +25,7 @@ pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
 }
 
 /// The byte form of a value. With room for a credential from the start: keys and signatures are
-/// written byte by byte, and a node that newcomers ask writes thousands.
+/// written byte by byte, and a node through which newcomers join writes thousands.
 pub(crate) fn encoded(value: &impl Serialize) -> Vec<u8> {
     let room = Vec::with_capacity(ROOM);
     postcard::to_extend(value, room).expect("names, keys and numbers always have a byte form")

@@ -3,8 +3,8 @@
 //! A NodeId is a public key, so a node with a new key is another node. Its credential names the
 //! node it succeeds, and that node's key has signed its consent: the [`Succession`]. Neither part
 //! is enough alone: an issuer cannot take over a node without its key, and a node's key alone
-//! yields no credential. The consent is also the former node's revocation, which anyone can verify
-//! without other knowledge.
+//! yields no credential. The consent is also the previous node's revocation, which anyone can
+//! verify without other knowledge.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +16,13 @@ use crate::signing::signed_message;
 
 const DOMAIN: &[u8] = b"meshport succession v1\0";
 
-/// A node's agreement that a certain other one goes on in its place.
+/// A node's consent that a certain other node succeeds it.
 ///
-/// A value of this type is well formed, not verified: [`Succession::verify`] says whether to
-/// believe it.
+/// A value of this type is well formed, not verified: [`Succession::verify`] decides whether to
+/// accept it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Succession {
-    /// The node that agrees, and ends with this.
+    /// The node that consents and thereby ends.
     pub former: NodeId,
     /// Time of signing; informational only.
     pub at: UnixSeconds,
@@ -39,14 +39,14 @@ struct Body<'a> {
 }
 
 impl Succession {
-    /// The node of `former` agrees that `successor` goes on in its place in `mesh`.
+    /// The node of `former` consents that `successor` succeeds it in `mesh`.
     pub fn agree(former: &NodeKey, successor: &NodeId, mesh: &MeshId, at: UnixSeconds) -> Self {
         let node = former.public();
         let body = Body { mesh, former: &node, successor, at };
         Self { former: node, at, signature: former.sign(&signed_message(DOMAIN, &body)) }
     }
 
-    /// Checks that the former node has signed it, for this successor in this mesh.
+    /// Checks that the previous node has signed it, for this successor in this mesh.
     ///
     /// # Errors
     /// [`Error::Tampered`].
@@ -120,7 +120,7 @@ mod tests {
         let own = Succession::agree(&thief, &thief.public(), &mesh, NOW);
         let forged = Succession { former: former.public(), ..own };
         refused(&forged, &thief, &mut rng);
-        // The agreement was for another successor, another mesh, another time.
+        // The consent was for another successor, another mesh, another time.
         let agreed = Succession::agree(&former, &next.public(), &mesh, NOW);
         refused(&agreed, &thief, &mut rng);
         let (_, elsewhere, _) = place(2);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(both.add(theirs.clone()), Added::New);
         assert_eq!((both.covering(&before), both.len()), (Some(&theirs), 1));
         assert_eq!(all.successor_of(&former.public()), next.public());
-        // Two nodes that succeed each other form a cycle, which has to end.
+        // Two nodes that succeed each other form a cycle, which must terminate.
         let back = Succession::agree(&next, &former.public(), &mesh, NOW);
         all.add(Revocation::of_succession(&mesh, &former.public(), &back));
         all.successor_of(&former.public());

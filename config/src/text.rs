@@ -1,6 +1,6 @@
 //! Errors in a text that a person wrote.
 
-/// A text or a list that is not of the form that its kind has.
+/// A text or a list that does not have the form of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
@@ -9,7 +9,7 @@ pub enum TextError {
     Form {
         /// The expected kind, with its article ("a site name").
         what: &'static str,
-        /// The text, quoted, escaped and cut to a readable length.
+        /// The text, quoted, escaped and truncated to a readable length.
         found: String,
         /// The form that is accepted.
         expected: &'static str,

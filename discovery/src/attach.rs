@@ -18,7 +18,7 @@ const MAX_TRIED: usize = 8;
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long an answer may take before the question is repeated.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Unanswered questions after which a member is left.
+/// Unanswered questions after which a member is given up.
 const TRIES: u8 = 3;
 /// Pause between searches for more members.
 const SEARCH_PAUSE: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ struct Asked {
     unanswered: u8,
 }
 
-/// The members a leaf asks and when.
+/// The members a leaf asks, and when.
 #[derive(Debug)]
 pub(crate) struct Attach {
     services: Vec<ServiceName>,
@@ -57,12 +57,12 @@ impl Attach {
         self.asked.get(node).is_some_and(|asked| asked.attached)
     }
 
-    /// Whether more members are looked for at `now`.
+    /// Whether to look for more members at `now`.
     pub(crate) fn searches(&self, now: Instant) -> bool {
         self.search_at <= now && self.attached().count() < MAX_ATTACHED
     }
 
-    /// Also asks these, up to the limit; known ones stay unchanged.
+    /// Asks these as well, up to the limit; known ones stay unchanged.
     pub(crate) fn search(&mut self, candidates: impl IntoIterator<Item = NodeId>, now: Instant) {
         self.search_at = now + SEARCH_PAUSE;
         for node in candidates {
@@ -74,7 +74,7 @@ impl Attach {
         }
     }
 
-    /// Looks for more members at once: new ones are known.
+    /// Looks for more members at once, because new ones are known.
     pub(crate) fn hasten(&mut self, now: Instant) {
         self.search_at = now;
     }
@@ -110,7 +110,7 @@ impl Attach {
             true
         });
         if !lost.is_empty() {
-            // Its last value is from before all places were taken.
+            // Its current value is from before all places were taken.
             self.search_at = now;
         }
         (ask, lost)

@@ -17,7 +17,7 @@ pub(crate) const MAX_SCORE: u32 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Awareness {
     score: u32,
-    /// The peer that missed last; one peer alone says nothing about this node.
+    /// The last peer that did not answer; a single peer says nothing about this node.
     missed: Option<NodeId>,
 }
 
@@ -27,7 +27,7 @@ impl Awareness {
         self.score
     }
 
-    /// An own timer came late.
+    /// One of this node's timers fired late.
     pub(crate) fn late(&mut self) {
         self.score = (self.score + 1).min(MAX_SCORE);
     }
@@ -46,7 +46,7 @@ impl Awareness {
         self.missed = None;
     }
 
-    /// A wait for a peer, stretched by the score.
+    /// A timeout for a peer, stretched by the score.
     pub(crate) fn stretch(&self, wait: Duration) -> Duration {
         wait * (1 + self.score)
     }

@@ -21,10 +21,10 @@ pub struct DiscoveryConfig {
     /// How long a direct answer may take before others are asked to probe too. 400 ms: above every
     /// land route, so that indirect probes are the exception.
     pub probe_timeout: Duration,
-    /// How many others are asked.
+    /// How many others are asked to probe.
     pub indirect_probes: u8,
-    /// How long a suspect has to refute. 3 s: three direct notices and several rounds of gossip.
-    /// A neighbour in this node's site gets half of it.
+    /// How long a suspect has to refute. 3 s: three direct notices and several rounds of gossip. A
+    /// neighbour in this node's site gets half.
     pub suspicion: Duration,
     /// How often membership news and rumours are passed on, while there are any.
     pub gossip_interval: Duration,
@@ -37,12 +37,12 @@ pub struct DiscoveryConfig {
     pub path_probe_active: Duration,
     /// How often a path to any other origin is probed.
     pub path_probe_idle: Duration,
-    /// How long the first packet to a peer may take longer because a WireGuard session has to be
-    /// made first: one lost initiation, repeated after a second, and a round trip.
+    /// Extra time for the first packet to a peer, since it needs a WireGuard session first: one
+    /// lost initiation, repeated after a second, and a round trip.
     pub handshake_allowance: Duration,
-    /// The first pause between announcements to a seed that is not a member.
+    /// First pause between announcements to a seed that is not a member.
     pub announce_first: Duration,
-    /// The longest pause between such announcements, which never end.
+    /// Longest pause between these announcements, which never end.
     pub announce_longest: Duration,
     /// How long a member that is down or has left stays in the directory.
     pub forget_after: Duration,
@@ -51,8 +51,8 @@ pub struct DiscoveryConfig {
     /// Makes this node a leaf that wants the origins of these services, at most
     /// [`crate::MAX_ASKED_SERVICES`]: it asks members and takes no part in gossip. None: a member.
     pub leaf_of: Option<Vec<ServiceName>>,
-    /// Cache of what other nodes of this process have verified; for simulations of many nodes in
-    /// one process. None: check everything.
+    /// Cache of what other nodes of this process have verified, for simulations of many nodes in
+    /// one process. None: verify everything.
     pub memo: Option<Memo>,
 }
 

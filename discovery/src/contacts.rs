@@ -10,29 +10,29 @@ use crate::table::{Named, Table};
 
 /// Peers remembered at once: as many as the mesh has.
 pub(crate) const MAX_CONTACTS: usize = 20_736;
-/// How long a silent peer without session is remembered.
+/// How long a silent peer without a session is remembered.
 const REMEMBER: Duration = Duration::from_secs(10);
 /// Records a peer may send at once, and the rate at which that fills up again per second: a joining
 /// node fetches thousands of records from a few peers.
 const RECORDS_BURST: f64 = 2048.0;
 const RECORDS_PER_S: f64 = 512.0;
-/// Datagrams of the directory comparison a peer may cause, likewise.
+/// The same for datagrams of directory comparison that a peer may cause.
 const REPLIES_BURST: f64 = 256.0;
 const REPLIES_PER_S: f64 = 128.0;
-/// The same over all peers together: a seed must not choke when a thousand nodes join through it.
-/// They find the rest with each other.
+/// The same for all peers together, so that a seed is not overwhelmed when a thousand nodes join
+/// through it. They get the rest from each other.
 const TOTAL_BURST: f64 = 4096.0;
 const TOTAL_PER_S: f64 = 2048.0;
-/// Events about what a peer said that is not believed: some at once, then one in ten seconds.
+/// Events about rejected messages of a peer: a few at once, then one in ten seconds.
 const REPORTS_BURST: f64 = 4.0;
 const REPORTS_PER_S: f64 = 0.1;
-/// The shortest time between two reminders to one peer that something is out of step.
+/// The shortest time between two reminders to one peer that something is out of date.
 const NUDGE: Duration = Duration::from_millis(500);
-/// The shortest time between two looks at the credential of one unknown peer, which costs up to
-/// four signatures.
+/// The shortest time between two checks of the credential of an unknown peer, each of which
+/// verifies up to four signatures.
 const INTRODUCTION: Duration = Duration::from_secs(2);
 
-/// Contacts that are looked at to find one with a session.
+/// Contacts examined to find one with a session.
 const LOOKS: usize = 64;
 
 #[derive(Debug)]
@@ -60,13 +60,13 @@ pub(crate) struct Contacts {
     peers: Table<Contact>,
     /// How many of them have a session.
     sessions: usize,
-    /// The allowance that is left for answers to requests of all peers, and as of when.
+    /// The allowance left for answers to requests of all peers, and the time of that value.
     total: Option<(f64, Instant)>,
 }
 
 impl Contacts {
     pub(crate) fn heard(&mut self, peer: NodeId, now: Instant) {
-        // Called for each datagram, so it does not update allowances, which can wait until they are
+        // Called for each datagram, so it does not update allowances; that can wait until they are
         // needed.
         if let Some(contact) = self.peers.get_mut(&peer) {
             contact.heard = Some(now);
@@ -83,7 +83,7 @@ impl Contacts {
         }
     }
 
-    /// Time at which the peer was last heard, if that was recently.
+    /// When the peer was last heard, if recently.
     pub(crate) fn last_heard(&self, peer: &NodeId) -> Option<Instant> {
         self.peers.get(peer).and_then(|contact| contact.heard)
     }
@@ -97,7 +97,7 @@ impl Contacts {
         self.peers.iter().filter(|contact| contact.session).map(|contact| contact.node)
     }
 
-    /// Peers with a session, from a drawn one on, found by a bounded look.
+    /// Peers with a session, from a random one on, among a bounded number of contacts.
     pub(crate) fn connected_from(&self, draw: u64) -> impl Iterator<Item = NodeId> {
         let near = self.peers.drawn(draw).take(LOOKS);
         near.filter(|contact| contact.session).map(|contact| contact.node)
@@ -113,7 +113,7 @@ impl Contacts {
         self.contact(peer, now).is_some_and(|contact| take(&mut contact.records))
     }
 
-    /// Whether another datagram may be sent because the peer asked.
+    /// Whether another datagram may be sent in answer to the peer.
     pub(crate) fn allow_reply(&mut self, peer: NodeId, now: Instant) -> bool {
         let (before, at) = self.total.unwrap_or((TOTAL_BURST, now));
         let passed = now.saturating_duration_since(at).as_secs_f64();
@@ -127,9 +127,9 @@ impl Contacts {
         allowed
     }
 
-    /// Whether another datagram may be sent to a newcomer unasked. It does not count against what
-    /// all peers together may cause: a seed that is busy answering comparisons still tells each
-    /// newcomer where the origins are.
+    /// Whether another unrequested datagram may be sent to a newcomer. It does not count against
+    /// the limit for all peers together: a seed that is busy answering comparisons still sends each
+    /// newcomer the origins.
     pub(crate) fn allow_welcome(&mut self, newcomer: NodeId, now: Instant) -> bool {
         self.contact(newcomer, now).is_some_and(|contact| take(&mut contact.replies))
     }
@@ -144,7 +144,7 @@ impl Contacts {
         self.contact(peer, now).is_some_and(|it| take_turn(&mut it.nudged, NUDGE, now))
     }
 
-    /// Whether the credential of an unknown peer may be looked at now.
+    /// Whether the credential of an unknown peer may be checked now.
     pub(crate) fn allow_introduction(&mut self, peer: NodeId, now: Instant) -> bool {
         self.contact(peer, now).is_some_and(|it| take_turn(&mut it.introduced, INTRODUCTION, now))
     }

@@ -82,8 +82,8 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// A node that knows no other yet. `generation` must be greater than in any earlier run of this
-    /// node. `seed` drives all random choices.
+    /// A node that knows no others yet. `generation` must be greater than in any earlier run of
+    /// this node. `seed` drives all random choices.
     pub fn new(
         config: DiscoveryConfig,
         me: LocalNode,
@@ -136,7 +136,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// A WireGuard session with a peer exists, or is gone.
+    /// A WireGuard session with a peer exists, or has ended.
     pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         if node == self.peers.me {
             return;
@@ -145,7 +145,7 @@ impl Discovery {
         self.monitor.handle_session(node, up, now);
         if up && !self.peers.is_member(&node) && self.attach.is_none() && !self.local.has_left() {
             self.gossip.seeds.wake(&node, now);
-            // Its credential has most likely come just before and was answered in the same way.
+            // Its credential most likely came just before and was answered in the same way.
             if self.peers.is_known(&node) && !self.gossip.seeds.contains(&node) {
                 self.nudge(node, now);
             }
@@ -153,9 +153,9 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Whether a peer that sends datagrams is unknown here, so that its credential is wanted: the
-    /// mesh admitted it before it was forgotten, or while its credential had ended by a clock that
-    /// is right again. Said of each peer every few seconds only.
+    /// Whether a peer that sends datagrams is unknown here and its credential is needed: the mesh
+    /// admitted it before it was forgotten, or while its credential had expired by a clock that has
+    /// been corrected since. True for each peer once in a few seconds only.
     pub fn wants_credential(&mut self, peer: &NodeId, now: Instant) -> bool {
         *peer != self.peers.me
             && !self.peers.is_known(peer)
@@ -170,7 +170,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Does what is due at `now`.
+    /// Does everything that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.set_wall(wall, now);
         if let Some(stall) = self.clock.stall(self.poll_timeout(), now) {
@@ -187,8 +187,8 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// The nodes to announce to for as long as this node runs, at most [`crate::MAX_SEEDS`];
-    /// replaces the earlier ones. The mesh has their addresses.
+    /// The nodes to announce to as long as this node runs, at most [`crate::MAX_SEEDS`]; replaces
+    /// earlier ones. The mesh has their addresses.
     pub fn set_seeds(&mut self, nodes: Vec<NodeId>, now: Instant) {
         let others: Vec<_> = nodes.into_iter().filter(|node| *node != self.peers.me).collect();
         self.outbox.counters[Count::DroppedOwn] += self.gossip.seeds.set(&others, now) as u64;
@@ -227,8 +227,8 @@ impl Discovery {
         other && self.is_behind_nat()
     }
 
-    /// How this node's instance of a service does. Urgent when it changed. Ignored, with an event,
-    /// when this node's credential does not allow the service: others would ignore it too.
+    /// The state of this node's instance of a service. Urgent if it changed. Ignored, with an
+    /// event, if this node's credential does not allow the service: others would ignore it too.
     pub fn set_service(&mut self, service: ServiceName, state: OriginState, now: Instant) {
         if !self.local.credential().roles.may_offer(&service) {
             self.outbox.counters[Count::DroppedOwn] += 1;
@@ -240,14 +240,14 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// This node no longer offers a service.
+    /// This node stops offering a service.
     pub fn remove_service(&mut self, service: &ServiceName, now: Instant) {
         self.local.set_service(service.clone(), None, now);
         self.settle(now);
     }
 
-    /// Requests measurements of a path, and how closely; none withdraws the request. Paths to all
-    /// origins of all services are measured at least idly in any case.
+    /// Requests measurements of a path, and how often; none withdraws the request. Paths to all
+    /// origins of all services are always measured at least at the idle rate.
     pub fn set_path_interest(&mut self, node: NodeId, usage: Option<PathUse>, now: Instant) {
         let usage = usage.filter(|_| node != self.peers.me);
         let taken = self.monitor.set_interest(node, usage);
@@ -256,25 +256,24 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Active paths whose probes are overdue, for which [`Discovery::handle_delivery`] is of use.
+    /// Active paths with overdue probes, for which [`Discovery::handle_delivery`] is useful.
     pub fn overdue_paths(&self) -> impl Iterator<Item = NodeId> {
         self.monitor.paths.overdue()
     }
 
-    /// Takes word that a peer has acknowledged data since its probes fell silent: silence counts
-    /// from now on only.
+    /// A peer has acknowledged data since its probes fell silent: silence counts only from now on.
     pub fn handle_delivery(&mut self, node: NodeId) {
         self.monitor.paths.handle_delivery(node);
     }
 
-    /// Sessions find the way to a peer slow: it is tried with packets as long as theirs.
+    /// Sessions find the path to a peer slow: it is probed with packets as long as theirs.
     pub fn doubt(&mut self, node: NodeId, now: Instant) {
         self.monitor.paths.doubt(node, now);
     }
 
-    /// Long packets that sessions send to a peer are not acknowledged: the path may have become too
-    /// narrow for them, which only their sender notices. Tries the path if it is measured here, and
-    /// tells the peer, whose clients may be waiting for what was lost.
+    /// Long packets that sessions send to a peer are not acknowledged: the path's MTU may have
+    /// dropped, which only their sender notices. Probes the path if it is measured here, and
+    /// notifies the peer, whose clients may be waiting for what was lost.
     pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
         self.monitor.paths.doubt(node, now);
         // A leaf serves no other node, so no client is waiting at the peer.
@@ -284,8 +283,8 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Says farewell: urgent news to all connected peers, then the end of membership. Keep driving
-    /// for a second or so, so that lost farewells are repeated; nothing else happens any more.
+    /// Leaves: urgent news to all connected peers, then the end of membership. Keep driving for a
+    /// second or so, so that lost farewells are repeated; nothing else happens after that.
     pub fn leave(&mut self, now: Instant) {
         if self.local.has_left() {
             return;
@@ -321,8 +320,8 @@ impl Discovery {
         &self.outbox.counters
     }
 
-    /// This node's generation. It may have been raised above the one given at the start, when the
-    /// mesh remembered a later one; the next start must use a greater one than this.
+    /// This node's generation. It was raised above the one given at the start if the mesh
+    /// remembered a later one; the next start must use a greater one than this.
     pub fn generation(&self) -> u64 {
         self.local.generation()
     }

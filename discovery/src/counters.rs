@@ -12,7 +12,7 @@ counters! {
         "meshport_discovery_datagrams_total" by "direction" {
             /// Datagrams handed out for sending.
             SentPackets = "sent",
-            /// Datagrams taken in.
+            /// Datagrams received.
             ReceivedPackets = "received",
         }
         "meshport_discovery_bytes_total" by "direction" {
@@ -52,7 +52,7 @@ counters! {
             DroppedClaimsUnknown = "claims-unknown",
             /// Membership claims about a life of a node that the node itself has not signed.
             DroppedClaimsUnsigned = "claims-unsigned",
-            /// Records not looked at because their sender sent too many.
+            /// Records ignored because their sender sent too many.
             DroppedFlood = "flood",
             /// Records not taken because the directory has no place for their nodes.
             DroppedDirectoryFull = "directory-full",
@@ -66,9 +66,9 @@ counters! {
             DroppedTimers = "timers",
             /// Requests for records given up because too many were open.
             DroppedWants = "wants",
-            /// Requests not answered because the sender asked too much.
+            /// Requests not answered because the sender requested too much.
             DroppedRequests = "requests",
-            /// Rumours not passed on because too many were under way.
+            /// Rumours not passed on because too many were in progress.
             DroppedRumours = "rumours",
             /// Origins not probed because too many are known.
             DroppedPaths = "paths",
@@ -90,7 +90,7 @@ counters! {
             RejectedStates = "rejected-states",
             /// Announced services that the credential does not allow.
             IgnoredServices = "ignored-services",
-            /// Entries that went because a stronger newcomer found no free place.
+            /// Entries evicted from a full directory for a stronger newcomer.
             Displaced = "displaced",
             /// News given up after the last try without an acknowledgement.
             UnacknowledgedNews = "unacknowledged-news",
@@ -98,7 +98,7 @@ counters! {
             Published = "published",
             /// New records of others taken into the directory.
             Merged = "merged",
-            /// Revocations taken in.
+            /// Revocations accepted.
             Revocations = "revocations",
             /// Members that were seen to come up.
             MembersUp = "members-up",
@@ -112,9 +112,9 @@ counters! {
             Renewals = "renewals",
             /// Times this node raised its generation above one found in the mesh.
             GenerationRaised = "generation-raised",
-            /// Records that returned when the wall clock was put back.
+            /// Records that returned when the wall clock was set back.
             TakenBack = "taken-back",
-            /// Stalls of the process, seen by timers that came late.
+            /// Stalls of the process, detected by late timers.
             Stalls = "stalls",
             /// Questions of leaves that were answered.
             LeafQuestions = "leaf-questions",

@@ -49,7 +49,7 @@ impl Dice {
         self.draw().to_le_bytes()
     }
 
-    /// An id from which on to look through all of them.
+    /// A random id from which to start going through all of them.
     pub(crate) fn id(&mut self) -> NodeId {
         let mut id = [0; 32];
         id[..8].copy_from_slice(&self.bytes());

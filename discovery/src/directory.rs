@@ -34,7 +34,7 @@ pub use eviction::{Crowding, MAX_OF_INVITE};
 pub const MAX_MEMBERS: usize = 16_384;
 /// Number of tombstones; beyond it the oldest are dropped.
 pub const MAX_TOMBSTONES: usize = 16_384;
-/// So many at once, since the oldest have to be looked for among all.
+/// Dropped in batches of this size, since finding the oldest means searching all.
 const GIVEN_UP: usize = MAX_TOMBSTONES / 16;
 
 /// Whether a node is there, as far as membership knows.
@@ -73,21 +73,21 @@ pub struct Entry {
     pub liveness: Liveness,
     /// Time of the last change of `liveness`.
     pub since: Instant,
-    /// Arrival of `state`, or of the credential if there is no state.
+    /// When `state` arrived, or the credential if there is no state.
     pub told: Instant,
-    /// The life membership knows; none before it was ever a member.
+    /// The life that membership knows; none if it was never a member.
     pub(crate) life: Option<Life>,
-    /// Incarnation and standing of the strongest claim about that process that membership was given
+    /// Incarnation and standing of the strongest claim about that process passed to membership
     /// since `liveness` last changed.
     claimed: Option<(u16, Standing)>,
     /// No longer told to others, because it will be forgotten.
     pub(crate) fading: bool,
-    /// There was a tunnel with it since this node started.
+    /// There has been a tunnel with it since this node started.
     met: bool,
-    /// There is one.
+    /// There is one now.
     here: bool,
-    /// Its record is its farewell. Kept here since it is looked up for the sender of each datagram,
-    /// and records lie elsewhere.
+    /// Its record is its farewell. Kept here because it is needed for the sender of each datagram,
+    /// and records are stored elsewhere.
     left: bool,
     digest: u64,
 }
@@ -126,7 +126,7 @@ impl Entry {
         all.iter().map(|(name, _)| name).filter(|name| !self.may_offer(name))
     }
 
-    /// The state of one service, if the node offers it and may.
+    /// The state of one service, if the node offers it and is allowed to.
     pub fn service(&self, name: &ServiceName) -> Option<OriginState> {
         self.services().find(|(offered, _)| *offered == name).map(|(_, state)| state)
     }
@@ -136,7 +136,7 @@ impl Entry {
         self.credential.roles.may_offer(name)
     }
 
-    /// The life that the node itself ended by leaving, if its last word was that.
+    /// The life that the node itself ended by leaving, if its latest record says that it left.
     pub(crate) fn farewell(&self) -> Option<Life> {
         self.node_state().filter(|_| self.left).map(NodeState::life)
     }
@@ -145,7 +145,7 @@ impl Entry {
         self.liveness == Liveness::Alive
     }
 
-    /// Whether membership learns nothing from a claim: it was given that one, or a stronger one.
+    /// Whether a claim is old news for membership: it has had that one, or a stronger one.
     pub(crate) fn is_old_news(&self, claim: &Claim) -> bool {
         let strongest = || self.claimed >= Some((claim.incarnation, claim.standing));
         self.life == Some(claim.life)
@@ -233,7 +233,7 @@ pub struct Directory {
     tombstones: BTreeMap<NodeId, Tombstone>,
     buckets: Vec<u64>,
     alive: usize,
-    /// No credential of an entry ends before that.
+    /// No credential of an entry expires before this.
     first_end: UnixSeconds,
     occupancy: Occupancy,
 }
@@ -278,7 +278,7 @@ impl Directory {
         self.alive == self.entries.len() && wall < self.first_end
     }
 
-    /// Takes note of when the first credential ends, once some have been removed.
+    /// Updates when the first credential expires, after some have been removed.
     pub(crate) fn find_first_end(&mut self) {
         let ends = self.entries.iter().map(|entry| entry.credential.expires_at);
         self.first_end = ends.min().unwrap_or(UnixSeconds(u64::MAX));
@@ -289,8 +289,9 @@ impl Directory {
         self.alive
     }
 
-    /// The nodes that offer a service and may, with the state each gives it, ascending by id. Nodes
-    /// that are down are among them: membership may be wrong, and a path may still work.
+    /// The nodes that offer a service and are allowed to, with the state that each announces,
+    /// ascending by id. Includes nodes that are down: membership may be wrong, and a path may still
+    /// work.
     pub fn origins(&self, service: &ServiceName) -> impl Iterator<Item = (&Entry, OriginState)> {
         let nodes = self.origins.get(service).into_iter().flatten();
         nodes.filter_map(move |node| {
@@ -299,7 +300,7 @@ impl Directory {
         })
     }
 
-    /// The services that at least one node offers and may offer.
+    /// The services that at least one node offers and is allowed to.
     pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
         self.origins.keys()
     }
@@ -309,12 +310,12 @@ impl Directory {
         self.relays.iter().filter_map(|node| self.entries.get(node))
     }
 
-    /// The node that a short id means, if it is known.
+    /// The node with a short id, if it is known.
     pub(crate) fn resolve(&self, short: Short) -> Option<NodeId> {
         self.entry_of(short).map(Entry::node)
     }
 
-    /// The entry of the node that a short id means.
+    /// The entry of the node with a short id.
     pub(crate) fn entry_of(&self, short: Short) -> Option<&Entry> {
         let first = self.entries.at_least(&short.lowest());
         first.filter(|entry| Short::of(&entry.credential.node) == short)
@@ -328,7 +329,7 @@ impl Directory {
             || fading.next().is_some_and(|entry| entry.fading && revision <= entry.revision())
     }
 
-    /// The entries in a range of short ids that are told to others.
+    /// The entries in a range of short ids that are sent to others.
     pub(crate) fn range(&self, from: Short, to: Short) -> impl Iterator<Item = &Entry> {
         let range = (from <= to).then(|| self.entries.range(from.lowest(), to.highest()));
         range.into_iter().flatten().filter(|entry| !entry.fading)
@@ -342,7 +343,7 @@ impl Directory {
         self.entries.around(start).map(|entry| (&entry.credential.node, entry))
     }
 
-    /// Entries from a drawn one on, wrapping around once.
+    /// Entries from a random one on, wrapping around once.
     pub(crate) fn drawn(&self, draw: u64) -> impl Iterator<Item = (&NodeId, &Entry)> {
         self.entries.drawn(draw).map(|entry| (&entry.credential.node, entry))
     }
@@ -362,7 +363,7 @@ impl Directory {
         self.buckets.iter().fold(0, |sum, bucket| mix(sum, *bucket))
     }
 
-    /// Merges a record; see the module for its laws. They hold as long as nothing is forgotten and
+    /// Merges a record; see the module for the laws that hold as long as nothing is forgotten and
     /// no limit is reached.
     pub(crate) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;
@@ -419,8 +420,8 @@ impl Directory {
         outcome
     }
 
-    /// Notes what membership believes of a node; returns the liveness it had. A node that left
-    /// stays left until a later generation of it appears.
+    /// Sets the liveness that membership determined for a node; returns the previous one. A node
+    /// that left stays left until a later generation of it appears.
     pub(crate) fn set_liveness(
         &mut self,
         node: &NodeId,
@@ -444,7 +445,7 @@ impl Directory {
         })
     }
 
-    /// Notes that membership was given a claim.
+    /// Notes that a claim was passed to membership.
     pub(crate) fn note_claim(&mut self, node: &NodeId, claim: &Claim) {
         if let Some(entry) = self.entries.get_mut(node)
             && entry.life == Some(claim.life)
@@ -463,13 +464,13 @@ impl Directory {
         self.change(node, |entry| (entry.met, entry.here) = (true, here));
     }
 
-    /// Stops telling others about a node that will be forgotten.
+    /// Stops informing others about a node that will be forgotten.
     pub(crate) fn fade(&mut self, node: &NodeId) {
         self.change(node, |entry| entry.fading = true);
     }
 
-    /// Removes a node, which may come back with the same record: its credential ran out, or the
-    /// clock here is wrong.
+    /// Removes a node that may come back with the same record: its credential expired, or this
+    /// clock is wrong.
     pub(crate) fn remove(&mut self, node: &NodeId) -> Option<Entry> {
         self.unindex(node);
         let entry = self.entries.remove(node)?;
@@ -494,7 +495,7 @@ impl Directory {
         Some(entry)
     }
 
-    /// Whether a node was forgotten, and not with this record or a newer one.
+    /// Whether a node was forgotten with a record older than this one.
     pub(crate) fn is_outlived(&self, state: &NodeState) -> bool {
         let tombstone = self.tombstones.get(&state.node);
         tombstone.is_some_and(|tombstone| state.revision() > tombstone.revision)
@@ -505,7 +506,7 @@ impl Directory {
         self.tombstones.contains_key(node)
     }
 
-    /// Lets a forgotten node return: it is here itself, or has said something since.
+    /// Lets a forgotten node return: it is connected itself, or has signed something since.
     pub(crate) fn welcome(&mut self, node: &NodeId) {
         self.tombstones.remove(node);
     }
@@ -526,7 +527,7 @@ impl Directory {
         self.index(&node);
     }
 
-    /// Changes an entry and what is summed up of it.
+    /// Changes an entry and the sums that include it.
     fn change<R>(&mut self, node: &NodeId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let entry = self.entries.get_mut(node)?;
         let (digest, was_alive) = (entry.digest, entry.is_alive());
@@ -541,7 +542,7 @@ impl Directory {
         Some(result)
     }
 
-    /// Notes what a node offers.
+    /// Adds what a node offers to the sums.
     fn index(&mut self, node: &NodeId) {
         let Some(entry) = self.entries.get(node) else { return };
         for (name, _) in entry.services() {
@@ -556,7 +557,7 @@ impl Directory {
         }
     }
 
-    /// The reverse, before that changes.
+    /// The reverse, before an entry changes.
     fn unindex(&mut self, node: &NodeId) {
         let Some(entry) = self.entries.get(node) else { return };
         for (name, _) in entry.services() {
@@ -581,7 +582,7 @@ pub(crate) fn credential_order(a: &Credential, b: &Credential) -> Ordering {
     key(a).cmp(&key(b)).then_with(bytes)
 }
 
-/// Spreads two words over one; for comparing directories, not for security.
+/// Mixes two words into one; for comparing directories, not for security.
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 31)).wrapping_mul(0xd6e8_feb8_6659_fd93);

@@ -1,9 +1,9 @@
 //! The crate's errors, grouped by who caused them.
 
-/// Errors that the caller must hear of. Bytes from a peer are never an error: they are counted.
+/// Errors that the caller must handle. Bytes from a peer are never an error: they are counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoveryError {
-    /// Environment: the snapshot is cut off, altered or no snapshot at all. Nothing was restored.
+    /// Environment: the snapshot is truncated, altered or no snapshot at all. Nothing was restored.
     #[error(
         "the saved directory is damaged ({what}) and is ignored; nothing to do: seeds and peers \
          send it again"

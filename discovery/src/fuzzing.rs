@@ -24,11 +24,11 @@ const LIAR: u8 = 2;
 const SERVICE: &str = "kube-apiserver";
 /// Steps of a script: enough to reach any state, few enough to be quick.
 const MAX_STEPS: usize = 48;
-/// Datagrams that one may cause: two batches of records and outstanding ones.
+/// Datagrams that one datagram may cause: two batches of records and outstanding ones.
 const MAX_CAUSED: usize = 32;
 
-/// A datagram, a record, a membership packet or a saved directory: what reads is within its
-/// bounds, and written again it reads the same.
+/// A datagram, a record, a membership packet or a saved directory: what parses is within its
+/// bounds, and reads the same after it is written again.
 pub fn message(now: Instant, data: &[u8]) {
     let mut script = Script::new(data);
     match script.byte() % 4 {
@@ -151,13 +151,13 @@ fn discovery(number: u8, now: Instant) -> Discovery {
     Discovery::new(DiscoveryConfig::default(), me, 1, [number; 32], now)
 }
 
-/// Two real nodes and what the third says; the way between the two takes no time.
+/// Two real nodes and the input of the third; datagrams between the two take no time.
 struct Trio {
     now: Instant,
     start: Instant,
     nodes: [Discovery; 2],
     ids: [NodeId; 3],
-    /// The last messages of the honest node, newest first.
+    /// The latest messages of the honest node, newest first.
     said: VecDeque<Vec<u8>>,
     /// The records that the honest node has had, newest last.
     own: Vec<NodeState>,
@@ -195,10 +195,10 @@ impl Trio {
         assert!(caused <= MAX_CAUSED, "{caused} datagrams for one");
     }
 
-    /// A record that the liar has signed, of itself or of the honest one.
+    /// A record that the liar has signed, about itself or about the honest one.
     fn record(&mut self, wrap: u8, body: &[u8]) {
         let about = self.ids[if wrap & 0x80 == 0 { LIAR } else { HONEST } as usize];
-        // The bytes are read as a record with its signature, which is made anew.
+        // The bytes are read as a record with its signature, which is then replaced by a valid one.
         let Ok(state) = SignedState::read(body) else { return };
         let state = NodeState { node: about, ..state };
         let signed = SignedState::sign(state, &mesh().public(), &record_key(LIAR));
@@ -217,7 +217,7 @@ impl Trio {
         self.said[usize::from(which) % self.said.len()].clone()
     }
 
-    /// Carries what the two real nodes say; how many datagrams the victim sent first.
+    /// Delivers the datagrams of the two real nodes; returns how many the victim sent first.
     fn carry(&mut self) -> usize {
         let (now, wall) = (self.now, self.wall());
         let mut first = None;
@@ -249,7 +249,7 @@ impl Trio {
         panic!("they never stop talking");
     }
 
-    /// Keeps every record that the honest node has had; a script has few steps.
+    /// Keeps every record of the honest node; a script has few steps.
     fn remember_own(&mut self) {
         let honest = usize::from(HONEST);
         let entry = self.nodes[honest].directory().get(&self.ids[honest]);
@@ -260,7 +260,7 @@ impl Trio {
         }
     }
 
-    /// Lets time pass; every timer fires when it is due and then moves.
+    /// Advances time; every timer fires when it is due and then moves.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..20_000 {
@@ -281,8 +281,8 @@ impl Trio {
         panic!("a timer fires all the time");
     }
 
-    /// The victim considers the honest node alive and has a record of it: distances are sent
-    /// without haste, so it need not be the last one. No node was invented.
+    /// The victim considers the honest node alive and has a record of it: distances are not urgent,
+    /// so it need not be the latest. No node was invented.
     fn assert_sound(&self) {
         let [victim, honest] = &self.nodes;
         assert!(victim.directory().len() <= 3, "a member that no authority knows");
@@ -299,8 +299,8 @@ impl Trio {
     }
 }
 
-/// Datagrams, records and saved directories as they really are, for a corpus: a name, the target's
-/// leading byte where it has one, and the bytes.
+/// Real datagrams, records and saved directories, for a corpus: a name, the target's leading byte
+/// where it has one, and the bytes.
 pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
     let trio = Trio::new(start);
     let mut seeds: Vec<(&str, Vec<u8>)> = Vec::new();

@@ -2,9 +2,9 @@
 //!
 //! A change of a service, a leave or a new generation is urgent and published at once, except the
 //! first version, which waits for the endpoints. New endpoints follow within the publish interval.
-//! Distances are published only when they matter, after a random pause and more rarely the larger
-//! the mesh is, because every version reaches every node: the whole mesh together publishes at most
-//! about one of them in two seconds, whatever its size.
+//! Distances are published only when they matter, after a random pause and less often the larger
+//! the mesh is, because every version reaches every node: the whole mesh publishes about one every
+//! two seconds at most, whatever its size.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,20 +22,21 @@ use crate::state::{
 /// The shortest time between two urgent versions; changes in between go out together.
 const URGENT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the first version waits for the endpoints, which are known at once if there are any:
-/// every version reaches every node, and one without endpoints is useless.
+/// every version reaches every node, and a version without endpoints is useless.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
-/// Per member, the time between two versions for distances only.
+/// Time between two versions with nothing but new distances, per member.
 const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
-/// Per member, the longest random pause before such a version, so that members do not all send at
-/// once after an event that all of them see.
+/// Longest random pause before one of these versions, per member, so that members do not all send
+/// at once after an event that all of them see.
 const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(100);
 /// A round-trip time is news when it moved by a quarter and by this much.
 const RTT_STEP_US: u32 = 1000;
-/// A distance that loses so much more, or less, than others were told is told anew: four of the
-/// last sixteen probes. A node that chooses a relay, or another origin, sees no other loss figure.
+/// A distance is published again when its loss differs by this much from the published one: four of
+/// the last sixteen probes. A node that chooses a relay, or another origin, has no other figure for
+/// that loss.
 const LOSS_STEP_PERCENT: u8 = 25;
 
-/// How fast a version has to spread.
+/// How fast a version must spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Urgency {
     /// Found by the next comparison of directories.
@@ -68,8 +69,7 @@ pub(crate) struct LocalRecord {
     left: bool,
     behind_nat: bool,
     release: Option<Box<str>>,
-    /// Time until which the first version waits; none once the endpoints are known or it is
-    /// published.
+    /// Until when the first version waits; none once the endpoints are known or it is published.
     waits_until: Option<Instant>,
     /// The record that is waiting to be published, and when it may be.
     pending: Option<Pending>,
@@ -120,9 +120,9 @@ impl LocalRecord {
         self.credential = Arc::new(credential);
     }
 
-    /// Whether this node's distances to origins are of use: relays are chosen by them, and between
-    /// origins they show what a client cannot measure. With a thousand others, the whole mesh would
-    /// fetch records that no node reads.
+    /// Whether this node's distances to origins are useful: relays are chosen by them, and between
+    /// origins they show what a client cannot measure. If a thousand other nodes published them,
+    /// the whole mesh would fetch records that nobody reads.
     pub(crate) fn tells_distances(&self) -> bool {
         self.credential.roles.iter().any(|role| matches!(role, Role::Relay | Role::Origin(_)))
     }
@@ -158,7 +158,7 @@ impl LocalRecord {
         self.behind_nat
     }
 
-    /// Published with the next version; not a reason to publish one.
+    /// Published with the next version, but no reason to publish one.
     pub(crate) fn set_release(&mut self, release: &str) {
         self.release = Some(release.into());
     }
@@ -182,7 +182,7 @@ impl LocalRecord {
         true
     }
 
-    /// Takes the present distances; publishes them later if they matter.
+    /// Takes the current distances; publishes them later if they matter.
     pub(crate) fn set_distances(
         &mut self,
         mut distances: Vec<Distance>,
@@ -206,13 +206,13 @@ impl LocalRecord {
         }
     }
 
-    /// Goes on as another node, signing with another key.
+    /// Continues as another node, signing with another key.
     pub(crate) fn succeed(&mut self, me: LocalNode, now: Instant) {
         (self.credential, self.key) = (Arc::new(me.credential), me.record_key);
         self.want(Urgency::News, Duration::ZERO, now);
     }
 
-    /// Goes on in a later life.
+    /// Continues in a later life.
     pub(crate) fn set_life(&mut self, life: Life, now: Instant) {
         if life > self.life {
             if life.generation > self.life.generation {
@@ -223,7 +223,7 @@ impl LocalRecord {
         }
     }
 
-    /// Says farewell; the last version of this generation, ready at once.
+    /// Marks this node as gone: the last version of this generation, ready at once.
     pub(crate) fn leave(&mut self, now: Instant) {
         self.left = true;
         self.published_at = None;
@@ -246,8 +246,8 @@ impl LocalRecord {
         });
     }
 
-    /// The next version, if one is due. `distances` are those of this moment, asked for where they
-    /// are told.
+    /// The next version, if one is due. `distances` returns the current ones; called only if they
+    /// are published.
     pub(crate) fn publish(
         &mut self,
         distances: impl FnOnce() -> Vec<Distance>,

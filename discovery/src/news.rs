@@ -14,19 +14,19 @@ use meshport_config::NodeId;
 
 use crate::schedule::Schedule;
 
-/// Peers told directly; beyond it a random choice of that size.
+/// Peers informed directly; with more, a random choice of this size.
 pub(crate) const MAX_TOLD: usize = 512;
-/// Times a peer is told until it acknowledges.
+/// Times a peer is sent the news until it acknowledges.
 const TRIES: u8 = 3;
 /// Shortest wait for an acknowledgement, and the guess while the round-trip time is unknown.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 const USUAL_WAIT: Duration = Duration::from_millis(300);
-/// Nodes whose record is being passed on at once; beyond it comparison has to do.
+/// Nodes whose record is passed on at the same time; comparison delivers the others.
 pub(crate) const MAX_RUMOURS: usize = 64;
 /// Rounds a rumour is passed on for, and times it has to come back to end it.
 const ROUNDS: u8 = 4;
 const HEARD_ENOUGH: u8 = 3;
-/// How long a rumour may wait for its rounds when there are many; by then comparison has spread it.
+/// How long a rumour may wait for its rounds if there are many; by then comparison has spread it.
 const LIFETIME: Duration = Duration::from_secs(3);
 
 /// The newest own record on its way to the connected peers.
@@ -43,17 +43,17 @@ struct Waiting {
     due: Instant,
 }
 
-/// The action for a peer that is due.
+/// What to do about a peer that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Telling {
-    /// Tell it, again.
+    /// Send it, or send it again.
     Tell(NodeId),
     /// The peer did not acknowledge the last try.
     GivenUp,
 }
 
 impl News {
-    /// Starts anew with these peers and, where known, the round-trip times to them.
+    /// Starts over with these peers and, where known, the round-trip times to them.
     pub(crate) fn start(
         &mut self,
         peers: impl IntoIterator<Item = (NodeId, Option<Duration>)>,
@@ -130,7 +130,8 @@ struct Rumour {
 }
 
 impl Rumours {
-    /// Starts to pass on the newest record of a node, from the next round; false when too many are.
+    /// Starts to pass on the newest record of a node, from the next round; false if there are too
+    /// many.
     pub(crate) fn add(&mut self, node: NodeId, with_credential: bool, now: Instant) -> bool {
         if self.spreading.len() >= MAX_RUMOURS && !self.spreading.contains_key(&node) {
             return false;
@@ -143,7 +144,7 @@ impl Rumours {
         true
     }
 
-    /// A record that is known already came again.
+    /// A record that is already known arrived again.
     pub(crate) fn heard(&mut self, node: &NodeId) {
         if let Some(rumour) = self.spreading.get_mut(node) {
             rumour.heard += 1;
@@ -163,7 +164,7 @@ impl Rumours {
         true
     }
 
-    /// The news being passed on, the least told first.
+    /// The news being passed on, the least sent first.
     pub(crate) fn freshest(&self) -> Vec<Offer> {
         let mut all: Vec<_> = self.spreading.iter().collect();
         all.sort_by_key(|(_, rumour)| std::cmp::Reverse(rumour.rounds));
@@ -195,7 +196,7 @@ mod tests {
     use crate::tests::{base, ms, node};
 
     #[test]
-    fn a_silent_peer_is_told_three_times_and_then_given_up() {
+    fn a_silent_peer_is_sent_news_three_times_and_then_given_up() {
         let (mut news, start) = (News::default(), base());
         news.start([(node(1), Some(ms(80))), (node(2), None)], start);
         assert_eq!(news.take_due(start), Some(Telling::Tell(node(1))));

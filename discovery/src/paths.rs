@@ -26,17 +26,17 @@ use prober::{LONGEST_WAIT, LOSSY_PERCENT, Prober};
 
 /// Paths measured at once.
 pub const MAX_PATHS: usize = 1024;
-/// Idle probes per second over all paths; with more origins each is probed more rarely.
+/// Idle probes per second over all paths; with more origins each is probed less often.
 pub const IDLE_PROBES_PER_S: u32 = 2;
-/// How often a dead path is tried again: an origin that is back should be known to be back at once.
+/// How often a dead path is probed: an origin that is back should be noticed at once.
 const DEAD_PROBE: Duration = Duration::from_secs(1);
-/// How often a lossy path is tried, so that it is known within seconds when it is well again.
+/// How often a lossy path is probed, so that its recovery is noticed within seconds.
 const LOSSY_PROBE: Duration = Duration::from_millis(400);
 /// Whether a path works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathState {
-    /// No answer yet, and the first one may still come.
+    /// No answer yet, but the first one may still come.
     Unknown,
     /// The peer answers.
     Up,
@@ -44,7 +44,7 @@ pub enum PathState {
     Dead,
 }
 
-/// The use of a path.
+/// What a path is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathUse {
     /// It might be needed.
@@ -65,14 +65,15 @@ pub struct Path {
     pub usual_rtt: Option<Duration>,
     /// How far single round trips are from `rtt` (mean deviation); zero before the first answer.
     pub deviation: Duration,
-    /// Share of the last 16 probes without an answer, 0 to 100; where ones as long as QUIC needs
-    /// are found to be lost more often than small ones, of these.
+    /// Share of the last 16 probes without an answer, 0 to 100; if probes as long as QUIC needs are
+    /// lost more often than small ones, the share of those.
     pub loss_percent: u8,
     /// Time of the last change of `state`.
     pub since: Instant,
     /// Time of the peer's last answer.
     pub last_answer: Option<Instant>,
-    /// It is dead because packets of the size that QUIC needs do not pass, though small ones may.
+    /// It is dead because packets of the size that QUIC needs do not get through, though small ones
+    /// may.
     pub narrow: bool,
 }
 
@@ -81,7 +82,7 @@ pub struct Path {
 pub(crate) struct Probe {
     pub(crate) to: NodeId,
     pub(crate) nonce: [u8; 8],
-    /// Whether it is as long as what QUIC needs.
+    /// Whether it is as long as QUIC needs.
     pub(crate) wide: bool,
 }
 
@@ -92,7 +93,7 @@ pub struct Paths {
     schedule: Schedule,
     pace: Pace,
     allowance: Duration,
-    /// Whether the width of paths matters: whether they may carry sessions.
+    /// Whether the width of paths matters, that is, whether they may carry sessions.
     tries_width: bool,
     dice: Dice,
     sends: VecDeque<Probe>,
@@ -125,7 +126,7 @@ impl Paths {
         }
     }
 
-    /// The same, and the paths are tried with packets as long as those of sessions.
+    /// The same, and paths are also probed with packets as long as those of sessions.
     pub(crate) fn with_width(self) -> Self {
         Self { tries_width: true, ..self }
     }
@@ -151,7 +152,7 @@ impl Paths {
     }
 
     /// Starts, changes or ends measuring. The first probe goes at once, and so does the next one
-    /// when a path becomes active. False when there are too many paths.
+    /// when a path becomes active. False if there are too many paths.
     pub(crate) fn set(
         &mut self,
         node: NodeId,
@@ -189,8 +190,8 @@ impl Paths {
         true
     }
 
-    /// A WireGuard session exists or is gone. With a new one a path that is not up or not measured
-    /// is probed at once.
+    /// A WireGuard session exists or has ended. With a new one a path that is not up or not
+    /// measured is probed at once.
     pub(crate) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         prober.session_since = up.then(|| prober.session_since.unwrap_or(now));
@@ -211,10 +212,10 @@ impl Paths {
         if !prober.answered(nonce, now) {
             return;
         }
-        // Silence may have made probes frequent; they slow down again.
+        // Silence may have made probes more frequent; they slow down again.
         let interval = self.pace.interval(prober);
         prober.send_at = (prober.sent_at + self.dice.jitter(interval, 10)).max(now);
-        // The answer that revives a path does not measure it, and routes wait for a measure.
+        // The answer that revives a path does not measure it, and routes wait for a measurement.
         if prober.path.rtt.is_none() && prober.session_since.is_some() {
             prober.send_at = now;
         }
@@ -222,7 +223,7 @@ impl Paths {
         self.report(node, false);
     }
 
-    /// The active paths on which answers to probes are overdue, but which are not dead yet.
+    /// The active paths with overdue answers that are not dead yet.
     pub(crate) fn overdue(&self) -> impl Iterator<Item = NodeId> {
         let overdue = |prober: &Prober| {
             let is_up = prober.path.state == PathState::Up;
@@ -232,19 +233,19 @@ impl Paths {
     }
 
     /// Data from this node arrived and was acknowledged: the path works both ways, even if probes
-    /// are lost. A queue full of data drops probes first.
+    /// are lost. A queue full of data drops probes.
     pub(crate) fn handle_delivery(&mut self, node: NodeId) {
         if let Some(prober) = self.probers.get_mut(&node) {
             prober.silence = None;
         }
     }
 
-    /// The peer asks, so it is there: of two that watch each other one asks and both know. A probe
-    /// that waits for an answer goes on waiting, since that direction may be the broken one.
+    /// The peer probes, so it is up: of two that watch each other one probes and both know. A probe
+    /// that waits for an answer continues to wait, since the fault may be in that direction.
     pub(crate) fn handle_probe(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         let interval = self.pace.interval(prober);
-        // Its question measures nothing here: two that are new to each other both have to ask.
+        // Its probe measures nothing here: two that are new to each other must both probe.
         if prober.path.state != PathState::Up || prober.silence.is_some() || prober.rtt.is_young() {
             return;
         }
@@ -252,7 +253,7 @@ impl Paths {
         prober.move_to(prober.or_width(prober.send_at), node, &mut self.schedule);
     }
 
-    /// Probes a peer at once that another member misses.
+    /// Probes a peer at once that another member reports as silent.
     pub(crate) fn hurry(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         if prober.path.state == PathState::Up && prober.silence.is_none() {
@@ -289,7 +290,7 @@ impl Paths {
         }
     }
 
-    /// The process did not run for this long: silence in that time says nothing.
+    /// The process did not run for this long: silence in that time means nothing.
     pub(crate) fn stalled(&mut self, by: Duration) {
         for (node, prober) in &mut self.probers {
             prober.send_at += by;
@@ -341,7 +342,7 @@ impl Pace {
             PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
             PathState::Dead => usual.min(DEAD_PROBE.max(fair)),
             PathState::Up if prober.is_silent() => usual.min(prober.wait() / 3),
-            // A choice should not rest on one sample for long.
+            // A choice should not depend on one sample for long.
             PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),
             PathState::Up if prober.path.loss_percent > LOSSY_PERCENT => usual.min(LOSSY_PROBE),
             PathState::Up => usual,

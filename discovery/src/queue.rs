@@ -1,12 +1,12 @@
-//! Queues that give back their capacity when they were long once: after a restored directory, or a
+//! Queues that release their capacity after they were long: after a restored directory, or a
 //! thousand joins.
 
 use std::collections::VecDeque;
 
-/// Entries for which an empty queue keeps capacity: more than a busy instant brings.
+/// Entries for which an empty queue keeps capacity: more than a busy moment needs.
 const KEPT: usize = 64;
 
-/// Takes the first entry. A queue that is empty after that gives back its capacity if it was long.
+/// Takes the first entry. If the queue is then empty and was long, it releases its capacity.
 pub(crate) fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let first = queue.pop_front();
     if queue.is_empty() && queue.capacity() > KEPT {

@@ -2,18 +2,19 @@
 //!
 //! A median of three samples removes single outliers. The smoothed value rises at once to a higher
 //! median and falls towards a lower one with a decay of ten seconds (the peak-sensitive moving
-//! average of Finagle's balancer): bad news counts at once, good news must last. Until the median
-//! has [`YOUNG`] samples it is used directly, or an unlucky first one would linger.
+//! average of Finagle's balancer): bad news counts at once, good news must last. Until there are
+//! [`YOUNG`] samples the median is used directly; otherwise an unlucky first one would linger.
 //!
-//! A burst of load on this machine raises what it measures most often, and that value for longer
-//! than the burst lasted. The usual value leaves bursts out: it is the median of [`USUAL`] samples.
+//! A burst of load on this machine raises the samples of the paths that it measures most often, and
+//! their smoothed value for longer than the burst lasted. The usual value ignores bursts: it is the
+//! median of [`USUAL`] samples.
 
 use std::time::{Duration, Instant};
 
 /// Time constant of the fall towards lower samples.
 const DECAY: Duration = Duration::from_secs(10);
 
-/// Samples that are too few to smooth.
+/// Fewer samples than this are too few to smooth.
 const YOUNG: usize = 3;
 
 /// Samples whose median is the usual value: on a path in use the last three and a half seconds.
@@ -72,12 +73,12 @@ impl Rtt {
         self.samples < YOUNG
     }
 
-    /// Forgets everything, since the path is another one now.
+    /// Forgets everything, since the path has changed.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// The smaller of two: the first packet of a path often waits for a handshake.
+    /// The smaller of two: the first packet on a path often waits for a handshake.
     fn median_of_last(&self, count: usize) -> Duration {
         let count = count.min(self.samples);
         let mut sorted = [Duration::ZERO; USUAL];
@@ -89,8 +90,8 @@ impl Rtt {
     }
 }
 
-/// Probes whose fate is remembered: enough to tell a lossy path from an unlucky packet, few enough
-/// to forget a path's past within seconds once it is well.
+/// Probes whose outcome is remembered: enough to distinguish a lossy path from an unlucky packet,
+/// few enough to forget a path's past within seconds once it has recovered.
 pub(crate) const LOSS_WINDOW: u32 = 16;
 
 /// The unanswered ones of the last [`LOSS_WINDOW`] probes.
@@ -100,12 +101,12 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// Notes the fate of a probe.
+    /// Records the outcome of a probe.
     pub(crate) fn add(&mut self, answered: bool) {
         self.lost = ((self.lost << 1) | u32::from(!answered)) & ((1 << LOSS_WINDOW) - 1);
     }
 
-    /// How many of the last probes were lost; of no more than the window has.
+    /// How many of the last probes were lost, out of at most a window.
     pub(crate) fn lost_of_last(&self, probes: u32) -> u32 {
         (self.lost & ((1 << probes.min(LOSS_WINDOW)) - 1)).count_ones()
     }

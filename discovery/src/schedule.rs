@@ -3,7 +3,7 @@
 //! The earliest time is read after each datagram and seldom changes, so it is cached and the order
 //! is not touched for it.
 //!
-//! The owner bounds it: at most one entry per node it keeps.
+//! The owner bounds it: at most one entry per node that the owner keeps.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Announces to seeds for ever: with growing pauses while they are not members, and again as soon
-//! as one is lost. So a mesh in which every node was down re-forms.
+//! Announces to seeds forever: with growing pauses while they are not members, and again as soon as
+//! one is lost. So a mesh forms again after every node was down.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use meshport_config::NodeId;
 
 use crate::dice::Dice;
 
-/// Seeds; an invite carries eight, and a node may know some more.
+/// Most seeds; an invite carries eight, and a node may know some more.
 pub const MAX_SEEDS: usize = 64;
 
 /// The seeds and when to announce to each.

@@ -1,8 +1,8 @@
-//! The directory on disk, so that a node can start with no seed reachable.
+//! The directory on disk, so that a node can start while no seed is reachable.
 //!
 //! A snapshot is a magic number, a version byte, a postcard body and a SHA-256 checksum. The
-//! checksum detects damage and proves nothing else: every record is verified again as if it came
-//! from the network. Any damage is an error value and restores nothing.
+//! checksum only detects damage: every record is verified again as if it came from the network. Any
+//! damage is an error value and restores nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub struct SavedMember {
 }
 
 /// The nodes of a snapshot whose credential is valid at `wall`, at most [`MAX_MEMBERS`], for a
-/// program that has no directory.
+/// program without a directory.
 ///
 /// # Errors
 ///
@@ -134,7 +134,7 @@ fn encode<'a>(
 ///
 /// # Errors
 ///
-/// [`DiscoveryError`] for anything that is not a whole snapshot of this format.
+/// [`DiscoveryError`] for anything but a complete snapshot of this format.
 pub(crate) fn read(bytes: &[u8]) -> Result<Body<'_>, DiscoveryError> {
     let damaged = |what| DiscoveryError::SnapshotDamaged { what };
     if bytes.len() > MAX_SNAPSHOT_BYTES {

@@ -3,8 +3,7 @@
 //! Only the owner writes its record. It is signed with the record key that the owner's credential
 //! names, over a domain, the mesh id and the exact bytes that travel; the bytes are kept as
 //! received, so they can be passed on. Records of one node are ordered by (generation, version),
-//! and two different records with the same pair by their bytes, so that every node keeps the same
-//! one.
+//! and different records with the same pair by their bytes, so every node keeps the same one.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -15,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 /// Endpoints in one record: two address families, a few interfaces each.
 pub const MAX_ENDPOINTS: usize = 8;
-/// Services in one record; a credential has no more roles either.
+/// Services in one record, as many as a credential has roles.
 pub const MAX_SERVICES: usize = 16;
-/// Distances in one record: the nearest origins; a relay farther away is of no use.
+/// Distances in one record: those of the nearest origins; a relay farther away is useless.
 pub const MAX_DISTANCES: usize = 16;
 /// Bytes of [`NodeState::release`]: a version of three numbers with a suffix.
 pub const MAX_RELEASE_BYTES: usize = 32;
@@ -27,23 +26,23 @@ pub const MAX_STATE_BYTES: usize = 1024;
 const SIGNATURE_BYTES: usize = 64;
 const DOMAIN: &[u8] = b"meshport node state v1\0";
 
-/// How an origin says its local instance of a service does.
+/// The state that an origin announces for its local instance of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OriginState {
     /// Takes new connections.
     Ready,
-    /// Answers, and says that it is not ready.
+    /// Answers that it is not ready.
     Unready,
-    /// Asked to send its connections elsewhere.
+    /// Draining: its connections should go elsewhere.
     Draining,
     /// Refuses new connections; open ones may still be served.
     Refusing,
     /// Accepts connections and answers nothing.
     Hung,
-    /// Not probed yet, or readiness cannot be asked.
+    /// Not probed yet, or its readiness cannot be determined.
     Unknown,
-    /// Answers that it is neither ready nor live: something that it depends on stalls.
+    /// Answers that it is neither ready nor live: something that it depends on is stalled.
     Stalled,
 }
 
@@ -114,15 +113,15 @@ pub struct NodeState {
     pub distances: Vec<Distance>,
     /// The owner has left the mesh on purpose.
     pub left: bool,
-    /// Others see the owner at an address that is not its own, and it does not say that it can be
-    /// reached there: a node behind another NAT finds no direct path to it.
+    /// Others see the owner at an address that is not its own, and it does not announce that
+    /// address: a node behind another NAT finds no direct path to it.
     pub behind_nat: bool,
     /// The release that the owner runs, such as `0.1.0`: printable ASCII, at most
-    /// [`MAX_RELEASE_BYTES`]. None from releases that do not tell it.
+    /// [`MAX_RELEASE_BYTES`]. None from releases that do not announce it.
     pub release: Option<Box<str>>,
 }
 
-/// A record with the bytes and the signature it travels with. It exists only signed or verified.
+/// A record with its bytes and signature as sent. It exists only signed or verified.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SignedState {
     state: NodeState,
@@ -148,7 +147,7 @@ impl SignedState {
         Self { state, bytes: body.into_boxed_slice() }
     }
 
-    /// Reads a record without believing it.
+    /// Reads a record without verifying it.
     ///
     /// # Errors
     ///
@@ -176,7 +175,7 @@ impl SignedState {
         &self.state
     }
 
-    /// The record as it travels: body and signature.
+    /// The record as sent: body and signature.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -201,12 +200,12 @@ impl fmt::Debug for SignedState {
     }
 }
 
-/// Why bytes are not a record of the node they came for.
+/// Why bytes are not a record of the given node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadState {
     /// Not a record in canonical form, or beyond a bound.
     Malformed,
-    /// The signature does not fit.
+    /// The signature is wrong.
     Signature,
 }
 
@@ -227,7 +226,7 @@ const FLAG_BEHIND_NAT: u8 = 1;
 const FLAG_RELEASE: u8 = 2;
 
 /// The format of the body; the fields in this order, encoded by postcard. A byte of flags follows
-/// where one is set, or where a later version has added fields, which come behind it.
+/// if one is set, or if a later version has added fields, which come after it.
 #[derive(Serialize, Deserialize)]
 struct Body<'a> {
     node: [u8; 32],
@@ -271,7 +270,7 @@ impl NodeState {
     fn from_body(bytes: &[u8]) -> Result<Self, BadState> {
         let (body, rest) =
             postcard::take_from_bytes::<Body<'_>>(bytes).map_err(|_| BadState::Malformed)?;
-        // Other flags, and what follows these fields, are of later versions.
+        // Other flags, and anything after these fields, belong to later versions.
         let (flags, rest) = rest.split_first().map_or((0, rest), |(flags, rest)| (*flags, rest));
         let behind_nat = flags & FLAG_BEHIND_NAT != 0;
         let release = if flags & FLAG_RELEASE != 0 { read_release(rest) } else { None };
@@ -322,8 +321,7 @@ fn is_release(bytes: &[u8]) -> bool {
     (1..=MAX_RELEASE_BYTES).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
 }
 
-/// Reads what [`FLAG_RELEASE`] announces. It is for people only, so a record with a malformed one
-/// is as good as one without.
+/// Reads what [`FLAG_RELEASE`] announces. It is for people only, so a malformed one counts as none.
 fn read_release(bytes: &[u8]) -> Option<Box<str>> {
     let (length, rest) = bytes.split_first()?;
     let release = rest.get(..usize::from(*length)).filter(|it| is_release(it))?;
@@ -376,7 +374,7 @@ mod tests {
             let body = state.to_body();
             assert_eq!(body, [&plain[..], &[flags, 5], b"0.2.0"].concat());
             assert_eq!(NodeState::from_body(&body), Ok(state.clone()));
-            // A later version has more behind it.
+            // A later version has more after it.
             let longer = [&body[..], &[1, 2, 3]].concat();
             assert_eq!(NodeState::from_body(&longer), Ok(state.clone()));
         }
@@ -399,7 +397,7 @@ mod tests {
         }
     }
 
-    /// The known part is read, and the record is kept unchanged and as valid as any.
+    /// The known part is read, and the record is kept unchanged and remains valid.
     #[test]
     fn a_record_with_more_than_is_known_is_verified_and_kept() {
         let member = Mesh::new(1).member(1, "fra", "node");

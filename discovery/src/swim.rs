@@ -2,8 +2,8 @@
 //! clock.
 //!
 //! Added around it: timers are kept here and grow with the local health score; a peer without a
-//! WireGuard session gets the time of a handshake; a suspect is told directly, so it can refute at
-//! once; it is not declared down while it is heard; news of a death is passed on without waiting
+//! WireGuard session gets the time of a handshake; a suspect is notified directly, so it can refute
+//! at once; it is not declared down while it is heard; news of a death is passed on without waiting
 //! for the next round. Node ids of sender and receiver do not travel, because the mesh has proven
 //! both; other members travel as short ids. The caller, which knows what is signed, decides which
 //! claims to accept.
@@ -50,18 +50,18 @@ pub(crate) const MAX_TIMERS: usize = 4096;
 /// Bytes of the two short ids that are not sent, and of the datagram's own header.
 const IDS: usize = 16;
 const ENVELOPE: usize = 4;
-/// How often a suspect is told, spread over its time to refute.
+/// How often a suspect is notified, spread over its time to refute.
 const TELLINGS: u8 = 4;
-/// The shortest time between two new lives of this node. A node that calls it down again and again
-/// makes it tell all members once in this time and not more often.
+/// The shortest time between two new lives of this node. A node that keeps reporting it down makes
+/// it inform all members once in this time and no more often.
 const RENEWAL: Duration = Duration::from_secs(1);
-/// The shortest time between two rounds of gossip that do not wait for their turn: as often again
-/// as those that do, however many members are gone at once.
+/// The shortest time between two rounds of gossip out of turn: as many as there are regular rounds,
+/// however many members die at once.
 const HASTE: Duration = Duration::from_millis(200);
-/// Members that a node is told of when it announces itself, to begin with. It learns the rest when
-/// it compares directories. After a partition many nodes announce themselves that know all others.
+/// Members sent to a node that announces itself, for a start. It learns the rest when it compares
+/// directories. After a partition many nodes announce themselves that already know all others.
 const MAX_FEED: usize = 8;
-/// Sessions from which on news go along them.
+/// From this many sessions on, news follows sessions.
 pub(crate) const MIN_CONNECTED: usize = 32;
 
 #[derive(Debug)]
@@ -70,12 +70,12 @@ enum Tick {
     Tell(Accusation),
 }
 
-/// A suspect that is told so a few times.
+/// A suspect that is notified a few times.
 #[derive(Debug, Clone, Copy)]
 struct Accusation {
     id: Id,
     incarnation: u16,
-    /// How often it is still told.
+    /// Remaining notices.
     left: u8,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Swim {
     hurry: bool,
     hurried: Option<Instant>,
     renewed: Option<Instant>,
-    /// The timer of gossip, while there is nothing to pass on: a node at rest wakes up for nothing.
+    /// The gossip timer while there is nothing to pass on, so that an idle node does not wake up.
     resting: Option<Timer<Id>>,
     output: VecDeque<Output>,
     pub(crate) tally: Tally,
@@ -154,14 +154,14 @@ impl Swim {
         }
         let sender =
             Claim { life: header.from, incarnation: header.incarnation, standing: Standing::Alive };
-        // The protocol would go through all members to find what it knows already.
+        // The protocol would go through all members to find what it already knows.
         if header.message == RawMessage::Gossip && view.knows(&from, &sender) {
             return Ok(Seen { claims, stale, announces, sender: None });
         }
         let answered = self.probing.answered(from, &header.message);
         let own_part = &bytes[..bytes.len() - rest.len()];
         let data = [&Short::of(&from).0[..], &Short::of(&self.me).0, own_part].concat();
-        // In claims it only reads that the sender is present.
+        // Without the claims the protocol only learns that the sender is present.
         let taken = match header.incarnation {
             0 => self.foca.handle_data(&data, &mut self.collector),
             _ => self.emphatically(|it| it.foca.handle_data(&data, &mut it.collector)),
@@ -174,8 +174,8 @@ impl Swim {
         taken.map(|()| Seen { claims, stale, announces, sender }).map_err(|_| BadSwim)
     }
 
-    /// The probe has been answered: others need not be asked, and the timer for that is done with
-    /// now instead of waking this node up.
+    /// The probe was answered: others need not be asked, and the timer for that is handled now so
+    /// that it does not wake this node.
     fn skip_indirect(&mut self) {
         let is_it = |tick: &Tick| {
             matches!(tick, Tick::Protocol { timer: Timer::SendIndirectProbe { .. }, .. })
@@ -185,7 +185,7 @@ impl Swim {
         }
     }
 
-    /// Takes claims that were found believable.
+    /// Takes claims that were accepted.
     pub(crate) fn apply(
         &mut self,
         claims: impl IntoIterator<Item = (NodeId, Claim)>,
@@ -226,7 +226,7 @@ impl Swim {
         self.settle(view, now);
     }
 
-    /// Does what is due.
+    /// Does everything that is due.
     pub(crate) fn handle_timeout(&mut self, view: &impl View, now: Instant) {
         while let Some(tick) = self.timers.take_due(now) {
             match tick {
@@ -247,7 +247,7 @@ impl Swim {
                 }
                 Tick::Protocol { timer, .. } => {
                     let is_gossip = matches!(timer, Timer::PeriodicGossip(_));
-                    // Errors are about incomplete probes, from which it recovers.
+                    // Errors concern incomplete probes, from which the protocol recovers.
                     let _ = self.emphatically(|it| it.foca.handle_timer(timer, &mut it.collector));
                     if is_gossip {
                         self.collector.drop_empty_gossip();
@@ -289,9 +289,9 @@ impl Swim {
         self.settle(view, now);
     }
 
-    /// Suspects a member, because something else than a probe of the protocol found it silent. One
-    /// that is suspected already has been told, and its time to refute runs: it gets half of that
-    /// from here, since what found it silent asked it anew.
+    /// Suspects a member because something other than a probe of the protocol found it silent. If
+    /// it is suspected already, it has been notified and its time to refute is running: it gets
+    /// half of that time from now, since it was just asked again.
     pub(crate) fn suspect(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
         let id = Id::new(&node, life);
         let is_it = |member: &Member<Id>| *member.id() == id && member.state() == State::Suspect;
@@ -300,8 +300,8 @@ impl Swim {
         self.accuse(id, patience, view, now);
     }
 
-    /// Suspects a member for a shorter time, because it is said to be down; where others have to
-    /// tell it, they get the whole time.
+    /// Suspects a member for a shorter time, because it was reported down; if others must notify
+    /// it, it gets the full time.
     pub(crate) fn verify(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
         let before = self.tally.suspected.len();
         let patience =
@@ -325,20 +325,20 @@ impl Swim {
         self.settle(view, now);
     }
 
-    /// Declares this node's own life over and stops taking part.
+    /// Declares this node's life over and stops taking part.
     pub(crate) fn leave(&mut self, view: &impl View, now: Instant) {
         let _ = self.emphatically(|it| it.foca.leave_cluster(&mut it.collector));
         self.settle(view, now);
         self.timers.clear();
     }
 
-    /// Goes on as another node, in the same life.
+    /// Continues as another node, in the same life.
     pub(crate) fn succeed(&mut self, node: NodeId, view: &impl View, now: Instant) {
         self.me = node;
         self.change_life(self.life(), view, now);
     }
 
-    /// Goes on in another life.
+    /// Continues in another life.
     pub(crate) fn change_life(&mut self, life: Life, view: &impl View, now: Instant) {
         let id = Id::new(&self.me, life);
         if self.foca.change_identity(id, &mut self.collector).is_ok() {
@@ -353,7 +353,7 @@ impl Swim {
         let _ = self.foca.handle_timer(timer, &mut self.collector);
     }
 
-    /// Adjusts how often news are repeated to the number of members, this node included.
+    /// Adjusts how often news is repeated to the number of members, this node included.
     pub(crate) fn set_size(&mut self, members: usize) {
         if members.max(1).ilog2() != self.size.max(1).ilog2() {
             self.size = members;
@@ -361,13 +361,13 @@ impl Swim {
         }
     }
 
-    /// How often news that come up from now on are said.
+    /// Sets how often news from now on is sent.
     fn repeat(&mut self, repetitions: u8) {
         let replaced = self.foca.set_config(protocol_config(&self.config, repetitions));
         debug_assert!(replaced.is_ok(), "only the number of repetitions changes");
     }
 
-    /// Lets the protocol find out what may be bad news, or refute some: that is said more often.
+    /// Runs the protocol on something that may be bad news or refute it, which is sent more often.
     fn emphatically<R>(&mut self, find_out: impl FnOnce(&mut Self) -> R) -> R {
         let usual = repetitions(self.size);
         let is_rare = self.foca.updates_backlog() < MANY_NEWS;
@@ -396,14 +396,14 @@ impl Swim {
         Claim { life: self.life(), incarnation: self.incarnation, standing: Standing::Alive }
     }
 
-    /// The incarnation in which a member is known; 0 of one that is not.
+    /// The incarnation in which a member is known; 0 if it is not known.
     pub(crate) fn incarnation_of(&self, node: &NodeId) -> u16 {
         let short = Short::of(node);
         let known = self.foca.iter_members().find(|member| member.id().short == short);
         known.map_or(0, Member::incarnation)
     }
 
-    /// Takes over what the protocol produced: first the packets, because they tell which probe the
+    /// Takes over what the protocol produced: packets first, because they show which probe the
     /// timers belong to.
     fn settle(&mut self, view: &impl View, now: Instant) {
         self.take_collected(view, now);
@@ -440,7 +440,7 @@ impl Swim {
             self.add(now + after, Tick::Protocol { timer, set: now });
         }
         for (notice, id) in std::mem::take(&mut self.collector.notices) {
-            // A node that is not known is not a member for long.
+            // A node that is not known does not stay a member for long.
             let Some(node) = view.resolve(id.short) else { continue };
             self.hurry |= matches!(notice, Notice::Down) && self.foca.updates_backlog() < MANY_NEWS;
             if matches!(notice, Notice::Renewed) {
@@ -460,7 +460,7 @@ impl Swim {
     fn take_sends(&mut self, view: &impl View) -> bool {
         let mut pinged = false;
         let mut told = Vec::new();
-        // Only an announcement may go to a node that is not known.
+        // Only an announcement may be sent to a node that is not known.
         let stranger = self.collector.stranger.take();
         for (to, mut bytes) in std::mem::take(&mut self.collector.sends) {
             let stranger = stranger.filter(|node| Short::of(node) == to);
@@ -499,10 +499,10 @@ impl Swim {
         pinged
     }
 
-    /// The member to tell instead of one drawn from all: one to which a session exists, if there
-    /// are enough of these. A new session costs five times as much as the news, and a round trip. A
+    /// The member to gossip to instead of one drawn from all: one with a session, if there are
+    /// enough of these. A new session costs five times as much as the news, and a round trip. A
     /// node that has probed random members and was probed by others for three minutes has sessions
-    /// with a random part of the mesh, so news spreads along them as well. Probes are not
+    /// with a random part of the mesh, so news spreads along these as well. Probes are not
     /// redirected.
     fn connected(&mut self, told: &[NodeId], view: &impl View) -> Option<(NodeId, Life)> {
         if view.sessions() < MIN_CONNECTED {
@@ -511,7 +511,7 @@ impl Swim {
         view.connected(self.dice.draw()).filter(|(peer, _)| !told.contains(peer))
     }
 
-    /// How long to wait for a timer instead of what the protocol asks.
+    /// The time of a timer, in place of what the protocol requested.
     fn wait(
         &mut self,
         timer: &Timer<Id>,
@@ -544,8 +544,8 @@ impl Swim {
         }
     }
 
-    /// Whether a claim about this node can only be answered by a new life: its death, or a
-    /// suspicion after which no incarnation is left to refute it in.
+    /// Whether only a new life can answer a claim about this node: its death, or a suspicion with
+    /// no incarnation left to refute it.
     fn ends_life(&self, claim: &Claim) -> bool {
         match claim.standing {
             Standing::Alive => false,
@@ -582,9 +582,9 @@ impl Swim {
     }
 }
 
-/// Whether a suspect hears of it from this node. In a large mesh only along a session: when a site
-/// is gone, all others would try to shake hands with each of its members for a minute and a
-/// half. Those who have a session are enough of them.
+/// Whether this node notifies a suspect. In a large mesh only over a session: when a site is gone,
+/// all others would try handshakes with each of its members for a minute and a half. The nodes with
+/// a session are enough.
 fn is_told(node: &NodeId, view: &impl View) -> bool {
     view.session(node) || view.sessions() < MIN_CONNECTED
 }

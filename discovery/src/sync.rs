@@ -1,8 +1,8 @@
-//! When to compare directories, and which records are still to be fetched.
+//! When to compare directories, and which records to fetch.
 //!
-//! A comparison is a chain of datagrams, each answered without memory of the one before: digest of
-//! everything, digests of buckets, lists of what is there, requests, records. Only the side that
-//! lacks records keeps a list, bounded by [`MAX_WANTS`], and asks for a few at a time.
+//! A comparison is a chain of datagrams, each answered without state from the one before: digest of
+//! everything, digests of buckets, lists of entries, requests, records. Only the side that lacks
+//! records keeps a list, bounded by [`MAX_WANTS`], and requests a few at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use meshport_config::NodeId;
 use crate::dice::Dice;
 use crate::wire::{MAX_WANTED, Short, Wanted};
 
-/// Records waiting to be fetched; more are found again by the next comparison.
+/// Records waiting to be fetched; the next comparison finds the others again.
 pub(crate) const MAX_WANTS: usize = 4096;
-/// Records asked for and not yet arrived: about sixty datagrams, which any link can take.
+/// Records requested and not yet received: about sixty datagrams, which any link can take.
 const MAX_IN_FLIGHT: usize = 96;
-/// How long an answer may take, and how often a record is asked for.
+/// How long an answer may take, and how often a record is requested.
 const PATIENCE: Duration = Duration::from_secs(1);
 const TRIES: u8 = 4;
-/// The shortest time between two looks for overdue answers.
+/// The shortest time between two checks for overdue answers.
 const LOOK: Duration = Duration::from_millis(100);
 /// The shortest time between two comparisons, and the first pause after something big happened.
 const SOONEST: Duration = Duration::from_millis(500);
 
-/// The entries to ask each member for, in lists of at most [`MAX_WANTED`].
+/// The entries to request from each member, in lists of at most [`MAX_WANTED`].
 pub(crate) type Requests = BTreeMap<NodeId, Vec<Vec<Wanted>>>;
 
-/// A node that got more records than this from one comparison has been far behind and may still be.
+/// A node that got more records than this from one comparison was far behind and may still be.
 const BEHIND: usize = 16;
 
 #[derive(Debug)]
@@ -47,12 +47,12 @@ pub(crate) struct Sync {
     pause: Duration,
     /// The last comparison has not been answered.
     unanswered: bool,
-    /// Records that came since the last comparison.
+    /// Records received since the last comparison.
     received: usize,
     wants: BTreeMap<Short, Want>,
-    /// Those to be asked for next, oldest first; some may have arrived already.
+    /// The records to request next, oldest first; some may have arrived already.
     queue: VecDeque<Short>,
-    /// How many are asked for, and when to look whether an answer is overdue.
+    /// How many are requested, and when to check for overdue answers.
     in_flight: usize,
     overdue: Option<Instant>,
 }
@@ -72,7 +72,7 @@ impl Sync {
         }
     }
 
-    /// Asks for a comparison soon.
+    /// Schedules a comparison soon.
     pub(crate) fn trigger(&mut self, now: Instant) {
         let soonest = self.last.map_or(now, |last| (last + SOONEST).max(now));
         self.next = self.next.min(soonest);
@@ -100,12 +100,12 @@ impl Sync {
         true
     }
 
-    /// A peer answered: it has the same directory, or said where it differs.
+    /// A peer answered: it has the same directory, or sent the differences.
     pub(crate) fn answered(&mut self) {
         self.unanswered = false;
     }
 
-    /// A peer has a record this node lacks, and maybe the credential; false when too many are
+    /// A peer has a record that this node lacks, and maybe the credential; false if too many are
     /// waiting already.
     pub(crate) fn want(&mut self, short: Short, with_credential: bool, from: NodeId) -> bool {
         if let Some(want) = self.wants.get_mut(&short) {
@@ -120,7 +120,7 @@ impl Sync {
         true
     }
 
-    /// A record arrived, from whomever.
+    /// A record arrived, from any peer.
     pub(crate) fn got(&mut self, short: Short) {
         if let Some(want) = self.wants.remove(&short) {
             self.received += 1;
@@ -132,18 +132,18 @@ impl Sync {
         }
     }
 
-    /// Whether records are still to be fetched.
+    /// Whether there are records left to fetch.
     pub(crate) fn is_fetching(&self) -> bool {
         !self.wants.is_empty()
     }
 
-    /// Whether it is time to look for answers that are overdue.
+    /// Whether it is time to check for overdue answers.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         self.overdue.is_some_and(|at| at <= now)
     }
 
-    /// Puts what was asked for too long ago back into the queue, to be asked of one of the
-    /// `others`, since its peer may be overwhelmed; gives up what was asked for too often.
+    /// Puts records that were requested too long ago back into the queue, for one of the `others`,
+    /// since their peer may be overwhelmed; gives up those requested too often.
     pub(crate) fn requeue(&mut self, others: &[NodeId], now: Instant) {
         let late = |want: &Want| want.asked.is_some_and(|at| at + PATIENCE <= now);
         self.wants.retain(|_, want| want.tries < TRIES || !late(want));
@@ -163,7 +163,7 @@ impl Sync {
     /// The requests to send now, by member.
     pub(crate) fn take_requests(&mut self, now: Instant) -> Requests {
         let mut requests = Requests::new();
-        // In bursts: a question for each record that arrives would be as many datagrams again.
+        // In bursts: a request for each record that arrives would double the number of datagrams.
         if self.in_flight > MAX_IN_FLIGHT / 2 {
             return requests;
         }
@@ -228,7 +228,7 @@ mod tests {
             sync.requeue(&[], now);
             sync.take_requests(now);
         }
-        assert!(!sync.is_fetching(), "a silent peer is not asked for ever");
+        assert!(!sync.is_fetching(), "a silent peer is not asked forever");
         assert_eq!((sync.in_flight, sync.overdue), (0, None));
     }
 

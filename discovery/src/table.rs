@@ -1,8 +1,8 @@
-//! Values by node, ascending by id: the form in which everything about thousands of nodes is kept.
+//! Values by node, ascending by id: used for everything that is kept about thousands of nodes.
 //!
 //! Ids are public keys, as good as random, so an id's position can be guessed from its first four
 //! bytes; a search from there ends after a few steps (interpolation search, Perl, Itai and Avni,
-//! 1978), or logarithmically many when someone chose ids close to each other. The four bytes are
+//! 1978), or logarithmically many if someone chose ids close to each other. The four bytes are
 //! stored beside the value's index and values do not move: a look-up touches two or three cache
 //! lines where a tree touches a dozen, and an insertion moves eight bytes per node.
 //!
@@ -10,7 +10,7 @@
 
 use meshport_config::NodeId;
 
-/// Steps from the guess to the first place that is looked at instead, doubled each time.
+/// First distance from the guess to the next position examined; doubled each time.
 const FIRST_STEP: usize = 8;
 
 /// A value that knows its node.
@@ -89,7 +89,7 @@ impl<T: Named> Table<T> {
         self.values[place as usize].take()
     }
 
-    /// Drops the values that are not wanted.
+    /// Keeps only some of the values.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&T) -> bool) {
         let unwanted = self.iter().filter(|value| !is_wanted(value));
         let unwanted: Vec<NodeId> = unwanted.map(|value| *value.node()).collect();
@@ -121,8 +121,8 @@ impl<T: Named> Table<T> {
         self.ranks(from, self.len()).chain(self.ranks(0, from))
     }
 
-    /// All values from a drawn one on, wrapping around once: `draw` is evenly spread over all its
-    /// values, and so is the first one over the table.
+    /// All values from a random one on, wrapping around once: if `draw` is uniform over its range,
+    /// the first one is uniform over the table.
     pub(crate) fn drawn(&self, draw: u64) -> impl Iterator<Item = &T> {
         let from = (u128::from(draw) * self.len() as u128) >> 64;
         let from = usize::try_from(from).unwrap_or(0);
@@ -141,7 +141,7 @@ impl<T: Named> Table<T> {
     fn find(&self, node: &NodeId) -> Result<usize, usize> {
         let wanted = short(node);
         let mut rank = self.first_not_below(wanted);
-        // Two ids that begin alike are possible, and no more than that.
+        // Two ids with the same beginning are possible but rare.
         while self.index.get(rank).is_some_and(|(short, _)| *short == wanted) {
             match self.at(rank).map(|value| value.node().cmp(node)) {
                 Some(std::cmp::Ordering::Equal) => return Ok(rank),
@@ -183,8 +183,8 @@ fn short(node: &NodeId) -> u32 {
     u32::from_be_bytes(*first)
 }
 
-/// Makes room for one more by an eighth, not by doubling: there is one table per node of a mesh
-/// that is simulated, and half of their memory would be room.
+/// Grows by an eighth, not by doubling: a simulated mesh has one table per node, and half of their
+/// memory would be unused.
 fn grow<V>(values: &mut Vec<V>) {
     if values.len() == values.capacity() {
         values.reserve_exact((values.len() / 8).max(16));
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Ids of three kinds: spread out, crowded together, and alike in the first four bytes.
+    /// Ids of three kinds: spread out, close together, and equal in the first four bytes.
     fn ids() -> impl Strategy<Value = NodeId> {
         prop_oneof![
             any::<[u8; 32]>(),

@@ -1,4 +1,4 @@
-//! What the unit tests share: a start of time, and made-up members of a made-up mesh.
+//! Shared by the unit tests: a start of virtual time, and members of an invented mesh.
 
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,7 @@ impl Mesh {
         Member { credential: issued.countersign(&NodeKey::from_bytes(seed)).unwrap(), seed }
     }
 
-    /// What an invite signs about the member of this number, and the seed of that one's keys.
+    /// What an invite signs about the member with this number, and the seed of that member's keys.
     pub(crate) fn issued(
         &self,
         number: u32,
@@ -101,7 +101,7 @@ impl Mesh {
         at: UnixSeconds,
     ) -> (Issued, [u8; 32]) {
         let mut seed = [7; 32];
-        // Not at the start, where X25519 ignores some bits.
+        // Not in the first byte, where X25519 ignores some bits.
         seed[4..8].copy_from_slice(&number.to_le_bytes());
         let subject = Subject {
             node: NodeKey::from_bytes(seed).public(),
@@ -119,7 +119,7 @@ impl Mesh {
 }
 
 impl Mesh {
-    /// The member that goes on in the place of another, with keys of its own.
+    /// The member that succeeds another one, with its own keys.
     pub(crate) fn successor(&self, former: &Member, number: u32) -> Member {
         let mut seed = [8; 32];
         seed[4..8].copy_from_slice(&number.to_le_bytes());
@@ -142,7 +142,7 @@ impl Mesh {
 }
 
 impl Member {
-    /// It as the local node.
+    /// This member as the local node.
     pub(crate) fn local(&self) -> LocalNode {
         LocalNode { credential: self.credential.clone(), record_key: self.record_key() }
     }

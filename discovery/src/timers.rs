@@ -2,7 +2,7 @@
 //!
 //! Equal times keep the order in which they were added, so that a run is repeatable. The queue can
 //! be shifted as a whole: after a stall of the process every deadline for a peer moves by the time
-//! during which nothing was received.
+//! in which nothing was received.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
     queue: BTreeMap<(Instant, u64), T>,
-    /// When the first entry is due: asked after each datagram, so that it lies beside the rest.
+    /// When the first entry is due: needed after each datagram, so it is stored separately.
     first: Option<Instant>,
     sequence: u64,
     limit: usize,

@@ -1,7 +1,7 @@
 //! Verification of everything received from others.
 //!
 //! Everything discovery takes from the network or from disk is checked here each time, unless there
-//! is a [`Memo`]. That remembers what it has checked and hands out the same allocation again: a
+//! is a [`Memo`]. It remembers what it has checked and returns the same allocation again: a
 //! simulation of thousands of nodes in one process would otherwise check and store every record
 //! once per node.
 
@@ -12,10 +12,10 @@ use meshport_config::{Credential, Error as ConfigError, MeshId, UnixSeconds, Ver
 
 use crate::state::{BadState, SignedState};
 
-/// Records and credentials that a [`Memo`] keeps; when full it starts anew.
+/// Records and credentials that a [`Memo`] keeps; when full it starts over.
 pub const MAX_MEMO: usize = 65_536;
 
-/// Why something from another node is not believed.
+/// Why something from another node is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// The bytes are not in the format, or beyond a bound.
@@ -83,8 +83,8 @@ struct Known {
     states: Shelf<(VerifyKey, Arc<SignedState>)>,
 }
 
-/// The checked signatures, by the last eight bytes, which are as good as random. Of two that end
-/// alike the later one is kept.
+/// The checked signatures, by their last eight bytes, which are as good as random. Of two with the
+/// same ending the later one is kept.
 #[derive(Debug)]
 struct Shelf<T>(BTreeMap<u64, (Box<[u8]>, T)>);
 

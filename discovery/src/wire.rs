@@ -3,28 +3,28 @@
 //! Everything fits one datagram of [`MAX_DATAGRAM`] bytes and is read without allocation beyond a
 //! small multiple of its size. Bytes that do not parse, or have trailing data, are an error value.
 //! Nodes are named by the first eight bytes of their id where the reader must know them anyway; ids
-//! are public keys, so that these are as good as random.
+//! are public keys, so these bytes are as good as random.
 
 use meshport_config::{NodeId, ServiceName};
 use serde::{Deserialize, Serialize};
 
 use crate::state::{Life, Revision};
 
-/// Bytes of the largest datagram; fits an inner packet on any path that WireGuard works on.
+/// Bytes of the largest datagram; fits an inner packet on any path on which WireGuard works.
 pub const MAX_DATAGRAM: usize = 1180;
-/// Bytes of a probe of a path's width, and of its echo: the smallest datagram that QUIC may rely
-/// on, and so a packet of the same length.
+/// Bytes of a probe of a path's width, and of its echo: the smallest datagram that QUIC requires,
+/// so the packets have the same length.
 pub const WIDE_DATAGRAM: usize = 1200;
-/// Bytes of it without meaning: all but version, kind, nonce and the length of the rest.
+/// Bytes of padding in it: all but version, kind, nonce and the length of the rest.
 const WIDE_PADDING: usize = WIDE_DATAGRAM - 12;
 /// The first byte of every datagram.
 pub const VERSION: u8 = 1;
-/// Parts into which the directory is summed up.
+/// Buckets for the digests of the directory.
 pub(crate) const BUCKETS: usize = 64;
 /// Records one `Want` may ask for.
 pub(crate) const MAX_WANTED: usize = 16;
 
-/// Services one `Ask` may name: a person forwards one or a few.
+/// Services that one `Ask` may name: a person forwards one or a few.
 pub const MAX_ASKED_SERVICES: usize = 8;
 
 /// The first eight bytes of a node's id.
@@ -57,12 +57,12 @@ impl Short {
         NodeId::from_bytes(bytes)
     }
 
-    /// The short id just below this one; the first one has none and stays.
+    /// The short id just below this one; the first one is its own.
     pub(crate) fn before(self) -> Self {
         Self(u64::from_be_bytes(self.0).saturating_sub(1).to_be_bytes())
     }
 
-    /// The bucket this node is summed up in: the top six bits.
+    /// The bucket of this node: the top six bits.
     pub(crate) fn bucket(self) -> usize {
         usize::from(self.0[0] >> 2)
     }
@@ -77,7 +77,7 @@ impl Short {
     }
 }
 
-/// How a member stands in the eyes of the claimant, in the order in which SWIM lets one claim
+/// The standing of a member according to the claimant, in the order in which SWIM lets one claim
 /// override another of the same incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Standing {
@@ -99,7 +99,7 @@ pub(crate) struct Claim {
 pub(crate) struct Have {
     pub(crate) short: Short,
     pub(crate) revision: Revision,
-    /// Four bytes of the digest of credential and record; tells apart what the numbers do not.
+    /// Four bytes of the digest of credential and record; distinguishes what the numbers do not.
     pub(crate) digest: [u8; 4],
     /// The last life known to membership, if any.
     pub(crate) life: Option<LastLife>,
@@ -120,7 +120,7 @@ impl LastLife {
     }
 }
 
-/// A record that is asked for.
+/// A requested record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) short: Short,
@@ -153,7 +153,7 @@ impl Item<'_> {
     }
 }
 
-/// The question of a leaf.
+/// A leaf's question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ask {
     /// The services whose origins it wants.
@@ -164,8 +164,8 @@ pub(crate) struct Ask {
     pub(crate) revoked: [u8; 8],
 }
 
-/// A datagram. The order of the kinds is the wire format, and the content of one never changes:
-/// what is new is a new kind, at the end, which versions that do not know it drop.
+/// A datagram. The order of the kinds is the wire format, and the content of a kind never changes:
+/// anything new is a new kind at the end, which versions that do not know it drop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message<'a> {
     /// Membership: header and updates in the format of `swim`.
@@ -177,9 +177,9 @@ pub(crate) enum Message<'a> {
     Summary(#[serde(borrow)] &'a [u8]),
     /// The sender's entries in some range. Answered by items it lacks and a `Want`.
     Haves(Haves),
-    /// The sender asks for these nodes, with or without credential. Answered by `Items`.
+    /// The sender requests these nodes, with or without credential. Answered by `Items`.
     Want(Vec<Wanted>),
-    /// Records asked for or owed.
+    /// Records that were requested, or that the receiver lacks.
     Items(#[serde(borrow)] Vec<Item<'a>>),
     /// Records that are news, to be passed on by receivers that did not know them.
     Rumours(#[serde(borrow)] Vec<Item<'a>>),
@@ -199,16 +199,17 @@ pub(crate) enum Message<'a> {
     Revocations([u8; 8]),
     /// A leaf asks for the origins of some services. Answered by `Same` or by `Items`.
     Ask(Ask),
-    /// Measures whether a path takes what QUIC needs. Answered by a `WideEcho` with the same bytes.
+    /// Measures whether a path carries what QUIC needs. Answered by a `WideEcho` with the same
+    /// bytes.
     WideProbe(Wide<'a>),
-    /// The answer to a `WideProbe`, which is as long.
+    /// The answer to a `WideProbe`, of the same length.
     WideEcho(Wide<'a>),
-    /// The receiver does not acknowledge long packets of the sender's, so it should find out
-    /// whether the path between them still takes these. A version that does not know it drops it.
+    /// The receiver does not acknowledge the sender's long packets, so it should find out whether
+    /// the path between them still carries these. A version that does not know this kind drops it.
     Unacknowledged,
 }
 
-/// Bytes that an answer repeats, and as many as fill a datagram to [`WIDE_DATAGRAM`].
+/// Bytes that an answer repeats, and the padding up to [`WIDE_DATAGRAM`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wide<'a> {
     pub(crate) nonce: [u8; 8],
@@ -230,7 +231,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The datagram; none when it would be larger than [`MAX_DATAGRAM`], or [`WIDE_DATAGRAM`].
+    /// The datagram; none if it would be larger than [`MAX_DATAGRAM`], or [`WIDE_DATAGRAM`].
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         let mut buffer = [0; WIDE_DATAGRAM];
         buffer[0] = VERSION;
@@ -273,7 +274,7 @@ impl<'a> Message<'a> {
                     && haves.entries.is_sorted_by(|a, b| a.short < b.short)
             }
             Self::Ask(ask) => ask.services.len() <= MAX_ASKED_SERVICES,
-            // Its answer is as long: nobody gets more than they have sent.
+            // Its answer is as long: nobody gets more than it has sent.
             Self::WideProbe(wide) | Self::WideEcho(wide) => wide.padding.len() == WIDE_PADDING,
             Self::Swim(_)
             | Self::Root(_)
@@ -336,7 +337,7 @@ const KINDS: [&str; 18] = [
     "unacknowledged",
 ];
 
-/// The kind of an encoded datagram, in a word, for traces.
+/// The kind of an encoded datagram, as a word for traces.
 pub fn kind(datagram: &[u8]) -> &'static str {
     let code = datagram.get(1).map_or(usize::MAX, |code| usize::from(*code));
     KINDS.get(code).copied().unwrap_or("unknown")
@@ -357,7 +358,7 @@ pub(crate) enum BadDatagram {
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) datagrams: Vec<Vec<u8>>,
-    /// How many of the items are in them whole.
+    /// How many of the items are completely in them.
     pub(crate) items: usize,
 }
 

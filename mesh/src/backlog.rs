@@ -9,8 +9,8 @@
 //! with long ones: start-time fair queueing (Goyal, Vin and Cheng 1996), with the same weight for
 //! all.
 //!
-//! Unsent data can only be estimated: what was written, less what the congestion controller is
-//! told. The estimate is slightly high and is corrected whenever everything has been sent.
+//! Unsent data can only be estimated: the bytes written less those that the congestion controller
+//! sees leave. The estimate is slightly high and is corrected whenever everything has been sent.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -20,26 +20,26 @@ use tokio::sync::oneshot;
 
 use super::lock;
 
-/// Unsent bytes of a connection from which on bulk waits: enough for some batches, and no longer on
-/// a slow path than it must be.
+/// From this many unsent bytes of a connection on, bulk waits: enough for some batches, and no
+/// longer than necessary on a slow path.
 const BACKLOG_BYTES: u64 = 128 << 10;
-/// Pieces below this go on at once, in bytes: no bulk, or its end.
+/// Smaller pieces, in bytes, are sent at once: they are no bulk, or its end.
 const BULK_BYTES: usize = 16 << 10;
 /// Bytes of earlier data that a smaller piece may overtake: as many as are admitted. A larger
 /// amount of small pieces cannot starve bulk data.
 const HEAD_START: u64 = BACKLOG_BYTES + (64 << 10);
-/// Pieces within this many bytes of each other have the same rank: 64 TiB have one each. Later ones
-/// have the lowest, and take turns.
+/// Pieces within this many bytes of each other have the same rank; the ranks last for 64 TiB. Later
+/// pieces have the lowest, and take turns.
 const RANK_BYTES: u64 = 16 << 10;
-/// The part of what is sent that is no data of streams: headers, acknowledgements. One in this
-/// many, more than there really is: too little would let the backlog grow for ever.
+/// The share of sent bytes that is not stream data: headers, acknowledgements. One in this many,
+/// more than there really is: too little would let the backlog grow forever.
 const OVERHEAD: u64 = 16;
 
 /// Order in which pieces are sent: before those of a lower rank. It is QUIC's stream priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank(pub(super) i32);
 
-/// The bytes that a stream has had, in virtual time: where its last piece ends.
+/// The bytes that a stream has sent, in virtual time: where its last piece ends.
 #[derive(Debug, Default)]
 pub(super) struct Share(u64);
 
@@ -54,12 +54,12 @@ struct State {
     /// Bytes admitted since the start. It is never reset: a piece whose stream's window is full
     /// keeps its rank, which would then be lower than those of all later ones.
     passed: u64,
-    /// Virtual time: where the piece begins that was let in last.
+    /// Virtual time: the beginning of the last admitted piece.
     virtual_time: u64,
-    /// Pieces that have come.
+    /// Number of pieces so far.
     arrived: u64,
-    /// Pieces that wait, by where they begin and when they came, with their lengths: at most one
-    /// for each stream.
+    /// Waiting pieces with their lengths, by beginning and order of arrival: at most one for each
+    /// stream.
     waiting: BTreeMap<(u64, u64), (u64, oneshot::Sender<Rank>)>,
 }
 
@@ -89,7 +89,8 @@ impl State {
             // A caller that stopped waiting has no piece.
             if !waiting.is_closed() {
                 let rank = self.pass(begins, length);
-                // The waiter may have left since; then a little is counted that will not be sent.
+                // The caller may have given up since; then a little is counted that will not be
+                // sent.
                 let _ = waiting.send(rank);
             }
         }
@@ -133,7 +134,7 @@ impl Backlog {
         Err(waiting)
     }
 
-    /// A piece that was counted does not go on: its stream's window is full.
+    /// A counted piece is not sent: its stream's window is full.
     pub(super) fn leave(&self, length: usize) {
         let mut state = lock(&self.0);
         state.unsent = state.unsent.saturating_sub(length as u64);
@@ -147,7 +148,7 @@ impl Backlog {
         state.admit();
     }
 
-    /// Packets of this many bytes were lost: their data is sent again.
+    /// Packets of this many bytes were lost: their data is retransmitted.
     pub(super) fn lost(&self, bytes: u64) {
         lock(&self.0).unsent += bytes;
     }
@@ -184,7 +185,7 @@ mod tests {
         turns.iter_mut().map(|turn| rank(turn).is_some()).collect()
     }
 
-    /// A backlog with as many pieces as it admits, and this many that wait.
+    /// A backlog with as many pieces as it admits, and this many waiting.
     fn full(waiting: usize) -> (Backlog, Vec<Turn>) {
         let backlog = Backlog::default();
         let mut taken = 0;
@@ -202,7 +203,7 @@ mod tests {
         let (backlog, mut turns) = full(3);
         assert_eq!(are_admitted(&mut turns), [false; 3]);
         new(&backlog, BULK_BYTES - 1).unwrap();
-        // That piece goes first, then there is room for one more, the first.
+        // That piece is sent first, then there is room for one more, the first.
         backlog.sent(40 << 10);
         assert_eq!(are_admitted(&mut turns), [true, false, false]);
         // Waiting pieces are not overtaken.
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn little_goes_ahead_but_not_for_ever() {
+    fn small_pieces_go_ahead_but_not_forever() {
         let backlog = Backlog::default();
         let bulk = [new(&backlog, PIECE).unwrap(), new(&backlog, PIECE).unwrap()];
         assert!(bulk[0] > bulk[1]);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_has_no_turn() {
+    fn a_caller_that_gives_up_has_no_turn() {
         let (backlog, mut turns) = full(3);
         drop(turns.remove(0));
         backlog.leave(PIECE);
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(lock(&backlog.0).unsent, PIECE as u64);
     }
 
-    /// Streams that always have more, each in pieces of a different length.
+    /// Streams that always have more data, each in pieces of a different length.
     #[test]
     fn short_pieces_have_as_many_bytes_as_long_ones() {
         let backlog = Backlog::default();

@@ -1,8 +1,8 @@
 //! Batches of a UDP socket, with a second chance for segmentation.
 //!
-//! The kernel answers `EINVAL` or `EIO` to a batch that it cannot segment: always, on a device that
-//! lacks it, or for a while, when a link's MTU shrank below what was found. quinn-udp sends one by
-//! one from then on. Here segmentation is tried again every [`RETRY`].
+//! The kernel answers `EINVAL` or `EIO` to a batch that it cannot segment: always, on a device
+//! without segmentation, or for a while, when a link's MTU has shrunk below the discovered one.
+//! quinn-udp sends one by one from then on. Here segmentation is tried again every [`RETRY`].
 
 use std::io;
 use std::net::UdpSocket;
@@ -23,7 +23,7 @@ pub(super) struct Batched {
     state: RwLock<UdpSocketState>,
     /// Segments per call at the start.
     most: usize,
-    /// Time since which segmentation fails, while it does.
+    /// Since when segmentation has been failing, if it is.
     lost: Mutex<Option<Instant>>,
 }
 
@@ -47,7 +47,7 @@ impl Batched {
         if now >= self.most { now } else { self.recover(socket).unwrap_or(now) }
     }
 
-    /// Begins anew when it is time.
+    /// Tries segmentation again when it is time.
     fn recover(&self, socket: &UdpSocket) -> Option<usize> {
         #[expect(clippy::disallowed_methods, reason = "an edge: the socket has a clock of its own")]
         let now = Instant::now();

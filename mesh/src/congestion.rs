@@ -69,7 +69,7 @@ impl ControllerFactory for BoundedCubic {
     }
 }
 
-/// Bytes of packets that the peer of a connection has acknowledged, without packets that only
+/// Bytes of packets that the peer of a connection has acknowledged, not counting packets that only
 /// acknowledge.
 pub(super) fn acknowledged(connection: &Connection) -> u64 {
     controller(connection).map_or(0, |controller| controller.acknowledged)
@@ -80,7 +80,7 @@ pub(super) fn backlog(connection: &Connection) -> Arc<Backlog> {
     controller(connection).map(|controller| controller.backlog.clone()).unwrap_or_default()
 }
 
-/// Its present state.
+/// Its current state.
 fn controller(connection: &Connection) -> Option<Box<Bounded>> {
     connection.congestion_state().into_any().downcast().ok()
 }
@@ -128,7 +128,7 @@ impl Controller for Bounded {
         self.long.acknowledged(bytes);
         self.rtt = rtt.get();
         self.bound = bound(rtt.min());
-        // A window that is not used must not grow, or a loss would change nothing.
+        // An unused window must not grow, or a loss would have no effect.
         let is_used = !app_limited && self.cubic.window() <= self.window();
         let round_trip = RoundTrip { now: rtt.get(), least: rtt.min() };
         self.cubic.arrived(Sent { at: sent, now }, bytes, is_used, round_trip);

@@ -3,8 +3,8 @@
 //! Three rules differ from the RFC, each for a measured reason (ADR 025):
 //!
 //! * *A loss is not always congestion.* Long paths lose packets for other reasons, and a window of
-//!   thousands of packets that shrinks for each is never large. While no queue stands on the path,
-//!   up to [`TOLERATED_LOSS`] of what is sent may get lost: the share BBR tolerates.
+//!   thousands of packets that shrinks at each loss never becomes large. While no queue stands on
+//!   the path, up to [`TOLERATED_LOSS`] of the packets may get lost: the share that BBR tolerates.
 //! * *Growth stops while a queue stands.* More in flight would only wait there.
 //! * *A large window grows by [`MAX_STEP`] packets per round trip at most.* What exceeds the path
 //!   gets lost in one round trip, every other packet of it, and quinn closes a connection when a
@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The factor of a window after congestion.
+/// The factor applied to a window after congestion.
 const BETA: f64 = 0.7;
 /// How steeply a window grows, in packets per cubic second.
 const C: f64 = 0.4;
@@ -26,12 +26,13 @@ const MIN_WINDOW: u64 = 2;
 const TOLERATED_LOSS: f64 = 0.02;
 /// Packets that may get lost in addition, so that one of a few is not a large share.
 const TOLERATED_PACKETS: u64 = 4;
-/// Packets after which what was lost before counts half.
+/// Number of packets after which earlier losses count half.
 const MEMORY: u64 = 2048;
-/// Packets by which a window grows in a round trip at most once it could double to twice as many
-/// gaps as quinn takes: two steps are under way when the first loss is known.
+/// Most packets by which a window grows in a round trip, once doubling could make twice as many
+/// gaps as quinn takes: two steps are in flight when the first loss is known.
 const MAX_STEP: u64 = 400;
-/// Windows up to this many packets may double: half of them lost are less than 1,024 gaps.
+/// Windows up to this many packets may double: if half of them are lost, that is less than 1,024
+/// gaps.
 const MAX_DOUBLED: u64 = 1600;
 /// A queue has built up if all packets of a round trip are slower than the best by an eighth, and
 /// by this at least: what pacing and batches add.
@@ -49,12 +50,13 @@ pub(super) struct Cubic {
     highest: f64,
     /// The window that a Reno flow would have now, in bytes.
     reno: f64,
-    /// Time of that congestion: packets sent before it tell nothing new.
+    /// Time of that congestion: packets sent before it show nothing new.
     reduced: Option<Instant>,
     /// No packet of the last round trip was fast.
     queue_stands: bool,
-    /// Whether one of the current round trip was, and which packets are of the next one: those
-    /// sent from then on. One is enough: a busy machine is slow now and then, a queue always.
+    /// Whether a packet of the current round trip was fast, and which packets belong to the next
+    /// one: those sent from then on. One fast packet is enough: a busy machine is slow now and
+    /// then, a queue always.
     is_fast: bool,
     round: Option<Instant>,
     /// Bytes that arrived and that were lost; both are halved after [`MEMORY`].
@@ -62,7 +64,7 @@ pub(super) struct Cubic {
     lost: u64,
 }
 
-/// Sending time of a packet whose fate is known now.
+/// Sending time of a packet whose outcome is now known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) at: Instant,
@@ -105,7 +107,7 @@ impl Cubic {
         self.threshold.is_finite().then(|| to_u64(self.threshold))
     }
 
-    /// The window that a path begins with.
+    /// The initial window of a path.
     pub(super) fn first(&self) -> u64 {
         FIRST_WINDOW * self.mtu
     }
@@ -115,7 +117,7 @@ impl Cubic {
         self.window = self.window.max(to_f64(MIN_WINDOW * self.mtu));
     }
 
-    /// A packet of this many bytes arrived. `is_used`: the window is what limits sending.
+    /// A packet of this many bytes arrived. `is_used`: the window limits sending.
     pub(super) fn arrived(&mut self, sent: Sent, bytes: u64, is_used: bool, rtt: RoundTrip) {
         self.remember(bytes, 0);
         self.look_for_queue(sent, rtt.least);
@@ -154,7 +156,7 @@ impl Cubic {
         self.window += grown.min(most).min(bytes);
     }
 
-    /// The window so long after congestion, in bytes (RFC 9438, section 4.2).
+    /// The window at this time after congestion, in bytes (RFC 9438, section 4.2).
     fn cubic(&self, since: Duration) -> f64 {
         let mtu = to_f64(self.mtu);
         let highest = self.highest / mtu;
@@ -167,7 +169,7 @@ impl Cubic {
         self.remember(0, bytes);
         let all = to_f64(self.arrived + self.lost);
         let tolerated = TOLERATED_LOSS * all + to_f64(TOLERATED_PACKETS * self.mtu);
-        // Without bytes it is an ECN mark, by which the network reports congestion.
+        // Zero bytes mean an ECN mark, by which the network reports congestion.
         let is_tolerated = bytes > 0 && !self.queue_stands && to_f64(self.lost) <= tolerated;
         if !is_tolerated {
             self.reduce(sent);
@@ -178,7 +180,7 @@ impl Cubic {
         if self.reduced.is_some_and(|reduced| sent.at <= reduced) {
             return;
         }
-        // A flow that had less than before leaves room for others.
+        // A flow whose window was already smaller than before leaves room for others.
         let is_less = self.window < self.highest;
         self.highest = if is_less { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.window = (self.window * BETA).max(to_f64(MIN_WINDOW * self.mtu));
@@ -236,7 +238,7 @@ mod tests {
             Self { cubic: Cubic::new(MTU), now: Instant::now() }
         }
 
-        /// A window goes and comes; `lost` of its packets do not.
+        /// Sends a window of packets; `lost` of them do not arrive.
         fn round(&mut self, queue: Duration, lost: u64) {
             let sent = self.now;
             self.now += RTT + queue;
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_while_a_queue_stands_and_goes_on_after_it() {
+    fn it_stays_while_a_queue_stands_and_grows_after_it() {
         let mut path = Path::new();
         (0..5).for_each(|_| path.round(Duration::ZERO, 0));
         (0..3).for_each(|_| path.round(Duration::from_millis(40), 0));
@@ -312,7 +314,7 @@ mod tests {
         path.round(Duration::from_millis(40), 1);
         assert_eq!(path.packets(), before * 7 / 10);
         assert_eq!(path.cubic.threshold(), Some(path.cubic.window()));
-        // Packets sent before tell nothing new.
+        // Packets sent before show nothing new.
         path.cubic.lost(Sent { at: path.now - RTT, now: path.now }, 50_000);
         assert_eq!(path.packets(), before * 7 / 10);
         // It has recovered after the cube root of the missing share over C, in seconds.
@@ -327,14 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_gets_through_begins_anew() {
+    fn nothing_that_gets_through_starts_over() {
         let mut path = Path::new();
         (0..8).for_each(|_| path.round(Duration::ZERO, 0));
         path.cubic.collapse(Sent { at: path.now, now: path.now });
         assert_eq!(path.packets(), MIN_WINDOW);
         path.cubic.set_mtu(8000);
         assert_eq!(path.cubic.window(), MIN_WINDOW * 8000);
-        // A mark of the network is congestion without a loss.
+        // An ECN mark is congestion without a loss.
         let mut path = Path::new();
         path.cubic.lost(Sent { at: path.now, now: path.now }, 0);
         assert_eq!(path.packets(), 7);

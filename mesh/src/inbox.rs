@@ -32,7 +32,7 @@ fn cost(batch: &Batch) -> usize {
 }
 
 impl Inbox {
-    /// False when there is no room; the batch is dropped then.
+    /// False if there is no room; then the batch is dropped.
     fn push(&self, batch: Batch) -> bool {
         let waker = {
             let mut waiting = lock(&self.0);
@@ -50,7 +50,7 @@ impl Inbox {
     }
 }
 
-/// The inboxes of all shards of a node, as one of them sees them.
+/// The inboxes of all shards of a node, from the view of one of them.
 #[derive(Debug, Clone)]
 pub(super) struct Inboxes {
     all: Arc<[Inbox]>,
@@ -64,12 +64,12 @@ impl Inboxes {
         (0..shards).map(move |own| Self { all: all.clone(), own })
     }
 
-    /// Whether anything can ever come.
+    /// Whether anything can ever arrive.
     pub(super) fn is_alone(&self) -> bool {
         self.all.len() == 1
     }
 
-    /// Sends to another shard; false when that one's inbox is full.
+    /// Sends to another shard; false if its inbox is full.
     pub(super) fn send(&self, hand_over: HandOver) -> bool {
         self.all.get(hand_over.shard).is_some_and(|inbox| inbox.push(hand_over.batch))
     }

@@ -1,17 +1,17 @@
 //! Encrypted datagrams and streams to a `NodeId`, over one UDP socket and without root.
 //!
-//! [`Mesh`] is the handle, [`Incoming`] what comes from peers. `meshport-proto` is the state
-//! machine of peers and tunnels; this crate drives it with sockets, tokio and, for streams, quinn.
+//! [`Mesh`] is the handle, [`Incoming`] the input from peers. `meshport-proto` is the state machine
+//! of peers and tunnels; this crate drives it with sockets, tokio and, for streams, quinn.
 //!
-//! `link` joins the state machine with the outer socket; `quic_socket` is what quinn sees of it;
-//! `driver` does what is due without a packet; `streams` keeps the QUIC connections; `mesh` is the
+//! `link` joins the state machine with the outer socket; `quic_socket` is quinn's view of it;
+//! `driver` does the work that is due without a packet; `streams` keeps the QUIC connections; `mesh` is the
 //! handle. A node with several `shards` has all of these once per shard. `bridge` lets the
 //! connections of a process go on when it has left its sockets to a successor.
 //!
 //! A shard runs on a current-thread runtime: it receives, encrypts and sends there. Everything is
-//! still `Send` and `Sync`, so that other threads may call it now and then: each lock is held for
-//! one turn, never across an await. Lock order: quinn's own locks, then the link's send lock, then
-//! its core lock, then an inbox's.
+//! still `Send` and `Sync`, so other threads may call it occasionally: each lock is held for one
+//! turn, never across an await. Lock order: quinn's own locks, then the link's send lock, then its
+//! core lock, then an inbox's.
 
 mod backlog;
 mod batched;

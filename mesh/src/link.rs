@@ -1,4 +1,4 @@
-//! The state machine, the outer socket and the clock, joined.
+//! Joins the state machine, the outer socket and the clock.
 //!
 //! A *turn* locks the core, calls it with the current time and delivers its output: datagrams go to
 //! the socket, events to the user, and the driver is woken when its timer must be earlier or there
@@ -6,9 +6,9 @@
 //! beyond is dropped and counted.
 //!
 //! QUIC hands over ten datagrams at a time, the kernel takes more than forty in one call. Full
-//! batches are therefore collected in a [`Run`] of at most one call; it leaves when it is full,
+//! batches are therefore collected in a [`Run`] of at most one call; it is sent when it is full,
 //! when QUIC ran out of data (its last datagram is short) or when a round of the other tasks has
-//! added nothing ([`Link::poll_flush`]). A datagram on its own never waits.
+//! added nothing ([`Link::poll_flush`]). A single datagram never waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,7 @@ use meshport_proto::core::{Core, Datagrams, SEAL_OVERHEAD, StreamBatch};
 use meshport_proto::event::{MeshEvent, Now, Route};
 use meshport_proto::{MeshCount, MeshCounters, MeshError, SharedMeshCounters};
 
-/// Gives the wall clock's time, for judging credentials.
+/// The wall clock, for judging credentials.
 pub type WallClock = Arc<dyn Fn() -> UnixSeconds + Send + Sync>;
 
 /// Sealed batches kept while the socket is full. QUIC stops sending after one; the rest is room for
@@ -71,7 +71,7 @@ struct Sender {
     backlog: VecDeque<Sealed>,
 }
 
-/// A core under its lock, and what the driver's timer is set to.
+/// A core behind its lock, and the time of the driver's timer.
 #[derive(Debug)]
 struct Timed {
     core: Core,
@@ -96,7 +96,7 @@ pub(super) struct Link {
     reader: Mutex<Option<Waker>>,
     /// The driver has something to do.
     pub(super) wake: Notify,
-    /// A session came up somewhere.
+    /// A session was established.
     pub(super) ready: Notify,
     closed: AtomicBool,
 }
@@ -143,7 +143,7 @@ impl Link {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Ends the driver. Nothing is sent or received for the user any more.
+    /// Ends the driver. Nothing more is sent or received for the user.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         if let Some(flusher) = lock(&self.sender).flusher.take() {
@@ -197,7 +197,7 @@ impl Link {
         result
     }
 
-    /// Takes over a changed core's output.
+    /// Takes over the output of a changed core.
     fn let_out(&self, timed: &mut MutexGuard<'_, Timed>, sender: &mut Sender) {
         while let Some(transmit) = timed.core.poll_transmit() {
             let length = transmit.bytes.len();
@@ -223,7 +223,7 @@ impl Link {
         }
     }
 
-    /// False when the user's queue is full and events wait.
+    /// False if the user's queue is full and events wait.
     fn hand_out_events(&self, core: &mut Core) -> bool {
         while core.has_events() {
             match self.events.try_reserve() {
@@ -245,7 +245,7 @@ impl Link {
         drop(self.events.reserve().await);
     }
 
-    /// Notes when the driver will look next and answers what it has to know for that.
+    /// Notes when the driver will wake next, and returns what it needs for that.
     pub(super) fn plan(&self) -> Plan {
         let mut sender = lock(&self.sender);
         let blocked = !self.flush(&mut sender);
@@ -261,8 +261,8 @@ impl Link {
         lock(&self.timed).core.poll_notice()
     }
 
-    /// Seals a batch of QUIC datagrams and sends it, or lets it wait for more of the same. A full
-    /// socket keeps it; nothing is ever sealed twice.
+    /// Seals a batch of QUIC datagrams and sends it, or lets it wait for more for the same
+    /// destination. If the socket is full the batch is kept; nothing is ever sealed twice.
     pub(super) fn send_streams(&self, to: &std::net::Ipv6Addr, contents: &[u8], segment: usize) {
         let now = self.now();
         let mut sender = lock(&self.sender);
@@ -283,8 +283,8 @@ impl Link {
         }
     }
 
-    /// How many datagrams of `segment` bytes the run has room for, at least one. What these cannot
-    /// be added to is sent first.
+    /// How many datagrams of `segment` bytes the run has room for, at least one. A run that these
+    /// cannot be added to is sent first.
     fn room(&self, sender: &mut Sender, segment: usize) -> usize {
         let most = self.segments(segment + SEAL_OVERHEAD);
         let run = &sender.run;
@@ -300,7 +300,7 @@ impl Link {
         most
     }
 
-    /// Adds sealed datagrams to the run. It leaves when it is full.
+    /// Adds sealed datagrams to the run, which is sent when it is full.
     fn seal(
         &self,
         sender: &mut Sender,
@@ -349,8 +349,8 @@ impl Link {
         sender.run = Run { bytes: run.bytes, ..Run::default() };
     }
 
-    /// Sends the run once a round of the other tasks has added nothing to it. For one task; ready
-    /// when the link is closed.
+    /// Sends the run once a round of the other tasks has added nothing to it. For one task only;
+    /// ready when the link is closed.
     pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<()> {
         if self.is_closed() {
             return Poll::Ready(());
@@ -367,7 +367,8 @@ impl Link {
         Poll::Pending
     }
 
-    /// Sends `bytes`, a datagram every `stride` bytes, or keeps what the socket has no room for.
+    /// Sends `bytes`, a datagram every `stride` bytes, or keeps those that the socket has no room
+    /// for.
     fn send(&self, sender: &mut Sender, route: Route, bytes: &[u8], stride: usize) {
         if !self.flush(sender) {
             self.keep(sender, route, bytes, stride);
@@ -388,7 +389,7 @@ impl Link {
         self.wake.notify_one();
     }
 
-    /// True when nothing is kept any more.
+    /// True if nothing is left to send.
     fn flush(&self, sender: &mut Sender) -> bool {
         while let Some(sealed) = sender.backlog.front_mut() {
             if let Some(rest) = self.send_now(sealed.route, &sealed.bytes, sealed.stride) {
@@ -420,8 +421,8 @@ impl Link {
             match self.socket.try_send(&transmit) {
                 Ok(()) => self.count_sent(end - offset, stride),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(offset),
-                // The socket may have stopped taking batches with this very call: once more,
-                // in pieces.
+                // The socket may have stopped accepting batches with this very call: tries again in
+                // pieces.
                 Err(_) if segments > 1 && self.socket.max_gso_segments() == 1 => continue,
                 Err(error) => self.count_error(&error),
             }
@@ -455,7 +456,7 @@ impl Link {
     }
 }
 
-/// The events that the driver has to wait for.
+/// The events that the driver waits for.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) timer: Option<Instant>,

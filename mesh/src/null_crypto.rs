@@ -1,8 +1,8 @@
 //! A QUIC crypto session without packet protection.
 //!
 //! QUIC runs inside WireGuard here: confidentiality, integrity and the identity of the peer come
-//! from the tunnel and its source check, so a second AEAD would only cost CPU. What this session
-//! keeps is the handshake around the keys: both sides exchange random bytes and their transport
+//! from the tunnel and its source check, so a second AEAD would only cost CPU. This session keeps
+//! only the handshake around the keys: both sides exchange random bytes and their transport
 //! parameters in length-prefixed, versioned frames, and every packet ends in a constant tag of
 //! [`TAG_LENGTH`] bytes derived from those random bytes. The tag protects nothing. It makes a
 //! packet of another connection or of an earlier process of the same peer fail to "decrypt".
@@ -117,7 +117,7 @@ impl ServerConfig for NullCrypto {
     }
 }
 
-/// How far a session's handshake is. Each step is left at most once.
+/// The progress of a session's handshake. Each step is left at most once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// Nothing written yet. The client sends first; the server waits for its hello.
@@ -201,7 +201,7 @@ impl NullSession {
         TransportParameters::read(self.side, &mut cursor).map_err(TransportError::from)
     }
 
-    /// The keys for both directions; `label` tells handshake and application apart.
+    /// The keys for both directions; `label` distinguishes handshake and application.
     fn keys(&self, label: u8) -> Option<Keys> {
         let peer = self.peer_random?;
         let (client, server) = match self.side {
@@ -363,7 +363,7 @@ impl PacketKey for NullKey {
         u64::MAX
     }
 
-    // Strays with a foreign tag are dropped; no number of them may end a connection.
+    // Stray packets with a foreign tag are dropped; no number of them may end a connection.
     fn integrity_limit(&self) -> u64 {
         u64::MAX
     }
@@ -394,7 +394,7 @@ fn initial_keys(dst_cid: &ConnectionId) -> Keys {
     null_keys(tag, tag)
 }
 
-/// A short fingerprint (FNV-1a, 32 bits) of `parts`. It tells connections apart and is no secret.
+/// A short fingerprint (FNV-1a, 32 bits) of `parts`. It distinguishes connections and is no secret.
 fn tag_of(parts: &[&[u8]]) -> Tag {
     let mut hash = 0x811c_9dc5_u32;
     for byte in parts.iter().copied().flatten() {

@@ -12,11 +12,11 @@ use std::task::{Context, Poll};
 pub struct OuterTransmit<'a> {
     /// Their destination. IPv4 is never written as mapped IPv6.
     pub destination: SocketAddr,
-    /// The local address to send from, if a certain one is wanted.
+    /// The local address to send from, if it matters.
     pub source: Option<IpAddr>,
     /// The bytes of all datagrams.
     pub contents: &'a [u8],
-    /// A datagram starts every `segment` bytes, only the last may be shorter. At most
+    /// A datagram starts every `segment` bytes; only the last may be shorter. At most
     /// [`OuterSocket::max_gso_segments`] of them.
     pub segment: usize,
 }
@@ -30,7 +30,7 @@ pub struct OuterMeta {
     pub local: Option<IpAddr>,
     /// Length of all datagrams in bytes.
     pub length: usize,
-    /// A datagram starts every `stride` bytes, only the last may be shorter.
+    /// A datagram starts every `stride` bytes; only the last may be shorter.
     pub stride: usize,
 }
 
@@ -46,8 +46,8 @@ pub trait OuterSocket: Send + Sync + Debug + 'static {
     /// Sends now.
     ///
     /// # Errors
-    /// `WouldBlock` when there is no room; nothing was sent then. Other errors are about this
-    /// transmit only.
+    /// `WouldBlock` if there is no room; then nothing was sent. Other errors concern only this
+    /// transmit.
     fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()>;
 
     /// The largest IP packet that the first link towards `remote` takes, in bytes, as far as the

@@ -1,4 +1,4 @@
-//! The kernel's part in finding a datagram's shard: a filter on the group of sockets that share
+//! The kernel's part in selecting a datagram's shard: a filter on the group of sockets that share
 //! one UDP port. One of the few files with unsafe code: no crate in the tree offers this option.
 
 use std::io;
@@ -7,15 +7,15 @@ use socket2::Socket;
 
 use meshport_proto::shard::{MAX_SHARDS, SHARD_BITS};
 
-/// Has the kernel hand each datagram to the shard that its WireGuard header names, of `shards`
-/// sockets bound in the order of their shards. A handshake initiation names none: a byte of its
-/// ephemeral key, as good as random, spreads their cost over all.
+/// Makes the kernel deliver each datagram to the shard that its WireGuard header names, among
+/// `shards` sockets bound in the order of their shards. A handshake initiation names none: a byte
+/// of its ephemeral key, as good as random, spreads their cost over all.
 ///
-/// Without this the kernel spreads senders over the sockets, and shards hand over datagrams of
-/// others: slower, but correct.
+/// Without this the kernel spreads senders over the sockets, and shards hand over each other's
+/// datagrams: slower, but correct.
 ///
 /// # Errors
-/// The kernel does not take the filter.
+/// The kernel does not accept the filter.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "a socket option that takes a pointer to a program")]
 pub(super) fn steer(group: &Socket, shards: usize) -> io::Result<()> {
@@ -42,14 +42,14 @@ pub(super) fn steer(group: &Socket, shards: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// There is no such filter here.
+/// Other systems have no such filter.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn steer(_group: &Socket, _shards: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The filter, which sees a datagram from its first byte on and answers the number of a socket. A
-/// load behind the datagram's end ends it with 0. See the message formats in section 5.4 of the
+/// The filter, which sees a datagram from its first byte on and returns the number of a socket. A
+/// load beyond the datagram's end makes it return 0. See the message formats in section 5.4 of the
 /// WireGuard paper; indices are little-endian, and their lowest byte counts sessions.
 #[cfg(target_os = "linux")]
 fn program(shards: usize) -> [libc::sock_filter; 12] {

@@ -44,7 +44,7 @@ pub struct Datagram {
 
 type Filter = Box<dyn FnMut(&Datagram) -> bool + Send>;
 
-/// The limits of the way to each socket.
+/// The limits of the path to each socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Bottleneck {
     /// Bytes per second.
@@ -155,7 +155,7 @@ impl Switch {
         lock(&self.0).loss = loss;
     }
 
-    /// Drops datagrams for which `keep` says false.
+    /// Drops datagrams for which `keep` returns false.
     pub fn set_filter(&self, keep: impl FnMut(&Datagram) -> bool + Send + 'static) {
         lock(&self.0).filter = Some(Box::new(keep));
     }
@@ -165,7 +165,7 @@ impl Switch {
         lock(&self.0).filter = None;
     }
 
-    /// Starts to keep a copy of every datagram sent, lost ones too.
+    /// Starts to keep a copy of every datagram sent, including lost ones.
     pub fn capture(&self) {
         lock(&self.0).captured = Some(VecDeque::new());
     }
@@ -222,7 +222,7 @@ impl Network {
         };
         let at = sent_at + self.delay;
         port.bytes += bytes.len();
-        // Delays may shrink while datagrams are under way; the order of arrival is by time.
+        // Delays may shrink while datagrams are in transit; they arrive in order of time.
         let place = port.queue.partition_point(|waiting| waiting.at <= at);
         port.queue.insert(place, Waiting { at, from, bytes, stride: stride.max(1) });
         if let Some(waker) = port.waker.take() {
@@ -259,7 +259,7 @@ impl std::fmt::Debug for MemorySocket {
 }
 
 impl MemorySocket {
-    /// The present address of this port, which may have been moved. `None` if another one took its
+    /// The current address of this port, which may have been moved. `None` if another one took its
     /// place.
     fn here(&self) -> Option<SocketAddr> {
         let mut known = lock(&self.address);

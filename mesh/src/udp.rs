@@ -1,4 +1,4 @@
-//! The real UDP socket: dual stack, GSO and GRO, don't-fragment, big buffers.
+//! The real UDP socket: dual stack, GSO and GRO, don't-fragment, large buffers.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use super::batched::Batched;
 use super::outer::{OuterMeta, OuterSocket, OuterTransmit};
 use super::steer::steer;
 
-/// Kernel buffer asked for in each direction, in bytes. The kernel may grant less.
+/// Kernel buffer requested for each direction, in bytes. The kernel may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Messages received per system call.
 const MESSAGES: usize = 8;
@@ -27,16 +27,16 @@ const WHOLE_MTU: u16 = 1328;
 /// A UDP socket. Bound to `[::]` it serves IPv4 as well; IPv4 addresses appear as such.
 #[derive(Debug)]
 pub struct UdpOuter {
-    /// Watched for what arrives only. The kernel tells of room to send each time a sent packet is
-    /// taken off the socket, which would wake the runtime once more for every send; who found no
-    /// room asks in [`UdpOuter::room`].
+    /// Watched only for input. The kernel reports room to send each time a sent packet leaves the
+    /// socket, which would wake the runtime once more for every send; a sender without room waits
+    /// in [`UdpOuter::room`].
     socket: AsyncFd<UdpSocket>,
     /// Batches, and no fragmentation. `None` on paths too small for QUIC's smallest datagram: there
     /// the kernel's defaults fragment it, and every datagram is a separate call.
     batched: Option<Batched>,
-    /// An IPv6 socket that also speaks IPv4 wants IPv4 destinations mapped.
+    /// A dual-stack IPv6 socket needs mapped IPv4 destinations.
     mapped: bool,
-    /// Bound to a wildcard: answers name the address they were asked at.
+    /// Bound to a wildcard: answers are sent from the address that the datagram was sent to.
     wildcard: bool,
 }
 
@@ -276,8 +276,8 @@ impl OuterSocket for UdpOuter {
             let Ok(count) = result else { continue };
             let count = count?;
             if count < limit {
-                // The queue is empty: saves the call that would say so. What comes later, or came
-                // just now, makes the socket readable again.
+                // The queue is empty: saves the call that would report that. Anything that arrives
+                // later, or has just arrived, makes the socket readable again.
                 ready.clear_ready();
             }
             for (meta, received) in meta.iter_mut().zip(&received[..count]) {

@@ -1,7 +1,7 @@
 //! How much peers may send before it is read, and how much this node has in flight.
 //!
 //! *A stream's window* follows the path: what a gigabit per second sends in a round trip, so that
-//! one stream can fill it, within [`STREAM_WINDOW`] and [`MAX_STREAM_WINDOW`]. A stopped reader
+//! one stream can fill it, between [`STREAM_WINDOW`] and [`MAX_STREAM_WINDOW`]. A stopped reader
 //! costs that much.
 //!
 //! *A connection's window* is [`FIRST_WINDOW`] and a stream's window for each open stream that has
@@ -9,10 +9,10 @@
 //! waiting. The window must not be smaller than the sum over the busy streams: quinn serves streams
 //! that wait for it last in, first out.
 //!
-//! *Bounded in all*: what connections have in addition to their first windows comes out of one
-//! [`Pool`] for the whole node ([`MAX_UNREAD`]), and so does what is in flight beyond the first
-//! [`QUEUE_BYTES`] of each ([`MAX_IN_FLIGHT`]). Where a pool is empty, streams share what there
-//! is. An idle connection has nothing of either.
+//! *Bounded in total*: what connections have in addition to their first windows comes out of one
+//! [`Pool`] for the whole node ([`MAX_UNREAD`]), and data in flight beyond the first
+//! [`QUEUE_BYTES`] of each out of another ([`MAX_IN_FLIGHT`]). When a pool is empty, streams share
+//! what there is. An idle connection takes nothing of either.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,21 +22,22 @@ use quinn::{Connection, VarInt};
 
 use super::lock;
 
-/// Bytes that a peer may have in flight on one stream of a short path: the cost of a reader that
-/// stopped.
+/// Bytes that a peer may have in flight on one stream of a short path: the cost of a stopped
+/// reader.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// The same at most: a gigabit per second over 100 ms, and a third more for what a loss delays.
+/// Upper bound of that: a gigabit per second over 100 ms, and a third more for data that a loss
+/// delays.
 const MAX_STREAM_WINDOW: u32 = 16 << 20;
 /// The target rate of a stream, in bytes per microsecond: a gigabit per second.
 const STREAM_RATE: u64 = 125;
 /// Bytes for all streams of a connection that carry no bulk data, and for those that do until they
-/// are known as such. A stream that is not read never is, and eight of them on a path of 50 ms must
-/// not block the others.
+/// are known as such. A stream that is not read never becomes bulk, and eight of them on a path of
+/// 50 ms must not block the others.
 pub(super) const FIRST_WINDOW: u32 = 64 << 20;
 /// A stream counts as bulk once this many bytes of it were read.
 const BULK_BYTES: u32 = 16 << 10;
 /// Unread bytes that all peers together may send a node in addition to the first windows of their
-/// connections: 256 readers on near paths that have stopped, or 16 on paths of 100 ms.
+/// connections: 256 stopped readers on near paths, or 16 on paths of 100 ms.
 const MAX_UNREAD: u64 = 256 << 20;
 /// Bytes that a node may have in flight in addition to the first [`QUEUE_BYTES`] of each
 /// connection: ten gigabits per second over 200 ms.
@@ -48,7 +49,7 @@ pub(super) const QUEUE_BYTES: u64 = 1 << 20;
 /// Bytes that a peer may have in flight on one stream of a path with this round-trip time.
 pub(super) fn stream_window(rtt: Duration) -> u32 {
     let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
-    // A quarter more: the window is announced again only when an eighth of it was read.
+    // A quarter more: the window is announced again only after an eighth of it was read.
     let bytes = micros.saturating_mul(STREAM_RATE + STREAM_RATE / 4);
     u32::try_from(bytes).unwrap_or(u32::MAX).clamp(STREAM_WINDOW, MAX_STREAM_WINDOW)
 }
@@ -102,7 +103,7 @@ impl InFlight {
         Self { pool: pools.in_flight.clone(), bytes: 0 }
     }
 
-    /// So much is in flight now.
+    /// Sets how much is in flight now.
     pub(super) fn set(&mut self, bytes: u64) {
         let (before, after) = (beyond_first(self.bytes), beyond_first(bytes));
         if before != after {
@@ -160,7 +161,7 @@ impl Grants {
         Self { pool, stream, used: 0, ended: 0 }
     }
 
-    /// A stream carries bulk; whether there was something left for it.
+    /// A stream carries bulk; whether the pool had something left for it.
     fn take(&mut self) -> bool {
         let is_granted = self.pool.take(self.stream);
         self.used += if is_granted { self.stream } else { 0 };
@@ -173,7 +174,7 @@ impl Grants {
         self.ended += self.stream;
     }
 
-    /// So much was read.
+    /// This much was read.
     fn read(&mut self, bytes: u64) {
         let back = self.ended.min(bytes);
         if back > 0 {
@@ -211,7 +212,7 @@ impl Window {
 #[derive(Debug)]
 pub(super) struct Reading {
     window: Arc<Window>,
-    /// Bytes until it is bulk.
+    /// Bytes until it counts as bulk.
     bytes: u32,
     has_share: bool,
 }
@@ -221,7 +222,7 @@ impl Reading {
         Self { window, bytes: 0, has_share: false }
     }
 
-    /// So much more.
+    /// This much more was read.
     pub(super) fn count(&mut self, bytes: u64) {
         let mut grants = lock(&self.window.grants);
         grants.read(bytes);
@@ -268,7 +269,7 @@ mod tests {
         }
         let sum: u64 = all.iter().map(|one| one.bytes).sum();
         assert_eq!(sum, MAX_IN_FLIGHT + 40 * QUEUE_BYTES);
-        // The last one has only the share outside of the limit, and a clone counts nothing.
+        // The last one has only the share outside the limit, and a clone counts nothing.
         assert_eq!(all[39].most(), QUEUE_BYTES);
         drop(all[0].clone());
         all.truncate(1);
@@ -287,7 +288,7 @@ mod tests {
             shares += 1;
         }
         assert_eq!((shares, taken()), (17, 17 * window));
-        // A stream has ended; its share is available to all once as much was read.
+        // A stream has ended; its share is available to all once that much was read.
         grants.end();
         grants.read(1000);
         assert_eq!(taken(), 17 * window - 1000);

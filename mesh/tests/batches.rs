@@ -1,4 +1,4 @@
-//! What is passed to the outer socket: how many datagrams at once, and how large.
+//! What is passed to the outer socket: how many datagrams at a time, and how large.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -19,13 +19,13 @@ use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit};
 const HEADERS: usize = 28;
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Passes on to another socket, as a link of some MTU would, and notes what it is given.
+/// Forwards to another socket, like a link with some MTU, and records what is sent.
 #[derive(Debug)]
 struct Noting {
     socket: Arc<dyn OuterSocket>,
-    /// The system's answer about the link.
+    /// The system's figure for the link's MTU.
     said: Option<u16>,
-    /// The largest packet that passes.
+    /// The largest packet that gets through.
     passes: usize,
     /// Bytes and segment of each send.
     sends: Mutex<Vec<(usize, usize)>>,
@@ -67,8 +67,8 @@ impl OuterSocket for Noting {
     }
 }
 
-/// Sends and receives 12 MB on a path where `said` is what the system says of the first link and
-/// `passes` is the truth; answers what the first node's socket was given.
+/// Sends and receives 12 MB on a path where `said` is the system's figure for the first link and
+/// `passes` the real one; returns what was passed to the first node's socket.
 async fn sends(said: Option<u16>, passes: usize) -> Vec<(usize, usize)> {
     let switch = Switch::new(1);
     switch.set_delay(Duration::from_millis(2));

@@ -1,4 +1,4 @@
-//! A socket that is full, on and off.
+//! A socket that is full from time to time.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -17,7 +17,7 @@ use meshport_mesh::testing::Switch;
 use meshport_mesh::{MeshCount, OuterMeta, OuterSocket, OuterTransmit, ports};
 use tokio::sync::Notify;
 
-/// Passes on to another socket, with room for `room` sends.
+/// Forwards to another socket, with room for `room` sends.
 #[derive(Debug)]
 struct Clogged {
     socket: Arc<dyn OuterSocket>,

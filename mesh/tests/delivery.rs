@@ -45,7 +45,7 @@ async fn delivery_moves_while_data_is_acknowledged_and_not_while_only_the_peer_i
     let (b, _task) = echo(b);
     talk(a.mesh.clone(), 2);
     assert_eq!(moves(&a.mesh).await, [true; 10]);
-    // The echoes of what arrived before go on coming, and are repeated.
+    // The echoes of earlier data keep arriving, and are repeated.
     let heard = Arc::new(AtomicUsize::new(0));
     let counter = heard.clone();
     switch.set_filter(move |datagram| {
@@ -59,11 +59,12 @@ async fn delivery_moves_while_data_is_acknowledged_and_not_while_only_the_peer_i
     drop(b);
 }
 
-/// How long a path is watched, and how soon it has to be told of.
+/// How long a path is watched, and how soon it must be reported.
 const WATCHED: Duration = Duration::from_secs(20);
 const TOLD: Duration = Duration::from_secs(2);
 
-/// The times from now on at which a node is told that its peer does not acknowledge long packets.
+/// The times from now on at which a node gets the report that its peer does not acknowledge long
+/// packets.
 #[expect(clippy::disallowed_methods, reason = "tokio's clock, which is stopped")]
 async fn told(node: &mut Node) -> Vec<Duration> {
     let begun = tokio::time::Instant::now();
@@ -96,7 +97,7 @@ async fn joined(widest: [usize; 2]) -> ((Node, Stream), (Node, Stream)) {
     ((a, one), (b, other))
 }
 
-/// Says something short every 100 ms for as long as the task lives.
+/// Sends something short every 100 ms for as long as the task lives.
 fn chat(mesh: &Mesh, to: u8) {
     let mesh = mesh.clone();
     tokio::spawn(async move {
@@ -108,7 +109,7 @@ fn chat(mesh: &Mesh, to: u8) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_sender_is_told_of_a_path_that_loses_long_packets() {
+async fn only_the_sender_learns_of_a_path_that_loses_long_packets() {
     // An MTU of 1280 bytes leaves 1252 for WireGuard, and QUIC's smallest packet needs 1280.
     for widest in [[1500, 1252], [1252, 1252], [1252, 1500]] {
         let ((mut a, mut one), (mut b, mut other)) = joined(widest).await;
@@ -132,7 +133,7 @@ async fn only_the_sender_is_told_of_a_path_that_loses_long_packets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_told_of_paths_that_are_well_or_dead_or_lose_a_little() {
+async fn paths_that_are_good_or_dead_or_lose_a_little_are_not_reported() {
     for widest in [1500, 0] {
         let ((mut a, _one), (mut b, mut other)) = joined([widest; 2]).await;
         write(&mut other.send, &[7; 20_000]).await;

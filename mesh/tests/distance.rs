@@ -1,4 +1,4 @@
-//! Bulk over distance, on a network in memory, in stopped time: what comes out depends on no
+//! Bulk over distance, on a network in memory, in stopped time: results do not depend on the
 //! machine.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
@@ -93,7 +93,7 @@ fn now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
-/// Megabytes per second of answers that took so long.
+/// Megabytes per second of answers that took this long.
 fn rates(took: &[Duration], bytes: usize) -> Vec<f64> {
     #[expect(clippy::cast_precision_loss, reason = "some megabytes")]
     let bytes = bytes as f64;
@@ -119,7 +119,7 @@ async fn a_path_that_loses_a_hundredth_is_filled_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_narrow_path_is_filled_and_not_flooded() {
-    // 40 Mbit/s, 40 ms, with a queue of a quarter of what the path holds.
+    // 40 Mbit/s, 40 ms, with a queue of a quarter of the path's capacity.
     let path = Path { rate: 5_000_000, queue: Duration::from_millis(10), ..Path::gigabit(40) };
     let bytes = 8 << 20;
     let switch = path.switch();
@@ -140,7 +140,7 @@ async fn readers_that_stopped_do_not_keep_the_others_of_a_connection_waiting() {
     for _ in 0..6 {
         let Stream { mut send, mut recv } = near.mesh.open_stream(id(2)).await.unwrap();
         write(&mut send, b"list").await;
-        // Enough to count as bulk; then it is not read any more.
+        // Enough to count as bulk; then it is no longer read.
         let mut got = 0;
         while got < 32 << 10 {
             got += read_some(&mut recv).await.unwrap().unwrap().len();
@@ -149,7 +149,7 @@ async fn readers_that_stopped_do_not_keep_the_others_of_a_connection_waiting() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     within(Duration::from_secs(2), fetch_once(&near.mesh, 4 << 20)).await;
-    // And they go on when the receiver reads.
+    // And they continue when the receiver reads.
     for (_, mut recv) in stopped {
         let rest = within(Duration::from_secs(2), read_to_end(&mut recv)).await.unwrap();
         assert!(rest.len() > 3 << 20);

@@ -1,6 +1,6 @@
 //! Sessions in use are renewed while twenty thousand spoofed initiations a second arrive at the
-//! node that they are with, in stopped time: those that others have begun, which have to pass its
-//! gate, and one that it has begun itself.
+//! node, in stopped time: those that others initiated, which must pass its gate, and one that it
+//! initiated itself.
 
 mod common;
 
@@ -18,18 +18,19 @@ const RATE: usize = 20_000;
 /// How often a portion of them arrives.
 const TURN: Duration = Duration::from_millis(1);
 const PORTION: usize = RATE / 1000;
-/// Different ones; they come again and again, from other addresses. As this divides no rate, others
-/// are taken each time.
+/// Number of different ones; they are repeated from other addresses. As this divides no rate,
+/// different ones are accepted each time.
 const STRANGERS: u16 = 499;
-/// The nodes with a session that they began, to `FLOODED`, and the one to which that began one.
+/// The nodes that initiated a session with `FLOODED`, and the one with which `FLOODED` initiated
+/// one.
 const PEERS: u8 = 8;
 const FLOODED: u8 = 9;
 const OTHER: u8 = 10;
 /// Sessions are renewed at an age of 110 to 120 s.
 const FLOOD_BEGINS: Duration = Duration::from_secs(108);
 const FLOOD_LASTS: Duration = Duration::from_secs(14);
-/// How often each stream says a word, and when its echo has to be back: the way takes 10 ms, and a
-/// lost packet 200 ms more.
+/// How often each stream sends something, and when its echo must be back: the path takes 10 ms, and
+/// a lost packet 200 ms more.
 const WORD: Duration = Duration::from_millis(100);
 const BACK: Duration = Duration::from_millis(100);
 
@@ -42,7 +43,7 @@ fn spoofed(number: usize) -> SocketAddr {
 /// for which the receiver computes a whole handshake if it accepts it.
 async fn initiation(number: u16, to: NodeId) -> Vec<u8> {
     let mut bytes = [3; 32];
-    // Not where X25519 takes no notice of bits.
+    // Not in bits that X25519 ignores.
     bytes[8..10].copy_from_slice(&number.to_be_bytes());
     let key = NodeKey::from_bytes(bytes);
     let foreign = World::new(9);
@@ -62,7 +63,7 @@ async fn initiation(number: u16, to: NodeId) -> Vec<u8> {
     }
 }
 
-/// A stream that is in use for all the time: each word comes back at once.
+/// A stream that is in use all the time: each message comes back at once.
 async fn talk(mut stream: Stream, time: Duration) {
     let mut next = tokio::time::interval(WORD);
     for word in 0..time.as_millis() / WORD.as_millis() {

@@ -11,7 +11,7 @@ use meshport_mesh::testing::Switch;
 use meshport_mesh::{Mesh, MeshConfig, MeshCount, MeshError};
 use tokio::time::Instant;
 
-/// What a caller does: opens and uses streams until one works.
+/// Like a caller: opens and uses streams until one works.
 async fn until_it_works(mesh: &Mesh, node: u8) -> Duration {
     #[expect(clippy::disallowed_methods, reason = "a test measures how long something takes")]
     let start = Instant::now();
@@ -19,7 +19,7 @@ async fn until_it_works(mesh: &Mesh, node: u8) -> Duration {
     loop {
         tries += 1;
         let once = round_trip(mesh, id(node), b"are you there?");
-        // A caller that is in a hurry hedges; one that is not would wait for the stream's error.
+        // An impatient caller hedges; a patient one would wait for the stream's error.
         match tokio::time::timeout(Duration::from_secs(5), once).await {
             Ok(Ok(())) => return start.elapsed(),
             Ok(Err(error)) => assert!(tries < 50, "still failing: {error}"),
@@ -38,7 +38,7 @@ async fn connected(switch: &Switch) -> (Node, tokio::task::JoinHandle<()>, Mesh)
     (a, task, b)
 }
 
-/// Node 2 dies without a word.
+/// Node 2 dies silently.
 fn kill(switch: &Switch, node: Mesh, task: &tokio::task::JoinHandle<()>) {
     switch.attach(at(2));
     task.abort();
@@ -244,7 +244,7 @@ async fn a_connection_that_nobody_uses_is_closed_and_made_again() {
     let switch = Switch::new(1);
     let (a, _task, b) = connected(&switch).await;
     let idle = |mesh: &Mesh| mesh.peers()[0].quic_rtt.is_none();
-    // Two moments of looking lie between the last use and the end, and at most three.
+    // Between the last use and the end there are two checks, and at most three.
     tokio::time::sleep(Duration::from_secs(299)).await;
     assert!(!idle(&a.mesh), "it was used a moment ago");
     tokio::time::sleep(Duration::from_secs(302)).await;
@@ -278,7 +278,7 @@ async fn a_connection_that_had_a_burst_is_closed_once_it_is_unused() {
     let mut held = Vec::new();
     for _ in 0..300 {
         let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
-        // The peer permits more streams as it hears of these.
+        // The peer permits more streams as these arrive.
         write(&mut stream.send, b"x").await;
         held.push(stream);
     }
@@ -333,7 +333,7 @@ async fn a_renewed_connection_does_not_wait_for_the_old_ones_timers() {
     assert!(renewed < Duration::from_millis(200), "{renewed:?}, a round trip is 40 ms");
 }
 
-/// A peer that was started again has sessions before its path is believed again.
+/// A restarted peer has sessions before its path counts as up again.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_got_through_is_not_renewed() {
     let switch = Switch::new(1);

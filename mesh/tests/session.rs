@@ -34,7 +34,7 @@ async fn datagrams_wait_for_the_handshake_and_arrive_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_sides_are_admitted_and_told_once() {
+async fn both_sides_are_admitted_and_reported_once() {
     let switch = Switch::new(1);
     let (mut a, mut b) = pair(&switch);
     a.mesh.connect(&id(2));

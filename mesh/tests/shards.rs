@@ -106,7 +106,7 @@ async fn without_the_filter_shards_hand_over_what_is_not_theirs() {
     let peers: Vec<Mesh> = peers.into_iter().map(|node| echo(node).0).collect();
     all_talk(&hub, &peers).await;
     let status = hub.shards();
-    // Everything came to the first, which kept what was for its own peers.
+    // Everything arrived at the first, which kept what was for its own peers.
     assert!(
         status[0].counters[MeshCount::HandedOver] > 1000,
         "{}",

@@ -118,7 +118,7 @@ async fn eight_streams_share_fairly() {
         });
     }
     let read = || -> Vec<usize> { totals.iter().map(|t| t.load(Ordering::Relaxed)).collect() };
-    // Until each has moved enough to compare, however slow the machine is.
+    // Until each has transferred enough to compare, however slow the machine is.
     let enough = async {
         while read().iter().sum::<usize>() < 128 << 20 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -128,7 +128,7 @@ async fn eight_streams_share_fairly() {
     let got = read();
     let (slowest, fastest) = (got.iter().min().unwrap(), got.iter().max().unwrap());
     let ratio = *slowest as f64 / *fastest as f64;
-    // Unfair is half and less; the rest is which task the machine runs when.
+    // Half and less is unfair; smaller differences depend on the machine's scheduling.
     assert!(ratio >= 0.5, "slowest / fastest is {ratio:.2}: {got:?}");
 }
 
@@ -149,7 +149,7 @@ async fn a_reader_that_stops_stops_the_writer() {
         }
     });
     let (_, mut incoming) = within(LIMIT, b.incoming.streams.recv()).await.unwrap();
-    // The window is filled and nothing more is accepted, although nothing limits the time.
+    // The window is filled and nothing more is accepted, although there is no time limit.
     let mut before = 0;
     let settled = async {
         loop {
@@ -163,7 +163,7 @@ async fn a_reader_that_stops_stops_the_writer() {
     };
     let accepted = within(LIMIT, settled).await;
     assert!(accepted <= MAX_WINDOW + CHUNK, "{accepted} bytes accepted");
-    // Reading lets it go on.
+    // Reading lets it continue.
     read_some(&mut incoming.recv).await.unwrap().unwrap();
     let mut drained = 0;
     while drained < 4 << 20 {
@@ -198,7 +198,7 @@ async fn streams_that_nobody_reads_hold_nobody_up() {
         let both = async { tokio::join!(send_all(stream, number, CHUNKS), receive) };
         within(LIMIT, both).await;
     }
-    // Whatever they wait for, the end reaches them.
+    // Whatever they wait for, they notice the end.
     b.mesh.close().await;
     for writer in writers {
         within(LIMIT, writer).await.unwrap();
@@ -213,7 +213,7 @@ async fn half_close_works_in_both_directions() {
     ours.send.finish().unwrap();
     let (_, mut theirs) = within(LIMIT, b.incoming.streams.recv()).await.unwrap();
     assert_eq!(read_to_end(&mut theirs.recv).await.unwrap(), b"question");
-    // The other direction is open still.
+    // The other direction is still open.
     write(&mut theirs.send, b"answer").await;
     assert_eq!(read_some(&mut ours.recv).await.unwrap().unwrap(), "answer");
     write(&mut theirs.send, b" and end").await;

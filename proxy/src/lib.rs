@@ -1,4 +1,4 @@
-//! The command line of meshport: each verb turns its arguments into a question to the daemon, a
-//! file of the state folder, or the daemon itself.
+//! The command line of meshport: each verb turns its arguments into a query to the daemon, a file
+//! of the state folder, or the daemon itself.
 
 pub mod cli;

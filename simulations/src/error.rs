@@ -21,12 +21,12 @@ pub enum Error {
     /// A part of the product reports an error.
     #[error("{0}")]
     Part(meshport_daemon::Error),
-    /// A result file is not what this tool writes.
+    /// A result file is not one that this tool wrote.
     #[error("{path}: {reason}")]
     Result {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A file cannot be read or written.

@@ -28,7 +28,7 @@ const MAX_BACKOFF: u32 = 6;
 pub(crate) enum Payload {
     /// No payload: a keepalive, or the confirmation of a handshake.
     Empty,
-    /// Tells the peer the index of its address as seen from here.
+    /// Sends the peer the index of its address as seen from here.
     Seen(u16),
     /// A datagram of discovery.
     Gossip(Vec<u8>),

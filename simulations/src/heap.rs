@@ -5,7 +5,8 @@
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn in_use() -> Option<u64> {
     #[expect(unsafe_code, reason = "the C library's interface")]
-    // SAFETY: it takes nothing and reads the allocator's own books under the allocator's locks.
+    // SAFETY: it takes no arguments and reads the allocator's own counters under the allocator's
+    // locks.
     let books = unsafe { libc::mallinfo2() };
     u64::try_from(books.uordblks + books.hblkhd).ok()
 }

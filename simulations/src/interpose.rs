@@ -29,7 +29,7 @@ unsafe extern "C" fn clock_gettime(clock: clockid_t, out: *mut timespec) -> c_in
         return unsafe { libc::syscall(libc::SYS_clock_gettime, c_long::from(clock), out) }
             as c_int;
     };
-    // SAFETY: the caller hands a valid place for the answer, by the function's contract.
+    // SAFETY: the caller passes a valid pointer for the answer, by the function's contract.
     unsafe {
         (*out).tv_sec = time.as_secs() as libc::time_t;
         (*out).tv_nsec = c_long::from(time.subsec_nanos());
@@ -48,7 +48,7 @@ unsafe extern "C" fn epoll_wait(
 ) -> c_int {
     let real = |timeout_ms: c_int| {
         let mask: *const c_void = std::ptr::null();
-        // SAFETY: the caller's own arguments; no mask of signals is the older call's meaning.
+        // SAFETY: the caller's own arguments; without a signal mask it equals the older call.
         unsafe {
             libc::syscall(libc::SYS_epoll_pwait, queue, events, most, timeout_ms, mask, 8) as c_int
         }
@@ -70,8 +70,8 @@ unsafe extern "C" fn epoll_wait(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(out: *mut c_void, length: size_t, flags: c_uint) -> ssize_t {
     if machine::is_simulated() {
-        // SAFETY: the caller hands a place of this length, by the function's contract; zeros make
-        // bytes of what may be uninitialised.
+        // SAFETY: the caller passes a buffer of this length, by the function's contract; zeroing it
+        // initialises bytes that may be uninitialised.
         let bytes = unsafe {
             std::ptr::write_bytes(out.cast::<u8>(), 0, length);
             std::slice::from_raw_parts_mut(out.cast::<u8>(), length)

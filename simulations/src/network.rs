@@ -52,7 +52,7 @@ pub(crate) struct Network {
     blocked: BTreeSet<(usize, usize)>,
 }
 
-/// The present state of the path between two sites; the worse direction counts.
+/// The current state of the path between two sites; the worse direction counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Between {
     /// The round trip without disturbance; none if a direction is blocked.
@@ -373,7 +373,7 @@ mod tests {
 
     /// A hundred datagrams fill the bottleneck for 93 ms from their arrival there.
     #[test]
-    fn who_is_near_does_not_wait_for_what_has_not_come_yet() {
+    fn a_near_datagram_does_not_wait_for_a_far_one() {
         let burst = vec![(Duration::ZERO, FAR); 100];
         let near: Vec<_> = (1..=40).map(|ms| (Duration::from_millis(ms), NEAR)).collect();
         let [alone, _] = arrivals(&mut network(), &near);

@@ -1,7 +1,7 @@
 //! The event queue: what happens next, in virtual time.
 //!
 //! Events of the same instant happen in the order in which they were scheduled, so nothing depends
-//! on the layout of a heap. Only the turns of the present time slice are in a heap. Later ones are
+//! on the layout of a heap. Only the turns of the current time slice are in a heap. Later ones are
 //! unsorted within their slice, since a million timers of idle tunnels would slow down every step.
 //! The events themselves are stored separately and do not move: a turn is a quarter of the size,
 //! and each is moved a dozen times. Bounded by what the world schedules: datagrams in transit, and
@@ -27,7 +27,7 @@ struct Turn {
 /// Events ordered by time.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
-    /// Turns of the present slice, earliest first.
+    /// Turns of the current slice, earliest first.
     heap: BinaryHeap<Reverse<Turn>>,
     slice: u64,
     later: BTreeMap<u64, Vec<Reverse<Turn>>>,

@@ -161,7 +161,7 @@ pub(crate) type Key = (u64, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Records(BTreeMap<usize, (u32, Vec<Key>)>);
 
-/// A record older than one the node had before: the owner, the former and the present version.
+/// A record older than one the node had before: the owner, the previous and the current version.
 pub(crate) type Back = (usize, Key, Key);
 
 impl Records {

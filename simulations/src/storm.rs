@@ -37,13 +37,13 @@ pub fn scenario(seed: u64) -> String {
     }
 }
 
-/// A world in the making.
+/// A world that is being generated.
 struct Draft {
     rng: ChaCha8Rng,
     text: String,
     sites: Vec<Site>,
     /// A clock has been stepped. One step is enough: two steps back could exceed the age of
-    /// credentials, which would be no bug of a node.
+    /// credentials, which would not be a node's bug.
     stepped: bool,
     /// The lying node. It lies only once: every guarantee assumes a single liar.
     liar: Option<String>,
@@ -303,7 +303,7 @@ mod tests {
     }
 
     /// An event that is never drawn is never tested: together the worlds of the seeds with planted
-    /// bugs use all of them.
+    /// bugs use all events.
     #[test]
     fn all_worlds_together_have_every_event_and_every_lie() {
         let all: String = (1..=200).map(scenario).collect();

@@ -1,6 +1,6 @@
 //! The trace of a run: as a hash, and as lines for a reader.
 //!
-//! Each datagram contributes its time, sender, receiver, size and fate, as soon as that is known;
+//! Each datagram contributes its time, sender, receiver, size and fate, as soon as these are known;
 //! each decision and each event contributes its text. Contents are left out: they follow from the
 //! same state. The last events of every node, [`MAX_KEPT`] each, are kept for the report of a
 //! violation.

@@ -17,8 +17,8 @@ const MAX_WAITING: usize = 64;
 pub(crate) const OVERHEAD: usize = 28 + 32 + 48;
 /// An empty datagram with its outer headers, in bytes.
 pub(crate) const EMPTY: usize = 28 + 32;
-/// Size of the message that tells a peer its address: kind, instance and IPv4 address, with all
-/// headers, in bytes.
+/// Size of the message that reports a peer's address to it: kind, instance and IPv4 address, with
+/// all headers, in bytes.
 pub(crate) const SEEN: usize = 16 + OVERHEAD;
 /// A handshake initiation with its outer headers, in bytes.
 pub(crate) const INITIATION: usize = 148 + 28;

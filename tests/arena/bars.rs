@@ -20,8 +20,8 @@ pub(crate) struct Bar {
     pub(crate) limit: f64,
     /// The service of meshport that it is asked of.
     ours: &'static str,
-    /// Whether a rival has to lose no connection in that fault to compete: one that does not leave
-    /// a dead upstream is quick to use it again, and what it lost is not among its slow ones.
+    /// Whether a rival may lose no connection in that fault to compete: one that does not leave a
+    /// dead upstream is quick to use it again, and what it lost is not among its slow ones.
     clean: bool,
     /// Whether rivals are measured by it too.
     shared: bool,

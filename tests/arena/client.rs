@@ -2,9 +2,9 @@
 //! [`INTERVAL`], and [`HELD`] connections that are held open.
 //!
 //! All clients run on one thread that has entered the client's host. New connections may overlap,
-//! so that a slow one does not hide what later ones meet; at most [`PATIENCE`] / [`INTERVAL`] are
-//! open. Held connections are reopened when they end, like a watch. Their clients never give up,
-//! because the question is whether the contender cuts a dead connection.
+//! so that a slow one does not hide later ones; at most [`PATIENCE`] / [`INTERVAL`] are open. Held
+//! connections are reopened when they end, like a watch. Their clients never give up, because the
+//! question is whether the contender cuts a dead connection.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,9 +38,9 @@ pub(crate) const INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Held connections per balancer.
 pub(crate) const HELD: usize = 12;
-/// The pause of a client before it opens anew a held connection that it could not open.
+/// The pause of a client before it retries a held connection that it could not open.
 const AGAIN: Duration = Duration::from_millis(200);
-/// The most of an answer that is kept to find out who gave it.
+/// The most bytes of an answer that are kept to identify its origin.
 const MAX_ANSWER: usize = 4096;
 
 /// A balancer's name and where it listens.
@@ -105,7 +105,7 @@ impl Clients {
         Self { records, stop, thread }
     }
 
-    /// Starts no further connection, lets open requests end, and says what was seen.
+    /// Starts no further connections, lets open requests end, and returns the observations.
     ///
     /// # Panics
     /// If a client panicked.
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_who_gave_it() {
+    fn an_answer_names_its_origin() {
         let answer = b"HTTP/1.1 200 OK\r\n\r\n{\"origin\":\"near\",\"sequence\":0}\n";
         assert_eq!(origin_in(answer).as_deref(), Some("near"));
         assert_eq!(origin_in(&answer[..answer.len() - 20]), None);

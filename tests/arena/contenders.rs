@@ -1,7 +1,7 @@
 //! The contenders: meshport twice, and the load balancers that people run on their nodes today.
 //!
-//! Each rival's settings are a template in `balancers/`, whose comment says where each number
-//! comes from. A rival whose program is not installed does not run, and that is said.
+//! Each rival's settings are a template in `balancers/`, whose comment says where each number comes
+//! from. A rival whose program is not installed does not run, and is reported.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -89,7 +89,7 @@ impl Contender {
         self.program == Program::Meshport
     }
 
-    /// The path of its program, or what to do to have it.
+    /// The path of its program, or how to get it.
     pub(crate) fn program(&self) -> Result<PathBuf, String> {
         let (name, remedy) = match self.program {
             Program::Meshport => return Ok(meshport_tests::process::meshport().to_owned()),
@@ -136,7 +136,7 @@ impl Contender {
         upstreams: &[SocketAddr],
         folder: &Path,
     ) -> Command {
-        // Envoy tells the format by the ending.
+        // Envoy recognises the format by the file name's ending.
         let ending = if self.program == Program::Envoy { "yaml" } else { "conf" };
         let file = folder.join(format!("{}.{ending}", self.name));
         let text = self.settings(upstreams, folder);

@@ -1,4 +1,4 @@
-//! The faults: what is done to which upstream when, and for how long it is looked at.
+//! The faults: their upstreams, times, and how long they are observed.
 //!
 //! Times are seconds since the fault, unless they are called a round trip. The first upstream is
 //! the nearest; where there is one victim, it is the nearest, because that is where meshport's
@@ -26,7 +26,7 @@ pub(crate) enum Act {
     Ready(usize),
     /// SIGTERM: new connections are refused, open ones are served 60 s.
     Terminate(usize),
-    /// Its host vanishes: packets to and from it are lost without a word.
+    /// Its host vanishes: packets to and from it are lost silently.
     Vanish(usize),
     /// Its host is back.
     Return(usize),

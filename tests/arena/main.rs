@@ -3,8 +3,8 @@
 //!
 //! Every run gets its own stage: hosts in network namespaces joined by a network in userspace
 //! (`meshport_tests::net`), upstreams, daemons and rivals as real processes ([`stage`]). Clients of
-//! all of them run at the same time ([`client`]), so that all meet the same fault at the same
-//! instant on the same machine; what they saw becomes figures ([`score`]), tables, plots and a
+//! all of them run at the same time ([`client`]), so that all have the same fault at the same
+//! instant on the same machine; their observations become figures ([`score`]), tables, plots and a
 //! verdict ([`bars`]).
 //!
 //! Needs root, `/dev/net/tun`, `ip`, `setpriv` and `unshare`. See README.md in this folder.
@@ -33,7 +33,7 @@ use score::Row;
 
 /// The niceness of all processes of the arena: other work on the machine comes second.
 const PRIORITY: i32 = -10;
-/// How often a fault is played at most until it lasts as long as it is meant to.
+/// How often a fault is played at most until it lasts as long as intended.
 const MAX_PLAYS: u32 = 3;
 
 /// Plays faults against meshport and its rivals, side by side.
@@ -124,7 +124,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// After every run, so that what was played is not lost with a later one.
+/// After every run, so that its results are not lost if a later one fails.
 fn write_rows(file: &Path, rows: &[Row]) {
     let text = serde_json::to_string_pretty(rows).expect("rows are plain values");
     fs::write(file, text + "\n").expect("the file of the rows can be written");

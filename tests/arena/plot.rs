@@ -9,14 +9,14 @@ use crate::record::Record;
 
 /// Seconds shown before the fault, as a baseline.
 const BEFORE_S: f64 = 5.0;
-/// The range of connect times that is drawn, in milliseconds; what is outside is at the edge.
+/// The range of connect times that is drawn, in milliseconds; values outside are at the edge.
 const RANGE_MS: (f64, f64) = (1.0, 5_000.0);
 /// Each point of a line is the slowest connection of this time.
 const BIN: Duration = Duration::from_secs(1);
 /// So long without an answer, in seconds, is a gap in the line: more than between the ends of two
 /// neighbouring bins.
 const GAP_S: f64 = 2.1;
-/// Height of the drawing without its words.
+/// Height of the drawing without its labels.
 const HEIGHT: f64 = 330.0;
 
 /// Time of the mark, in seconds.

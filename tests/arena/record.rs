@@ -1,14 +1,14 @@
 //! The record of one balancer's clients in one run. All times are since the start of the run.
 //!
-//! Bounds: [`MAX_ATTEMPTS`] and [`MAX_HELD`], an hour of a load; what exceeds them is not recorded,
-//! and a run is never that long.
+//! Bounds: [`MAX_ATTEMPTS`] and [`MAX_HELD`], an hour of a load; more is not recorded, and a run is
+//! never that long.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 /// New connections in one record.
 pub(crate) const MAX_ATTEMPTS: usize = 20_000;
-/// Held connections in one record, those opened anew included.
+/// Held connections in one record, including reopened ones.
 pub(crate) const MAX_HELD: usize = 20_000;
 
 /// Why a new connection failed.
@@ -65,7 +65,7 @@ impl Record {
         }
     }
 
-    /// Adds a held connection; its place, for what happens to it later.
+    /// Adds a held connection; returns its index, for later events.
     pub(crate) fn hold(&mut self, held: Held) -> Option<usize> {
         if self.held.len() >= MAX_HELD {
             return None;
@@ -92,7 +92,8 @@ pub(crate) fn connections_csv(records: &[(String, Record)], fault: Duration) -> 
     text
 }
 
-/// Held connections as lines of CSV, times as in [`connections_csv`]; what did not end has no end.
+/// Held connections as lines of CSV, times as in [`connections_csv`]; those that did not end have
+/// no end.
 pub(crate) fn held_csv(records: &[(String, Record)], fault: Duration) -> String {
     let mut text = "balancer,slot,origin,opened_s,last_line_s,ended_s\n".to_owned();
     let since = |at: Duration| format!("{:.4}", at.as_secs_f64() - fault.as_secs_f64());

@@ -12,9 +12,11 @@ use crate::record::Record;
 use crate::score::Moments;
 use crate::stage::{CLIENT, Stage};
 
-/// How long clients run before the fault: what is normal, and twelve held connections each.
+/// How long clients run before the fault, to measure the normal state and open twelve held
+/// connections each.
 const WARM_UP: Duration = Duration::from_secs(6);
-/// The share of new connections that must work before the fault; else the arena is what fails.
+/// The share of new connections that must work before the fault; otherwise the arena itself has
+/// failed.
 const MIN_WELL_PERCENT: usize = 90;
 
 /// The results of one run, in the order of the contenders; the clients without a balancer are last.
@@ -72,7 +74,7 @@ pub(crate) fn play(
     Played { moments, records }
 }
 
-/// A balancer that does not work without a fault tells nothing about the fault.
+/// A balancer that does not work without a fault shows nothing about the fault.
 fn check(name: &str, record: &Record, moments: Moments) {
     let before = || record.attempts.iter().filter(|it| it.begun < moments.fault);
     let well = before().filter(|it| it.outcome.is_ok()).count();

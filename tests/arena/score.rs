@@ -1,9 +1,9 @@
 //! Turns the records of clients into the figures of the tables. Pure: records in, a row out.
 //!
 //! The fault begins at `fault` and is in force at `struck`; connections that begin in between are
-//! under way when it strikes, as those just before it, and count as neither. `heal` is when healing
-//! began and `healed` when it was done (a process that is started takes a moment); `end` closes the
-//! run. A figure that never came to be is `None`, `null` in JSON.
+//! in progress when it strikes, like those just before it, and count as neither. `heal` is when
+//! healing began and `healed` when it was done (a process that is started takes a moment); `end`
+//! closes the run. A figure that does not exist is `None`, `null` in JSON.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::record::{Attempt, Failure, Held, Record};
 const DISTURBED: Duration = Duration::from_millis(100);
 /// A new connection slower than before the fault by more than this does not go the usual way.
 const UNUSUAL: Duration = Duration::from_millis(30);
-/// So many new connections after the first have to go home for it to be home.
+/// This many new connections after the first must use the victim until it counts as home.
 const HOME: usize = 10;
 /// How long after a drain begins new connections there still count as on time.
 const LEAVE: Duration = Duration::from_millis(2_500);

@@ -81,7 +81,8 @@ fn decimals(value: Option<f64>, places: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.places$}"))
 }
 
-/// Columns of equal width; the first two of words to the left, figures to the right.
+/// Columns of equal width; the first two with words, left-aligned, the others with figures,
+/// right-aligned.
 fn align(lines: &[Vec<String>]) -> String {
     let count = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Descriptors that a daemon may have more at the end than after the first look: some of its
 /// connections to apiservers and its admin clients come and go.
 const DESCRIPTORS: usize = 16;
-/// Memory that it may have more, in KiB: an allocator keeps what one busy moment needed.
+/// Allowed growth of memory, in KiB: an allocator keeps what one busy moment needed.
 const MEMORY_KIB: u64 = 8 * 1024;
 
 /// Streams to many kubelets.
@@ -206,7 +206,7 @@ fn held(world: &mut World, node: &str) -> Held {
     Held { resident_kib: process.resident_kib(), descriptors: process.descriptors() }
 }
 
-/// Compares the last look with the first: what a daemon needs for this work it has by then.
+/// Compares the last reading with the first, by which a daemon has what it needs for this work.
 fn judge(rows: &[Row]) -> io::Result<()> {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return Err(io::Error::other("nothing was measured"));

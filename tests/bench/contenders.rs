@@ -1,4 +1,4 @@
-//! The contenders: meshport, what people use today, and the cost without encryption.
+//! The contenders: meshport, today's alternatives, and the cost without encryption.
 
 use std::ffi::OsString;
 use std::fs;
@@ -184,7 +184,7 @@ pub(crate) fn wireguard_go_version() -> Option<String> {
     text.lines().next().map(str::to_owned)
 }
 
-/// The program that was named, if it is there, or another one.
+/// The named program, if it exists, or another one.
 fn named_or(named: Option<OsString>, other: impl FnOnce() -> Option<PathBuf>) -> Option<PathBuf> {
     named.map(PathBuf::from).filter(|path| path.is_file()).or_else(other)
 }

@@ -3,7 +3,7 @@
 //!
 //! Measures the cost of the daemon with all peers connected, and its restart after a kill while
 //! clients on its host and newcomers use it. The peers ping the daemon as often as nodes probe an
-//! idle path, and are not told that it ended.
+//! idle path, and get no notice that it ended.
 
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::path::PathBuf;
@@ -249,7 +249,7 @@ fn answered(groups: &[Group]) -> usize {
 struct Group {
     child: Child,
     input: ChildStdin,
-    /// Peers that had an answer since they were told "again".
+    /// Peers that had an answer since the command "again".
     answered: Arc<AtomicUsize>,
     /// Peers with a QUIC connection.
     connected: Arc<AtomicUsize>,

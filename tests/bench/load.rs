@@ -1,5 +1,5 @@
 //! The clients: a separate process on the client's host, controlled by its command line, so that
-//! its processor time can be told apart. It prints its results as one line of JSON.
+//! its processor time can be separated. It prints its results as one line of JSON.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ use crate::wire::{BLOCK_BYTES, Purpose, TLS_RECORD};
 const SMALL: usize = 64;
 /// How long any single step of a client may take.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Clients that connect anew at the same time in the workload of new connections.
+/// Clients that connect at the same time in the workload of new connections.
 const CONNECTORS: usize = 8;
 
 /// The workload of the clients.
@@ -82,7 +82,7 @@ pub(crate) struct Seen {
 /// Does it.
 ///
 /// # Errors
-/// If a connection that has to work does not.
+/// If a required connection fails.
 pub(crate) fn run(job: Job) -> io::Result<Seen> {
     match job.work {
         Work::Upload => bulk(job, Purpose::Upload),
@@ -101,7 +101,7 @@ fn open(at: SocketAddr, purpose: Purpose) -> io::Result<TcpStream> {
     connect(at, &[purpose.byte()])
 }
 
-/// A connection that has said so much.
+/// A connection that has sent this much.
 fn connect(at: SocketAddr, first: &[u8]) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_nodelay(true)?;
@@ -122,7 +122,7 @@ fn since(begun: Instant) -> u64 {
     u64::try_from(wait::now().saturating_duration_since(begun).as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Bulk streams under way, until they are told to stop.
+/// Running bulk streams, until they are stopped.
 struct Bulk {
     stop: Arc<AtomicBool>,
     streams: Vec<JoinHandle<io::Result<u64>>>,

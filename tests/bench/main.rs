@@ -167,8 +167,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What meshport failed to do: it has to do all of the work without losing a connection. Failures
-/// of rivals are printed when they happen.
+/// Failures of meshport, which must do all of the work without losing a connection. Failures of
+/// rivals are printed when they happen.
 fn shortfall(arguments: &Arguments, rows: &[Row]) -> Option<String> {
     let ours = contenders::ALL[0];
     let is_asked = arguments.contenders.is_empty() || arguments.contenders.contains(&ours);
@@ -253,7 +253,7 @@ fn all_work(
     jobs.push((Work::Connect, 8));
     jobs.retain(|(work, _)| asked(*work));
     let mut rows = Vec::new();
-    // First: later its memory is what earlier work has left behind.
+    // First, since later its memory includes the leftovers of earlier work.
     if asked(Work::Idle) && subject.contender != Contender::Direct {
         rows.extend(idle(arguments, testbed, subject, running));
     }
@@ -276,7 +276,7 @@ fn play(testbed: &Testbed, job: Job, name: &str) -> Option<Seen> {
     let log = testbed.file(&format!("{name}-{:?}-{}.json", job.work, job.connections));
     let mut clients = start(testbed, job, &log);
     let limit = Duration::from_millis(job.millis) + GRACE;
-    // A contender that stalls has failed; the others go on.
+    // A contender that stalls has failed; the others continue.
     let ended = wait::within(limit, || (!clients.is_running()).then_some(())).is_some();
     (ended && clients.ended(GRACE).success()).then(|| parse(&log))?
 }

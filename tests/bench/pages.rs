@@ -16,7 +16,7 @@ use crate::quiet::world;
 
 /// Interval between a page's requests, as in page/run.js.
 const POLL: Duration = Duration::from_secs(2);
-/// One request in this many asks for the whole document.
+/// One request in this many fetches the whole document.
 const WHOLE: u32 = 15;
 
 /// Open pages.

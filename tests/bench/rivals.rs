@@ -1,4 +1,4 @@
-//! How each rival is set up: the least that its own manual asks for, with nothing slowed down.
+//! How each rival is configured: the minimum that its manual requires, with nothing slowed down.
 
 use std::net::SocketAddr;
 use std::process::Command;

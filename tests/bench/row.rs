@@ -114,7 +114,7 @@ impl Row {
     }
 }
 
-/// The median of what some rows say; none when none says anything.
+/// The median of a value in some rows; none if no row has it.
 pub(crate) fn median<'a>(
     rows: impl Iterator<Item = &'a Row>,
     value: impl Fn(&Row) -> Option<f64>,

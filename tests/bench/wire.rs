@@ -1,22 +1,22 @@
 //! The protocol between clients and server of the benchmark, and the server.
 //!
-//! A connection's first byte says what it is for:
+//! A connection's first byte selects its purpose:
 //!
 //! * `u`: the client sends until it ends its side; the server answers with the count, eight bytes,
 //!   big endian;
 //! * `d`: the server sends until the client goes away;
-//! * `e`: everything is sent back as it comes.
+//! * `e`: everything is echoed as it arrives.
 //!
 //! Before it there may be the header of a TLS handshake record, as clients of an apiserver begin
 //! with one: a balancer may look at it, the server skips it.
 //!
-//! Plain bytes without any other framing, so that what is measured is what lies between.
+//! Plain bytes without any other framing, so that only the path between is measured.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// The unit of writing and reading of bulk streams: what makes the ends cheap.
+/// The unit of writing and reading of bulk streams, large enough to make the ends cheap.
 pub(crate) const BLOCK_BYTES: usize = 256 * 1024;
 /// The stack of a server thread: there are ten thousand when sessions idle.
 const STACK_BYTES: usize = 128 * 1024;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_purpose_has_a_byte_of_its_own() {
+    fn every_purpose_has_its_own_byte() {
         for purpose in [Purpose::Upload, Purpose::Download, Purpose::Echo] {
             assert_eq!(Purpose::of(purpose.byte()), Some(purpose));
         }

@@ -1,4 +1,4 @@
-//! A service that sends back what it gets, and sessions with it through nodes of a world.
+//! An echo service, and sessions with it through nodes of a world.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -20,8 +20,8 @@ use tokio::runtime::Builder;
 use crate::process::run;
 use crate::wait;
 
-/// How often a portion of them is sent: short against the 5 ms from one that a receiver under load
-/// takes without a cookie to the next, so that what is not of the flood seldom comes at its turn.
+/// How often a portion of them is sent: short compared with the 5 ms between two that a receiver
+/// under load accepts without a cookie, so that other initiations rarely get a turn.
 const PORTION_INTERVAL: Duration = Duration::from_micros(200);
 /// Different ones of either kind. A receiver under load takes the first few hundred of each second:
 /// as this divides no rate, those are others every time.
@@ -49,7 +49,7 @@ pub fn noise(to: &NodeId) -> Vec<Vec<u8>> {
 fn noisy(to: &NodeId, number: u32) -> Vec<u8> {
     let mut message = vec![0; INITIATION_BYTES];
     message[0] = 1;
-    // The bytes under the MAC have to differ but need not be random.
+    // The bytes under the MAC must differ but need not be random.
     let noise: [u8; 32] = Blake2s256::digest(number.to_be_bytes()).into();
     message[4..MAC1].iter_mut().zip(noise.iter().cycle()).for_each(|(to, from)| *to = *from);
     let key = Blake2s256::new().chain_update(b"mac1----").chain_update(to.as_bytes());
@@ -134,7 +134,7 @@ impl Flood {
                 let due = begun.elapsed().as_secs_f64() * f64::from(rate);
                 while (counting.load(Ordering::Relaxed) as f64) < due {
                     let (message, socket) = pairs.next().expect("both go round");
-                    // A full buffer of the receiver is what a flood is for.
+                    // Filling the receiver's buffer is the purpose of a flood.
                     let _ = socket.send_to(message, at);
                     counting.fetch_add(1, Ordering::Relaxed);
                 }
@@ -174,8 +174,8 @@ pub struct End {
 /// A path between two ends of a tunnel, on which every initiation for an end that is crowded comes
 /// directly behind a burst of invented ones. The end is stopped until all of it waits there: so it
 /// is under load when it comes to the initiation, however slow the machine is. And it has room for
-/// all of it, so that of what the ends say nothing is lost, as in a flood that is too much for one
-/// of them. It ends when it is dropped.
+/// all of it, so no datagram of the ends is lost, unlike in a flood that is too much for one of
+/// them. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Path {
     way: Arc<Wire>,

@@ -1,4 +1,4 @@
-//! HTTP requests byte by byte, for tests of what a port answers.
+//! HTTP requests byte by byte, for tests of a port's answers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

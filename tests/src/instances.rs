@@ -14,8 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the connections of a part of a test may take.
 const PART: Duration = Duration::from_secs(60);
 
-/// An instance, which sends back what it gets until the connection ends. Its port is closed with
-/// it.
+/// An instance, which echoes its input until the connection ends. Its port is closed with it.
 #[derive(Debug)]
 pub struct Instance {
     /// Where it listens.
@@ -61,7 +60,7 @@ impl Instance {
         self.served.load(Ordering::SeqCst)
     }
 
-    /// Closes its port; open connections go on. To be called where its address is reached.
+    /// Closes its port; open connections continue. Call it on a host that reaches its address.
     ///
     /// # Panics
     /// If it failed.

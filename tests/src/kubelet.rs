@@ -18,7 +18,7 @@ static POURED: AtomicU64 = AtomicU64::new(0);
 static OPEN: AtomicU64 = AtomicU64::new(0);
 
 /// Starts a stand-in kubelet. The first line of a connection is a command: `whoami` returns its
-/// name, `echo` returns what follows until its end, `pour` sends without end. It lives as long as
+/// name, `echo` returns what follows until its end, `pour` sends without end. It runs as long as
 /// the process.
 ///
 /// # Panics
@@ -132,7 +132,7 @@ pub fn ask(socket: &Path, bytes: &[u8]) -> io::Result<(UnixStream, String)> {
 /// The name of the kubelet that answers at a target.
 ///
 /// # Errors
-/// As [`connect`], or what broke afterwards.
+/// As [`connect`], or a later error.
 pub fn whoami(socket: &Path, target: &str) -> Result<String, String> {
     let mut stream = connect(socket, target)?;
     stream.write_all(b"whoami\n").map_err(|error| error.to_string())?;

@@ -16,7 +16,7 @@ pub struct Request {
     pub at: Instant,
     /// Duration, whatever the result.
     pub took: Duration,
-    /// The answer, or what curl said.
+    /// The answer, or curl's error.
     pub outcome: Result<Answer, String>,
 }
 

@@ -16,7 +16,7 @@ use crate::wait;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Folders whose changes stay on the machine.
 const OWN: [&str; 3] = ["/etc", "/var/lib", "/run"];
-/// In place of systemd: what starts a unit is a script of its name.
+/// In place of systemd: a script of the unit's name starts it.
 const SYSTEMCTL: &str = "[ \"$1\" != daemon-reload ] || exit 0
 eval \"exec start-\\${$#}\"
 ";

@@ -1,7 +1,8 @@
 //! Network namespaces of a test: separate hosts on this machine, joined by virtual cables.
 //!
-//! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not meet; what
-//! is made here is removed when it is dropped, and removing a namespace removes its interfaces.
+//! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not collide;
+//! everything made here is removed when it is dropped, and removing a namespace removes its
+//! interfaces.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -78,7 +79,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a tool inside, which must succeed; what it printed, trimmed.
+    /// Runs a tool inside, which must succeed; returns its output, trimmed.
     ///
     /// # Panics
     /// If it fails.

@@ -86,7 +86,7 @@ pub fn view(nodes: usize) -> View {
     }
 }
 
-/// One that another node holds, whose name is what a member may write.
+/// One that another node holds, whose name a member may choose.
 fn address() -> AddressRow {
     AddressRow {
         name: "api".parse().expect("a name"),

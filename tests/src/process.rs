@@ -30,7 +30,7 @@ const TAIL_BYTES: u64 = 64 * 1024;
 /// Cargo's own lock on the target folder makes concurrent tests build once.
 ///
 /// # Panics
-/// If it cannot be built or is not where it was said to be.
+/// If it cannot be built or is not at the named path.
 pub fn meshport() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match env::var_os("MESHPORT_BIN") {
@@ -293,7 +293,7 @@ pub fn run(program: &str, arguments: &[&str]) -> Output {
     output.unwrap_or_else(|error| panic!("cannot run {program}: {error}"))
 }
 
-/// Runs a tool that must succeed and returns what it printed, trimmed.
+/// Runs a tool that must succeed and returns its output, trimmed.
 ///
 /// # Panics
 /// If it fails, with what it wrote to standard error.

@@ -66,7 +66,7 @@ pub fn metadata() -> Value {
 /// which begins with its depth and ends with `|` and its licence. Unlike in [`metadata`], features
 /// that only other packages of the workspace enable are off.
 ///
-/// `edges` is what is followed, as the option of that name has it.
+/// `edges` selects the dependencies, as the option of that name.
 ///
 /// # Panics
 /// The same as in [`metadata`].

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_has_a_bill_of_its_own() {
+    fn the_gateway_has_its_own_bill() {
         let bill = bill("meshport-gateway");
         assert_eq!(bill["metadata"]["component"]["name"], "meshport-gateway");
         let components = bill["components"].as_array().expect("components");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_say_who_needs_whom() {
+    fn depths_show_dependencies() {
         let tree = "0 a v1.0.0 (/x)|MIT\n1 b v2.0.0|\n2 c v3.1.0 (proc-macro)|MIT/ISC\n\
                     1 c v3.1.0 (proc-macro)|MIT / ISC (*)\n";
         let id = |name: &str, version: &str| (name.to_owned(), version.to_owned());

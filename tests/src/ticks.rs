@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::wait;
 
-/// Interval between the words of the service: short against the measured times.
+/// Interval between the messages of the service: short compared with the measured times.
 const INTERVAL: Duration = Duration::from_millis(20);
 /// A word of the service: the time it was sent, in microseconds since [`begun`], big-endian.
 const WORD: usize = 8;
@@ -21,8 +21,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The first bytes of a client.
 const WATCH: &[u8] = b"watch\n";
 
-/// Starts a service on loopback that lives as long as the process: to each client that says what it
-/// wants it sends a word every few milliseconds.
+/// Starts a service on loopback that runs as long as the process: it sends a message every few
+/// milliseconds to each client that requests it.
 ///
 /// # Panics
 /// If no port is free.
@@ -75,7 +75,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches what is behind `address`.
+    /// Watches the service behind `address`.
     pub fn start(address: SocketAddr) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let heard = Arc::new(Mutex::new(Vec::new()));
@@ -98,7 +98,7 @@ impl Watch {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Time at which it first received a word sent at or after `moment`.
+    /// Time at which it first received a message sent at or after `moment`.
     ///
     /// # Panics
     /// If its own thread panicked.
@@ -122,7 +122,7 @@ impl Watch {
         longest
     }
 
-    /// Waits until it hears something that was said after `moment`; how long after.
+    /// Waits until it receives a message sent after `moment`; returns how long after.
     ///
     /// # Panics
     /// If that takes longer than `limit`.

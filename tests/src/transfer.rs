@@ -78,7 +78,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 /// Moves `bytes` through `address` and compares the checksums.
 ///
 /// # Errors
-/// The connection broke, stood still, or the sums differ.
+/// The connection broke, stalled, or the checksums differ.
 pub fn transfer(address: SocketAddr, way: Direction, bytes: u64) -> io::Result<Transfer> {
     let begun = wait::now();
     let mut open = Open::ask(address, way, bytes)?;
@@ -90,7 +90,7 @@ pub fn transfer(address: SocketAddr, way: Direction, bytes: u64) -> io::Result<T
     Ok(Transfer { way, bytes, took: begun.elapsed() })
 }
 
-/// A connection on which bytes were asked for and none was read yet.
+/// A connection on which bytes were requested and none was read yet.
 #[derive(Debug)]
 pub struct Open {
     stream: TcpStream,
@@ -98,7 +98,7 @@ pub struct Open {
 }
 
 impl Open {
-    /// Connects and asks for `bytes` to come down.
+    /// Connects and requests a download of `bytes`.
     ///
     /// # Errors
     /// The connection cannot be opened.
@@ -106,10 +106,10 @@ impl Open {
         Self::ask(address, Direction::Down, bytes)
     }
 
-    /// Reads what was asked for and compares the checksums.
+    /// Reads the requested bytes and compares the checksums.
     ///
     /// # Errors
-    /// The connection broke, stood still, or the sums differ.
+    /// The connection broke, stalled, or the checksums differ.
     pub fn read(mut self) -> io::Result<()> {
         let own = receive(&mut self.stream, self.bytes)?;
         self.compare(own)

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Pause between two looks: short against what is waited for, long against the cost of a look.
+/// Pause between two checks: short compared with the wait, long compared with the cost of a check.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Looks until `look` finds something, at most for `limit`.
@@ -23,7 +23,7 @@ pub fn until<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// Looks until `look` finds something, at most for `limit`; the last look is after the deadline.
+/// Calls `look` until it finds something, at most for `limit`; the last call is after the deadline.
 pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = now() + limit;
     loop {

@@ -1,5 +1,5 @@
-//! A userspace WireGuard between two hosts, configured with `wg` as its manual has it: what people
-//! put below haproxy where they have no mesh.
+//! A userspace WireGuard between two hosts, configured with `wg` as in its manual: what people put
+//! below haproxy without a mesh.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -138,7 +138,7 @@ pub fn silence(host: &Namespace, interface: &str, but: u16, folder: &Path) {
 /// itself, and so would the `wg` that waits for it; the second of them fails.
 ///
 /// # Panics
-/// If it is there and cannot be removed.
+/// If it exists and cannot be removed.
 pub fn forget_socket(interface: &str) {
     let socket = Path::new("/var/run/wireguard").join(interface).with_extension("sock");
     match fs::remove_file(&socket) {

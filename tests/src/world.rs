@@ -29,7 +29,7 @@ use crate::wait;
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long the members of a world may take to find each other.
 const MEET_LIMIT: Duration = Duration::from_secs(60);
-/// The timeout of every client here: what a patient Kubernetes client waits for a handshake.
+/// The timeout of every client here: the handshake timeout of a patient Kubernetes client.
 const CLIENT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The plan for a node of the world.
@@ -109,8 +109,8 @@ impl NodePlan {
         self
     }
 
-    /// Has more settings: TOML that goes on in the table of the apiserver service, and then may
-    /// open tables the harness does not write itself.
+    /// Adds settings: TOML that continues the table of the apiserver service, and then may open
+    /// tables that the harness does not write itself.
     #[must_use]
     pub fn settings(mut self, toml: &str) -> Self {
         self.settings.push_str(toml);
@@ -405,7 +405,7 @@ impl World {
         self.run(&node.plan.program, &arguments);
     }
 
-    /// Runs a verb that makes a node, and keeps what it says.
+    /// Runs a verb that makes a node, and keeps its output.
     fn run(&mut self, program: &Path, arguments: &[&str]) {
         let output = run(&program.to_string_lossy(), arguments);
         let problem = String::from_utf8_lossy(&output.stderr);
@@ -441,7 +441,7 @@ impl World {
         run_ok(&program.to_string_lossy(), &arguments)
     }
 
-    /// A place on this network for a machine that is no node: the UDP address it has to use.
+    /// A place on this network for a machine that is not a node: the UDP address that it must use.
     ///
     /// # Panics
     /// If the name is taken.
@@ -481,7 +481,7 @@ impl World {
         node.process = Some(Process::start(&node.plan.name, &mut command, &node.log));
     }
 
-    /// Rewrites the settings of a node and tells its daemon to read them again.
+    /// Rewrites the settings of a node and makes its daemon read them again.
     ///
     /// # Panics
     /// If the node does not run or its file cannot be rewritten.

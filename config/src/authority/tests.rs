@@ -26,7 +26,7 @@ fn member(authority: &AuthorityKey, rng: &mut TestRng) -> Credential {
 }
 
 #[test]
-fn what_an_endorsed_key_signs_is_believed_by_who_knows_the_mesh_alone() {
+fn signatures_of_an_endorsed_key_verify_with_the_mesh_id_alone() {
     let mut rng = TestRng::new(1);
     let keys = keys(&mut rng);
     let mesh = keys[0].public();

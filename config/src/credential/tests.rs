@@ -355,7 +355,7 @@ fn what_the_node_signed_once_serves_no_other_credential() {
 }
 
 #[test]
-fn what_no_node_has_signed_is_told_from_what_is_damaged() {
+fn unsigned_credentials_are_distinguished_from_damaged_ones() {
     let World { node, credential, mut rng, .. } = world();
     let former = NodeKey::generate(&mut rng);
     let succession = Succession::agree(&former, &node.public(), &credential.mesh, NOW);

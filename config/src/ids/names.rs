@@ -1,4 +1,4 @@
-//! Names of sites, nodes and services, and the roles a credential gives.
+//! Names of sites, nodes and services, and the roles in a credential.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -15,7 +15,7 @@ use crate::text::TextError;
 
 /// The longest name, in bytes: that of a DNS label (RFC 1035, 2.3.4).
 pub const MAX_NAME_BYTES: usize = 63;
-/// The most roles a credential gives: a few fixed ones and an origin role per service.
+/// The most roles of a credential: a few fixed ones and an origin role per service.
 pub const MAX_ROLES: usize = 16;
 
 /// Whether `text` is a lower-case DNS label: 1 to 63 of `a-z`, `0-9`, `-`, no `-` at either end.
@@ -101,7 +101,7 @@ macro_rules! name {
 }
 
 name! {
-    /// A place with cheap latency inside, such as a datacenter: one DNS label.
+    /// A location with low latency inside, such as a datacenter: one DNS label.
     SiteName, "a site name", is_label,
     "1 to 63 of a-z, 0-9 and '-', with no '-' at either end"
 }
@@ -135,7 +135,7 @@ name! {
 }
 
 name! {
-    /// A role that this version does not know, by the name that a later one gives it.
+    /// A role of a later version, by its name.
     RoleName, "the name of a role", is_role,
     "one or two DNS labels with ':' between, 63 bytes in all"
 }
@@ -166,7 +166,8 @@ impl ServiceName {
         })
     }
 
-    /// Under which name streams of the way back are counted, `way-back`. Settings cannot use it.
+    /// The name under which streams of the way back are counted, `way-back`. Settings cannot use
+    /// it.
     pub const WAY_BACK: &str = "way-back";
 
     /// The name [`ServiceName::WAY_BACK`].
@@ -175,7 +176,7 @@ impl ServiceName {
     }
 }
 
-/// The role that goes by this name in the byte form too.
+/// A role that has this name in the byte form too.
 const ISSUER: &str = "issuer";
 /// The same.
 const EGRESS: &str = "egress";
@@ -208,11 +209,11 @@ pub enum Role {
     Issuer,
     /// Dial services of the cluster for apiservers.
     Egress,
-    /// Take nothing from apiservers for its own kubelet and pods, which the role `node` allows.
+    /// Accept no streams of apiservers to its own kubelet and pods, which the role `node` allows.
     NoKubelet,
     /// Hold virtual addresses of its LAN.
     Vip,
-    /// Take services that a program on its machine offers.
+    /// Accept services that a program on its machine offers.
     Gateway,
     /// A role of a later version. It permits nothing here, and is kept and passed on, because it is
     /// signed.
@@ -220,11 +221,11 @@ pub enum Role {
 }
 
 impl Role {
-    /// A role by its text, also one that this version does not know: for what programs wrote. What
-    /// a person wrote is parsed, so that a slip of the pen is an error.
+    /// A role by its text, including one that this version does not know: for texts written by
+    /// programs. Texts written by people are parsed, so that a typo is an error.
     ///
     /// # Errors
-    /// [`TextError::Form`] for what no version writes.
+    /// [`TextError::Form`] for a text that no version writes.
     pub fn read(text: &str) -> Result<Self, TextError> {
         text.parse().or_else(|error| text.parse().map(Self::Other).map_err(|_| error))
     }
@@ -245,7 +246,7 @@ impl Role {
         }
     }
 
-    /// A role that goes by its name in the byte form; none for one that has a number.
+    /// A role that has its name in the byte form; none for one that has a number.
     fn named(name: &RoleName) -> Option<Self> {
         match Self::read(name.as_str()) {
             Ok(Self::Node | Self::Origin(_) | Self::Relay | Self::Operator) | Err(_) => None,
@@ -305,8 +306,8 @@ impl FromStr for Role {
     }
 }
 
-/// [`Role`] in binary formats: the order is the wire format. Nothing is ever added: a new role goes
-/// by its name, so that a version that does not know it can read the rest.
+/// [`Role`] in binary formats: the order is the wire format. Nothing is ever added: a new role is
+/// written by its name, so a version that does not know it can read the rest.
 #[derive(Serialize, Deserialize)]
 enum RoleCode {
     Node,
@@ -377,12 +378,12 @@ impl Roles {
         Ok(Self(set.into_iter().collect()))
     }
 
-    /// Whether this role is given.
+    /// Whether it contains this role.
     pub fn contains(&self, role: &Role) -> bool {
         self.0.contains(role)
     }
 
-    /// Whether the role to offer this service is given.
+    /// Whether it contains the role to offer this service.
     pub fn may_offer(&self, service: &ServiceName) -> bool {
         self.0.iter().any(|role| matches!(role, Role::Origin(offered) if offered == service))
     }

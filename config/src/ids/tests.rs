@@ -42,7 +42,7 @@ fn names_follow_their_rules() {
 }
 
 #[test]
-fn a_misspelt_service_is_told_from_a_name_of_its_own() {
+fn a_misspelt_service_differs_from_another_name() {
     let misspelt = |text: &str| text.parse::<ServiceName>().expect("a name").misspelt();
     for text in ["kube-api-server", "kubeapiserver", "kube-apisrever", "kube-apiservre"] {
         assert_eq!(misspelt(text), Some("kube-apiserver"), "{text}");

@@ -22,16 +22,16 @@ pub enum Allow {
 }
 
 impl Allow {
-    /// The list of a service whose settings say nothing: all that may use services.
+    /// The list of a service without this setting: all that may use services.
     pub fn everyone() -> Vec<Self> {
         vec![Self::Role(Role::Node), Self::Role(Role::Operator)]
     }
 
-    /// A warning about a list that lets in fewer nodes than it seems to, or none; no warning for
-    /// others.
+    /// A warning about a list that admits fewer nodes than it seems to, or none; no warning for
+    /// other lists.
     ///
-    /// Only nodes and operators use services, and a list gives no role: an entry for another role
-    /// matches nodes that have it in addition.
+    /// Only nodes and operators use services, and a list does not grant a role: an entry for
+    /// another role matches nodes that have it in addition.
     pub fn doubt(list: &[Self]) -> Option<String> {
         const REMEDY: &str = "for all nodes and operators leave `allow` out, or write \
                               [\"role:node\", \"role:operator\"]; for some, \"site:SITE\" or \
@@ -55,7 +55,7 @@ impl Allow {
         ))
     }
 
-    /// Whether the entry means the holder of a verified credential.
+    /// Whether the entry matches the holder of a verified credential.
     ///
     /// A name or a site counts only when the authority has vouched for it: under an invite that
     /// leaves it open, the joining node chooses it.

@@ -103,7 +103,7 @@ impl Rules<'_, '_> {
         self.positions.contains_key(key)
     }
 
-    /// A problem at a key or one element of its list; at its table, when only its default applies.
+    /// A problem at a key or one element of its list; at its table, if only its default applies.
     fn conflict(
         &mut self,
         key: &str,
@@ -131,7 +131,7 @@ impl Rules<'_, '_> {
         if small.time <= large.time || !self.are_good(&[&keys[0], &keys[1]]) {
             return;
         }
-        // Named at the key that is in the file; at the first when both or none are.
+        // Reported at the key that is in the file; at the first if both or none are.
         let at_large = self.is_given(&keys[1]) && !self.is_given(&keys[0]);
         let (key, own, rule, other) = if at_large {
             (&keys[1], large.time, "at least", small)
@@ -356,7 +356,7 @@ impl Rules<'_, '_> {
             ("server-name", HealthMode::Kubernetes),
             ("path", HealthMode::Http),
         ];
-        // The default path says nothing, so that an effective configuration can show it.
+        // The default path does not count, so that an effective configuration can show it.
         let is_set = |name: &str| name != "path" || health.path != "/";
         for (name, mode) in USES {
             let key = join(path, name);
@@ -375,7 +375,7 @@ impl Rules<'_, '_> {
                 {
                     continue;
                 }
-                // A default gives way to what is written.
+                // A written value takes precedence over a default.
                 let at_earlier = !self.is_given(&later.key) && self.is_given(&earlier.key);
                 let (at, other) = if at_earlier { (earlier, later) } else { (later, earlier) };
                 let found =

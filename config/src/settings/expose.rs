@@ -17,7 +17,7 @@ use crate::text::TextError;
 pub const MAX_EXPOSED: usize = 32;
 /// The most networks in a list of one listener: each is compared with every new client.
 pub const MAX_NETWORKS: usize = 256;
-/// The most services that one listener tells apart by name.
+/// The most services that one listener distinguishes by name.
 pub const MAX_RULES: usize = 16;
 /// The most names of one rule.
 pub const MAX_NAMES: usize = 64;
@@ -76,7 +76,7 @@ pub struct ExposeSettings {
     pub listen: Vec<SocketAddr>,
     /// The admitted clients, at most [`MAX_NETWORKS`]. Default none.
     pub allow: Vec<Cidr>,
-    /// The balancers whose PROXY header is believed, at most [`MAX_NETWORKS`]. Default none.
+    /// The balancers whose PROXY header is trusted, at most [`MAX_NETWORKS`]. Default none.
     pub accept_proxy_from: Vec<Cidr>,
     /// How instances get the client's address. Default off.
     pub send_proxy: ProxyHeader,

@@ -22,12 +22,12 @@ const UNITS: [(&str, u64); 7] = [
 const FORM: &str = "a whole number and a unit of ms, s, m, h or d, such as 500ms, 1s or 24h";
 
 /// A length of time whose text form is a whole number and one unit: `ns`, `us`, `ms`, `s`, `m`, `h`
-/// or `d`. At most 584 years, which is 2^64 ns; longer ones are cut to that when written.
+/// or `d`. At most 584 years, which is 2^64 ns; longer ones are capped at that when written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(pub Duration);
 
 impl Period {
-    /// This length, if it is not out of these bounds.
+    /// This length, if it is within these bounds.
     ///
     /// # Errors
     /// [`TextError::OutOfRange`].

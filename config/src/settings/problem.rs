@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// The most problems reported at once: more than anyone reads.
 pub const MAX_PROBLEMS: usize = 100;
-/// The least likeness (Jaro-Winkler, 0 to 1) at which a name is offered instead of another.
+/// The minimum similarity (Jaro-Winkler, 0 to 1) for suggesting a name.
 const LIKENESS: f64 = 0.84;
 
 /// The kind of a [`Problem`].
@@ -19,11 +19,11 @@ pub enum ProblemKind {
     Syntax,
     /// There is no such key or table.
     UnknownKey,
-    /// A key that is needed is not there.
+    /// A required key is missing.
     Missing,
     /// A value is of the wrong type, of the wrong form or out of its bounds.
     Value,
-    /// Values that are each fine do not go together.
+    /// Values that are each valid contradict each other.
     Conflict,
 }
 
@@ -42,7 +42,7 @@ pub struct Problem {
     pub found: String,
     /// The form that is accepted.
     pub expected: String,
-    /// The most similar valid key or value, when one is similar.
+    /// The most similar valid key or value, if one is similar.
     pub nearest: Option<String>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Problems<'a> {
         Self { text, list: Vec::new() }
     }
 
-    /// Adds a problem at a place of the text, and gives it back to be completed.
+    /// Adds a problem at a position of the text, and returns it to be completed.
     pub(super) fn add(
         &mut self,
         kind: ProblemKind,
@@ -99,7 +99,7 @@ impl<'a> Problems<'a> {
         self.list.iter().any(|problem| problem.nearest.as_deref() == Some(key))
     }
 
-    /// All problems in file order. Those that only follow from text that is not TOML are left out.
+    /// All problems in file order. Those that only follow from invalid TOML are left out.
     pub(super) fn finish(mut self) -> Vec<Problem> {
         let is_syntax = |problem: &Problem| problem.kind == ProblemKind::Syntax;
         let broken: Vec<usize> =
@@ -123,7 +123,7 @@ impl<'a> Problems<'a> {
     }
 }
 
-/// The most similar of `candidates`, when it is similar enough to be what was meant.
+/// The most similar of `candidates`, if it is similar enough to have been meant.
 pub(super) fn nearest<'a>(
     found: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -20,9 +20,9 @@ use crate::ids::{ListenerName, ServiceName, SiteName, VirtualName};
 pub(super) struct Position {
     /// The value, or the header of a table.
     pub(super) span: Range<usize>,
-    /// The elements, when it is a list.
+    /// The elements, if it is a list.
     pub(super) elements: Vec<Range<usize>>,
-    /// Whether the value was accepted. What depends on a refused value is not judged.
+    /// Whether the value was accepted. Rules that depend on a refused value are not checked.
     pub(super) is_good: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Reader<'t> {
 
 impl Reader<'_> {
     pub(super) fn settings(&mut self, document: &DeTable<'_>, defaults: &Defaults) -> Settings {
-        // Stands in until the text gives the site; a text that does not is refused.
+        // A placeholder until the text sets the site; a text without it is refused.
         let unnamed: SiteName = "unnamed".parse().expect("a valid label");
         let mut settings = Settings::with_defaults(unnamed, defaults);
         let more = ["service", "expose", "virtual-address"];
@@ -182,8 +182,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The name of an element of a list of tables, or the problem that it has none. A name of a
-    /// wrong form has its problem already.
+    /// The name of an element of a list of tables, or the problem that it has none. A malformed
+    /// name already has its problem.
     fn named<N>(
         &mut self,
         path: &str,
@@ -323,7 +323,7 @@ fn header(span: Range<usize>) -> Position {
     Position { span, elements: Vec::new(), is_good: true }
 }
 
-/// The table that does have a key of exactly this name, when it is not in the one it was found in.
+/// The table that has a key of exactly this name, if the key was found in another one.
 fn elsewhere(path: &str, name: &str) -> Option<String> {
     fn has<T>(keys: &[Key<T>], name: &str) -> bool {
         keys.iter().any(|key| key.name == name)

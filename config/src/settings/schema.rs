@@ -22,7 +22,7 @@ pub(super) struct Key<T> {
     pub(super) kind: Kind<T>,
 }
 
-/// The form of a value, and where it goes.
+/// The form of a value, and its destination.
 pub(super) enum Kind<T> {
     /// A whole number with a unit.
     Integer { min: u32, max: u32, unit: &'static str, get: fn(&T) -> u32, set: fn(&mut T, u32) },
@@ -43,13 +43,13 @@ pub(super) enum Kind<T> {
         get: fn(&T) -> &'static str,
         set: fn(&mut T, &str) -> Option<()>,
     },
-    /// A string of some form. `set` gives `None` for another form.
+    /// A string of some form. `set` returns `None` for another form.
     Text {
         expected: &'static str,
         get: fn(&T) -> Option<String>,
         set: fn(&mut T, &str) -> Option<()>,
     },
-    /// A list of strings of some form, without repetitions. `push` gives `None` for another form.
+    /// A list of strings of some form, without repetitions. `push` returns `None` for another form.
     List {
         expected: &'static str,
         max: usize,
@@ -90,7 +90,7 @@ impl<T> Key<T> {
         }
     }
 
-    /// The value as it is written to a file; `None` when it is not set.
+    /// The value as it is written to a file; `None` if it is not set.
     pub(super) fn value(&self, from: &T) -> Option<toml::Value> {
         match &self.kind {
             Kind::Integer { get, .. } => Some(i64::from(get(from)).into()),
@@ -106,7 +106,7 @@ impl<T> Key<T> {
         }
     }
 
-    /// Reads a value into its place. Refused values, or those elements of a list, leave it alone.
+    /// Reads a value into the settings. Refused values or list elements change nothing.
     pub(super) fn read(&self, value: &Spanned<DeValue<'_>>, into: &mut T) -> Vec<Refused> {
         if let Kind::List { expected, max, clear, push, .. } = &self.kind {
             clear(into);
@@ -186,7 +186,7 @@ fn period(text: &str, min: Duration, max: Duration) -> Option<Duration> {
     (min..=max).contains(&time).then_some(time)
 }
 
-/// A value for a message: as written when it is short, by its type when it is not.
+/// A value for a message: as written if it is short, otherwise its type.
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => shown(text),

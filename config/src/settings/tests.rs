@@ -570,7 +570,7 @@ fn durations_have_units() {
 }
 
 #[test]
-fn what_is_understood_of_a_faulty_file_is_told_beside_its_problems() {
+fn the_valid_part_of_a_faulty_file_is_returned_beside_its_problems() {
     let text = "site = \"fra\"\nnonsense = 1\n[admin]\nsocket = \"/run/x.sock\"\nhttp = 5\n";
     let (settings, problems) = parse_leniently(text, &Defaults::default());
     assert_eq!(settings.unwrap().admin.socket.to_str(), Some("/run/x.sock"));

@@ -101,7 +101,7 @@ impl Draft {
     }
 }
 
-/// Whether one station of a LAN can have it, on every LAN alike.
+/// Whether one station of any LAN can have it.
 fn is_of_a_station(address: &IpAddr) -> bool {
     let is_plain = !address.is_unspecified() && !address.is_loopback() && !address.is_multicast();
     is_plain
@@ -127,7 +127,7 @@ fn command(text: &str) -> Option<String> {
 const COMMAND_FORM: &str = "a command of the shell in one line, at most 1024 bytes";
 const LABEL_FORM: &str = "1 to 63 of a-z, 0-9 and '-', with no '-' at either end";
 
-/// Keys without which a table says nothing.
+/// The required keys of a table.
 pub(super) const REQUIRED: [&str; 3] = ["address", "interface", "group"];
 
 pub(super) const KEYS: &[Key<Draft>] = &[

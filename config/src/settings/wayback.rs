@@ -23,7 +23,7 @@ pub const MAX_OUTSIDE: usize = 64;
 /// The most entries of `nodes`.
 pub const MAX_EGRESS_NODES: usize = 1024;
 
-/// The part of an apiserver's node in the way back, and of a node with the role `egress`.
+/// The settings of the way back on an apiserver's node and on a node with the role `egress`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressSettings {
     /// The Unix socket on which the local apiserver asks for nodes; none by default.
@@ -33,8 +33,8 @@ pub struct EgressSettings {
     /// The users that may use it; root and the daemon's own when empty. At most
     /// [`MAX_EGRESS_UIDS`].
     pub uids: Vec<u32>,
-    /// The addresses of services: to be dialled by a node with the role `egress`, and dialled by
-    /// it. At most [`MAX_CIDRS`].
+    /// The networks of services: those that go to a node with the role `egress`, and that such a
+    /// node dials. At most [`MAX_CIDRS`].
     pub service_cidrs: Vec<Cidr>,
     /// Addresses of nodes, in addition to those in Kubernetes. At most [`MAX_EGRESS_NODES`].
     pub nodes: Vec<NodeAddress>,
@@ -109,7 +109,7 @@ impl FromStr for SocketMode {
 /// An address of a node, by the node's name: `worker-7=10.0.0.7`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeAddress {
-    /// The node, as its credential calls it.
+    /// The node's name in its credential.
     pub name: NodeName,
     /// One of its addresses.
     pub address: IpAddr,

@@ -1,4 +1,4 @@
-//! How many sessions an origin gets for one of another.
+//! How many sessions an origin gets for each one of another.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::Pin;
 use crate::text::TextError;
 
-/// The most sessions for one of an origin that is not named.
+/// The most sessions for each one of an unnamed origin.
 pub const MAX_WEIGHT: u32 = 100;
 
 /// The weight of an origin, as in `cp-1=3`.

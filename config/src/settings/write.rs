@@ -13,7 +13,7 @@ use crate::ids::{ListenerName, SiteName};
 /// The width of comments in the reference, in columns.
 const COMMENT_COLUMNS: usize = 96;
 
-/// How services other than the default one are set up; the reference ends with it.
+/// How services other than the default one are configured; the end of the reference.
 const MORE_SERVICES: &str = "\
 # Each further service has its own table with the same keys; \"listen\" is then required:
 #
@@ -26,14 +26,14 @@ const MORE_SERVICES: &str = "\
 # path = \"/v2/\"
 ";
 
-/// How listeners for clients outside the mesh are set up; the list of their keys follows.
+/// How listeners for clients outside the mesh are configured; the list of their keys follows.
 const EXPOSED: &str = "
 # Listeners for clients that run no meshport; none by default. Each has a name and a table:
 #
 # [[expose]]
 ";
 
-/// How virtual addresses are set up; the list of their keys follows.
+/// How virtual addresses are configured; the list of their keys follows.
 const VIRTUAL: &str = "
 # Addresses of a LAN that nodes of a group hold in turn; none by default. Each has a name and a
 # table:
@@ -43,7 +43,7 @@ const VIRTUAL: &str = "
 
 /// The values of one table.
 struct Section {
-    /// The tables it is in, and its own; none for the root.
+    /// Its parent tables and itself; none for the root.
     path: Vec<Step>,
     values: Vec<(&'static str, toml::Value)>,
 }
@@ -160,7 +160,7 @@ pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
 }
 
 /// Every key with its value. A service, listener or address that the other one lacks is one key,
-/// with what its table says beyond the defaults.
+/// with the values of its table other than defaults.
 fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let (added, shared): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -228,7 +228,7 @@ impl Serialize for Settings {
     }
 }
 
-/// The table of this name, or the last one of the list of this name, which `is_new` adds one to.
+/// The table of this name, or the last one of the list of this name, to which `is_new` adds one.
 fn table_in<'a>(
     within: &'a mut toml::Table,
     name: &str,

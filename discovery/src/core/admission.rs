@@ -24,14 +24,15 @@ impl Discovery {
             })
     }
 
-    /// Lets a weaker entry go if a newcomer finds no free place. Its credential is verified.
+    /// Evicts a weaker entry if there is no free place for a newcomer. The newcomer's credential is
+    /// verified.
     pub(super) fn evict_for(&mut self, newcomer: &Credential, priority: Priority, now: Instant) {
         let Admission::Evict(node) = self.admission_of(newcomer, priority) else { return };
         let Some(liveness) = self.peers.get(&node).map(|entry| entry.liveness) else { return };
         self.outbox.counters[Count::Displaced] += 1;
         self.drop_member(node, now);
         match liveness {
-            // Others have it too, and it would come back as one that may be alive.
+            // Others have it too, and it would come back as possibly alive.
             Liveness::Down | Liveness::Left => self.peers.directory.forget(&node, now),
             Liveness::Unknown | Liveness::Alive => self.peers.directory.remove(&node),
         };
@@ -45,14 +46,14 @@ impl Discovery {
         self.peers.directory.admission_of(newcomer, priority, is_kept)
     }
 
-    /// Every input that knows the wall time says it here first.
+    /// Every input with the wall time passes it here first.
     pub(super) fn set_wall(&mut self, wall: UnixSeconds, now: Instant) {
         if self.clock.set_wall(wall) && !self.ended.is_empty() {
             self.take_back(now);
         }
     }
 
-    /// Takes a member out of the directory whose credential has ended by the clock.
+    /// Removes a member from the directory whose credential has expired by the clock.
     pub(super) fn set_aside(&mut self, node: NodeId, now: Instant) {
         self.drop_member(node, now);
         let Some(entry) = self.peers.directory.remove(&node) else { return };
@@ -60,7 +61,7 @@ impl Discovery {
         self.outbox.report(Event::Forgotten(node));
     }
 
-    /// The clock was put back: whose credential has not ended after all is known again.
+    /// The clock was set back: members whose credential has not expired after all are known again.
     fn take_back(&mut self, now: Instant) {
         for (node, record) in self.ended.take_valid(self.clock.wall) {
             if self.trust.is_revoked(&record.credential) {
@@ -73,13 +74,13 @@ impl Discovery {
                 self.peers.directory.set_here(&node, true);
             }
         }
-        // A member that has forgotten this node takes no record that it knew before.
+        // A member that has forgotten this node does not accept a record that it had before.
         self.local.want(Urgency::Rumour, Duration::ZERO, now);
         self.gossip.search_at = now;
         self.look_for_members(now);
     }
 
-    /// Ends all dealings with a node that is about to go from the directory.
+    /// Ends everything with a node that is about to be removed from the directory.
     pub(super) fn drop_member(&mut self, node: NodeId, now: Instant) {
         let Some(entry) = self.peers.get(&node) else { return };
         let (was_alive, life) = (entry.is_alive(), entry.life.unwrap_or_default());
@@ -92,15 +93,15 @@ impl Discovery {
         self.monitor.paths.set(node, None, false, now);
     }
 
-    /// The directory as bytes, to be given to [`Self::restore`] after a restart. Those whose
-    /// credential has ended by the clock are among them: the clock may be wrong.
+    /// The directory as bytes, for [`Self::restore`] after a restart. Includes nodes whose
+    /// credential has expired by the clock, since the clock may be wrong.
     pub fn snapshot(&self) -> Vec<u8> {
         let ended = self.ended.records();
         let (mesh, wall) = (&self.trust.mesh, self.clock.wall);
         snapshot::write(&self.peers.directory, ended, mesh, wall, self.clock.latest)
     }
 
-    /// Takes in a snapshot of an earlier run: nodes are known with unknown liveness, those that
+    /// Restores a snapshot of an earlier run: nodes are known with unknown liveness, those that
     /// were down or had left stay so, and an [`crate::Event::PeerWanted`] comes for each that has
     /// not left. Returns how many were restored; records that are no longer valid are left out.
     ///

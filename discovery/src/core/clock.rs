@@ -1,4 +1,4 @@
-//! The times that a node was given, and what they say of the process.
+//! The times passed to a node, and what they show about the process.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use meshport_config::UnixSeconds;
 
 /// A timer this late means that the process did not run.
 const STALL: Duration = Duration::from_millis(250);
-/// Time given after a stall to read what has arrived meanwhile.
+/// Time allowed after a stall to read what has arrived meanwhile.
 const AFTER_STALL: Duration = Duration::from_millis(100);
 
 /// How often tables are tidied.
@@ -32,7 +32,7 @@ impl Clock {
         self.latest = self.latest.max(now);
     }
 
-    /// Takes the wall time; true when that went back.
+    /// Takes the wall time; true if it went back.
     pub(super) fn set_wall(&mut self, wall: UnixSeconds) -> bool {
         std::mem::replace(&mut self.wall, wall) > wall
     }
@@ -46,11 +46,11 @@ impl Clock {
         is_due
     }
 
-    /// A timer fires that was `due`. By how much to shift all of them, if the process did not run
+    /// A timer that was `due` fires. By how much to shift all timers, if the process did not run
     /// meanwhile.
     pub(super) fn stall(&mut self, due: Option<Instant>, now: Instant) -> Option<Duration> {
         let late = due.map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
-        // Never twice in a row, or a process that is always late would never do anything.
+        // Never twice in a row: a process that is always late would never do anything.
         self.shifted = late > STALL && !self.shifted;
         self.shifted.then_some(late + AFTER_STALL)
     }

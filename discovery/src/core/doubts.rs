@@ -1,4 +1,4 @@
-//! Members that one voice has called down: a second one settles it.
+//! Members that one other member has reported down: a second report settles it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use meshport_config::NodeId;
 
 use crate::state::Life;
 
-/// How long the first voice that calls a member down is remembered, and for how many members.
+/// How long the first report that a member is down is remembered, and for how many members.
 const LIFETIME: Duration = Duration::from_secs(5);
 const MAX_DOUBTS: usize = 4096;
 
-/// The first member to call each of them down.
+/// The first member to report each of them down.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(BTreeMap<NodeId, Doubt>);
 
@@ -29,13 +29,13 @@ impl Doubt {
 }
 
 impl Doubts {
-    /// The first member that called a member down in this life, if that was recent.
+    /// The first member that reported a member down in this life, if recently.
     pub(super) fn first(&self, node: &NodeId, life: Life, now: Instant) -> Option<NodeId> {
         let doubt = self.0.get(node).filter(|doubt| doubt.life == life && doubt.is_fresh(now));
         doubt.map(|doubt| doubt.from)
     }
 
-    /// Remembers the first voice; false when there are too many.
+    /// Remembers the first report; false when there are too many.
     pub(super) fn add(&mut self, node: NodeId, life: Life, from: NodeId, now: Instant) -> bool {
         let fits = self.0.len() < MAX_DOUBTS || self.0.contains_key(&node);
         if fits {
@@ -48,7 +48,7 @@ impl Doubts {
         self.0.remove(node);
     }
 
-    /// Forgets doubts that no other member confirmed.
+    /// Forgets reports that no other member confirmed.
     pub(super) fn prune(&mut self, now: Instant) {
         self.0.retain(|_, doubt| doubt.is_fresh(now));
     }

@@ -10,7 +10,8 @@ use meshport_config::{NodeId, UnixSeconds};
 
 use crate::directory::{MAX_MEMBERS, Record};
 
-/// Records kept for a clock that is put back: a clock that is years ahead ends all of a directory.
+/// Records kept for a clock that is set back: a clock that is years ahead expires a whole
+/// directory.
 const MAX_ENDED: usize = MAX_MEMBERS;
 
 /// Each of these nodes with its record.
@@ -32,7 +33,7 @@ impl Ended {
         }
     }
 
-    /// Takes those whose credential has not ended at `wall` after all.
+    /// Takes those whose credential has not expired at `wall` after all.
     pub(super) fn take_valid(&mut self, wall: UnixSeconds) -> BTreeMap<NodeId, Record> {
         let is_valid = |it: &Record| wall < it.credential.expires_at;
         let (valid, ended) =

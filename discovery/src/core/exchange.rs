@@ -12,14 +12,14 @@ use crate::wire::{
     self, BUCKETS, Claim, Have, Haves, Item, LastLife, MAX_DATAGRAM, Message, Packed, Short, Wanted,
 };
 
-/// Lists sent in answer to one datagram: what a thousand nodes take.
+/// Lists sent in answer to one datagram: as many as a thousand nodes need.
 const MAX_LISTS: usize = 16;
-/// Datagrams of records sent in answer to one request, and pushed unasked after a comparison.
+/// Datagrams of records sent in answer to one request, and pushed without one after a comparison.
 const MAX_REPLY: usize = 16;
 const MAX_PUSH: usize = 4;
-/// Records pushed unasked; a peer that lacks more is told what there is instead.
+/// Records pushed without a request; a peer that lacks more gets a list instead.
 const PUSHED_RECORDS: usize = 8;
-/// While the directory is full, one of this many unknown nodes in a list is asked for: two full
+/// While the directory is full, one of this many unknown nodes in a list is requested: two full
 /// directories with different entries would otherwise exchange all of them at each comparison.
 const ASKED_WHEN_CROWDED: usize = 16;
 /// Room for entries in a list: the datagram without its header and the two ends of the range.
@@ -74,8 +74,8 @@ impl Discovery {
         self.send_lists(from, &ranges, now);
     }
 
-    /// Takes the peer's entries in a range. Sends the ones it lacks, or a list of them if there are
-    /// many, and asks for those that this node lacks.
+    /// Takes the peer's entries in a range. Sends those that it lacks, or a list of them if there
+    /// are many, and requests those that this node lacks.
     pub(super) fn take_haves(&mut self, from: NodeId, haves: &Haves, now: Instant) {
         let mut owed: Vec<Offer> = Vec::new();
         let mut claims: Vec<(NodeId, Claim)> = Vec::new();
@@ -90,7 +90,7 @@ impl Discovery {
                 owed.push(Offer::whole(node));
                 continue;
             };
-            // The same record under another digest: the credential is another one.
+            // The same record under another digest: the credential differs.
             let credential = theirs.revision == have.revision && theirs.digest != have.digest;
             if theirs.revision > have.revision || credential {
                 self.fetch(have.short, credential, from);
@@ -126,7 +126,7 @@ impl Discovery {
         self.send_items(from, offers, MAX_REPLY, now);
     }
 
-    /// Remembers to ask a peer for a record.
+    /// Notes a record to request from a peer.
     pub(super) fn fetch(&mut self, short: Short, with_credential: bool, from: NodeId) {
         let taken = self.gossip.sync.want(short, with_credential, from);
         self.outbox.counters[Count::DroppedWants] += u64::from(!taken);
@@ -137,7 +137,7 @@ impl Discovery {
         self.send_items(to, [Offer::record(node)], 1, now);
     }
 
-    /// A datagram with the newest records of the first few of these nodes.
+    /// One datagram with the newest records of as many of these nodes as fit, in order.
     pub(super) fn pack_rumours(&self, offers: &[Offer]) -> Packed {
         let parts: Vec<_> = offers.iter().filter_map(|offer| self.parts(*offer)).collect();
         wire::pack(parts.iter().map(Parts::item), Message::Rumours, 1)
@@ -157,7 +157,7 @@ impl Discovery {
         }
     }
 
-    /// The records of some nodes, in as many datagrams at most.
+    /// The records of some nodes, in at most this many datagrams.
     pub(super) fn pack_items(
         &self,
         offers: impl IntoIterator<Item = Offer>,
@@ -201,7 +201,7 @@ impl Discovery {
     }
 
     fn fetch_unknown(&mut self, theirs: &Have, from: NodeId) {
-        // There is no place for most of them; new members and new origins are in the news.
+        // There is no place for most of them; new members and new origins arrive as news.
         if self.peers.directory.is_crowded() && self.dice.below(ASKED_WHEN_CROWDED) > 0 {
             return;
         }

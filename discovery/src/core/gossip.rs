@@ -8,7 +8,7 @@ use crate::news::{News, Rumours};
 use crate::seeds::Seeds;
 use crate::sync::Sync;
 
-/// The state and the times of each.
+/// The state and timing of each.
 #[derive(Debug)]
 pub(super) struct Gossip {
     pub(super) news: News,
@@ -30,7 +30,7 @@ impl Gossip {
         }
     }
 
-    /// Whether a search is due; the next one is about a `pause` away.
+    /// Whether a search is due; the next one follows after about `pause`.
     pub(super) fn take_search(&mut self, pause: Duration, dice: &mut Dice, now: Instant) -> bool {
         let is_due = self.search_at <= now;
         if is_due {

@@ -1,4 +1,4 @@
-//! Merging records: new ones are verified, merged, reported and, if they are news, passed on.
+//! Merges records: new ones are verified, merged, reported and, if they are news, passed on.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,15 +13,15 @@ use crate::state::{NodeState, SignedState};
 use crate::verify::Rejected;
 use crate::wire::{BadDatagram, Claim, Item, Message, Short, Standing};
 
-/// The reason for a node that is connected here and finds no room.
+/// The reason given for a node that is connected here and has no place in the directory.
 const NO_ROOM: &str = "the directory is full; `meshport status` says which nodes fill it";
 
-/// How records came.
+/// How records arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Channel {
-    /// From a comparison of directories: not passed on.
+    /// In a comparison of directories: not passed on.
     Sync,
-    /// As news or rumour.
+    /// As news or as a rumour.
     Rumour,
 }
 
@@ -56,7 +56,7 @@ impl Discovery {
                 item.credential.is_some_and(|bytes| self.take_credential(from, item, bytes, now));
             let Some(node) = self.peers.directory.resolve(item.short) else {
                 self.outbox.counters[Count::RejectedStates] += u64::from(item.state.is_some());
-                // If it came with one, the same would come again.
+                // If it came with one, a request would bring the same one again.
                 if item.credential.is_none() {
                     self.fetch(item.short, true, from);
                 }
@@ -67,14 +67,14 @@ impl Discovery {
                 let taken = self.take_state(from, node, bytes, now);
                 self.pass_on(node, taken, first, channel, now);
                 if taken == Taken::Older && from == node {
-                    // A node that is behind its own past must hear of it.
+                    // A node that does not know its own past must learn of it.
                     self.send_record(from, node, now);
                 }
             }
             if let Some(claim) = item.claim {
                 self.gossip.sync.got(item.short);
                 let entry = self.peers.get(&node).filter(|_| node != self.peers.me);
-                // Records come more than once, and each time with what is known of their node.
+                // Records arrive more than once, and each time with the claim about their node.
                 let is_news = entry.is_none_or(|entry| !entry.is_old_news(&claim));
                 if is_news && self.believes(from, node, claim, now) {
                     claims.push((node, claim));
@@ -86,7 +86,7 @@ impl Discovery {
             .any(|(node, claim)| *node == self.peers.me && claim.standing != Standing::Alive);
         self.apply_claims(claims, channel == Channel::Rumour, now);
         if accused {
-            // The accuser is answered directly; gossip tells the others.
+            // The accuser is answered directly; the others learn by gossip.
             self.send(from, &Message::Items(vec![self.own_item()]));
         }
     }
@@ -105,7 +105,7 @@ impl Discovery {
         }
     }
 
-    /// A peer that the mesh admitted: its presence counts, whatever was forgotten about it.
+    /// A peer that the mesh has admitted: its presence counts, whatever was forgotten about it.
     pub(super) fn take_admitted(&mut self, credential: &Credential, now: Instant) {
         let node = credential.node;
         if node == self.peers.me || self.local.has_left() || self.trust.is_revoked(credential) {
@@ -136,14 +136,14 @@ impl Discovery {
         }
     }
 
-    /// This node has another credential from now on, which the mesh has verified.
+    /// This node has a new credential, which the mesh has verified.
     pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
         self.local.set_credential(credential.clone());
         self.peers.directory.merge(&self.local.record(), now);
         self.settle(now);
     }
 
-    /// Takes records that are verified: from a snapshot or from others.
+    /// Takes verified records, from a snapshot or from others.
     pub(super) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;
         let outcome = self.peers.directory.merge(record, now);
@@ -192,14 +192,14 @@ impl Discovery {
     }
 
     /// Ends the predecessor named by a verified credential. Called after the successor was
-    /// reported, so that sessions and settings of the former node move to it.
+    /// reported, so that sessions and settings of the previous node move to it.
     fn end_former(&mut self, credential: &Credential, now: Instant) {
         if let Some(end) = credential.ends_former() {
             self.revoke(end, None, now);
         }
     }
 
-    /// This node goes on as `me`, whose credential says whom it succeeds: the node it was. The
+    /// This node continues as `me`, whose credential names its predecessor: the node it was. The
     /// others learn both from the credential.
     pub fn succeed(&mut self, me: LocalNode, now: Instant) {
         let former = std::mem::replace(&mut self.peers.me, me.credential.node);
@@ -214,7 +214,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// True when it is the first thing heard of a node.
+    /// True if it is the first that is heard of a node.
     fn take_credential(
         &mut self,
         from: NodeId,
@@ -240,7 +240,7 @@ impl Discovery {
             Ok(credential) if self.trust.is_revoked(&credential) => {
                 self.gossip.sync.got(item.short);
                 self.outbox.counters[Count::RejectedCredentials] += 1;
-                // The sender has not heard of the revocation.
+                // The sender does not know of the revocation.
                 self.tell_covering(from, &credential, now);
                 false
             }
@@ -267,7 +267,7 @@ impl Discovery {
         }
     }
 
-    /// A node that was forgotten may return with a record that it has signed since.
+    /// A forgotten node may return with a record that it has signed since.
     fn let_return(&mut self, credential: &Credential, state: Option<&[u8]>) {
         if !self.peers.directory.is_forgotten(&credential.node) {
             return;
@@ -338,7 +338,7 @@ impl Discovery {
         self.report_ignored(node, now, || reason.to_string());
     }
 
-    /// Reports that a node was not believed, at a bounded rate.
+    /// Reports that a message of a node was rejected, at a bounded rate.
     pub(super) fn report_ignored(
         &mut self,
         node: NodeId,
@@ -350,7 +350,7 @@ impl Discovery {
         }
     }
 
-    /// A datagram of a peer that cannot be read.
+    /// A datagram from a peer that cannot be parsed.
     pub(super) fn take_bad(&mut self, from: NodeId, bad: BadDatagram, now: Instant) {
         let counters = &mut self.outbox.counters;
         let what = match bad {

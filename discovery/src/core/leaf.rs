@@ -16,11 +16,11 @@ use crate::directory::Liveness;
 use crate::news::Offer;
 use crate::wire::{Ask, Claim, Message, Standing};
 
-/// Origins told to a leaf, the nearest to the teller first.
+/// Origins sent to a leaf, the nearest to the sender first.
 const MAX_TOLD_ORIGINS: usize = 32;
-/// Other members told to a leaf, for the time when it loses those it has.
+/// Other members sent to a leaf, in case it loses those it has.
 const MAX_TOLD_OTHERS: usize = 4;
-/// Members looked at for one search: more than are tried at once.
+/// Members considered in one search: more than are tried at once.
 const MAX_CANDIDATES: usize = 16;
 /// Datagrams of one answer to a leaf.
 const MAX_ANSWER: usize = 32;
@@ -54,7 +54,7 @@ impl Discovery {
         }
     }
 
-    /// Answers a leaf with what it lacks.
+    /// Sends a leaf what it lacks.
     fn tell_leaf(&mut self, leaf: NodeId, ask: &Ask, now: Instant) {
         self.outbox.counters[Count::LeafQuestions] += 1;
         self.take_revocations(leaf, ask.revoked, now);
@@ -94,13 +94,13 @@ impl Discovery {
     fn heard_answer(&mut self, from: NodeId, now: Instant) {
         let taken = self.attach.as_mut().is_some_and(|attach| attach.answered(&from, now));
         if taken {
-            // The answer named other members.
+            // The answer contained other members.
             self.look_for_members(now);
             self.adjust_path(from, now);
         }
     }
 
-    /// A leaf's side: asks whom it is time to ask.
+    /// A leaf's side: sends the questions that are due.
     pub(super) fn ask_members(&mut self, now: Instant) {
         let Some(attach) = &self.attach else { return };
         if attach.searches(now) {
@@ -125,8 +125,8 @@ impl Discovery {
         self.attach.iter_mut().for_each(|attach| attach.hasten(now));
     }
 
-    /// Seeds and other known members by turns and by chance, none of them in use: seeds that are
-    /// all down must not take the places of members that are not.
+    /// Seeds and other known members alternately, in random order, none of them in use: seeds that
+    /// are all down must not take the places of members that are up.
     fn members_to_try(&mut self) -> Vec<NodeId> {
         let start = self.dice.id();
         let in_use = |node: &NodeId| self.attach.as_ref().is_some_and(|it| it.is_attached(node));
@@ -154,7 +154,7 @@ impl Discovery {
     }
 
     /// On a leaf: takes claims about members. A later process takes precedence over an earlier one,
-    /// and the end of a process over its being alive.
+    /// and `down` over `alive` for the same process.
     pub(super) fn hear_claims(&mut self, claims: Vec<(NodeId, Claim)>, now: Instant) {
         for (node, claim) in claims {
             let Some(entry) = self.peers.get(&node) else { continue };
@@ -175,7 +175,7 @@ impl Discovery {
         }
     }
 
-    /// Whether a credential of others is kept out of the directory: that of a leaf.
+    /// Whether another node's credential stays out of the directory: that of a leaf.
     pub(super) fn refuses_leaf(&mut self, credential: &Arc<Credential>) -> bool {
         let leaf = credential.roles.is_leaf();
         self.outbox.counters[Count::DroppedLeaf] += u64::from(leaf);

@@ -9,13 +9,13 @@ use crate::contacts::Contacts;
 /// Leaves known at once: as many as the mesh has peers.
 pub const MAX_LEAVES: usize = 4096;
 
-/// Each of them, and when its credential ends.
+/// Each of them, and when its credential expires.
 #[derive(Debug, Default)]
 pub(super) struct Leaves(BTreeMap<NodeId, UnixSeconds>);
 
 impl Leaves {
-    /// Takes in a leaf, if there are too many in place of one without a session; false when all
-    /// have one.
+    /// Adds a leaf; if there are too many, it replaces one without a session. False if all have
+    /// one.
     pub(super) fn admit(&mut self, credential: &Credential, contacts: &Contacts) -> bool {
         if self.0.len() >= MAX_LEAVES && !self.contains(&credential.node) {
             let absent = self.0.keys().find(|leaf| !contacts.session(leaf)).copied();
@@ -35,7 +35,7 @@ impl Leaves {
         self.0.get(node).is_some_and(|expires_at| wall < *expires_at)
     }
 
-    /// How many have a session.
+    /// Number of leaves with a session.
     pub(super) fn connected(&self, contacts: &Contacts) -> usize {
         self.0.keys().filter(|leaf| contacts.session(leaf)).count()
     }

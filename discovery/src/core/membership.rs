@@ -14,17 +14,18 @@ use crate::state::{Life, NodeState};
 use crate::swim::{Incoming, Output, View};
 use crate::wire::{Claim, Item, Message, Standing};
 
-/// Up to this many members even unimportant news are passed on as rumours.
+/// Up to this many members, even unimportant news is passed on as rumours.
 const SMALL_MESH: usize = 64;
-/// A member heard this recently is only suspected, not down, whatever others say. This does not
-/// delay true deaths, since the suspicion that precedes them takes longer.
+/// A member heard this recently is only suspected, not down, whatever others report. This does not
+/// delay real deaths, since the suspicion that precedes them takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
-/// A member that has been down for this long here and is alive to another one is checked again. All
-/// members, including those whose path to it died with it, have heard of a true death long before.
+/// A member that has been down here for this long, and that another member considers alive, is
+/// checked again. By then all members, including those whose path to it died with it, have heard of
+/// a real death.
 const DENIED_AFTER: Duration = Duration::from_secs(15);
 
-/// Origins that a newcomer is told of at once, one datagram each at most: those of its own site
-/// first, then some others.
+/// Origins sent to a newcomer at once, in at most one datagram each: those of its own site first,
+/// then some others.
 const MAX_WELCOME: usize = 8;
 
 impl Discovery {
@@ -44,7 +45,7 @@ impl Discovery {
             self.peers.directory.note_claim(&from, claim);
         }
         if self.outbox.counters[Count::Renewals] > renewals {
-            // The member that considered us down hears of the new process first.
+            // The member that considered this node down learns of the new process first.
             self.swim.announce(from, &self.peers, now);
         }
         if seen.stale {
@@ -57,13 +58,13 @@ impl Discovery {
             let mut claims = Vec::with_capacity(seen.claims.len());
             for (short, claim) in seen.claims {
                 match self.peers.directory.entry_of(short) {
-                    // Each claim comes some ten times.
+                    // Each claim arrives about ten times.
                     Some(entry) if entry.node() != self.peers.me && entry.is_old_news(&claim) => {}
                     Some(entry) => {
                         let node = entry.node();
-                        // A member that spreads a life should have its record. One without it
-                        // answers with the claim again, so only membership may lead to the
-                        // question.
+                        // A member that spreads a life should have its record. One without the
+                        // record answers with the claim again, so only membership may trigger the
+                        // request.
                         if from != node && self.peers.is_unsigned(&node, claim.life) {
                             self.fetch(short, false, from);
                         }
@@ -105,8 +106,8 @@ impl Discovery {
         }
     }
 
-    /// Whether a claim can be believed: about a life the node has signed or shown itself in, and
-    /// not against what this node hears with its own ears.
+    /// Whether a claim can be believed: about a life that the node has signed or shown itself in,
+    /// and not contrary to what this node itself hears from it.
     pub(super) fn believes(
         &mut self,
         from: NodeId,
@@ -141,11 +142,11 @@ impl Discovery {
         true
     }
 
-    /// Another member says that a living one is down. One voice alone may err or lie: the member is
-    /// suspected and told, and down if it stays silent for a while. A second voice settles it, or a
-    /// path to the member that has died just now, unless the member was heard since. One that has
-    /// been dead for longer says something about the path: a relay may be the way, and a liar must
-    /// not be able to close it.
+    /// Another member reports that a living one is down. A single report may be wrong or a lie: the
+    /// member is suspected and notified, and down if it stays silent for a while. A second report
+    /// settles it, or a path to the member that has just died, unless the member was heard since. A
+    /// path that has been dead for longer only says something about the path: a relay may still
+    /// reach the member, and a liar must not be able to prevent that.
     fn second_opinion(&mut self, from: NodeId, node: NodeId, claim: Claim, now: Instant) -> bool {
         let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
         let heard = self.peers.heard(&node);
@@ -163,9 +164,9 @@ impl Discovery {
         false
     }
 
-    /// Another member considers a node alive that is down here. If only this node believes that it
-    /// died, and no messages pass between the two, the victim never hears of it and cannot refute
-    /// it. So it becomes a suspect again, which all members hear: if it lives it refutes that, and
+    /// Another member considers a node alive that is down here. If only this node considers it
+    /// down, and the two exchange no messages, the victim never learns of that and cannot refute
+    /// it. So it becomes a suspect again, which all members learn: if it is alive it refutes that,
     /// otherwise it is soon down again.
     fn reconsider(&mut self, node: NodeId, claim: Claim, now: Instant) {
         self.swim.forget(node, claim.life);
@@ -174,7 +175,7 @@ impl Discovery {
         self.drain_swim(now);
     }
 
-    /// Carries out what membership wants, until it wants nothing more.
+    /// Carries out the actions of membership until there are none left.
     pub(super) fn drain_swim(&mut self, now: Instant) {
         while let Some(output) = self.swim.poll_output() {
             match output {
@@ -202,7 +203,7 @@ impl Discovery {
         self.outbox.counters[Count::DroppedTimers] = self.swim.tally.dropped_timers;
     }
 
-    /// Notes and reports how a known node is; true when it came up or went down.
+    /// Notes and reports the liveness of a known node; true if it came up or went down.
     pub(super) fn set_liveness(
         &mut self,
         node: NodeId,
@@ -221,7 +222,7 @@ impl Discovery {
         true
     }
 
-    /// The node left on purpose: its own signed word for it.
+    /// The node left on purpose, by its own signed statement.
     pub(super) fn member_left(&mut self, node: NodeId, life: Life, now: Instant) {
         if self.set_liveness(node, Liveness::Left, life, now) {
             self.monitor.members_changed = true;
@@ -230,9 +231,9 @@ impl Discovery {
         self.apply_claims(vec![(node, claim)], true, now);
     }
 
-    /// Tells a newcomer where the origins are, before it has asked for anything: clients may be
-    /// waiting at it, while its comparisons of directories take turns with those of all others, and
-    /// a seed through which a thousand nodes join may not answer them for seconds.
+    /// Sends a newcomer the origins before it has requested anything: clients may be waiting at it,
+    /// while its comparisons of directories take turns with those of all others, and a seed through
+    /// which a thousand nodes join may not answer them for seconds.
     fn welcome(&mut self, newcomer: NodeId, now: Instant) {
         let Some(entry) = self.peers.get(&newcomer) else { return };
         let told = self.peers.origins_for(entry, MAX_WELCOME).into_iter().map(Offer::whole);
@@ -271,7 +272,7 @@ impl Discovery {
         let came = self.set_liveness(node, Liveness::Alive, life, now);
         self.outbox.counters[Count::MembersUp] += u64::from(came);
         if first {
-            // The member that took this node in does not know yet where it can be reached.
+            // The member that admitted this node does not know its addresses yet.
             self.gossip.sync.hasten(now);
             self.spread(self.peers.me, true, now);
         }
@@ -298,7 +299,7 @@ impl Discovery {
         self.peers.set_own_life(life, now);
     }
 
-    /// The mesh remembers a later generation of this node than its own state folder: go above it.
+    /// The mesh remembers a later generation of this node than its state folder: exceed it.
     pub(super) fn outlive(&mut self, generation: u64, now: Instant) {
         let Some(generation) = generation.checked_add(1) else { return };
         let life = Life { generation, renewal: 0 };
@@ -316,7 +317,7 @@ impl Discovery {
         }
     }
 
-    /// Publishes this node's record when it is due and spreads it as urgently as it asks.
+    /// Publishes this node's record when it is due, and spreads it according to its urgency.
     pub(super) fn publish(&mut self, now: Instant) {
         let distances = || self.monitor.distances(&self.peers.directory);
         let Some((urgency, state)) = self.local.publish(distances, now) else { return };

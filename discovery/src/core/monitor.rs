@@ -1,6 +1,6 @@
 //! The paths that a node measures, and the neighbours that it watches.
 //!
-//! Paths lead to all origins and to whomever the caller asks for. Neighbours are watched closely
+//! Paths lead to all origins and to peers that the caller requests. Neighbours are watched closely
 //! for membership: random probes find a crash sooner or later, these find it soon. Bounded by
 //! [`MAX_PATHS`].
 
@@ -19,11 +19,11 @@ use crate::state::Distance;
 #[derive(Debug)]
 pub(super) struct Monitor {
     pub(super) paths: Paths,
-    /// The ways to the few members this node watches.
+    /// The paths to the few members that this node watches.
     pub(super) neighbours: Paths,
-    /// Members came or went, so that the neighbours may be others.
+    /// Members came or went, so the neighbours may have changed.
     pub(super) members_changed: bool,
-    /// Paths asked for by the caller; the others are those to all origins.
+    /// Paths requested by the caller; the others are those to all origins.
     interests: BTreeMap<NodeId, PathUse>,
 }
 
@@ -54,7 +54,7 @@ impl Monitor {
         self.neighbours.stalled(by);
     }
 
-    /// Notes how closely the caller wants a path measured; false when it wants too many.
+    /// Notes how often the caller wants a path measured; false if it wants too many.
     pub(super) fn set_interest(&mut self, node: NodeId, usage: Option<PathUse>) -> bool {
         let Some(usage) = usage else {
             self.interests.remove(&node);
@@ -67,7 +67,7 @@ impl Monitor {
         fits
     }
 
-    /// How closely the caller wants a path measured.
+    /// How often the caller wants a path measured.
     pub(super) fn interest(&self, node: &NodeId) -> Option<PathUse> {
         self.interests.get(node).copied()
     }
@@ -77,7 +77,7 @@ impl Monitor {
         self.paths.get(node).and_then(|path| path.rtt)
     }
 
-    /// Watches these neighbours and no others.
+    /// Watches these neighbours only.
     pub(super) fn watch(&mut self, wanted: &[NodeId], contacts: &Contacts, now: Instant) {
         let watched = self.neighbours.iter().map(|(node, _)| *node);
         let dropped: Vec<NodeId> = watched.filter(|node| !wanted.contains(node)).collect();
@@ -94,7 +94,7 @@ impl Monitor {
         self.neighbours.get(neighbour).is_some_and(|path| path.state == PathState::Dead)
     }
 
-    /// Whether a path to a node has died, less than `lately` ago.
+    /// Whether a path to a node has died less than `lately` ago.
     pub(super) fn has_died(&self, node: &NodeId, lately: Duration, now: Instant) -> bool {
         [&self.paths, &self.neighbours].into_iter().any(|paths| {
             paths.get(node).is_some_and(|path| {

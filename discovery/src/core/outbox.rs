@@ -12,15 +12,15 @@ use crate::directory::MAX_MEMBERS;
 use crate::queue;
 use crate::wire::{Family, family};
 
-/// Datagrams waiting for [`crate::Discovery::poll_transmit`]; news to every session and some more.
+/// Datagrams waiting for [`crate::Discovery::poll_transmit`]: news to every session and some more.
 pub const MAX_TRANSMITS: usize = 8192;
-/// Events waiting for [`crate::Discovery::poll_event`]; a restored directory reports every node.
+/// Events waiting for [`crate::Discovery::poll_event`]: a restored directory reports every node.
 pub const MAX_EVENTS: usize = 4 * MAX_MEMBERS;
 
 /// A datagram to send to a peer's gossip port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit {
-    /// The peer. If there is no session, one has to be made.
+    /// The peer. If there is no session, one must be established.
     pub to: NodeId,
     /// At most [`crate::WIDE_DATAGRAM`] bytes.
     pub payload: Vec<u8>,
@@ -29,20 +29,20 @@ pub struct Transmit {
 /// Events for the node's other parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A node is a member now.
+    /// A node has become a member.
     MemberUp(NodeId),
     /// A member was declared down or has left.
     MemberDown(NodeId),
-    /// This node has found a member silent: it suspects it, and tells the others.
+    /// This node has found a member silent: it suspects it, and informs the others.
     MemberSuspected(NodeId),
     /// A node published a new record.
     StateChanged(NodeId),
-    /// A node is not known any more: it was down for long, its credential has ended, or another
-    /// took its place in a full directory. The mesh need not know it either.
+    /// A node was forgotten: it was down for long, its credential has expired, or another took its
+    /// place in a full directory. The mesh need not know it either.
     Forgotten(NodeId),
     /// A measured path went up or down, or its round-trip time moved noticeably.
     PathChanged(NodeId),
-    /// A node's credential or endpoints are new: the mesh should know them.
+    /// A node has a new credential or new endpoints, which the mesh should know.
     PeerWanted {
         /// The node.
         node: NodeId,
@@ -55,12 +55,12 @@ pub enum Event {
     Revoked(Revocation),
     /// A message of a node was rejected.
     Ignored {
-        /// The node that said it, or that it was said by or about.
+        /// The node that sent it, or that it is about.
         node: NodeId,
         /// The subject and the reason, for a log line.
         reason: String,
     },
-    /// A peer says what this version does not know.
+    /// A peer sent a message that this version does not know.
     Unknown {
         /// The peer.
         from: NodeId,
@@ -78,7 +78,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a datagram. The kinds are counted where they are made.
+    /// Queues a datagram. Its kind is counted where it is made.
     pub(super) fn send(&mut self, to: NodeId, payload: Vec<u8>) {
         if self.transmits.len() >= MAX_TRANSMITS {
             self.counters[Count::DroppedTransmits] += 1;

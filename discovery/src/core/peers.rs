@@ -1,7 +1,7 @@
-//! A node's knowledge of the others: their records, and its contacts with them.
+//! What a node knows about the others: their records, and its contacts with them.
 //!
-//! Answers questions that need both, among them all that membership asks of the outside, and picks
-//! peers for messages that go to a few. Bounded by the directory and the contacts it owns.
+//! Answers questions that need both, including all that membership asks, and picks peers for
+//! messages that go to a few. Bounded by the directory and the contacts it owns.
 
 use std::time::Instant;
 
@@ -15,10 +15,10 @@ use crate::state::{Life, NodeState};
 use crate::swim::{MIN_CONNECTED, View};
 use crate::wire::{Claim, Short};
 
-/// Entries looked at from a drawn one on to find a member.
+/// Entries examined from a random one on to find a member.
 const LOOKS: usize = 64;
 
-/// The directory and the contacts of a node, seen from its own place in the mesh.
+/// The directory and the contacts of a node, from that node's point of view.
 #[derive(Debug)]
 pub(super) struct Peers {
     pub(super) me: NodeId,
@@ -28,18 +28,18 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Knows no node, not even itself.
+    /// Knows no nodes, not even itself.
     pub(super) fn new(me: NodeId, site: SiteName) -> Self {
         Self { me, site, directory: Directory::new(), contacts: Contacts::default() }
     }
 
-    /// There is a tunnel with a peer, or none any more.
+    /// There is a tunnel with a peer, or no longer.
     pub(super) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         self.contacts.set_session(node, up, now);
         self.directory.set_here(&node, up);
     }
 
-    /// This node is in its own directory, with this record and in this life.
+    /// Enters this node in its own directory, with this record and in this life.
     pub(super) fn enter(&mut self, own: &Record, life: Life, now: Instant) {
         self.directory.merge(own, now);
         self.set_own_life(life, now);
@@ -68,7 +68,7 @@ impl Peers {
         self.directory.alive() <= 1
     }
 
-    /// Whether a life of another node is one that this has neither signed nor shown itself in.
+    /// Whether another node has neither signed this life nor shown itself in it.
     pub(super) fn is_unsigned(&self, node: &NodeId, life: Life) -> bool {
         self.get(node).is_some_and(|entry| {
             let signed = entry.node_state().map(NodeState::life);
@@ -92,7 +92,7 @@ impl Peers {
         })
     }
 
-    /// Members to tell rumours: random ones, with sessions if there are enough of those.
+    /// Members to send rumours to: random ones, with sessions if there are enough of those.
     pub(super) fn audience(&self, count: usize, dice: &mut Dice) -> Vec<NodeId> {
         if self.contacts.sessions() < MIN_CONNECTED {
             return self.random_members(count, &[], dice);
@@ -142,7 +142,7 @@ impl Peers {
         around.map(|(node, _)| *node).take(count).chain(before).collect()
     }
 
-    /// Up to `most` origins that are members, for a newcomer: those of its own site first.
+    /// Up to `most` origins that are members, for a newcomer, those of its own site first.
     pub(super) fn origins_for(&self, newcomer: &Entry, most: usize) -> Vec<NodeId> {
         let others = |entry: &&Entry| entry.node() != newcomer.node() && entry.is_alive();
         let origins = |near: bool| {
@@ -176,7 +176,7 @@ impl Peers {
         entries.fold(0, |sum, entry| mix(sum, entry.full_digest()))
     }
 
-    /// Nodes from `start` on whose record says where they can be reached, and that may be there.
+    /// Nodes from `start` on whose record has endpoints, and that may be up.
     pub(super) fn reachable_from(&self, start: NodeId) -> impl Iterator<Item = NodeId> {
         let may_be_there = |(node, entry): &(&NodeId, &Entry)| {
             **node != self.me

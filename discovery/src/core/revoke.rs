@@ -1,10 +1,10 @@
 //! Revocations and successions: accepted, applied, passed on and compared.
 //!
-//! A revocation floods: a node that learns of one tells all connected peers, and again after
-//! a second, since there is no acknowledgement. Comparison of directories repairs what that
-//! misses: it includes a digest of the revocations, and on a difference both sides send theirs, a
-//! bounded part at a time. Successions are also in the successor's credential, which all nodes
-//! have, so they need no comparison.
+//! A revocation floods: a node that learns of one sends it to all connected peers, and again after
+//! a second, since there is no acknowledgement. Comparison of directories repairs what that misses:
+//! it includes a digest of the revocations, and on a difference both sides send theirs, a bounded
+//! part at a time. Successions are also in the successor's credential, which all nodes have, so
+//! they need no comparison.
 
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ impl Discovery {
         Ok(added)
     }
 
-    /// Takes up what an earlier run knew and had verified. Nobody is told.
+    /// Takes over what an earlier run knew and had verified. Nothing is sent.
     pub fn restore_revocations(&mut self, all: Revocations, now: Instant) {
         self.trust.revocations = all;
         let all: Vec<Revocation> = self.trust.revocations.iter().cloned().collect();
@@ -78,8 +78,8 @@ impl Discovery {
         }
     }
 
-    /// Whether to keep a revocation. Anyone can make keys and let one succeed the other, so it has
-    /// to be about a known node; the revocation of an unknown one comes with its first record.
+    /// Whether to keep a revocation. Anyone can make keys and let one succeed the other, so it must
+    /// be about a known node; the revocation of an unknown one comes with its first record.
     fn concerns(&self, revocation: &Revocation) -> bool {
         match revocation.revoked {
             Revoked::Succeeded { node, .. } => self.peers.is_known(&node),
@@ -87,7 +87,7 @@ impl Discovery {
         }
     }
 
-    /// A peer's digest of its revocations. Sends it this node's if they differ.
+    /// A peer's digest of its revocations arrived. Sends it this node's if they differ.
     pub(super) fn take_revocations(&mut self, from: NodeId, digest: [u8; 8], now: Instant) {
         if digest != self.trust.digest() {
             self.send_revocations(from, now);
@@ -103,7 +103,7 @@ impl Discovery {
         }
     }
 
-    /// Tells a peer why this credential is not believed.
+    /// Sends a peer the reason why this credential is rejected.
     pub(super) fn tell_covering(&mut self, peer: NodeId, credential: &Credential, now: Instant) {
         let Some(revocation) = self.trust.revocations.covering(credential) else { return };
         let bytes = revocation.to_bytes();
@@ -112,7 +112,7 @@ impl Discovery {
         }
     }
 
-    /// Tells what is due to be told once more.
+    /// Sends the revocations that are due to be repeated.
     pub(super) fn tell_revocations_again(&mut self, now: Instant) {
         while let Some(revocation) = self.trust.take_due(now) {
             self.tell_revocation(&revocation, None);
@@ -181,7 +181,7 @@ impl Discovery {
     fn send_revocations(&mut self, to: NodeId, now: Instant) {
         let all: Vec<Vec<u8>> =
             self.trust.revocations.by_authority().map(Revocation::to_bytes).collect();
-        // Starts at a random one, so that those cut off are sent another time.
+        // Starts at a random one, so that those left out are sent another time.
         let start = self.dice.below(all.len().max(1));
         let order: Vec<&[u8]> =
             all[start..].iter().chain(&all[..start]).map(Vec::as_slice).collect();

@@ -1,4 +1,4 @@
-//! Work that is due by time: rounds of news and rumours, comparisons, announcements, housekeeping.
+//! Periodic work: rounds of news and rumours, comparisons, announcements, housekeeping.
 
 use std::time::{Duration, Instant};
 
@@ -14,21 +14,21 @@ use crate::wire::{Claim, Item, Message, Standing, Wide};
 
 /// Nodes known only from a snapshot are given this long to show themselves.
 const UNKNOWN_FOR: Duration = Duration::from_secs(300);
-/// Tombstones are kept this many times as long as entries: by then no copy is left elsewhere.
+/// Tombstones are kept this many times as long as entries: by then no copy exists anywhere else.
 const TOMBSTONE_FACTOR: u32 = 7;
-/// Nodes that are not members tried at once while this node is alone, and how many entries are
-/// looked at to find them.
+/// Nodes that are not members and are tried at once while this node is alone, and how many entries
+/// are examined to find them.
 const SEARCH_AT_ONCE: usize = 3;
 const SEARCH_LOOKS: usize = 256;
-/// Members of this node's site that are told at once of a watched one that is silent or down.
-/// Those who watched it name the same ones, so that each of these hears of it from more than one,
-/// and as many at once pass it on: two rounds of gossip later ten times as many know.
+/// Members of this node's site that are notified at once when a watched one is silent or down. All
+/// its watchers select the same ones, so each of these hears it from more than one watcher, and all
+/// of them pass it on at once: two rounds of gossip later ten times as many know.
 const WITNESSES: usize = 24;
-/// Rumours that are looked at for one datagram: no more fit into it.
+/// Rumours considered for one datagram: no more fit into it.
 const MAX_TOLD_AT_ONCE: usize = 16;
 
 impl Discovery {
-    /// Everything periodic; called by the timer only.
+    /// All periodic work; called only by the timer.
     pub(super) fn run_rounds(&mut self, now: Instant) {
         let is_sweep = self.clock.take_sweep(now);
         if self.attach.is_none() {
@@ -53,7 +53,7 @@ impl Discovery {
         }
     }
 
-    /// Carries out everything that waits, after any input.
+    /// Carries out everything that is waiting, after any input.
     pub(super) fn settle(&mut self, now: Instant) {
         self.clock.note(now);
         if self.attach.is_some() {
@@ -92,7 +92,7 @@ impl Discovery {
         due.into_iter().flatten().min()
     }
 
-    /// Tells connected peers the newest own record.
+    /// Sends connected peers this node's newest record.
     pub(super) fn start_news(&mut self, now: Instant) {
         let mut peers = self.peers.connected_except(None, &mut self.dice);
         peers.sort_unstable();
@@ -107,7 +107,7 @@ impl Discovery {
         }
     }
 
-    /// Measures the path to a node, or stops, as the caller and the node's services ask for.
+    /// Measures the path to a node, or stops, as the caller and the node's services require.
     pub(super) fn adjust_path(&mut self, node: NodeId, now: Instant) {
         let offers = self.peers.get(&node).is_some_and(|entry| {
             entry.liveness != Liveness::Left && entry.services().next().is_some()
@@ -122,7 +122,7 @@ impl Discovery {
     }
 
     fn drain_paths(&mut self, now: Instant) {
-        // A new path is due at once and not at the next turn of the driver.
+        // A new path is due at once, not at the driver's next turn.
         if !self.local.has_left() {
             self.monitor.paths.handle_timeout(now);
         }
@@ -179,8 +179,8 @@ impl Discovery {
         }
     }
 
-    /// Tells the members next to a watched one of this node's site about its new state, if this
-    /// node has detected that itself.
+    /// Informs the members next to a watched one of this node's site about its new state, if this
+    /// node has detected it itself.
     pub(super) fn tell_witnesses(&mut self, node: NodeId, standing: Standing) {
         if !self.monitor.is_silent(&node) {
             return;
@@ -242,13 +242,13 @@ impl Discovery {
             }
         }
         if !self.gossip.sync.is_fetching() {
-            // Everything asked for came or was given up; there may be more.
+            // Everything requested arrived or was given up; there may be more.
             self.gossip.sync.trigger(now);
         }
     }
 
     /// Announces to nodes that are known but not members: all of them in turn while this node is
-    /// alone, else the ones known from a snapshot only. Members that are down are asked by SWIM.
+    /// alone, otherwise only those known from a snapshot. SWIM asks members that are down.
     fn search(&mut self, now: Instant) {
         let alone = self.peers.is_alone();
         let pause = if alone { self.config.announce_first } else { self.config.announce_first * 2 };

@@ -1,7 +1,7 @@
 //! Decides which credentials and records a node believes.
 //!
-//! Everything from others and from disk is verified here, and revocations are kept. Those that are
-//! told once more are bounded by [`MAX_AGAIN`], all of them by [`Revocations`].
+//! Everything from others and from disk is verified here, and revocations are kept. Those to be
+//! sent once more are bounded by [`MAX_AGAIN`], all of them by [`Revocations`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use meshport_config::{Credential, MeshId, Revocation, Revocations, UnixSeconds, 
 use crate::state::SignedState;
 use crate::verify::{self, Memo, Rejected};
 
-/// After this news of a revocation is told once more.
+/// After this time a revocation is sent once more.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Revocations that wait for that; beyond it comparison has to do.
 const MAX_AGAIN: usize = 64;
 
-/// The mesh, what was verified of it before, and what its authority has taken back.
+/// The mesh, what was verified before, and what its authority has revoked.
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) mesh: MeshId,
     memo: Option<Memo>,
     pub(super) revocations: Revocations,
-    /// Revocations to be told once more, and when.
+    /// Revocations to send once more, and when.
     retold: VecDeque<(Instant, Revocation)>,
 }
 
@@ -65,14 +65,14 @@ impl Trust {
         self.revocations.digest().to_le_bytes()
     }
 
-    /// Has a revocation told once more, unless too many wait for that.
+    /// Schedules a revocation to be sent once more, unless too many are waiting.
     pub(super) fn tell_again(&mut self, revocation: Revocation, now: Instant) {
         if self.retold.len() < MAX_AGAIN {
             self.retold.push_back((now + AGAIN, revocation));
         }
     }
 
-    /// The next revocation that is due to be told once more.
+    /// The next revocation that is due to be sent once more.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Revocation> {
         self.retold.pop_front_if(|(due, _)| *due <= now).map(|(_, revocation)| revocation)
     }

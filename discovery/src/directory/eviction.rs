@@ -3,8 +3,8 @@
 //! The holder of an invite can sign any number of credentials, and gossip carries them everywhere.
 //! So the nodes of one invite get at most [`MAX_OF_INVITE`] entries. A newcomer to a full directory
 //! evicts a weaker entry ([`Priority`]): one of its own invite if that is at its limit, otherwise
-//! one of the invite with the most. It never evicts an equal one, so that nodes with different
-//! entries do not exchange them for ever, and never a node with a tunnel.
+//! one of the invite with the most. It never evicts an equal one, so nodes with different entries
+//! do not exchange them forever, and never a node with a tunnel.
 //!
 //! The order of entries is maintained only while the directory is crowded: from the first newcomer
 //! without a place until an eighth is free again. Finding a weaker entry takes logarithmic time.
@@ -22,7 +22,7 @@ use super::{Directory, Entry, Liveness, MAX_MEMBERS};
 pub const MAX_OF_INVITE: usize = MAX_MEMBERS / 4 * 3;
 /// This many free entries end a crowd; without the gap it would begin and end with every entry.
 const RELIEF: usize = MAX_MEMBERS / 8;
-/// Entries that are looked at for one that may go: more than the caller ever asks to be kept.
+/// Entries examined to find one that may be evicted: more than the caller ever asks to keep.
 const LOOKS: usize = 2048;
 
 /// The signer: the key of an invite, or the authority itself.
@@ -37,13 +37,13 @@ pub(crate) enum Priority {
     Over,
     /// Known by its record, of no use to others.
     Heard,
-    /// Said to be a member, of no use to others.
+    /// Reported to be a member, of no use to others.
     Member,
     /// Down, and may offer a service or relay: membership may be wrong.
     UsefulOver,
     /// Known by its record, and may offer a service or relay.
     UsefulHeard,
-    /// Said to be a member, and may offer a service or relay.
+    /// Reported to be a member, and may offer a service or relay.
     UsefulMember,
     /// Had a tunnel with this node, and is not known to be down.
     Met,
@@ -54,7 +54,7 @@ pub(crate) enum Priority {
 }
 
 impl Priority {
-    /// The priority of a node that others tell of.
+    /// The priority of a node known from others.
     pub(crate) fn of_hearsay(credential: &Credential) -> Self {
         if is_useful(credential) { Self::UsefulHeard } else { Self::Heard }
     }
@@ -80,7 +80,7 @@ fn issuer_of(credential: &Credential) -> Issuer {
     credential.delegation.as_ref().map(|delegation| delegation.key)
 }
 
-/// An entry in the order in which they go, for each issuer.
+/// An entry in eviction order, for each issuer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     issuer: Issuer,
@@ -125,7 +125,7 @@ pub struct Crowding {
 /// Whether a newcomer is let into the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// There is a free place, or it has one already.
+    /// There is a free place, or it already has one.
     Free,
     /// If this one is evicted.
     Evict(NodeId),
@@ -133,7 +133,7 @@ pub(crate) enum Admission {
     Refused,
 }
 
-/// Sums over entries, from which places are given.
+/// Sums over entries, on which admission is based.
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     counts: BTreeMap<Issuer, usize>,
@@ -234,7 +234,8 @@ impl Crowd {
 }
 
 impl Directory {
-    /// Whether a newcomer with this credential is let in. Whom the caller wants to keep stays.
+    /// Whether a newcomer with this credential is admitted. Nodes that the caller wants to keep
+    /// stay.
     pub(crate) fn admission_of(
         &mut self,
         credential: &Credential,
@@ -383,7 +384,7 @@ mod tests {
     /// Two nodes that heard the same in another order may differ in the entries that matter to no
     /// node, and agree on all others; and further exchanges change nothing.
     #[test]
-    fn nodes_that_filled_in_another_order_agree_on_whom_others_look_for() {
+    fn nodes_that_filled_in_another_order_agree_on_important_nodes() {
         let mesh = Mesh::new(1);
         let leaked = mesh.with_invite(7);
         let plain = leaked.member(0, "a", "node").credential;
@@ -410,7 +411,7 @@ mod tests {
             take(&mut up, honest(number), Priority::UsefulHeard, base());
             take(&mut down, honest(2 - number), Priority::UsefulHeard, base());
         }
-        // The guest comes to each of them itself.
+        // The guest connects to each of them itself.
         let guest = like(&plain, 200_000);
         assert_eq!(take(&mut up, guest.clone(), Priority::Here, base()), Merge::New);
         assert_eq!(take(&mut down, guest, Priority::Here, base()), Merge::New);

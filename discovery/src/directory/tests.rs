@@ -4,8 +4,9 @@ use super::*;
 use crate::tests::{Member, Mesh, WALL, base};
 use meshport_config::UnixSeconds;
 
-/// Every record a small made-up mesh could ever produce: a few nodes, credentials issued twice,
-/// several generations and versions, two different records with equal numbers, and a farewell.
+/// Every record that a small invented mesh could ever produce: a few nodes, credentials issued
+/// twice, several generations and versions, two different records with equal numbers, and a
+/// farewell.
 fn universe() -> Vec<Record> {
     let mesh = Mesh::new(1);
     let mut records = Vec::new();
@@ -79,7 +80,7 @@ proptest! {
                 let mut repeated = order.clone();
                 repeated.push(order[repeat.index(order.len())]);
                 assert_eq!(merged(records, &repeated, now), straight);
-                // Two halves merged on their own and then into each other.
+                // Two halves merged separately and then into each other.
                 let (left, right) = order.split_at(at);
                 let other = merged(records, right, now).0;
                 let mut joined = Directory::new();

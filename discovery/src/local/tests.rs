@@ -87,18 +87,18 @@ fn distances_are_published_when_they_matter_and_ever_more_rarely() {
     now = due;
     let first = local.publish(|| vec![distance(1, Some(10_000))], now).unwrap().1;
     assert_eq!(first.get().distances.len(), 1);
-    // A fifth more is not worth saying, nor is a millisecond on a short way.
+    // A fifth more is not worth publishing, nor is a millisecond on a short path.
     local.set_distances(vec![distance(1, Some(12_000))], 10, &mut dice, now);
     local.set_distances(vec![distance(1, Some(10_900))], 10, &mut dice, now);
     assert_eq!(local.poll_timeout(), None);
-    // Half as much again is, and so is silence; but a mesh of ten speaks every 20 s at most.
+    // Half as much again is, and so is silence; but a mesh of ten publishes every 20 s at most.
     local.set_distances(vec![distance(1, Some(15_000))], 10, &mut dice, now);
     assert_eq!(local.poll_timeout(), Some(now + Duration::from_secs(20)));
     now += Duration::from_secs(20);
     local.publish(|| vec![distance(1, Some(15_000))], now).unwrap();
     local.set_distances(vec![distance(1, None)], 1000, &mut dice, now);
     assert_eq!(local.poll_timeout(), Some(now + Duration::from_secs(2000)));
-    // Urgent news take the newest distances along.
+    // Urgent news includes the newest distances.
     local.set_service(service(), Some(OriginState::Ready), now + Duration::from_secs(1));
     let due = local.poll_timeout().unwrap();
     let (urgency, state) = local.publish(|| vec![distance(1, None)], due).unwrap();
@@ -107,7 +107,7 @@ fn distances_are_published_when_they_matter_and_ever_more_rarely() {
 }
 
 #[test]
-fn a_distance_that_begins_to_lose_is_told_and_one_probe_is_not() {
+fn a_distance_that_begins_to_lose_is_published_and_one_probe_is_not() {
     let (mut local, start, mut dice) = (started(), base(), Dice::new([1; 32], 0));
     let losing = |loss_percent| Distance { loss_percent, ..distance(1, Some(10_000)) };
     local.want(Urgency::Quiet, Duration::ZERO, start);
@@ -138,7 +138,7 @@ fn only_the_nearest_origins_are_named() {
 }
 
 #[test]
-fn a_later_generation_starts_its_versions_anew_and_a_farewell_is_last() {
+fn a_later_generation_restarts_its_versions_and_a_farewell_is_last() {
     let (mut local, start) = (started(), base());
     local.want(Urgency::Quiet, Duration::ZERO, start);
     published(&mut local, start).unwrap();

@@ -1,4 +1,4 @@
-//! A path: its unanswered probes, and what their fate says about it.
+//! A path: its unanswered probes, and what they show about it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use crate::schedule::Schedule;
 
 /// Silent intervals until a path is dead.
 const SILENT_INTERVALS: u32 = 3;
-/// Fewest and most silent probes until a path is dead: as many as it takes for a path with the loss
-/// seen before to fall silent by chance less than once in [`CHANCE`] times.
+/// Fewest and most unanswered probes until a path is dead: enough that a path with the loss seen
+/// before falls silent by chance less than once in [`CHANCE`] times.
 const SILENT_PROBES: (u32, u32) = (7, 16);
 const CHANCE: f64 = 10_000.0;
 /// Probes remembered while unanswered, per path.
@@ -27,20 +27,20 @@ const REPORTED_STEP: Duration = Duration::from_micros(500);
 const REPORTED_LEAST: Duration = Duration::from_micros(50);
 /// Smallest change of loss that is reported, in percent: one probe.
 const REPORTED_LOSS_PERCENT: u8 = 6;
-/// A path that loses more than this, in percent, is looked at closely.
+/// A path that loses more than this, in percent, is probed more often.
 pub(super) const LOSSY_PERCENT: u8 = 7;
 /// A path with sessions that loses this share of small probes, in percent, may lose more of the
 /// sessions' packets.
 const DOUBTED_PERCENT: u8 = 25;
 
-/// A path, and the probes on it.
+/// A path and its probes.
 #[derive(Debug)]
 pub(super) struct Prober {
     pub(super) path: Path,
     pub(super) usage: PathUse,
     /// Time since which a session exists.
     pub(super) session_since: Option<Instant>,
-    /// Time at which the path recovered: probes sent before that had been queued.
+    /// When the path recovered: probes sent before that had been queued.
     revived_at: Option<Instant>,
     pub(super) due: Instant,
     pub(super) send_at: Instant,
@@ -126,12 +126,12 @@ impl Prober {
         };
         if self.path.state == PathState::Dead {
             self.revived_at = Some(now);
-            // Probes sent into the void say nothing about the present path.
+            // Probes sent while there was no path say nothing about the present one.
             self.outstanding.drain(..at);
             self.loss = Loss::default();
             at = 0;
         }
-        // A probe older than the answered one and still open is most likely lost.
+        // An open probe that is older than the answered one is most likely lost.
         for passed in 0..=at {
             let Some((_, sent)) = self.outstanding.pop_front() else { break };
             // A probe that waited for a handshake, or for a stopped peer, says nothing about the
@@ -170,7 +170,7 @@ impl Prober {
         };
         let patience = Patience { time: wait * SILENT_INTERVALS, probes: enough };
         if self.width.is_lost(patience, self.path.last_answer, now) {
-            // Answers to small ones that are under way say nothing any more.
+            // Answers to small probes that are in flight no longer mean anything.
             self.outstanding.clear();
             self.silence = None;
             self.path.narrow = true;
@@ -203,14 +203,13 @@ impl Prober {
     fn die(&mut self, now: Instant) {
         self.path.state = PathState::Dead;
         self.path.since = now;
-        // The way may be another one when the peer is back; old samples would hide that.
+        // The route may have changed when the peer is back; old samples would hide that.
         self.rtt.reset();
         self.loss = Loss::default();
         self.width.end();
     }
 
-    /// Time of the next width probe; none while small probes are unanswered, which is telling
-    /// enough.
+    /// Time of the next width probe; none while small probes are unanswered, which shows enough.
     pub(super) fn width_due(&self) -> Option<Instant> {
         self.width.due().filter(|_| self.path.state == PathState::Up && !self.is_silent())
     }
@@ -219,10 +218,10 @@ impl Prober {
         self.width_due().map_or(due, |width| width.min(due))
     }
 
-    /// How many silent probes in a row say that nothing comes through, and not just little.
+    /// How many unanswered probes in a row show that nothing gets through, and not just little.
     fn silent_probes(&self) -> u32 {
         let (least, most) = SILENT_PROBES;
-        // While the path is silent nothing is added to the loss, so this is how it was before.
+        // While the path is silent nothing is added to the loss, so this is the loss before.
         let loss = f64::from(self.loss.percent()) / 100.0;
         if loss <= 0.0 {
             return least;
@@ -250,8 +249,7 @@ impl Prober {
         self.weigh_loss();
     }
 
-    /// Whether so much has changed since the last report that it is time for another, or it is
-    /// `always`.
+    /// Whether enough has changed since the last report for another one, or `always`.
     pub(super) fn is_news(&mut self, always: bool) -> bool {
         let has_moved = |before, now| match (before, now) {
             (Some(before), Some(now)) => {
@@ -274,7 +272,7 @@ impl Prober {
         is_news
     }
 
-    /// Earlier silence means nothing: this machine was suspended or elsewhere for this long.
+    /// Earlier silence means nothing: this machine was suspended or had moved for this long.
     pub(super) fn excuse(&mut self, by: Duration) {
         // Answers that waited unread would look slow.
         self.outstanding.clear();

@@ -1,4 +1,4 @@
-//! A row of probes without an answer, and how long a row says that a path does not work.
+//! A series of unanswered probes, and how long a series shows that a path does not work.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ pub(super) struct Silence {
     pub(super) probes: u32,
 }
 
-/// How long a silence must last, over how many probes, to end the path.
+/// How long a silence must last, and over how many probes, for the path to be dead.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) time: Duration,

@@ -9,16 +9,16 @@ struct Bench {
     now: Instant,
     start: Instant,
     echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
-    /// The same of long probes.
+    /// The same for long probes.
     wide_echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
     sent: Vec<Duration>,
     sent_wide: Vec<Duration>,
-    /// Whether long probes are lost, and only they.
+    /// Whether long probes are lost, and only those.
     narrow: bool,
     /// How many of a hundred small and long probes are lost by chance.
     loss: [usize; 2],
     dice: Dice,
-    /// Whether data arrives at the peer, as the mesh would say.
+    /// Whether data arrives at the peer, as the mesh would report.
     delivers: bool,
     changes: Vec<(Duration, PathState)>,
 }
@@ -249,7 +249,7 @@ fn a_path_without_session_is_given_the_time_of_a_handshake() {
         bench.run(ms(700), ms(1), false);
         assert_eq!(bench.state(), PathState::Dead);
     }
-    // The session comes: probed at once, and what waited for it is no measure.
+    // The session is established: probed at once, and probes that waited for it measure nothing.
     let mut bench = Bench::new();
     bench.paths.set(node(1), Some(PathUse::Idle), false, bench.now);
     bench.run(ms(1200), ms(10), false);
@@ -343,7 +343,7 @@ fn of_two_that_watch_each_other_one_asks() {
     assert!(bench.paths.set(peer, Some(PathUse::Active), true, bench.now));
     bench.run(ms(5000), rtt, true);
     let asked = bench.sent.len();
-    // It asks more often than this node would.
+    // It probes more often than this node would.
     for _ in 0..50 {
         bench.paths.handle_probe(peer, bench.now);
         bench.run(ms(400), rtt, true);
@@ -352,7 +352,7 @@ fn of_two_that_watch_each_other_one_asks() {
     // It falls silent.
     bench.run(ms(1500), rtt, false);
     assert_eq!(bench.state(), PathState::Dead);
-    // A question from it is no answer to this node's own.
+    // A probe from it is no answer to this node's own.
     bench.paths.handle_probe(peer, bench.now);
     assert_eq!(bench.state(), PathState::Dead);
 }
@@ -383,7 +383,7 @@ fn a_path_that_has_become_narrow_is_dead_until_it_is_wide_again() {
         assert!((2..=3).contains(&tries), "{tries} in half a minute");
         bench.changes.clear();
         bench.narrow = true;
-        // Data that arrives is of small packets.
+        // The data that arrives is in small packets.
         bench.delivers = true;
         let narrow = bench.now - bench.start;
         bench.run(ms(20_000), ms(rtt), true);

@@ -1,16 +1,16 @@
 //! Whether a path carries QUIC's smallest permitted datagram.
 //!
 //! A path whose MTU has dropped, for example because it now runs through another tunnel, passes
-//! small probes and requests and drops every long answer. So some probes and their echoes are as
-//! long as [`crate::wire::WIDE_DATAGRAM`]. If as many of these are lost in a row as make a path
-//! dead by silence, QUIC cannot use it, and the path counts as dead until a long one is answered.
-//! A sender whose long session packets are not acknowledged has the path tried at once,
-//! here and at the peer, whose clients may be the ones who wait.
+//! small probes and requests but drops every long answer. So some probes and their echoes are as
+//! long as [`crate::wire::WIDE_DATAGRAM`]. If as many of these are lost in a row as make a silent
+//! path dead, QUIC cannot use the path, and it counts as dead until a long one is answered. If long
+//! session packets are not acknowledged, their sender and the peer, whose clients may be the ones
+//! who wait, probe the path at once.
 //!
 //! A path with very little bandwidth drops most long probes and few small ones, since its queue has
 //! room for small ones more often. So a lost long probe where small ones are lost too, or two in a
-//! row anywhere, start an examination: long probes follow each other until they pass again or there
-//! are enough to measure loss, and then count as the path's loss.
+//! row anywhere, starts an examination: long probes follow each other until they get through again
+//! or there are enough to measure loss, which then counts as the path's loss.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,29 +21,29 @@ use super::silence::{Patience, Silence};
 use super::{PathUse, Paths};
 use crate::rtt::{LOSS_WINDOW, Loss};
 
-/// How often a path that carries sessions is tried; any other only when it comes up, and when it is
-/// used. Each try costs 1,308 bytes both ways, a tenth of all probes; sessions that find a path
-/// slow do not wait for the next one.
+/// How often a path that carries sessions gets a long probe; any other path gets one only when it
+/// comes up, and when it is used. Each costs 1,308 bytes both ways, a tenth of all probes; sessions
+/// that find a path slow do not wait for the next one.
 pub(super) const ACTIVE: Duration = Duration::from_secs(16);
-/// Not more often than this, however many sessions find a path slow.
+/// No more often than this, however many sessions find a path slow.
 const LEAST: Duration = Duration::from_secs(2);
-/// Tries remembered while unanswered: as many as it takes at most to judge.
+/// Long probes remembered while unanswered: the most that a verdict needs.
 const MAX_OUTSTANDING: usize = 16;
 /// Loss of long packets, in percent, from which a path should not be used; it is examined further,
 /// to detect its recovery.
 const USELESS_PERCENT: u8 = 50;
-/// How often a useless path is tried.
+/// How often a useless path gets a long probe.
 const USELESS: Duration = Duration::from_millis(500);
 /// An examination ends once, of this many long probes in a row, ...
 const WELL: u32 = 8;
-/// ...no more than this were lost, as by chance where loss is low. Where most are lost that happens
-/// in a hundredth of all cases.
+/// ...no more than this were lost, as happens by chance where loss is low. Where most are lost it
+/// happens in a hundredth of all cases.
 const WELL_LOST: u32 = 1;
 
-/// The state of a path's width while it is up.
+/// The state of a path's width.
 #[derive(Debug, Default)]
 pub(super) struct Width {
-    /// Whether it matters.
+    /// Whether the width matters.
     tried: bool,
     /// Time of the next long probe; none before the path is up, and while it is unused.
     due: Option<Instant>,
@@ -54,7 +54,7 @@ pub(super) struct Width {
     look: Option<Look>,
 }
 
-/// A path that is looked at closely.
+/// A path under examination.
 #[derive(Debug, Default)]
 struct Look {
     fates: Loss,
@@ -76,7 +76,7 @@ impl Look {
         self.useless |= self.fates.percent() >= USELESS_PERCENT;
     }
 
-    /// Whether it has shown what it can.
+    /// Whether there are enough probes for a verdict.
     fn is_over(&self) -> bool {
         let well = self.tries >= WELL && self.fates.lost_of_last(WELL) <= WELL_LOST;
         well || (self.tries >= LOSS_WINDOW && !self.useless)
@@ -84,7 +84,7 @@ impl Look {
 }
 
 impl Width {
-    /// A path that is not up yet; `tried` is never set where only small packets pass.
+    /// A path that is not up yet; `tried` is never set where only small packets get through.
     pub(super) fn new(tried: bool) -> Self {
         Self { tried, ..Self::default() }
     }
@@ -100,8 +100,8 @@ impl Width {
         *self = Self { sent_at: self.sent_at, ..Self::new(self.tried) };
     }
 
-    /// The path is dead because nothing long comes through. A single answer, which revives it, does
-    /// not show that it is well.
+    /// The path is dead because nothing long gets through. The single answer that revives it does
+    /// not show that it works well.
     pub(super) fn end_as_useless(&mut self) {
         self.end();
         self.look = Some(Look::useless());
@@ -132,20 +132,21 @@ impl Width {
         self.hurry(LEAST, now);
     }
 
-    /// Tries it now, but not within `pause` of the last try.
+    /// Sends a long probe now, but not within `pause` of the last one.
     fn hurry(&mut self, pause: Duration, now: Instant) {
         let soonest = self.sent_at.map_or(now, |at| now.max(at + pause));
         let due = self.due.map_or(soonest, |due| due.min(soonest));
         self.due = self.tried.then_some(due);
     }
 
-    /// Loss of long packets in percent, where the path is looked at closely.
+    /// Loss of long packets in percent, if the path is under examination.
     pub(super) fn loss_percent(&self) -> u8 {
         self.look.as_ref().map_or(0, |look| look.fates.percent())
     }
 
-    /// A try goes out on a path where an answer may take `wait` and that loses small probes, or
-    /// not. While none is answered the next one follows at the pace of a path that is silent.
+    /// A long probe is sent on a path where an answer may take `wait`, and which may or may not
+    /// lose small probes. While none is answered, the next one follows at the rate of a silent
+    /// path.
     pub(super) fn sent(&mut self, nonce: [u8; 8], wait: Duration, lossy: bool, now: Instant) {
         let tries = self.silence.map_or(0, |silence| silence.probes);
         self.silence = Some(Silence::grown(self.silence, now));
@@ -160,8 +161,8 @@ impl Width {
         }
         self.outstanding.push_back(nonce);
         self.sent_at = Some(now);
-        // The first answer may take its time; after that tries come as on a silent path, until
-        // there are enough to judge by, if anything can be judged.
+        // The first answer may take long; after that, probes follow as on a silent path, until
+        // there are enough for a verdict, if one is possible.
         let pause = match usize::try_from(tries) {
             _ if self.look.as_ref().is_some_and(|look| look.useless) => USELESS.max(wait),
             Ok(0) => wait,
@@ -200,8 +201,8 @@ impl Width {
         true
     }
 
-    /// Whether tries have been without an answer for too long, while a small probe was answered:
-    /// where those are lost too, they tell how the path is.
+    /// Whether long probes have been unanswered for too long, while a small one was answered: if
+    /// small ones are lost too, they show the path's state.
     pub(super) fn is_lost(
         &self,
         patience: Patience,
@@ -213,7 +214,7 @@ impl Width {
         })
     }
 
-    /// Whether a small probe should go too, to tell a narrow path from a silent one.
+    /// Whether to send a small probe too, to distinguish a narrow path from a silent one.
     pub(super) fn wants_company(&self) -> bool {
         self.silence.is_some_and(|silence| silence.probes == 2)
     }
@@ -228,7 +229,7 @@ impl Width {
 }
 
 impl Paths {
-    /// An answer to a long probe came, which is as long.
+    /// An answer to a long probe, which is just as long, arrived.
     pub(crate) fn handle_wide_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         if prober.path.narrow {
@@ -246,7 +247,7 @@ impl Paths {
         }
     }
 
-    /// Sessions find the way to a peer slow, or long packets are lost on it: it may be too narrow.
+    /// Sessions find the path to a peer slow, or long packets are lost on it: it may be too narrow.
     pub(crate) fn doubt(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         prober.width.doubt(now);

@@ -17,7 +17,7 @@ fn discovery(member: &Member) -> Discovery {
     Discovery::new(DiscoveryConfig::default(), member.local(), 1, [3; 32], base())
 }
 
-/// A node that knows some others, two of them with records, one of those gone.
+/// A node that knows some others, two of them with records, one of which has left.
 fn informed(mesh: &Mesh) -> Discovery {
     let mut node = node(mesh, 1);
     for number in 2..6 {
@@ -37,7 +37,7 @@ fn informed(mesh: &Mesh) -> Discovery {
     node
 }
 
-/// Written by the release before this one (tests/recorded).
+/// Written by the previous release (tests/recorded).
 #[test]
 fn a_directory_of_the_release_before_is_read() {
     let bytes = include_bytes!("../../../tests/recorded/directory");
@@ -76,7 +76,7 @@ fn a_snapshot_brings_back_records_and_asks_for_peers() {
 }
 
 #[test]
-fn a_program_without_a_directory_reads_who_was_where() {
+fn a_program_without_a_directory_reads_a_snapshot() {
     let mesh = Mesh::new(1);
     let bytes = informed(&mesh).snapshot();
     let id = mesh.member(1, "a", "node").credential.mesh;
@@ -124,7 +124,7 @@ fn credentials_that_ran_out_meanwhile_are_left_out() {
 }
 
 #[test]
-fn damage_another_version_and_another_mesh_are_told_apart() {
+fn damage_another_version_and_another_mesh_are_distinguished() {
     let (mesh, now) = (Mesh::new(1), base());
     let good = informed(&mesh).snapshot();
     let mut fresh = node(&mesh, 1);
@@ -158,7 +158,7 @@ fn damages(content: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     flipped.chain((0..content.len()).map(|length| content[..length].to_vec()))
 }
 
-/// Any content under a good checksum.
+/// Any content with a valid checksum.
 fn sealed(content: &[u8]) -> Vec<u8> {
     let mut bytes = [&MAGIC[..], &[FORMAT], content].concat();
     let checksum = Sha256::digest(&bytes);
@@ -181,7 +181,7 @@ fn no_flipped_bit_and_no_missing_end_restores_anything() {
     assert_eq!(fresh.restore(&good, base(), WALL), Ok(4));
 }
 
-/// Damage that a disk does not do, and an attacker who knows the format does.
+/// Damage that no disk causes, but an attacker who knows the format can.
 #[test]
 fn damage_under_a_good_checksum_restores_nothing_that_was_not_signed() {
     let mesh = Mesh::new(1);
@@ -254,7 +254,7 @@ proptest! {
         let mut fresh = node(&Mesh::new(1), 1);
         let mut bytes = [&MAGIC[..], &[FORMAT], &bytes].concat();
         if sealed {
-            // A good checksum around nonsense reaches the parser.
+            // Nonsense with a valid checksum reaches the parser.
             let checksum = Sha256::digest(&bytes);
             bytes.extend(checksum);
         }

@@ -25,13 +25,13 @@ pub(super) struct Collector {
     pub(super) stranger: Option<NodeId>,
     pub(super) timers: Vec<(Timer<Id>, Duration)>,
     pub(super) notices: Vec<(Notice, Id)>,
-    /// The mark of the protocol's present timers.
+    /// The token of the protocol's current timers.
     pub(super) token: Option<TimerToken>,
 }
 
 impl Collector {
-    /// Takes back gossip without any claim: the backlog ran out before the round did. A refutation
-    /// has no claim either, since its header says it, and does not come this way.
+    /// Removes gossip without any claim: the backlog ran out before the round did. A refutation has
+    /// no claim either, since it is in the header, but it does not pass here.
     pub(super) fn drop_empty_gossip(&mut self) {
         self.sends.retain(|(_, bytes)| !messages::is_empty_gossip(bytes));
     }

@@ -1,5 +1,5 @@
-//! Who takes part, and what of the protocol's messages travels: node ids of sender and receiver do
-//! not, because the mesh has proven both, and other members go by their short ids.
+//! The protocol's identities, and which parts of its messages are sent: not the node ids of sender
+//! and receiver, because the mesh has proven both; other members by their short ids.
 
 use bytes::{Buf, BufMut};
 use meshport_config::NodeId;
@@ -10,9 +10,9 @@ use super::{Codec, Header, IDS, Identity, Member, Protocol, State};
 use crate::state::Life;
 use crate::wire::{Claim, Short, Standing};
 
-/// A node in one of its lives. A later life replaces an earlier one, so that a node that restarts
-/// or was declared down is back with its first packet. By its short id, as in the directory: the
-/// protocol looks for members by going through all of them.
+/// A node in one of its lives. A later life replaces an earlier one, so a node that restarts or was
+/// declared down is back with its first packet. Identified by its short id, as in the directory:
+/// the protocol finds members by going through all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Id {
     pub(crate) short: Short,
@@ -55,8 +55,8 @@ impl From<RawId> for Id {
     }
 }
 
-/// The protocol's messages and those that travel, each way: without content, with a probe number,
-/// and with a third node as well.
+/// Conversion between the protocol's messages and those sent, both ways: without content, with a
+/// probe number, and with a third node as well.
 macro_rules! translate {
     ($($plain:ident)*; $($numbered:ident)*; $($third:ident $field:ident),*) => {
         impl From<&Protocol<Id>> for RawMessage {
@@ -91,8 +91,8 @@ translate! {
     PingReq target, IndirectPing origin, IndirectAck target, ForwardedAck origin
 }
 
-/// The protocol's messages as bytes: the short ids of both nodes, which never leave the node, then
-/// the header, then members as short id and claim.
+/// The protocol's messages as bytes: the short ids of both nodes, which are never sent, then the
+/// header, then members as short id and claim.
 #[derive(Debug)]
 pub(crate) struct Format;
 

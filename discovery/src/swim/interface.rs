@@ -7,9 +7,9 @@ use meshport_config::NodeId;
 use crate::state::Life;
 use crate::wire::{Claim, Short};
 
-/// Facts about peers that membership needs from elsewhere.
+/// Facts about peers that membership gets from elsewhere.
 pub(crate) trait View {
-    /// The known node that a short id means.
+    /// The known node with a short id.
     fn resolve(&self, short: Short) -> Option<NodeId>;
     /// Whether a WireGuard session to the peer exists.
     fn session(&self, peer: &NodeId) -> bool;
@@ -17,16 +17,16 @@ pub(crate) trait View {
     fn same_site(&self, peer: &NodeId) -> bool;
     /// How many peers have a session.
     fn sessions(&self) -> usize;
-    /// A member with a session and the life it is in, by an evenly spread number; none if a bounded
-    /// look finds none.
+    /// A member with a session and its life, selected by a uniformly distributed number; none if a
+    /// bounded search finds none.
     fn connected(&self, draw: u64) -> Option<(NodeId, Life)>;
-    /// Whether membership was given this claim about a member, or a stronger one.
+    /// Whether membership has had this claim about a member, or a stronger one.
     fn knows(&self, member: &NodeId, claim: &Claim) -> bool;
-    /// When anything came from the peer last, if that was recently.
+    /// When anything last came from the peer, if recently.
     fn heard(&self, peer: &NodeId) -> Option<Instant>;
 }
 
-/// An action that membership asks for.
+/// An action that membership requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Output {
     /// A datagram to send.
@@ -35,11 +35,11 @@ pub(crate) enum Output {
     Up(NodeId, Life),
     /// The member's life ended.
     Down(NodeId, Life),
-    /// The member is known by this life from now on, up or down as before.
+    /// The member has this life from now on, up or down as before.
     Renamed(NodeId, Life),
-    /// This node was declared down and goes on in a new life.
+    /// This node was declared down and continues in a new life.
     Renewed(Life),
-    /// Tell this member that it is suspected.
+    /// Notify this member that it is suspected.
     Tell(NodeId, Claim),
 }
 
@@ -47,33 +47,33 @@ pub(crate) enum Output {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Incoming<'a> {
     pub(crate) from: NodeId,
-    /// The life that the peer has ended by leaving: nothing is taken from it, or an earlier one.
+    /// The life that the peer has ended by leaving: nothing is accepted from it, or from an earlier
+    /// one.
     pub(crate) over: Option<Life>,
     pub(crate) bytes: &'a [u8],
 }
 
-/// A datagram of a peer, as far as the caller must act on it.
+/// The parts of a peer's datagram that the caller must act on.
 #[derive(Debug)]
 pub(crate) struct Seen {
     /// Its claims about members; to be checked and handed to `Swim::apply`.
     pub(crate) claims: Vec<(Short, Claim)>,
-    /// It was meant for another life of this node, so that its sender has old news.
+    /// It was meant for another life of this node, so its sender has old news.
     pub(crate) stale: bool,
-    /// It asks to be taken in.
+    /// It asks to be admitted.
     pub(crate) announces: bool,
-    /// The claim about its sender that membership was given.
+    /// The claim about its sender that was passed to membership.
     pub(crate) sender: Option<Claim>,
 }
 
-/// Members found silent that wait to be told of: the caller takes them after each input, and one
-/// datagram names fewer. More are suspected all the same, and not counted.
+/// Most members found silent that wait to be reported: the caller takes them after each input, and
+/// one datagram names fewer. Further ones are suspected all the same, but not counted.
 pub(crate) const MAX_SUSPECTED: usize = 256;
 
 /// The events of a call, for the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Members that this node has found silent, each time; the caller takes them. At most
-    /// [`MAX_SUSPECTED`].
+    /// Members that this node has found silent; the caller takes them. At most [`MAX_SUSPECTED`].
     pub(crate) suspected: Vec<NodeId>,
     pub(crate) refutations: u64,
     pub(crate) dropped_timers: u64,

@@ -7,7 +7,7 @@ use super::ENVELOPE;
 use crate::state::Life;
 use crate::wire::{Claim, MAX_DATAGRAM, Short};
 
-/// A node in one of its lives, where the receiver cannot know which node is meant.
+/// A node in one of its lives, for messages in which the receiver cannot know which node is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RawId(pub(crate) [u8; 32], pub(crate) Life);
 
@@ -96,7 +96,7 @@ pub(crate) fn shorten(header: &RawHeader, rest: &[u8], most: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether it is gossip and says nothing about any member.
+/// Whether it is gossip without a claim about any member.
 pub(crate) fn is_empty_gossip(bytes: &[u8]) -> bool {
     postcard::take_from_bytes::<RawHeader>(bytes).is_ok_and(|(header, rest)| {
         header.message == RawMessage::Gossip && matches!(rest, [] | [0, 0])

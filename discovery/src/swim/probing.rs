@@ -1,11 +1,11 @@
-//! The probe under way, and what its outcome says about this node itself.
+//! The current probe, and what its outcome shows about this node itself.
 
 use meshport_config::NodeId;
 
 use super::messages::RawMessage;
 use crate::awareness::Awareness;
 
-/// The probe under way and the local health score it feeds.
+/// The current probe and the local health score that it feeds.
 #[derive(Debug, Default)]
 pub(crate) struct Probing {
     pub(crate) awareness: Awareness,
@@ -23,7 +23,7 @@ struct Cycle {
 }
 
 impl Probing {
-    /// A probe goes out; the one before has ended. Its silence counts against this node only if
+    /// A new probe is sent; the one before has ended. Its silence counts against this node only if
     /// there was a session, because a handshake may fail for many reasons.
     pub(crate) fn begin(&mut self, target: NodeId, number: u8, had_session: bool, ping: Vec<u8>) {
         if let Some(before) = self.cycle.take()
@@ -35,7 +35,7 @@ impl Probing {
         self.cycle = Some(Cycle { target, number, answered: false, had_session, ping: Some(ping) });
     }
 
-    /// Whether there is no answer yet and the question can be repeated.
+    /// Whether there is no answer yet and the probe can be repeated.
     pub(crate) fn may_wait(&self) -> bool {
         self.cycle.as_ref().is_some_and(|cycle| !cycle.answered && cycle.ping.is_some())
     }
@@ -46,8 +46,8 @@ impl Probing {
         Some((cycle.target, cycle.ping.take()?))
     }
 
-    /// A message of a peer; an answer to the probe, direct or through another, ends it well. True
-    /// for the first one.
+    /// A message of a peer; an answer to the probe, direct or through another node, completes it.
+    /// True for the first one.
     pub(crate) fn answered(&mut self, from: NodeId, message: &RawMessage) -> bool {
         let answer = match message {
             RawMessage::Ack(number) => (from, *number),

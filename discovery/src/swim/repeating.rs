@@ -7,34 +7,35 @@ use super::{Config, ENVELOPE, IDS, PeriodicParams};
 use crate::config::DiscoveryConfig;
 use crate::wire::MAX_DATAGRAM;
 
-/// How often each member tells others of a newcomer, at least and at most. An estimate: if all
-/// members tell something k times to members drawn evenly, about one in e to the power of k hears
-/// nothing (1 in 400 for 6), and learns it when directories are compared. Loss and uneven draws
-/// increase that.
+/// How often each member sends others the news of a newcomer, at least and at most. An estimate: if
+/// all members send something k times to members drawn uniformly, about one in e to the power of k
+/// does not get it (1 in 400 for 6), and learns it when directories are compared. Loss and uneven
+/// draws increase that.
 const REPETITIONS: (u8, u8) = (6, 24);
-/// How much more often it tells that a member is suspected or down, or that a suspect lives. A
-/// member that misses this goes on talking to a dead member, or leaves out a living one. With 12
-/// instead of 6 the estimate is 1 in 160,000. With 9 (1 in 8,000) and loss, three of a thousand had
-/// not heard of a death when it was no longer told.
+/// Factor for news that a member is suspected or down, or that a suspect is alive. A member that
+/// misses this keeps talking to a dead member, or leaves out a living one. With 12 instead of 6 the
+/// estimate is 1 in 160,000. With 9 (1 in 8,000) and loss, three of a thousand had not heard of a
+/// death when it was no longer sent.
 pub(super) const MORE_OFTEN: u8 = 6;
-/// With this many news waiting, none is told more often: a whole site has gone or returned, and
-/// comparisons of directories bring what a member misses.
+/// With this many news items waiting, none is sent more often: a whole site has gone or returned,
+/// and comparisons of directories deliver what a member misses.
 pub(super) const MANY_NEWS: usize = 8;
-/// With this many news waiting, a few datagrams full, newcomers told by others are not added; with
-/// the second number, nothing told by others is. The protocol goes through all of them for each
-/// packet. In a mass join all members compare directories anyway.
+/// With this many news items waiting, a few full datagrams, newcomers announced by others are not
+/// added; with the second number, nothing from others is. The protocol goes through all of them for
+/// each packet. In a mass join all members compare directories anyway.
 pub(super) const MAX_NEWCOMERS: usize = 64;
 pub(super) const MAX_NEWS: usize = 512;
-/// Probes of a neighbour for one of a random member. Neighbours find a crash; what is left to
-/// random probes is a node whose neighbours died with it, for which paths to origins do not wait.
-/// Each goes to another member, and most of what it costs is the tunnel that has to be made for it.
+/// Probes of a neighbour for one of a random member. Neighbours find a crash; random probes find
+/// only a node whose neighbours died with it, for which paths to origins do not wait. Each goes to
+/// another member, and most of its cost is the new tunnel.
 const RANDOM_PROBE_RATIO: u32 = 2;
-/// How often a random member is asked for other members, and one that is down whether it is back.
+/// How often a random member is asked for other members, and one that is down is asked whether it
+/// is back.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(60);
 const ANNOUNCE_DOWN_EVERY: Duration = Duration::from_secs(10);
 
-/// How often newcomers are spoken of among so many members. In larger meshes it is more often, so
-/// that the number of those who hear nothing stays about the same.
+/// How often the news of a newcomer is sent among this many members. More often in larger meshes,
+/// so that the number of members that miss it stays about the same.
 pub(super) fn repetitions(members: usize) -> u8 {
     let doublings = u8::try_from(members.max(1).ilog2()).unwrap_or(u8::MAX);
     (doublings * 3 / 4).clamp(REPETITIONS.0, REPETITIONS.1)
@@ -53,7 +54,7 @@ pub(super) fn protocol_config(config: &DiscoveryConfig, repetitions: u8) -> Conf
             .unwrap_or(NonZeroUsize::MIN),
         max_transmissions: NonZeroU8::new(repetitions).unwrap_or(NonZeroU8::MIN),
         suspect_to_down_after: config.suspicion,
-        // Forgetting is the directory's business.
+        // The directory decides about forgetting.
         remove_down_after: None,
         max_packet_size: NonZeroUsize::new(MAX_DATAGRAM - ENVELOPE + IDS)
             .unwrap_or(NonZeroUsize::MIN),

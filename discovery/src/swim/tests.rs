@@ -9,7 +9,7 @@ use crate::wire::Short;
 
 mod known;
 
-/// Everybody has a session with everybody unless said otherwise.
+/// All nodes have sessions with each other unless stated otherwise.
 #[derive(Default)]
 struct Sight {
     unconnected: Vec<NodeId>,
@@ -114,7 +114,7 @@ fn two_nodes_meet_by_an_announcement() {
 }
 
 #[test]
-fn a_silent_member_is_suspected_told_and_declared_down() {
+fn a_silent_member_is_suspected_notified_and_declared_down() {
     let (mut swim, sight, start) = (swim(1), Sight::default(), base());
     swim.apply([(node(2), claim(Standing::Alive))], true, &sight, start);
     assert!(outputs(&mut swim).contains(&Output::Up(node(2), life(1))));
@@ -129,7 +129,7 @@ fn a_silent_member_is_suspected_told_and_declared_down() {
     assert!(!swim.tally.suspected.is_empty());
 }
 
-/// When a member that others call down is down here, and whether it is told of its suspicion.
+/// When a member that others report down is down here, and whether it is notified of the suspicion.
 fn verified(sight: &Sight) -> (Duration, bool) {
     let (mut swim, start) = (swim(1), base());
     swim.apply([(node(2), claim(Standing::Alive))], false, sight, start);
@@ -150,7 +150,7 @@ fn verified(sight: &Sight) -> (Duration, bool) {
 }
 
 #[test]
-fn in_a_large_mesh_a_suspect_is_told_along_sessions_and_has_more_time_without() {
+fn in_a_large_mesh_a_suspect_is_notified_over_sessions_or_has_more_time() {
     let suspicion = DiscoveryConfig::default().suspicion;
     let others = |count: usize| -> BTreeMap<NodeId, Life> {
         let number = |it: usize| u8::try_from(it).unwrap();
@@ -200,10 +200,10 @@ fn a_random_member_is_probed_every_two_intervals() {
 }
 
 #[test]
-fn who_is_suspected_already_gets_half_of_the_time_from_a_second_accuser() {
+fn a_suspect_gets_half_of_the_time_from_a_second_accuser() {
     let down_after = |is_suspected: bool| {
         let (mut swim, sight, start) = (swim(1), Sight::default(), base());
-        // Not to be probed meanwhile: only the accusation is measured.
+        // It must not be probed meanwhile: only the accusation is measured.
         let others = (2..40).map(|number| (node(number), claim(Standing::Alive)));
         swim.apply(others, true, &sight, start);
         outputs(&mut swim);
@@ -269,7 +269,7 @@ fn a_suspicion_of_this_node_is_refuted_and_its_death_outlived() {
     let renewed = Life { generation: 1, renewal: 1 };
     assert!(outputs(&mut swim).contains(&Output::Renewed(renewed)));
     assert_eq!((swim.life(), swim.own_claim().incarnation), (renewed, 0));
-    // Again and again it is not done at once.
+    // Repeated reports are not answered at once.
     let again = Claim { life: renewed, ..claim(Standing::Down) };
     swim.apply([(node(1), again)], true, &sight, now);
     assert_eq!(swim.life(), renewed);
@@ -285,7 +285,7 @@ fn a_suspicion_that_cannot_be_refuted_is_outlived_and_not_at_once_again() {
     swim.apply([(node(1), last)], true, &sight, now);
     let renewed = Life { generation: 1, renewal: 1 };
     assert_eq!((swim.life(), swim.own_claim().incarnation), (renewed, 0));
-    // Not even when the last but one has made the last its own.
+    // Not even if the last incarnation but one has moved this node to the last one.
     let but_one = Claim { life: renewed, incarnation: u16::MAX - 1, ..last };
     swim.apply([(node(1), but_one)], true, &sight, now);
     assert_eq!((swim.life(), swim.own_claim().incarnation), (renewed, u16::MAX));
@@ -376,7 +376,7 @@ proptest! {
     }
 }
 
-/// The nodes that are told in the first rounds of gossip, and the datagrams.
+/// The nodes that get the first rounds of gossip, and the datagrams.
 fn gossip(sight: &Sight) -> Vec<(NodeId, Vec<u8>)> {
     let (mut swim, start) = (swim(1), base());
     for number in 2..100 {
@@ -456,7 +456,8 @@ fn gossip_that_says_nothing_is_not_sent_except_to_refute() {
         }
         seen.drain(..).filter_map(|output| claims_of_gossip(&output)).collect::<Vec<_>>()
     };
-    // Some of those that never answer are suspected and die meanwhile, each with a hurried round.
+    // Some of those that never answer are suspected and die meanwhile, each with a round out of
+    // turn.
     let gossip = run(&mut swim, start, 60);
     assert!(gossip.len() > 20, "{gossip:?}");
     assert!(gossip.iter().all(|claims| *claims > 0), "{gossip:?}");
@@ -467,7 +468,8 @@ fn gossip_that_says_nothing_is_not_sent_except_to_refute() {
 }
 
 proptest! {
-    /// What the directory calls old news changes nothing in membership, so it need not be asked.
+    /// What the directory considers old news changes nothing in membership, which need not be
+    /// asked.
     #[test]
     fn what_is_old_news_changes_nothing(
         steps in prop::collection::vec((0..3_u64, 0..4_u16, 0..3_u8), 1..40),
@@ -514,7 +516,7 @@ proptest! {
     }
 }
 
-/// In how many datagrams of gossip a claim about a node goes out, if nothing else happens.
+/// The number of gossip datagrams with a claim about a node, if nothing else happens.
 fn times_said(standing: Standing, others: u8) -> usize {
     let (mut swim, sight, start) = (swim(1), Sight::default(), base());
     let known = (2..60).map(|number| (node(number), claim(Standing::Alive)));
@@ -545,7 +547,7 @@ fn times_said(standing: Standing, others: u8) -> usize {
 }
 
 #[test]
-fn bad_news_are_said_more_often_unless_there_are_many() {
+fn bad_news_is_sent_more_often_unless_there_is_much() {
     let usual = usize::from(repetitions(2));
     assert_eq!(times_said(Standing::Alive, 0), usual);
     assert_eq!(times_said(Standing::Down, 0), usual + usize::from(MORE_OFTEN));
@@ -573,7 +575,7 @@ fn of_a_thousand_newcomers_only_some_are_spoken_of() {
 }
 
 #[test]
-fn who_announces_itself_is_told_of_some_members() {
+fn a_node_that_announces_itself_gets_some_members() {
     let (mut swim, sight, now) = (swim(1), Sight::default(), base());
     let known = (3..200).map(|number| (node(number), claim(Standing::Alive)));
     swim.apply(known, false, &sight, now);

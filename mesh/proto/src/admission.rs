@@ -3,16 +3,16 @@
 //! Messages travel as UDP datagrams to [`CONTROL`](crate::ports::CONTROL) inside the tunnel.
 //! `Hello` carries the sender's credential and its instance, a number that is new in every process;
 //! it is repeated with growing gaps until the peer sends `Ack`, or [`HELLO_TRIES`] are spent.
-//! `Refused` tells a peer why its credential was not accepted. A `Hello` that says "I do not have
-//! yours" makes the receiver send its own again, so a restarted node is admitted within a round
-//! trip.
+//! `Refused` gives a peer the reason why its credential was not accepted. A `Hello` that says "I do
+//! not have yours" makes the receiver send its own again, so a restarted node is admitted within a
+//! round trip.
 //!
-//! `Number` says which of the mesh's secrets the sender has, and `Secret` hands the newest to a
-//! peer that has an older one. It comes with a digest of the sender's revocations: a receiver that
-//! lacks one learns it first, so it never passes the secret on to a revoked node.
+//! `Number` names the sender's mesh secret, and `Secret` gives the newest one to a peer that has an
+//! older one. It comes with a digest of the sender's revocations: a receiver that lacks one learns
+//! it first, so it never passes the secret on to a revoked node.
 //!
-//! `Here` says, once in every session, which process the sender is and where it sees the receiver;
-//! `Duplicate` tells a process that another one runs with its key.
+//! `Here` names, once in every session, the sender's process and the address at which it sees the
+//! receiver; `Duplicate` informs a process that another one runs with its key.
 //!
 //! Until a peer's credential is accepted, nothing else from it is processed. A message is at most
 //! [`MAX_MESSAGE`] bytes. Unknown versions and kinds are dropped and reported by their [`name`];
@@ -49,15 +49,16 @@ const MAX_ADDED: usize = 256;
 pub(crate) const MAX_MESSAGE: usize =
     2 + 8 + 1 + 2 + meshport_config::MAX_CREDENTIAL_BYTES + MAX_ADDED;
 
-/// Gap before the first repetition of a hello; doubled each time.
+/// Gap before the first repetition of a hello, doubled each time.
 const HELLO_FIRST_GAP: Duration = Duration::from_millis(250);
 /// Longest gap between hellos.
 const HELLO_LAST_GAP: Duration = Duration::from_secs(5);
-/// Hellos per session; a peer that never answers is not one of ours.
+/// Hellos per session; a peer that never answers is not a meshport node.
 const HELLO_TRIES: u32 = 12;
-/// A hello that is unanswered for so long is repeated when the peer says that it lacks it.
+/// A hello that has been unanswered for this long is repeated when the peer reports that it lacks
+/// it.
 const HELLO_ASKED_GAP: Duration = Duration::from_secs(1);
-/// Least time between two hellos, however often the peer asks.
+/// Shortest time between two hellos, however often the peer asks.
 const HELLO_MIN_GAP: Duration = Duration::from_millis(100);
 
 /// A control message, borrowing its bytes.
@@ -92,7 +93,7 @@ pub(crate) enum Control<'a> {
         /// Whether the receiver should answer with its own.
         wants_yours: bool,
     },
-    /// "This process speaks, and sees you there."
+    /// "This process sends, and sees you at this address."
     Here {
         /// The sender's, as in a hello.
         instance: u64,
@@ -123,7 +124,7 @@ pub(crate) struct RevocationSummary {
 }
 
 impl std::fmt::Debug for Control<'_> {
-    /// Its kind only: one carries a secret.
+    /// Only its kind, since one kind carries a secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Hello { .. } => "Hello",
@@ -138,7 +139,7 @@ impl std::fmt::Debug for Control<'_> {
 }
 
 impl Control<'_> {
-    /// The bytes on the wire. A reason is cut at its bound.
+    /// The bytes on the wire. A reason is truncated at its bound.
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
         // Large enough for a secret: a buffer that grows leaves a copy behind.
         let mut out = Zeroizing::new(Vec::with_capacity(64 + MAX_NEXT_SECRET_BYTES));
@@ -270,7 +271,7 @@ fn printable(byte: u8) -> bool {
     (0x20..0x7f).contains(&byte)
 }
 
-/// When to show our credential to a peer.
+/// When to present our credential to a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Showing {
     acknowledged: bool,
@@ -280,7 +281,7 @@ pub(crate) struct Showing {
 }
 
 impl Showing {
-    /// A session came up: show it unless this process of the peer has it.
+    /// A session was established: present it unless this process of the peer has it.
     pub(crate) fn session_up(&mut self, now: Instant) {
         if !self.acknowledged {
             self.tries = 0;
@@ -296,8 +297,8 @@ impl Showing {
         self.next = Some(earliest.max(now));
     }
 
-    /// The peer says that it does not have our credential: it lost it, did not believe it while its
-    /// clock was wrong, or the hello that it will get soon is still on its way.
+    /// The peer reports that it does not have our credential: it lost it, rejected it while its
+    /// clock was wrong, or the hello is still on its way.
     pub(crate) fn asked(&mut self, now: Instant) {
         let is_recent = |last: Instant| now.saturating_duration_since(last) < HELLO_ASKED_GAP;
         if self.next.is_none() || !self.last.is_some_and(is_recent) {
@@ -311,12 +312,12 @@ impl Showing {
         self.next = None;
     }
 
-    /// Whether the peer said that it has it.
+    /// Whether the peer has confirmed that it has it.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.acknowledged
     }
 
-    /// Nothing can be shown without a session.
+    /// Nothing can be presented without a session.
     pub(crate) fn session_down(&mut self) {
         self.next = None;
     }
@@ -326,7 +327,7 @@ impl Showing {
         self.next
     }
 
-    /// Whether to send a hello now; plans the next one.
+    /// Whether to send a hello now; schedules the next one.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         if self.next.is_none_or(|at| at > now) {
             return false;

@@ -1,9 +1,9 @@
-//! Call-backs: datagrams by which a member shows that it reaches this node unasked.
+//! Call-backs: datagrams by which a member shows that it can reach this node unsolicited.
 //!
-//! A node that wants to know whether others can reach it unasked gives each member a token, through
-//! their tunnels. Each sends it back outside the tunnel, from a socket that this node has not sent
-//! to. What arrives is not encrypted and says nothing but the token, which counts once and only
-//! while it is expected.
+//! A node that wants to know whether others can reach it unsolicited gives each member a token,
+//! through their tunnel. Each sends it back outside the tunnel, from a socket that this node has
+//! not sent to. The datagram is not encrypted and contains nothing but the token, which counts once
+//! and only while it is expected.
 
 /// The token that a member repeats.
 pub type CallToken = [u8; 16];
@@ -12,7 +12,7 @@ pub type CallToken = [u8; 16];
 const MAGIC: [u8; 8] = *b"\xc1mpcall1";
 /// Length of a whole datagram in bytes.
 const BYTES: usize = MAGIC.len() + size_of::<CallToken>();
-/// Tokens expected at once: those of the members asked in one go, and some more.
+/// Tokens expected at once: those of the members asked together, and some more.
 pub const MAX_EXPECTED: usize = 16;
 
 /// The datagram for a token.
@@ -28,12 +28,13 @@ pub fn datagram(token: &CallToken) -> [u8; BYTES] {
 pub(crate) struct Calls(Vec<CallToken>);
 
 impl Calls {
-    /// Expects these tokens instead of the former ones; those beyond [`MAX_EXPECTED`] are ignored.
+    /// Expects these tokens instead of the previous ones; those beyond [`MAX_EXPECTED`] are
+    /// ignored.
     pub(crate) fn expect(&mut self, tokens: &[CallToken]) {
         self.0 = tokens.iter().take(MAX_EXPECTED).copied().collect();
     }
 
-    /// The token of a datagram if it is expected, once.
+    /// The token of a datagram if it is expected; each counts once.
     pub(crate) fn take(&mut self, datagram: &[u8]) -> Option<CallToken> {
         let token: &CallToken = datagram.strip_prefix(&MAGIC)?.try_into().ok()?;
         let at = self.0.iter().position(|expected| expected == token)?;

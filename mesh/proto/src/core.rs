@@ -52,13 +52,14 @@ pub use revoke::NotBelieved;
 
 pub use send::{Datagrams, SEAL_OVERHEAD, StreamBatch};
 
-/// Outgoing datagrams that may wait to be polled: one turn makes few, a flood must not make many.
+/// Outgoing datagrams that may wait to be polled: one turn produces few, and a flood must not
+/// produce many.
 const TRANSMIT_LIMIT: usize = 1024;
 /// Events beyond [`MeshConfig::max_events`] that are kept when they are not datagrams: changes of
 /// peers matter more, and there are few per peer.
 const STATE_EVENT_RESERVE: usize = 4096;
-/// A peer that was heard so recently is not silent: a path that carries sessions is probed several
-/// times in that time.
+/// A peer that was heard this recently is not silent: a path that carries sessions is probed
+/// several times in that time.
 const HEARD: Duration = Duration::from_secs(2);
 
 /// A datagram to put on the wire.
@@ -80,13 +81,13 @@ struct Source {
 /// An event for the layer that drives the state machine.
 #[derive(Debug)]
 pub enum Notice {
-    /// A session exists: callers that wait for one may go on.
+    /// A session exists: callers that wait for one may continue.
     Ready,
-    /// Streams and connections of this peer are dead: it was removed or is another process now.
+    /// Streams and connections of this peer are dead: it was removed or has been restarted.
     Cut(NodeId, &'static str),
     /// Another process of this peer has its key, and connections of the one before go on.
     Succeeded(NodeId),
-    /// The streams and connections of the first are the second's from now on.
+    /// The streams and connections of the first belong to the second from now on.
     Renamed(NodeId, NodeId),
     /// An echo request with this token was answered.
     Pong(NodeId, u32),
@@ -145,7 +146,7 @@ pub struct Core {
     last_stray: Option<Instant>,
     /// The secrets that pre-shared keys are derived from.
     secrets: MeshSecrets,
-    /// The number of a newer secret that the caller was told to keep, and when.
+    /// The number of a newer secret that the caller was asked to store, and when.
     offered: Option<(u64, Instant)>,
     blocked: Blocked,
     calls: Calls,
@@ -270,8 +271,8 @@ impl Core {
         }
     }
 
-    /// The peer at `address` does not acknowledge long packets. One that is silent is not told of:
-    /// that says more, and is noticed otherwise.
+    /// The peer at `address` does not acknowledge long packets. Not reported for a silent one: its
+    /// silence means more, and is noticed in another way.
     pub fn note_unacknowledged(&mut self, now: Now, address: &Ipv6Addr) {
         let peer = self.peers.of_address(address).and_then(|slot| self.peers.get(slot));
         let heard = |at: Instant| now.instant.saturating_duration_since(at) < HEARD;
@@ -280,7 +281,7 @@ impl Core {
         }
     }
 
-    /// Time at which [`Core::handle_timeout`] has to be called, if no packet comes before.
+    /// Time at which [`Core::handle_timeout`] must be called, if no packet arrives before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
@@ -290,8 +291,8 @@ impl Core {
         &self.out.counters
     }
 
-    /// Names a peer: where it may live, and its credential when it is known already. Repeating
-    /// it changes nothing; an endpoint proven by the peer's own packets stays.
+    /// Names a peer: its possible addresses, and its credential if known. Repeating it changes
+    /// nothing; an endpoint proven by the peer's own packets stays.
     pub fn set_peer(
         &mut self,
         now: Now,
@@ -358,8 +359,8 @@ impl Core {
         }
     }
 
-    /// The caller does not need a peer any more. If it has a session, it stays until that ends,
-    /// like a peer that was never named.
+    /// The caller no longer needs a peer. If it has a session, it stays until that ends, like a
+    /// peer that was never named.
     pub fn release_peer(&mut self, node: &NodeId) {
         let Some(slot) = self.peers.of_node(node) else { return };
         match self.peers.get_mut(slot) {
@@ -440,7 +441,7 @@ impl Core {
         self.peer(node).filter(|peer| peer.admission.admitted)?.admission.credential.clone()
     }
 
-    /// The verified credential of a peer, admitted or not, as it was shown or given here last.
+    /// The verified credential of a peer, admitted or not, as last presented or passed in here.
     pub fn known_credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
         self.peer(node)?.admission.credential.clone()
     }
@@ -484,7 +485,7 @@ impl Core {
     }
 }
 
-/// IPv4 is never kept in its mapped form, so that one address has one spelling.
+/// IPv4 is never kept in its mapped form, so each address has a single form.
 pub fn canonical(address: &SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -9,7 +9,7 @@ const COUNTERS: usize = MeshCount::ALL.len();
 /// Totals since start.
 pub type MeshCounters = Counters<MeshCount, COUNTERS>;
 
-/// The same for threads that count at once.
+/// The same for several threads.
 pub type SharedMeshCounters = SharedCounters<MeshCount, COUNTERS>;
 
 counters! {
@@ -51,17 +51,17 @@ counters! {
             Admissions = "admissions",
             /// Peers whose sessions ended because the authority revoked them.
             PeersRevoked = "peers-revoked",
-            /// Peers that have gone on under another key.
+            /// Peers that have continued with another key.
             PeersSucceeded = "peers-succeeded",
             /// Peers found to have been restarted.
             RestartsSeen = "restarts-seen",
             /// Times two processes were found to run with one peer's key.
             DuplicatesSeen = "duplicates-seen",
-            /// Times a peer said that another process runs with this node's key.
+            /// Times a peer reported another process with this node's key.
             DuplicatesTold = "duplicates-told",
             /// Handshake initiations sent under the other of two secrets, since one had no answer.
             InitiationsOtherSecret = "initiations-other-secret",
-            /// Times the mesh's secret was handed to a peer that lacked it.
+            /// Times the mesh's secret was sent to a peer that lacked it.
             SecretsHanded = "secrets-handed",
             /// ICMPv6 echo requests answered.
             EchoesAnswered = "echoes-answered",
@@ -85,7 +85,7 @@ counters! {
             ConnectionsAccepted = "connections-accepted",
             /// QUIC connections cut because the peer was removed, restarted or came back.
             ConnectionsCut = "connections-cut",
-            /// QUIC connections closed because this node had used them for minutes no more.
+            /// QUIC connections closed because this node had not used them for minutes.
             ConnectionsUnused = "connections-unused",
             /// QUIC connection attempts that failed.
             ConnectionsFailed = "connections-failed",

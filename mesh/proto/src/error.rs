@@ -4,14 +4,14 @@ use meshport_config::NodeId;
 
 use crate::NotBelieved;
 
-/// Why the mesh could not do what it was asked.
+/// Why the mesh could not do what was requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
     // The caller.
-    /// The identity does not fit together or is not valid now.
+    /// The identity is inconsistent or not valid now.
     #[error("this node's identity cannot be used: {0}")]
     Identity(String),
-    /// This node's credential is not one that the mesh believes.
+    /// This node's credential is not one that the mesh accepts.
     #[error("this node's identity cannot be used: {0}")]
     NotBelieved(#[from] NotBelieved),
     /// A value in the configuration is out of its bounds.
@@ -20,7 +20,7 @@ pub enum MeshError {
     /// The peer was never configured and never connected.
     #[error("node {0} is not a known peer; it has to be discovered or configured first")]
     UnknownPeer(NodeId),
-    /// The peer is known, but not where it lives.
+    /// The peer is known, but not its address.
     #[error("no address is known for node {0}; wait for discovery or configure a seed")]
     NoEndpoint(NodeId),
     /// A node does not talk to itself through the mesh.
@@ -46,7 +46,7 @@ pub enum MeshError {
     #[error("the queue for node {0} is full while its handshake runs; try again later")]
     QueueFull(NodeId),
 
-    // The peer or the way to it.
+    // The peer or the path to it.
     /// No handshake or no connection within the time allowed.
     #[error("node {0} did not answer in time; check that it runs and its UDP port is reachable")]
     Unreachable(NodeId),
@@ -58,7 +58,7 @@ pub enum MeshError {
         /// The reason of the end.
         reason: String,
     },
-    /// The peer gave up its sending half of the stream.
+    /// The peer abandoned its sending half of the stream.
     #[error("the peer reset the stream (code {0})")]
     Reset(u64),
     /// The peer does not want more data on the stream.

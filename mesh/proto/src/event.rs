@@ -18,12 +18,12 @@ pub struct Now {
     pub wall: UnixSeconds,
 }
 
-/// A way to a peer's socket: its address, and which of our addresses it talks to.
+/// A route to a peer's socket: its address, and which of our addresses it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// The peer's outer address. IPv4 is never written as mapped IPv6.
     pub remote: SocketAddr,
-    /// The local address to send from, when packets of the peer showed one.
+    /// The local address to send from, if packets of the peer showed one.
     pub local: Option<IpAddr>,
 }
 
@@ -47,74 +47,73 @@ pub enum MeshEvent {
         /// Time at which it was read from the socket.
         at: Instant,
     },
-    /// A peer showed a valid credential this node did not have.
+    /// A peer presented a valid credential that this node did not have.
     Admitted {
         /// The verified credential.
         credential: Box<Credential>,
     },
-    /// A peer goes on under another key, with its sessions and streams, and agrees to that itself.
+    /// A peer continues with another key, with its sessions and streams, by its own consent.
     Succeeded {
-        /// The former peer.
+        /// The peer's previous id.
         former: NodeId,
         /// Its credential, verified.
         credential: Box<Credential>,
     },
     /// An admitted peer has a WireGuard session now and had none before.
     SessionUp(NodeId),
-    /// A peer that was up has no session any more.
+    /// A peer that was up no longer has a session.
     SessionDown(NodeId),
-    /// An admitted peer has handed over a newer secret of the mesh, which the authority has signed.
-    /// Keep these on disk and then call `Mesh::set_secrets`; until then
-    /// nothing has changed.
+    /// An admitted peer has sent a newer secret of the mesh, which the authority has signed. Store
+    /// these on disk and then call `Mesh::set_secrets`; until then nothing has changed.
     Rotated {
-        /// The peer that handed it over.
+        /// The peer that sent it.
         from: NodeId,
-        /// The secrets that this node has to store and use from now on.
+        /// The secrets to store and to use from now on.
         secrets: Box<MeshSecrets>,
     },
-    /// Handshakes come in the name of a node that is shut out, and get no answer. Reported at most
-    /// once in ten minutes per name.
+    /// Handshakes arrive in the name of a blocked node, and get no answer. Reported at most once in
+    /// ten minutes per name.
     Knocked {
-        /// The node that it claims to be, which is not proven.
+        /// The claimed node, which is not proven.
         node: NodeId,
-        /// Why that node is shut out, as the rest of a sentence about it.
+        /// Why that node is blocked, as the rest of a sentence about it.
         why: String,
     },
     /// A peer has not acknowledged long packets of streams for a while, though short ones may get
-    /// through: the path to it may have become too narrow. Told again while that lasts.
+    /// through: the path to it may have become too narrow. Repeated while that lasts.
     Unacknowledged(NodeId),
-    /// An admitted peer sees this node's packets come from there: a hint, and told again only when
-    /// it changes.
+    /// An admitted peer sees this node's packets come from this address: a hint, and repeated only
+    /// when it changes.
     SeenAt {
         /// The peer.
         by: NodeId,
-        /// The address and port, behind NAT not this node's own.
+        /// The address and port; behind NAT not this node's own.
         at: SocketAddr,
     },
-    /// A datagram with an expected token came in outside all tunnels.
+    /// A datagram with an expected token arrived outside all tunnels.
     Called {
         /// The token.
         token: CallToken,
         /// Its source.
         from: SocketAddr,
     },
-    /// Two processes run with one peer's key, both heard here since the other. Told every few
-    /// seconds at most while they take turns.
+    /// Two processes run with one peer's key: each was heard here after the other. Repeated every
+    /// few seconds at most while they alternate.
     Duplicate {
-        /// The node whose key it is.
+        /// The node with that key.
         node: NodeId,
         /// Addresses of the two, the one heard last first.
         at: [SocketAddr; 2],
     },
-    /// An admitted peer says that another process runs with this node's own key.
+    /// An admitted peer reports that another process runs with this node's own key.
     OwnDuplicate {
         /// The peer.
         by: NodeId,
         /// Address of the other one.
         at: SocketAddr,
     },
-    /// An admitted peer sends control messages that this version does not know. Told of each peer
-    /// every minute at most.
+    /// An admitted peer sends control messages that this version does not know. Reported once a
+    /// minute per peer at most.
     Unknown {
         /// The peer.
         from: NodeId,
@@ -159,6 +158,6 @@ pub struct PeerStatus {
     pub quic_rtt: Option<Duration>,
     /// Streams open with the peer, both directions.
     pub streams: usize,
-    /// The number of the mesh's secret that the peer says it has; none until it says so.
+    /// The number of the mesh's secret that the peer has, as the peer reports it; none before that.
     pub secret_number: Option<u64>,
 }

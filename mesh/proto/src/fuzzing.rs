@@ -12,8 +12,8 @@ use crate::ports;
 
 pub use crate::core::fuzzing::outer;
 
-/// An inner packet, held against a second reading of the format that is written for plainness;
-/// and a control message of admission. What is read is written again and reads the same.
+/// An inner packet, compared with a second, simpler reading of the format; and a control message of
+/// admission. What is read is written again and reads the same.
 pub fn inner_packet(data: &[u8]) {
     let mut script = Script::new(data);
     match script.byte() % 4 {
@@ -57,7 +57,7 @@ fn any_packet(packet: &[u8]) {
         Ok(Packet::Udp(udp)) => {
             let right = sums_up.expect("it has a body");
             let zero = packet[46..48] == [0, 0];
-            // The checksum covers what UDP's own length says, which may be less.
+            // The checksum covers UDP's own length, which may be less.
             if usize::from(u16::from_be_bytes([packet[4], packet[5]])) == udp.payload.len() + 8 {
                 assert_eq!(udp.checksum_ok(), right && !zero);
             }

@@ -1,7 +1,7 @@
 //! The packets that travel inside a tunnel: IPv6 with UDP or an ICMPv6 echo, nothing else.
 //!
 //! Defines the byte layout and the checksums (RFC 8200, RFC 768, RFC 4443, RFC 1071). A standard
-//! WireGuard peer can speak it with its kernel's own stack, so both checksums are always written.
+//! WireGuard peer can use it with its kernel's own stack, so both checksums are always written.
 //! Extension headers, fragments and options are not supported and refused.
 //!
 //! Decoding borrows from the packet and never allocates; any byte string is either a packet or an
@@ -15,7 +15,7 @@ const IPV6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
 /// Bytes of an ICMPv6 echo header: type, code, checksum, identifier, sequence.
 const ECHO_HEADER: usize = 8;
-/// Bytes in front of a UDP payload: the IPv6 header and the UDP header.
+/// Bytes before a UDP payload: the IPv6 header and the UDP header.
 pub const UDP_OVERHEAD: usize = IPV6_HEADER + UDP_HEADER;
 /// Protocol number of UDP.
 const PROTOCOL_UDP: u8 = 17;
@@ -25,7 +25,7 @@ const PROTOCOL_ICMPV6: u8 = 58;
 const ECHO_REQUEST: u8 = 128;
 /// ICMPv6 type of an echo reply.
 const ECHO_REPLY: u8 = 129;
-/// Hop limit written into every packet; a tunnel has one hop, so the usual default is ample.
+/// Hop limit of every packet; a tunnel has one hop, so the usual default is ample.
 const HOP_LIMIT: u8 = 64;
 
 /// Source and destination of a UDP datagram.

@@ -35,53 +35,53 @@ pub(crate) enum Need {
     Forget,
     /// An action that the schedule of its tunnel asks for.
     Tunnel(schedule::Need),
-    /// Show the credential.
+    /// Present the credential.
     Hello,
-    /// Say the number of the mesh's secret.
+    /// Send the number of the mesh's secret.
     Number,
     /// Seek the other process with the peer's key.
     SeekOther,
 }
 
-/// The newest session of a peer, and the state of the messages in it about process and address of
-/// both.
+/// The newest session of a peer, and the state of its messages about process and address of both
+/// sides.
 #[derive(Debug, Default)]
 pub(crate) struct Here {
     /// The session that was agreed last.
     pub(crate) newest: Option<SessionId>,
-    /// Time of the last check because it sends data without being admitted.
+    /// Time of the last check for data without admission.
     pub(crate) asked_at: Option<Instant>,
-    /// The processes that have spoken under its key.
+    /// The processes that were heard with its key.
     pub(crate) processes: Processes,
-    /// The session, address and time at which it was last told this process and its own address.
+    /// The session, address and time of the last message to it about this process and its address.
     pub(crate) said: Option<(SessionId, SocketAddr, Instant)>,
     /// The address at which it sees this node.
     pub(crate) sees_me_at: Option<SocketAddr>,
     /// Time at which it last reported another process with this node's key.
     pub(crate) duplicate_told: Option<Instant>,
-    /// Time of the next attempt to reach the process that is not in the tunnel now, to tell it that
-    /// there are two, and the number of attempts left.
+    /// Time of the next attempt to reach the process that is not in the tunnel now, to inform it
+    /// that there are two, and the number of attempts left.
     pub(crate) seeking: Option<(Instant, u8)>,
 }
 
-/// The known credential of a peer, and the state of showing it this node's.
+/// The known credential of a peer, and the state of presenting this node's.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     /// A verified credential.
     pub(crate) credential: Option<Arc<Credential>>,
     /// The credential is valid and a session proves the key.
     pub(crate) admitted: bool,
-    /// The user was told that the peer is up.
+    /// The user was informed that the peer is up.
     pub(crate) reported_up: bool,
     /// Unknown until now; forgotten at this time unless admitted.
     pub(crate) provisional_until: Option<Instant>,
     /// The peer's process, from its hello.
     pub(crate) instance: Option<u64>,
-    /// When to show this node's credential.
+    /// When to present this node's credential.
     pub(crate) showing: Showing,
-    /// Time at which a credential that it showed was last verified.
+    /// Time at which a credential that it presented was last verified.
     pub(crate) judged_at: Option<Instant>,
-    /// Why its credential was refused last; repeated refusals are told once.
+    /// Why its credential was last refused; repeated refusals are reported once.
     pub(crate) last_refusal: Option<String>,
     /// Time of the last report that the peer sends unknown messages.
     pub(crate) unknown_told_at: Option<Instant>,
@@ -90,15 +90,15 @@ pub(crate) struct Admission {
 /// The mesh secrets that a peer has, and those that were used with it.
 #[derive(Debug, Default)]
 pub(crate) struct PeerSecret {
-    /// The number of the mesh's secret, as this process of the peer said it.
+    /// The number of the mesh's secret, as reported by this process of the peer.
     pub(crate) number: Option<u64>,
     /// When to send this node's number; acknowledged once both have the same.
     pub(crate) telling: Showing,
     /// Time at which the secret was last sent to it.
     pub(crate) handed: Option<Instant>,
-    /// Under which secret the last handshake was agreed.
+    /// The secret of the last completed handshake.
     pub(crate) agreed_under: Option<SecretId>,
-    /// Under which secret the last initiation was sent.
+    /// The secret of the last initiation.
     pub(crate) tried: Option<SecretId>,
     /// The next initiation is a repetition: the peer has sent a cookie.
     pub(crate) again: bool,
@@ -130,13 +130,13 @@ pub(crate) struct Traffic {
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
     pub(crate) inner: InnerAddr,
-    /// The address under which its streams are kept: its inner address, or that of the node in
-    /// whose place it goes on.
+    /// The address under which its streams are kept: its inner address, or that of the node it
+    /// succeeds.
     pub(crate) address: Ipv6Addr,
     pub(crate) tunnel: Tunnel,
     /// Named by the caller; survives without a session.
     pub(crate) configured: bool,
-    /// Addresses the caller named.
+    /// Addresses that the caller named.
     pub(crate) hints: Vec<SocketAddr>,
     /// Source of the last authenticated packet.
     pub(crate) endpoint: Option<Route>,
@@ -191,8 +191,8 @@ impl Peer {
         routes
     }
 
-    /// Takes where the peer says it is. If that is news, and not where it was heard last, its
-    /// silence is taken for a move.
+    /// Takes the addresses that the peer announces. If they are new, and do not include the one it
+    /// was last heard from, its silence is attributed to a move.
     pub(crate) fn set_hints(&mut self, hints: Vec<SocketAddr>) {
         let is_news = hints.iter().any(|hint| !self.hints.contains(hint));
         let is_there = |route: Route| hints.contains(&route.remote);
@@ -244,7 +244,7 @@ impl Peer {
     }
 
     /// Whether there is neither a session nor a handshake, of either side. An initiation of the
-    /// peer that was answered and never used ends as a session would.
+    /// peer that was answered and never used ends like a session.
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= REJECT_AFTER;
         !self.schedule.has_session()
@@ -252,7 +252,7 @@ impl Peer {
             && self.answered.pending.iter().all(|(_, since)| is_over(*since))
     }
 
-    /// Gives back what only sessions need.
+    /// Frees what only sessions need.
     pub(crate) fn rest(&mut self) {
         self.answered.pending = VecDeque::new();
         self.here = None;
@@ -260,7 +260,7 @@ impl Peer {
         self.tunnel.rest();
     }
 
-    /// Data arrived on a session. True when that made a pending one the current one.
+    /// Data arrived on a session. True if that made a pending one the current one.
     pub(crate) fn confirm(&mut self, session: SessionId, now: Instant, jitter: f64) -> bool {
         let pending = &mut self.answered.pending;
         let answered = pending.iter().position(|(pending, _)| *pending == session);
@@ -277,7 +277,7 @@ impl Peer {
         is_found
     }
 
-    /// The next moment at which [`Peer::need`] answers something.
+    /// The next moment at which [`Peer::need`] returns an action.
     pub(crate) fn due(&self) -> Option<Instant> {
         [
             self.admission.provisional_until,
@@ -328,7 +328,7 @@ impl Peer {
         self.secret.telling.due().filter(|_| is_up)
     }
 
-    /// The session is gone: nothing that needs one is due any more.
+    /// The session has ended: nothing that needs one is due any more.
     pub(crate) fn session_lost(&mut self) {
         self.schedule.session_lost();
         self.forget_sight();
@@ -336,12 +336,12 @@ impl Peer {
         self.secret.telling.session_down();
     }
 
-    /// The user is told that the peer is gone: what it sees is told again when it is back.
+    /// The user is informed that the peer is gone: what it sees is reported again when it is back.
     pub(crate) fn forget_sight(&mut self) {
         self.here.iter_mut().for_each(|here| here.sees_me_at = None);
     }
 
-    /// A handshake begins from the beginning, to every address known, from whichever of ours.
+    /// A handshake starts over, to every known address, from any of ours.
     pub(crate) fn restless(&mut self, now: Instant) {
         if let Some(route) = &mut self.endpoint {
             route.local = None;
@@ -351,7 +351,7 @@ impl Peer {
 
     /// The peer has sent a cookie: the next initiation, which holds it, goes out soon.
     pub(crate) fn cookie_received(&mut self, now: Instant) {
-        // The cookie is for the half that asked.
+        // The cookie is for the half that requested it.
         self.secret.again = true;
         self.schedule.hasten(now);
     }

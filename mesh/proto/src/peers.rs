@@ -50,12 +50,12 @@ impl Peers {
         self.by_node.len()
     }
 
-    /// How many peers are provisional.
+    /// Number of provisional peers.
     pub(crate) fn provisional(&self) -> usize {
         self.provisional.len()
     }
 
-    /// The provisional peer that came first.
+    /// The oldest provisional peer.
     pub(crate) fn oldest_provisional(&self) -> Option<Slot> {
         self.provisional.front().copied()
     }
@@ -86,7 +86,7 @@ impl Peers {
         Some(peer)
     }
 
-    /// The peer at `slot` is `node` from now on, which no other peer is.
+    /// The peer at `slot` becomes `node`, which no other peer is.
     pub(crate) fn rename(&mut self, slot: Slot, node: NodeId, inner: InnerAddr) {
         let Some(peer) = self.slots.get_mut(slot.0 as usize).and_then(Option::as_mut) else {
             return;

@@ -2,7 +2,7 @@
 //!
 //! Every process has an instance number and sends it in each session. A number replaced by another
 //! means a restart. A number that is *back* after another one was heard proves that both processes
-//! run: its session was agreed after the other had spoken, so no late packet can look like it. A
+//! run: its session was agreed after the other was heard, so a late packet cannot look like that. A
 //! restart, a move to another address or network, and a restored state folder all bring a new
 //! number once, and never an old one again.
 
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Shortest interval between messages to a process that another one has its key.
 const TELL_GAP: Duration = Duration::from_secs(1);
-/// How long after a process was told the other one need not be sought to be told as well.
+/// How long after informing a process the other one need not be located to inform it as well.
 const TOLD_LATELY: Duration = Duration::from_secs(60);
-/// The user is told of one peer no more often.
+/// Shortest interval between reports to the user about one peer.
 const REPORT_GAP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]
@@ -22,11 +22,11 @@ struct Process {
     at: SocketAddr,
     /// Time at which it was last heard.
     heard: Instant,
-    /// Time at which it was told of the other one.
+    /// Time at which it was informed of the other one.
     told: Option<Instant>,
 }
 
-/// The process that spoke last under a peer's key, and the one before it.
+/// The process that was heard last with a peer's key, and the one before it.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     current: Option<Process>,
@@ -50,11 +50,11 @@ pub(crate) enum Found {
 pub(crate) struct Duplicate {
     /// Address of the one that has just sent, and of the other one.
     pub(crate) at: [SocketAddr; 2],
-    /// Whether to tell the one that has just sent.
+    /// Whether to inform the one that has just sent.
     pub(crate) tell: bool,
-    /// Whether to look for the other one, so that it can be told.
+    /// Whether to locate the other one, to inform it.
     pub(crate) seek: bool,
-    /// Whether to tell the user.
+    /// Whether to inform the user.
     pub(crate) report: bool,
 }
 
@@ -64,7 +64,7 @@ impl Processes {
         Some(self.former?.at)
     }
 
-    /// A process said who it is, in the newest session, which was agreed at `agreed`.
+    /// A process named itself in the newest session, which was agreed at `agreed`.
     pub(crate) fn note(
         &mut self,
         instance: u64,
@@ -82,7 +82,7 @@ impl Processes {
             return Found::Same;
         }
         if agreed < current.heard {
-            // A late word of one that is gone, perhaps.
+            // Possibly a late message of one that is gone.
             return Found::Same;
         }
         let returns = self.former.filter(|former| former.instance == instance);
@@ -138,7 +138,7 @@ mod tests {
     fn restarts_and_moves_are_none() {
         let (mut processes, mut now) = (Processes::default(), start());
         for instance in 0..100 {
-            // Each restart at another address or the same, and each process moves about.
+            // Each restart at another address or the same, and each process changes its address.
             for place in [1, instance as u8, 3] {
                 now += S;
                 let found = processes.note(instance, at(place), now, now);

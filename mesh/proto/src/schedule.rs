@@ -16,25 +16,25 @@ const EARLY_RETRY: Duration = Duration::from_secs(1);
 const EARLY_RETRIES: u32 = 5;
 /// Gap before later retries (the WireGuard paper, section 6.1: Rekey-Timeout).
 const LATE_RETRY: Duration = Duration::from_secs(5);
-/// Random extra of every retry, so that two nodes do not collide again and again.
+/// Random extra of every retry, so that two nodes do not keep colliding.
 const RETRY_JITTER: Duration = Duration::from_millis(333);
 /// A handshake without an answer is given up after this (Rekey-Attempt-Time).
 const ATTEMPT_TIME: Duration = Duration::from_secs(90);
-/// After this many initiations of one attempt a hint no longer speeds up the next one: anyone who
+/// After this many initiations of one attempt, a hint no longer speeds up the next one: anyone who
 /// sees the initiation could forge the hint.
 const HASTENED_TRIES: u32 = 3;
-/// The gap after such a hint.
+/// The gap after a hint.
 const HASTENED_GAP: Duration = Duration::from_millis(50);
 /// A session in use is renewed by its initiator at this age (Rekey-After-Time), up to
 /// [`REKEY_JITTER`] earlier.
 const REKEY_AFTER: Duration = Duration::from_secs(120);
 /// Random part of the rekey time.
 const REKEY_JITTER: Duration = Duration::from_secs(10);
-/// Age at which either side renews a session in use, should its initiator have failed to.
+/// Age at which either side renews a session in use, if its initiator has not.
 const REKEY_LATE: Duration = Duration::from_secs(165);
 /// Age at which a session ends (Reject-After-Time).
 pub const REJECT_AFTER: Duration = Duration::from_secs(180);
-/// Extra time after which a session is looked at again to see it gone.
+/// Extra time after which a session is checked again, and has ended.
 const EXPIRY_SLACK: Duration = Duration::from_millis(1100);
 /// Two sessions agreed within this time came from both sides at once.
 const SIMULTANEOUS: Duration = Duration::from_secs(10);
@@ -50,16 +50,17 @@ const PROMPT_SILENCE: Duration = Duration::from_secs(1);
 /// An action that the schedule asks its owner to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// The handshake was tried long enough: drop what waits for it, then [`Schedule::give_up`].
+    /// The handshake was tried long enough: drop what waits for it, then call
+    /// [`Schedule::give_up`].
     GiveUp,
-    /// Send an initiation, then [`Schedule::initiated`]: a retry, a rekey or after silence.
+    /// Send an initiation, then call [`Schedule::initiated`]: a retry, a rekey or after silence.
     Initiate {
         /// Nothing was heard although an answer was due.
         silence: bool,
     },
-    /// The session's time has expired: end it, then [`Schedule::session_lost`].
+    /// The session's time has expired: end it, then call [`Schedule::session_lost`].
     Expire,
-    /// [`Schedule::keepalive_done`], then send an empty packet.
+    /// Call [`Schedule::keepalive_done`], then send an empty packet.
     Keepalive,
 }
 
@@ -72,7 +73,7 @@ pub enum Content {
     Data,
 }
 
-/// A handshake under way.
+/// A handshake in progress.
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
     started: Instant,
@@ -84,7 +85,7 @@ struct Attempt {
 #[derive(Debug, Clone, Copy)]
 struct Session {
     since: Instant,
-    /// Whether this side has to renew it.
+    /// Whether this side must renew it.
     initiator: bool,
     /// Age at which it is renewed.
     rekey_after: Duration,
@@ -148,8 +149,8 @@ impl Schedule {
         self.last_received
     }
 
-    /// Whether an initiation goes to the address that the peer was heard from only. A retry, a
-    /// first handshake, or one with a peer that has moved goes to every address known.
+    /// Whether an initiation goes only to the address that the peer was heard from. A retry, a
+    /// first handshake, or one with a peer that has moved goes to every known address.
     pub fn is_plain_renewal(&self) -> bool {
         self.session.is_some() && self.attempt.is_none() && !self.is_elsewhere
     }
@@ -162,7 +163,7 @@ impl Schedule {
         }
     }
 
-    /// Sends no empty packets at an interval any more.
+    /// Stops sending empty packets at an interval.
     pub fn stop_persistent(&mut self) {
         self.persistent = None;
     }
@@ -212,8 +213,8 @@ impl Schedule {
         }
     }
 
-    /// Notes an initiation that was just sent and plans the next one. `jitter` is a random number
-    /// from 0 to 1.
+    /// Notes an initiation that was just sent and schedules the next one. `jitter` is a random
+    /// number from 0 to 1.
     pub fn initiated(&mut self, now: Instant, jitter: f64) {
         let (started, tries) = self.attempt.map_or((now, 0), |it| (it.started, it.tries));
         let gap = if is_planted(Bug::HandshakeRetry) {
@@ -229,7 +230,7 @@ impl Schedule {
         self.last_sent = Some(now);
     }
 
-    /// The peer's answer says that another initiation would do better: sends it soon, if the
+    /// The peer's answer shows that another initiation would work better: sends it soon, if the
     /// attempt is young.
     pub fn hasten(&mut self, now: Instant) {
         if let Some(attempt) = self.attempt.as_mut().filter(|it| it.tries <= HASTENED_TRIES) {
@@ -237,19 +238,19 @@ impl Schedule {
         }
     }
 
-    /// A handshake begins from the beginning, now. What is sent meanwhile uses the old session.
+    /// A handshake starts over, now. Data sent meanwhile uses the old session.
     pub fn restart(&mut self, now: Instant) {
         self.attempt = Some(Attempt { started: now, tries: 0, next: now });
     }
 
-    /// The handshake is given up; true if one was under way.
+    /// The handshake is given up; true if one was in progress.
     pub fn give_up(&mut self) -> bool {
         self.forget_waiting();
         self.attempt.take().is_some()
     }
 
-    /// This side's initiation was answered. `jitter` is a random number from 0 to 1. Gives the
-    /// round trip, if there was only one initiation: of several it is unknown which was answered.
+    /// This side's initiation was answered. `jitter` is a random number from 0 to 1. Returns the
+    /// round trip if there was only one initiation: with several it is unknown which was answered.
     pub fn agreed(&mut self, now: Instant, jitter: f64) -> Option<Duration> {
         self.session = Some(Session::new(now, true, jitter));
         let attempt = self.attempt.take().filter(|attempt| attempt.tries == 1)?;
@@ -284,14 +285,14 @@ impl Schedule {
     pub fn keepalive_done(&mut self, now: Instant) {
         self.keepalive_at = None;
         self.last_sent = Some(now);
-        // A session that has to stay open counts as used.
+        // A session that must stay open counts as used.
         if self.persistent.is_some() {
             self.note_use();
         }
     }
 
-    /// Whether the session should be renewed although it still works. To be asked when a packet
-    /// passes: an idle session ends.
+    /// Whether the session should be renewed although it still works. Ask this only when a packet
+    /// passes, so that an idle session ends.
     pub fn wants_rekey(&self, now: Instant) -> bool {
         let Some(session) = &self.session else { return false };
         let age = now.saturating_duration_since(session.since);
@@ -299,7 +300,7 @@ impl Schedule {
         self.attempt.is_none() && session.used && age >= after
     }
 
-    /// The next moment at which [`Schedule::need`] answers something.
+    /// The next moment at which [`Schedule::need`] returns an action.
     pub fn due(&self) -> Option<Instant> {
         let retry = self.attempt.map(|attempt| attempt.next);
         let due = [retry, self.expires_at(), self.silent_at(), self.keepalive_due()];

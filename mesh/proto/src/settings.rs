@@ -13,7 +13,7 @@ pub struct Identity {
     pub key: NodeKey,
     /// The authority's statement about that key.
     pub credential: Credential,
-    /// The secret shared by the mesh, source of every pre-shared key. While another one follows it:
+    /// The secret shared by the mesh, source of every pre-shared key. For a rotation:
     /// `Mesh::set_secrets`.
     pub secret: MeshSecret,
 }
@@ -27,7 +27,7 @@ pub const MAX_MTU: u16 = 9200;
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
     /// Largest packet sent and received, in bytes, IP header included; [`MIN_MTU`]`..=`[`MAX_MTU`].
-    /// What passes to a peer is found by trying, up to it or up to what the first link takes,
+    /// The path MTU to a peer is discovered, up to this or up to what the first link takes,
     /// whichever is less. Below 1328 QUIC's smallest datagram does not fit: bind the socket with
     /// `UdpOuter::bind_for_mtu` then.
     pub mtu: u16,
@@ -37,14 +37,14 @@ pub struct MeshConfig {
     /// Handshake initiations per second beyond which initiators must prove their address with a
     /// cookie; a quarter of them may come at once. One costs about 0.28 ms of CPU.
     pub handshakes_per_second: u32,
-    /// Peers known at once to a shard, all kinds together. One takes about 1 KiB, and
-    /// 12 more from the first handshake until its last session has ended.
+    /// Most peers of a shard, all kinds together. One takes about 1 KiB, and 12 more from the first
+    /// handshake until its last session has ended.
     pub max_peers: usize,
-    /// Unknown initiators that have not shown a credential, at once.
+    /// Most unknown initiators that have not presented a credential.
     pub max_provisional: usize,
-    /// How long an unknown initiator may take to show a credential.
+    /// How long an unknown initiator may take to present a credential.
     pub provisional_life: Duration,
-    /// How long opening a stream may take in all when the peer does not answer.
+    /// How long opening a stream may take in total if the peer does not answer.
     pub connect_timeout: Duration,
     /// Events that may wait for the consumer.
     pub max_events: usize,
@@ -61,7 +61,7 @@ impl Default for MeshConfig {
             keepalive: None,
             handshakes_per_second: 200,
             // All nodes of a full directory, 16,383; all leaves, 4,096, which are in none; and
-            // peers that have not yet shown a credential.
+            // peers that have not yet presented a credential.
             max_peers: 20_736,
             max_provisional: 256,
             provisional_life: Duration::from_secs(30),
@@ -96,7 +96,7 @@ impl MeshConfig {
 }
 
 /// Upper bound of [`MeshConfig::max_peers`]: one less than the 16 bits a receiver index has for
-/// peers, since a newcomer is taken in before another one goes.
+/// peers, since a newcomer is added before another one is removed.
 const MAX_PEERS: usize = 65_535;
 /// Streams a peer may open before the limit is raised on demand. A connection allocates a slot per
 /// permitted stream, in two hash tables that are seven eighths full at most: one stream more would

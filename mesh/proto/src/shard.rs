@@ -1,8 +1,8 @@
 //! The shard of a node that a peer belongs to.
 //!
 //! A node with several cores runs several shards, each with its own peers, socket and thread. A
-//! peer's `NodeId` selects the shard, so every process with the same settings agrees. The receiver
-//! indices of this node contain the shard in the lowest bits of the peer's part, so whatever reads
+//! peer's `NodeId` selects the shard, so every process with the same settings agrees. This node's
+//! receiver indices contain the shard in the lowest bits of the peer's part, so anything that reads
 //! a datagram (the kernel's filter, or the shard where it arrived) knows its owner without a table.
 //! Only a handshake initiation has no receiver: the shard where it arrives reads the static key and
 //! hands it over.
@@ -33,18 +33,18 @@ impl ShardIndex {
         Self { index, of }
     }
 
-    /// The other shard that `node` belongs to; none when it belongs here.
+    /// The other shard that `node` belongs to; none if it belongs here.
     pub(crate) fn other_owner(&self, node: &NodeId) -> Option<usize> {
         Some(owner(node, self.of)).filter(|owner| *owner != self.index)
     }
 
-    /// The other shard that gave out `receiver`; none when it was this one.
+    /// The other shard that assigned `receiver`; none if it was this one.
     pub(crate) fn other_giver(&self, receiver: u32) -> Option<usize> {
         let bits = (index_of(receiver) & SHARD_MASK) as usize;
         Some(bits % self.of).filter(|giver| *giver != self.index)
     }
 
-    /// The bits in which the indices given out here end.
+    /// The last bits of the indices assigned here.
     pub(crate) fn bits(&self) -> u32 {
         u32::try_from(self.index).unwrap_or(0) & SHARD_MASK
     }
@@ -56,13 +56,13 @@ pub(crate) fn index_of(receiver: u32) -> u32 {
 }
 
 /// The shard of `of` that `node` belongs to. A public key is as good as random; a node that chooses
-/// its key chooses the shard that serves it, not how well.
+/// its key chooses the shard that serves it, not the quality of service.
 pub fn owner(node: &NodeId, of: usize) -> usize {
     usize::from(u16::from_le_bytes([node.as_bytes()[0], node.as_bytes()[1]])) % of.max(1)
 }
 
-/// Whether two nodes belong to the same shard of any other one, however many it has: a node that
-/// goes on as the other one stays where its sessions are.
+/// Whether two nodes belong to the same shard at every other node, however many shards it has: a
+/// node that continues as the other one stays where its sessions are.
 pub fn is_same_shard(one: &NodeId, other: &NodeId) -> bool {
     (1..=MAX_SHARDS).all(|of| owner(one, of) == owner(other, of))
 }

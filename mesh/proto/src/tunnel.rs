@@ -6,9 +6,9 @@
 //! under the other; likewise while a node changes its key. The receiver index names the half.
 //!
 //! boringtun does the Noise handshake, the AEAD, the replay window and the end of sessions after
-//! 180 s. It does not decide when to talk: retries, rekeys and keepalives are
-//! `Peer`'s, which calls `Tunnel::tick` whenever about a second has passed
-//! before touching a tunnel, because boringtun's clock only moves there.
+//! 180 s. It does not decide when to send: retries, rekeys and keepalives belong to `Peer`, which
+//! calls `Tunnel::tick` before it uses a tunnel if about a second has passed, because boringtun's
+//! clock only moves there.
 //!
 //! Buffers: boringtun panics when an output buffer is shorter than the packet plus
 //! [`DATA_OVERHEAD`] or a handshake message; every caller passes at least [`MIN_OUTPUT`] bytes and
@@ -43,20 +43,20 @@ const TICK_GAP: Duration = Duration::from_secs(1);
 /// Period in which sources are counted.
 const GATE_PERIOD: Duration = Duration::from_secs(1);
 /// Share of the handshake limit that may be used at once, as a time: a quarter of a second's worth.
-/// Under a flood, handshakes then come one by one; all of a second's at its start would block
-/// everything else for 55 ms.
+/// Under a flood, handshakes then come one by one; a whole second's at once would block everything
+/// else for 55 ms.
 const GATE_BURST: Duration = Duration::from_millis(250);
 /// First byte of a WireGuard data message.
 const TYPE_DATA: u8 = 4;
-/// The number of a session's message from which on none is taken (Reject-After-Messages): a nonce
-/// is never used twice, and nothing wraps around. Who sends stays below it by the session's age:
-/// 180 s at 2^56 messages a second.
+/// Messages of a session from this number on are rejected (Reject-After-Messages): a nonce is never
+/// used twice, and nothing wraps around. A sender stays below it because of the session's age: 180
+/// s at 2^56 messages a second.
 const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
-/// Strangers whose handshakes are computed to their end in a second, as a multiple of the limit:
-/// as many as pass without a cookie, so that a spoofed flood leaves room for those with one.
+/// Strangers whose handshakes are fully computed per second, as a multiple of the limit: as many as
+/// pass without a cookie, so that a spoofed flood leaves room for those with one.
 const STRANGERS: u32 = 2;
 /// Halves in addition to the main one: one for the other secret, one for the other key, and one
-/// whose secret is erased and whose session lasts a little longer.
+/// whose secret is erased but whose session lasts a little longer.
 const MAX_SPARES: usize = 3;
 /// Position, in the 24 bits of a peer's receiver index, of the number of its half. The 16 bits
 /// below are the peer, and the last two its shard.
@@ -91,10 +91,10 @@ fn message_number(datagram: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*datagram.get(8..16)?.first_chunk()?))
 }
 
-/// Checks initiations before any peer is touched: MAC, load, and who it claims to be. All shards of
-/// a node share one, so that its limits and its cookies are the node's.
+/// Checks initiations before any peer is touched: MAC, load, and the claimed sender. All shards of
+/// a node share one, so its limits and its cookies are per node.
 pub struct Gate {
-    /// Always under load: it asks for cookies, and knows its own.
+    /// Always under load: it requests cookies, and recognises its own.
     limiter: RateLimiter,
     /// Initiations per second that pass without a cookie.
     limit: u32,
@@ -103,21 +103,21 @@ pub struct Gate {
     public: PublicKey,
 }
 
-/// The keys that every tunnel of the node is made with.
+/// The keys of every tunnel of the node.
 struct Keys {
     /// Messages counted by the gate are not counted again.
     unlimited: Arc<RateLimiter>,
     secret: StaticSecret,
 }
 
-/// Handshakes that came in the running period, and recently.
+/// Handshakes in the current period, and recently.
 #[derive(Default)]
 struct Load {
     began: Option<Instant>,
     /// Time at which all initiations that passed without a cookie would have come at the rate of
     /// the limit.
     spaced: Option<Instant>,
-    /// The same of strangers and their own limit.
+    /// The same for strangers and their own limit.
     strangers: Option<Instant>,
     /// Initiations with a valid MAC.
     judged: u32,
@@ -131,7 +131,7 @@ pub(crate) enum Checked {
     Initiator(NodeId),
     /// Under load: send these bytes of the output back.
     Cookie(usize),
-    /// Under load, by a source that has made its share of initiations.
+    /// Under load, from a source that has used up its share of initiations.
     TooMany,
     /// The first MAC is wrong.
     BadMac,
@@ -155,7 +155,7 @@ impl Gate {
         }
     }
 
-    /// Lets sources count anew once a second.
+    /// Resets the counts of sources once a second.
     fn begin_period(&self, now: Instant) {
         let mut load = self.load();
         let lasts = |began| now.saturating_duration_since(began) < GATE_PERIOD;
@@ -169,8 +169,8 @@ impl Gate {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this key can agree on a secret: with one of small order (RFC 7748, section 6.1)
-    /// every secret is publicly known, so that its private half is not needed.
+    /// Whether this key can agree on a secret: with a key of small order (RFC 7748, section 6.1)
+    /// every secret is publicly known, so its private half is not needed.
     pub(crate) fn agrees_with(&self, node: &NodeId) -> bool {
         let other = PublicKey::from(*node.as_bytes());
         self.keys.secret.diffie_hellman(&other).was_contributory()
@@ -204,7 +204,7 @@ impl Gate {
         }
     }
 
-    /// Counts an initiation; whether it comes within the limit and needs no cookie.
+    /// Counts an initiation; whether it is within the limit and needs no cookie.
     fn is_unhurried(&self, now: Instant) -> bool {
         let mut load = self.load();
         load.judged = load.judged.saturating_add(1);
@@ -212,18 +212,18 @@ impl Gate {
     }
 
     /// Counts an initiation in the name of a node that is no peer; whether to compute the rest of
-    /// its handshake. Peers have no part in this limit: strangers cannot use it up for them.
+    /// its handshake. Peers are exempt from this limit: strangers cannot use it up for them.
     pub(crate) fn takes_stranger(&self, now: Instant) -> bool {
         take_turn(&mut self.load().strangers, now, self.limit.saturating_mul(STRANGERS))
     }
 
-    /// Counts an initiation of a source; false when it had its share under load.
+    /// Counts an initiation of a source; false if it has used up its share under load.
     fn allows(&self, source: IpAddr, now: Instant) -> bool {
         let mut load = self.load();
         load.judged <= self.limit || load.shares.take(source, now)
     }
 
-    /// A peer that is admitted has a session with this address: its source has more under load.
+    /// An admitted peer has a session at this address: its source gets more under load.
     pub(crate) fn settle(&self, ip: IpAddr, now: Instant) {
         self.load().shares.settle(ip, now);
     }
@@ -258,7 +258,7 @@ fn cookie_address(source: SocketAddr) -> IpAddr {
 
 /// The sessions with one peer.
 pub(crate) struct Tunnel {
-    /// The half with the newest session, by which everything is sealed.
+    /// The half with the newest session, which seals everything.
     main: Half,
     spares: Vec<Half>,
     /// The peer's receiver index under mark 0.
@@ -267,10 +267,10 @@ pub(crate) struct Tunnel {
     ticked: Option<Instant>,
 }
 
-/// The sessions that were agreed under one secret and one pair of keys.
+/// The sessions agreed under one secret and one pair of keys.
 struct Half {
     /// With room for eight sessions, 11 KiB, which is why it only exists from the first handshake
-    /// to the end of the last session: a node knows thousands of peers that it seldom talks to.
+    /// to the end of the last session: a node knows thousands of peers that it rarely talks to.
     tunn: Option<Box<Tunn>>,
     keys: Arc<Keys>,
     psk: Zeroizing<[u8; 32]>,
@@ -301,25 +301,25 @@ impl std::fmt::Debug for Tunnel {
 }
 
 impl Tunnel {
-    /// `index` is the peer's 24-bit receiver index. No timers of boringtun's own send anything
-    /// unasked: keepalives are off here and done by the peer.
+    /// `index` is the peer's 24-bit receiver index. boringtun's own timers send nothing: keepalives
+    /// are off here and done by the peer.
     pub(crate) fn new(gate: &Gate, terms: &Terms, index: u32) -> Self {
         Self { main: Half::new(gate, terms, index, 0), spares: Vec::new(), index, ticked: None }
     }
 
-    /// Begins anew, without any session.
+    /// Starts over, without any session.
     pub(crate) fn restart(&mut self, gate: &Gate, terms: &Terms) {
         *self = Self::new(gate, terms, self.index);
     }
 
-    /// Whether there is a half for this.
+    /// Whether there is a half for these terms.
     pub(crate) fn knows(&self, under: &Under) -> bool {
         self.halves().any(|half| half.under == *under)
     }
 
     /// Adds a half for another secret or key.
     pub(crate) fn add(&mut self, gate: &Gate, terms: &Terms) {
-        // The oldest without a session gives way; if all have one, the oldest of all.
+        // Replaces the oldest without a session; if all have one, the oldest of all.
         if self.spares.len() >= MAX_SPARES {
             let idle = self.spares.iter().position(|half| !half.session);
             self.spares.remove(idle.unwrap_or(0));
@@ -341,8 +341,8 @@ impl Tunnel {
         self.spares.retain(|half| lives(half) || is_valid(&half.under));
     }
 
-    /// Erases what has another private key than that of `own`, sessions included. False when
-    /// nothing else is left, and the tunnel has to begin anew.
+    /// Erases all halves with another private key than that of `own`, sessions included. False if
+    /// nothing else is left, and the tunnel must start over.
     pub(crate) fn keep_only(&mut self, own: &NodeId) -> bool {
         self.spares.retain(|half| half.under.own == *own);
         if self.main.under.own == *own {
@@ -356,7 +356,7 @@ impl Tunnel {
         true
     }
 
-    /// From now on this half seals, since its session is the newest. The other half's session is
+    /// This half seals from now on, since its session is the newest. The other half's session is
     /// not used after `ends`.
     pub(crate) fn activate(&mut self, mark: u8, ends: Instant) {
         if let Some(half) = self.spares.iter_mut().find(|half| half.mark == mark) {
@@ -366,7 +366,7 @@ impl Tunnel {
         }
     }
 
-    /// The terms under which the present session was agreed, or would be.
+    /// The terms under which the current session was agreed, or would be.
     pub(crate) fn under(&self) -> Under {
         self.main.under
     }
@@ -389,17 +389,17 @@ impl Tunnel {
         self.main.session
     }
 
-    /// Frees the memory for sessions and handshakes, when there are none. This also forgets the
-    /// time of the last initiation that was answered, so that a recorded one can be answered again.
-    /// That does no harm, as after a restart of this process (the WireGuard paper, section 5.1),
-    /// and the peer's next initiation is newer.
+    /// Frees the memory for sessions and handshakes if there are none. This also forgets the time
+    /// of the last initiation that was answered, so that a recorded one can be answered again. That
+    /// does no harm, as after a restart of this process (the WireGuard paper, section 5.1), and the
+    /// peer's next initiation is newer.
     pub(crate) fn rest(&mut self) {
         for half in std::iter::once(&mut self.main).chain(&mut self.spares) {
             (half.tunn, half.session) = (None, false);
         }
     }
 
-    /// Whether there is room for sessions.
+    /// Whether memory for sessions is allocated.
     #[cfg(test)]
     pub(crate) fn is_at_rest(&self) -> bool {
         self.halves().all(|half| half.tunn.is_none())
@@ -429,7 +429,7 @@ impl Tunnel {
         }
     }
 
-    /// Answers an initiation under this, and says by which half.
+    /// Answers an initiation under these terms, and returns the half.
     pub(crate) fn answer(
         &mut self,
         under: &Under,
@@ -445,7 +445,7 @@ impl Tunnel {
         }
     }
 
-    /// A new handshake initiation under this, even when one is under way.
+    /// A new handshake initiation under these terms, even if one is in progress.
     pub(crate) fn initiate(&mut self, under: &Under, out: &mut [u8]) -> Option<usize> {
         if out.len() < MIN_OUTPUT {
             return None;
@@ -456,7 +456,7 @@ impl Tunnel {
         }
     }
 
-    /// Whether boringtun's clock has to be moved before the tunnel is used.
+    /// Whether boringtun's clock must be moved before the tunnel is used.
     pub(crate) fn is_stale(&self, now: Instant) -> bool {
         self.ticked.is_none_or(|at| now.saturating_duration_since(at) >= TICK_GAP)
     }
@@ -467,7 +467,7 @@ impl Tunnel {
         if out.len() < MIN_OUTPUT {
             return None;
         }
-        // Only the peer can start something new under other terms than the session's.
+        // Only the peer can start something new under terms other than the session's.
         for half in &mut self.spares {
             half.tick(out);
         }

@@ -2,16 +2,16 @@
 //!
 //! A path whose MTU has dropped loses long packets and delivers short ones. Only the sender of the
 //! long ones can know: the peer has no reason to expect them, and its own short packets are
-//! answered. QUIC sends what was lost again, so a long packet that leaves while an earlier one has
-//! been without acknowledgement for [`PATIENCE`], and none of its length since, says that the path
-//! should be tried.
+//! answered. QUIC retransmits lost data, so if a long packet leaves while an earlier one has been
+//! unacknowledged for [`PATIENCE`], and none of its length was acknowledged since, the path should
+//! be probed.
 
 use std::time::{Duration, Instant};
 
 /// How long a packet may go without acknowledgement: several probe timeouts of QUIC on usual
 /// paths, and short enough that clients do not give up before the path is left.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Round trips that it has at least.
+/// Its minimum in round trips.
 const ROUND_TRIPS: u32 = 3;
 /// Length from which a packet counts as long, in bytes. Path probes show what happens to shorter
 /// ones.
@@ -19,8 +19,8 @@ const LONG: u64 = 512;
 /// QUIC's smallest full packet, in bytes. Longer ones prove no more, since QUIC falls back to this
 /// size.
 const FULL: u64 = 1200;
-/// A packet sent that long ago, in multiples of the patience, and not since, is not under way any
-/// more: its stream was reset.
+/// A packet sent this long ago, in multiples of the patience, and not since, is no longer in
+/// flight: its stream was reset.
 const STALE: u32 = 8;
 
 /// The state of a connection's long packets.
@@ -33,19 +33,20 @@ pub struct Unacknowledged {
 struct Packet {
     /// Time at which it was sent, or last reported overdue.
     since: Instant,
-    /// Packets from this length on, in bytes, show that it would get through.
+    /// Packets of at least this length, in bytes, show that it would get through.
     proof: u64,
 }
 
 impl Unacknowledged {
-    /// Records that packets of this many bytes in all were sent, of equal length but the last. True
-    /// if long ones are overdue on a path of this round-trip time; once per patience.
+    /// Records that packets of this many bytes in total were sent, all but the last of equal
+    /// length. True if long ones are overdue on a path with this round-trip time; once per
+    /// patience.
     pub fn sent(&mut self, bytes: u64, rtt: Duration, now: Instant) -> bool {
         if bytes < LONG {
             return false;
         }
         let length = bytes.min(FULL);
-        // Packets vary in length by what else is in them.
+        // Packet lengths vary with their other contents.
         let fresh = Packet { since: now, proof: length - length / 8 };
         let oldest = self.oldest.get_or_insert(fresh);
         let patience = PATIENCE.max(rtt * ROUND_TRIPS);
@@ -72,7 +73,7 @@ mod tests {
     const RTT: Duration = Duration::from_millis(20);
 
     /// Packets of these lengths leave at these times, in milliseconds; those up to `widest` are
-    /// acknowledged after a round trip. When the sender says that they are overdue.
+    /// acknowledged after a round trip. Returns when the sender reports them overdue.
     fn overdue(packets: &[(u64, u64)], widest: u64, rtt: Duration) -> Vec<u64> {
         let (start, mut known) = (Instant::now(), Unacknowledged::default());
         let rtt_ms = u64::try_from(rtt.as_millis()).unwrap();
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_transfer_that_runs_into_a_hole_is_overdue_though_its_short_ends_pass() {
-        // Batches, whose last packets are short, and what was under way before.
+        // Batches, whose last packets are short, and what was in flight before.
         let before = (0..100).map(|at| (at * 10, 1200));
         let known_before = overdue(&before.clone().collect::<Vec<_>>(), 1200, RTT);
         assert_eq!(known_before, []);
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(overdue(&lost, 1172, slow), [1900]);
         let later = [(0, 1200), (60_000, 1200), (60_100, 1200)];
         assert_eq!(overdue(&later, 1172, RTT), []);
-        // Discovery of a larger MTU and jumbo frames prove nothing that matters.
+        // Discovery of a larger MTU and jumbo frames prove nothing relevant.
         let jumbo = [(0, 8900), (60, 1200), (600, 1200)];
         assert_eq!(overdue(&jumbo, 1200, RTT), []);
     }

@@ -6,9 +6,9 @@ use super::{
     Cursor, FRAME_HEADER, MAX_BODY, NullCrypto, NullSession, Session, Side, TransportParameters,
 };
 
-/// Hands bytes to one side of a handshake, after a part of a valid one. How they are split makes no
-/// difference, at most one frame is stored, and the handshake does not complete without the other
-/// side's parameters.
+/// Passes bytes to one side of a handshake, after a part of a valid one. How they are split makes
+/// no difference, at most one frame is stored, and the handshake does not complete without the
+/// other side's parameters.
 pub fn null_handshake(data: &[u8]) {
     let mut script = Script::new(data);
     let (kind, step, kept) = (script.byte(), usize::from(script.byte()) + 1, script.below(512));
@@ -46,7 +46,7 @@ fn good_bytes(side: Side) -> Vec<u8> {
     if side == Side::Client { to_client } else { to_server }
 }
 
-/// The answers of a session to good frames, each of which comes alone.
+/// The answers of a session to valid frames, each passed separately.
 fn told(session: &mut NullSession, bytes: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     for frame in frames(bytes) {
@@ -66,12 +66,13 @@ fn flush(session: &mut NullSession) -> Vec<u8> {
     }
 }
 
-/// How a session takes these bytes in pieces: what it answers, if it is done, if it fails.
+/// What a session does with these bytes in pieces: its answers, whether it completes, whether it
+/// fails.
 fn outcome(side: Side, input: &[u8], step: usize) -> (Vec<u8>, bool, bool) {
     let mut session = session(side);
     let mut said = flush(&mut session);
     let mut failed = false;
-    // The input is cut at frames first, as packets of one level are: an answer comes between.
+    // The input is first split at frames, like packets of one level: there is an answer in between.
     for piece in frames(input).flat_map(|frame| frame.chunks(step)) {
         failed = session.read_handshake(piece).is_err();
         if failed {

@@ -21,7 +21,8 @@ fn pair() -> (NullSession, NullSession) {
     (crypto(1).session(Side::Client, &params(11)), crypto(2).session(Side::Server, &params(22)))
 }
 
-/// Everything `session` has to say, one piece per encryption level, and the keys on the way.
+/// Everything that `session` sends, one piece per encryption level, and the keys it returns
+/// meanwhile.
 fn flush(session: &mut NullSession) -> (Vec<Vec<u8>>, Vec<Keys>) {
     let mut pieces = Vec::new();
     let mut keys = Vec::new();
@@ -38,7 +39,7 @@ fn flush(session: &mut NullSession) -> (Vec<Vec<u8>>, Vec<Keys>) {
     }
 }
 
-/// Hands each piece over, `step` bytes at a time, and collects what the receiver says to it.
+/// Passes on each piece, `step` bytes at a time, and collects the receiver's answers.
 fn feed(session: &mut NullSession, pieces: &[Vec<u8>], step: usize) -> (Vec<Vec<u8>>, Vec<Keys>) {
     let (mut said, mut keys) = (Vec::new(), Vec::new());
     for piece in pieces {

@@ -1,5 +1,5 @@
-//! Two state machines with a session and nothing between them: sealing and opening without sockets,
-//! a runtime or QUIC.
+//! Two state machines with a session, connected directly: sealing and opening without sockets, a
+//! runtime or QUIC.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Instant;
@@ -15,7 +15,7 @@ const OUTER_HEADERS: usize = 28;
 pub struct Packets {
     near: Core,
     far: Core,
-    /// Time is stopped: no timer comes between the packets.
+    /// Time is stopped: no timer fires between the packets.
     now: Now,
     to: Ipv6Addr,
     sealed: Vec<u8>,
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Packets {
 }
 
 impl Packets {
-    /// Nodes of one mesh, who shake hands and admit each other.
+    /// Nodes of one mesh, after handshake and admission.
     ///
     /// # Panics
     /// If an identity is not valid at its credential's time of issue.
@@ -50,7 +50,7 @@ impl Packets {
         packets
     }
 
-    /// Carries what they say to each other until they are silent.
+    /// Delivers their datagrams until they are silent.
     fn settle(&mut self) {
         let Self { near, far, now, opened, .. } = self;
         loop {
@@ -72,8 +72,8 @@ impl Packets {
         mtu - OUTER_HEADERS - SEAL_OVERHEAD
     }
 
-    /// Seals a batch of datagrams of `segment` bytes each as QUIC hands it to the socket; what goes
-    /// on the wire.
+    /// Seals a batch of datagrams of `segment` bytes each, as QUIC passes it to the socket; returns
+    /// the bytes on the wire.
     ///
     /// # Panics
     /// If there is no session.
@@ -84,7 +84,7 @@ impl Packets {
         &self.sealed[..sealed.length]
     }
 
-    /// Opens such a batch as the socket receives it; how many bytes of datagrams were in it.
+    /// Opens a batch as the socket receives it; returns the bytes of datagrams in it.
     pub fn open(&mut self, sealed: &[u8], segment: usize) -> usize {
         let from = Route::from(address(1));
         let datagrams = sealed.chunks(segment + SEAL_OVERHEAD);

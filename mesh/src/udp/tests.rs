@@ -78,7 +78,7 @@ async fn a_source_address_that_is_gone_does_not_stop_the_packet() {
 }
 
 #[tokio::test]
-async fn too_large_a_datagram_is_an_error_that_says_so() {
+async fn a_datagram_that_is_too_large_is_an_error() {
     let (a, b) = (loopback("127.0.0.1:0"), loopback("127.0.0.1:0"));
     let contents = vec![0; 65_530];
     let transmit = OuterTransmit {
@@ -173,7 +173,7 @@ async fn segmentation_that_the_kernel_refused_is_tried_again() {
 }
 
 #[tokio::test]
-async fn who_waits_for_room_is_told_of_it_and_receiving_goes_on() {
+async fn a_sender_that_waits_for_room_is_woken_and_receiving_continues() {
     let (a, b) = (Arc::new(loopback("127.0.0.1:0")), loopback("127.0.0.1:0"));
     for _ in 0..2 {
         let waited = tokio::time::timeout(std::time::Duration::from_secs(10), a.clone().writable());

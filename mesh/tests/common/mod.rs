@@ -223,7 +223,7 @@ pub(crate) async fn within<T>(limit: Duration, what: impl Future<Output = T>) ->
     tokio::time::timeout(limit, what).await.expect("in time")
 }
 
-/// Waits until `condition` holds, looking each 10 ms of tokio's time.
+/// Waits until `condition` holds, checked every 10 ms of tokio's time.
 pub(crate) async fn eventually(mut condition: impl FnMut() -> bool) {
     let wait = async {
         while !condition() {

@@ -8,9 +8,9 @@
 //! | carried here by a relay | `relay` of it, and the first row of the node it carries for |
 //! | carried on to another node | `origin:SERVICE` of that node |
 //!
-//! A relay names the node it carries for and presents that node's credential. That the stream is
-//! that node's is only the relay's word: a node with the role `relay` can open streams in the name
-//! of any existing node.
+//! A relay names the node it carries for and presents that node's credential. That the stream
+//! belongs to that node is only the relay's claim: a node with the role `relay` can open streams in
+//! the name of any existing node.
 
 use meshport_config::{Allow, Credential, Role, ServiceName, UnixSeconds};
 
@@ -20,19 +20,19 @@ pub enum Denial {
     /// There is no valid credential of the peer.
     #[error("its credential is not known")]
     Unknown,
-    /// The tunnel outlives a credential by up to one handshake; what it carries does not.
+    /// The tunnel outlives a credential by up to one handshake; its streams do not.
     #[error("its credential has expired")]
     Ended,
     /// It may not use services at all.
     #[error("its credential has neither the role node nor the role operator")]
     NoUser,
-    /// The service is not for it.
+    /// The service does not admit it.
     #[error("no entry of the service's allow list matches it")]
     NotAllowed,
     /// It carries streams of others without the role for it.
     #[error("its credential lacks the role relay")]
     NoRelay,
-    /// The node it carries for is not believed.
+    /// The credential of the node it carries for is not accepted.
     #[error("the credential of the node it relays for is not valid")]
     BadClient,
     /// It requests something that only operators may read.
@@ -105,7 +105,7 @@ mod tests {
         may_enter(&credential(4, roles), &allow, NOW)
     }
 
-    /// Every role against every door: what is not named is shut.
+    /// Every role for every kind of stream: what is not listed is denied.
     #[test]
     fn roles_open_what_they_name_and_nothing_else() {
         let service = ServiceName::kube_apiserver();
@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(may_enter(&holder, &everyone, NOW).is_ok(), uses, "{roles}");
             assert_eq!(may_relay(&holder, NOW).is_ok(), relays, "{roles}");
             assert_eq!(may_serve(&holder, &service).is_ok(), serves, "{roles}");
-            // An ended credential opens nothing any more.
+            // An expired credential no longer opens anything.
             let later = holder.expires_at;
             assert_eq!(may_enter(&holder, &everyone, later), Err(Denial::Ended));
             assert_eq!(may_relay(&holder, later), Err(Denial::Ended));
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_lets_in_whom_it_means() {
+    fn a_list_admits_only_its_entries() {
         assert_eq!(enters("node", &["role:node"]), Ok(()));
         assert_eq!(enters("node", &["site:fra"]), Ok(()));
         assert_eq!(enters("operator", &["site:ber", "node:node-4"]), Ok(()));
         for list in [&[][..], &["site:ber"], &["role:operator", "node:node-5"]] {
             assert_eq!(enters("node", list), Err(Denial::NotAllowed), "{list:?}");
         }
-        // A list gives no role.
+        // A list does not grant a role.
         assert_eq!(enters("relay", &["role:relay", "site:fra"]), Err(Denial::NoUser));
     }
 }

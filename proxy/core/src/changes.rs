@@ -1,7 +1,7 @@
 //! Recent changes of a service's route, and their causes.
 //!
 //! A change is another choice: the first candidate, or none while all are down. Its cause is
-//! derived from the former candidate: if that has become worse, that is the cause; otherwise the
+//! derived from the previous candidate: if that has become worse, that is the cause; otherwise the
 //! new one has become better. Bounded by [`MAX_CHANGES`].
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,7 +34,7 @@ impl Choice {
 pub struct Change {
     /// Time of the change.
     pub at: Instant,
-    /// The choice before it; none where no origin could be used.
+    /// The choice before it; none if no origin could be used.
     pub from: Option<Choice>,
     /// The choice since.
     pub to: Option<Choice>,
@@ -49,9 +49,9 @@ pub enum Trigger {
     News,
     /// A gain has lasted for long enough.
     Lasted,
-    /// Something became known, and the policy's list or turns decide, not distance.
+    /// New information, and the policy's list or turns decide, not distance.
     Listed,
-    /// The settings say otherwise now.
+    /// The settings have changed.
     Policy,
 }
 
@@ -76,7 +76,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Notes that the choice is `to` instead of `from`, of which `views` tell what is known now.
+    /// Notes that the choice is `to` instead of `from`; `views` has what is known about both now.
     pub fn note(
         &mut self,
         from: Option<&Candidate>,
@@ -114,7 +114,7 @@ impl Changes {
     }
 }
 
-/// Why `to` goes before `from`, which by now is `former`.
+/// Why `to` goes before `from`, which is now `former`.
 fn cause(
     from: &Candidate,
     former: Option<&OriginView>,
@@ -136,7 +136,7 @@ fn cause(
     }
     let Some(former) = former else {
         return match from.origin.name == to.origin.name {
-            // Under another key a node is another one.
+            // A node with another key is another node.
             _ if was_relayed => "the relay lost it",
             true => "its key was rotated",
             false => "gone",
@@ -156,7 +156,7 @@ fn cause(
     }
 }
 
-/// The trouble with an origin.
+/// The problem with an origin.
 fn lack(view: &OriginView) -> Option<&'static str> {
     Some(match (view.path, view.state) {
         (PathView::Dead, _) if matches!(view.line, Line::Relayed { .. }) => "the relay lost it",

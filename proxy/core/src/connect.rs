@@ -32,8 +32,8 @@ mod searches;
 
 /// Concurrent attempts of one client: with three, two dead instances cost no more than two delays.
 pub const MAX_RACING: usize = 3;
-/// The usual time until the first answer of an instance, without the path: accepting a connection
-/// and one signature, on a machine with other work.
+/// The usual time until an instance's first answer, without the path: accepting a connection and
+/// one signature, on a machine with other work.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// How patient a search is.
@@ -108,7 +108,7 @@ pub enum Action {
 pub trait SearchContext {
     /// How many sessions are open on a line.
     fn open(&self, line: &Line) -> u64;
-    /// Looks at all searches.
+    /// Reads all searches.
     fn searches<T>(&mut self, look: impl FnOnce(&mut Searches) -> T) -> T;
 }
 
@@ -144,7 +144,7 @@ impl Connect {
     }
 
     /// Takes a new order of the candidates. Attempts on lines that have gone down since they began
-    /// end if it has anything better; those that were down already are there for want of that.
+    /// end if it has anything better; those on lines that were already down exist for lack of that.
     pub fn handle_route(&mut self, route: Arc<Route>, now: Instant) {
         self.route = route;
         self.unusable_since = match self.unusable_since {
@@ -161,7 +161,7 @@ impl Connect {
         self.rounds.handle_route(now);
     }
 
-    /// Takes word of what the client's bytes are.
+    /// Takes the kind of the client's bytes.
     pub fn handle_kind(&mut self, kind: Kind, now: Instant) {
         if self.kind == kind {
             return;
@@ -237,14 +237,13 @@ impl Connect {
         own.chain([self.deadline()]).min()
     }
 
-    /// Whether an instance is connected and it is the client's turn: some open connections long
-    /// before they use them, and some instances speak first, when it suits them.
+    /// Whether an instance is connected and it is the client's turn: some clients open connections
+    /// long before they use them, and some instances send first, at any time.
     fn waits_for_client(&self) -> bool {
         self.kind == Kind::Open && self.attempts.is_any_connected()
     }
 
-    /// While the client is silent, and when it has spoken or its instance is gone, the search is as
-    /// young as ever: that time was the client's own.
+    /// While the client is silent the search does not age: that time is the client's own.
     fn note_wait(&mut self, now: Instant) {
         let waits = self.waits_for_client();
         if std::mem::replace(&mut self.waited, waits) || waits {

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_turn_has_a_place_of_its_own() {
+    fn each_turn_has_its_own_index() {
         let mut places: Vec<f64> = (0..100).map(fraction).collect();
         places.sort_by(f64::total_cmp);
         assert!(places[0] < 0.1 && places[99] > 0.9, "{places:?}");

@@ -1,18 +1,18 @@
-//! A bucket of credit that time fills: the measure of every rate.
+//! A token bucket, which time fills: used for every rate limit.
 
 use std::time::{Duration, Instant};
 
-/// How much credit there is at most, and from one that time gives to the next.
+/// The maximum credit, and the time for one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// The most at once, at least 1.
     pub most: u32,
-    /// The time that gives one, at least a nanosecond.
+    /// The time for one unit, at least a nanosecond.
     pub each: Duration,
 }
 
 impl Rate {
-    /// So many in a second, and as many at once; at least one.
+    /// This many in a second, and as many at once; at least one.
     pub fn per_second(count: u32) -> Self {
         let most = count.max(1);
         Self { most, each: (Duration::from_secs(1) / most).max(Duration::from_nanos(1)) }
@@ -24,17 +24,17 @@ impl Rate {
 pub struct Credit {
     rate: Rate,
     left: u32,
-    /// Up to when time has given credit.
+    /// The time up to which credit was added.
     at: Instant,
 }
 
 impl Credit {
-    /// A full account.
+    /// A full bucket.
     pub fn full(rate: Rate, now: Instant) -> Self {
         Self { rate, left: rate.most, at: now }
     }
 
-    /// Lets time give credit.
+    /// Adds the credit for the elapsed time.
     pub fn pass(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.at).as_nanos();
         let given = u32::try_from(passed / self.rate.each.as_nanos().max(1)).unwrap_or(u32::MAX);
@@ -54,23 +54,23 @@ impl Credit {
         taken
     }
 
-    /// Gives one back.
+    /// Returns one unit.
     pub fn give(&mut self) {
         self.left = self.rate.most.min(self.left.saturating_add(1));
     }
 
-    /// How many there are, as of the last [`Credit::pass`].
+    /// Units available, as of the last [`Credit::pass`].
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// Whether it is as if it were new.
+    /// Whether it is as good as new.
     pub fn is_full(&mut self, now: Instant) -> bool {
         self.pass(now);
         self.left == self.rate.most
     }
 
-    /// Goes on at another rate, with no more than that allows.
+    /// Continues at another rate, with no more credit than that allows.
     pub fn set_rate(&mut self, rate: Rate, now: Instant) {
         self.pass(now);
         (self.rate, self.left) = (rate, self.left.min(rate.most));
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_rate_gives_no_credit_of_its_own() {
+    fn another_rate_gives_no_extra_credit() {
         let now = Instant::now();
         let mut credit = Credit::full(Rate::per_second(2), now);
         assert!(credit.take(now) && credit.take(now) && !credit.take(now));

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-/// A preferred origin gives way to a cheaper one only for more than this...
+/// A preferred origin is replaced by a cheaper one only for a gain of more than this...
 const GAIN: Duration = Duration::from_millis(5);
 /// ...or for more than this share of its own cost, in percent...
 const GAIN_PERCENT: u32 = 20;
 /// ...that has lasted this long.
 pub(crate) const GAIN_LASTING: Duration = Duration::from_secs(10);
-/// An origin that is back is gone back to after this: it is asked again in this time, so that one
+/// An origin that is back is used again after this: it is probed again in this time, so that one
 /// good answer is not enough.
 const RETURN_LASTING: Duration = Duration::from_secs(1);
 
-/// How much better another origin must be, and for how long, before it is used. The daemon has
-/// the default; a simulation may ask what other values do.
+/// How much better another origin must be, and for how long, before it is used. The daemon uses the
+/// default; a simulation may try other values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damping {
-    /// The preferred origin gives way to one as healthy that is cheaper by more than this...
+    /// The preferred origin is replaced by one as healthy that is cheaper by more than this...
     pub gain: Duration,
     /// ...or by more than this share of its own cost, in percent...
     pub gain_percent: u32,
@@ -39,7 +39,7 @@ impl Default for Damping {
 }
 
 impl Damping {
-    /// Whether a way that costs `best` is worth leaving one that costs `current`, if it lasts.
+    /// Whether a path that costs `best` is worth leaving one that costs `current`, if it lasts.
     pub(crate) fn is_clear(&self, current: Duration, best: Duration) -> bool {
         let gain = current.saturating_sub(best);
         gain > self.gain || gain * 100 > current * self.gain_percent

@@ -24,9 +24,9 @@ const HOME_PERIOD: Duration = Duration::from_secs(10);
 /// How fast sessions move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriftConfig {
-    /// The share of sessions that goes home every ten seconds, in percent; 0 for none.
+    /// The share of sessions that returns every ten seconds, in percent; 0 for none.
     pub home_percent: u8,
-    /// Time within which a draining origin is left.
+    /// Time within which sessions leave a draining origin.
     pub drain_window: Duration,
 }
 
@@ -56,7 +56,7 @@ pub enum Cause {
 pub struct Leave {
     /// The line.
     pub line: Line,
-    /// How many sessions; none takes back what was given and not used yet.
+    /// How many sessions; zero withdraws unused permissions.
     pub count: u64,
     /// Why.
     pub cause: Cause,
@@ -67,7 +67,7 @@ struct Move {
     cause: Cause,
     /// Time of the start, or of the last tick since.
     at: Instant,
-    /// The most sessions that were there at any tick.
+    /// The most sessions at any tick.
     begun: u64,
     /// The fraction of the next session that has leave.
     owed: f64,
@@ -87,7 +87,7 @@ impl Drift {
         Self { config, moves: BTreeMap::new(), next: None }
     }
 
-    /// Moves at another pace from now on.
+    /// Sets the pace from now on.
     pub fn set_config(&mut self, config: DriftConfig) {
         self.config = config;
     }
@@ -125,7 +125,7 @@ impl Drift {
         self.next
     }
 
-    /// Gives the next sessions leave, knowing how many are open on a line. Does nothing before it
+    /// Permits the next sessions to move, given how many are open on a line. Does nothing before it
     /// is time.
     pub fn handle_counts(&mut self, open: impl Fn(&Line) -> u64, now: Instant) -> Vec<Leave> {
         if self.next.is_none_or(|next| next > now) {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn no_leave_is_saved_up_for_those_who_come_later() {
+    fn no_permission_is_saved_up_for_later_sessions() {
         let (mut drift, mut now) = (Drift::new(DriftConfig::default()), Instant::now());
         drift.set([(line(), Cause::Home)], now);
         // A session that is never quiet, for an hour.
@@ -252,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never more in any ten seconds than the share of those that were there, and one.
+        /// Never more in any ten seconds than the share of the sessions at the start, plus one.
         #[test]
         fn the_rate_is_bounded(sessions in 0_u64..5_000, percent in 0_u8..=100) {
             let config = DriftConfig { home_percent: percent, ..DriftConfig::default() };

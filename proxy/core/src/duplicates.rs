@@ -12,19 +12,19 @@ use meshport_config::NodeId;
 
 use crate::findings::{Finding, KEY_USED_TWICE};
 
-/// Nodes that are remembered at once; beyond that the one seen longest ago gives way.
+/// Nodes that are remembered at once; beyond that the one seen longest ago is dropped.
 pub const MAX_DUPLICATES: usize = 64;
-/// So long after the last sign of it, it is told no more. Both say something at least every two
-/// minutes as long as they run.
+/// How long after its last sign a duplicate is still reported. Both processes send something at
+/// least every two minutes as long as they run.
 const OVER_AFTER: Duration = Duration::from_secs(300);
 /// A node that is still a duplicate after this time is logged again.
 const REMIND: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 struct Evidence {
-    /// Addresses of the two; for this node itself the other one's.
+    /// Addresses of the two; for this node itself that of the other one.
     at: Vec<SocketAddr>,
-    /// The peer that reports it; none when this node has seen it itself.
+    /// The peer that reports it; none if this node has seen it itself.
     by: Option<NodeId>,
     first: Instant,
     last: Instant,
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn both_and_others_are_told_with_the_remedy_until_it_is_over() {
+    fn both_and_others_report_the_remedy_until_it_is_over() {
         let start = Instant::now();
         let mut duplicates = Duplicates::default();
         assert!(duplicates.note(node(1), vec![at(9)], Some(node(2)), start));

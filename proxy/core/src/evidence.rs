@@ -23,8 +23,8 @@ use super::view::Line;
 
 /// Lines with points at once: more than a service has origins.
 pub const MAX_LINES: usize = 1024;
-/// Most points a line can have, so that no burst, however long, counts against it for longer than
-/// a quarter of a minute.
+/// Most points of a line, so that a burst of any length counts against it for at most a quarter of
+/// a minute.
 const MAX_SCORE: f64 = 4.0;
 /// Points that make a line suspect: one slow answer is chance, two within 2.5 s are not.
 const SUSPECT_AT: f64 = 1.5;
@@ -32,7 +32,7 @@ const SUSPECT_AT: f64 = 1.5;
 const CLEARED_AT: f64 = 1.0;
 /// The time that takes a point away.
 const DECAY: Duration = Duration::from_secs(5);
-/// How long a denial is remembered: long enough that sessions seldom pay a round trip for it, and
+/// How long a denial is remembered: long enough that sessions rarely pay a round trip for it, and
 /// short enough that no restart is needed once the origin admits this node.
 const DENIED_FOR: Duration = Duration::from_secs(30);
 /// Points an answer takes away.
@@ -45,7 +45,7 @@ const ANSWER_KEPT: Duration = Duration::from_secs(30);
 pub enum Verdict {
     /// The instance answered.
     Answered,
-    /// The instance was connected after this time. Told of lines that cannot be probed; says
+    /// The instance was connected after this time. Reported for lines that cannot be probed; says
     /// nothing about an answer.
     Connected(Duration),
     /// There was no answer in time.
@@ -96,12 +96,12 @@ pub struct Evidence {
     records: BTreeMap<Line, Record>,
     /// Time of each line's last answer, for [`ANSWER_KEPT`].
     answered: BTreeMap<Line, Instant>,
-    /// Origins that let this node not in, and until when that is remembered.
+    /// Origins that deny this node access, and until when that is remembered.
     denied: BTreeMap<NodeId, Instant>,
 }
 
 impl Evidence {
-    /// Takes the outcome of an attempt; true when it made a line suspect, or cleared it.
+    /// Takes the outcome of an attempt; true if it made a line suspect, or cleared it.
     pub fn handle(&mut self, attempted: Attempted, now: Instant) -> bool {
         let Attempted { line, verdict, .. } = attempted;
         if verdict == Verdict::Denied {
@@ -118,7 +118,7 @@ impl Evidence {
         self.score_verdict(line, verdict, now) || let_in
     }
 
-    /// Whether slowness says nothing: the line has answered since, or it is counted already.
+    /// Whether slowness is no evidence: the line has answered since, or it was counted already.
     fn is_excused(&self, attempted: &Attempted) -> bool {
         let Attempted { line, began, .. } = attempted;
         let answered = self.answered.get(line).is_some_and(|at| at >= began);
@@ -182,7 +182,7 @@ impl Evidence {
         suspects.chain(self.denied.values().copied()).min()
     }
 
-    /// Whether the origin of a line has said lately that this node may not use it.
+    /// Whether the origin of a line has recently denied this node access.
     pub fn is_denied(&self, line: &Line) -> bool {
         line.origin().is_some_and(|origin| self.denied.contains_key(&origin))
     }
@@ -192,7 +192,7 @@ impl Evidence {
         self.records.get(line).map_or(0.0, |record| record.score(now))
     }
 
-    /// Whether sessions should rather go elsewhere.
+    /// Whether sessions should prefer other lines.
     pub fn is_suspect(&self, line: &Line) -> bool {
         self.records.get(line).is_some_and(|record| record.suspect)
     }
@@ -213,7 +213,7 @@ mod tests {
         evidence.handle(Attempted { line, verdict, began: now }, now)
     }
 
-    /// K3: 300 dials at once on busy cores, and others come when one is through.
+    /// K3: 300 dials at once on busy cores, and new ones follow when one is done.
     #[test]
     fn a_herd_that_is_slow_is_one_piece_of_evidence_and_none_once_it_is_answered() {
         let (mut evidence, start) = (Evidence::default(), Instant::now());

@@ -25,7 +25,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The word for it.
+    /// As a word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Warning => "warning",
@@ -39,11 +39,11 @@ impl Severity {
 pub struct Kind {
     /// `MP` and three digits.
     pub id: &'static str,
-    /// How bad it is unless a finding says otherwise.
+    /// How bad it is unless a finding overrides it.
     pub severity: Severity,
     /// The problem.
     pub title: &'static str,
-    /// What a check says if it does not find the problem.
+    /// The text of a check that does not find the problem.
     pub healthy: &'static str,
     /// Its consequences.
     pub meaning: &'static str,
@@ -52,7 +52,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// A finding of this kind. `detail` says what is wrong here, in words that make sense by
+    /// A finding of this kind. `detail` is the problem here, in words that make sense by
     /// themselves.
     pub fn found(&'static self, detail: impl Into<String>) -> Finding {
         Finding {

@@ -24,10 +24,10 @@
 //! *Ready* and *live* of an apiserver wait for etcd and take two to four seconds to fail when it
 //! stalls. So they are sent half an interval apart, and an answer much later than usual counts
 //! before it arrives. A delay of this daemon itself, or a burst of connections that it opens to the
-//! instance, explains a late answer and is no evidence.
+//! instance, explains a late answer, which then is no evidence.
 //!
-//! Has no clock and does no I/O: [`Health::poll_probe`] says what to probe,
-//! [`Health::handle_outcome`] takes the outcome. Bounded by construction.
+//! Has no clock and does no I/O: [`Health::poll_probe`] returns the next probe,
+//! [`Health::handle_outcome`] takes its outcome. Bounded by construction.
 
 use std::time::{Duration, Instant};
 
@@ -42,23 +42,23 @@ pub use checks::{FailingChecks, MAX_CHECK_BYTES, MAX_CHECKS, MAX_CHECKS_BODY};
 pub use schedule::MAX_CALM_DIALS;
 use schedule::{Lateness, ProbeSchedule};
 
-/// Consecutive 401 answers before they are taken for "anonymous access is off" and not for a
-/// start-up race.
+/// Consecutive 401 answers from which on they mean "anonymous access is off" and not a start-up
+/// race.
 const LASTING_UNAUTHORISED: u8 = 2;
 
-/// An instance that refuses is asked this many times as often.
+/// An instance that refuses is probed this many times as often.
 const REFUSED_HASTE: u32 = 4;
 
-/// How an instance is asked.
+/// How an instance is probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthConfig {
     /// Time from one probe to the next.
     pub interval: Duration,
     /// Silent *alive* probes in a row that mean hung; at least 1.
     pub fall: u8,
-    /// Whether readiness is a separate question (HTTP modes) or follows from being alive (TCP).
+    /// Whether readiness is a separate probe (HTTP modes) or follows from being alive (TCP).
     pub asks_ready: bool,
-    /// Whether liveness is one too (Kubernetes).
+    /// Whether liveness is a separate probe too (Kubernetes).
     pub asks_live: bool,
 }
 
@@ -70,12 +70,12 @@ impl From<&HealthSettings> for HealthConfig {
     }
 }
 
-/// A question to the instance.
+/// A kind of probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Question {
     /// Does it answer at all?
     Alive,
-    /// Does it want traffic?
+    /// Does it accept traffic?
     Ready,
     /// Does what it depends on answer?
     Live,
@@ -85,10 +85,10 @@ impl Question {
     const ALL: [Self; 3] = [Self::Alive, Self::Ready, Self::Live];
 }
 
-/// The result of a question.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It answered, with this HTTP status if the question has one.
+    /// It answered, with this HTTP status if the probe has one.
     Answered(Option<u16>),
     /// The connection was refused.
     Refused,
@@ -121,14 +121,14 @@ pub struct Health {
     config: HealthConfig,
     alive: Alive,
     ready: Ready,
-    /// *Live* failed when it was last asked.
+    /// The last *live* probe failed.
     is_dead: bool,
-    /// It has been ready since it was last refused or silent.
+    /// It has been ready since it last refused or was silent.
     was_ready: bool,
     silent_in_row: u8,
     unauthorised_in_row: u8,
     asking: [ProbeSchedule; Question::ALL.len()],
-    /// This node opens many connections to it just now.
+    /// This node is opening many connections to it.
     is_loaded: bool,
     state: OriginState,
     since: Instant,
@@ -138,7 +138,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// An instance of which nothing is known; *alive* and *ready* are due at once.
+    /// An instance about which nothing is known; *alive* and *ready* are due at once.
     pub fn new(config: HealthConfig, now: Instant) -> Self {
         let mut health = Self {
             config,
@@ -161,7 +161,7 @@ impl Health {
     }
 
     /// Changes the probes; returns the new state if it changed. Results stay, except those about
-    /// readiness when that becomes or ceases to be a separate question.
+    /// readiness when it becomes or ceases to be a separate probe.
     pub fn set_config(&mut self, config: HealthConfig, now: Instant) -> Option<OriginState> {
         let before = std::mem::replace(&mut self.config, config);
         if self.config.asks_ready != before.asks_ready || self.config.asks_live != before.asks_live
@@ -176,22 +176,22 @@ impl Health {
         self.note_state(now)
     }
 
-    /// The next question that is due, if any. The caller asks it and reports to
-    /// [`Health::handle_outcome`]; until then the same question is not handed out again.
+    /// The next probe that is due, if any. The caller sends it and reports to
+    /// [`Health::handle_outcome`]; until then the same kind is not returned again.
     pub fn poll_probe(&mut self, now: Instant) -> Option<Question> {
         let interval = self.config.interval;
         let is_due = |it: &Question| self.asking[*it as usize].is_due(now);
         let question = Question::ALL.into_iter().find(is_due)?;
         self.asking[question as usize].ask(now, interval);
         if question == Question::Ready {
-            // Between two of the other question.
+            // Between two of the other probe.
             let live = &mut self.asking[Question::Live as usize];
             live.due = live.due.map(|_| now + interval / 2);
         }
         Some(question)
     }
 
-    /// Takes the outcome of a question; returns the new state if it changed.
+    /// Takes the outcome of a probe; returns the new state if it changed.
     pub fn handle_outcome(
         &mut self,
         question: Question,
@@ -206,7 +206,7 @@ impl Health {
                 self.handle_alive(outcome);
                 self.hurry(was, now);
             }
-            // The probe was sent before it ceased to be a separate question.
+            // The probe was sent before it ceased to be a separate one.
             Question::Ready if !self.config.asks_ready => {}
             Question::Live if !self.config.asks_live => {}
             Question::Ready => self.handle_ready(outcome),
@@ -215,17 +215,17 @@ impl Health {
         self.note_state(now)
     }
 
-    /// Takes which checks an answer about readiness says to fail, before its outcome.
+    /// Takes the failing checks of a readiness answer, before its outcome.
     pub fn handle_checks(&mut self, failing: FailingChecks) {
         self.failing = failing;
     }
 
-    /// The checks that fail, as the last answer about readiness said.
+    /// The failing checks in the last readiness answer.
     pub fn failing(&self) -> &FailingChecks {
         &self.failing
     }
 
-    /// A session was refused by the instance: as good as a probe that was, and earlier.
+    /// The instance refused a session: as good as a refused probe, and earlier.
     pub fn handle_refused(&mut self, now: Instant) -> Option<OriginState> {
         let was = self.alive;
         self.handle_alive(Outcome::Refused);
@@ -234,7 +234,7 @@ impl Health {
     }
 
     /// Another instance is no longer ready: if both depend on the same thing, this one should
-    /// report it before sessions move from one to the other. *Ready* is asked at once, unless it
+    /// report it before sessions move from one to the other. *Ready* is probed at once, unless it
     /// just was.
     pub fn handle_other(&mut self, now: Instant) {
         let interval = self.config.interval;
@@ -242,13 +242,14 @@ impl Health {
         asking.due = asking.due.map(|due| due.min(now.max(due - interval * 3 / 4)));
     }
 
-    /// Takes how many connections this node has opened to the instance in the last second.
+    /// Takes the number of connections that this node has opened to the instance in the last
+    /// second.
     pub fn handle_dials(&mut self, dials: u64) {
         self.is_loaded = dials > MAX_CALM_DIALS;
     }
 
-    /// Lets time pass: an answer that is late says something before it is there. Returns the new
-    /// state if it changed.
+    /// Advances time: a late answer is evidence before it arrives. Returns the new state if it
+    /// changed.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<OriginState> {
         let is_loaded = self.is_loaded;
         let judged = self.asking.iter_mut().map(|it| it.judge(is_loaded, now));
@@ -261,7 +262,7 @@ impl Health {
         self.asking.iter().filter_map(ProbeSchedule::poll_timeout).min()
     }
 
-    /// The state now.
+    /// The current state.
     pub fn state(&self) -> OriginState {
         self.state
     }
@@ -292,7 +293,7 @@ impl Health {
         self.ready == Ready::Unauthorised
     }
 
-    /// *Ready* and *live* become questions, or cease to be.
+    /// *Ready* and *live* become separate probes, or cease to be.
     fn begin_optional(&mut self, now: Instant) {
         let live = now + self.config.interval / 2;
         for (question, asks, at) in [
@@ -312,8 +313,8 @@ impl Health {
         asking.counts_late = question != Question::Alive;
     }
 
-    /// An instance that refuses is asked more often, since asking costs it nothing. One that is
-    /// back is asked at once whether it is ready, because all nodes wait for it.
+    /// An instance that refuses is probed more often, since that costs it nothing. One that is back
+    /// is probed for readiness at once, because all nodes wait for it.
     fn hurry(&mut self, was: Alive, now: Instant) {
         let soon = match self.alive {
             Alive::Refused => (Question::Alive, now + self.config.interval / REFUSED_HASTE),

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How far back it goes: an outage and what led to it, on one screen.
+/// How far it reaches back: an outage and its cause, on one screen.
 pub const SECONDS: usize = 600;
 /// Interval between readings of the counters.
 const STEP: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub struct Counts {
     pub down_bytes: u64,
     /// The time all connected clients waited for their origin, in microseconds.
     pub connect_us: u64,
-    /// The longest such wait since the last look, in microseconds.
+    /// The longest of these waits since the last reading, in microseconds.
     pub slowest_us: u64,
 }
 
@@ -149,7 +149,7 @@ mod tests {
         history.handle_counts(|| counts(2, 2), at(3000));
         history.handle_counts(|| counts(2, 2), at(4000));
         assert_eq!(points(&history), [(2, 2, 2), (3, 2, 0)]);
-        // A process that did not run for a while looks once.
+        // A process that did not run for a while reads once.
         history.handle_counts(|| counts(1, 7), at(9500));
         assert_eq!(points(&history).last(), Some(&(9, 1, 5)));
         assert_eq!(history.poll_timeout(), at(10_000));

@@ -2,10 +2,10 @@
 //!
 //! A question travels at the start of a stream like the header of a session ([`crate::wire`]):
 //! version (1 byte, [`VERSION`]), body length (2 bytes, big endian), body (postcard). The answer is
-//! the byte of a session's answer, and behind [`Answer::Connected`](crate::wire::Answer) the length
+//! the byte of a session's answer, and after [`Answer::Connected`](crate::wire::Answer) the length
 //! (2 bytes) and the body of a [`Testimony`]. A member of an earlier version refuses the version of
-//! the question with `bad-request`. Bytes of a body behind what is known here are ignored, so that
-//! a later version may add fields at its end; nothing else of it ever changes.
+//! the question with `bad-request`. Bytes of a body after the known fields are ignored, so that a
+//! later version may add fields at its end; nothing else of it ever changes.
 //!
 //! An answer is a hint for people: it changes no route and no session. A call-back goes only to the
 //! address of the asker's tunnel and to addresses in its signed record, at the rate that
@@ -76,7 +76,7 @@ pub struct Testimony {
     pub settings: Vec<Setting>,
 }
 
-/// A setting that must agree, as it is in force.
+/// A setting that must agree, with its current value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// The key with its table, `discovery.suspicion`.
@@ -126,7 +126,7 @@ impl Question {
 }
 
 impl Testimony {
-    /// The bytes on the wire, behind the byte of the answer.
+    /// The bytes on the wire, after the byte of the answer.
     pub fn encode(&self) -> Vec<u8> {
         let body = postcard::to_allocvec(self).expect("plain data serialises");
         debug_assert!(body.len() <= MAX_TESTIMONY_BYTES);
@@ -134,7 +134,7 @@ impl Testimony {
         [&length.to_be_bytes()[..], &body].concat()
     }
 
-    /// Reads an answer behind its byte; `Ok(None)` means that more bytes are needed.
+    /// Reads an answer after its byte; `Ok(None)` means that more bytes are needed.
     ///
     /// # Errors
     /// [`BadInquiry`] when no continuation of these bytes can be an answer.

@@ -26,7 +26,7 @@ pub enum Kind {
     Came,
     /// A member was found silent.
     Went,
-    /// A member said goodbye.
+    /// A member left on purpose.
     Left,
     /// A peer was refused, by this node or by the peer.
     Refused,
@@ -41,7 +41,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word for it.
+    /// As a word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Came => "came",
@@ -60,7 +60,7 @@ impl Kind {
         matches!(self, Self::Route | Self::Instance | Self::Reset)
     }
 
-    /// Whether several of them that come together are one.
+    /// Whether several of them at the same time are one event.
     pub(crate) fn gathers(self) -> bool {
         matches!(self, Self::Came | Self::Went | Self::Left | Self::Refused)
     }
@@ -88,7 +88,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Notes what happened to a node. Of events that gather, the last one's detail is kept.
+    /// Notes an event of a node. Of events that are combined, the last one's detail is kept.
     pub fn note(&mut self, kind: Kind, name: String, detail: &str, now: Instant) {
         let events = self.kinds.entry(kind).or_default();
         let last = events
@@ -108,7 +108,7 @@ impl Journal {
         self.push(kind, Event { at: now, names, others: 0, service: None, detail });
     }
 
-    /// Notes what happened to a service.
+    /// Notes an event of a service.
     pub fn note_service(&mut self, kind: Kind, service: &ServiceName, detail: &str, now: Instant) {
         let (names, service) = (Vec::new(), Some(service.clone()));
         self.push(kind, Event { at: now, names, others: 0, service, detail: short(detail) });
@@ -164,7 +164,7 @@ mod tests {
         let events: Vec<_> = journal.iter().collect();
         let [(Kind::Went, event)] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(event.names, ["n0", "n1", "n2", "n3"]);
-        // Nodes that are not named cannot be told apart.
+        // Unnamed nodes cannot be distinguished.
         assert_eq!(event.others, 92);
         journal.note(Kind::Went, "n7".into(), "silent", start + Duration::from_secs(60));
         assert_eq!(journal.iter().count(), 2);

@@ -1,14 +1,14 @@
 //! Open sessions, the holders they count for, and which of them must end.
 //!
 //! Each entry is a session, or an attempt to open one. The caller opens and closes entries, reports
-//! the bytes they have carried, and asks for each what to do: [`Ledger::poll`] and
+//! the bytes they have carried, and asks what to do with each: [`Ledger::poll`] and
 //! [`Ledger::poll_timeout`]. After a call that may affect other entries, [`Ledger::poll_changed`]
-//! lists those to ask again. Questions about single sessions are answered from counters, so that a
+//! lists those to poll again. Questions about single sessions are answered from counters, so that a
 //! node can serve thousands; other questions add up. No name is kept longer than its last session,
-//! since peers name the services of what they want relayed.
+//! since peers choose the service names of relayed streams.
 //!
-//! Bounded by the callers: a service's `max-sessions` for clients, [`MAX_SERVED`] for what is
-//! served, and the daemon's own limit for what is relayed.
+//! Bounded by the callers: a service's `max-sessions` for clients, [`MAX_SERVED`] for served ones,
+//! and the daemon's own limit for relayed ones.
 
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,11 +30,11 @@ mod life;
 mod shares;
 
 /// Sessions of other nodes that this node serves at once, over all services: the ports of one local
-/// address, from which their instances are dialled. What stopped readers hold is bounded by the
-/// mesh's windows, per stream and per peer. Who may have how many of them: `shares`.
+/// address, from which their instances are dialled. The memory of stopped readers is bounded by the
+/// mesh's windows, per stream and per peer. `shares` divides them among nodes.
 pub const MAX_SERVED: u64 = 32_768;
 
-/// The share of all relayed sessions that may be one node's: a quarter.
+/// The share of all relayed sessions that one node may have: a quarter.
 pub const RELAYED_SHARE: u64 = 4;
 
 /// Descriptors of a session with a client of this machine: the client's, and the local instance's.
@@ -47,7 +47,7 @@ pub enum Side {
     Client,
     /// The given node's client, served by the local instance.
     Served,
-    /// A client of some node, carried on to the given origin.
+    /// A client of some node, relayed to the given origin.
     Relayed,
     /// The same session, under the node whose client it is.
     RelayedFor,
@@ -121,16 +121,16 @@ pub struct Ledger {
     last: u64,
     turns: u64,
     by_line: BTreeMap<Key, Group>,
-    /// Over all services, by the node whose client it is: asked for each stream.
+    /// Over all services, by the node of the client: needed for each stream.
     relayed_for: BTreeMap<Line, u64>,
     all: [u64; Side::COUNT],
     /// The most open sessions since [`Ledger::take_peak`].
     peak: u64,
     shares: Shares,
-    /// Nodes that have another key by now, while sessions from before are open: these stay under
-    /// the line they began on, and are reported as the successor's.
+    /// Nodes that have another key by now, while earlier sessions are open: these stay under the
+    /// line they began on, and are reported as the successor's.
     renamed: BTreeMap<NodeId, NodeId>,
-    /// Sessions that have something to do now, or another time at which they will.
+    /// Sessions that have something to do now, or whose next time has changed.
     changed: VecDeque<SessionId>,
     /// Whether [`Ledger::busy`] may have changed since that was last asked.
     busy_changed: bool,
@@ -159,7 +159,7 @@ impl Ledger {
     /// that may open this many descriptors.
     ///
     /// # Errors
-    /// There is no place for it.
+    /// There is no room for it.
     pub fn serve(
         &mut self,
         service: &ServiceName,
@@ -176,8 +176,8 @@ impl Ledger {
         Ok(id)
     }
 
-    /// Opens the two entries of a session that is carried on to `target` for `peer`, under each of
-    /// them; none when `most` are carried on already, or a quarter of these for that peer.
+    /// Opens the two entries of a session relayed to `target` for `peer`, one under each; none if
+    /// `most` are relayed already, or a quarter of these for that peer.
     pub fn relay(
         &mut self,
         service: &ServiceName,
@@ -280,7 +280,7 @@ impl Ledger {
         self.sessions.get(&id)?.life.poll_timeout()
     }
 
-    /// A session that wants to be asked again.
+    /// A session to poll again.
     pub fn poll_changed(&mut self) -> Option<SessionId> {
         self.changed.pop_front()
     }
@@ -293,8 +293,8 @@ impl Ledger {
         self.cut_all(&keys, how, now)
     }
 
-    /// Ends the sessions from here that lead to a node, or through one, of which `is_over` holds,
-    /// and those that are being opened. Returns how many they are.
+    /// Ends the sessions from here, open or being opened, that lead to or through a node for which
+    /// `is_over` holds. Returns their number.
     pub fn end(&mut self, is_over: impl Fn(&NodeId) -> bool, now: Instant) -> u64 {
         let leads_there = |line: &Line| {
             let line = self.now(*line);
@@ -306,9 +306,9 @@ impl Ledger {
         self.cut_all(&ended, Cut::ForGood, now)
     }
 
-    /// Ends the sessions of a service, on every side, that come from a node or leave here to it: no
-    /// path leads there, so the other end cannot say that it has given them up. Returns how many
-    /// they are.
+    /// Ends the sessions of a service, on every side, that come from a node or go to it from here:
+    /// no path leads there, so the other end cannot report that it has given them up. Returns their
+    /// number.
     pub fn sever(&mut self, service: &ServiceName, node: &NodeId, now: Instant) -> u64 {
         let keys = self.by_line.keys();
         let severed = keys.filter(|(of, _, line)| {
@@ -377,7 +377,7 @@ impl Ledger {
 
     /// A node continues under another key: its sessions are the successor's from now on.
     pub fn rename(&mut self, former: NodeId, node: NodeId) {
-        // Names that nothing is open under any more; a chain is kept as a whole.
+        // Drops names without open sessions; a chain is kept as a whole.
         let is_used = |name: &NodeId| {
             self.by_line.keys().any(|(_, _, line)| match line {
                 Line::Direct(node) => node == name,
@@ -392,12 +392,12 @@ impl Ledger {
         self.busy_changed = true;
     }
 
-    /// A stream found no place; whether it is time for a line about it.
+    /// A stream was refused for lack of room; whether to log it.
     pub fn turn_away(&mut self, now: Instant) -> bool {
         self.shares.turn_away(now)
     }
 
-    /// The finding, if a stream found no place recently.
+    /// The finding, if a stream was refused recently for lack of room.
     pub fn crowding(&self, now: Instant) -> Option<Crowding> {
         self.shares.crowding(now)
     }
@@ -466,10 +466,10 @@ impl Ledger {
         MAX_SERVED.saturating_sub(served).min(descriptors.saturating_sub(used))
     }
 
-    /// The line as it is called now.
+    /// The line under its current name.
     fn now(&self, line: Line) -> Line {
         let mut line = line;
-        // A bound for names that lead in a circle.
+        // A bound, in case names form a cycle.
         for _ in 0..self.renamed.len() {
             let names = [line.origin(), line.first_hop()];
             let old = names.into_iter().flatten().find_map(|it| self.renamed.get_key_value(&it));
@@ -497,7 +497,7 @@ impl Ledger {
     }
 }
 
-/// Takes one from a count that ends with zero.
+/// Decrements a count, and removes it at zero.
 fn take_one<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) {
     if let Place::Occupied(mut count) = counts.entry(key) {
         *count.get_mut() -= 1;

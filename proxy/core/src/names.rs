@@ -1,4 +1,4 @@
-//! Names for people, and the nodes that were probably meant by a name that no node has.
+//! Names for people, and the nodes that someone probably meant by a name that no node has.
 
 use meshport_config::ServiceName;
 

@@ -59,9 +59,9 @@ pub struct ServiceConfig {
     pub policy: Policy,
     /// The weights of origins.
     pub weights: Weights,
-    /// The times for which it stays with its first origin.
+    /// How long it stays with its first origin.
     pub damping: Damping,
-    /// How fast they move to better origins.
+    /// How fast sessions move to better origins.
     pub drift: DriftConfig,
     /// How the local instance is probed, if this node hosts one.
     pub health: Option<HealthConfig>,
@@ -104,8 +104,8 @@ pub struct NodeCore {
 }
 
 impl NodeCore {
-    /// A node that knows no other node yet. `generation` must exceed that of every earlier start of
-    /// this node; `seed` feeds all randomness.
+    /// A node that knows no other nodes yet. `generation` must exceed that of every earlier start
+    /// of this node; `seed` feeds all randomness.
     pub fn new(
         config: CoreConfig,
         me: LocalNode,
@@ -200,7 +200,7 @@ impl NodeCore {
         self.discovery.wants_credential(peer, now)
     }
 
-    /// Handles the news that a tunnel to a node is up or gone.
+    /// A tunnel to a node is up or has ended.
     pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         self.discovery.handle_session(node, up, now);
         if !up {
@@ -222,7 +222,7 @@ impl NodeCore {
         self.announce_services(credential, now);
     }
 
-    /// Continues as `me`, whose credential names this node's former key as its predecessor.
+    /// Continues as `me`, whose credential names this node's previous key as its predecessor.
     pub fn succeed(&mut self, me: LocalNode, now: Instant) {
         let credential = me.credential.clone();
         self.me = credential.node;
@@ -231,7 +231,7 @@ impl NodeCore {
         self.announce_services(&credential, now);
     }
 
-    /// Takes what sessions of a service have found out about lines.
+    /// Takes the results of a service's sessions about lines.
     pub fn handle_verdicts(
         &mut self,
         service: &ServiceName,
@@ -294,12 +294,12 @@ impl NodeCore {
         self.discovery.overdue_paths()
     }
 
-    /// Handles the news that a node acknowledged session data after its probes went unanswered.
+    /// A node has acknowledged session data after its probes went unanswered.
     pub fn handle_delivery(&mut self, node: NodeId) {
         self.discovery.handle_delivery(node);
     }
 
-    /// Handles the news that a node does not acknowledge large packets of sessions.
+    /// A node does not acknowledge large packets of sessions.
     pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
         self.discovery.handle_unacknowledged(node, now);
         self.settle(now);
@@ -311,7 +311,7 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.discovery.handle_timeout(now, wall);
         self.let_instances_be_late(now);
@@ -324,7 +324,7 @@ impl NodeCore {
         self.discovery.set_seeds(nodes, now);
     }
 
-    /// Sets where this node can be reached, as known without asking peers.
+    /// Sets this node's addresses as known without asking peers.
     pub fn set_endpoints(&mut self, own: OwnEndpoints, now: Instant) {
         self.reach.set_own(own);
         self.announce_reach(now);
@@ -382,7 +382,8 @@ impl NodeCore {
         Ok(added)
     }
 
-    /// Says goodbye. What [`NodeCore::poll_transmit`] returns afterwards should still be sent.
+    /// Announces that this node leaves. What [`NodeCore::poll_transmit`] returns afterwards should
+    /// still be sent.
     pub fn leave(&mut self, now: Instant) {
         self.discovery.leave(now);
     }

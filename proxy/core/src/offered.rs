@@ -1,9 +1,9 @@
 //! Services that a program on this machine offers through this node, such as those of a cluster:
-//! which of them are taken, and for how long.
+//! which of them are accepted, and for how long.
 //!
-//! An offer says what there is, as a whole, and has to be renewed. It is taken if this node's
-//! credential has the role `gateway`, and of it the services that have a role `origin:SERVICE`
-//! there and are not in the settings. All else is refused with a reason.
+//! An offer is complete and must be renewed. It is accepted if this node's credential has the role
+//! `gateway`, and of its services those that have a role `origin:SERVICE` there and are not in the
+//! settings. The others are refused with a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,11 +21,11 @@ pub const MAX_OFFERED_SERVICES: usize = 16;
 /// Instances of one offered service. A slice of endpoints in Kubernetes has 100; a stream dials few
 /// of them, and further gateways can offer the same service.
 pub const MAX_INSTANCES: usize = 100;
-/// Entries of the list of those that may use an offered service.
+/// Entries in the allow list of an offered service.
 pub const MAX_ALLOWED: usize = 64;
 /// The shortest time for which an offer can be made.
 pub const MIN_OFFER_TIME: Duration = Duration::from_secs(5);
-/// The longest, and the default: a program that has ended without a word is believed this long.
+/// The longest, and the default: the offers of a program that ended silently last this long.
 pub const MAX_OFFER_TIME: Duration = Duration::from_secs(60);
 
 /// An instance of an offered service.
@@ -46,36 +46,36 @@ pub struct Wanted {
     pub allow: Vec<Allow>,
 }
 
-/// This node takes no offers.
+/// This node accepts no offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this node's credential lacks the role gateway; invite the node with it")]
 pub struct NoGateway;
 
-/// Why a service of an offer is not taken.
+/// Why a service of an offer is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The credential does not allow it.
     #[error("this node's credential lacks the role origin:{0}")]
     NoRole(ServiceName),
-    /// The settings have a service of this name, and win.
+    /// The settings have a service of this name and take precedence.
     #[error("the configuration of this node has a service of this name")]
     Configured,
 }
 
-/// What became of an offer.
+/// The result of an offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judged {
-    /// What is taken.
+    /// The accepted services.
     pub offers: Offers,
-    /// What is not, and why.
+    /// The others, and why.
     pub refused: BTreeMap<ServiceName, Refusal>,
 }
 
-/// Decides what of an offer is taken by a node with this credential, whose settings have services
-/// that `is_configured` tells.
+/// Decides which services of an offer a node with this credential accepts; `is_configured` returns
+/// whether the settings have a service.
 ///
 /// # Errors
-/// [`NoGateway`] if nothing of any offer is.
+/// [`NoGateway`] if it accepts no offers at all.
 pub fn judge(
     wanted: BTreeMap<ServiceName, Wanted>,
     own: &Credential,
@@ -91,7 +91,7 @@ pub fn judge(
         } else if is_configured(&name) {
             refused.insert(name, Refusal::Configured);
         } else {
-            // Each once, in an order that does not depend on the program's.
+            // Each once, in an order independent of the program's.
             let ready: BTreeSet<SocketAddr> =
                 instances.iter().filter(|it| it.ready).map(|it| it.address).collect();
             let addresses = ready.iter().map(ToString::to_string).collect();
@@ -114,13 +114,13 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
-    /// What is offered.
+    /// The offered services.
     pub(crate) fn offers(&self) -> &Arc<Offers> {
         &self.offers
     }
 
-    /// Offers this from now on, until it ends unless it is renewed. Returns whether that is
-    /// another offer than before.
+    /// Replaces the offer, which lasts until this time unless it is renewed. Returns whether it
+    /// differs from the previous one.
     pub(crate) fn set(&mut self, offers: Offers, ends: Option<Instant>) -> bool {
         self.ends = ends.filter(|_| !offers.is_empty());
         let changed = *self.offers != offers;
@@ -130,7 +130,7 @@ impl Offered {
         changed
     }
 
-    /// Offers no more than what `keep` tells, for as long as before.
+    /// Keeps only the services for which `keep` holds, until the same time as before.
     pub(crate) fn retained(
         &self,
         keep: impl Fn(&ServiceName) -> bool,

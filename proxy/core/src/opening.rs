@@ -27,7 +27,7 @@ mod claims;
 pub const MAX_KEPT: usize = 64 * 1024;
 /// First byte of a TLS handshake record (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
-/// First byte of a TLS record with data of the application.
+/// First byte of a TLS record with application data.
 const TLS_APPLICATION_DATA: u8 = 23;
 /// Type, version and length of a TLS record, in bytes.
 const TLS_RECORD_HEADER: usize = 5;
@@ -41,18 +41,18 @@ const TLS_MAJOR: u8 = 3;
 /// The bytes that a client has sent until now. See the module's doc.
 #[derive(Debug, Default)]
 pub struct Opening {
-    /// The preface, then what the client has said.
+    /// The preface, then the client's bytes.
     kept: BytesMut,
     /// The length of the preface, in bytes.
     preface: usize,
-    /// The client has half-closed already.
+    /// The client has already half-closed.
     pub ended: bool,
     /// Bytes were sent that must not be sent again.
     spent: bool,
 }
 
 impl Opening {
-    /// Says this to the instance before anything that the client says.
+    /// Sends this to the instance before the client's bytes.
     pub fn set_preface(&mut self, bytes: &[u8]) {
         let said = self.kept.split_off(self.preface);
         self.kept.clear();
@@ -66,8 +66,8 @@ impl Opening {
         self.kept.get(self.preface..).unwrap_or_default()
     }
 
-    /// Keeps what the client sent next, also once it is spent: the attempt that has the earlier
-    /// bytes takes these along.
+    /// Keeps the client's next bytes, even once the earlier ones are spent: the attempt that has
+    /// those takes these along.
     pub fn push(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
     }
@@ -92,12 +92,13 @@ impl Opening {
         matches!(self.said(), [TLS_HANDSHAKE, TLS_MAJOR, ..])
     }
 
-    /// Whether a server has all it answers: the first message of the handshake, in whole records.
+    /// Whether a server has everything it answers: the first message of the handshake, in complete
+    /// records.
     fn is_hello_whole(&self) -> bool {
         let (mut at, mut have, mut message) = (0, 0, [0; TLS_MESSAGE_HEADER]);
         while let Some(header) = self.said().get(at..at + TLS_RECORD_HEADER) {
             if header[0] != TLS_HANDSHAKE {
-                // No client goes on like this, and a server says so.
+                // No client continues like this, and a server reports it.
                 return true;
             }
             let from = at + TLS_RECORD_HEADER;
@@ -158,7 +159,7 @@ impl Opening {
             let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
             at += TLS_RECORD_HEADER + length;
         }
-        // A header that is not whole yet can wait for the rest of it.
+        // An incomplete header can wait for its rest.
         at.min(self.kept.len())
     }
 
@@ -167,7 +168,7 @@ impl Opening {
         Bytes::copy_from_slice(self.kept.get(from..).unwrap_or_default())
     }
 
-    /// Notes that bytes other than TLS go out now; from here on there is one candidate.
+    /// Notes that bytes other than TLS are sent now; from here on there is one candidate.
     pub fn spend(&mut self) {
         self.spent = self.spent || self.kind() == Kind::Other;
     }

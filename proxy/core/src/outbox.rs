@@ -1,4 +1,4 @@
-//! Events on their way out: which are new, when they may be posted, and what became of them.
+//! Outgoing events: which are new, when they may be posted, and the outcome.
 //!
 //! Everything comes from the [`Journal`]. Events that accumulate are taken once nothing was added
 //! to them for a while, so that a lost site is one event. Posts are spaced so that there are never
@@ -46,7 +46,7 @@ impl fmt::Display for Receiver {
 /// The results of posts and events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutboxCounts {
-    /// Events that were taken by the receiver.
+    /// Events that the receiver accepted.
     pub posted: u64,
     /// Posts that failed.
     pub failed: u64,
@@ -63,7 +63,7 @@ pub struct Outbox {
     waiting: VecDeque<(Kind, Event)>,
     /// Up to when the events of each kind were taken.
     taken: BTreeMap<Kind, Instant>,
-    /// Events under way, which are the first that wait.
+    /// Events being posted, which are the first that wait.
     under_way: usize,
     /// No post before this.
     not_before: Instant,
@@ -94,7 +94,7 @@ impl Outbox {
         Self { takes, ..self }
     }
 
-    /// Takes what is new in the journal.
+    /// Takes new events from the journal.
     pub fn handle_journal(&mut self, journal: &Journal, now: Instant) {
         let mut news: Vec<(Kind, &Event)> = journal
             .iter()
@@ -108,7 +108,7 @@ impl Outbox {
         for (kind, event) in news {
             self.taken.insert(kind, event.at);
             if self.waiting.len() == MAX_WAITING {
-                // Events under way have reached the receiver, or will be tried again.
+                // Events being posted have reached the receiver, or will be retried.
                 self.waiting.remove(self.under_way);
                 self.counts.dropped += 1;
             }
@@ -116,7 +116,7 @@ impl Outbox {
         }
     }
 
-    /// The events of the next post, oldest first, if it is time for one. Nothing else is given out
+    /// The events of the next post, oldest first, if it is time for one. Nothing else is returned
     /// until its outcome is reported.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<(Kind, Event)>> {
         if self.under_way > 0 || self.waiting.is_empty() || now < self.not_before {
@@ -127,7 +127,7 @@ impl Outbox {
         Some(self.waiting.iter().take(self.under_way).cloned().collect())
     }
 
-    /// Takes what became of the post under way.
+    /// Takes the outcome of the current post.
     pub fn handle_outcome(&mut self, outcome: Result<(), String>, now: Instant) {
         let sent = std::mem::take(&mut self.under_way);
         match outcome {

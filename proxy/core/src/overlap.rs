@@ -1,30 +1,30 @@
-//! When a former secret may be erased: when its time has expired, and the clock can be trusted.
+//! When a previous secret may be erased: when its time has expired, and the clock can be trusted.
 //!
-//! Whether a former secret still opens tunnels is judged by the wall clock each time, which is
-//! undone when the clock is put right. Erasing it cannot be undone. So it waits until monotonic
-//! time agrees that the end has come, or until the wall clock has said so for [`CONFIRMATION`]:
-//! after a jump of the clock, and at a start after the end, where nothing else is known.
+//! Whether a previous secret still opens tunnels is decided by the wall clock each time, which a
+//! corrected clock undoes. Erasing it cannot be undone. So erasing waits until monotonic time
+//! agrees that the end has come, or, after a clock jump and at a start after the end, where nothing
+//! else is known, until the wall clock has shown that for [`CONFIRMATION`].
 
 use std::time::{Duration, Instant};
 
 use meshport_config::UnixSeconds;
 
-/// How long a wall clock, without other evidence, has to say that the time has expired. A wrong
-/// clock is corrected within minutes of having a network, and a disk that keeps the former secret
+/// How long a wall clock, without other evidence, must show that the time has expired. A wrong
+/// clock is corrected within minutes of having a network, and a disk that keeps the previous secret
 /// for an hour more reveals nothing that it did not hold for days.
 pub const CONFIRMATION: Duration = Duration::from_secs(3600);
 /// How far both clocks may differ: a slewed clock, and whole seconds on one side.
 const TOLERANCE: Duration = Duration::from_secs(5);
-/// The longest time from one look at the wall clock to the next, since it may be set.
+/// The longest time between two readings of the wall clock, since it may be set.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Follows the end of one former secret.
+/// Follows the end of one previous secret.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Overlap {
-    /// Time at which the wall clock last said that the end was still to come, and how far off it
+    /// Time at which the wall clock last showed that the end was still to come, and how far off it
     /// was.
     before: Option<(Instant, Duration)>,
-    /// Time since which it has said that the end has passed.
+    /// Since when it has shown that the end has passed.
     over_since: Option<Instant>,
 }
 
@@ -43,7 +43,7 @@ impl Overlap {
         agrees || now.saturating_duration_since(since) >= CONFIRMATION
     }
 
-    /// How long until it is worth asking again.
+    /// How long until it is worth checking again.
     pub fn wait(&self, now: Instant) -> Duration {
         let left = match (self.before, self.over_since) {
             (_, Some(since)) => (since + CONFIRMATION).saturating_duration_since(now),
@@ -62,7 +62,7 @@ mod tests {
 
     const END: UnixSeconds = UnixSeconds(1_800_000_000);
 
-    /// Both clocks, which go on together unless the wall clock is set.
+    /// Both clocks, which advance together unless the wall clock is set.
     struct Clocks {
         overlap: Overlap,
         now: Instant,
@@ -80,7 +80,7 @@ mod tests {
             self.overlap.is_over(END, self.wall, self.now)
         }
 
-        /// Looks as often as it wants to for so long; when it was over.
+        /// Checks as often as it requests for this long; returns when it was over.
         fn until_over(&mut self, seconds: u64) -> Option<u64> {
             let begun = self.now;
             loop {

@@ -1,6 +1,6 @@
 //! Pacing of clients that open sessions without using them.
 //!
-//! A new session costs a credit and returns it once it is of use: its origin has answered, or it
+//! A new session costs a credit and returns it once it is useful: its origin has answered, or it
 //! has lasted. So clients that use their sessions are never slowed down, however many come at once
 //! and however far the origin is. One that opens connections and resets them uses up its credits
 //! and then gets sessions at the rate of new credits: its next ones wait, those of others do not.
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use crate::credit::{Credit, Rate};
 
-/// Accounts at once. The one that was used least recently makes room.
+/// Most accounts. The one that was used least recently makes room.
 pub const MAX_HOLDERS: usize = 1024;
-/// Clients of one holder that wait. What comes beyond is turned away.
+/// Waiting clients of one holder. More are refused.
 pub const MAX_WAITING: usize = 256;
 
 /// New sessions of all holders that have not proved useful, before holders are distinguished.
 const COMMON: Rate = Rate { most: 128, each: Duration::from_millis(10) };
-/// The same of one holder. A controller manager that has lost its connection dials 60 times in
-/// 30 ms, and a node has a handful of such clients.
+/// The same for one holder. A controller manager that has lost its connection dials 60 times in 30
+/// ms, and a node has a handful of such clients.
 const OWN: Rate = Rate { most: 512, each: Duration::from_millis(20) };
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         Self { common: Credit::full(COMMON, now), holders: BTreeMap::new(), last: None }
     }
 
-    /// Whether a new session may be served without asking whose it is.
+    /// Whether a new session may be served without identifying its holder.
     pub fn take_common(&mut self, now: Instant) -> bool {
         self.common.take(now)
     }
@@ -105,12 +105,12 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         Some((next, holder.waiting.pop_front()?))
     }
 
-    /// Takes all waiting clients, which wait no longer.
+    /// Removes and returns all waiting clients.
     pub fn take_waiting(&mut self) -> Vec<T> {
         self.holders.values_mut().flat_map(|it| std::mem::take(&mut it.waiting)).collect()
     }
 
-    /// A session was of use. Whether a client waits for what it gives back.
+    /// A session was useful. Whether a client waits for the credit that it returns.
     pub fn repay(&mut self, payer: Payer<K>) -> bool {
         match payer {
             Payer::Common => self.common.give(),
@@ -123,7 +123,7 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         false
     }
 
-    /// Time at which [`Pace::poll`] next returns a client, unless something is given back before.
+    /// Time at which [`Pace::poll`] next returns a client, unless credit is returned before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waiting = self.holders.values().filter(|it| !it.waiting.is_empty());
         waiting.map(|it| it.credit.due()).min()
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_resets_what_he_opens_is_slowed_down_and_others_are_not() {
+    fn a_client_that_resets_its_connections_is_slowed_down_and_others_are_not() {
         let now = Instant::now();
         let mut pace = Pace::new(now);
         let served = flood(&mut pace, 10_000, 10, now);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_what_he_opens_is_never_slowed_down() {
+    fn a_client_that_uses_its_connections_is_never_slowed_down() {
         let now = Instant::now();
         let mut pace = used_up(now);
         for client in 0..100_000 {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_go_in_turn_and_when_something_is_given_back() {
+    fn waiting_clients_go_in_turn_and_when_credit_is_returned() {
         let now = Instant::now();
         let mut pace = used_up(now);
         for holder in [1, 2] {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_accounts_nor_those_who_wait_grow_without_end() {
+    fn neither_accounts_nor_waiting_clients_grow_without_bound() {
         let now = Instant::now();
         let mut pace = used_up(now);
         for holder in 0..3 * MAX_HOLDERS as u32 {

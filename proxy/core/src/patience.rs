@@ -30,7 +30,7 @@ pub struct Patience {
 
 impl Patience {
     /// Derived from the candidate's cost. `round` is how often all candidates were tried before;
-    /// each doubles everything, so that slowness everywhere is not mistaken for death.
+    /// each doubles everything, so that general slowness is not mistaken for death.
     pub fn new(candidate: &Candidate, round: u32) -> Self {
         let round = if is_planted(Bug::Patience) { 0 } else { round };
         let factor = 1 << round.min(MAX_DOUBLINGS);

@@ -35,22 +35,22 @@ pub enum Fate {
     /// They are reset, within the service's window if their clients have an alternative, else at
     /// once.
     Reset {
-        /// How much of the window is used, in percent: none where no other origin is healthy that
-        /// a herd of returning clients would hit.
+        /// How much of the window is used, in percent: none if there is no other healthy origin
+        /// that a herd of returning clients would hit.
         spread_percent: u32,
-        /// Whether a session continues if its origin answers after that: it shows that the news is
-        /// old. Where little comes through, one answer shows nothing.
+        /// Whether a session continues if its origin answers after that, which shows that the news
+        /// is old. If little gets through, one answer shows nothing.
         forgives: bool,
         /// Why, as a phrase.
         why: &'static str,
     },
 }
 
-/// The part of the window in which sessions are reset whose clients are waiting: one in this many.
+/// The part of the window in which sessions of waiting clients are reset: one in this many.
 const WAITING_PART: f64 = 10.0;
 
 /// Delay from the news to the reset of a session. `place` is its position in the window, from 0 to
-/// 1; `waits` tells whether its client is waiting for an answer.
+/// 1; `waits`: whether its client is waiting for an answer.
 pub fn reset_after(window: Duration, place: f64, waits: bool) -> Duration {
     let place = place.clamp(0.0, 1.0);
     window.mul_f64(if waits { place / WAITING_PART } else { place })
@@ -72,7 +72,7 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         return Fate::Reset { spread_percent: 100, forgives: false, why };
     }
     match view.state {
-        // Detection took two probes, and controllers lose their lease before long.
+        // Detection took two probes, and controllers soon lose their lease.
         OriginState::Hung if spread => {
             Fate::Reset { spread_percent: 50, forgives: true, why: "its instance hangs" }
         }
@@ -82,7 +82,7 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         }
         OriginState::Draining if spread => Fate::Move(Cause::Drain),
         OriginState::Ready if route.is_away(&view.line) => Fate::Move(Cause::Home),
-        // An address outside the mesh has no state to tell.
+        // An address outside the mesh announces no state.
         _ if is_outside(view) && route.is_away(&view.line) => Fate::Move(Cause::Home),
         _ => Fate::Stay,
     }
@@ -228,7 +228,7 @@ mod tests {
         };
         assert_eq!(decide(OriginState::Unready, 0), [Fate::Stay; 2]);
         decide(OriginState::Unready, 20);
-        // Ready again: new sessions stay with the far one for a while, and no session moves either
+        // Ready again: new sessions keep using the far one for a while, and no session moves either
         // way.
         assert_eq!(decide(OriginState::Ready, 21), [Fate::Stay; 2]);
         assert_eq!(decide(OriginState::Ready, 32), [Fate::Stay, Fate::Move(Cause::Home)]);

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-/// Quota are scarce from this part of all on: a quarter.
+/// Slots are scarce from this part of the limit on: a quarter.
 const SCARCE: u64 = 4;
 /// How many times the free sessions a holder may have.
 const SHARE: u64 = 3;
@@ -83,7 +83,7 @@ impl<K: Ord + Copy> Quota<K> {
 mod tests {
     use super::*;
 
-    /// Takes quota as the daemon does, for as long as there are some; how many he got.
+    /// Takes slots as the daemon does, as long as there are any; returns how many.
     fn fill(quota: &mut Quota<u32>, who: u32, all: u64) -> u64 {
         (0..all).take_while(|_| take(quota, who, all).is_ok()).count() as u64
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_counts_for_nobody_may_have_all() {
+    fn an_uncounted_holder_may_have_all() {
         let mut quota = Quota::<u32>::default();
         for _ in 0..100 {
             quota.take(None, 100).expect("there is room");

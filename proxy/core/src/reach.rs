@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use meshport_config::NodeId;
 
-/// Peers whose word is kept, 64 bytes each: more say nothing new.
+/// Peers whose reports are kept, 64 bytes each: more add nothing new.
 pub const MAX_WITNESSES: usize = 64;
 /// Addresses seen from outside that are announced: one for each family.
 const MAX_SEEN: usize = 2;
@@ -22,25 +22,26 @@ const MAX_SEEN: usize = 2;
 /// Maximum number of addresses reported for a NAT that uses one for each peer.
 const MAX_TOLD: usize = 3;
 
-/// Said in a column where two nodes cannot meet, with the finding that says what to do.
+/// Text of a column for two nodes that cannot reach each other, with the finding that has the
+/// remedy.
 pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path (MP106)";
-/// The same where there is room for what to do.
+/// The same where there is room for the remedy.
 pub const BOTH_BEHIND_NAT_REMEDY: &str = "both behind NAT: no direct path; give the role relay to \
     a member that both reach, or forward a port and set advertise (MP106)";
 
 /// Addresses at which this node is reached from outside, without reports of peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnEndpoints {
-    /// The settings say so, and so how NAT is passed.
+    /// They are in the settings, which thereby handle NAT.
     Advertised(Vec<SocketAddr>),
     /// Derived from the addresses of this machine.
     Guessed(Vec<SocketAddr>),
 }
 
-/// How a NAT maps this node's port, by what peers see.
+/// How a NAT maps this node's port, as peers see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Nat {
-    /// All peers see it at this address, so a member can tell others where to begin.
+    /// All peers see it at this address, so a member can give others a starting point.
     Same(SocketAddr),
     /// Only one peer has reported an address.
     OneReport(SocketAddr),
@@ -80,12 +81,12 @@ pub struct Reach {
     last: u64,
     /// Its own endpoints: those of the settings, or its addresses.
     own: Vec<SocketAddr>,
-    /// The settings say them, and so how NAT is passed.
+    /// They are in the settings, which thereby handle NAT.
     is_set: bool,
 }
 
 impl Reach {
-    /// Takes where this node is without asking peers.
+    /// Takes this node's addresses as known without asking peers.
     pub fn set_own(&mut self, own: OwnEndpoints) {
         (self.own, self.is_set) = match own {
             OwnEndpoints::Advertised(at) => (at, true),
@@ -93,7 +94,7 @@ impl Reach {
         };
     }
 
-    /// A peer sees this node there; `is_own` when that is an address of this machine.
+    /// A peer sees this node at this address; `is_own` if it belongs to this machine.
     pub fn note(&mut self, by: NodeId, at: SocketAddr, is_own: bool) {
         if self.sights.len() < MAX_WITNESSES || self.sights.contains_key(&by) {
             self.last += 1;
@@ -101,7 +102,7 @@ impl Reach {
         }
     }
 
-    /// The tunnel with a peer is gone, and with it what it saw.
+    /// The tunnel with a peer has ended, and with it the peer's report.
     pub fn forget(&mut self, by: &NodeId) {
         self.sights.remove(by);
     }
@@ -139,10 +140,10 @@ impl Reach {
     }
 
     /// The addresses that peers see and agree on, one for each family. If each sees another port,
-    /// the NAT gives every destination its own, and none of them is of use to a third. After a NAT
+    /// the NAT gives every destination its own, and none of them is useful to a third. After a NAT
     /// has changed its mapping, peers that have heard nothing since still report the old address:
-    /// the one whose second report is newest counts, so that two witnesses are enough and one that
-    /// lies is not.
+    /// the address whose second report is newest counts, so that two witnesses suffice and a single
+    /// liar does not.
     fn seen(&self) -> impl Iterator<Item = SocketAddr> {
         let mut reports: BTreeMap<SocketAddr, Vec<u64>> = BTreeMap::new();
         for sight in self.sights.values().filter(|sight| !sight.is_own) {

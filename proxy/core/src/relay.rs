@@ -1,7 +1,7 @@
 //! Whether sessions reach an origin directly or through one relay: pure functions.
 //!
 //! The direct path is used unless it is dead or a relay is clearly faster. A relay is a member with
-//! that role, whose path from here answers probes, and whose record says that it reaches the
+//! that role, whose path from here answers probes, and whose record reports that it reaches the
 //! origin. A relay's distances are claims, bounded by what this node sees:
 //!
 //! - The path to the relay is measured here, and relaying has a price (`PENALTY`): a false claim
@@ -35,20 +35,20 @@ use crate::wire::Hops;
 const PENALTY: Duration = Duration::from_millis(5);
 /// ...or this share of its round-trip time, in percent, whichever is more.
 const PENALTY_PERCENT: u32 = 10;
-/// A direct way that works again is gone back to after this time: long enough not to follow one
-/// that comes and goes, and with the seconds it takes to notice still within 20 s of healing.
+/// A direct path that works again is used again after this time: long enough not to follow one that
+/// comes and goes, and, including the seconds to notice, still within 20 s of healing.
 const HOMECOMING: Duration = Duration::from_secs(5);
-/// A node that died has been declared down by then, so one that is still a member lives, and it is
-/// only the direct path that is dead.
+/// A node that died has been declared down by then, so one that is still a member is alive, and
+/// only the direct path is dead.
 const TRUST_AFTER: Duration = Duration::from_secs(10);
 /// Paths measured so that a relay is known before it is needed. Origins are measured anyway and may
 /// relay too; idle probes share one budget, so these cost tunnels rather than packets.
 pub const MAX_WATCHED: usize = 4;
-/// How many of these are of this node's site while others exist: what cuts a site off from an
-/// origin cuts off its relays too.
+/// How many of these are in this node's site while others exist: a fault that cuts a site off from
+/// an origin cuts off its relays too.
 const MAX_WATCHED_NEAR: usize = 2;
 
-/// A member that may relay, as it is from here.
+/// A member that may relay, as seen from here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Near {
     /// The relay.
@@ -63,7 +63,7 @@ pub struct Near {
     pub onward: Vec<Distance>,
 }
 
-/// A way to one origin through one relay.
+/// A path to one origin through one relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
     /// The relay.
@@ -83,8 +83,8 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The way to `origin` through `near`: none when it is that origin, or does not announce that
-    /// it reaches it.
+    /// The path to `origin` through `near`: none if `near` is that origin, or does not announce
+    /// that it reaches it.
     pub fn of(
         near: &Near,
         origin: NodeId,
@@ -112,7 +112,7 @@ impl Offer {
         })
     }
 
-    /// Whether neither sessions nor probes say that hardly anything gets through.
+    /// Whether neither sessions nor probes show that hardly anything gets through.
     fn is_sound(&self) -> bool {
         !self.suspect && !loses_most(self.loss_percent)
     }
@@ -122,7 +122,7 @@ impl Offer {
         cost(self.rtt, self.loss_percent) + penalty(self.rtt)
     }
 
-    /// The way as a route sees it, instead of the direct one.
+    /// The path in the form of a route's view, in place of the direct one.
     fn view(&self, direct: &OriginView, relaying: Relaying) -> Option<OriginView> {
         Some(OriginView {
             line: Line::Relayed { origin: direct.line.origin()?, relay: self.relay },
@@ -138,7 +138,7 @@ impl Offer {
     }
 }
 
-/// The cost of a relayed way in addition to its round trips.
+/// The cost of a relayed path in addition to its round trips.
 pub(super) fn penalty(rtt: Duration) -> Duration {
     PENALTY.max(rtt * PENALTY_PERCENT / 100)
 }
@@ -149,21 +149,20 @@ fn either(one: u8, other: u8) -> u8 {
     u8::try_from(100 - kept).unwrap_or(100)
 }
 
-/// The memory of one origin's way from one decision to the next.
+/// The memory of one origin's path from one decision to the next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct PathMemory {
     /// The relay; `None` for the direct path.
     relay: Option<NodeId>,
-    /// Time since which another path has been better without a break, and whether that is the
-    /// direct one.
+    /// Since when another path has been better without a break, and whether that is the direct one.
     gain: Option<(bool, Instant)>,
     /// Time since which the direct path has been dead.
     dead_since: Option<Instant>,
-    /// Time at which a decision may change without any news.
+    /// Time at which a decision may change without new input.
     due: Option<Instant>,
 }
 
-/// The step that a decision asks for.
+/// The next step after a decision.
 enum Step {
     Stay,
     Now(Option<NodeId>),
@@ -274,9 +273,9 @@ fn step(direct: &OriginView, offers: &[&Offer], present: Option<&Offer>) -> Step
 pub enum Receive {
     /// It is for the local instance.
     Serve,
-    /// Carry it on to this node, with no hop left.
+    /// Relay it to this node, with no hop left.
     Carry(NodeId),
-    /// It is meant for another node, and this one does not carry it there.
+    /// It is meant for another node, and this one does not relay it there.
     Refuse,
 }
 
@@ -303,13 +302,13 @@ pub fn receive(
 pub struct RelayCandidate {
     /// The member.
     pub node: NodeId,
-    /// Whether it is of this node's site.
+    /// Whether it is in this node's site.
     pub near: bool,
     /// The path to it, if it is measured.
     pub path: Option<PathView>,
-    /// Whether it says that it reaches an origin to which the direct path is dead.
+    /// Whether it reports that it reaches an origin to which the direct path is dead.
     pub rescues: bool,
-    /// The shortest way to any origin that it tells of, in microseconds.
+    /// The shortest path to any origin in its record, in microseconds.
     pub closest_us: Option<u32>,
     /// Differs from node to node, so that not all choose the same.
     pub draw: u64,

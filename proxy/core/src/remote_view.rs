@@ -1,16 +1,16 @@
 //! The view of a node, read through the mesh by an operator: `meshport dashboard`.
 //!
 //! A request travels at the start of a stream like the header of a session ([`crate::wire`]):
-//! version (1 byte, [`VERSION`]), length of the rest (2 bytes, big endian), body (postcard), and
-//! the operator's credential where a member carries the request on. The reply is the byte of a
+//! version (1 byte, [`VERSION`]), length of the rest (2 bytes, big endian), body (postcard), and,
+//! if a member forwards the request, the operator's credential. The reply is the byte of a
 //! session's answer and, after [`Answer::Connected`](crate::wire::Answer), its length (4 bytes), a
-//! tag (8 bytes) and the JSON document of `/view`; the document is left out when the asker has
-//! the one with this tag. An earlier version refuses the version of the request with `bad-request`.
+//! tag (8 bytes) and the JSON document of `/view`; the document is left out if the asker has the
+//! one with this tag. An earlier version refuses the version of the request with `bad-request`.
 //!
-//! Only the role `operator` may ask. Any member that runs a daemon carries an operator's request to
-//! another member, one hop at most: it is small, and an operator's machine has tunnels to a few
-//! members only. The credential that it shows for the operator is not proven, which is enough here:
-//! a view has no secret, and members see most of it themselves.
+//! Only the role `operator` may ask. Any member that runs a daemon forwards an operator's request
+//! to another member, one hop at most: it is small, and an operator's machine has tunnels to a few
+//! members only. The operator's credential that it presents is not proven, which is enough here: a
+//! view has no secret, and members see most of it themselves.
 
 use std::sync::Arc;
 
@@ -31,23 +31,23 @@ const MAX_PLAIN_BYTES: usize = 128;
 pub const MAX_REQUEST_BYTES: usize = PREFIX_BYTES + MAX_PLAIN_BYTES + MAX_CREDENTIAL_BYTES;
 /// Length and tag of a reply.
 const REPLY_PREFIX_BYTES: usize = 12;
-/// The longest reply behind its first byte, in bytes: a view of 1,000 nodes has less than a tenth.
+/// The longest reply after its first byte, in bytes: a view of 1,000 nodes has less than a tenth of
+/// that.
 pub const MAX_REPLY_BYTES: usize = 4 << 20;
 
-/// Tells documents apart: equal tags mean documents that differ in their time only. 0 is no
-/// document's.
+/// Distinguishes documents: those with equal tags differ only in their time. No document has 0.
 pub type Tag = u64;
 
 /// A request for a view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The node whose view is wanted; none for the receiver's.
+    /// The node whose view is requested; none for the receiver's.
     pub node: Option<NodeId>,
-    /// Whether the receiver may carry the request on to that node.
+    /// Whether the receiver may forward the request to that node.
     pub hops: Hops,
     /// The document that the asker has; 0 for none.
     pub tag: Tag,
-    /// The operator that a member carries it for. Well formed, not verified.
+    /// The operator for whom a member forwards it. Well formed, not verified.
     #[serde(skip)]
     pub client: Option<Box<Credential>>,
 }
@@ -59,7 +59,7 @@ impl Request {
         Self { node, hops, tag, client: None }
     }
 
-    /// The same request as a member carries it on, for the operator whose credential `client` is.
+    /// The same request as forwarded by a member, for the operator with the credential `client`.
     pub fn carried(&self, client: Credential) -> Self {
         Self { hops: Hops::None, client: Some(Box::new(client)), ..self.clone() }
     }
@@ -99,12 +99,12 @@ impl Request {
     }
 }
 
-/// A reply, behind the byte of the answer.
+/// A reply, after the byte of the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The tag of the present document; 0 if there is none.
+    /// The tag of the current document; 0 if there is none.
     pub tag: Tag,
-    /// The document; none when it is the one that the asker has.
+    /// The document; none if the asker has it.
     pub document: Option<String>,
 }
 
@@ -120,13 +120,13 @@ pub enum BadReply {
 }
 
 impl Reply {
-    /// The reply for an asker with the document `tag` when the present document has the tag `now`.
+    /// The reply for an asker with the document `tag` if the current document has the tag `now`.
     pub fn to(tag: Tag, now: Tag, document: String) -> Self {
         let is_known = now != 0 && tag == now;
         Self { tag: now, document: Some(document).filter(|_| !is_known) }
     }
 
-    /// The bytes on the wire, behind the byte of the answer; none when they are too many.
+    /// The bytes on the wire, after the byte of the answer; none if they are too many.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let document = self.document.as_deref().unwrap_or_default().as_bytes();
         let length = u32::try_from(document.len()).ok()?;
@@ -134,7 +134,7 @@ impl Reply {
         Some(bytes).filter(|bytes| bytes.len() <= MAX_REPLY_BYTES)
     }
 
-    /// How many bytes a reply has that begins like this; none while too few are there to tell.
+    /// The length of a reply that begins with these bytes; none if they are too few.
     ///
     /// # Errors
     /// [`BadReply::TooLong`].
@@ -171,12 +171,12 @@ pub fn may_view(holder: &Credential, now: UnixSeconds) -> Result<(), Denial> {
     }
 }
 
-/// The credential of the operator who asks: the peer's own, or that of the `client` it carries the
-/// request for.
+/// The credential of the operator who asks: the peer's own, or that of the `client` for whom it
+/// forwards the request.
 ///
 /// # Errors
-/// [`Denial`] when the peer is unknown or may not carry requests, when it shows a credential that
-/// is not valid, and as [`may_view`].
+/// [`Denial`] if the peer is unknown or may not forward requests, if it presents an invalid
+/// credential, and as [`may_view`].
 pub fn holder(
     peer: &NodeId,
     client: Option<&Credential>,

@@ -1,9 +1,9 @@
 //! How nodes have their credentials renewed by members that hold a mandate.
 //!
-//! [`Seeker`] decides on a node when to ask and which issuer, [`Issuer`] decides on a member with a
-//! mandate what to sign. The request is sent at the start of a stream, like a question of `doctor`
-//! ([`crate::inquiry`]): version (1 byte, [`VERSION`]), body length (2 bytes, big endian), body
-//! (postcard). The answer is the byte of a session's answer, and after
+//! On a node, [`Seeker`] decides when to ask and which issuer; on a member with a mandate,
+//! [`Issuer`] decides what to sign. The request is sent at the start of a stream, like a question
+//! of `doctor` ([`crate::inquiry`]): version (1 byte, [`VERSION`]), body length (2 bytes, big
+//! endian), body (postcard). The answer is the byte of a session's answer, and after
 //! [`Answer::Connected`](crate::wire::Answer) the length and the body of a [`Reply`]. It is sent
 //! only to members with the role `issuer`; an earlier version refuses it with `bad-request`. Bytes
 //! of a body after the known fields are ignored, so that a later version may add fields at its end.
@@ -28,13 +28,13 @@ pub const MAX_REQUEST_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
 /// The longest body of a reply, in bytes: as much, since it is a credential too.
 pub const MAX_REPLY_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
 
-/// Requests the next credential of the node at the other end of the tunnel, whose present one the
-/// tunnel has shown.
+/// Requests the next credential of the node at the other end of the tunnel, whose current one was
+/// presented in the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The last credential that the authority or an invite signed for it, in its byte form; empty
-    /// where that is the present one. It says what a renewal may never exceed, and with which
-    /// invite the node joined.
+    /// if that is the current one. It bounds every renewal, and shows with which invite the node
+    /// joined.
     pub base: Vec<u8>,
 }
 
@@ -67,17 +67,17 @@ macro_rules! refusals {
 refusals! {
     /// It holds no mandate.
     NoMandate = 1, "it holds no mandate";
-    /// Its mandate has expired, has not begun, or was taken back.
+    /// Its mandate has expired, has not begun, or was revoked.
     MandateEnded = 2, "its mandate is not in force";
     /// The mandate does not cover these roles or this site.
     Outside = 3, "its mandate does not cover the roles or the site of this node";
     /// The node, or the invite that it joined with, is revoked.
     Revoked = 4, "this node or the invite that it joined with is revoked";
-    /// The credential that it joined with is missing or does not fit the present one.
+    /// The credential that it joined with is missing or does not match the current one.
     Base = 5, "the credential that this node joined with is missing or does not fit";
-    /// The present credential has ended.
+    /// The current credential has expired.
     Ended = 6, "the present credential has expired";
-    /// The renewed one would end no later than the present one.
+    /// The renewed one would end no later than the current one.
     NothingGained = 7, "what it would sign ends no later than the present credential";
     /// It has just signed one for this node.
     TooOften = 8, "it has renewed this credential a moment ago";
@@ -108,7 +108,7 @@ pub enum Setback {
     /// The credential that an issuer signed is not the next one of this node.
     #[error("what it signed is not usable here: {0}")]
     Unfit(String),
-    /// The renewed credential is not on the disk.
+    /// The renewed credential could not be stored.
     #[error("the renewed credential cannot be stored: {0}")]
     NotStored(String),
 }
@@ -187,7 +187,7 @@ fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8], most: usize) -> Result<Option<T
 }
 
 /// Whether the node may put its signature under what an issuer signed: exactly itself, for longer.
-/// Anything else in it would be an issuer's wish, not a renewal.
+/// With any other change it would not be a renewal.
 ///
 /// # Errors
 /// [`Setback::Unfit`].

@@ -1,7 +1,7 @@
 //! Whether the mesh's origins and the cluster's own list of apiservers agree.
 //!
-//! Kubernetes keeps a list of its apiservers (the endpoints of the service `kubernetes`). It has
-//! apiservers that the mesh has not been told of; but it is up to 18 s late, frozen while etcd
+//! Kubernetes keeps a list of its apiservers (the endpoints of the service `kubernetes`). It
+//! includes apiservers that the mesh does not know; but it is up to 18 s late, frozen while etcd
 //! stalls, and its addresses may be unreachable from here. So it is only compared and never changes
 //! a route. A list that cannot be read changes nothing. Bounded by [`MAX_LISTED`].
 
@@ -19,7 +19,7 @@ pub const LASTING: Duration = Duration::from_secs(25);
 /// An origin of the mesh, as far as it is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// Whether its node is there and its instance serves, so that the cluster should list it.
+    /// Whether its node is up and its instance serves, so that the cluster should list it.
     pub serves: bool,
     /// Addresses of its node.
     pub addresses: Vec<IpAddr>,
@@ -62,7 +62,7 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Takes a list as it was read, and the origins as they are known now.
+    /// Takes a list that was read, and the currently known origins.
     pub fn handle_list(&mut self, listed: BTreeSet<SocketAddr>, origins: &[Known], now: Instant) {
         self.readings = self.readings.saturating_add(1);
         self.listed = listed.into_iter().take(MAX_LISTED).collect();
@@ -75,7 +75,7 @@ impl Roster {
         self.difference = lasts.then_some(found);
     }
 
-    /// The list could not be read: what was known stays.
+    /// The list could not be read: the last one stays.
     pub fn handle_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
@@ -150,7 +150,7 @@ mod tests {
     fn one_in_the_place_of_another_is_noticed_where_addresses_mean_something() {
         let found = compare(&listed(&[1, 9]), &[origin(1), origin(2)]).expect("a stranger");
         assert_eq!(found.strangers, listed(&[9]).into_iter().collect::<Vec<_>>());
-        // Nodes that are known by other addresses than those that are listed.
+        // Nodes that are known by other addresses than the listed ones.
         let elsewhere = Known { addresses: Vec::new(), ..origin(1) };
         assert_eq!(compare(&listed(&[8, 9]), &[elsewhere.clone(), elsewhere.clone()]), None);
         let found = compare(&listed(&[9]), &[elsewhere.clone(), elsewhere]).expect("a number");

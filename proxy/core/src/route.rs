@@ -1,9 +1,9 @@
 //! The order in which a new session tries origins: a pure function.
 //!
-//! [`choose`] orders all origins of a service from what the directory says of them and what this
-//! node measured, with a memory of one preferred origin ([`Preference`]), so small or short gains
-//! change nothing. [`Route::attempt_order`] then spreads sessions over equally near origins.
-//! Neither reads a clock or draws a random number.
+//! [`choose`] orders all origins of a service from the directory and this node's measurements, with
+//! a memory of one preferred origin ([`Preference`]), so small or short gains change nothing.
+//! [`Route::attempt_order`] then spreads sessions over equally near origins. Neither reads a clock
+//! or draws a random number.
 //!
 //! Invariants: an origin that is unhealthy or unverified is never before one that is healthy,
 //! except the preferred one just after it turned unready (it still serves, and the others may be
@@ -30,32 +30,32 @@ pub use memory::Preference;
 use memory::Verdict;
 pub use share::{Weights, client_number};
 
-/// Ending a session costs its client a reconnect and perhaps an error: a home that is nearer by
+/// Ending a session costs its client a reconnect and perhaps an error: an origin that is nearer by
 /// less than this...
 const MOVING_GAIN: Duration = Duration::from_millis(1);
 /// ...or by less than this share, in percent, is not worth it.
 const MOVING_GAIN_PERCENT: u32 = 20;
-/// Stands in for the round trip of a path that is not measured yet: worse than any path worth
-/// having, so that measured ones go first.
+/// Stands in for the round trip of a path that is not measured yet: worse than any useful path, so
+/// that measured ones go first.
 const UNMEASURED: Duration = Duration::from_secs(2);
 
 /// How a service's sessions are spread over its healthy origins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Policy {
-    /// The nearest; those about as near share.
+    /// The nearest; those that are about as near share.
     Nearest {
         /// Origins within this of the preferred one count as equally near...
         band: Duration,
         /// ...or within this share of its cost, in percent, whichever is more.
         band_percent: u32,
     },
-    /// All, by turns.
+    /// All, in turn.
     Spread,
     /// The first healthy one of this list, then the nearest. Names or NodeIds in text form.
     Pinned(Vec<String>),
     /// The one with the fewest sessions of this node.
     LeastSessions,
-    /// The same one for each client, for as long as it is healthy.
+    /// Always the same one for each client, as long as it is healthy.
     Source,
 }
 
@@ -75,7 +75,7 @@ impl From<&ServiceSettings> for Policy {
 }
 
 impl Policy {
-    /// The word for it in settings and tables.
+    /// Its name in settings and tables.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Nearest { .. } => "nearest",
@@ -90,18 +90,19 @@ impl Policy {
 /// How much trust a session may put in a candidate, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// Says it is ready, and its path answers.
+    /// Announces that it is ready, and its path answers.
     Healthy,
-    /// Says it is ready; its path is not measured yet, or only a relay says that it works.
+    /// Announces that it is ready; its path is not measured yet, or only a relay reports that it
+    /// works.
     Unproven,
-    /// Says it is ready, yet sessions find it silent, or its path loses most of what is sent.
+    /// Announces that it is ready, yet sessions find it silent, or its path loses most packets.
     Suspect,
     /// Answers, but is not (or not known to be) ready: used when nothing better is left.
     Doubtful,
-    /// Outside of the mesh, where nothing but attempts tells how it is.
+    /// Outside the mesh, where only attempts show its state.
     Fallback,
-    /// Said to be refusing or hung, its path is dead, or it does not let this node in: tried last,
-    /// since gossip may be wrong and minds change.
+    /// Reported as refusing or hung, its path is dead, or it denies this node access: tried last,
+    /// since gossip may be wrong and states change.
     Down,
 }
 
@@ -126,16 +127,17 @@ pub struct Route {
     pub sharing: usize,
     /// Why the first is first, as a phrase.
     pub why: String,
-    /// How one of those is drawn for a session.
+    /// How one of those is selected for a session.
     draw: Draw,
-    /// Whether the first is first for being near.
+    /// Whether the first is first because it is near.
     by_distance: bool,
 }
 
-/// How a session's first candidate is drawn from those that share, and so what its ticket is.
+/// How a session's first candidate is selected from those that share, and so the meaning of its
+/// ticket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Draw {
-    /// The less loaded of two drawn ones. The ticket is a fresh random number.
+    /// The less loaded of two random ones. The ticket is a fresh random number.
     #[default]
     TwoChoices,
     /// Each in turn. The ticket is a counter.
@@ -147,7 +149,7 @@ pub enum Draw {
 }
 
 impl Standing {
-    /// The word for it in answers.
+    /// Its name in answers.
     pub fn word(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -193,7 +195,7 @@ impl Route {
         let is_home = home.iter().any(|it| it.origin.line == *line);
         let mut rest = self.candidates[home.len()..].iter();
         let there = rest.find(|it| it.origin.line == *line);
-        // A line that is not a candidate any more has nothing to wait for.
+        // A line that is no longer a candidate has nothing to wait for.
         !is_home && there.is_none_or(|there| self.is_worth_leaving(there, first))
     }
 
@@ -202,24 +204,24 @@ impl Route {
         let is_nearer = gain >= MOVING_GAIN && gain * 100 >= there.cost * MOVING_GAIN_PERCENT;
         match there.standing {
             Standing::Healthy | Standing::Unproven | Standing::Suspect => {
-                // Turns and pins are no matter of distance.
+                // Turns and pins do not depend on distance.
                 is_own(first) || is_nearer || !self.by_distance
             }
             Standing::Doubtful | Standing::Fallback | Standing::Down => true,
         }
     }
 
-    /// Whether the first goes before others that are as good for being near, and not by turns, load
-    /// or a list.
+    /// Whether the first goes before others that are as good because it is near, and not because of
+    /// turns, load or a list.
     pub fn is_by_distance(&self) -> bool {
         self.by_distance
     }
 
-    /// The order for one session. Among the sharing candidates the less loaded of two drawn ones
+    /// The order for one session. Among the sharing candidates the less loaded of two random ones
     /// goes first (Mitzenmacher, "The Power of Two Choices"), each in turn for `spread`, the least
     /// loaded of all for `least-sessions`, or the client's own for `source`. Loads are compared,
-    /// and turns and clients shared out, by weight. What `ticket` is says [`Route::draw`]; `open`
-    /// tells how many sessions an origin has.
+    /// and turns and clients distributed, by weight. [`Route::draw`] defines `ticket`; `open`
+    /// returns how many sessions an origin has.
     pub fn attempt_order(&self, ticket: u64, open: impl Fn(&Line) -> u64) -> Vec<&Candidate> {
         let mut order: Vec<&Candidate> = self.candidates.iter().collect();
         let sharing = self.sharing.min(order.len());
@@ -240,7 +242,7 @@ impl Route {
         order
     }
 
-    /// The ticket that the caller must draw.
+    /// The kind of ticket that the caller must draw.
     pub fn draw(&self) -> Draw {
         self.draw
     }
@@ -263,7 +265,7 @@ fn nth(ticket: u64, count: usize) -> usize {
 }
 
 /// Orders `origins` for a service under `policy`. The returned preference is the next call's
-/// `memory`; see the module for what it is for.
+/// `memory`; see the module for its purpose.
 pub fn choose(
     origins: Vec<OriginView>,
     policy: &Policy,
@@ -369,7 +371,7 @@ fn spread(
         return (Route::default(), memory.forgotten());
     };
     let sharing = candidates.iter().take_while(|candidate| candidate.standing == standing).count();
-    // Turns are fair only in an order that does not follow every round-trip time.
+    // Turns are fair only in an order that does not follow each change of a round-trip time.
     candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
     let preference = memory.settled_on(&candidates[0], now);
     let why = format!("one of {sharing} that share sessions");

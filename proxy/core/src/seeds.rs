@@ -11,9 +11,9 @@ pub struct Known {
     pub seed: Seed,
     /// Its site.
     pub site: SiteName,
-    /// Whether it offers a service: it is meant to be reached.
+    /// Whether it offers a service, and so is meant to be reached.
     pub is_origin: bool,
-    /// Whether it is a relay: so is that.
+    /// Whether it is a relay, which is meant to be reached too.
     pub is_relay: bool,
 }
 

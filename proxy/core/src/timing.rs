@@ -18,7 +18,7 @@ const MAX_SAMPLES: usize = 8;
 const ENOUGH: usize = 3;
 /// After this time without a session a line may have become better or worse.
 const FORGOTTEN: Duration = Duration::from_secs(600);
-/// A line that connected a session within this time works, as far as anyone can tell.
+/// A line that connected a session within this time most likely works.
 const PROOF: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub struct Timings {
 }
 
 impl Timings {
-    /// Takes how long a session took to be connected.
+    /// Takes the time in which a session was connected.
     pub fn add(&mut self, line: Line, took: Duration, now: Instant) {
         if self.lines.len() >= MAX_LINES && !self.lines.contains_key(&line) {
             self.lines.retain(|_, timing| is_within(timing.at, FORGOTTEN, now));
@@ -54,7 +54,7 @@ impl Timings {
         timing.at = now;
     }
 
-    /// The least of the last times; none before there is any.
+    /// The shortest of the last times; none before the first.
     pub fn least(&self, line: &Line, now: Instant) -> Option<Duration> {
         self.known(line, now)?.samples.iter().min().copied()
     }

@@ -1,4 +1,4 @@
-//! Numbers with their units, short enough for a table, and text that a terminal shows as it is.
+//! Numbers with their units, short enough for a table, and text that is safe on a terminal.
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -18,7 +18,7 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// Milliseconds with three digits that count.
+/// Milliseconds with three significant digits.
 pub fn milliseconds(ms: f64) -> String {
     match ms {
         ms if !ms.is_finite() || ms < 0.0 => "?".into(),

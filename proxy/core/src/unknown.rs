@@ -10,11 +10,11 @@ use meshport_config::NodeId;
 
 use crate::findings::{Finding, UNKNOWN_MESSAGES};
 
-/// Senders that are remembered at once; beyond that the one heard longest ago gives way.
+/// Senders that are remembered at once; beyond that the one heard longest ago is dropped.
 pub const MAX_SENDERS: usize = 64;
 /// Senders that a finding names; it counts the others.
 const MAX_NAMED: usize = 3;
-/// How long after its last such message a node is still reported.
+/// How long after its last unknown message a node is still reported.
 const OVER_AFTER: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]

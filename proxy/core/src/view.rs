@@ -1,5 +1,5 @@
-//! What this node knows of the origins of a service and the paths to them: what routes and relays
-//! are chosen by.
+//! What this node knows about the origins of a service and the paths to them, from which routes and
+//! relays are chosen.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ const BROKEN_LOSS_PERCENT: u8 = 50;
 /// The shortest time-out of a lost packet, with the receiver's delay of acknowledgements in it.
 const RETRANSMISSION: Duration = Duration::from_millis(100);
 
-/// Where a session goes and by what way: what identifies a candidate.
+/// The target and the path of a session, which identify a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Line {
-    /// Straight to the instance of a node, which may be this one.
+    /// Directly to the instance of a node, which may be this one.
     Direct(NodeId),
     /// To the instance of a node, through another node.
     Relayed {
@@ -45,7 +45,7 @@ impl Line {
         }
     }
 
-    /// The same line when a node on it is called otherwise.
+    /// The same line after a node on it has changed its id.
     #[must_use]
     pub fn renamed(self, former: NodeId, node: NodeId) -> Self {
         let now = |it: NodeId| if it == former { node } else { it };
@@ -103,7 +103,7 @@ pub struct OriginView {
     pub site: Option<SiteName>,
     /// The announced state of its instance.
     pub state: OriginState,
-    /// The way there.
+    /// The path to it.
     pub path: PathView,
     /// Its round-trip time without the bursts of the last seconds, where this node measures it.
     pub usual_rtt: Option<Duration>,
@@ -111,32 +111,32 @@ pub struct OriginView {
     pub deviation: Duration,
     /// Share of recent probes without an answer, 0 to 100.
     pub loss_percent: u8,
-    /// Whether membership holds it for present.
+    /// Whether membership considers it present.
     pub present: bool,
-    /// Whether sessions have found it silent lately, whatever it says (see `evidence`).
+    /// Whether sessions have found it silent recently, whatever it announces (see `evidence`).
     pub suspect: bool,
-    /// Whether it has said lately that this node may not use it.
+    /// Whether it has recently denied this node access.
     pub denied: bool,
     /// Why it is reached through another node, if it is.
     pub relaying: Option<Relaying>,
-    /// How many sessions it gets for one of others that share with it, at least 1.
+    /// How many sessions it gets for each one of the others that share with it, at least 1.
     pub weight: u32,
 }
 
 /// Why an origin is reached through another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Relaying {
-    /// Whether there is more to it than the relay's word.
+    /// Whether there is more evidence than the relay's claim.
     pub trusted: bool,
     /// Whether the direct path is dead; else it is clearly slower.
     pub direct_dead: bool,
-    /// A session is taken to pay no less than this: what the direct path costs, until sessions
-    /// have timed the relayed one. A relay's claim may choose the way to an origin, not the origin.
+    /// A session costs at least this, the cost of the direct path, until sessions have timed the
+    /// relayed one. A relay's claim may choose the path to an origin, not the origin.
     pub least_cost: Duration,
 }
 
 impl OriginView {
-    /// An address outside the mesh of which nothing is known.
+    /// An address outside the mesh about which nothing is known.
     pub fn outside(address: SocketAddr) -> Self {
         Self {
             line: Line::Outside(address),
@@ -155,19 +155,19 @@ impl OriginView {
         }
     }
 
-    /// What a session usually pays for a path that works, where that is known: a burst of load here
-    /// raises what is measured of the path in use, and of the others next to nothing.
+    /// The usual cost of a session on a working path, if known: a burst of load here raises the
+    /// measurements of the path in use, and hardly those of the others.
     pub(crate) fn usual_cost(&self) -> Option<Duration> {
         let rtt = self.usual_rtt.filter(|_| matches!(self.path, PathView::Up(_)))?;
         Some(cost(rtt, self.loss_percent))
     }
 
-    /// Whether hardly anything comes through to it, although it is not silent.
+    /// Whether hardly anything gets through to it, although it is not silent.
     pub fn is_broken(&self) -> bool {
         matches!(self.path, PathView::Up(_)) && loses_most(self.loss_percent)
     }
 
-    /// A node of the mesh of which only its word is known.
+    /// A node of the mesh of which only the announcement is known.
     pub fn of_node(node: NodeId, name: String, site: SiteName, state: OriginState) -> Self {
         Self {
             line: Line::Direct(node),
@@ -187,12 +187,12 @@ impl OriginView {
     }
 }
 
-/// Whether hardly anything comes through on a path with this loss, although it is not silent.
+/// Whether hardly anything gets through on a path with this loss, although it is not silent.
 pub(crate) fn loses_most(loss_percent: u8) -> bool {
     loss_percent >= BROKEN_LOSS_PERCENT
 }
 
-/// The cost of a way: its round-trip time, and the time that lost packets add.
+/// The cost of a path: its round-trip time, and the time that lost packets add.
 pub(crate) fn cost(rtt: Duration, loss_percent: u8) -> Duration {
     rtt + price_of_loss(rtt, loss_percent)
 }

@@ -1,10 +1,10 @@
 //! The header at the start of every proxied stream, and the one-byte answer to it.
 //!
 //! Layout: version (1 byte), body length (2 bytes, big endian), body (postcard). Version 2 is for
-//! streams that a relay carries on: it has the credential of the node whose client it is behind the
-//! body of version 1. The client's first bytes follow at once, in the same flight; the answer byte
-//! precedes everything the origin sends back. Decoding is incremental, bounded by
-//! [`MAX_HEADER_BYTES`], and total: any bytes give a header, "more needed", or an error.
+//! relayed streams: after the body of version 1 it has the credential of the client's node. The
+//! client's first bytes follow at once, in the same flight; the answer byte precedes everything the
+//! origin sends back. Decoding is incremental, bounded by [`MAX_HEADER_BYTES`], and total: any
+//! bytes give a header, "more needed", or an error.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub const MAX_DEADLINE: Duration = Duration::from_secs(60);
 pub enum Hops {
     /// The receiver must be the origin itself.
     None,
-    /// The receiver may hand it to the target only.
+    /// The receiver may forward it to the target only.
     One,
 }
 
@@ -45,8 +45,7 @@ pub struct Header {
     pub hops: Hops,
     /// How long the opener is willing to wait for [`Answer`], in milliseconds.
     deadline_ms: u32,
-    /// The node whose client it is, when the opener carries it for that node. Well formed, not
-    /// verified.
+    /// The client's node, if the opener carries it for that node. Well formed, not verified.
     #[serde(skip)]
     pub client: Option<Box<Credential>>,
 }
@@ -59,7 +58,7 @@ impl Header {
         Self { service, target: None, hops: Hops::None, deadline_ms, client: None }
     }
 
-    /// A request to the receiver to carry the stream on to `origin`.
+    /// A request to the receiver to relay the stream to `origin`.
     pub fn relayed(service: ServiceName, origin: NodeId, deadline: Duration) -> Self {
         let direct = Self::direct(service, deadline);
         Self { target: Some(origin), hops: Hops::One, ..direct }
@@ -121,7 +120,7 @@ impl Header {
 /// Why bytes are not a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
-    /// A version this program does not speak.
+    /// A version that this program does not know.
     #[error("stream header version {0} is not supported; the peer may run a newer version")]
     Version(u8),
     /// A body longer than [`MAX_HEADER_BYTES`] allows.
@@ -132,7 +131,7 @@ pub enum BadHeader {
     Body,
 }
 
-/// The first byte an origin sends back.
+/// The first byte that an origin sends back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Answer {
@@ -183,7 +182,7 @@ impl Answer {
         Self::ALL.into_iter().find(|answer| answer.code() == code)
     }
 
-    /// The word used in labels and logs.
+    /// Its name in labels and logs.
     pub fn word(self) -> &'static str {
         match self {
             Self::Connected => "connected",

@@ -73,7 +73,7 @@ struct Source {
     budget: LogBudget,
     /// The credential it was admitted with, while its tunnel is up.
     admitted: Option<[u8; 8]>,
-    /// Time of the last line about its reading this node's view.
+    /// Time of the last line about it reading this node's view.
     viewed: Option<Instant>,
 }
 
@@ -109,7 +109,7 @@ impl Sources {
 }
 
 impl Audit {
-    /// A peer with a verified credential has a tunnel, or presents another credential on it.
+    /// A peer with a verified credential has a tunnel, or presents another credential in it.
     pub(crate) fn admitted(&self, peer: &Credential) {
         let now = clock::now();
         let id = peer.id();
@@ -129,7 +129,7 @@ impl Audit {
         );
     }
 
-    /// The tunnel of a peer is gone.
+    /// The tunnel of a peer has ended.
     pub(crate) fn gone(&self, node: &NodeId) {
         self.with(|sources| {
             if let Some(source) = sources.nodes.get_mut(node) {
@@ -297,13 +297,13 @@ impl Audit {
         );
     }
 
-    /// The former key is no longer accepted.
+    /// The previous key is no longer accepted.
     pub(crate) fn key_retired(&self, former: &NodeId) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(target: "audit", event = "key-retired", former = %former, suppressed = 0);
     }
 
-    /// The former secret is no longer accepted.
+    /// The previous secret is no longer accepted.
     pub(crate) fn retired(&self, number: u64) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         info!(target: "audit", event = "secret-retired", number, suppressed = 0);
@@ -415,7 +415,7 @@ mod tests {
         }
     }
 
-    /// The lines that `what` writes, as the daemon's JSON log has them.
+    /// The lines that `what` writes, as in the daemon's JSON log.
     fn lines(what: impl FnOnce(&Audit)) -> Vec<Value> {
         let kept = Lines::default();
         let writer = kept.clone();
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_is_told_once_per_tunnel_and_credential() {
+    fn an_admission_is_logged_once_per_tunnel_and_credential() {
         let (peer, other) = (credential(4, "node"), credential(4, "node,relay"));
         let written = lines(|audit| {
             audit.admitted(&peer);
@@ -553,8 +553,8 @@ mod tests {
         assert_eq!(last["fields"]["suppressed"], 0);
     }
 
-    /// Former nodes fill the table; a new node still gets its own budget, even if unknown nodes
-    /// have used up theirs.
+    /// Nodes that have left fill the table; a new node still gets its own budget, even if unknown
+    /// nodes have used up theirs.
     #[test]
     fn nodes_that_have_gone_make_room_for_others() {
         let node = |number: usize| {
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_back_is_told() {
+    fn suppressed_lines_are_reported() {
         let mut sources = Sources::default();
         let node = credential(4, "node").node;
         let start = clock::now();

@@ -10,7 +10,7 @@ use crate::sessions::splice::{self, Carried, Early};
 use crate::tcp::Tcp;
 use meshport_core::opening::Opening;
 
-/// Carries between a connection and a stream until both are done; how many bytes that were.
+/// Carries bytes between a connection and a stream until both are done; returns how many.
 ///
 /// # Errors
 /// One of them failed.

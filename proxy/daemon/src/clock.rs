@@ -12,7 +12,7 @@ pub fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Time since the machine started, suspension included: what virtual addresses go by.
+/// Time since the machine started, suspension included; the clock of virtual addresses.
 pub(crate) fn boot() -> BootTime {
     BootTime::new(Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default())
 }

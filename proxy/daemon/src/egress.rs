@@ -333,7 +333,7 @@ impl Egress {
         }
     }
 
-    /// Tells the opener of a stream why it is refused.
+    /// Sends the opener of a stream the reason for its refusal.
     async fn refuse(&self, peer: &NodeId, header: &Header, stream: Stream, refused: Refused) {
         let Refused { answer, why } = refused;
         let service = &header.service;
@@ -350,8 +350,8 @@ impl Egress {
         refuse(stream, answer).await;
     }
 
-    /// Relays a stream to its destination node. It leaves here with no hop left, so that no node
-    /// relays it further and it cannot loop.
+    /// Relays a stream to its destination node. It is sent on with no hop left, so no node relays
+    /// it further and it cannot loop.
     async fn relay(&self, incoming: Incoming, target: NodeId) {
         let Incoming { peer, header, stream, rest } = incoming;
         let totals = self.context.sessions.totals(&header.service);

@@ -39,7 +39,7 @@ pub enum Error {
     State {
         /// The file or folder.
         path: PathBuf,
-        /// The trouble with it.
+        /// The problem with it.
         what: String,
         /// The remedy for the operator.
         remedy: String,
@@ -65,7 +65,7 @@ pub enum Error {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// The daemon answered, but not with what the verb needs.
+    /// The daemon answered, but not as the verb requires.
     #[error("the daemon refused: {0}")]
     Refused(String),
     /// The answer to the question is "no": nothing is healthy, a ping got no reply, a demo failed.
@@ -153,7 +153,7 @@ fn lines(problems: &[Problem]) -> String {
 mod tests {
     use super::*;
 
-    /// A script asks `meshport check` one question.
+    /// A script needs one answer from `meshport check`.
     #[test]
     fn a_broken_configuration_has_one_exit_code() {
         let malformed = Error::Config { path: "x".into(), problems: Vec::new() };

@@ -35,7 +35,7 @@ pub(crate) enum Unanswered {
 /// [`Unanswered::Broken`] when the stream or its connection has ended.
 pub(crate) async fn send(stream: &mut Stream, request: Vec<u8>) -> Result<(), Unanswered> {
     stream.send.write_chunk(request.into()).await.map_err(|error| broken(&error))?;
-    // A member that refuses the request may have stopped the stream already; its answer says so.
+    // A member that refuses the request may have stopped the stream already; its answer shows that.
     let _ = stream.send.finish();
     Ok(())
 }

@@ -82,7 +82,7 @@ mod tests {
 
     /// Thirty days ahead, in the status as in the table and the log.
     #[test]
-    fn the_end_is_told_thirty_days_before_and_not_earlier() {
+    fn the_end_is_reported_thirty_days_before_and_not_earlier() {
         let own = credential(4, "node");
         let before = |seconds: u64| of_credential(&own, UnixSeconds(own.expires_at.0 - seconds));
         let thirty_days = 30 * DAY_S;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_told_of_as_long_as_it_is_there() {
+    fn the_key_is_reported_as_long_as_it_is_there() {
         let folder = tempfile::tempdir().expect("a folder");
         let key = folder.path().join("authority.key");
         assert_eq!(of_authority_key(&key), None);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_suffices_is_not_told() {
+    fn a_limit_that_suffices_is_not_reported() {
         assert_eq!(of_descriptors(10_000, None), None);
         assert_eq!(of_descriptors(10_000, Some(20_064)), None);
         let short = of_descriptors(10_000, Some(1_024)).expect("it is too low");

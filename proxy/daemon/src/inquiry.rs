@@ -24,20 +24,20 @@ use crate::admin::inquire::{InquiryReport, MemberAnswer};
 use crate::clock;
 use crate::exchange::{self, Unanswered};
 
-/// How long one member may take, with a new tunnel to it if need be.
+/// How long one member may take, including a new tunnel if needed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
-/// Members asked in one go: enough to tell one that differs from this node that does.
+/// Members asked at once: enough to show whether a member differs or this node does.
 pub(crate) const MAX_ASKED: usize = 16;
-/// Members that call back: one would do, but each may be behind a firewall.
+/// Members that call back: one would suffice, but each may be behind a firewall.
 const MAX_CALLERS: usize = 4;
-/// How much later than an answer a call-back may come: it is repeated within this time.
+/// How long after an answer a call-back may arrive: it is repeated within this time.
 const CALL_PATIENCE: Duration = Duration::from_millis(500);
 /// Concurrent inquiries; they are for people, and share the expected tokens.
 static UNDER_WAY: Semaphore = Semaphore::const_new(1);
 /// Call-backs queued between the driver and the inquiry.
 pub(crate) const MAX_CALLS: usize = 16;
 
-/// A call-back that came in.
+/// A call-back that arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Called {
     pub(crate) token: CallToken,
@@ -60,24 +60,24 @@ struct Errand {
     question: Question,
 }
 
-/// The result of one errand.
+/// The result for one member.
 struct Return {
     who: NodeRef,
     heard: Result<Answered, Heard>,
 }
 
-/// An answer and when it came.
+/// An answer and when it arrived.
 struct Answered {
     testimony: Testimony,
     rtt: Duration,
-    /// This machine's time of day when the answer was made, as far as can be told.
+    /// This machine's time of day when the answer was made, as an estimate.
     wall: Duration,
 }
 
 /// Asks all of them, then answers.
 pub(crate) fn start(inquiry: Inquiry, to: oneshot::Sender<Result<InquiryReport, Error>>) {
     let Ok(permit) = UNDER_WAY.try_acquire() else {
-        // An asker that went away needs no answer.
+        // A requester that has left needs no answer.
         let _ = to.send(Err(Error::Refused("another inquiry is under way; try again".into())));
         return;
     };
@@ -117,7 +117,7 @@ impl Inquiry {
         let mut callers = 0;
         let mut members = std::mem::take(&mut self.members);
         members.truncate(MAX_ASKED);
-        // One member of each site before a second one of any.
+        // One member of each site before a second one of any site.
         members.sort_by_cached_key(|who| !sites.insert(who.site.clone()));
         let errand = |who| {
             let call = (callers < MAX_CALLERS).then(|| {
@@ -131,7 +131,7 @@ impl Inquiry {
         members.into_iter().map(errand).collect()
     }
 
-    /// Tokens that have come back, once all have or the time is up.
+    /// The tokens that came back, once all have or the time is up.
     async fn arrived(&mut self, sent: usize) -> BTreeSet<CallToken> {
         let mut arrived = BTreeSet::new();
         let take = async {
@@ -141,7 +141,7 @@ impl Inquiry {
                         tracing::debug!(%from, "a member has called back");
                         arrived.insert(token);
                     }
-                    // More than fit, or a daemon that ends.
+                    // More than fit, or the daemon is ending.
                     Err(_) => return,
                 }
             }
@@ -265,7 +265,7 @@ impl Errand {
 async fn ask(mesh: &Mesh, node: NodeId, question: &Question) -> Result<Answered, Heard> {
     let opened = mesh.open_stream(node).await;
     let mut stream = opened.map_err(|error| Heard::Silent(error.to_string()))?;
-    // A handshake that it took is not the answer's.
+    // The time of a handshake does not count as the answer's.
     let (begun, wall) = (clock::now(), clock::since_1970());
     exchange::send(&mut stream, question.encode()).await?;
     let testimony = exchange::receive(&mut stream, MAX_TESTIMONY_BYTES, Testimony::decode).await?;

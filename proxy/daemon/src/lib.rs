@@ -1,9 +1,9 @@
-//! The daemon: every edge of the product in one process, on a thread for each shard of the mesh.
+//! The daemon: all of the product's I/O in one process, with a thread for each shard of the mesh.
 //!
 //! [`run()`] is the process around one [`Node`]. Data flows one way: clients are accepted and
-//! carried in [`sessions`], streams of other nodes come in through `egress`, decisions are made by
-//! the core, which only `node::driver` touches, and `admin` answers questions. Sessions are carried
-//! on the thread of the peer they go to or come from; everything else runs on the main one.
+//! carried in [`sessions`], streams of other nodes arrive in `egress`, decisions are made by the
+//! core, which only `node::driver` touches, and `admin` answers requests. Sessions run on the
+//! thread of the peer they go to or come from; everything else runs on the main one.
 //!
 //! - `sessions`: local listeners and the life of a client's connection
 //! - `expose`: listeners for clients that run no meshport
@@ -16,7 +16,7 @@
 //! - `vip`: addresses of a LAN that this node holds in turn with others
 //! - `wayback`: from apiservers to kubelets, pods and services of other nodes
 //! - `state`: the state folder
-//! - `findings`: what is wrong with this machine, for a daemon and for a check without one
+//! - `findings`: faults of this machine, for a daemon and for a check without one
 //! - `lifecycle`: start, reload, sandbox and end of the process
 
 pub mod admin;

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Lines that may come at once.
+/// Lines that may be written at once.
 const BURST: u32 = 20;
 /// Interval after which one more line is allowed.
 const REFILL: Duration = Duration::from_secs(1);
 
-/// A token bucket that counts what it held back.
+/// A token bucket that counts what it suppressed.
 #[derive(Debug)]
 pub(crate) struct LogBudget {
     tokens: u32,

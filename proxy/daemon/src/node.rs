@@ -67,7 +67,8 @@ pub(crate) mod services;
 pub(crate) mod state_writer;
 pub(crate) mod write_queue;
 
-/// Shortest time a node keeps running after its goodbye, which is repeated until acknowledged.
+/// Shortest time a node keeps running after it announced that it leaves, which is repeated until
+/// acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// How often a leaving node checks whether its sessions have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
@@ -276,7 +277,7 @@ impl Node {
         self.sessions.take_peak()
     }
 
-    /// The state for the next start; `None` when the node is about to end.
+    /// The state for the next start; `None` if the node is about to end.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         snapshot(&self.controls.commands).await
     }
@@ -292,11 +293,11 @@ impl Node {
         Ok(reload.into_settings())
     }
 
-    /// Releases its virtual addresses, says goodbye and accepts no new sessions from other nodes.
-    /// Resolves when all sessions have ended, or with `over`. Local clients are served until
-    /// [`Node::close`].
+    /// Releases its virtual addresses, announces that it leaves, and accepts no new sessions from
+    /// other nodes. Resolves when all sessions have ended, or with `over`. Local clients are served
+    /// until [`Node::close`].
     pub async fn leave(&mut self, over: impl Future<Output = ()>) {
-        // First, while the other members of each group can still be told.
+        // First, while the other members of each group can still be notified.
         self.release.run().await;
         self.leaving.send_replace(true);
         let (left, has_left) = oneshot::channel();
@@ -348,8 +349,8 @@ impl Node {
         Ok((Remains { mesh, sessions, leaving, controls, _back_streams, serving }, sockets))
     }
 
-    /// Tells all peers and ends, the local addresses last: a client that is refused gives up sooner
-    /// than one that is reset.
+    /// Notifies all peers and ends, the local addresses last: a client that is refused gives up
+    /// sooner than one that is reset.
     pub async fn close(mut self) {
         self.mesh.close().await;
         self.tasks.shutdown().await;
@@ -497,7 +498,7 @@ fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(Servic
     each.collect()
 }
 
-/// Tells the reporter what the settings say, and the log that the node starts.
+/// Passes the settings to the reporter, and logs that the node starts.
 fn describe(
     settings: &Settings,
     nodes: Option<&[u8]>,
@@ -521,8 +522,9 @@ fn announce_start(reporter: &Reporter) {
     reporter.services.iter().for_each(|(service, facts)| facts.announce(service));
 }
 
-/// Tells the core where this node, its seeds and the nodes of the saved directory are, before the
-/// first turn of the loop. Names are left to the task that follows them: a resolver may be slow.
+/// Passes the addresses of this node, its seeds and the nodes of the saved directory to the core,
+/// before the first turn of the loop. Names are left to the task that follows them: a resolver may
+/// be slow.
 fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed], directory: Option<&[u8]>) {
     restore(directory, &mut driver.core);
     let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));

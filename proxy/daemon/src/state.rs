@@ -4,24 +4,24 @@
 //! | --- | --- | --- |
 //! | `node.key` | the WireGuard key; its public half is the NodeId | yes |
 //! | `record.key` | signs this node's records in the directory | yes |
-//! | `mesh.secret` | shared by all members, and while it is followed by another the former | yes |
+//! | `mesh.secret` | shared by all members; during a rotation also the previous one | yes |
 //! | `authority.key` | signs invites and credentials; only where `init` ran | yes |
 //! | `credential` | the signed statement of who this node is | no |
 //! | `seeds` | nodes to announce to, one per line, and a checksum | no |
 //! | `generation` | the number of the last start, and a checksum | no |
-//! | `directory` | what was known of the others, for a cold boot | no |
+//! | `directory` | knowledge of the others, for a cold boot | no |
 //! | `nodes` | nodes of the cluster, for the way back at a cold boot | no |
-//! | `revocations` | what the authority has taken back, one signed line each | no |
-//! | `node.next` | who the node is to be, while its keys are replaced | yes |
-//! | `credential.base`, `credential.former` | those before the present one, for renewals | no |
+//! | `revocations` | what the authority has revoked, one signed line each | no |
+//! | `node.next` | the node's next identity, while its keys are replaced | yes |
+//! | `credential.base`, `credential.former` | those before the current one, for renewals | no |
 //! | `mandate` | an issuer's right to renew credentials of others, with its keys | yes |
-//! | `mandates` | whose mandates the authority's key here has signed | no |
+//! | `mandates` | the mandates that the authority's key here has signed | no |
 //! | `lock` | held by the one process that uses the folder | no |
 //!
 //! Every file has mode 0600, is written whole, and is opened relative to the opened folder, where
 //! no link is followed (`folder`). A missing or damaged file is an error that names it and the
 //! remedy, never a silent reset; files that people may edit are used as read, with a warning about
-//! what is odd (`seal`). Each file has a bound on its size.
+//! anything odd (`seal`). Each file has a bound on its size.
 
 mod folder;
 mod generation;
@@ -62,8 +62,8 @@ const MAX_SEEDS_BYTES: usize = 256 * 1024;
 /// A line of base64 with a name for each revocation, and the last line, in bytes.
 const MAX_REVOCATIONS_BYTES: usize =
     (MAX_REVOCATIONS + MAX_SUCCESSIONS + 1) * (2 * MAX_REVOCATION_BYTES + 1 + MAX_NAME_BYTES);
-/// Begins the last line of the revocations, before their number: a file that was cut between two
-/// lines would otherwise read as fewer.
+/// Begins the last line of the revocations, before their number: a file truncated between two lines
+/// would otherwise read as fewer.
 const END: &str = "end ";
 
 const NODE_KEY: &str = "node.key";
@@ -168,7 +168,7 @@ pub struct Identity {
     pub node_key: NodeKey,
     /// Signs this node's records.
     pub record_key: RecordKey,
-    /// The mesh's shared secret, and the former one while both open tunnels.
+    /// The mesh's shared secret, and the previous one while both open tunnels.
     pub secrets: MeshSecrets,
     /// The node's credential.
     pub credential: Credential,
@@ -188,11 +188,11 @@ impl StateDir {
         Ok(Self { folder: Folder::open(path.into(), JOIN)? })
     }
 
-    /// The folder, made with mode 0700 when it is missing. One that exists gets that mode as long
-    /// as there is nothing but meshport's files in it.
+    /// The folder, created with mode 0700 if missing. An existing one gets that mode if it contains
+    /// only meshport's files.
     ///
     /// # Errors
-    /// See [`StateDir::open`], and [`Error::Io`] if it cannot be made.
+    /// See [`StateDir::open`], and [`Error::Io`] if it cannot be created.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, Error> {
         Ok(Self { folder: Folder::create(path.into(), &ALL, JOIN)? })
     }
@@ -240,7 +240,7 @@ impl StateDir {
     pub fn identity(&self, now: UnixSeconds) -> Result<Identity, Error> {
         let credential = self.credential()?.ok_or_else(|| self.missing(CREDENTIAL))?;
         let credential = self.fallback(&credential, now)?.unwrap_or(credential);
-        // First, since an invalid credential would put the blame on other files.
+        // First, since an invalid credential would make other files look wrong.
         self.in_force(&credential, now)?;
         let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
         let record_key = self.record_key()?.ok_or_else(|| self.missing(RECORD_KEY))?;
@@ -278,7 +278,7 @@ impl StateDir {
         })
     }
 
-    /// The WireGuard key; `None` when there is none yet.
+    /// The WireGuard key; `None` if there is none yet.
     ///
     /// # Errors
     /// [`Error::State`] when the file is damaged or open to others; so for every file here.
@@ -294,7 +294,7 @@ impl StateDir {
         self.load(RECORD_KEY)
     }
 
-    /// The mesh's shared secret, with the former one as last written.
+    /// The mesh's shared secret, with the previous one as last written.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -310,7 +310,7 @@ impl StateDir {
         self.load_secret(AUTHORITY_KEY, FROM_BACKUP)
     }
 
-    /// The node's credential as it was signed, whether it is still valid or not.
+    /// The node's credential as it was signed, valid or not.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -329,7 +329,7 @@ impl StateDir {
     }
 
     /// The node's credential as the base for the next one. A credential without the node's
-    /// signature, from an earlier meshport, will do: the node's key signs it now.
+    /// signature, from an earlier meshport, is accepted: the node's key signs it now.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -344,7 +344,7 @@ impl StateDir {
         whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &ALTERED, JOIN_AGAIN))
     }
 
-    /// The nodes to announce to; empty when there is no such file.
+    /// The nodes to announce to; empty without the file.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -446,7 +446,7 @@ impl StateDir {
         self.store_text(MESH_SECRET, &secret.to_text(), existing)
     }
 
-    /// Writes the mesh's shared secret, with the former one if any: both in one file, so that
+    /// Writes the mesh's shared secret, with the previous one if any: both in one file, so that
     /// neither is ever missing.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Two nodes of one mesh on loopback, and what tests of streams need around them.
+//! Two nodes of one mesh on loopback, and helpers for tests of streams.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,7 +26,7 @@ pub(crate) struct Node {
     pub(crate) incoming: Incoming,
 }
 
-/// What a node of these tests may do, unless they say otherwise.
+/// The default roles of a node in these tests.
 const ROLES: &str = "node,origin:kube-apiserver,relay";
 
 /// Two nodes that know each other.

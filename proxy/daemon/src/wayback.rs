@@ -49,7 +49,7 @@ counters! {
 /// Where a refusal was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum At {
-    /// On the socket, told to an apiserver.
+    /// On the socket, to an apiserver.
     Socket,
     /// For a stream of another node.
     Stream,

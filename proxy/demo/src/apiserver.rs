@@ -2,10 +2,9 @@
 //! have.
 //!
 //! A [`StandIn`] answers the health paths, `/version`, an endless watch-like stream and big
-//! transfers (see [`http`] for the list), and can be made unready, hung, refusing or dead while
-//! it runs. Each one has a certificate of its own from a shared [`Authority`], so that a client can
-//! tell by the certificate which origin answered. [`process`] runs one as a process of its own,
-//! for tests that use `kill`.
+//! transfers (see [`http`] for the list), and can be made unready, hung, refusing or dead while it
+//! runs. Each one has its own certificate from a shared [`Authority`], which shows a client which
+//! origin answered. [`process`] runs one as a separate process, for tests that use `kill`.
 //!
 //! Bounds: [`MAX_CONNECTIONS`] and [`MAX_STREAMS`] per connection; at the bound new connections
 //! wait in the kernel's backlog. It is meant for tests and the demo, not for untrusted clients.
@@ -93,7 +92,7 @@ pub struct StandInCounters {
     pub tls_failures: u64,
     /// Requests, of any path.
     pub requests: u64,
-    /// Requests for `/readyz`, `/livez`, `/healthz` and `/version`: what health checks ask.
+    /// Requests for `/readyz`, `/livez`, `/healthz` and `/version`: the requests of health checks.
     pub probes: u64,
     /// Requests answered 401.
     pub unauthorized: u64,
@@ -208,29 +207,29 @@ impl StandIn {
         }
     }
 
-    /// Decides what `/readyz` answers: 200 or 500. Everything else is served on.
+    /// Sets the answer of `/readyz`: 200 or 500. Everything else is still served.
     pub fn set_ready(&self, ready: bool) {
         self.shared.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Stops to read and to write on every connection and to accept; the kernel still completes
-    /// TCP handshakes. It looks like a process under SIGSTOP.
+    /// Stops reading, writing and accepting on every connection; the kernel still completes TCP
+    /// handshakes. It looks like a process under SIGSTOP.
     pub fn hang(&self) {
         self.shared.gate.close();
     }
 
-    /// Ends [`StandIn::hang`]: everything goes on where it stood.
+    /// Ends [`StandIn::hang`]: everything continues where it stopped.
     pub fn unhang(&self) {
         self.shared.gate.open();
     }
 
     /// Closes the listening socket: new connections are refused once this returns. Open ones are
-    /// served on, as by an apiserver that terminates gracefully.
+    /// still served, as by an apiserver that terminates gracefully.
     pub async fn refuse(&self) {
         let task = self.accepting.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
             task.abort();
-            // The listener is closed when the task is gone; that it was cancelled is no news.
+            // The listener is closed when the task has ended; its cancellation is expected.
             let _ = task.await;
         }
     }
@@ -261,7 +260,7 @@ impl StandIn {
         self.cut_connections();
     }
 
-    /// Ends it for good and gives the port back.
+    /// Ends it permanently and releases the port.
     pub async fn stop(self) {
         self.kill().await;
     }
@@ -273,12 +272,12 @@ impl Drop for StandIn {
             task.abort();
         }
         self.cut_connections();
-        // A hung connection has to run once more to end.
+        // A hung connection must run once more to end.
         self.shared.gate.open();
     }
 }
 
-/// Binds without listening. Reuse is what lets the listener bind beside it.
+/// Binds without listening. Reuse lets the listener bind beside it.
 fn reserve(address: SocketAddr) -> std::io::Result<socket2::Socket> {
     let domain = socket2::Domain::for_address(address);
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
@@ -344,7 +343,7 @@ async fn serve(shared: &Arc<Shared>, stream: TcpStream) {
         shared.counters.tls_failures.fetch_add(1, Ordering::Relaxed);
         return;
     };
-    // The verifier has checked it against the authority; without one none is asked for.
+    // The verifier has checked it against the authority; without an authority none is requested.
     let certified = stream.get_ref().1.peer_certificates().is_some();
     let service = service_fn(|request| http::answer(Arc::clone(shared), request, certified));
     let mut builder = auto::Builder::new(TokioExecutor::new());

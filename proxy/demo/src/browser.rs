@@ -8,10 +8,10 @@ const OPENER: &str = "open";
 #[cfg(not(target_os = "macos"))]
 const OPENER: &str = "xdg-open";
 
-/// Hands an address to the desktop and does not wait for what becomes of it.
+/// Passes an address to the desktop and does not wait for the result.
 ///
 /// # Errors
-/// Why that cannot be, with what to do instead.
+/// Why that is not possible, with an alternative.
 pub fn open(address: &str) -> Result<(), String> {
     open_with(OPENER, address)
 }
@@ -26,7 +26,7 @@ fn open_with(opener: &str, address: &str) -> Result<(), String> {
         }
         _ => format!("{opener} does not start ({error}): open {address} yourself"),
     })?;
-    // Some desktops keep it running for as long as the browser does.
+    // Some desktops keep it running as long as the browser.
     let wait = move || {
         let mut child = child;
         let _ = child.wait();
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_desktop_the_address_is_told() {
+    fn without_a_desktop_the_address_is_printed() {
         let told = open_with("no-such-program", "http://127.0.0.1:1/").unwrap_err();
         assert!(told.contains("no-such-program") && told.ends_with("/ yourself"), "{told}");
         assert_eq!(open_with("true", "http://127.0.0.1:1/"), Ok(()));

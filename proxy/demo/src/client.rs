@@ -39,7 +39,7 @@ mod tests;
 
 pub use error::{ClientError, Stage};
 
-/// The longest answer that is read whole, in bytes.
+/// The longest answer that is read completely, in bytes.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 /// The longest line of a watch, in bytes.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
@@ -53,11 +53,11 @@ const WINDOW: u32 = 4 << 20;
 pub struct Answer {
     /// The origin, by its certificate.
     pub origin: String,
-    /// The status, whatever it is.
+    /// The status, of any kind.
     pub status: StatusCode,
     /// HTTP/2 or HTTP/1.1.
     pub version: Version,
-    /// From the start until the TLS handshake was done. TCP alone says little behind a local
+    /// From the start until the TLS handshake was done. TCP alone shows little behind a local
     /// proxy, which accepts before it knows an origin.
     pub connect: Duration,
     /// From the start until the last byte of the answer.
@@ -66,7 +66,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// A big transfer that went through.
+/// A complete big transfer.
 #[derive(Clone, Debug)]
 pub struct Transfer {
     /// The origin, by its certificate.
@@ -133,7 +133,7 @@ impl Client {
     }
 
     /// Sets the limit for a whole request. For a watch it ends when the answer begins; a big
-    /// transfer may take longer, but must not stand still for longer.
+    /// transfer may take longer, but must not stall for longer.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -199,7 +199,7 @@ impl Client {
         })
     }
 
-    /// Asks who answers. The certificate and the answer must agree.
+    /// Asks which origin answers. The certificate and the answer must agree.
     ///
     /// # Errors
     /// There was no answer, no success, or two names.
@@ -222,7 +222,7 @@ impl Client {
     /// Gets `/bytes/{length}` and hashes what arrives.
     ///
     /// # Errors
-    /// It did not all arrive, or stood still for longer than the timeout.
+    /// It did not arrive completely, or stalled for longer than the timeout.
     pub async fn fetch(&self, length: u64) -> Result<Transfer, ClientError> {
         let request = self.request(Method::GET, &format!("/bytes/{length}"), Body::Text(None))?;
         let (started, connection, mut body) = self.open(request).await?;
@@ -248,7 +248,7 @@ impl Client {
     /// Posts `length` bytes of the pattern to `/sink`; the hash is the one the server computed.
     ///
     /// # Errors
-    /// It did not all get there, or stood still for longer than the timeout.
+    /// It did not arrive completely, or stalled for longer than the timeout.
     pub async fn send(&self, length: u64) -> Result<Transfer, ClientError> {
         let started = clock();
         let mut connection = self.connect(started, started + self.timeout).await?;
@@ -395,8 +395,8 @@ impl Watching {
         &self.connection.origin
     }
 
-    /// The next line, without its end; `None` when the server ended the stream in order. Waits as
-    /// long as it takes.
+    /// The next line, without its end; `None` if the server ended the stream in order. Waits
+    /// without limit.
     ///
     /// # Errors
     /// The connection broke, or a line is too long.
@@ -439,7 +439,7 @@ impl Connection {
     ) -> Result<Response<Incoming>, ClientError> {
         match &mut self.sender {
             Some(Sender::Http2(sender)) => {
-                // HTTP/2 has the authority in the request line; a second one is an error to some.
+                // HTTP/2 has the authority in the request line; some servers reject a second one.
                 request.headers_mut().remove(HOST);
                 Ok(sender.send_request(request).await?)
             }
@@ -466,7 +466,7 @@ impl Connection {
     }
 }
 
-/// The task that moves a connection's bytes; ends with its owner unless it is let go.
+/// The task that moves a connection's bytes; ends with its owner unless it is released.
 #[derive(Debug)]
 struct Driver(Option<JoinHandle<hyper::Result<()>>>);
 

@@ -1,7 +1,7 @@
-//! Playing by hand: everything stays up, and lines typed at the demo stop and start apiservers.
+//! Interactive mode: everything stays up, and lines typed into the demo stop and start apiservers.
 //!
-//! The daemons are left alone: they are processes like any other, and one that was killed and is
-//! started again by hand is found by the WAN at its new port.
+//! The daemons are ordinary processes: if one was killed and is started again by hand, the WAN
+//! finds it at its new port.
 
 use std::io::{self, BufRead as _};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use super::screen::Screen;
 use meshport_daemon::Error;
 use meshport_daemon::admin::queries::StatusRequest;
 
-/// Lines typed faster than they are obeyed.
+/// Lines typed faster than they are executed.
 const MAX_LINES: usize = 16;
-/// Between two looks at the daemons.
+/// Interval between checks of the daemons.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The command of a line.
@@ -44,7 +44,7 @@ impl Order {
     }
 }
 
-/// Says how to play, and obeys until the caller has had enough.
+/// Prints the instructions, and executes commands until the caller ends it.
 pub(super) async fn play(mesh: &mut DemoMesh, screen: &mut Screen) -> Result<(), Error> {
     screen.tell(&guide(mesh))?;
     let mut lines = typed_lines()?;
@@ -88,7 +88,7 @@ async fn obey(order: Order, mesh: &DemoMesh) -> Result<String, Error> {
     Ok(format!("the apiserver of {} {what}", SITES[site]))
 }
 
-/// Says who ended, and tells the WAN where those listen who were started again.
+/// Reports daemons that ended, and gives the WAN the ports of restarted ones.
 async fn follow(mesh: &mut DemoMesh, screen: &mut Screen) -> Result<(), Error> {
     let mut found = Vec::new();
     for daemon in mesh.daemons() {
@@ -105,7 +105,8 @@ async fn follow(mesh: &mut DemoMesh, screen: &mut Screen) -> Result<(), Error> {
         }
     }
     for (name, real) in found {
-        // Refused while the address is another's who has just gone; the next look tries again.
+        // Refused while the address belongs to another daemon that has just ended; the next check
+        // tries again.
         let _ = mesh.shaper().set_real(&name, real);
     }
     Ok(())

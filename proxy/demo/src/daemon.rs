@@ -1,8 +1,8 @@
 //! One real daemon as a child process.
 //!
-//! The child lives no longer than the demo: its standard input is a pipe whose other end only the
-//! demo holds, and it ends when that is closed ([`end_with_parent`]), which the kernel does however
-//! the demo ends. Dropping the value kills the child and waits for it.
+//! The child does not outlive the demo: its standard input is a pipe whose other end only the demo
+//! holds, and it ends when that is closed ([`end_with_parent`]), which the kernel does however the
+//! demo ends. Dropping the value kills the child and waits for it.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -14,11 +14,11 @@ use super::plan::NodePlan;
 use meshport_daemon::Error;
 use meshport_daemon::admin::AdminClient;
 
-/// The verb of this program that runs a child, besides being hidden the same as `run`.
+/// The verb of this program that runs a child: the same as `run`, but hidden.
 pub const VERB: &str = "demo-node";
 /// Lines of a log that are shown.
 const TAIL_LINES: usize = 12;
-/// Bytes of a log that are read for that.
+/// Bytes of a log that are read for these.
 const TAIL_BYTES: u64 = 8 << 10;
 
 /// A running daemon.
@@ -28,12 +28,13 @@ pub(super) struct Daemon {
     pub(super) files: MemberFiles,
     pub(super) admin: AdminClient,
     child: Child,
-    /// It ended, and that was said.
+    /// It ended, and that was reported.
     mourned: bool,
 }
 
 impl Daemon {
-    /// Starts it, with `home` for the home folder: nothing of the user's own has a part in it.
+    /// Starts it, with `home` as the home folder, so that none of the user's own files are
+    /// involved.
     pub(super) fn start(plan: NodePlan, files: MemberFiles, home: &Path) -> Result<Self, Error> {
         let log = &files.log;
         let log = File::create(log).map_err(Error::io(format!("make {}", log.display())))?;
@@ -60,7 +61,7 @@ impl Daemon {
 
     /// How it ended, if it did.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
-        // An error means that there is no such child any more, of which nothing is known.
+        // An error means that the child no longer exists, and nothing is known about it.
         self.child.try_wait().ok().flatten()
     }
 
@@ -93,7 +94,7 @@ impl Drop for Daemon {
 }
 
 /// Ends this process when standard input ends, which is when the process that started it is gone.
-/// There is nothing to leave in good order: all of the mesh goes at the same moment.
+/// An orderly shutdown is unnecessary: the whole mesh ends at the same moment.
 ///
 /// # Errors
 /// The system grants no thread.

@@ -1,6 +1,6 @@
-//! The demo's folder: keys, configurations, sockets and logs of everybody in it.
+//! The demo's folder: keys, configurations, sockets and logs of all nodes.
 //!
-//! Only its owner can enter it. It goes away with the value, unless it is to be kept.
+//! Only its owner can enter it. It is removed on drop, unless it is to be kept.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -11,12 +11,12 @@ use rand_core::{OsRng, RngCore as _};
 
 use meshport_daemon::Error;
 
-/// Attempts at a name that is free; a second one is needed once in four thousand million.
+/// Attempts to find a free name; a second one is needed once in four billion.
 const MAX_ATTEMPTS: usize = 8;
-/// The longest path of a Unix socket that every system takes, in bytes, with its final zero.
+/// The longest path of a Unix socket that every system accepts, in bytes, with its final zero.
 const MAX_SOCKET_PATH: usize = 104;
 
-/// A folder of the demo's own.
+/// The demo's own folder.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -61,7 +61,7 @@ impl Folder {
         &self.path
     }
 
-    /// Leaves it there, so that the user can find out what went wrong.
+    /// Keeps it, so that the user can find out what went wrong.
     pub(super) fn keep(&mut self) {
         self.kept = true;
     }
@@ -70,7 +70,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.kept {
-            // Files that cannot be removed are left to the cleaner of temporary files.
+            // Files that cannot be removed are left to the system's cleanup of temporary files.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

@@ -1,13 +1,13 @@
-//! `meshport demo`, and what it and the end-to-end tests are made of, next to the emulated WAN in
-//! [`crate::wan`].
+//! `meshport demo`, and the parts that it shares with the end-to-end tests, in addition to the
+//! emulated WAN in [`crate::wan`].
 //!
 //! * [`apiserver`] is a stand-in for a Kubernetes apiserver, with the faults real ones have.
-//! * [`client`] is an HTTPS client that says which origin answered and how long it took.
+//! * [`client`] is an HTTPS client that reports which origin answered and how long it took.
 //! * [`table`] renders the live table and the summary.
-//! * [`plan`], [`schedule`] and [`stats`] are pure: who takes part, what happens when, how it went.
+//! * [`plan`], [`schedule`] and [`stats`] are pure: the nodes, the steps, the results.
 //!
 //! [`run()`] makes a mesh the way an operator does, runs a real daemon per node as a child process,
-//! sends requests, and judges the answers. Nothing of it outlives the demo.
+//! sends requests, and judges the answers. Nothing outlives the demo.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub struct Options {
     pub keep_running: bool,
     /// Whether a browser is to show the page of the node that clients on the stage use.
     pub open: bool,
-    /// Decides the random draws of the emulated WAN.
+    /// The seed of the emulated WAN.
     pub seed: u64,
     /// The wall time, for credentials.
     pub now: UnixSeconds,
@@ -59,8 +59,8 @@ pub struct Options {
 /// Runs the demo to its end.
 ///
 /// # Errors
-/// [`Error::Negative`] when a node does not get ready, a request failed, the nearest was not chosen
-/// or a signal came too early; else what the system refused.
+/// [`Error::Negative`] if a node does not become ready, a request failed, the nearest was not
+/// chosen or a signal arrived too early; otherwise the system's error.
 pub async fn run(options: &Options, screen: &mut Screen) -> Result<(), Error> {
     let mut interrupt = Interrupt::listen()?;
     let schedule = Schedule::of(options.length);
@@ -88,12 +88,12 @@ pub async fn run(options: &Options, screen: &mut Screen) -> Result<(), Error> {
 }
 
 fn interrupted(screen: &mut Screen) -> Error {
-    // The terminal has shown the keys of the interrupt. What cannot be shown does not matter now.
+    // The terminal has shown the keys of the interrupt. An output error does not matter now.
     let _ = screen.note("");
     Error::Negative("interrupted before the end; nothing is left behind".to_owned())
 }
 
-/// An error unless all that was promised was seen. The logs of a failure are kept.
+/// An error unless the demo showed everything that it promises. The logs of a failure are kept.
 fn verdict(summary: &Summary, mesh: &mut DemoMesh) -> Result<(), Error> {
     let shortcomings = summary.shortcomings();
     if shortcomings.is_empty() {
@@ -128,7 +128,7 @@ async fn open(options: &Options, screen: &mut Screen) -> Result<DemoMesh, Error>
     Ok(mesh)
 }
 
-/// Where each node shows itself; first the one whose clients the demo is about.
+/// The address of each node's page; first the node whose clients the demo is about.
 fn pages(mesh: &DemoMesh) -> String {
     let stage = mesh.page(STAGE);
     let others = mesh.pages().iter().map(|(name, page)| match *page == stage {

@@ -1,5 +1,5 @@
-//! Makes the members of the demo's mesh as an operator does: the first by `init`, the others by an
-//! invite of it, each with a state folder of its own and a configuration file.
+//! Makes the members of the demo's mesh as an operator does: the first by `init`, the others by its
+//! invites, each with its own state folder and configuration file.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ const INVITE_TTL_S: u64 = 3600;
 pub(super) struct NewMesh {
     authority: AuthorityKey,
     secret: MeshSecret,
-    /// The first member and where it is reached.
+    /// The first member and its address.
     seed: Option<Seed>,
     now: UnixSeconds,
 }
@@ -94,7 +94,7 @@ impl NewMesh {
         Ok(issued.countersign(node)?)
     }
 
-    /// The line goes through its text form, as it would on its way to another machine.
+    /// The line goes through its text form, as it would when sent to another machine.
     fn invite(&self, plan: &NodePlan, seed: Seed) -> Result<Invite, Error> {
         let grant = Grant {
             roles: roles(plan)?,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_is_who_it_should_be() {
+    fn every_member_has_the_expected_identity() {
         let folder = tempfile::tempdir().unwrap();
         let mut new_mesh = NewMesh::new(NOW);
         let mut seeds = Vec::new();

@@ -1,8 +1,8 @@
 //! The demo's mesh: apiservers in this process, daemons as child processes, and between the sites
-//! an emulated WAN, which is where everybody believes everybody else to be.
+//! an emulated WAN, on which all nodes have their addresses.
 //!
 //! Dropping it ends the daemons and removes the folder. Bounds: the nodes of [`super::plan`], one
-//! question per node under way while it starts.
+//! query per node at a time while it starts.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ use meshport_daemon::admin::api::{OriginStatus, ServiceStatus, Status};
 use meshport_daemon::admin::queries::StatusRequest;
 
 /// How long all nodes together may take until each has a route to every origin: some seconds, and
-/// ten times that on a machine with other things to do.
+/// ten times that on a busy machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks at a node that is not ready.
+/// Interval between checks of a node that is not ready.
 const LOOK: Duration = Duration::from_millis(25);
 
 /// See the module's description.
@@ -45,7 +45,7 @@ pub(super) struct DemoMesh {
 }
 
 impl DemoMesh {
-    /// Makes and starts everything. Nobody knows anybody yet.
+    /// Makes and starts everything. The nodes do not know each other yet.
     pub(super) fn start(seed: u64, now: UnixSeconds) -> Result<Self, Error> {
         let folder = Folder::create()?;
         let authority_file = folder.join("ca.crt");
@@ -91,8 +91,8 @@ impl DemoMesh {
         Ok(())
     }
 
-    /// Tells the WAN where each daemon listens, and waits until each has a route to every origin
-    /// and those of the stage prefer the nearest.
+    /// Gives the WAN the port of each daemon, and waits until each has a route to every origin and
+    /// those of the stage prefer the nearest.
     pub(super) async fn ready(&mut self) -> Result<(), Error> {
         let deadline = clock() + READY_LIMIT;
         self.place(deadline).await?;
@@ -120,7 +120,7 @@ impl DemoMesh {
         Ok(())
     }
 
-    /// Asks a daemon until it answers and lacks nothing.
+    /// Queries a daemon until it is ready.
     async fn wait_for(
         &mut self,
         index: usize,
@@ -147,7 +147,7 @@ impl DemoMesh {
         }
     }
 
-    /// An error about one daemon, with the end of its log; the folder stays for a closer look.
+    /// An error about one daemon, with the end of its log; the folder is kept for inspection.
     pub(super) fn failure(&mut self, index: usize, what: &str) -> Error {
         self.folder.keep();
         let (daemon, folder) = (&self.daemons[index], self.folder.path().display());
@@ -208,7 +208,7 @@ impl DemoMesh {
         Client::new(self.local(site), &self.authority_pem)
     }
 
-    /// A command that asks a site's local address who answers.
+    /// A command that shows which origin answers at a site's local address.
     pub(super) fn curl(&self, site: usize) -> String {
         let (authority, local) = (self.authority.display(), self.local(site));
         format!("curl --cacert {authority} https://{local}/whoami")
@@ -251,7 +251,7 @@ fn lacks(plan: &NodePlan, status: &Status) -> Option<String> {
         return Some(missing.join(", "));
     }
     if plan.site != STAGE {
-        // The other two are so near each other that a busy machine may make them change files.
+        // The other two are so near each other that a busy machine may swap them.
         return None;
     }
     let chosen = apiserver_of(status)?.chosen.as_ref()?;

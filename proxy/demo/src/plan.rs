@@ -1,9 +1,9 @@
 //! The nodes of the demo and the distances between them: a pure description.
 //!
 //! Three sites, each with an apiserver, an origin in front of it and a worker for clients. The
-//! first site is the stage: there the client is, and there the apiserver is the one that is
-//! stopped. From the stage the sites are told apart by a glance at a latency. The longest way is a
-//! detour, as routes between networks sometimes are.
+//! first site is the stage: it has the client, and the apiserver that is stopped. Seen from the
+//! stage, the latency shows the site at a glance. The longest path is a detour, as routes between
+//! networks sometimes are.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ pub const DISTANCES_MS: [(&str, &str, u64); 3] =
 /// The site whose apiserver is stopped.
 pub const STAGE: usize = 0;
 
-/// The part of a node in the demo.
+/// The role of a node in the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// It stands before the site's apiserver.
+    /// It is in front of the site's apiserver.
     Origin,
     /// The site's clients are on it.
     Worker,
@@ -33,12 +33,12 @@ pub enum Part {
 pub struct NodePlan {
     /// The index of its site in [`SITES`].
     pub site: usize,
-    /// Its part in the demo.
+    /// Its role in the demo.
     pub part: Part,
 }
 
 impl NodePlan {
-    /// All of them; the first is the one the others are invited by.
+    /// All of them; the first invites the others.
     pub fn all() -> impl Iterator<Item = Self> {
         let sites = 0..SITES.len();
         sites.flat_map(|site| [Part::Origin, Part::Worker].map(|part| Self { site, part }))
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_has_a_distance_of_its_own() {
+    fn every_pair_has_its_own_distance() {
         let mut seen = BTreeSet::from([Duration::ZERO]);
         for (a, b) in [(0, 1), (0, 2), (1, 2)] {
             assert_eq!(distance(a, b), distance(b, a));

@@ -2,7 +2,7 @@
 //! apiserver there stops and comes back as the schedule says.
 //!
 //! Bounds: the client asks [`RATE`] times per second and gives up after
-//! [`super::client::DEFAULT_TIMEOUT`], so at most 100 requests are under way.
+//! [`super::client::DEFAULT_TIMEOUT`], so at most 100 requests are in progress.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,11 @@ use meshport_daemon::Error;
 
 /// Requests per second, each on a new connection.
 const RATE: u32 = 20;
-/// Between two drawings of the table.
+/// Interval between redraws of the table.
 const REDRAW: Duration = Duration::from_millis(200);
-/// How long a stopping apiserver serves what it has begun: far longer than one answer takes.
+/// How long a stopping apiserver serves open requests: far longer than one answer takes.
 const STOPPING: Duration = Duration::from_secs(1);
-/// A time that does not come.
+/// A time that is never reached.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 type Outcome = (Instant, Result<Answer, ClientError>);
@@ -48,7 +48,7 @@ enum Step {
     End,
 }
 
-/// Plays the schedule. Every daemon has to live through it.
+/// Plays the schedule. Every daemon must survive it.
 pub(super) async fn play(
     mesh: &mut DemoMesh,
     schedule: &Schedule,
@@ -144,8 +144,8 @@ impl Run<'_> {
         }
     }
 
-    /// As an apiserver that is told to terminate: it takes no new connection, ends what it has
-    /// begun, and is gone.
+    /// Like an apiserver that gets SIGTERM: it accepts no new connections, finishes open requests,
+    /// and ends.
     async fn stop(&mut self) {
         self.mesh.apiserver(STAGE).refuse().await;
         self.stats.stopped(self.elapsed());

@@ -1,21 +1,21 @@
-//! When what happens in the demo, from how long it may take: pure.
+//! The times of the demo's steps, for a given length: pure.
 //!
-//! The whole of it is calm, the stop of the nearest apiserver, its return, and traffic coming home.
-//! An origin that is back is used once that has lasted a second, and up to ten on a machine that is
-//! too busy for its probes (see `route` of the core). A shorter demo ends earlier in the schedule
-//! and says so.
+//! The full demo has a calm phase, the stop of the nearest apiserver, its return, and the return of
+//! traffic. An origin that is back is used once that has lasted a second, and up to ten on a
+//! machine that is too busy for its probes (see `route` of the core). A shorter demo ends earlier
+//! in the schedule and reports that.
 
 use std::time::Duration;
 
-/// The shortest calm before the stop: a node that is younger keeps nothing in mind to come home to,
-/// and would take ten seconds for it instead of one.
+/// The shortest calm before the stop: a younger node remembers no origin to return to, and would
+/// take ten seconds instead of one.
 const CALM_MIN: Duration = Duration::from_secs(5);
 /// The shortest time without the nearest apiserver.
 const GONE_MIN: Duration = Duration::from_secs(3);
 /// From the restart to the end: the longest hysteresis (10 s), the probe that finds the apiserver
-/// ready, and a moment at home.
+/// ready, and a moment after the return.
 const HOMECOMING: Duration = Duration::from_secs(12);
-/// The longest that calm or absence are made: more of the same shows nothing new.
+/// The longest calm and absence: more of the same shows nothing new.
 const CHAPTER_MAX: Duration = Duration::from_secs(20);
 /// The shortest demo that stops an apiserver at all.
 const FAILOVER_MIN: Duration = Duration::from_secs(6);
@@ -35,7 +35,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The most of the schedule that fits `length`.
+    /// The longest part of the schedule that fits `length`.
     pub fn of(length: Duration) -> Self {
         let Some(spare) = length.checked_sub(WHOLE) else {
             let stop_at = (length >= FAILOVER_MIN).then(|| CALM_MIN.min(length / 2));

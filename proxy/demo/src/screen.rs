@@ -1,21 +1,21 @@
-//! Where the demo's words go: a table and lines for a person, or one JSON object for a script.
+//! The demo's output: a table and lines for a person, or one JSON object for a script.
 
 use std::io::{self, Stdout};
 
 use super::table::{Style, Summary, Table, View};
 use meshport_daemon::Error;
 
-/// The picture, and how it is drawn.
+/// The view, and how it is drawn.
 #[derive(Debug)]
 pub enum Screen {
-    /// Nothing but the summary, as JSON; what a person needs to know goes to standard error.
+    /// Nothing but the summary, as JSON; messages for a person go to standard error.
     Json,
     /// Everything, as text.
     Text(Table<Stdout>),
 }
 
 impl Screen {
-    /// For a person: on a terminal of that many columns, or else a line per change.
+    /// For a person: on a terminal of that many columns, otherwise a line per change.
     pub fn text(columns: Option<usize>) -> Self {
         let style = columns.map_or(Style::Changes, |columns| Style::InPlace { columns });
         Self::Text(Table::new(io::stdout(), style))
@@ -29,7 +29,7 @@ impl Screen {
         }
     }
 
-    /// The table as it is now.
+    /// Draws the current table.
     pub(super) fn draw(&mut self, view: &View) -> Result<(), Error> {
         match self {
             Self::Json => Ok(()),
@@ -37,7 +37,7 @@ impl Screen {
         }
     }
 
-    /// The table as it stays.
+    /// Draws the final table.
     pub(super) fn draw_last(&mut self, view: &View) -> Result<(), Error> {
         self.draw(view)?;
         if let Self::Text(table) = self {
@@ -46,7 +46,7 @@ impl Screen {
         Ok(())
     }
 
-    /// How it went.
+    /// Prints the summary.
     pub(super) fn summary(&mut self, summary: &Summary) -> Result<(), Error> {
         match self {
             Self::Json => write_line(&mut io::stdout(), &summary.json()),
@@ -54,7 +54,7 @@ impl Screen {
         }
     }
 
-    /// A message that a person needs, whatever else is shown.
+    /// A message that is always shown.
     pub(super) fn tell(&mut self, text: &str) -> Result<(), Error> {
         match self {
             Self::Json => write_line(&mut io::stderr(), text),

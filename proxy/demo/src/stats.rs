@@ -1,9 +1,9 @@
-//! Judges the answers to the client in the stage's site: was it the nearest, and how long did
-//! changes take. Pure; times are since the first request.
+//! Judges the answers to the client in the stage's site: whether the nearest answered, and how long
+//! changes took. Pure; times are since the first request.
 //!
 //! The nearest is the nearest of those that serve. After a change clients need a moment to notice:
-//! for [`AWAY_GRACE`] after a stop and [`HOME_GRACE`] after a restart the origin that was the
-//! nearest before counts as well. No grace makes a third origin right.
+//! for [`AWAY_GRACE`] after a stop and [`HOME_GRACE`] after a restart the previously nearest origin
+//! counts as well. A third origin never does.
 //!
 //! Bounded: a schedule has at most two changes.
 
@@ -13,13 +13,13 @@ use super::plan::{STAGE, nearest, origin_name};
 use super::schedule::Schedule;
 use super::table::Summary;
 
-/// How long after a stop the old origin may still answer: one that was reached just before.
+/// How long after a stop the old origin may still answer a request that reached it just before.
 pub const AWAY_GRACE: Duration = Duration::from_secs(2);
 /// How long after a restart the substitute may still answer: the 10 s for which a gain must have
-/// lasted, the probes that find the apiserver ready again, and the news on its way.
+/// lasted, the probes that find the apiserver ready again, and the spread of that news.
 pub const HOME_GRACE: Duration = Duration::from_secs(14);
 
-/// A request and when it was under way.
+/// The start and end of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// It began.
@@ -28,12 +28,12 @@ pub struct Request {
     pub finished: Duration,
 }
 
-/// A time in which the same apiservers served.
+/// A period in which the same apiservers served.
 #[derive(Clone, Copy, Debug)]
 struct Phase {
     from: Duration,
     stage_serves: bool,
-    /// Its end, and for how long after it its nearest still counts.
+    /// Its end, and how long after that its nearest origin still counts.
     end: Option<(Duration, Duration)>,
 }
 
@@ -91,12 +91,12 @@ impl Stats {
         self.failed += 1;
     }
 
-    /// Whether clients have come home after the restart.
+    /// Whether clients have returned after the restart.
     pub fn is_home(&self) -> bool {
         self.home_again.is_some()
     }
 
-    /// The result, measured by what the schedule promised.
+    /// The result, compared with the schedule.
     pub fn summary(&self, schedule: &Schedule) -> Summary {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         #[expect(clippy::cast_precision_loss, reason = "a share of far fewer than 2^52 requests")]
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn staying_away_for_ever_is_not_the_nearest() {
+    fn staying_away_forever_is_not_the_nearest() {
         let mut stats = Stats::default();
         stats.stopped(6 * S);
         stats.restarted(12 * S);

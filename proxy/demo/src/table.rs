@@ -1,9 +1,9 @@
 //! The demo's output: a table that is redrawn in place, or a line per change, and the summary.
 //!
-//! Rendering is pure: a [`View`] goes in, text comes out through whatever [`Write`] was given.
-//! On a terminal the table overwrites itself with plain ANSI sequences, no longer than the width
-//! given, so that no line wraps; elsewhere (a pipe, a log) one line is written per change of the
-//! phase, of who answers, or of the failures, so that the log stays short.
+//! Rendering is pure: a [`View`] goes in, text comes out through whatever [`Write`] was given. On a
+//! terminal the table overwrites itself with plain ANSI sequences, no longer than the width given,
+//! so no line wraps; elsewhere (a pipe, a log) one line is written per change of the phase, of the
+//! answering origin, or of the failures, so that the log stays short.
 //!
 //! Bounds: an [`OriginRow`] keeps the last [`WINDOW`] latencies, a [`View`] the last `TRACE`.
 
@@ -17,7 +17,7 @@ use serde::Serialize;
 #[cfg(test)]
 mod tests;
 
-/// How many latencies the median is taken over: few enough to follow what is going on.
+/// Number of latencies for the median: few enough to follow changes.
 pub const WINDOW: usize = 64;
 /// Answers in the line of latencies: three seconds of the demo's client, within 80 columns.
 const TRACE: usize = 64;
@@ -81,7 +81,7 @@ impl OriginRow {
 pub struct View {
     /// Since the start.
     pub elapsed: Duration,
-    /// The present phase, in a short sentence.
+    /// The current phase, in a short sentence.
     pub phase: String,
     /// The origins, in the order they are shown.
     pub origins: Vec<OriginRow>,
@@ -103,7 +103,7 @@ impl View {
         Self { elapsed, phase, origins, current: None, recent, failed: 0, last_error: None }
     }
 
-    /// Notes an answer. One of an origin that is not on the view is not shown.
+    /// Notes an answer. One from an origin that is not in the view is not shown.
     pub fn answered(&mut self, origin: &str, latency: Duration) {
         self.current = self.origins.iter().position(|row| row.name == origin);
         self.trace(Some(latency));
@@ -170,7 +170,7 @@ impl View {
         lines
     }
 
-    /// The changes since `before`, a line each; everything if there was nothing before.
+    /// The changes since `before`, a line each; everything if there was no view before.
     pub fn changes(&self, before: Option<&Self>) -> Vec<String> {
         let mut lines = Vec::new();
         let at = seconds(self.elapsed);
@@ -211,7 +211,7 @@ fn seconds(elapsed: Duration) -> String {
 /// How [`Table`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Over itself, on a terminal of this many columns.
+    /// Over the previous table, on a terminal of this many columns.
     InPlace {
         /// Longer lines are cut.
         columns: usize,
@@ -220,7 +220,7 @@ pub enum Style {
     Changes,
 }
 
-/// Writes a [`View`] again and again.
+/// Writes a [`View`] repeatedly.
 #[derive(Debug)]
 pub struct Table<W> {
     out: W,
@@ -285,18 +285,18 @@ impl<W: Write> Table<W> {
         self.out.flush()
     }
 
-    /// Leaves what was drawn where it is; the next drawing and the next note go below it.
+    /// Keeps what was drawn; the next drawing and the next note go below it.
     pub fn release(&mut self) {
         self.drawn = 0;
     }
 
-    /// Gives the output back; what was drawn stays.
+    /// Returns the output; what was drawn stays.
     pub fn finish(self) -> W {
         self.out
     }
 }
 
-/// How the demo went; as JSON it is the last thing `meshport demo --json` prints.
+/// The demo's results; as JSON the last thing that `meshport demo --json` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// All requests.
@@ -328,7 +328,7 @@ impl Summary {
         self.shortcomings().is_empty()
     }
 
-    /// Promises that were not kept, a sentence each.
+    /// Expectations that were not met, a sentence each.
     pub fn shortcomings(&self) -> Vec<String> {
         let mut found = Vec::new();
         if self.requests == 0 {
@@ -338,7 +338,7 @@ impl Summary {
             found.push(format!("{} of {} requests failed", self.failed, self.requests));
         }
         let least = Self::NEAREST_SHARE_MIN;
-        // Said this way round, a share that is no number falls short as well.
+        // Written this way, a share that is not a number falls short as well.
         let enough = self.nearest_share >= least;
         if !enough {
             let (share, least) = (self.nearest_share * 100.0, least * 100.0);

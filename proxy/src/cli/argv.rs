@@ -1,10 +1,10 @@
 //! Secrets on the command line are overwritten as soon as this process has read them.
 //!
 //! Every user of a machine can read the command line of every process (`/proc/PID/cmdline`, `ps`).
-//! The kernel shows the memory in which the process was given its words, and the process may write
-//! there: here through `/proc/self/mem`, at the place that `/proc/self/stat` names. Nothing else
-//! uses that memory but `std::env::args`, which copies it. What remains readable is said in
-//! docs/security.md: the moment before, and copies that shells, `sudo` and audit logs keep.
+//! The kernel shows the memory that holds the process's arguments, and the process may write there:
+//! here through `/proc/self/mem`, at the address in `/proc/self/stat`. Only `std::env::args` uses
+//! that memory, and copies it. docs/security.md has what remains readable: the moment before, and
+//! copies that shells, `sudo` and audit logs keep.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,16 +16,16 @@ use std::os::unix::fs::FileExt;
 
 use super::output;
 
-/// How the lines begin that are secrets.
+/// The beginnings of secret lines.
 const SECRETS: [&[u8]; 3] = [b"meshport-invite-", b"meshport-next-secret-", b"meshport-mandate-"];
 /// The byte that is written over them.
 const FILLER: u8 = b'x';
-/// The place of the address of the command line in `/proc/self/stat`, counted from the state, which
+/// The position of the command line's address in `/proc/self/stat`, counted from the state, which
 /// is the third field (proc_pid_stat(5): `arg_start` is the 48th).
 const ARG_START: usize = 48 - 3;
 
-/// The words of the command line. Secrets among them can be read by others no more, and the person
-/// is told how to give them unseen.
+/// The arguments of the command line. Others can no longer read secrets among them, and the user is
+/// advised how to pass them unseen.
 pub(super) fn words() -> Vec<OsString> {
     let words: Vec<OsString> = env::args_os().collect();
     let line: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
@@ -62,13 +62,13 @@ fn overwrite() -> io::Result<()> {
     if all { Ok(()) } else { Err(io::Error::other("it is still to be seen")) }
 }
 
-/// Positions of the secret parts of a command line whose words end with zeros.
+/// Positions of the secret parts of a command line whose arguments end with zeros.
 fn secrets(line: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut begin = 0;
     for word in line.split(|byte| *byte == 0) {
         for tag in SECRETS {
-            // Also behind the `=` of a flag.
+            // Also after the `=` of a flag.
             if let Some(at) = word.windows(tag.len()).position(|window| window == tag) {
                 found.push(begin + at + tag.len()..begin + word.len());
             }

@@ -1,4 +1,4 @@
-//! `meshport authority`: the authority's key, shown or endorsed, and where other verbs find it.
+//! `meshport authority`: shows or endorses the authority's key, and finds it for other verbs.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -42,7 +42,7 @@ struct Shown {
     key: VerifyKey,
     /// From the mesh's first key to this one; empty for the first.
     endorsements: Vec<ShownEndorsement>,
-    /// Credentials that are signed under it; absent where no daemon answers.
+    /// Credentials that are signed under it; absent if no daemon answers.
     credentials: Option<usize>,
     /// The file of a new key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,8 +133,8 @@ fn add(by: &AuthorityKey, file: &Path, json: bool) -> Result<(), Error> {
 pub(super) const SIGN_ELSEWHERE: &str =
     "sign on the machine that has it with --print, and use the line here with --import";
 
-/// The authority's key, from a file or from the `folder`. `otherwise` says what to do where neither
-/// has it.
+/// The authority's key, from a file or from the `folder`. `otherwise` is the remedy if neither has
+/// it.
 pub(super) fn key(
     file: Option<&Path>,
     folder: impl FnOnce() -> Result<Option<AuthorityKey>, Error>,

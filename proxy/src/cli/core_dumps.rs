@@ -6,17 +6,17 @@ use rustix::process::{
 
 use super::output;
 
-/// Whether the limit is there for programs that this one starts as well.
+/// Whether the limit also applies to programs that this one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Children {
-    /// There are none but its own.
+    /// It starts only its own.
     Limited,
-    /// Programs that the user names, which may want their dumps: the limit can be raised again.
+    /// Programs that the user names, which may need their dumps: the limit can be raised again.
     MayRaise,
 }
 
 /// Forbids core dumps, and reading of the memory by other processes of the same user. A refusal by
-/// the system is printed and is no reason to stop.
+/// the system is printed, but does not stop the program.
 pub(super) fn forbid(children: Children) {
     let maximum = match children {
         Children::Limited => Some(0),

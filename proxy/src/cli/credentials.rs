@@ -45,7 +45,7 @@ pub(crate) fn run(args: &CredentialsArgs) -> Result<(), Error> {
     }
 }
 
-/// How many of the credentials that count end too soon.
+/// How many of the relevant credentials expire too soon.
 fn ending(rows: &[CredentialRow], args: &CredentialsArgs, now: u64) -> usize {
     let limit = now.saturating_add(args.within.seconds());
     let counts = |row: &&CredentialRow| args.any || row.own;

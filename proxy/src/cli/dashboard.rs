@@ -109,7 +109,7 @@ async fn first_view(leaf: &mut Leaf, args: &DashboardArgs) -> Result<(), Error> 
         if is_final || Instant::from_std(clock::now()) >= deadline {
             return Err(no_view(&error, leaf, args));
         }
-        // There may have been a change without a notice, so it is soon tried again.
+        // There may have been a change without a notification, so it is soon tried again.
         let _ = timeout(LOOK, leaf.changed()).await;
     }
 }
@@ -134,7 +134,7 @@ fn no_view(error: &ViewError, leaf: &Leaf, args: &DashboardArgs) -> Error {
     Error::Negative(text)
 }
 
-/// Says where the page is, and opens it where that is asked for.
+/// Prints the address of the page, and opens it if requested.
 fn tell(args: &DashboardArgs, address: SocketAddr) -> Result<(), Error> {
     let node = args.node.as_ref().map(|node| format!("?node={node}")).unwrap_or_default();
     let page = format!("http://{address}/{node}");

@@ -1,8 +1,9 @@
-//! `meshport delegate`: let a member renew the credentials of others, and install that there.
+//! `meshport delegate`: lets a member renew the credentials of others, and installs the mandate
+//! there.
 //!
 //! The authority's key signs a mandate, which is one line and a secret: its holder can renew
-//! credentials within its bounds. It is carried to the member as an invite is, and installed with
-//! `--install`; the key of the authority stays where it is.
+//! credentials within its bounds. It is carried to the member like an invite and installed with
+//! `--install`; the authority's key stays where it is.
 
 use std::path::PathBuf;
 
@@ -58,7 +59,7 @@ pub(crate) struct DelegateArgs {
 /// A mandate as it is shown.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// The line; only where it was made.
+    /// The line; only on the machine that made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     mandate: Option<String>,
     issuer: String,

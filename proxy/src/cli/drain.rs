@@ -96,7 +96,7 @@ fn said(report: &DrainReport, successor: Option<&str>) -> String {
     }
 }
 
-/// Another origin of the service that takes what leaves this one.
+/// Another origin of the service that takes over this one's sessions.
 fn successor(route: &ServiceStatus) -> Option<&str> {
     let others = route.origins.iter().filter(|it| it.path != "own");
     let mut ready = others.filter(|it| it.usable && it.state == "ready");
@@ -120,7 +120,7 @@ fn left(sessions: u64, patience: Period, route: Option<&ServiceStatus>) -> Strin
     }
 }
 
-/// Tells how far it has come: over one line of a terminal, else a line now and then.
+/// Reports progress: on one line of a terminal, otherwise a line now and then.
 struct Progress {
     terminal: bool,
     begun: Instant,

@@ -27,7 +27,7 @@ use super::{clock, local, logging, output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::lifecycle::leaf::{Destination, Leaf, Options};
 
-/// How long a first choice that is usable and not healthy may turn into a healthy one.
+/// How long to wait until a first choice that is usable but not healthy becomes healthy.
 const GRACE: Duration = Duration::from_secs(2);
 /// The longest wait, once an origin answered, for the answer of a nearer one; it is that origin's
 /// round-trip time if that is shorter.
@@ -138,7 +138,7 @@ async fn forward(
     outcome
 }
 
-/// Looks for an origin until there is one to be used, telling how it goes.
+/// Looks for an origin until one is usable, and reports progress.
 async fn connect(
     leaf: &mut Leaf,
     args: &ForwardArgs,
@@ -160,7 +160,7 @@ async fn connect(
             return Err(messages::no_origin(&progress, args));
         }
         console.show(&progress);
-        // Redrawing needs its own interval; news come earlier.
+        // Redrawing needs its own interval; news arrives earlier.
         let _ = timeout(LOOK, leaf.changed()).await;
     }
 }
@@ -210,7 +210,7 @@ impl Forward<'_> {
             None => None,
         };
         self.console.leads(local, Some(&destination), clock::wall());
-        // Saving waits for the disk, and must not be waited for.
+        // Saving waits for the disk, which must not block this loop.
         if let Err(error) = self.storage.store(self.leaf.directory().await).await {
             self.console.remark(&format!(
                 "cannot save the credential; the next start needs the \
@@ -242,7 +242,7 @@ impl Forward<'_> {
         }
     }
 
-    /// Writes the context where it is asked for; the kubeconfig for a command comes back.
+    /// Writes the context if requested; returns the kubeconfig for a command.
     async fn write_context(
         &mut self,
         context: &Context,
@@ -262,7 +262,7 @@ impl Forward<'_> {
         Ok(Some(kubeconfig))
     }
 
-    /// Says where sessions go when that is another way than before.
+    /// Prints where sessions go if the path has changed.
     fn tell_change(
         &self,
         local: SocketAddr,

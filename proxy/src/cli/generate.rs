@@ -123,8 +123,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<(), Error> {
     output::answer(&generate(args)?)
 }
 
-/// What the unit lets a daemon execute: the program's folder where that is the program's own, since
-/// only there a replaced program can be executed before a restart; otherwise the program alone.
+/// What the unit lets a daemon execute: the program's folder if it contains only the program, since
+/// only there a replaced program can be executed before a restart; otherwise only the program.
 fn executable(binary: &str) -> &str {
     match Path::new(binary).parent() {
         Some(folder) if folder.file_name() == Path::new(binary).file_name() => {

@@ -66,7 +66,7 @@ impl FromStr for HostName {
     }
 }
 
-/// Why a hosts file is left as it is.
+/// Why a hosts file is not changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum HostsError {
     #[error("line {number} maps {name} elsewhere: {line:?}. Remove that line first")]
@@ -118,7 +118,7 @@ fn block(entries: &[String]) -> String {
     format!("{BEGIN}\n{}{END}\n", entries.concat())
 }
 
-/// The text with the name mapped to `ips`; `None` when it says so already.
+/// The text with the name mapped to `ips`; `None` if it already is.
 ///
 /// # Errors
 /// [`HostsError`].
@@ -138,7 +138,7 @@ fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, HostsE
     Ok(Some(hosts.with_inside(&inside)).filter(|changed| changed != text))
 }
 
-/// The text without the name between the markers; `None` when it is not there.
+/// The text without the name between the markers; `None` if the name is not there.
 ///
 /// # Errors
 /// [`HostsError::Markers`].
@@ -190,7 +190,7 @@ impl<'a> HostsText<'a> {
         inside.filter(|line| mapped(line, name).is_none()).map(|line| (*line).to_owned()).collect()
     }
 
-    /// The text with these lines between the markers; without markers when there are none.
+    /// The text with these lines between the markers; without lines there are no markers.
     fn with_inside(&self, inside: &[String]) -> String {
         let block = if inside.is_empty() { String::new() } else { block(inside) };
         let (before, after) = match self.markers {
@@ -247,7 +247,7 @@ mod tests {
         let text = format!("{PLAIN}10.0.0.9 x API.example.com # lb\n");
         let error = with(&text, NAME, &ips(&["127.0.0.1"])).expect_err("refused").to_string();
         assert!(error.contains("line 4") && error.contains("10.0.0.9 x"), "{error}");
-        // The same address is no contradiction, and a remark is no line.
+        // The same address is not a contradiction, and a comment does not count.
         let text = format!("127.0.0.1 {NAME}\n# 10.0.0.9 {NAME}\n");
         assert_eq!(with(&text, NAME, &ips(&["127.0.0.1"])), Ok(None));
     }

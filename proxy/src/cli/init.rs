@@ -67,9 +67,9 @@ pub(crate) fn run(args: &InitArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes everything and writes it: the authority's key when all but the credential is there, and
-/// the credential last, as a join does. So a folder with neither of them is unfinished and begun
-/// anew, and an authority without a node gets its first one.
+/// Makes everything and writes it: the authority's key after everything but the credential, and the
+/// credential last, as in a join. So a folder with neither of them is unfinished and started over,
+/// and an authority without a node gets its first one.
 pub(crate) fn init(
     args: &InitArgs,
     state_dir: &Path,
@@ -88,7 +88,7 @@ pub(crate) fn init(
         }
     };
     if args.force {
-        // A change of keys that was begun in the old mesh keeps no node of the new one from
+        // A key change that was begun in the old mesh must not prevent a node of the new one from
         // starting.
         state.remove_next()?;
         state.remove_directory()?;
@@ -125,7 +125,7 @@ fn authority_without_node(
     Ok(if state.mesh_secrets()?.is_some() { authority } else { None })
 }
 
-/// Writes the authority's key too, as soon as all that its first node takes is made.
+/// Writes the authority's key too, once everything for its first node is made.
 fn first_node(
     args: &InitArgs,
     site: &SiteName,
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_invite_takes_is_told() {
+    fn missing_inputs_of_an_invite_are_reported() {
         let home = Path::new("/home/u");
         let report = InitReport {
             mesh: AuthorityKey::generate(&mut OsRng).public(),

@@ -150,7 +150,7 @@ fn print(args: &InviteArgs, reports: &[InviteReport]) -> Result<(), Error> {
     }
 }
 
-/// The members that the running daemon knows; where none answers, those of the saved directory.
+/// The members that the running daemon knows; if none answers, those of the saved directory.
 fn members(
     daemon: &AdminClient,
     state_dir: &Path,
@@ -168,7 +168,8 @@ fn members(
     }))
 }
 
-/// Makes the line. `advertised` is where this node is reached, `known` what a daemon here knows.
+/// Makes the line. `advertised` has this node's addresses, `known` the members that a daemon here
+/// knows.
 pub(crate) fn invite(
     args: &InviteArgs,
     state_dir: &Path,
@@ -194,7 +195,7 @@ pub(crate) fn invite(
         let (grant, mesh_secret) = (grant.clone(), secret.clone());
         let params = InviteParams { grant, mesh_secret, seeds: seeds.clone() };
         match Invite::create(&authority, params, &mut OsRng) {
-            // Members with many long names: fewer of them do too.
+            // Members with many long names: fewer of them suffice.
             Err(meshport_config::Error::TooLarge { .. }) if seeds.len() > 1 => drop(seeds.pop()),
             outcome => break outcome?,
         }
@@ -247,7 +248,7 @@ fn authority(args: &InviteArgs, state: &StateDir) -> Result<(AuthorityKey, MeshS
     Ok((authority, secrets.current().clone()))
 }
 
-/// Nodes the new one begins with: this one, those named, those this one uses itself, and then
+/// Nodes that the new one starts from: this one, those named, this node's own seeds, and then
 /// others that the daemon knows.
 fn seeds(
     args: &InviteArgs,
@@ -261,7 +262,7 @@ fn seeds(
                     node with --seed NODEID@HOST:PORT";
         return Err(Error::Usage(text.into()));
     }
-    // A daemon of another node may be of another mesh.
+    // A daemon of another node may belong to another mesh.
     let own = known.iter().find(|row| row.own);
     let is_foreign = credential.as_ref().zip(own).is_some_and(|(me, row)| me.node != row.seed.node);
     let known = if is_foreign { &[] } else { known };

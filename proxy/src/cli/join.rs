@@ -115,7 +115,7 @@ pub(crate) fn run(args: &JoinArgs) -> Result<(), Error> {
     if args.json { output::json(&report) } else { Ok(()) }
 }
 
-/// Verifies the invite, then writes what it gives. Nothing is written when it is refused.
+/// Verifies the invite, then writes its content. Nothing is written if it is refused.
 pub(crate) fn join(
     text: &str,
     args: &JoinArgs,
@@ -195,11 +195,11 @@ struct Former {
     seeds: Vec<Seed>,
 }
 
-/// Reads what is there, and refuses to go on where that would be lost unasked. With `force`, what
-/// is damaged counts as not there.
+/// Reads the existing files, and refuses to continue if they would be lost without consent. With
+/// `force`, damaged ones count as missing.
 fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> {
     let credential = match state.credential() {
-        // One of an earlier meshport still says of which mesh the keys are.
+        // One from an earlier meshport still shows to which mesh the keys belong.
         Err(_damaged) if force => {
             let key = state.node_key().ok().flatten();
             key.and_then(|key| state.credential_to_renew(&key).ok().flatten())
@@ -215,7 +215,7 @@ fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> 
         (Err(error), _) | (_, Err(error)) => return Err(error),
     };
     let seeds = if force { state.seeds().unwrap_or_default() } else { state.seeds()? };
-    // They are written anew, below a good checksum.
+    // They are rewritten with a valid checksum.
     if let Some(doubt) = state.doubt_of_seeds() {
         output::advice(&format!("warning: {doubt}"));
     }
@@ -234,8 +234,8 @@ fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Er
     Error::State { path: state.path().to_owned(), what, remedy: remedy.into() }
 }
 
-/// Writes keys and secret, each only where the folder does not hold that very one. A secret that
-/// the invite's was the former of stays: members know it by now.
+/// Writes keys and secret, each only if the folder does not have the same one. If the folder's
+/// secret is the successor of the invite's, it stays: members know it by now.
 fn write(
     state: &StateDir,
     node_key: &NodeKey,
@@ -271,7 +271,7 @@ fn refuse_foreign_authority(state: &StateDir, mesh: MeshId) -> Result<(), Error>
     }
 }
 
-/// Whether one of the revocations that are known is of this credential.
+/// Whether a known revocation covers this credential.
 pub(super) fn refuse_revoked(known: &Revocations, credential: &Credential) -> Result<(), Error> {
     match known.covering(credential) {
         Some(Revocation { revoked, at, .. }) => {
@@ -281,7 +281,7 @@ pub(super) fn refuse_revoked(known: &Revocations, credential: &Credential) -> Re
     }
 }
 
-/// Appends what is not there yet, the newest knowledge first.
+/// Appends missing entries, the newest knowledge first.
 fn add_seeds(seeds: &mut Vec<Seed>, more: Vec<Seed>) {
     for seed in more {
         if seeds.len() < MAX_STORED_SEEDS && seeds.iter().all(|known| known.node != seed.node) {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_origin_needs_before_its_start_is_told() {
+    fn missing_inputs_of_an_origin_are_reported_before_its_start() {
         let authority = AuthorityKey::generate(&mut OsRng);
         let home = tempfile::tempdir().expect("a folder");
         let paths = Paths::in_home(home.path()).expect("a home");
@@ -387,7 +387,7 @@ mod tests {
     const WRITTEN: [&str; 4] = ["mesh.secret", "node.key", "record.key", "seeds"];
 
     #[test]
-    fn a_join_that_was_cut_short_goes_on() {
+    fn an_interrupted_join_continues() {
         let [authority, abroad] = [(); 2].map(|()| AuthorityKey::generate(&mut OsRng));
         let folder = tempfile::tempdir().expect("a folder");
         let whole = folder.path().join("whole");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_relies_on_is_not_replaced_unasked() {
+    fn files_that_a_node_relies_on_are_not_replaced_without_consent() {
         let authority = AuthorityKey::generate(&mut OsRng);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state");
@@ -423,7 +423,7 @@ mod tests {
         assert!(error.to_string().contains("--force"), "{error}");
         assert!(WRITTEN.map(read) == before, "nothing was written");
 
-        // Nor is the secret beside an authority, which others have by now.
+        // Nor is the secret beside an authority replaced, which others have by now.
         let path = folder.path().join("authority");
         let state = StateDir::create(&path).expect("it is made");
         state.store_authority_key(&authority, Existing::Keep).expect("stored");
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_revoked_join_no_more_and_another_mesh_has_nothing_to_do_with_it() {
+    fn revoked_keys_cannot_join_again_and_another_mesh_is_not_affected() {
         let [authority, abroad] = [(); 2].map(|()| AuthorityKey::generate(&mut OsRng));
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state");

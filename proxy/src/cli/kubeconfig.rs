@@ -62,7 +62,7 @@ pub(crate) struct KubeconfigArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// The two entries, and what a person should know of them.
+/// The two entries, and warnings about them.
 #[derive(Debug, Clone, PartialEq)]
 struct NewContext {
     /// The name of both.
@@ -73,7 +73,7 @@ struct NewContext {
     warnings: Vec<String>,
 }
 
-/// The files a context is taken from: the one that was named, else those kubectl reads.
+/// The source files of a context: the one that was named, otherwise those that kubectl reads.
 pub(super) fn source_files(from: Option<&Path>) -> Vec<PathBuf> {
     match from {
         Some(path) => vec![path.to_owned()],
@@ -81,7 +81,7 @@ pub(super) fn source_files(from: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// A context that was chosen, for other verbs.
+/// A chosen context, for other verbs.
 #[derive(Debug)]
 pub(super) struct Chosen {
     files: Vec<PathBuf>,
@@ -92,28 +92,28 @@ impl Chosen {
     /// A context by name, else the current one.
     ///
     /// # Errors
-    /// [`Error::Usage`] when no file or no such context is there, [`Error::Io`].
+    /// [`Error::Usage`] if there is no file or no such context, [`Error::Io`].
     pub(super) fn read(files: Vec<PathBuf>, context: Option<&str>) -> Result<Self, Error> {
         let found = Source::read(&files)?.context(context)?;
         Ok(Self { files, found })
     }
 
-    /// The files it was looked for in.
+    /// The files that were searched.
     pub(super) fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// Whether a context for a local address can be made of it.
+    /// Whether a context for a local address can be made from it.
     ///
     /// # Errors
-    /// [`Error::Usage`] when its server is no apiserver's address.
+    /// [`Error::Usage`] if its server is not an apiserver's address.
     pub(super) fn check(&self, name: &str) -> Result<(), Error> {
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         make(&self.found, local, name, &Naming::by(&Evidence::default())).map(drop)
     }
 
-    /// A kubeconfig of the new context alone, to be listed before [`Chosen::files`], and what a
-    /// person has to know of it.
+    /// A kubeconfig with only the new context, to be listed before [`Chosen::files`], and warnings
+    /// about it.
     ///
     /// # Errors
     /// See [`Chosen::check`].
@@ -127,7 +127,7 @@ impl Chosen {
         Ok((print(&self.found, &made)?, made.warnings))
     }
 
-    /// Puts the new context into a file; what a person should know comes back.
+    /// Puts the new context into a file; returns warnings.
     ///
     /// # Errors
     /// [`Error::Usage`] when the file cannot take it, [`Error::Io`].
@@ -153,7 +153,7 @@ pub(super) struct Dialled {
     pub(super) address: String,
     /// A DNS name or an IP address, without brackets.
     pub(super) host: String,
-    /// Absent when nothing is verified.
+    /// Absent if nothing is verified.
     pub(super) verified: Option<String>,
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
     output::answer(&format!("{} has the context {}\n", path.display(), args.name))
 }
 
-/// Treatment of a file's current context; a new file has the new one.
+/// What happens to a file's current context; a new file gets the new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Current {
     /// It does not change.
@@ -205,7 +205,7 @@ enum Current {
     Becomes,
 }
 
-/// Puts the two entries into a file under its lock; says what a person should know of it.
+/// Puts the two entries into a file under its lock; returns warnings.
 fn write_into(
     path: &Path,
     made: &NewContext,
@@ -238,7 +238,7 @@ impl<'a> Naming<'a> {
 /// The server of a context.
 ///
 /// # Errors
-/// [`Error::Usage`] when it is no apiserver's address.
+/// [`Error::Usage`] if it is not an apiserver's address.
 fn server(found: &Found) -> Result<ServerUrl, Error> {
     let text = found.cluster.get("server").and_then(Value::as_str).unwrap_or_default();
     ServerUrl::parse(text)
@@ -248,7 +248,7 @@ fn server(found: &Found) -> Result<ServerUrl, Error> {
 /// The entries for a local address.
 ///
 /// # Errors
-/// [`Error::Usage`] when the source's server is no apiserver's address.
+/// [`Error::Usage`] if the source's server is not an apiserver's address.
 fn make(
     found: &Found,
     local: SocketAddr,
@@ -283,7 +283,7 @@ fn make(
     Ok(NewContext { name: name.to_owned(), cluster, context, notes, warnings })
 }
 
-/// A kubeconfig of the two entries alone, to be listed before the one that has the user.
+/// A kubeconfig with only the two entries, to be listed before the one that has the user.
 fn print(found: &Found, made: &NewContext) -> Result<String, Error> {
     let mut document = Document::empty();
     put(&mut document, made)
@@ -302,7 +302,8 @@ fn print(found: &Found, made: &NewContext) -> Result<String, Error> {
 /// The file's content with the two entries in it.
 ///
 /// # Errors
-/// [`Error::Usage`] when the file is not understood, or an entry of this name is somebody else's.
+/// [`Error::Usage`] if the file cannot be parsed, or an entry of this name was not written by
+/// meshport.
 fn merge(
     former: Option<&str>,
     path: &Path,
@@ -397,7 +398,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The next writer says which file is in its way.
+        // The next writer reports the file that blocks it.
         let _ = std::fs::remove_file(&self.0);
     }
 }

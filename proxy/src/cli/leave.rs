@@ -1,6 +1,6 @@
-//! `meshport leave`: take this node out of the mesh for good.
+//! `meshport leave`: takes this node out of the mesh permanently.
 //!
-//! The node's own key signs that it has left, and its daemon tells the mesh: every node shuts that
+//! The node's own key signs that it has left, and its daemon spreads that: every node locks that
 //! key out, as after a revocation by the authority. Then the daemon ends.
 
 use std::time::Duration;
@@ -17,9 +17,9 @@ use tokio::time::sleep;
 use super::query::DaemonArgs;
 use super::{clock, output, reset, runtime, service};
 
-/// A daemon that has said goodbye ends within this: it repeats that once, and writes its state.
+/// A leaving daemon ends within this time: it repeats its announcement once, and writes its state.
 const END: Duration = Duration::from_secs(20);
-/// How long a daemon goes on after its departure, and some more.
+/// How long a daemon keeps running after its departure, with a margin.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Interval between checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
         ),
     )?;
     runtime.block_on(client.ask(&RevokeRequest { revocation: departure.to_text() }))?;
-    // It announces its end twice, and would otherwise be restarted again and again.
+    // It announces its end twice, and would otherwise be restarted repeatedly.
     runtime.block_on(async { sleep(FAREWELL).await });
     let disabled = service::disable(state.path())?;
     let lock = runtime.block_on(ended(&state))?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use meshport_config::{Period, TextError};
 
 const MIN: Period = Period(Duration::from_secs(1));
-/// Ten years: what outlives that is a key forgotten, not a lifetime chosen.
+/// Ten years: nobody chooses a longer lifetime on purpose.
 const MAX: Period = Period(Duration::from_secs(3_660 * 86_400));
 
 /// A span in whole seconds, from one second to ten years.

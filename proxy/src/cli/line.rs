@@ -1,5 +1,5 @@
-//! Lines that are handed over, such as invites, and where a command takes them from: a file,
-//! standard input, or the command line itself.
+//! Lines that people pass on, such as invites, and the sources from which a command reads them: a
+//! file, standard input, or the command line itself.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,16 +9,16 @@ use zeroize::Zeroizing;
 
 use meshport_daemon::Error;
 
-/// The longest line that is taken, in bytes; far above any invite.
+/// The longest accepted line, in bytes; far above any invite.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
-/// How each of these lines begins; anything else is a file's name.
+/// The beginnings of these lines; anything else is a file's name.
 const TAG: &str = "meshport-";
-/// The longest name of a file that a message repeats, in bytes: what is longer may be a line whose
+/// The longest file name that a message repeats, in bytes: a longer one may be a line whose
 /// beginning was lost.
 const MAX_SHOWN_BYTES: usize = 100;
 
-/// The line that a word of the command line means: itself, the content of the file of that name, or
-/// with "-" what standard input says.
+/// The line for an argument of the command line: itself, the content of the file of that name, or
+/// with "-" that of standard input.
 ///
 /// # Errors
 /// [`Error::Io`] when it cannot be read.
@@ -71,7 +71,7 @@ mod tests {
         }
         let error = read("nothing.txt").expect_err("no such file").to_string();
         assert!(error.contains("nothing.txt"), "{error}");
-        // Most of an invite, say.
+        // For example most of an invite.
         let cut = "x".repeat(300);
         let error = read(&cut).expect_err("no such file").to_string();
         assert!(!error.contains(&cut), "{error}");

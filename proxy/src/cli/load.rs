@@ -47,8 +47,8 @@ pub(crate) fn settings(
     Ok(Loaded { settings, config_path: None })
 }
 
-/// Reads a settings file. What it leaves out comes from the default places; a `state_dir` from the
-/// command line counts more than the file's.
+/// Reads a settings file. Absent values come from the default paths; a `state_dir` from the command
+/// line takes precedence over the file's.
 ///
 /// # Errors
 /// [`Error::Config`] with all problems, [`Error::Unfit`] when it cannot be read.
@@ -67,7 +67,7 @@ pub(crate) fn read(
     if let Some(state_dir) = state_dir {
         settings.state_dir = state_dir.to_owned();
     } else if settings.state_dir != defaults.state_dir {
-        // A state folder of the file's own choice has its socket inside, unless it says where.
+        // A state folder set in the file has its socket inside, unless the file sets that too.
         defaults.socket = None;
         settings = parse(&defaults)?;
     }
@@ -86,8 +86,8 @@ pub(crate) fn of_file(
     config_file(config, paths).map(|path| read(path, state_dir, paths)).transpose()
 }
 
-/// The socket of the daemon that a query means. A daemon may run although its file has got faults
-/// since: what is understood of it counts.
+/// The socket of the daemon for a query. A daemon may be running although its file has got faults
+/// since: the valid parts count.
 ///
 /// # Errors
 /// [`Error::Unfit`] for a file that was named and cannot be read. The default file may be closed to
@@ -108,13 +108,13 @@ pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<
     }
 }
 
-/// Whether there is something at a path. A folder that is closed to this user may well have it.
+/// Whether a path exists. In a folder that is closed to this user it may.
 fn is_there(path: &Path) -> bool {
     let found = std::fs::symlink_metadata(path);
     found.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
 }
 
-/// The state folder of a daemon, of which the same is known.
+/// The state folder of a daemon, by the same rules.
 ///
 /// # Errors
 /// See [`of_file`].
@@ -160,7 +160,7 @@ pub(crate) fn check_credential(settings: &Settings, credential: &Credential) -> 
     }
 }
 
-/// The named file, else the default one if it is there.
+/// The named file, else the default one if it exists.
 pub(crate) fn config_file<'a>(config: Option<&'a Path>, paths: &'a Paths) -> Option<&'a Path> {
     config.or_else(|| Some(paths.config()).filter(|path| path.exists()))
 }

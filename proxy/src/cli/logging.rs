@@ -1,6 +1,6 @@
-//! The log of `meshport run`: lines of text or JSON on standard error. Where that is the journal of
-//! systemd, text goes to the journal's own socket as records, whose fields can be asked for, and
-//! each line of JSON begins with its priority, which the journal takes off and keeps as a field.
+//! The log of `meshport run`: lines of text or JSON on standard error. If that is systemd's
+//! journal, text goes to the journal's own socket as records with fields that can be queried, and
+//! each line of JSON begins with its priority, which the journal strips and keeps as a field.
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
@@ -33,11 +33,11 @@ const IDENTIFIER: &str = "meshport";
 /// Before the name of each field in the journal, so that it is not one of systemd's.
 const PREFIX: &str = "MESHPORT_";
 
-/// Logs at another level from now on.
+/// Changes the log level.
 pub(crate) type SetLevel = Box<dyn Fn(LogLevel) + Send>;
 
 /// Starts logging at `level` unless the variable says otherwise, and returns how to change the
-/// level; `None` when the variable governs it. Call it once.
+/// level; `None` if the variable sets it. Call it once.
 ///
 /// # Errors
 /// [`Error::Usage`] when the level or the variable is not understood.
@@ -101,8 +101,8 @@ fn replace(level: LogLevel, reload: impl FnOnce(EnvFilter) -> Result<(), reload:
     }
 }
 
-/// Whether this is the stream that systemd says leads to its journal, by device and inode: it may
-/// have been redirected since.
+/// Whether this is the stream that systemd has connected to its journal, by device and inode: it
+/// may have been redirected since.
 fn is_journal(stream: Option<&str>, here: impl AsFd) -> bool {
     let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else {
         return false;
@@ -119,7 +119,7 @@ impl<S: Subscriber> Layer<S> for Journal {
         let mut line = String::new();
         let mut fields = Pairs::default();
         event.record(&mut fields);
-        // Writing to memory does not fail, and a journal that is gone must not end the daemon.
+        // Writing to memory does not fail, and a missing journal must not end the daemon.
         let _ = Fields.format_fields(Writer::new(&mut line), event);
         let _ = self.0.journal_send(
             &log::Record::builder()
@@ -138,7 +138,7 @@ impl<S: Subscriber> Layer<S> for Journal {
     }
 }
 
-/// The fields of an event but its message, under their names in the journal.
+/// The fields of an event except its message, under their names in the journal.
 #[derive(Debug, Default)]
 struct Pairs(Vec<(String, String)>);
 
@@ -187,8 +187,8 @@ where
     }
 }
 
-/// The fields of a line, as programs read them: `name=value`, the value in quotes where it is not
-/// one word.
+/// The fields of a line, as programs read them: `name=value`, the value in quotes if it is not a
+/// single word.
 #[derive(Debug)]
 struct Fields;
 
@@ -205,7 +205,7 @@ impl<'writer> FormatFields<'writer> for Fields {
 fn write_field(writer: &mut Writer<'_>, name: &str, value: &dyn Debug) -> fmt::Result {
     let mut text = String::new();
     write!(text, "{value:?}")?;
-    // Strings come with quotes already, what is displayed comes as it is.
+    // Strings arrive with quotes, displayed values without.
     let is_quoted = text.len() > 1 && text.starts_with('"') && text.ends_with('"');
     let is_word = |text: &str| {
         let breaks = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_told_by_device_and_inode() {
+    fn the_journal_is_recognised_by_device_and_inode() {
         let file = tempfile::tempfile().expect("a file");
         let stat = fstat(&file).expect("it is open");
         let of = |inode: u64| format!("{}:{inode}", stat.st_dev);

@@ -1,4 +1,4 @@
-//! The command line: one verb each for what a person or a script wants.
+//! The command line: one verb for each task of a person or a script.
 //!
 //! A verb is an argument struct, a function that does the work and is tested without a process, and
 //! a thin `run` around it that reads the clock and writes the answer. Standard output carries the
@@ -340,7 +340,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    // Any command may get an invite or a key into its memory.
+    // Any command may have an invite or a key in memory.
     let runs_a_command = matches!(cli.verb, Verb::Forward(_));
     core_dumps::forbid(if runs_a_command { Children::MayRaise } else { Children::Limited });
     match run(&cli.verb) {

@@ -1,8 +1,8 @@
 //! Standard output and standard error, written so that a closed pipe is an error value.
 //!
 //! Standard output carries the answer and nothing else; advice and errors go to standard error. On
-//! a terminal both are wrapped to its width, and what is wrong has a colour unless `NO_COLOR` is
-//! set (no-color.org).
+//! a terminal both are wrapped to its width, and problems have a colour unless `NO_COLOR` is set
+//! (no-color.org).
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -40,16 +40,16 @@ pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Error> {
     answer(&(text + "\n"))
 }
 
-/// Begins advice that something may go wrong.
+/// Begins a warning.
 const WARNING: &str = "warning:";
 
-/// Tells the person something that is not the answer. A closed standard error loses it.
+/// Prints something that is not the answer. A closed standard error loses it.
 pub(crate) fn advice(text: &str) {
     let tone = if text.starts_with(WARNING) { Tone::Warn } else { Tone::Plain };
     tell(text, WARNING, tone);
 }
 
-/// Draws progress over the one before on a terminal's line; nothing takes it back.
+/// Draws progress over the previous one on a terminal's line; an empty text erases it.
 pub(crate) fn draw(text: &str) {
     // A closed standard error loses it.
     let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
@@ -66,7 +66,7 @@ fn tell(text: &str, prefix: &str, tone: Tone) {
     let _ = io::stderr().lock().write_all(painted.as_bytes());
 }
 
-/// The text with each of its lines wrapped behind its own indentation.
+/// The text with each of its lines wrapped after its own indentation.
 fn folded(text: &str, width: Option<usize>) -> String {
     let fold = |line: &str| {
         let indent = line.len() - line.trim_start_matches(' ').len();
@@ -76,7 +76,7 @@ fn folded(text: &str, width: Option<usize>) -> String {
     text.lines().map(fold).collect()
 }
 
-/// How standard output looks.
+/// The style of standard output.
 pub(crate) fn style() -> Style {
     style_of(&io::stdout())
 }
@@ -112,7 +112,7 @@ pub(crate) fn report(error: &Error) -> u8 {
     if is_closed_pipe(error) {
         return CLOSED_PIPE;
     }
-    // A verb that has shown its answer, and whose answer is "no", has nothing to add.
+    // A verb that has printed its answer, and whose answer is "no", has nothing to add.
     let text = error.to_string();
     if !text.is_empty() {
         tell(&format!("{PROGRAM}{text}"), PROGRAM, Tone::Bad);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_told_from_other_failures() {
+    fn a_closed_pipe_is_distinguished_from_other_failures() {
         let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
         assert!(is_closed_pipe(&Error::io("write to standard output")(broken())));
         assert!(!is_closed_pipe(&Error::io("write a file")(broken())));

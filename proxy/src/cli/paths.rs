@@ -20,7 +20,7 @@ const APPLICATION: &str = "meshport";
 const CONFIG_FILE: &str = "meshport.toml";
 const SOCKET: &str = "meshport.sock";
 
-/// The default places of one user.
+/// The default paths of one user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Paths {
     config: PathBuf,
@@ -80,9 +80,9 @@ impl Paths {
         &self.config
     }
 
-    /// Makes the folder of the file, which a daemon that starts without the file can then be let
-    /// read when the file comes. Root's is below /etc, which every daemon may read. Where it cannot
-    /// be made, a file that comes later takes a restart.
+    /// Creates the folder of the file, so that the sandbox of a daemon that starts without the file
+    /// can permit reading it later. Root's is below /etc, which every daemon may read. If the
+    /// folder cannot be created, a file that is added later takes a restart.
     pub(crate) fn make_config_folder(&self) {
         let folder = self.config.parent().filter(|folder| !folder.starts_with("/etc"));
         let made = folder.map(|it| DirBuilder::new().recursive(true).mode(0o700).create(it));
@@ -95,8 +95,8 @@ impl Paths {
         &self.state_dir
     }
 
-    /// The socket of the daemon on this machine: this user's own, or root's where this user has
-    /// none, since root's daemon is then the only one that can be meant.
+    /// The socket of the daemon on this machine: this user's own, or root's if this user has none,
+    /// since only root's daemon can be meant then.
     pub(crate) fn default_socket(&self, is_there: impl Fn(&Path) -> bool) -> PathBuf {
         let root = root_socket();
         if !is_there(&self.socket) && is_there(&root) { root } else { self.socket.clone() }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_daemon_of_its_own_means_roots() {
+    fn a_user_without_a_daemon_means_roots() {
         let paths = user(&[("HOME", "/home/u")]).expect("a home suffices");
         let (own, root) = (paths.socket.clone(), PathBuf::from("/run/meshport/meshport.sock"));
         assert_eq!(paths.default_socket(|path| path == root), root);

@@ -1,4 +1,4 @@
-//! `status`, `stats`, `routes`, `explain`, `peers` and `ping`: questions to a running daemon.
+//! `status`, `stats`, `routes`, `explain`, `peers` and `ping`: queries to a running daemon.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use meshport_daemon::admin::queries::{
 };
 use meshport_daemon::admin::wayback::WayRequest;
 
-/// A person's curiosity must not load a path.
+/// Pings by a person must not load a path.
 const MIN_INTERVAL: Period = Period(Duration::from_millis(50));
 const MAX_INTERVAL: Period = Period(Duration::from_secs(60));
 /// A day of probes at one per second fits.
@@ -121,8 +121,8 @@ impl DaemonArgs {
         }
     }
 
-    /// Requires that no daemon runs, rather than that one runs but answers on another socket.
-    /// `undone` says what that daemon would not know.
+    /// Requires that no daemon runs, rather than one that answers on another socket. `undone` is
+    /// what that daemon would not know.
     ///
     /// # Errors
     /// [`Error::State`] when a daemon uses the state folder.
@@ -199,7 +199,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
     output::answer(&render::explain(&chosen, output::style()))
 }
 
-/// Selects the rows that were asked for.
+/// Selects the requested rows.
 fn select(
     mut all: Vec<Explanation>,
     service: Option<&ServiceName>,
@@ -260,7 +260,7 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
     output::answer(&render::peers(&peers, output::style()))
 }
 
-/// The members of the saved directory, where no daemon answers; its error when there are none.
+/// The members of the saved directory, if no daemon answers; the daemon's error if there are none.
 fn saved_seeds(daemon: &DaemonArgs, silent: Error) -> Result<Vec<SeedRow>, Error> {
     let Ok(state) = daemon.state() else { return Err(silent) };
     let seeds = saved_directory::members(&state, clock::wall())?;
@@ -271,8 +271,8 @@ fn saved_seeds(daemon: &DaemonArgs, silent: Error) -> Result<Vec<SeedRow>, Error
     Ok(seeds)
 }
 
-/// One request per probe, so that each line stands as soon as its answer does. An interrupt ends
-/// the probing and not the summary.
+/// One request per probe, so that each line appears with its answer. An interrupt ends the probing
+/// but not the summary.
 pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
     let client = args.query.daemon.client()?;
     let report = runtime()?.block_on(probe(&client, args))?;
@@ -291,7 +291,7 @@ pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
     }
 }
 
-/// A time between two questions.
+/// The time between two probes.
 pub(super) fn interval(text: &str) -> Result<Duration, TextError> {
     text.parse::<Period>()?.within(MIN_INTERVAL, MAX_INTERVAL).map(Duration::from)
 }
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_answers_elsewhere_is_told_from_none() {
+    fn a_daemon_that_answers_elsewhere_differs_from_none() {
         let folder = tempfile::tempdir().expect("a folder");
         let state = StateDir::open(folder.path()).expect("a state folder");
         let socket = Some(folder.path().join("other.sock"));

@@ -1,4 +1,4 @@
-//! `meshport reload`: the running daemon reads its configuration again and says what came of it.
+//! `meshport reload`: the running daemon reads its configuration again and reports the result.
 
 use std::fmt::Write;
 

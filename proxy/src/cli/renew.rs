@@ -1,9 +1,9 @@
 //! `meshport renew`: a new credential for the node of this machine, which stays the same node.
 //!
-//! The authority's key signs it, or an invite does, and the node's own. It is on disk before a
-//! running daemon is told; the daemon shows it to its peers without ending a session, and one that
-//! does not run begins with it. A credential that the node never signed, as an earlier meshport
-//! left it, is renewed too.
+//! The authority's key or an invite signs it, and so does the node's own key. It is on disk before
+//! a running daemon gets it; the daemon presents it to its peers without ending a session, and a
+//! stopped one starts with it. A credential that the node never signed, as an earlier meshport left
+//! it, is renewed too.
 
 use clap::Args;
 use meshport_config::{Credential, MeshId, UnixSeconds};
@@ -36,7 +36,7 @@ pub(crate) struct RenewOutcome {
     pub(crate) joined: Joined,
     /// End of the credential that it replaces.
     pub(crate) former_expires_at: UnixSeconds,
-    /// Whether a running daemon shows it already.
+    /// Whether a running daemon already presents it.
     pub(crate) in_force: bool,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the credential and writes it; returns the one before and the new one.
+/// Makes the credential and writes it; returns the previous one and the new one.
 pub(crate) fn renew(
     state: &StateDir,
     args: &RenewArgs,
@@ -71,9 +71,9 @@ pub(crate) fn renew(
         former: &former,
         node: &node,
         record: &record,
-        // A node that never heard of the former key learns of its end from this.
+        // A node that never knew the previous key learns of its end from this.
         succession: former.succession.clone(),
-        // If both were issued in the same second, others may keep the former.
+        // If both were issued in the same second, others may keep the previous one.
         at: now.max(former.issued_at.saturating_add(1)),
     };
     let credential = args.signer.sign(state, "renew", holder)?;
@@ -82,7 +82,7 @@ pub(crate) fn renew(
     Ok((former, credential))
 }
 
-/// Whether the mesh will believe a new credential, as far as the folder knows.
+/// Whether the mesh will accept a new credential, as far as the folder shows.
 pub(super) fn check(
     state: &StateDir,
     credential: &Credential,
@@ -102,7 +102,7 @@ pub(super) fn no_node(state: &StateDir) -> Error {
     }
 }
 
-/// Whether a running daemon has taken it up.
+/// Whether a running daemon uses it.
 fn tell(args: &RenewArgs, state: &StateDir, credential: &Credential) -> Result<bool, Error> {
     let client = args.daemon.client()?;
     let request = RenewRequest { credential: credential.to_text() };

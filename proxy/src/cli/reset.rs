@@ -1,4 +1,4 @@
-//! `meshport reset`: erase what makes this machine a node.
+//! `meshport reset`: erases what makes this machine a node.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use serde::Serialize;
 use super::output;
 use super::paths::Paths;
 
-/// The file that a mesh has no second of.
+/// The file of which a mesh has only one.
 const AUTHORITY: &str = "authority.key";
-/// An answer is read as far as this, in bytes.
+/// Most bytes read of an answer.
 const MAX_ANSWER_BYTES: u64 = 16;
 
 /// `meshport reset`
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &ResetArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses to erase the authority's key by the way.
+/// Refuses to erase the authority's key along with the rest.
 pub(super) fn refuse_authority(state: &StateDir, with_authority: bool) -> Result<(), Error> {
     if with_authority || !state.erasable().contains(&AUTHORITY) {
         return Ok(());
@@ -83,7 +83,7 @@ pub(super) fn refuse_authority(state: &StateDir, with_authority: bool) -> Result
     })
 }
 
-/// Removes all that meshport keeps in the folder.
+/// Removes everything that meshport keeps in the folder.
 pub(super) fn erase(state: &StateDir, lock: StateLock) -> Result<Erased, Error> {
     let erased = state.erasable();
     state.erase(lock)?;
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn nobody_is_asked_where_nobody_is() {
         assert!(matches!(confirm(true, "x"), Ok(())));
-        // The tests' standard input is no terminal.
+        // The tests' standard input is not a terminal.
         if !io::stdin().is_terminal() {
             let refused = confirm(false, "This erases.").expect_err("nobody answers").to_string();
             assert!(refused.contains("--yes"), "{refused}");

@@ -1,7 +1,8 @@
-//! `meshport revoke`: shut a node or an invite out of the mesh for good.
+//! `meshport revoke`: locks a node or an invite out of the mesh permanently.
 //!
-//! The authority's key signs a line; a running daemon of the mesh spreads it. Where both are on one
-//! machine that is one step, else the line is printed here and handed over there with --import.
+//! The authority's key signs a line; a running daemon of the mesh spreads it. If both are on one
+//! machine that is one step, otherwise the line is printed here and passed to the other with
+//! --import.
 
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ use meshport_daemon::admin::queries::{CredentialsRequest, PeersRequest};
 
 mod issuer;
 
-/// Begin what means an invite or an endorsed authority key by its public half.
+/// Prefixes for an invite or an endorsed authority key by its public half.
 const BY_KEY: [&str; 2] = ["invite:", "authority:"];
 
 /// A node and its name, which is empty for one whose credential is not known yet.
@@ -84,8 +85,8 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
     }
     let mut reports = Vec::new();
     for revocation in &revocations {
-        // A credential signed by an issuer is in force until its holder goes back to the one
-        // before.
+        // A credential signed by an issuer is in force until its holder returns to the previous
+        // one.
         if !args.with_nodes && !args.issuer {
             spare_nodes(&revocation.revoked, &client).map_err(|error| elsewhere(error, args))?;
         }
@@ -120,7 +121,7 @@ fn print(args: &RevokeArgs, revocations: &[Revocation]) -> Result<(), Error> {
     Ok(())
 }
 
-/// If no daemon runs here, the line has to be given to one that does.
+/// If no daemon runs here, the line must be passed to one elsewhere.
 fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     let Error::NoDaemon { path, .. } = &error else { return error };
     let in_use = args.daemon.state().ok();
@@ -135,7 +136,7 @@ fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     })
 }
 
-/// Refuses to take an invite back with the nodes that joined with it: without a daemon there is no
+/// Refuses to revoke an invite with the nodes that joined with it: without a daemon there is no
 /// list of them.
 fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
     if !matches!(revoked, Revoked::Invite(_)) {
@@ -240,7 +241,7 @@ fn own(daemon: &DaemonArgs) -> Option<Known> {
     Some((credential.name.to_string(), credential.node))
 }
 
-/// The one node that is called so.
+/// The one node with this name.
 fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<NodeId, Error> {
     match runtime()?.block_on(client.ask(&PeersRequest)) {
         Ok(peers) => {
@@ -267,7 +268,7 @@ fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<Node
     }
 }
 
-/// Says that no node matches, and suggests names.
+/// The error that no node matches, with suggested names.
 fn unknown(target: &str, known: &[Known]) -> String {
     let named = known.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty());
     names::unknown(target, named)
@@ -288,7 +289,7 @@ fn one_of(target: &str, known: &[Known]) -> Result<Option<NodeId>, Error> {
     }
 }
 
-/// The node that is out already.
+/// The node that is already revoked.
 fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result<NodeId, Error> {
     let rows = runtime()?.block_on(client.ask(&CredentialsRequest))?;
     let is_it = |row: &&CredentialRow| {
@@ -303,7 +304,7 @@ fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result
     })
 }
 
-/// The names of the nodes that the daemon knows to have joined with an invite.
+/// The names of the nodes that joined with an invite, as far as the daemon knows.
 fn joined(revoked: &Revoked, client: &AdminClient) -> Result<Vec<String>, Error> {
     let peers = runtime()?.block_on(client.ask(&PeersRequest))?;
     let covered = |peer: &&PeerRow| {
@@ -374,7 +375,7 @@ mod tests {
         assert!(report(true, 0).contains("no current member"));
         assert!(report(true, 3).contains("3 members"));
         assert!(report(false, 0).contains("already revoked"));
-        // A user who names a former key has not shut out the present node.
+        // A user who names a previous key has not revoked the current node.
         let text = of(true, 0, Some(node));
         assert!(text.contains("not revoked") && text.contains(&format!("revoke {node}\n")));
     }

@@ -1,5 +1,5 @@
-//! Roles as a person names them: a service may have any name, so a misspelt one is accepted and
-//! pointed out.
+//! Roles named by a person: a service may have any name, so a misspelt one is accepted with a
+//! warning.
 
 use meshport_config::Role;
 

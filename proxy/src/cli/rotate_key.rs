@@ -1,9 +1,9 @@
-//! `meshport rotate-key`: new keys for the node of this machine, while its sessions go on.
+//! `meshport rotate-key`: new keys for the node of this machine, while its sessions continue.
 //!
-//! The node becomes another one with the same name, since a node is its key. The authority's key
-//! signs its credential, or an invite does, and the new key; the present one signs that it agrees
-//! to be followed. A running daemon keeps all of it and goes on with it; where none runs it is
-//! written for the next one.
+//! The node becomes another one with the same name, since a node is its key. The authority's key or
+//! an invite signs its credential, and so does the new key; the current one signs its consent to be
+//! succeeded. A running daemon stores all of that and continues with it; if none runs it is written
+//! for the next one.
 
 use std::time::Duration;
 
@@ -47,11 +47,11 @@ pub(crate) struct Outcome {
     /// The node with its new key.
     #[serde(flatten)]
     pub(crate) who: Who,
-    /// Its former key, while a running daemon still answers for it.
+    /// Its previous key, while a running daemon still answers for it.
     pub(crate) former: Option<FormerKey>,
-    /// False when the last change was not over, so that this one was not begun.
+    /// False if the last change was not complete, so this one was not started.
     pub(crate) is_new: bool,
-    /// Whether a running daemon has gone on with it.
+    /// Whether a running daemon continues with it.
     pub(crate) in_force: bool,
 }
 
@@ -110,7 +110,7 @@ fn said(outcome: &Outcome) -> String {
     }
 }
 
-/// New keys, a credential for them, and the present key's agreement in it.
+/// New keys, and a credential for them with the current key's consent.
 pub(crate) fn make(
     state: &StateDir,
     args: &RotateKeyArgs,
@@ -134,8 +134,7 @@ pub(crate) fn make(
     Ok(NextIdentity { node_key, record_key, credential })
 }
 
-/// A key whose peers keep it on the thread where they have the sessions of the present one: one in
-/// twelve is.
+/// A key that peers keep on the same thread as the sessions of the current one: one in twelve is.
 fn successor(key: &NodeKey) -> Result<NodeKey, Error> {
     let keys = std::iter::repeat_with(|| NodeKey::generate(&mut OsRng)).take(SUCCESSOR_TRIES);
     let of_same_shard = |next: &NodeKey| is_same_shard(&key.public(), &next.public());
@@ -143,7 +142,7 @@ fn successor(key: &NodeKey) -> Result<NodeKey, Error> {
     keys.into_iter().find(of_same_shard).ok_or_else(none)
 }
 
-/// Hands it to the daemon, else writes it to the state folder.
+/// Passes it to the daemon, otherwise writes it to the state folder.
 fn hand_over(
     args: &RotateKeyArgs,
     state: &StateDir,

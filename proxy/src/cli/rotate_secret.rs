@@ -1,7 +1,7 @@
-//! `meshport rotate-secret`: a new secret for the mesh, while sessions go on.
+//! `meshport rotate-secret`: a new secret for the mesh, while sessions continue.
 //!
-//! The authority's key signs for it; a running daemon keeps it and hands it to the members. Where
-//! no daemon runs it is written for the next one, and where no node is, for the invites to come.
+//! The authority's key signs it; a running daemon stores it and passes it to the members. If no
+//! daemon runs it is written for the next one, and without a node for later invites.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ pub(crate) struct RotateSecretArgs {
 pub(crate) struct Outcome {
     #[serde(flatten)]
     pub(crate) report: RotateReport,
-    /// Whether a running daemon uses it and hands it on.
+    /// Whether a running daemon uses it and passes it on.
     pub(crate) in_force: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
         None => sign(&state, args, now)?,
     };
     if let (Some(next), true) = (&next, args.print) {
-        // A folder without a node is where invites are made: they need the new one as well.
+        // Invites are made in a folder without a node: they need the new one as well.
         if state.credential()?.is_none() {
             write(&state, next, now)?;
         }
@@ -95,7 +95,7 @@ fn said(Outcome { report, .. }: &Outcome) -> String {
     }
 }
 
-/// A new secret with the next number; `None` while the overlap of the last one goes on.
+/// A new secret with the next number; `None` during the overlap of the last one.
 pub(crate) fn sign(
     state: &StateDir,
     args: &RotateSecretArgs,
@@ -129,7 +129,7 @@ pub(crate) fn sign(
     Ok(Some(NextSecret::issue(&authority, number, secret, now, until)))
 }
 
-/// Hands it to the daemon, else writes it to the state folder.
+/// Passes it to the daemon, otherwise writes it to the state folder.
 fn hand_over(
     args: &RotateSecretArgs,
     state: &StateDir,
@@ -147,7 +147,7 @@ fn hand_over(
     }
 }
 
-/// Writes it where no daemon runs.
+/// Writes it if no daemon runs.
 pub(crate) fn write(
     state: &StateDir,
     next: &NextSecret,

@@ -91,7 +91,7 @@ fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
     meshport_daemon::run(options)
 }
 
-/// Joins with the invite in the file, unless there is a credential; what the machine is now.
+/// Joins with the invite in the file, unless there is a credential; returns the machine's identity.
 fn join_once(
     file: &Path,
     args: &RunArgs,
@@ -119,7 +119,7 @@ fn join_once(
     Ok(Some(report.joined))
 }
 
-/// The settings of the file with the flags over them, and the file, which need not be there.
+/// The settings of the file, overridden by flags, and the file, which need not exist.
 fn effective(args: &RunArgs) -> Result<(Settings, PathBuf), Error> {
     let paths = Paths::of_this_user()?;
     let loaded = load::settings(args.config.as_deref(), args.state_dir.as_deref(), &paths)?;

@@ -1,15 +1,15 @@
-//! Members as the saved directory of a state folder has them, for verbs that run without a daemon.
+//! Members in the saved directory of a state folder, for verbs that run without a daemon.
 
 use meshport_config::{MAX_ENDPOINTS, MeshId, NodeId, Seed, UnixSeconds};
 use meshport_daemon::admin::api::SeedRow;
 use meshport_daemon::{Error, StateDir};
 use meshport_discovery::{SavedMember, members_of};
 
-/// The members that were present when the directory was saved and that say where they are, this
-/// node first; none when nothing was saved.
+/// The members that were present when the directory was saved and that announce addresses, this
+/// node first; none if nothing was saved.
 ///
 /// # Errors
-/// [`Error::State`] when a file of the folder is damaged or of another mesh.
+/// [`Error::State`] if a file of the folder is damaged or belongs to another mesh.
 pub(super) fn members(state: &StateDir, now: UnixSeconds) -> Result<Vec<SeedRow>, Error> {
     let me = state.credential()?.map(|credential| credential.node);
     let mut rows: Vec<SeedRow> = all(state, now)?.iter().filter_map(|it| row(it, me)).collect();

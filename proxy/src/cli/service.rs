@@ -16,11 +16,11 @@ pub(super) fn systemctl(arguments: &[&str]) -> std::io::Result<Output> {
     Command::new("systemctl").arg("--no-pager").args(arguments).output()
 }
 
-/// Stops the unit, at boot too, if it is what uses this state folder and this user may; its name
-/// if so.
+/// Stops and disables the unit, if it uses this state folder and this user may do that; returns its
+/// name if so.
 ///
 /// # Errors
-/// [`Error::Negative`] with what systemd says against it.
+/// [`Error::Negative`] with systemd's reason.
 pub(super) fn disable(state_dir: &Path) -> Result<Option<&'static str>, Error> {
     let is_its = rustix::process::geteuid().is_root()
         && Paths::of_this_user().is_ok_and(|paths| paths.state_dir() == state_dir);

@@ -13,7 +13,7 @@ use super::{authority, line};
 use meshport_daemon::Error;
 use meshport_daemon::state::StateDir;
 
-/// How a command is told who signs.
+/// The flags that select the signer.
 #[derive(Debug, Args)]
 pub(crate) struct SignerArgs {
     /// File with an invite for this node's site and roles, or - for standard input [default: the
@@ -30,7 +30,8 @@ pub(crate) struct SignerArgs {
 
 /// The node that the new credential is for.
 pub(super) struct Holder<'a> {
-    /// The credential that it follows: name and site stay, and the roles but for an invite's.
+    /// The credential that it replaces: name and site stay, and so do the roles, unless an invite
+    /// sets them.
     pub(super) former: &'a Credential,
     pub(super) node: &'a NodeKey,
     pub(super) record: &'a RecordKey,
@@ -40,8 +41,8 @@ pub(super) struct Holder<'a> {
 }
 
 impl SignerArgs {
-    /// A credential for the holder, for a `verb` that takes an invite. By an invite it has all the
-    /// roles that gives.
+    /// A credential for the holder, for a `verb` that takes an invite. With an invite it has all of
+    /// the invite's roles.
     pub(super) fn sign(
         &self,
         state: &StateDir,
@@ -70,7 +71,7 @@ impl SignerArgs {
     }
 }
 
-/// An operator's machine does not become a node by a line, nor the other way round.
+/// An operator's machine does not become a node by an invite, nor the reverse.
 fn check_kind(invite: &Invite, former: &Credential) -> Result<(), Error> {
     if invite.delegation.roles.is_leaf() == former.roles.is_leaf() {
         return Ok(());

@@ -1,10 +1,10 @@
-//! `meshport support-bundle`: one archive with what support needs and no secret.
+//! `meshport support-bundle`: one archive with everything that support needs, without secrets.
 //!
 //! Everything is collected at once, with or without a daemon: its answers, the findings of
 //! `doctor`, the effective configuration, the log if it is in the journal, limits and sockets.
-//! Secrets are never read for it, and everything still passes a [`Censor`]. What could not be
+//! Secrets are never read for it, and everything also passes a [`Censor`]. What could not be
 //! collected is listed in the archive with the reason. Names of nodes and addresses stay: without
-//! them no path can be followed, and a text without most of them only looks anonymous.
+//! them no path can be traced, and a text without most of them only looks anonymous.
 
 mod archive;
 mod censor;
@@ -114,8 +114,8 @@ pub(crate) fn run(args: &SupportBundleArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Standard error, so that standard output is the answer alone. What one kernel has and another
-/// does not, in the folders of the archive, is told there only.
+/// To standard error, so that standard output is only the answer. Parts that not every kernel has
+/// are reported only in the archive.
 fn tell(missing: &[Missing]) {
     output::advice(&format!("{CAUTION}."));
     for Missing { part, why } in missing.iter().filter(|it| !it.part.contains('/')) {
@@ -180,7 +180,7 @@ fn readme(folder: &str, missing: &[Missing]) -> String {
     text
 }
 
-/// Writes a file that was not there; what is left of one that cannot be written whole is removed.
+/// Writes a new file; one that cannot be written completely is removed.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     // A new file: nothing is replaced and no link is followed.
     let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);

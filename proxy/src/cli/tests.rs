@@ -28,7 +28,7 @@ fn refused(line: &[&str]) -> String {
     Cli::try_parse_from(words).expect_err("it is refused").to_string()
 }
 
-/// A folder with places for several machines.
+/// A folder with subfolders for several machines.
 struct Machines {
     folder: TempDir,
 }
@@ -124,7 +124,7 @@ fn examples_in_the_help_parse() {
     let all = verbs.iter().chain(&more).chain(&operator).chain(&trust);
     for line in all.flat_map(|text| text.lines()) {
         let Some(words) = line.trim().strip_prefix("meshport ") else { continue };
-        // Text after wide spaces is a remark.
+        // Text after wide spaces is a comment.
         let words = words.split("   ").next().unwrap_or_default();
         let words = words.split(' ').take_while(|word| !["|", "<", ">"].contains(word));
         let line: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
@@ -212,7 +212,7 @@ fn an_authority_alone_invites_with_named_seeds() {
     let line = machines.invite("authority", &["--no-seed"]).expect("asked for").invite;
     let node = machines.join("node", &line, NAMED).expect("it joins").joined.node;
 
-    // Elsewhere, with the node's folder and the authority's key apart from it.
+    // Elsewhere, with the node's folder and the authority's key in different folders.
     let key = machines.path("authority").join("authority.key");
     let key = key.to_str().expect("text");
     let seed = format!("{node}@seed.example.com:51820");
@@ -222,7 +222,7 @@ fn an_authority_alone_invites_with_named_seeds() {
 }
 
 #[test]
-fn an_authority_of_another_mesh_is_told_apart() {
+fn an_authority_of_another_mesh_is_recognised() {
     let machines = Machines::new();
     machines.init("first", FIRST).expect("a mesh");
     machines.init("second", FIRST).expect("a mesh");
@@ -234,7 +234,7 @@ fn an_authority_of_another_mesh_is_told_apart() {
 }
 
 #[test]
-fn nothing_is_overwritten_unasked() {
+fn nothing_is_overwritten_without_consent() {
     let (machines, line) = Machines::with_line(&[]);
     let taken = message(machines.init("first", FIRST));
     assert!(taken.contains("`meshport invite`") && taken.contains("--force"), "{taken}");
@@ -260,7 +260,7 @@ fn a_renewed_credential_is_for_the_same_node() {
     assert!(directory.is_some(), "it knows the others still");
 }
 
-/// A node keeps its keys and name over an update; its credential has to be issued again.
+/// A node keeps its keys and name over an update; its credential must be issued again.
 #[test]
 fn a_credential_of_an_earlier_version_is_renewed_and_not_used() {
     let (machines, line) = Machines::with_line(&[]);
@@ -283,7 +283,7 @@ fn a_credential_of_an_earlier_version_is_renewed_and_not_used() {
     as_before();
     let again = machines.join_at("worker", &line, FORCED, later).expect("it joins again");
     assert!(again.kept_keys && again.joined.node == known.node);
-    // Its keys do not go along to another mesh.
+    // Its keys are not taken to another mesh.
     as_before();
     machines.init("abroad", FIRST).expect("a mesh");
     let abroad = machines.invite("abroad", HERE).expect("a line").invite;
@@ -402,7 +402,7 @@ fn settings_that_contradict_the_credential_are_refused() {
 }
 
 #[test]
-fn a_role_that_offers_nothing_yet_is_told() {
+fn a_role_that_offers_nothing_yet_is_reported() {
     let (machines, _) = Machines::with_line(&[]);
     let (paths, first) = (paths(&machines), machines.path("first"));
     let file = machines.path("meshport.toml");
@@ -492,7 +492,7 @@ fn a_query_finds_its_daemon_although_the_file_has_faults() {
     assert_eq!(socket(inside), Path::new("/srv/mesh/meshport.sock"));
     let missing = Path::new("/nonexistent/meshport.toml");
     assert!(message(load::socket(Some(missing), None)).contains("/nonexistent/meshport.toml"));
-    // As one with mistakes: there is one exit code for what cannot be used.
+    // Like one with mistakes: there is one exit code for unusable settings.
     let paths = Paths::in_home(folder.path()).expect("a home");
     fs::write(&file, b"site = \xff").expect("written");
     for unreadable in [missing, &file] {
@@ -514,7 +514,7 @@ fn a_renewed_node_stays_the_same_node() {
     assert_eq!(after.expires_at, later.saturating_add(90 * DAY));
     assert_eq!((before.node, &before.name, &before.roles), (after.node, &after.name, &after.roles));
     assert_eq!(machines.state("first").credential().expect("stored"), Some(after));
-    // Another machine has no authority, and an invite brings what it says.
+    // Another machine has no authority, and an invite has its own rights.
     let refusal = message(renew("second", &[], later));
     assert!(refusal.contains("renew INVITE"), "{refusal}");
     let more = [HERE, &["--role", "node,relay", "--credential-ttl", "40d"]].concat();
@@ -524,7 +524,7 @@ fn a_renewed_node_stays_the_same_node() {
     assert_eq!(after.roles.to_string(), "node,relay");
     assert_eq!(after.expires_at, later.saturating_add(40 * DAY));
     machines.state("second").identity(later).expect("it all fits");
-    // A line for another site, for an operator, of another mesh, or after its time.
+    // A line for another site, for an operator, of another mesh, or expired.
     let elsewhere = invite_args(&[&["--site", "ber"], HERE].concat());
     let at = &elsewhere.endpoints;
     let elsewhere = invite::invite(&elsewhere, &machines.path("first"), at, &[], NOW);
@@ -562,14 +562,14 @@ fn a_new_secret_is_written_where_no_daemon_runs_and_is_in_invites_from_then_on()
     let new_line = machines.invite("first", HERE).expect("a line").invite;
     machines.join("new", &new_line, NAMED).expect("it joins");
     assert_eq!(id("new"), (id("first").0, 0));
-    // A line from before does not take away what members have handed over.
+    // An old line does not undo what members have sent.
     machines.join("first-again", &old_line, NAMED).expect("it joins");
     let taken = machines.state("first-again");
     rotate_secret::write(&taken, &next, NOW).expect("written");
     machines.join("first-again", &old_line, FORCED).expect("it joins again");
     assert_eq!(id("first-again").1, 1);
 
-    // Another mesh's authority has no say.
+    // Another mesh's authority does not count.
     machines.init("other", FIRST).expect("another mesh");
     let other = machines.state("other");
     let theirs = rotate_secret::sign(&other, &args, NOW).expect("signed").expect("a new one");

@@ -1,4 +1,4 @@
-//! Files of other programs that a verb changes: read whole, replaced whole.
+//! Files of other programs that a verb changes: read and replaced completely.
 //!
 //! A replacement is written next to the file, synced and renamed, so that a reader sees the old
 //! content or the new. It keeps the file's mode and owner; a new file has mode 0600. A symbolic
@@ -14,13 +14,13 @@ use meshport_daemon::Error;
 /// The largest file that is read, in bytes: a kubeconfig of several hundred clusters with their
 /// certificates inside.
 const MAX_TEXT_BYTES: u64 = 4 * 1024 * 1024;
-/// The mode of a file that was not there.
+/// The mode of a new file.
 const NEW_MODE: u32 = 0o600;
 
-/// The text of a file; `None` when there is no such file.
+/// The text of a file; `None` if it does not exist.
 ///
 /// # Errors
-/// [`Error::Io`] when it cannot be read, is too large or is no text.
+/// [`Error::Io`] if it cannot be read, is too large or is not text.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, Error> {
     let reading = || Error::io(format!("read {}", path.display()));
     let file = match File::open(path) {
@@ -37,7 +37,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, Error> {
     Ok(Some(text))
 }
 
-/// Replaces the content of a file, or makes it.
+/// Replaces the content of a file, or creates it.
 ///
 /// # Errors
 /// [`Error::Io`]; the file is then as it was.
@@ -51,7 +51,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
     let writing = || Error::io(format!("write {}", path.display()));
     let temporary = Temporary::write(&target, text, former.as_ref()).map_err(writing())?;
     match fs::rename(&temporary.0, &target) {
-        // A file that is mounted, as containers have /etc/hosts, cannot get another inode.
+        // A mounted file, such as /etc/hosts in a container, cannot get another inode.
         Err(error) if error.kind() == ErrorKind::ResourceBusy => {
             fs::write(&target, text).map_err(writing())
         }
@@ -94,7 +94,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Renamed away in the good case; there is no one to tell otherwise.
+        // Already renamed on success; otherwise there is nobody to report to.
         let _ = fs::remove_file(&self.0);
     }
 }

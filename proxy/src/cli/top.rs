@@ -45,7 +45,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
 }
 
 /// Whether the locale's characters are UTF-8; the first variable that is set decides (POSIX, XBD
-/// 8.2). Where none is, as in a minimal container, terminals of today are assumed.
+/// 8.2). If none is, as in a minimal container, a modern terminal is assumed.
 fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
     let locale = set.filter(|value| !value.is_empty()).map(|it| it.to_lowercase()).next();

@@ -1,4 +1,4 @@
-//! `meshport upgrade`: the program on disk takes the running daemon's place.
+//! `meshport upgrade`: the program on disk replaces the running daemon.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use meshport_daemon::{Error, clock};
 
 /// Interval between checks of the daemon.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Limit for the former daemon to serve its last clients and to save.
+/// Limit for the previous daemon to serve its last clients and to save.
 const LEAVE_TIME: Duration = Duration::from_secs(20);
 /// How long a successor must have served until the upgrade counts as done.
 const PROVED: Duration = PROBATION.saturating_add(Duration::from_secs(1));

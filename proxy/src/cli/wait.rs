@@ -1,4 +1,4 @@
-//! `meshport wait`: until a service has a healthy origin, for the order of things at boot.
+//! `meshport wait`: waits until a service has a healthy origin, for the order of units at boot.
 //!
 //! Asks the daemon repeatedly, since it may not have started yet: a boot script should need only
 //! one command.
@@ -17,7 +17,7 @@ use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::RoutesRequest;
 use meshport_daemon::clock;
 
-/// Interval between questions: a boot takes seconds, and a question costs the daemon microseconds.
+/// Interval between queries: a boot takes seconds, and a query costs the daemon microseconds.
 const INTERVAL: Duration = Duration::from_millis(200);
 const DEFAULT_SERVICE: &str = "kube-apiserver";
 
@@ -83,7 +83,7 @@ pub(crate) async fn wait(
 enum Readiness {
     /// This is the healthy first choice.
     Ready(Box<OriginStatus>),
-    /// This is in the way, in words.
+    /// The obstacle, in words.
     NotYet(String),
 }
 

@@ -17,10 +17,10 @@ use meshport_daemon::admin::api::Status;
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::StatusRequest;
 
-/// Asks until an interrupt.
+/// Queries until an interrupt.
 ///
 /// # Errors
-/// See [`AdminClient::ask`] for the first question; that of a closed pipe.
+/// See [`AdminClient::ask`] for the first query; that of a closed pipe.
 pub(super) async fn watch(client: &AdminClient, every: Duration, json: bool) -> Result<(), Error> {
     let mut interrupt = pin!(tokio::signal::ctrl_c());
     let mut ticks = interval(every);
@@ -71,7 +71,7 @@ fn show(outcome: &Result<Status, Error>, every: Duration, pages: u64) -> Result<
     }
 }
 
-/// A page drawn over the one before: each line to its end, and nothing below it.
+/// A page drawn over the previous one: each line to its end, and nothing below it.
 fn frame(page: &str, height: usize, is_first: bool) -> String {
     // Home, clear to the end of the line, clear what is below, clear all (ECMA-48).
     let (home, rest_of_line, below, all) = ("\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J");

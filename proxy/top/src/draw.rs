@@ -89,7 +89,7 @@ fn overview(canvas: &mut Canvas<'_>, view: &View, model: &Model) -> usize {
     0
 }
 
-/// Origins and paths, each at most so high, with a row between where there is room.
+/// Origins and paths, each limited in height, with a row between if there is room.
 fn tables(canvas: &mut Canvas<'_>, view: &View, model: &Model, most: u16) {
     let gap = u16::from(canvas.area.height >= 24);
     let origins = origins::rows(view, model).saturating_add(2).min(most);
@@ -164,7 +164,7 @@ impl<'a> Canvas<'a> {
         self.line(0, &line);
     }
 
-    /// Writes lines from a row on, those scrolled off above left out; how many do not fit.
+    /// Writes lines from a row on, without those scrolled off above; returns how many do not fit.
     fn lines(&mut self, from: usize, lines: &[Line<'_>], scrolled: usize) -> usize {
         let room = self.height().saturating_sub(from);
         let surplus = lines.len().saturating_sub(room);

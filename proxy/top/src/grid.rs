@@ -1,5 +1,5 @@
-//! Aligned columns that fit a width: long texts are cut to what is promised them, then columns that
-//! can be spared are left out.
+//! Aligned columns that fit a width: long texts are cut to their minimum, then dispensable columns
+//! are left out.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(crate) struct Column {
     right: bool,
     /// How soon it is left out when room is short: higher ranks first, 0 never.
     spare: u8,
-    /// Characters below which its cells are not cut; 0 when they are never cut.
+    /// Characters below which its cells are not cut; 0 if they are never cut.
     least: usize,
 }
 
@@ -119,7 +119,7 @@ impl Grid {
         Line::from(spans)
     }
 
-    /// The width of each column; none for one that is left out, or in which nothing is said.
+    /// The width of each column; none for one that is left out or empty.
     fn fit(&self, room: usize) -> Vec<Option<usize>> {
         let wanted = |at: usize| {
             let cells = self.rows.iter().map(|row| Span::raw(row[at].text.as_str()).width());

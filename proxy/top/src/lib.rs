@@ -5,7 +5,7 @@
 //! the daemon for `/view`, reads keys and draws what has changed.
 //!
 //! Every text that others could have written passes [`meshport_core::units::clean`] in `grid` or
-//! [`look`], so nothing of it reaches the terminal as a command.
+//! [`look`], so it cannot reach the terminal as a command.
 //!
 //! Bounds: one view at a time, which the daemon bounds; [`model::MAX_SEARCH`] characters of a
 //! search; [`run::MAX_WAITING`] answers that wait to be shown.

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 /// The abilities of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// Whether colours are wanted; without them, what matters is bold and has a mark.
+    /// Whether to use colours; without them, important text is bold and has a mark.
     pub colour: bool,
     /// Whether characters beyond ASCII are shown.
     pub unicode: bool,
@@ -22,7 +22,7 @@ pub(crate) enum Tone {
     Soft,
     /// As it should be.
     Good,
-    /// Not as it should be, and nothing fails by it.
+    /// Not as it should be, but nothing fails because of it.
     Warn,
     /// Broken.
     Bad,
@@ -60,7 +60,7 @@ impl Look {
         Span::styled(shown, self.style(tone))
     }
 
-    /// A mark that says without colour what the tone says.
+    /// A mark that shows the tone without colour.
     pub(crate) fn mark(self, tone: Tone) -> Span<'static> {
         let mark = match (tone, self.unicode) {
             (Tone::Good, true) => "●",
@@ -121,7 +121,7 @@ impl Look {
     }
 }
 
-/// A round trip with two digits that count, as the view has it, or whole milliseconds.
+/// A round trip with two significant digits, as in the view, or whole milliseconds.
 pub(crate) fn ms(ms: f64) -> String {
     match ms {
         ms if !ms.is_finite() || ms < 0.0 => "?".into(),
@@ -141,7 +141,7 @@ fn ascii(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// A state that an origin says of itself.
+/// A state that an origin announces.
 pub(crate) fn of_state(state: &str) -> Tone {
     match state {
         "ready" => Tone::Good,
@@ -150,7 +150,7 @@ pub(crate) fn of_state(state: &str) -> Tone {
     }
 }
 
-/// A way there.
+/// A path.
 pub(crate) fn of_path(kind: &str) -> Tone {
     match kind {
         "direct" | "own" => Tone::Good,

@@ -11,7 +11,7 @@ pub const MAX_SEARCH: usize = 64;
 /// Rows that a page key moves by.
 const PAGE_ROWS: usize = 10;
 
-/// A key, as far as it means something here.
+/// A key that has a meaning here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// A character, as typed.
@@ -40,7 +40,7 @@ pub enum Key {
     Enter,
     /// Closes what is open.
     Escape,
-    /// Takes back a character.
+    /// Deletes a character.
     Backspace,
     /// Ends the program, whatever is open.
     Interrupt,
@@ -65,7 +65,7 @@ pub enum Page {
     Attention,
     /// Sites and the distances between them.
     Paths,
-    /// Origins with all that is known of them.
+    /// Origins with everything known about them.
     Origins,
     /// Sessions and their waits, over time.
     Sessions,
@@ -164,7 +164,7 @@ impl Model {
         }
     }
 
-    /// Takes what was typed.
+    /// Handles a key.
     pub fn handle_key(&mut self, key: Key) -> Outcome {
         if key == Key::Interrupt {
             return Outcome::Quit;

@@ -1,4 +1,4 @@
-//! The list of nodes: what is searched for, which are shown, in which order, which is selected.
+//! The list of nodes: the search, the filter, the order, and the selection.
 
 use std::cmp::Ordering;
 
@@ -150,12 +150,12 @@ impl Listing {
         rows
     }
 
-    /// The place of the selected node among these; the first when it is not there.
+    /// The index of the selected node among these; the first if it is not there.
     pub(crate) fn position(&self, rows: &[&NodeRow]) -> usize {
         rows.iter().position(|row| Some(row.who.node) == self.selected).unwrap_or(0)
     }
 
-    /// Moves the selection by this many places within the list.
+    /// Moves the selection by this many rows within the list.
     pub(crate) fn step(&mut self, view: &View, by: isize) {
         let rows = self.rows(view);
         let at = self.position(&rows).saturating_add_signed(by).min(rows.len().saturating_sub(1));

@@ -43,12 +43,12 @@ const LEAVE: Duration = Duration::from_secs(1);
 /// The exit code of a program that SIGHUP ends, as shells have it.
 const HUNG_UP: i32 = 129;
 
-/// How it looks, and how often the daemon is asked.
+/// The look, and how often the daemon is queried.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The abilities of the terminal.
     pub look: Look,
-    /// Interval between questions.
+    /// Interval between queries.
     pub every: Duration,
 }
 
@@ -83,7 +83,7 @@ pub fn run(client: AdminClient, options: Options) -> Result<(), Error> {
     ended.map_err(Error::io("show the view on the terminal"))
 }
 
-/// Asks until the receiver is gone. The thread ends with the process.
+/// Queries until the receiver is gone. The thread ends with the process.
 async fn ask(client: &AdminClient, every: Duration, sender: &SyncSender<News>) {
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
     let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
@@ -185,7 +185,7 @@ fn key(pressed: KeyEvent) -> Option<Key> {
     })
 }
 
-/// The terminal in raw mode, with the former screen behind it.
+/// The terminal in raw mode, with the previous screen behind it.
 struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -224,7 +224,7 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back. Whatever fails of it, nothing better can be done.
+/// Restores the terminal. Nothing can be done if that fails.
 fn close() {
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use meshport_config::SiteName;
 use meshport_daemon::admin::view::{NodeRow, PathRow, SiteDistance, View};
 
-/// A site, and the best way from here to a node there.
+/// A site, and the best path from here to a node there.
 #[derive(Debug)]
 pub(crate) struct Site<'a> {
     pub(crate) row: &'a meshport_daemon::admin::view::SiteRow,
-    /// Absent where this node measures no way there.
+    /// Absent if this node measures no path there.
     pub(crate) path: Option<&'a PathRow>,
-    /// Whether it has the origin that sessions go to.
+    /// Whether it has the origin that sessions use.
     pub(crate) chosen: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Pictures of made-up views, and what keys do.
+//! Screens of invented views, and the effects of keys.
 
 mod pictures;
 mod world;

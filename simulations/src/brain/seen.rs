@@ -39,7 +39,7 @@ impl Brain {
         }
     }
 
-    /// So many sessions are reset.
+    /// This many sessions are reset.
     pub(crate) fn note_reset(&mut self, line: Line, sessions: u64, why: &str, now: Instant) {
         if let Some(diary) = self.diary.as_mut().filter(|_| sessions > 0) {
             let reset = Reset { service: &self.service, line, sessions, why };
@@ -63,7 +63,7 @@ impl Brain {
             service: self.service.clone(),
             listen: beside.settings.listen.clone(),
             policy: beside.settings.into(),
-            // A scenario says who hosts an instance, and not where.
+            // A scenario defines which node hosts an instance, but not its address.
             origin: beside.hosts.then(|| dialled.unwrap_or_else(|| "127.0.0.1:6443".into())),
             tunnels: beside.tunnels,
             sessions: beside.sessions,

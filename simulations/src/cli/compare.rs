@@ -14,7 +14,7 @@ use crate::Error;
 enum Worse {
     Up,
     Down,
-    /// Neither way: it says how much there was.
+    /// Neither: it only shows how much there was.
     Never,
 }
 
@@ -45,9 +45,9 @@ const COMPARED: [(&str, Worse); 24] = [
     ("/tunnel_bytes_per_node_per_s", Worse::Up),
     ("/cpu_us_per_node_s", Worse::Never),
 ];
-/// A change below this share is noise of another seed, not of the same.
+/// A change below this share is noise between seeds; with the same seed there is none.
 const NOTABLE: f64 = 0.02;
-/// Stands for a time that some never reached.
+/// Represents a time that some never reached.
 const NEVER: &str = "never";
 
 pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
@@ -91,7 +91,8 @@ fn faults(text: &mut String, old: &Value, new: &Value) -> usize {
     let mut others: Vec<Option<Value>> = list(new).into_iter().map(Some).collect();
     let mut worse = 0;
     for fault in list(old) {
-        // An event may occur several times with others in between, so each is paired with its like.
+        // An event may occur several times with others in between, so each is paired with its
+        // counterpart.
         let is_like = |it: &&mut Option<Value>| {
             it.as_ref().is_some_and(|other| other["what"] == fault["what"])
         };
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_no_longer_notices_is_worse_and_no_fault_is_left_out() {
+    fn nodes_that_no_longer_notice_are_worse_and_no_fault_is_left_out() {
         let old = json!({ "faults": [
             fault("kill: a", &json!(1.2), 9),
             fault("cut: b", &json!(2.0), 9),

@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(document["load"]["on"].as_str(), Some("a-3"));
     }
 
-    /// A reader who follows a story at another level gets the whole story.
+    /// A scenario that is run at another level keeps all of its events.
     #[test]
     fn every_ready_scenario_can_be_made_small() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");

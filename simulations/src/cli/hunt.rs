@@ -90,8 +90,8 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
 }
 
-/// A seed nobody has chosen.
+/// A random seed.
 fn fresh() -> u64 {
-    // Hash keys are the standard library's only way to the system's randomness.
+    // Hash keys are the standard library's only access to the system's randomness.
     RandomState::new().hash_one(std::process::id()) >> 16
 }

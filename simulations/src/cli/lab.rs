@@ -80,7 +80,7 @@ fn summary(run: &Run) -> String {
     text
 }
 
-/// The lab's folder: named and kept, or one that goes away with the value.
+/// The lab's folder: named and kept, or temporary and removed on drop.
 struct Folder {
     path: PathBuf,
     kept: bool,
@@ -90,7 +90,7 @@ impl Folder {
     fn new(keep: Option<&Path>) -> Result<Self, Error> {
         let own = || std::env::temp_dir().join(format!("meshport-lab-{}", std::process::id()));
         let (path, kept) = keep.map_or_else(|| (own(), false), |path| (path.to_owned(), true));
-        // Keys are in it.
+        // It contains keys.
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|source| Error::File { path: path.display().to_string(), source })?;
         let path = path.canonicalize().unwrap_or(path);
@@ -101,7 +101,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.kept {
-            // Files that cannot be removed are left to the cleaner of temporary files.
+            // Files that cannot be removed are left to the system's cleanup of temporary files.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }

@@ -24,7 +24,7 @@ mod sets;
 mod shrink;
 mod sweep;
 
-/// The last second that can be asked for: some years.
+/// The last second that can be requested: some years.
 const MAX_SECOND: f64 = 1e8;
 
 /// Simulate a mesh of many sites in virtual time, with the daemon's own decision code.

@@ -41,7 +41,7 @@ pub(super) struct Once {
 }
 
 impl Once {
-    /// The scenario's text with what is changed, and what to type for it with this verb.
+    /// The scenario's text with its changes, and the arguments for this verb.
     pub(super) fn document(&self, verb: &str) -> Result<(Table, String), Error> {
         let (mut document, mut command) =
             (document(&self.choice)?, command(verb, &self.choice, self.seed));
@@ -187,10 +187,10 @@ fn notes(scenario: &Scenario) -> Vec<String> {
     names.map(note).collect()
 }
 
-/// The scenario's text with what `--set` changes.
+/// The scenario's text with the changes of `--set`.
 pub(super) fn document(choice: &Choice) -> Result<Table, Error> {
     let text = read(&choice.file)?;
-    // Errors of the file itself are better told by its own reader, which knows the lines.
+    // Errors of the file itself are better reported by its own reader, which knows the lines.
     Scenario::parse(&text).map_err(|error| about(&choice.file, error))?;
     let mut document: Table = scenario::read(&text)?;
     for set in &choice.sets {
@@ -321,7 +321,7 @@ pub(super) fn until_words(until: Duration) -> String {
     format!(" --until {}", until.as_secs_f64())
 }
 
-/// A word that a shell takes as it is.
+/// A word that a shell does not change.
 pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -357,7 +357,7 @@ fn bar(end: Duration) -> Option<Box<dyn FnMut(Duration) + Send>> {
     }))
 }
 
-/// The most memory this process has had, in bytes; 0 where the system does not say.
+/// The most memory this process has had, in bytes; 0 if the system does not report it.
 fn most_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

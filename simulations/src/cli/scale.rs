@@ -22,7 +22,7 @@ use fit::{Law, Point, Size, error, figures};
 
 mod fit;
 
-/// Sizes that a law needs at least: two to fit it and one to check it.
+/// Fewest sizes for a law: two to fit it and one to check it.
 const FEWEST_SIZES: usize = 3;
 /// Runs in one row of a table.
 const COLUMNS: usize = 8;
@@ -80,7 +80,7 @@ struct Played {
     result: Value,
 }
 
-/// A law, how well it predicts, and its text.
+/// A law, its accuracy, and its text.
 struct Found {
     name: &'static str,
     law: Law,
@@ -154,7 +154,7 @@ fn sets(base: &Table, nodes: usize, origins: usize) -> Result<Vec<String>, Error
     let mut all = Vec::new();
     let (mut given, mut share) = (0, 0);
     for (at, site) in scenario.sites.iter().enumerate() {
-        // Each border between sites is rounded for itself, so that the sum is exact.
+        // Each boundary between sites is rounded separately, so that the sum is exact.
         share += site.nodes;
         let upto = (share * nodes).div_euclid(before.max(1));
         let hosts = match origins == own {
@@ -189,7 +189,7 @@ fn play(arguments: &Arguments, sets: &[String]) -> Result<Value, Error> {
         .map_err(|error| Error::Machine(format!("a run gave no result ({error}): {command:?}")))
 }
 
-/// A result to check with: as large as it says, with as many origins as a site has on average.
+/// A result to check with: its own size, with the average number of origins per site.
 fn checked(path: &std::path::Path, scenario: &Scenario) -> Result<Played, Error> {
     let wrong = |reason: String| Error::Result { path: path.display().to_string(), reason };
     let result: Value =
@@ -199,7 +199,7 @@ fn checked(path: &std::path::Path, scenario: &Scenario) -> Result<Played, Error>
     Ok(Played { size, result })
 }
 
-/// The law of everything that was measured, fitted to all runs but the last.
+/// The law of each measure, fitted to all runs but the last.
 fn laws(played: &[Played], checks: &[Played], target: Option<Size>) -> Vec<Found> {
     let Some((largest, fitted)) = played.split_last() else { return Vec::new() };
     let mut found = Vec::new();
@@ -288,7 +288,7 @@ fn told(laws: &[Found], target: Option<Size>, played: &[Played]) -> String {
     text
 }
 
-/// The tables that bound a mesh: their names, how much they hold, and how much is wanted.
+/// The tables that bound a mesh: their names, their capacity, and the required size.
 fn limits(size: Size) -> Vec<(&'static str, usize, f64, &'static str)> {
     let mut all = vec![
         ("MAX_MEMBERS", MAX_MEMBERS, size.nodes, "nodes in a directory"),

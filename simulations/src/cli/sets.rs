@@ -4,10 +4,10 @@ use toml::{Table, Value};
 
 use crate::Error;
 
-/// Puts one value into the text of a scenario.
+/// Sets one value in the text of a scenario.
 ///
 /// # Errors
-/// [`Error::Scenario`] when there is no such place.
+/// [`Error::Scenario`] if the scenario has no such key.
 pub(super) fn apply(document: &mut Table, set: &str) -> Result<(), Error> {
     let (key, value) = split(set)?;
     put(document, key, parse(value))
@@ -42,12 +42,12 @@ fn put(document: &mut Table, key: &str, value: Value) -> Result<(), Error> {
         Some(rest) => rest.split('.').collect(),
         None => ["settings"].into_iter().chain(key.split('.')).collect(),
     };
-    let wrong = |part: &str| Error::Scenario(format!("--set {key}: there is no place \"{part}\""));
-    let (last, way) = parts.split_last().expect("a split gives at least one part");
+    let wrong = |part: &str| Error::Scenario(format!("--set {key}: there is no key \"{part}\""));
+    let (last, parents) = parts.split_last().expect("a split gives at least one part");
     let mut root = Value::Table(std::mem::take(document));
-    let mut place = &mut root;
-    for part in way {
-        place = match place {
+    let mut current = &mut root;
+    for part in parents {
+        current = match current {
             Value::Table(table) => {
                 table.entry((*part).to_owned()).or_insert_with(|| Value::Table(Table::new()))
             }
@@ -56,15 +56,15 @@ fn put(document: &mut Table, key: &str, value: Value) -> Result<(), Error> {
                 let index = part.parse::<usize>().ok();
                 index.and_then(|index| list.get_mut(index)).ok_or_else(|| {
                     Error::Scenario(format!(
-                        "--set {key}: there is no place \"{part}\" in a list of {count}, whose \
-                         places are numbers from 0"
+                        "--set {key}: there is no item \"{part}\" in a list of {count}, whose \
+                         items are numbered from 0"
                     ))
                 })?
             }
             _ => return Err(wrong(part)),
         };
     }
-    match place {
+    match current {
         Value::Table(table) => {
             table.insert((*last).to_owned(), value);
         }

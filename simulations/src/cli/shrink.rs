@@ -1,7 +1,7 @@
 //! `meshport-sim shrink`: a smaller scenario that violates the same rule with the same seed.
 //!
-//! Tries, again and again until nothing helps: leave out one event, the clients, one path; end
-//! sooner; halve the nodes of a site. Each try is a run; a try counts if the same rule is violated.
+//! Tries repeatedly, until nothing helps: leave out one event, the clients, one path; end sooner;
+//! halve the nodes of a site. Each try is a run; a try counts if the same rule is violated.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::report::{Violation, text};
 use crate::scenario::Scenario;
 use crate::world::Options;
 
-/// Runs that are tried in all.
+/// Most runs that are tried.
 const MAX_TRIES: usize = 500;
 
 #[derive(Debug, clap::Args)]
@@ -66,7 +66,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(1))
 }
 
-/// The first violation; none too where what is left is no scenario any more.
+/// The first violation; also none if the rest is no longer a valid scenario.
 fn violated(document: &Table, seed: u64) -> Option<Violation> {
     let scenario = Scenario::parse(&document.to_string()).ok()?;
     let (run, _) = go(scenario, seed, Options::default()).ok()?;

@@ -59,7 +59,7 @@ pub(super) struct Arguments {
 /// A combination of values, and the worst result over its seeds.
 pub(crate) struct Point {
     pub(crate) words: String,
-    /// None if no seed had anything to measure, [`NEVER`] if some never got there.
+    /// None if no seed had anything to measure, [`NEVER`] if some never reached it.
     pub(crate) values: [Option<f64>; MEASURED.len()],
     violations: usize,
     /// The trace hash of each seed's run.
@@ -165,15 +165,15 @@ fn measure(
     Ok(point)
 }
 
-/// Keeps the worst of the seeds, since a default has to hold for all.
+/// Keeps the worst of the seeds, since a default must hold for all.
 fn add(worst: &mut [Option<f64>; MEASURED.len()], seed: [Option<f64>; MEASURED.len()]) {
     for (slot, value) in worst.iter_mut().zip(seed) {
         *slot = (*slot).into_iter().chain(value).reduce(f64::max);
     }
 }
 
-/// The worst of some times, each with how many had something to notice: one of them not having
-/// noticed is worse than any time.
+/// The worst of some times, each with the number of nodes that had something to notice: a node that
+/// never noticed is worse than any time.
 fn worst(times: impl IntoIterator<Item = (usize, Option<Duration>)>) -> Option<f64> {
     let concerned = times.into_iter().filter(|(concerned, _)| *concerned > 0);
     concerned.map(|(_, time)| time.map_or(NEVER, |time| time.as_secs_f64())).reduce(f64::max)
@@ -182,7 +182,7 @@ fn worst(times: impl IntoIterator<Item = (usize, Option<Duration>)>) -> Option<f
 fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
     let faults = run.measures.faults.iter();
     let followed: Vec<_> = faults.map(|fault| (fault, run.followed(fault))).collect();
-    // A node that joins is good news, not a fault to detect.
+    // A node that joins is not a fault to detect.
     let noticed = followed.iter().filter(|(fault, _)| fault.kind != "join");
     let news = match run.news_p99() {
         _ if run.news_unheard() > 0 => Some(NEVER),
@@ -243,7 +243,7 @@ fn row(point: &Point, width: usize) -> String {
     format!("{row}  {rules}")
 }
 
-/// A value in words: "-" when there was nothing to measure.
+/// A value in words: "-" if there was nothing to measure.
 fn said(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
@@ -252,7 +252,8 @@ fn said(value: Option<f64>) -> String {
     }
 }
 
-/// A plot of each measure that differs, for a terminal. What never came is as long as the longest.
+/// A plot of each measure that differs, for a terminal. A value that was never reached is as long
+/// as the longest.
 fn bars(points: &[Point]) -> String {
     const WIDTH: f64 = 40.0;
     let mut text = String::new();
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_noticed_is_the_worst_and_who_had_nothing_to_notice_is_nobody() {
+    fn nodes_that_never_noticed_are_the_worst_and_unaffected_ones_do_not_count() {
         let after = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(worst([(3, after(2)), (3, None), (0, None)]), Some(NEVER));
         assert_eq!(worst([(3, after(2)), (0, None), (2, after(5))]), Some(5.0));

@@ -51,14 +51,14 @@ impl Callers {
         all.find(|(at, _)| book.routes[*at].is_some()).ok_or(io::ErrorKind::NotConnected.into())
     }
 
-    /// Requests the kubelet. What answers speaks next.
+    /// Requests the kubelet. The process that answers sends next.
     async fn call(&self, host: &Host) -> io::Result<Tcp> {
         let mut tcp = host.connect_unix(Path::new(SOCKET)).await?;
         let target = format!("{}:{PORT}", self.name);
         let request = format!("CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n\r\n");
         tcp.write_all(request.as_bytes()).await?;
         let mut head = Vec::new();
-        // Byte by byte: the bytes after the head are the kubelet's.
+        // Byte by byte, since the bytes after the head are the kubelet's.
         while !head.ends_with(b"\r\n\r\n") {
             if head.len() >= MAX_HEAD {
                 return Err(io::ErrorKind::InvalidData.into());

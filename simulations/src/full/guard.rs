@@ -6,7 +6,7 @@
 //! * No running node within reach is considered down for long: checked every second, by status.
 //! * Directories never go back, and queues and tables are bounded: checked every few seconds, by
 //!   some nodes' saved directories and their metrics.
-//! * Revoked nodes are shut out and not served: checked every second and at each answer.
+//! * Revoked nodes are locked out and not served: checked every second and at each answer.
 //! * After a quiet time all agree, and routes are usable and near: checked at the end.
 //! * Sessions opened = closed + open: checked at the end, by the count of clients and by that of
 //!   nodes, which have none open once all clients have left.

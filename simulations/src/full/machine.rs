@@ -3,7 +3,7 @@
 //! Nothing above the C library changes: `std`, tokio, quinn, boringtun and the daemon run
 //! unmodified. The simulator replaces the three functions of the C library that read the time,
 //! wait, and draw random numbers; the replacements call this module. A thread that has called
-//! [`begin`] is such a machine; every other thread sees the real one.
+//! [`begin`] is a virtual machine; every other thread sees the real one.
 //!
 //! Virtual time stands still while code runs. When the runtime is idle and waits, time jumps to the
 //! next arrival of the [`World`] or to the runtime's own deadline, whichever comes first. So a run

@@ -141,7 +141,7 @@ impl Node {
         Ok(settings)
     }
 
-    /// Shuts its process down in order: goodbye, session drain, end.
+    /// Shuts its process down in order: announces that it leaves, drains sessions, ends.
     pub(super) fn leave(&mut self, mut process: Process, ended: impl FnOnce() + Send + 'static) {
         self.leaving = Some(tokio::spawn(async move {
             process.leave(sleep(DRAIN)).await;

@@ -14,7 +14,7 @@ use crate::identity::Mesh;
 use crate::rules::Key;
 use crate::scenario::{NodeRef, Scenario};
 
-/// Seed of the reader's keys, which may be the same in each run since it meets no node.
+/// Seed of the reader's keys, which may be the same in each run since it has no contact with nodes.
 const SEED: u64 = 0x7265_6164;
 
 /// A directory's entry of a node.

@@ -2,7 +2,7 @@
 //!
 //! The same network (`crate::network`) as at the wide level decides the fate of a datagram: links
 //! between sites, access links, NATs, addresses, cuts. Datagrams arrive at exactly the nanosecond
-//! that the link says. Bounds: [`MAX_QUEUED_BYTES`] per socket, as in a kernel. Traffic in transit
+//! given by the link. Bounds: [`MAX_QUEUED_BYTES`] per socket, as in a kernel. Traffic in transit
 //! is bounded by the links' queues and by what nodes send within one latency.
 
 use std::cmp::Reverse;

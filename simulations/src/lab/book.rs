@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_went_there_and_who_left_is_read_from_logs() {
+    fn arrivals_and_departures_are_read_from_logs() {
         let (mut book, plan) = book();
         let happened: Vec<Duration> =
             plan.iter().map(|it| it.at).take_while(|at| *at < Duration::from_secs(40)).collect();

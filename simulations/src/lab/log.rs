@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_told_from_other_lines_also_at_midnight() {
+    fn changes_are_distinguished_from_other_lines_also_at_midnight() {
         let log = concat!(
             "{\"timestamp\":\"2026-01-31T23:59:59.500000Z\",\"level\":\"INFO\",\"fields\":",
             "{\"message\":\"route changed\",\"service\":\"any\",\"to\":\"fra-1\"}}\n",

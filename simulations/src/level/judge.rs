@@ -171,7 +171,7 @@ pub(crate) trait Judge: Level {
     }
 
     /// A node's instance answers a client of another node; checks that neither was revoked long
-    /// ago. Two that are shut out may serve each other.
+    /// ago. Two locked-out nodes may serve each other.
     fn check_served(&mut self, client: usize, origin: usize) {
         let account = self.account();
         let (revoked, other) = match (account.revoked[client], account.revoked[origin]) {

@@ -91,7 +91,7 @@ impl Account {
     /// For a scenario's nodes, with these ids. The directories to follow are drawn at random.
     pub(crate) fn new(scenario: &Scenario, ids: Vec<NodeId>, rng: &mut ChaCha8Rng) -> Self {
         let nodes = ids.len();
-        let hosts = |place| scenario.hosts(place).then_some(Instance::Ready);
+        let hosts = |node| scenario.hosts(node).then_some(Instance::Ready);
         let instances: Vec<Option<Instance>> = scenario.nodes().map(hosts).collect();
         let number = |random: u64| usize::try_from(random % nodes as u64).unwrap_or(0);
         let mut followed = BTreeSet::new();
@@ -102,7 +102,7 @@ impl Account {
         Self {
             by_id: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
             origins: (0..nodes).filter(|at| instances[*at].is_some()).collect(),
-            names: scenario.nodes().map(|place| scenario.name(place)).collect(),
+            names: scenario.nodes().map(|node| scenario.name(node)).collect(),
             ids,
             instances,
             revoked: vec![None; nodes],

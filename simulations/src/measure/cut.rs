@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::scenario::Happening;
 use crate::scenario::timeline::Planned;
 
-/// A node and the site it is in.
+/// A node and its site.
 pub(crate) type Spot = (usize, usize);
 
 /// The paths that an event cuts or degrades at one moment; none for a fault of nodes.
@@ -48,7 +48,7 @@ impl Cut {
         }
     }
 
-    /// Whether anything that passes between these two, in either direction, is concerned.
+    /// Whether traffic between these two, in either direction, is affected.
     pub(crate) fn parts(&self, a: Spot, b: Spot) -> bool {
         if a.0 == b.0 {
             return false;

@@ -10,14 +10,14 @@ use super::{Cut, FOLLOWED_FOR, MAX_FAULTS};
 use crate::scenario::Happening;
 use crate::scenario::timeline::Planned;
 
-/// Pairs of a node and a victim that are followed of one fault: some megabytes. What would be more
-/// watches every second victim, or every third.
+/// Most pairs of a node and a victim that are followed for one fault: some megabytes. If there were
+/// more, only every second victim is watched, or every third.
 const MAX_PAIRS: usize = 200_000;
 
-/// A node, and the victim that it follows; itself where a way is concerned.
+/// A node, and the victim that it follows; the node itself if the fault affects a path.
 pub type Pair = (usize, usize);
 
-/// The change of a victim that other nodes have to notice.
+/// The change of a victim that other nodes must notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// Its instance is not healthy.
@@ -80,7 +80,7 @@ pub struct Fault {
     last: (Option<usize>, Duration),
 }
 
-/// The first of these is about to happen: the fault that it belongs to, if it is one.
+/// The first of these is about to happen: returns the fault that it belongs to, if any.
 pub(crate) fn begin(
     faults: &mut Vec<Fault>,
     plan: &[Planned],
@@ -150,7 +150,7 @@ impl Fault {
         self.victims.len() % self.stride == 1 % self.stride
     }
 
-    /// The change that others have to notice.
+    /// The change that others must notice.
     pub(crate) fn notice(&self) -> Notice {
         match self.kind {
             "kill" | "hang" | "stall" | "unready" => Notice::Instance,
@@ -172,7 +172,7 @@ impl Fault {
         }
     }
 
-    /// Whether those who went there have to go elsewhere. Otherwise they may, or may not.
+    /// Whether the nodes that used it must switch. Otherwise they may.
     pub fn must_leave(&self) -> bool {
         let may_stay = matches!(self.kind, "starve" | "lie" | "degrade");
         !may_stay && self.users() != Users::Own
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_comes_to_one_after_the_other_is_one_fault_with_times_of_its_own_for_each() {
+    fn an_event_that_hits_nodes_one_by_one_is_one_fault_with_separate_times() {
         let key = Some("rolling-restart");
         let plan = [planned(5, 1, key), planned(8, 1, None), planned(70, 2, key)];
         let mut faults = Vec::new();

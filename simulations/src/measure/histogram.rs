@@ -2,19 +2,19 @@
 
 use serde::Serialize;
 
-/// An hour in microseconds; what is greater counts as that.
+/// An hour in microseconds; greater values count as this.
 const MAX: u64 = 3_600_000_000;
-/// Digits that are kept: a value is exact to a thousandth, and a histogram takes 180 KiB.
+/// Significant digits: a value is exact to a thousandth, and a histogram takes 180 KiB.
 const DIGITS: u8 = 3;
 
 /// Counts of values.
 #[derive(Debug, Clone)]
 pub struct Histogram(hdrhistogram::Histogram<u64>);
 
-/// A distribution in a few numbers, in the unit of what was counted.
+/// A distribution in a few numbers, in the unit of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// How many values.
+    /// Number of values.
     pub count: u64,
     /// Their mean.
     pub mean: f64,
@@ -43,7 +43,7 @@ impl Histogram {
         self.0.saturating_record(value);
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -63,7 +63,7 @@ impl Histogram {
         })
     }
 
-    /// Values in growing steps with the share that is not above each, for a plot.
+    /// Values in increasing steps with the share that is not above each, for a plot.
     pub fn shares(&self) -> impl Iterator<Item = (u64, f64)> {
         self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.quantile()))
     }

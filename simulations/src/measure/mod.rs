@@ -42,9 +42,9 @@ pub struct Measures {
     pub faults: Vec<Fault>,
     /// Announcements of origins, and when nodes knew.
     pub news: Vec<News>,
-    /// The nodes' view of each other after the start-up; none where it is not visible.
+    /// The nodes' view of each other after the start-up; none if it is not observable.
     pub suspicions: Option<Suspicions>,
-    /// Times a node held another for down that was running and within reach.
+    /// Times a node considered another one down that was running and within reach.
     pub false_evictions: u64,
     /// The traffic that was sent.
     pub traffic: Traffic,
@@ -52,11 +52,11 @@ pub struct Measures {
     pub roles: Roles,
     /// Each second.
     pub timeline: Vec<Second>,
-    /// Openings and requests that each relay has carried on.
+    /// Openings and requests that each relay has forwarded.
     pub carried: BTreeMap<usize, u64>,
-    /// The way back; none where nobody uses it.
+    /// The way back; none if unused.
     pub way_back: Option<Box<WayBack>>,
-    /// Times a liar did something else than an honest node would have.
+    /// Times a liar did something that an honest node would not have done.
     pub lies: u64,
     /// Time of the last fault or recovery.
     pub(crate) disturbed: Option<Duration>,
@@ -115,7 +115,7 @@ pub struct Requests {
 /// Sessions of clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Sessions {
-    /// Begun by a client.
+    /// Begun by clients.
     pub begun: u64,
     /// Sessions that reached an origin.
     pub opened: u64,
@@ -138,11 +138,11 @@ pub struct Sessions {
 /// The nodes' view of each other, after the start-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Suspicions {
-    /// Times a node found a member silent, and told the others that it suspects it.
+    /// Times a node found a member silent, and reported to the others that it suspects it.
     pub raised: u64,
-    /// How often the member ran and was within reach then.
+    /// How often the member was running and within reach then.
     pub wrong: u64,
-    /// Times a node held a member for down that had not said goodbye.
+    /// Times a node considered a member down that had not left.
     pub evictions: u64,
 }
 
@@ -172,7 +172,7 @@ pub struct Traffic {
     pub session_bytes: u64,
 }
 
-/// An origin's word about its instance.
+/// An origin's announcement about its instance.
 #[derive(Debug, Clone)]
 pub struct News {
     /// The origin.
@@ -181,9 +181,9 @@ pub struct News {
     pub state: OriginState,
     /// Time.
     pub at: Duration,
-    /// After what time other nodes knew.
+    /// The time after which other nodes knew.
     pub known: BTreeMap<usize, Duration>,
-    /// Others that ran at that time.
+    /// Other nodes that ran at that time.
     pub audience: usize,
     /// It has been replaced by a newer announcement.
     pub superseded: bool,
@@ -225,7 +225,7 @@ impl Measures {
         &mut self.timeline[index]
     }
 
-    /// Whether nothing was taken away, or given back, within half a minute.
+    /// Whether nothing failed or recovered within half a minute.
     pub(crate) fn is_quiet(&self, now: Duration) -> bool {
         let rest = Duration::from_secs(30);
         self.disturbed.is_none_or(|at| now.saturating_sub(at) > rest)
@@ -261,7 +261,7 @@ impl Measures {
     }
 }
 
-/// The value that a share of times does not exceed; none when too few of `of` are there.
+/// The value that a share of times does not exceed; none if too few of `of` exist.
 pub(crate) fn quantile<K>(
     times: &BTreeMap<K, Duration>,
     of: usize,
@@ -282,7 +282,7 @@ pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The part of `whole` that `part` is; 0 of nothing.
+/// The share of `part` in `whole`; 0 if there is nothing.
 pub(crate) fn share(part: u64, whole: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     let (part, whole) = (part as f64, whole as f64);

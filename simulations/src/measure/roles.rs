@@ -26,9 +26,9 @@ pub struct Role {
     pub sent: Sum,
     /// The traffic that reached them.
     pub received: Sum,
-    /// Seconds that those of them ran whose decisions are timed.
+    /// Seconds that the nodes with timed decisions ran.
     pub timed_s: u64,
-    /// Processor time of the decisions of those.
+    /// Processor time of those nodes' decisions.
     pub busy: Duration,
     /// Nodes whose state was measured at the end.
     pub weighed: u64,
@@ -41,24 +41,24 @@ pub struct Role {
 pub struct Sum {
     /// How many.
     pub packets: u64,
-    /// How many bytes in all.
+    /// Total bytes.
     pub bytes: u64,
 }
 
 /// The costs of a node of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Rates {
-    /// Seconds that nodes of this role ran, in all.
+    /// Total seconds that nodes of this role ran.
     pub node_s: u64,
-    /// Datagrams that one of them sends in a second.
+    /// Datagrams that one of them sends per second.
     pub sent_packets_per_s: f64,
     /// Bytes sent per second.
     pub sent_bytes_per_s: f64,
-    /// Datagrams that reach one of them in a second.
+    /// Datagrams that reach one of them per second.
     pub received_packets_per_s: f64,
     /// Bytes received per second.
     pub received_bytes_per_s: f64,
-    /// Processor time of its decisions, in microseconds a second; none if it was not measured.
+    /// Processor time of its decisions, in microseconds per second; none if it was not measured.
     pub cpu_us_per_s: Option<f64>,
     /// Bytes of its state at the end; none if they were not measured.
     pub state_bytes: Option<f64>,

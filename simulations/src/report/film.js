@@ -7,7 +7,7 @@ let moment = 0;
 let chosen = null;
 let playing = 0;
 
-const nameOf = (place) => film.sites[place].name;
+const nameOf = (index) => film.sites[index].name;
 const vain = (frame) => frame.flows.reduce((sum, it) => sum + (it.x || 0), 0)
   + frame.sites.reduce((sum, it) => sum + it.x, 0);
 const plural = (value, word) => count(value, word);
@@ -24,8 +24,8 @@ function frameAt(second) {
 
 // A frame in the form that the map draws: as much of the daemon's document as it needs.
 function asDocument(frame) {
-  const changed = new Map(frame.ways.map((way) => [`${way.a} ${way.b}`, way]));
-  const ways = film.ways.map((way) => changed.get(`${way.a} ${way.b}`) || way);
+  const changed = new Map(frame.paths.map((path) => [`${path.a} ${path.b}`, path]));
+  const paths = film.paths.map((path) => changed.get(`${path.a} ${path.b}`) || path);
   const most = new Map();
   for (const flow of frame.flows) most.set(flow.f, Math.max(most.get(flow.f) || 0, flow.n));
   const sites = film.sites.map((site, at) => {
@@ -43,9 +43,9 @@ function asDocument(frame) {
   return {
     node: { site: null },
     sites,
-    distances: ways.map((way) => ({ from: nameOf(way.a), to: nameOf(way.b), rtt_ms: way.r,
-      loss_percent: way.l, pairs: 1 })),
-    cuts: ways.filter((way) => way.r === null).map((way) => [nameOf(way.a), nameOf(way.b)]),
+    distances: paths.map((path) => ({ from: nameOf(path.a), to: nameOf(path.b), rtt_ms: path.r,
+      loss_percent: path.l, pairs: 1 })),
+    cuts: paths.filter((path) => path.r === null).map((path) => [nameOf(path.a), nameOf(path.b)]),
     flows: frame.flows.map((it) => ({ from: nameOf(it.f), to: nameOf(it.t), nodes: it.n,
       failing: it.x || 0, via: it.v === undefined ? "" : nameOf(it.v),
       most: it.n === most.get(it.f) })),
@@ -77,8 +77,8 @@ function drawStrip() {
   const most = Math.max(1, ...film.frames.map(([, frame]) => vain(frame)));
   const y = (value) => height - 1 - (value / most) * (height - 8);
   let path = `M0 ${height - 1}`;
-  film.frames.forEach(([at, frame], place) => {
-    const next = place + 1 < film.frames.length ? film.frames[place + 1][0] : film.end_s;
+  film.frames.forEach(([at, frame], index) => {
+    const next = index + 1 < film.frames.length ? film.frames[index + 1][0] : film.end_s;
     path += `L${x(at).toFixed(1)} ${y(vain(frame)).toFixed(1)}L${x(next).toFixed(1)} ${
       y(vain(frame)).toFixed(1)}`;
   });
@@ -98,8 +98,8 @@ function show() {
   const document_ = asDocument(frame);
   const selected = chosen === null ? null : { site: nameOf(chosen) };
   byId("map").replaceChildren(...drawMap(document_, { service: 0, selected, pick: (what) => {
-    const place = film.sites.findIndex((it) => it.name === what.site);
-    chosen = chosen === place ? null : place;
+    const index = film.sites.findIndex((it) => it.name === what.site);
+    chosen = chosen === index ? null : index;
     show();
     const again = [...byId("map").querySelectorAll("[data-key]")]
       .find((node) => node.getAttribute("data-key") === `site ${what.site}`);

@@ -1,4 +1,4 @@
-//! A run as a film: the nodes' routes and what works, moment by moment, for a map with a slider.
+//! A run as a film: routes and what works, moment by moment, for a map with a slider.
 //!
 //! It shows the true state by the scenario. A frame is kept only if it differs from the one before.
 //! Bounded by [`MAX_SITES`], [`MAX_FRAMES`] and [`MAX_BYTES`]: a longer run loses every other
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Sites in a film: what a map has room for.
+/// Most sites in a film: as many as fit on a map.
 pub const MAX_SITES: usize = 24;
 /// Frames of a film: more than a slider has pixels on most screens.
 pub const MAX_FRAMES: usize = 900;
@@ -25,7 +25,6 @@ pub struct Frame {
     /// Which sites the nodes of each site use.
     pub flows: Vec<Flow>,
     /// The paths that differ from the start.
-    #[serde(rename = "ways")]
     pub paths: Vec<SitePath>,
 }
 
@@ -72,7 +71,7 @@ pub struct SitePath {
     /// The other site.
     #[serde(rename = "b")]
     pub to: usize,
-    /// Its round trip in milliseconds; none where nothing passes in one direction at least.
+    /// Its round trip in milliseconds; none if nothing gets through in at least one direction.
     #[serde(rename = "r")]
     pub rtt_ms: Option<f64>,
     /// Share of datagrams that are lost in a direction, percent.
@@ -127,7 +126,7 @@ impl Film {
         self.sites.iter().position(|it| it.index == site)
     }
 
-    /// Adds a frame at a time not before the last one's.
+    /// Adds a frame, no earlier than the last one.
     pub fn push(&mut self, at: Duration, frame: &Frame) {
         let text = serde_json::to_string(frame).expect("numbers are JSON");
         if self.frames.last().is_some_and(|(_, last)| *last == text) {
@@ -163,7 +162,7 @@ impl Film {
         let frames: Vec<String> =
             self.frames.iter().map(|(at_s, text)| format!("[{at_s},{text}]")).collect();
         let told = serde_json::json!({
-            "sites": self.sites, "ways": self.paths, "marks": &marks[..marks.len() - more],
+            "sites": self.sites, "paths": self.paths, "marks": &marks[..marks.len() - more],
             "marks_left_out": more, "sites_left_out": self.left_out, "step_s": self.step,
             "end_s": end.as_secs(),
         });
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_told_in_longer_steps_to_its_last_moment() {
+    fn a_long_run_is_filmed_in_longer_steps_to_its_last_moment() {
         let mut film = film();
         let last = 10 * MAX_FRAMES as u64 + 1;
         for at in 0..=last {

@@ -244,7 +244,7 @@ fn map(run: &Run) -> Markup {
         }
     }
     let at = |site: usize| {
-        // Two are side by side, so that no arrow crosses the words below them.
+        // Two sites are side by side, so that no arrow crosses the labels below them.
         let first = if sites == 2 { TAU / 2.0 } else { -TAU / 4.0 };
         let turn = site as f64 / sites as f64 * TAU + first;
         ((450.0 + 330.0 * turn.cos()).round(), (190.0 + 140.0 * turn.sin()).round())
@@ -284,7 +284,7 @@ fn map(run: &Run) -> Markup {
 }
 
 fn timelines(run: &Run) -> Markup {
-    // The last second is not a whole one.
+    // The last second is incomplete.
     let whole = usize::try_from(run.outcome.virtual_time.as_secs()).unwrap_or(usize::MAX);
     let line = &run.measures.timeline[..whole.min(run.measures.timeline.len())];
     let warmup = usize::try_from(run.outcome.warmup.as_secs()).unwrap_or(usize::MAX);

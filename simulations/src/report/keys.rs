@@ -1,7 +1,7 @@
 //! The keys of a result: the meaning of each, and the levels at which it is unknown. There it is
 //! null, because a 0 would look like a measurement.
 //!
-//! The table in REFERENCE.md is made from this one, and [`super::json`] goes by it.
+//! The table in REFERENCE.md is generated from this one, and [`super::json`] follows it.
 
 use std::fmt::Write;
 

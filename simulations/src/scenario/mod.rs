@@ -479,7 +479,7 @@ impl Scenario {
         self.check_load()?;
         paths::configs(self)?;
         self.check_fallback(&Overrides::new(self)?)?;
-        // A draw that no run makes: targets and times must be valid for every seed.
+        // A draw outside any run: targets and times must be valid for every seed.
         timeline::expand(self, 0).map(|_| ())
     }
 

@@ -235,7 +235,7 @@ impl Plan<'_> {
             let directions: Vec<Direction> = others
                 .flat_map(|other| [site_direction(own, other), site_direction(other, own)])
                 .collect();
-            // A reader who expects all of its nodes to go elsewhere should see why they do not.
+            // A reader who expects all of its nodes to switch should see why they do not.
             let words = match self.scenario.sites[own].origins {
                 0 => format!("isolate: {site}"),
                 1 => format!("isolate: {site} with its origin"),

@@ -13,15 +13,15 @@ use crate::scenario::Event;
 use crate::world::World;
 use crate::world::live::Truth;
 
-/// Time of the world that passes between two looks at what was asked, and the wall's share of it.
+/// Virtual time that passes between two checks for requests, and the share of wall time for it.
 const SLICE: Duration = Duration::from_millis(100);
 const SLICE_OF_WALL: Duration = Duration::from_millis(20);
 /// Interval between advances of the world if there are no requests.
 const TURN: Duration = Duration::from_millis(20);
-/// Things to happen in one request: what cuts one site off from all others, and more.
+/// Most events in one request: enough to cut one site off from all others, and more.
 pub(super) const MAX_EVENTS: usize = 300;
 
-/// A question with the place for its answer.
+/// A request with the channel for its answer.
 pub(super) struct Asked {
     pub(super) what: Question,
     pub(super) answer: oneshot::Sender<Answer>,
@@ -33,9 +33,9 @@ pub(super) type Answer = Result<String, Refusal>;
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The question means nothing here.
+    /// The request is not valid here.
     Wrong(String),
-    /// There is no node of that name, or it does not run.
+    /// There is no node of that name, or it is not running.
     Absent(String),
 }
 
@@ -60,7 +60,7 @@ pub(super) struct PaceChange {
     paused: Option<bool>,
 }
 
-/// The world, how its time passes, and what it is called.
+/// The world, the pace of its time, and its name.
 #[derive(Debug, Serialize)]
 struct State<'a> {
     scenario: &'a str,
@@ -104,7 +104,7 @@ impl Keeper {
         self.start.elapsed()
     }
 
-    /// Lets time pass; whether it is late.
+    /// Advances time; whether it is late.
     fn advance(&mut self) -> bool {
         let began = self.wall();
         let target = self.pace.target(began);

@@ -2,7 +2,7 @@
 //!
 //! The world has its own thread ([`keeper`]) and runs the same code as `run`; a click becomes an
 //! event of the scenario at the current time. This module is the HTTP side. For requests that
-//! change something it also checks Origin, so that no page of another site changes the world.
+//! change something it also checks Origin, so a page of another site cannot change the world.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ use keeper::{Asked, Keeper, MAX_EVENTS, Question, Refusal};
 
 pub(crate) use keeper::check_speed;
 
-/// Nodes of a world that is looked at: more do not fit into one view.
+/// Most nodes of a served world: more do not fit into one view.
 pub(crate) const MAX_NODES: usize = meshport_daemon::admin::view::MAX_NODES;
-/// Questions that wait for the world: each connection has one at most.
+/// Requests that wait for the world: each connection has at most one.
 const MAX_QUESTIONS: usize = MAX_CONNECTIONS;
-/// A request is a few lines; many events are a few more. In bytes.
+/// Largest request in bytes: a few lines, and a few more for many events.
 const MAX_BODY_BYTES: usize = 32 * 1024;
 /// How long a client may take for its request, and the world for an answer.
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ struct Server {
 /// Serves a world and never returns; `tell` gets the address.
 ///
 /// # Errors
-/// [`Error`] when the scenario is none, or the address cannot be had.
+/// [`Error`] if the scenario is invalid, or the address cannot be bound.
 pub(crate) async fn run(options: Serve, tell: impl FnOnce(SocketAddr)) -> Result<(), Error> {
     let Serve { scenario, name, seed, speed, is_paused, listen } = options;
     let listener = local_server::bind(listen).await.map_err(|error| match error {
@@ -84,7 +84,7 @@ pub(crate) async fn run(options: Serve, tell: impl FnOnce(SocketAddr)) -> Result
     Ok(())
 }
 
-/// The daemon's page, with what it takes to change the world.
+/// The daemon's page, with the controls that change the world.
 fn page() -> Page {
     Page::with(Addition {
         style: include_str!("live.css"),
@@ -119,14 +119,14 @@ async fn answer(server: &Server, request: Request<Incoming>) -> Reply {
     ask(server, question).await
 }
 
-/// A request that changes something: of a program, or of our own page.
+/// A request that changes something: from a program, or from our own page.
 async fn change(path: &str, request: Request<Incoming>) -> Result<Question, Reply> {
     let headers = request.headers();
     if !is_of_own_page(headers) {
         let text = "only the page of this port itself may change the world";
         return Err(complaint(StatusCode::FORBIDDEN, text));
     }
-    // A page of another site cannot send this content type without asking first.
+    // A page of another site cannot send this content type without a preflight request.
     if headers.get(CONTENT_TYPE).is_none_or(|it| it != "application/json") {
         let text = "a change is JSON: Content-Type: application/json";
         return Err(complaint(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
@@ -155,8 +155,8 @@ async fn change(path: &str, request: Request<Incoming>) -> Result<Question, Repl
     Ok(Question::Happen(events))
 }
 
-/// Browsers name the page that a change comes from: it has to be this port under the name it was
-/// asked by. Other programs name none.
+/// Browsers name the page that a change comes from: it must be this port, under the requested name.
+/// Other programs name none.
 fn is_of_own_page(headers: &HeaderMap) -> bool {
     let mut origins = headers.get_all(ORIGIN).iter();
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-/// Limits of the speed: below it is of no use, above no one can follow.
+/// Limits of the speed: slower is useless, faster cannot be followed.
 pub(super) const MIN_SPEED: f64 = 0.1;
 pub(super) const MAX_SPEED: f64 = 100.0;
 /// Largest lag of the world behind the wall clock before the lost time is given up.
 const MAX_LAG: Duration = Duration::from_millis(300);
-/// The speed is measured over so long, of the wall.
+/// The speed is measured over this much wall time.
 const MEASURED_OVER: Duration = Duration::from_secs(2);
 
 /// Both times at one moment.
@@ -23,7 +23,7 @@ struct Moment {
 pub(super) struct Pace {
     speed: f64,
     is_paused: bool,
-    /// Time since which it has had this speed.
+    /// Since when it has had this speed.
     from: Moment,
     measured: Moment,
     actual: f64,
@@ -49,7 +49,7 @@ impl Pace {
         if self.is_paused { 0.0 } else { self.actual }
     }
 
-    /// Another speed from now on.
+    /// Sets the speed from now on.
     pub(super) fn set(&mut self, speed: f64, is_paused: bool, wall: Duration, world: Duration) {
         let now = Moment { wall, world };
         *self = Self { speed, is_paused, from: now, measured: now, actual: speed };
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_keep_up_does_not_try_to_catch_up() {
+    fn a_slow_machine_does_not_try_to_catch_up() {
         let mut pace = Pace::new(10.0, false);
         pace.reached(SECOND * 4, SECOND * 8);
         assert_eq!(pace.target(SECOND * 4), SECOND * 8);

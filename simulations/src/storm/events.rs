@@ -6,10 +6,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{AWAY, Draft, Site};
 
-/// All kinds of lies. Relays in worlds of their own have theirs: see [`Draft::of_relays`].
+/// All kinds of lies. Worlds that need their relays have another one: see [`Draft::of_relays`].
 const LIES: [&str; 7] = ["ready", "garbage", "replay", "silent", "relay", "near", "accuse"];
 
-/// The farthest jump of a clock: 400 days, less than credentials are old when a world begins.
+/// The farthest jump of a clock: 400 days, less than the age of credentials when a world begins.
 const MAX_JUMP_S: i64 = 400 * 24 * 3600;
 
 impl Draft {
@@ -23,7 +23,7 @@ impl Draft {
         }
     }
 
-    /// How far a clock jumps, in seconds: forwards or back, each order of magnitude as often.
+    /// How far a clock jumps, in seconds: forwards or back, each order of magnitude equally often.
     fn jump(&mut self) -> i64 {
         let order: u32 = self.rng.random_range(0..=7);
         let by_s = (self.rng.random_range(1..=9) * 10_i64.pow(order)).min(MAX_JUMP_S);
@@ -34,7 +34,8 @@ impl Draft {
         self.rng.random_range(5.0..25.0)
     }
 
-    /// Whether what fails is mended before the end; else the quiet time has to do without it.
+    /// Whether a failure is repaired before the end; otherwise the quiet time begins without the
+    /// repair.
     fn is_mended(&mut self) -> bool {
         self.rng.random_ratio(2, 3)
     }
@@ -83,7 +84,7 @@ impl Draft {
         }
     }
 
-    /// Ways between sites, and between two nodes, end or get worse, most for a while.
+    /// Paths between sites, and between two nodes, are cut or get worse, most for a while.
     fn of_paths(&mut self, at: f64) {
         let long = self.long();
         let back = at + long;
@@ -155,7 +156,7 @@ impl Draft {
     }
 
     fn configuration(&mut self, at: f64, site: &str) {
-        // Not from the start: who changes only the policy later would leave a list without a use.
+        // Not from the start: a later change of only the policy would leave a list without effect.
         let pinned = for_service("policy = \"pinned\", pinned = [\"s1-1\", \"s0-1\"]");
         let drawn = settings(&mut self.rng);
         let settings = if self.rng.random_ratio(1, 8) { pinned } else { drawn };
@@ -215,7 +216,7 @@ impl Draft {
         self.liar.get_or_insert(drawn).clone()
     }
 
-    /// The authority takes a credential back; some other node hears of it first.
+    /// The authority revokes a credential; some other node learns of it first.
     pub(super) fn revocation(&mut self, at: f64) {
         let through = match self.rng.random() {
             true => format!("\nthrough = \"{}\"", self.node()),

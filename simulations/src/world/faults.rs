@@ -13,7 +13,8 @@ use crate::level::{Follow, Level};
 use crate::scenario::{Happening, Lie};
 use crate::tunnel::Tunnels;
 
-/// How long a process keeps running after its goodbye, so that a lost goodbye is repeated.
+/// How long a process keeps running after it announced that it leaves, so that a lost announcement
+/// is repeated.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 impl World {

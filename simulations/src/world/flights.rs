@@ -25,7 +25,7 @@ const HELLO_BYTES: u32 = 1200;
 const OPEN_BYTES: u32 = 700;
 const OPENED_BYTES: u32 = 3000;
 const WORD_BYTES: u32 = 40;
-/// Times that a flight which no client waits for is sent again: a minute's worth.
+/// How often a flight that no client waits for is retransmitted: a minute's worth.
 const MAX_REPEATS: u8 = 8;
 
 impl World {
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Such a session has ended.
+    /// A relayed session has ended.
     pub(super) fn carry_no_more(&mut self, target: &Attempt, session: SessionRef) {
         if let Some((relay, _)) = self.onward_from_relay(target) {
             self.nodes[relay].clients.carry_no_more(session);
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// The relay of a session, and the line on which it leaves that; none if it has none.
+    /// The relay of a session, and its line from there; none without a relay.
     fn onward_from_relay(&self, target: &Attempt) -> Option<(usize, Line)> {
         let way = target.way.filter(|way| way.is_relayed())?;
         Some((way.hop, Line::Direct(self.nodes[way.origin].credential.node)))
@@ -176,7 +176,7 @@ impl World {
         self.queue.push(self.scene.now + wait, Event::Repeat { node, boot, peer, flight });
     }
 
-    /// The missing part of a flight that was sent then is sent again by its sender.
+    /// The sender retransmits the missing part of a flight that it sent at that time.
     pub(super) fn repeat_later(
         &mut self,
         packet: &Packet,

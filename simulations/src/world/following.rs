@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// An origin said something about its local instance.
+    /// An origin announced something about its local instance.
     pub(super) fn announced(&mut self, origin: usize, state: OriginState) {
         self.says(origin, format!("says of its instance: {state}"));
         for news in &mut self.scene.measures.news {

@@ -3,8 +3,8 @@
 //! * A node's pending requests stay within its queues' bounds: at each step. So do its directory
 //!   and its paths: periodically, for some nodes.
 //! * No node relays a stream that was already relayed: at each stream (`moves`).
-//! * Every request is answered, if the scenario says so: at each failed request.
-//! * Sessions return no faster than the settings say: whenever sessions may move (`moves`).
+//! * Every request is answered, if the scenario requires it: at each failed request.
+//! * Sessions return no faster than configured: whenever sessions may move (`moves`).
 //!
 //! Comparing the traces of two runs checks that a seed determines everything.
 

@@ -241,10 +241,10 @@ mod tests {
     }
 
     #[test]
-    fn who_claims_to_be_near_signs_it_and_is_read() {
+    fn a_liar_that_claims_to_be_near_signs_it_and_is_read() {
         let (honest, lying) = (played("ready"), played("near"));
         assert!(claimed(&honest, "fra-3") > 50_000, "{}", claimed(&honest, "fra-3"));
-        // The former value fades with each probe, and probes are random.
+        // The previous value fades with each probe, and probes are random.
         assert!(claimed(&lying, "fra-3") < 5000, "{}", claimed(&lying, "fra-3"));
     }
 

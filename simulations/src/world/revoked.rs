@@ -12,8 +12,8 @@ use crate::level::{Follow, Level};
 use crate::measure::Notice;
 
 impl World {
-    /// The operator hands a revocation to a node that runs, this one, or the first. One that lies
-    /// would keep it to itself.
+    /// The operator passes a revocation to a running node: this one, or the first. A liar would not
+    /// pass it on.
     pub(super) fn revoke(&mut self, subject: usize, through: Option<usize>) {
         let wall = self.wall(subject);
         let id = self.scene.account.id(subject);
@@ -22,9 +22,9 @@ impl World {
         self.with_brain(first, |brain, now, _| brain.revoke(&revocation, now));
     }
 
-    /// A node has heard of a revocation.
+    /// A node has learned of a revocation.
     pub(super) fn revoked(&mut self, at: usize, revocation: &Revocation) {
-        // Revoked nodes are told too, as long as they can be reached.
+        // Revoked nodes get it too, as long as they can be reached.
         while let Some(Wish::Send(to, payload)) =
             self.nodes[at].brain.as_mut().and_then(crate::brain::Brain::transmit)
         {

@@ -202,7 +202,8 @@ impl World {
         self.with_brain(node, |brain: &mut Brain, now, _| brain.session(peer, false, now));
     }
 
-    /// Membership reports a peer's address. If it is new, the peer's silence is taken for a move.
+    /// Membership reports a peer's address. If it is new, the peer's silence is attributed to a
+    /// move.
     pub(super) fn said_to_be_at(&mut self, node: usize, peer: usize, address: u16) {
         let known = &mut self.nodes[node];
         let is_news = known.book.get(peer) != Some(address);

@@ -36,7 +36,7 @@ kill = \"fra-1\"
 for-s = 10
 ";
 
-/// A folder of the test's own.
+/// The test's own folder.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -225,7 +225,7 @@ fn a_site_that_is_isolated_with_an_origin_is_said_to_serve_itself() {
     }
 }
 
-/// A node that is back after a second is never considered down, which is no quick detection.
+/// A node that is back after a second is never considered down, which is not a quick detection.
 #[test]
 fn a_sweep_says_what_was_never_noticed() {
     let folder = Folder::new("never");
@@ -272,7 +272,7 @@ fn two_results_are_compared() {
     assert!(longer.contains("that may be of the other virtual_s"), "{longer}");
     let failed = longer.lines().find(|line| line.starts_with("requests/failed")).expect("a line");
     assert!(failed.ends_with("from 0 !"), "{failed}");
-    // More violations than before are a regression, and the exit status says so.
+    // More violations than before are a regression, which shows in the exit status.
     let mut worse = folder.json("other.json");
     worse["violations"] = serde_json::json!([{ "rule": "made up" }]);
     folder.write("worse.json", &worse.to_string());
@@ -290,7 +290,7 @@ fn a_hunt_ends_with_its_budget() {
 }
 
 /// Nodes behind a NAT that forgets faster than an answer can come are never known by the others,
-/// which the rules find after a quiet minute; the rest of the story has nothing to do with it.
+/// which the rules find after a quiet minute; the rest of the scenario does not matter.
 const DEAF: &str = "
 description = \"A NAT that forgets at once\"
 duration-s = 100
@@ -345,7 +345,7 @@ fn a_failing_story_becomes_a_smaller_one_that_fails_alike() {
     assert!(printed(&sound).contains("nothing to shrink") && !folder.0.join("none.toml").exists());
 }
 
-/// The rules that are broken again when the commands printed with violations are typed in.
+/// The rules that are broken again by the commands that are printed with violations.
 fn repeated(folder: &Folder, told: &str) -> Vec<String> {
     let mut rules = Vec::new();
     let mut commands: Vec<&str> =
@@ -393,8 +393,7 @@ fn the_command_of_a_violation_shows_it_again() {
         assert!(!rules.is_empty() && rules.iter().all(is_it), "{more:?}: {rules:?}");
         told
     };
-    // A violation found at the end is found again only with the same end, to the fraction of a
-    // second.
+    // A violation found at the end is found again only with exactly the same end.
     deaf(&[]);
     assert!(deaf(&["--until", "95.25", "--json", "until.json"]).contains("--until 95.25"));
     let command = folder.json("until.json")["command"].as_str().map(str::to_owned);
@@ -463,15 +462,15 @@ fn laws_are_found_at_small_sizes_and_carried_to_a_large_one() {
             assert!(law["carried"].as_f64().is_some(), "{law}");
         }
     }
-    // A node that all the others ask hears more than they do, and more so with each of them.
+    // A node that all the others query receives more than they do, and more with each of them.
     let heard = |at: usize, role: &str| {
         let place = format!("/result/roles/{role}/received_packets_per_s");
         runs[at].pointer(&place).and_then(Value::as_f64).expect("a number")
     };
     assert!(heard(4, "origin") > 1.5 * heard(4, "other"), "{text}");
     assert!(heard(4, "origin") > heard(0, "origin"), "{text}");
-    // A separate directory grows with the number of nodes. Which law is found depends on the
-    // allocator's steps in meshes as small as these.
+    // A separate directory grows with the number of nodes. In meshes as small as these, the law
+    // depends on the allocator's steps.
     let state = |at: usize| {
         let bytes = runs[at].pointer("/result/roles/other/state_bytes").and_then(Value::as_f64);
         bytes.expect("a number")
@@ -504,8 +503,7 @@ fn to_measure_costs_changes_nothing() {
     }
 }
 
-/// A mistake is answered with the file, the key or the option it is about and what is wanted,
-/// before anything runs.
+/// A mistake is reported with its file, key or option and the expected value, before anything runs.
 #[test]
 fn what_is_wrong_is_said_with_its_place_before_anything_runs() {
     let folder = Folder::new("wrong");

@@ -45,7 +45,7 @@ fn only(run: &Run) -> &Fault {
 /// Four workers of Frankfurt, and both of its control-plane nodes for each other, use one of the
 /// two; nine nodes consider each of them healthy.
 #[test]
-fn all_victims_of_an_event_are_followed_and_all_who_used_one_of_them() {
+fn all_victims_of_an_event_and_all_their_users_are_followed() {
     let run = run(&event("kill = \"fra origins\""));
     let fault = only(&run);
     assert_eq!((fault.what.as_str(), fault.kind), ("kill: fra-1 and 1 more", "kill"));
@@ -53,7 +53,7 @@ fn all_victims_of_an_event_are_followed_and_all_who_used_one_of_them() {
     assert_eq!((followed.nodes, followed.noticed, followed.concerned), (2, 18, 18));
     assert_eq!((followed.left, followed.users), (4, 4), "{fault:#?}");
     assert_eq!(run.route_of("fra-5"), Some("ams-1"));
-    // Going from one to the other is not going elsewhere: no node did before a round trip.
+    // A change from one to the other is not a departure: no node did that before a round trip.
     assert!(fault.moved.values().all(|after| after.as_secs_f64() < 2.0), "{fault:#?}");
 }
 
@@ -118,7 +118,7 @@ fn a_node_that_joins_is_known_and_finds_an_origin() {
 }
 
 #[test]
-fn a_new_policy_shows_who_goes_elsewhere_by_it() {
+fn a_new_policy_shows_which_nodes_switch() {
     let spread = "settings = { service = { kube-apiserver = { policy = \"spread\" } } }";
     let run = run(&event(&format!("configure = \"ams\"\n{spread}")));
     let fault = only(&run);
@@ -142,7 +142,7 @@ fn slow_requests_count_for_what_happened_when_they_ended() {
 }
 
 #[test]
-fn who_is_suspected_though_it_answers_is_suspected_by_mistake() {
+fn a_suspect_that_answers_is_suspected_by_mistake() {
     let quiet = run("");
     let seen = quiet.measures.suspicions.expect("the wide level sees them");
     assert_eq!((seen.raised, seen.wrong, seen.evictions), (0, 0, 0));
@@ -155,7 +155,7 @@ fn who_is_suspected_though_it_answers_is_suspected_by_mistake() {
     assert!(run.measures.false_evictions <= seen.evictions, "{seen:?}");
 }
 
-/// Finding each other takes more datagrams than all that follows.
+/// Finding each other takes more datagrams than everything that follows.
 #[test]
 fn datagrams_are_counted_from_the_same_time_on_as_bytes() {
     let run = run("");

@@ -82,7 +82,7 @@ fn twice_compares_with_another_process() {
 
 /// Each fault leaves one healthy origin, so no request fails. The bounds are those of the product:
 /// a refusal counts at once, a dead path is four silent probes, a hanging instance two unanswered
-/// questions.
+/// probes.
 #[test]
 fn sessions_leave_what_is_killed_dark_or_hanging() {
     for (story, noticed_s, left_s) in
@@ -106,7 +106,7 @@ fn sessions_leave_what_is_killed_dark_or_hanging() {
 /// No suspicion of a crashed node is a mistake, neither the first nor those that follow; with six
 /// datagrams in ten lost for half a minute, nodes that run are suspected too.
 #[test]
-fn suspicions_are_judged_by_whom_they_are_of() {
+fn suspicions_are_judged_by_their_subject() {
     let crash = result(&["--full", "--seed", "7"], &here("tests/compared/black-hole.toml"));
     let of = |result: &Value, key: &str| result[key].as_u64().expect("a count");
     assert!(of(&crash, "suspicions") > 0);
@@ -120,7 +120,7 @@ fn suspicions_are_judged_by_whom_they_are_of() {
     assert_eq!((of(&still, "suspicions"), of(&still, "false_suspicions")), (0, 0));
 }
 
-/// Its users are Vienna's nodes, and the way to Vienna is not the first that goes down.
+/// Its users are Vienna's nodes, and the path to Vienna is not the first that goes down.
 #[test]
 fn a_lost_site_has_its_users() {
     let arguments = ["--full", "--nodes-per-site", "3", "--until", "90", "--seed", "3"];
@@ -131,9 +131,10 @@ fn a_lost_site_has_its_users() {
     assert!(left > 0.5 && left <= 4.0, "{fault}");
 }
 
-/// Restarts with and without a state folder, partitions, ways that get worse, goodbyes, a NAT that
-/// rebinds: the end must be as if nothing had been. With about every second seed the line of the
-/// shop, a mobile network, has just shown it another origin for the nearest: one node of seven.
+/// Restarts with and without a state folder, partitions, paths that get worse, departures, a NAT
+/// that rebinds: the end must be as if nothing had happened. With about every second seed the
+/// access of the shop, a mobile network, has just made another origin look nearest to it: one node
+/// of seven.
 #[test]
 fn all_ends_well_after_everything_this_level_knows() {
     let mut shares = Vec::new();
@@ -164,7 +165,7 @@ fn revoked_nodes_are_shut_out() {
 }
 
 /// An hour with 30 rekeys of each tunnel, and one datagram in a hundred lost from each node to each
-/// other, also within a site; `tests/full/day.toml` goes on for 24 hours.
+/// other, also within a site; `tests/full/day.toml` runs for 24 hours.
 #[test]
 fn rekeys_cost_no_request() {
     let name = format!("meshport-{}-rekeys.trace", std::process::id());
@@ -176,29 +177,29 @@ fn rekeys_cost_no_request() {
     assert_eq!(result["requests"]["failed"], 0);
     assert!(number(&result["requests"]["total"]) > 250.0);
     // How many datagrams each node has sent to each other, and how many of them were lost.
-    let mut ways = BTreeMap::<(&str, &str), (f64, f64)>::new();
+    let mut paths = BTreeMap::<(&str, &str), (f64, f64)>::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         if let [_, _, from, to, _, fate @ ("sent" | "lost")] = words[..] {
-            let (sent, lost) = ways.entry((from, to)).or_default();
+            let (sent, lost) = paths.entry((from, to)).or_default();
             *sent += 1.0;
             *lost += f64::from(u8::from(fate == "lost"));
         }
     }
-    assert_eq!(ways.len(), 4 * 3);
-    for (way, (sent, lost)) in ways {
-        assert!(sent > 1000.0 && (0.005..0.02).contains(&(lost / sent)), "{way:?}: {lost}/{sent}");
+    assert_eq!(paths.len(), 4 * 3);
+    for (path, (sent, lost)) in paths {
+        assert!(sent > 1000.0 && (0.005..0.02).contains(&(lost / sent)), "{path:?}: {lost}/{sent}");
     }
 }
 
-/// A datagram in a trace: when it was sent, what it is, and from whom; none for one that was lost.
+/// A datagram in a trace: its time, kind and sender; none for one that was lost.
 fn datagram(line: &str) -> Option<(f64, &str, &str)> {
     let words: Vec<&str> = line.split(' ').collect();
     let [at, kind, from, _to, _size, "sent"] = words[..] else { return None };
     Some((at.parse().ok()?, kind, from))
 }
 
-/// boringtun calls a tunnel expired that had no session for 540 s, and its own clock is virtual
+/// For boringtun a tunnel without a session for 540 s has expired, and its own clock is virtual
 /// here: the first handshake that passes afterwards is answered, and data follows it at once.
 #[test]
 fn a_peer_that_was_silent_for_eleven_minutes_is_reached_by_one_handshake() {

@@ -1,4 +1,5 @@
-//! The keys of a result are those of the table in REFERENCE.md, and null where it says so.
+//! The keys of a result are those of the table in REFERENCE.md, and null where the table requires
+//! it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +10,7 @@ use meshport_simulations::report::keys::{self, KEYS, Level};
 use serde_json::Value;
 
 const REFERENCE: &str = include_str!("../../REFERENCE.md");
-/// Two sites between which nothing passes any more, though no way is down, which is a violation.
+/// Two sites between which nothing passes any more, though no path is down, which is a violation.
 const SILENT: &str = "
 description = \"Two sites that do not hear each other\"
 duration-s = 120

@@ -9,8 +9,8 @@ use meshport_simulations::report::Run;
 use meshport_simulations::scenario::Scenario;
 use meshport_simulations::world::{Options, World};
 
-/// Two sites with an origin and a relay each, one with two relays, and one with neither origin nor
-/// a way to the nearest one, which needs those relays.
+/// Two sites with an origin and a relay each, one with two relays, and one with neither an origin
+/// nor a path to the nearest one, which needs those relays.
 const MESH: &str = r#"
 description = "Thirteen nodes, one of which lies"
 duration-s = 125
@@ -80,12 +80,12 @@ impl Write for Lines {
 /// Nodes without a direct path to their origin. For them another relay is not another choice; for
 /// all others another first hop is.
 const CUT_OFF: [&str; 4] = ["lis-1", "lis-2", "lis-3", "lis-4"];
-/// A relay's word may draw those through it who go the same way anyway, until sessions have timed
-/// it; after this long, with one session every five seconds, they go straight again.
+/// A relay's claim may draw nodes through it that go in that direction anyway, until sessions have
+/// timed it; after this long, with one session every five seconds, they use the direct path again.
 const DRAWN_S: f64 = 30.0;
 
-/// Requests that a relay may lose by sending what it carries to the wrong node: those that were
-/// under way on its sessions when it began to.
+/// Requests that a relay may lose by sending what it carries to the wrong node: those that were in
+/// flight on its sessions when it began to.
 const MAX_MISDIRECTED: u64 = 3;
 
 /// Another first choice of a node.
@@ -140,19 +140,19 @@ fn lie(who: &str, how: &str) -> String {
     format!("\n[[event]]\nat-s = {BEGINS_S}\nlie = \"{who}\"\nhow = \"{how}\"\n")
 }
 
-/// The instance of an origin dies, so that its word about it matters.
+/// The instance of an origin dies, so that the origin's announcement matters.
 fn kill(who: &str) -> String {
     format!("\n[[event]]\nat-s = 50\nkill = \"{who}\"\n")
 }
 
-/// Streams that a node has carried on for others.
+/// Streams that a node has relayed for others.
 fn carried(run: &Run, name: &str) -> u64 {
     let place = NODES.iter().position(|node| *node == name).expect("a node");
     run.measures.carried.get(&place).copied().unwrap_or(0)
 }
 
-/// Tries a lie in these positions: each time it is really told, and no node that does not use the
-/// liar itself goes elsewhere, or by another way.
+/// Tries a lie in these positions: each time it is really sent, and no node that does not use the
+/// liar itself changes its origin or its path.
 fn changes_nobody_elses_choice(how: &str, positions: &[&str], besides: impl Fn(&str) -> String) {
     let quiet = run("");
     assert_eq!(quiet.moves, [], "without a lie nothing moves, or this test shows nothing");
@@ -185,7 +185,7 @@ fn changes_nobody_elses_choice(how: &str, positions: &[&str], besides: impl Fn(&
 }
 
 /// Whether a node used the liar, a relay of its own site, for the origin it uses anyway, and soon
-/// went back to the direct path, if the run did not end before.
+/// returned to the direct path, if the run did not end before.
 fn is_drawn(moved: &[&Move], way: &str, liar: &str) -> bool {
     let (there, back_at_s) = match moved {
         [there] => (there, ENDS_S),
@@ -237,14 +237,14 @@ fn accusations_change_nobody_elses_choice() {
     changes_nobody_elses_choice("accuse", &NODES, nothing);
 }
 
-/// The one lie that may draw sessions another way, to where they go anyway: for as long as it takes
+/// The only lie that may draw sessions to another path, to their usual origin: as long as it takes
 /// to time a few.
 #[test]
 fn invented_distances_change_nobody_elses_choice() {
     changes_nobody_elses_choice("near", &NODES, nothing);
 }
 
-/// Only a node that carries streams can carry them elsewhere.
+/// Only a node that relays streams can relay them to a wrong node.
 #[test]
 fn relaying_elsewhere_changes_nobody_elses_choice() {
     let Played { run: honest, .. } = run("");
@@ -253,7 +253,7 @@ fn relaying_elsewhere_changes_nobody_elses_choice() {
     changes_nobody_elses_choice("relay", &relays, nothing);
 }
 
-/// A node says that its dead instance is ready: sessions find out, and no request fails. A node
+/// A node announces its dead instance as ready: sessions find out, and no request fails. A node
 /// without an instance has nothing to announce, and a record that does so anyway is rejected.
 #[test]
 fn saying_that_a_dead_instance_is_ready_changes_nobody_elses_choice() {

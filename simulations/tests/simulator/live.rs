@@ -1,4 +1,4 @@
-//! A world that is looked at and changed while it goes on.
+//! A world that is viewed and changed while it runs.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn live() -> World {
     World::new(scenario(), 7, Options { live: true, ..Options::default() }).expect("a good world")
 }
 
-/// The origin a node goes to, as its page says.
+/// The origin that a node uses, according to its page.
 fn goes_to(world: &World, node: &str) -> Option<String> {
     let chosen = world.view(node)?.services.first()?.chosen.as_ref()?.who.name.clone();
     Some(chosen)
@@ -54,7 +54,7 @@ fn looking_on_changes_nothing() {
     let mut world = live();
     let mut looks: u32 = 0;
     while world.time() < seconds(90.0) {
-        // Steps of no particular length.
+        // Steps of arbitrary length.
         let step = seconds(0.013 + 0.7 * f64::from(looks % 11));
         assert!(world.step((world.time() + step).min(seconds(90.0))));
         looks += 1;

@@ -1,4 +1,4 @@
-//! The simulator as a user runs it and as a library: its verbs, scenarios and what they come to.
+//! The simulator as a user runs it and as a library: its verbs, scenarios and their results.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The ready scenarios, run as a user runs them, and what must come out of them.
+//! The ready-made scenarios, run as a user runs them, and their required results.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,9 +14,9 @@ const THREE_SITES: &str = include_str!("../../scenarios/three-sites.toml");
 const SITE_LOSS: &str = include_str!("../../scenarios/site-loss.toml");
 const README: &str = include_str!("../../README.md");
 const REFERENCE: &str = include_str!("../../REFERENCE.md");
-/// A run that took nothing: what it takes is not of the scenario.
+/// A run without resource figures, which do not belong to the scenario.
 const NO_EFFORT: Effort = Effort { wall: Duration::ZERO, processor: Duration::ZERO, memory: 0 };
-/// Lines of commentary that make a story.
+/// Lines of comment that make a story.
 const STORY_LINES: usize = 15;
 
 fn run(text: &str, seed: u64) -> Run {
@@ -24,7 +24,7 @@ fn run(text: &str, seed: u64) -> Run {
     World::new(scenario, seed, Options::default()).expect("a possible world").run()
 }
 
-/// Three sites with ten nodes each for some seconds, and what happens to them.
+/// Three sites with ten nodes each for some seconds, with these events.
 fn small(seconds: u32, events: &str) -> String {
     let head = THREE_SITES.split("[[event]]").next().expect("text before the first event");
     let head = head.replace("duration-s = 320", &format!("duration-s = {seconds}"));
@@ -184,7 +184,7 @@ fn a_dead_instance_is_left_at_once_and_found_again() {
     assert_eq!(back.route_of("fra-5"), Some("fra-1"));
 }
 
-/// However sessions are balanced, a dead apiserver is left, and nothing that must hold breaks.
+/// However sessions are balanced, a dead apiserver is left, and no rule is broken.
 #[test]
 fn every_balance_keeps_the_rules_when_an_apiserver_dies_and_comes_back() {
     let kill = "[[event]]\nat-s = 45\nkill = \"fra-1\"\nfor-s = 20\n";
@@ -213,8 +213,8 @@ fn balanced(nodes: &str, balance: &str) -> Run {
     run
 }
 
-/// Each of the three sites has the nearest origin of its nodes, so the share of sessions that go
-/// to the nearest tells the balance.
+/// Each of the three sites has the nearest origin of its nodes, so the share of sessions that go to
+/// the nearest shows the balance.
 #[test]
 fn each_balance_sends_sessions_where_it_says() {
     for (nodes, balance, shares) in [
@@ -278,7 +278,7 @@ fn a_crashed_node_is_noticed_and_taken_up_again() {
     assert_eq!(back.measures.false_evictions, 0);
 }
 
-/// The story of the lost site until shortly after its fault, with other events than its own.
+/// The scenario of the lost site until shortly after its fault, with other events than its own.
 fn lost_site(events: &str) -> Run {
     let head = SITE_LOSS.split("[[event]]").next().expect("text before the first event");
     let head = head.replace("duration-s = 260", "duration-s = 90");
@@ -287,10 +287,10 @@ fn lost_site(events: &str) -> Run {
     run
 }
 
-/// Vienna's nodes hear of Paris at once, which changes the end of their routes, while they still
-/// go to Frankfurt. What counts is when they no longer do.
+/// Vienna's nodes learn of Paris at once, which changes the end of their routes, while they still
+/// use Frankfurt. Only the moment when they no longer do counts.
 #[test]
-fn who_only_hears_of_another_origin_has_not_left_what_is_cut_off() {
+fn a_node_that_only_learns_of_another_origin_has_not_left_the_cut_one() {
     let run = lost_site(
         "[[event]]\nat-s = 80\nisolate = \"fra\"\n\
          [[event]]\nat-s = 80.01\nunready = \"par-1\"\n",
@@ -336,7 +336,7 @@ fn without_any_origin_sessions_go_to_the_fallback_and_come_back() {
 
 /// No traffic passes between the two sites, though no link is down. Each considers the other down
 /// within half a minute of the change, which is excused, and the second change excuses it again,
-/// but not for ever.
+/// but not forever.
 #[test]
 fn an_eviction_that_begins_in_unsettled_times_is_judged_when_they_are_over() {
     let site = |name: &str| format!("[[site]]\nname = \"{name}\"\nnodes = 3\norigins = 1\n");

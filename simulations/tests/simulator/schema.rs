@@ -1,6 +1,6 @@
 //! The JSON schema of scenarios agrees with the parser: on every scenario that is kept here, on
-//! random worlds of the hunt, and on bad ones. An editor that checks against it is no stricter and
-//! no milder about which keys there are and which go with which.
+//! random worlds of the hunt, and on bad ones. An editor that checks against it is neither stricter
+//! nor more lenient about keys and their combinations.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use meshport_simulations::scenario::{Scenario, reference};
 use meshport_simulations::storm;
 use serde_json::Value;
 
-/// Keywords that say something to people alone.
+/// Keywords that are only for people.
 const WORDS: [&str; 6] = ["$schema", "$defs", "title", "description", "default", "format"];
 
 /// The error in a value: its path, and the keyword. Panics at keywords that the schema does not use
@@ -63,7 +63,7 @@ fn wrong(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(),
     Ok(())
 }
 
-/// Keywords about tables; nothing else minds them.
+/// Keywords about tables; other values ignore them.
 fn object(
     root: &Value,
     keyword: &str,

@@ -1,4 +1,4 @@
-//! `meshport-sim serve` as a browser and others see it: a world that goes on, is looked at and is
+//! `meshport-sim serve` from the view of a browser and others: a world that runs, is viewed and is
 //! changed.
 
 #![expect(clippy::disallowed_methods, reason = "how long a test waits")]
@@ -27,7 +27,7 @@ path = [
   { between = [\"ams\", \"vie\"], rtt-ms = 40 },
 ]
 ";
-/// Limit in real time for anything that has to happen.
+/// Limit in real time for anything that must happen.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A served world; its end is that of the test.
@@ -43,7 +43,7 @@ impl Drop for Served {
     }
 }
 
-/// The status of an answer, and what it says.
+/// The status of an answer, and its body.
 type Answer = (u16, Value);
 
 impl Served {
@@ -97,7 +97,7 @@ impl Served {
         self.request(&format!("POST {path}"), &headers, &body.to_string())
     }
 
-    /// Waits until a node goes to this origin, and returns its view.
+    /// Waits until a node uses this origin, and returns its view.
     fn until_it_goes_to(&self, node: &str, origin: &str) -> Value {
         let end = Instant::now() + LIMIT;
         loop {
@@ -206,7 +206,7 @@ fn only_this_machine_and_its_own_page_are_answered() {
         assert_eq!(seen, status, "{line} {headers:?}: {answer}");
         assert!(answer["error"].is_string(), "{line} {headers:?}: {answer}");
     }
-    // Long heads, and what is no HTTP.
+    // Long heads, and bytes that are not HTTP.
     let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "x".repeat(64 * 1024));
     assert_eq!(served.send(head.as_bytes()).0, 431);
     assert_eq!(served.send(b"\x16\x03\x01 hello\r\n\r\n").0, 400);

@@ -78,7 +78,7 @@ fn other_levels_refuse_a_way_back() {
     assert!(said.contains("[way-back]") && said.contains("full level"), "{said}");
 }
 
-/// A relay that dials its own kubelet instead of carrying the stream on.
+/// A relay that dials its own kubelet instead of relaying the stream.
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn a_stream_that_reaches_another_nodes_kubelet_breaks_a_rule() {

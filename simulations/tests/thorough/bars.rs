@@ -1,6 +1,6 @@
 //! Limits for runs with a day of rekeys, revocations, a thousand nodes under faults, ten hours of
 //! starvation, and growing meshes. They take minutes unless the program is optimised: `./tests/run
-//! sim` names that one in `MESHPORT_SIM`.
+//! sim` names an optimised one in `MESHPORT_SIM`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ const PAIRS: u64 = 3;
 /// Handshakes of a pair in a day: each session is renewed at an age of 110 to 120 s, which gives
 /// 720 to 786, and a few more where one was lost or both ends started one.
 const HANDSHAKES: std::ops::RangeInclusive<u64> = 720..=860;
-/// Nodes that have to learn of each revocation: the thousand without those revoked or gone.
+/// Nodes that must learn of each revocation: the thousand without those revoked or gone.
 const CONCERNED: u64 = 990;
 /// 99 % of them know within this.
 const KNOWN_S: f64 = 3.0;

@@ -1,5 +1,5 @@
-//! The table of single faults, and how a scenario with some of them is played. The program has to
-//! be optimised: `./tests/run sim` names one in `MESHPORT_SIM`.
+//! The table of single faults, and how a scenario with some of them is played. The program must be
+//! optimised: `./tests/run sim` names one in `MESHPORT_SIM`.
 
 use std::fs;
 use std::num::NonZero;
@@ -55,8 +55,8 @@ const fn some_at_full(fault: &'static str, most: u64, why: &'static str) -> Case
 pub(crate) const UNREACHABLE: &str =
     "no origin is within reach of that site, and its clients wait for 10 s at most";
 
-/// Clients of a node whose process ends, by itself or for good, end with it, and their requests do
-/// not count. The same holds for a revoked node.
+/// Clients of a node whose process ends, temporarily or permanently, end with it, and their
+/// requests do not count. The same holds for a revoked node.
 pub(crate) const CASES: &[Case] = &[
     // Faults of instances.
     none("kill = \"fra-1\""),
@@ -85,7 +85,7 @@ pub(crate) const CASES: &[Case] = &[
     none("rolling-restart = \"all origins\"\ngap-s = 15\ndown-s = 3\nwithout-state = true"),
     none("join = \"ams-5\""),
     none("join = \"ams workers\"\nover-s = 3"),
-    // Ways.
+    // Paths.
     none("cut = [\"fra\", \"vie\"]"),
     none("cut = [\"fra\", \"vie\"]\nfor-s = 30"),
     undone("cut = [\"fra\", \"vie\"]", "heal = [\"fra\", \"vie\"]"),
@@ -96,9 +96,9 @@ pub(crate) const CASES: &[Case] = &[
     none("cut = [\"fra-1\", \"vie-2\"]\none-way = true\nfor-s = 30"),
     none("cut = [\"vie-2\", \"fra-1\"]\none-way = true\nfor-s = 30"),
     none("isolate = \"fra\"\nfor-s = 30"),
-    // A client whose request has failed ends at the wide level and asks on at the full one: what
-    // Vienna's four nodes ask for in 30 s is some 60 sessions with a request each, and 256 to
-    // 388 with seeds 1 to 6.
+    // A client whose request has failed ends at the wide level and continues at the full one: in 30
+    // s Vienna's four nodes make some 60 sessions with a request each, and 256 to 388 with seeds 1
+    // to 6.
     Case {
         fault: "isolate = \"vie\"\nfor-s = 30",
         undone: "",
@@ -118,7 +118,7 @@ pub(crate) const CASES: &[Case] = &[
         "degrade = { between = [\"fra\", \"vie\"], rtt-ms = 400, loss-percent = 5 }",
         "restore = [\"fra\", \"vie\"]",
     ),
-    // One request in one of 240 runs: ADR 020 says why.
+    // One request in one of 240 runs: ADR 020 has the reason.
     some_at_full(
         "degrade = { between = [\"fra\", \"vie\"], loss-percent = 50 }\nfor-s = 30",
         2,
@@ -207,13 +207,13 @@ pub(crate) struct Seen {
     pub total: u64,
     pub failed: u64,
     pub violated: usize,
-    /// The longest that a request took which was answered, in milliseconds.
+    /// The longest time of an answered request, in milliseconds.
     pub slowest_ms: f64,
     pub errors: String,
 }
 
 impl Seen {
-    /// The result that was printed, or what was said instead.
+    /// The printed result, or the output in its place.
     pub(crate) fn of(output: &Output) -> Result<Self, String> {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let Ok(result) = serde_json::from_slice::<Value>(&output.stdout) else {

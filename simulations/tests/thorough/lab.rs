@@ -1,4 +1,4 @@
-//! The lab: real daemons in real time, and how near the simulations come to them.
+//! The lab: real daemons in real time, and how close the simulations are to them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Seeds whose runs show what a simulation may give: chance decides when a probe comes.
+/// Seeds whose runs show the range of a simulation: chance decides when a probe is sent.
 const SEEDS: [&str; 5] = ["1", "2", "3", "4", "5"];
 /// Allowed difference between reality and the simulation, in seconds: one probe interval, which
 /// also covers a busy machine.

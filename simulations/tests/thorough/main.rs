@@ -1,6 +1,6 @@
 //! Long tests: every limit, fault, pair of faults and planted bug, and real daemons for comparison.
 //!
-//! The program has to be optimised: `./tests/run sim` and `lab` name one in `MESHPORT_SIM`.
+//! The program must be optimised: `./tests/run sim` and `lab` name one in `MESHPORT_SIM`.
 
 use std::path::PathBuf;
 

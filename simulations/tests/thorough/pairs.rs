@@ -1,9 +1,9 @@
-//! Two faults at once: every two of the single faults, the second 0 to 10 s after the first, as
-//! they are in their table and with the second one on the other side of the world. They cost no
-//! request as long as an origin stays within reach.
+//! Two faults at once: every two of the single faults, the second 0 to 10 s after the first, as in
+//! their table and with the second one on the other side of the world. They cost no request as long
+//! as an origin stays within reach.
 //!
 //! All pairs take hours. `./tests/run sim` plays a sample at each level. Running all by name keeps
-//! a table of failures (the program has to be optimised and named in `MESHPORT_SIM`).
+//! a table of failures (the program must be optimised and named in `MESHPORT_SIM`).
 //! `MESHPORT_PAIRS=2/5` plays the second fifth, with some of every kind:
 //!
 //! ```sh
@@ -21,8 +21,8 @@ use meshport_simulations::scenario::Scenario;
 
 use crate::faults::{self, Allowed, CASES, Case, Level, Seen, UNREACHABLE};
 
-/// Three sites with an origin and a relay each, and one with a relay alone. What happens to
-/// Frankfurt can happen to Amsterdam, and Milan is left.
+/// Three sites with an origin and a relay each, and one with a relay alone. Anything that happens
+/// to Frankfurt can happen to Amsterdam, and Milan remains.
 const WORLD: &str = r#"
 description = "Two faults in four sites"
 duration-s = 140
@@ -42,7 +42,7 @@ path = [
 "#;
 /// Time of the first fault, in virtual seconds.
 const FIRST_AT_S: u32 = 60;
-/// The second one follows at the latest after this.
+/// The second one follows within this time.
 const MAX_GAP_S: usize = 10;
 /// A run with fewer requests would show nothing: without faults there are 5,900, and a third of the
 /// clients can be away for most of a run.
@@ -91,10 +91,10 @@ impl Pair {
         sides.enumerate().map(pair).filter(Pair::promises).collect()
     }
 
-    /// Whether anything is promised. Of two liars nothing is, nor of one that has to hear of
-    /// everything anew after a restart, since it takes no word. An instance that hangs is known
-    /// from its own node alone: if that says that it is ready, or says nothing, its open sessions
-    /// end with their clients' patience.
+    /// Whether anything is guaranteed. Nothing is with two liars, nor with one that ignores all
+    /// gossip and must learn everything again after a restart. Only its own node reports a hanging
+    /// instance: if that node reports ready, or nothing, the instance's open sessions end with
+    /// their clients' patience.
     fn promises(&self) -> bool {
         let second = self.second(self.second.fault);
         let all = [self.first.fault, second.as_str()];
@@ -139,7 +139,7 @@ impl Pair {
         format!("{} + {} s: {second}", self.first.words(), self.gap_s())
     }
 
-    /// Whether both faults end what is under way at an origin, at one each, without a word.
+    /// Whether both faults silently end requests in progress, each at one origin.
     fn loses_two_origins(&self) -> bool {
         let ends = |fault: &str| {
             let begins = |it: &&str| fault.starts_with(&format!("{it} = \"fra-1\""));
@@ -156,7 +156,7 @@ impl Pair {
             all.iter().any(|fault| fault.starts_with(&format!("isolate = \"{site}\"")))
         };
         let is_way = |fault: &&str| WAYS.iter().any(|it| fault.starts_with(it));
-        // A site that is alone has its own origin, unless something is wrong with that too.
+        // An isolated site has its own origin, unless that has a fault too.
         let is_hit = |site: &str| {
             let names = [format!("\"{site}-1\""), format!("\"{site}\"")];
             let hits = |fault: &&str| {

@@ -1,7 +1,7 @@
 //! The checks check: for each planted bug, the hunt finds a world in which a rule is violated, and
 //! the same world without the bug violates none.
 //!
-//! The program has to be built with the feature `planted-bugs`, and optimised: `./tests/run sim`
+//! The program must be built with the feature `planted-bugs`, and optimised: `./tests/run sim`
 //! names it in `MESHPORT_SIM`.
 
 #![expect(clippy::print_stdout, reason = "the seeds are what the test is asked for")]
@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Seeds within which each bug has to be found.
+/// Seeds within which each bug must be found.
 const SEEDS: &str = "200";
 
 fn hunt(name: &str, first_seed: &str, arguments: &[&str]) -> Output {
@@ -76,7 +76,7 @@ fn an_origin_that_is_kept_however_far_it_is() {
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
-fn an_instance_that_is_said_to_be_ready_for_ever() {
+fn an_instance_that_is_reported_ready_forever() {
     found("Health", "after a quiet time routes are good");
 }
 
@@ -109,8 +109,8 @@ site = [{ name = "near", nodes = 2, origins = 1 }, { name = "far", nodes = 2 }]
 path = [{ between = ["near", "far"], rtt-ms = 3040 }]
 "#;
 
-/// The simulator has no patience of its own: with the bug no session ever arrives. (A path this
-/// slow is also considered dead now and then, so not all arrive without it.)
+/// The simulator has no separate patience: with the bug no session ever arrives. (A path this slow
+/// is also considered dead now and then, so not all arrive without it.)
 #[test]
 #[ignore = "needs a program with planted-bugs: ./tests/run sim"]
 fn patience_that_never_doubles() {

@@ -1,5 +1,5 @@
-//! The checks of the full level check: with a bug in the product each of these stories violates the
-//! rule that is about it, and without one none.
+//! The checks of the full level check: with a bug in the product each of these scenarios violates
+//! the rule about it, and without one none.
 //!
 //! `meshport-sim` plants the bug that this variable names.
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 const VARIABLE: &str = "MESHPORT_SIM_PLANTED";
 
-/// A story's file, its seed, and what is changed of it.
+/// A scenario's file, its seed, and the changes to it.
 type Story<'a> = (&'a str, &'a str, &'a [&'a str]);
 
 fn run((file, seed, sets): Story<'_>, bug: Option<&str>) -> Output {
@@ -65,7 +65,7 @@ fn an_origin_that_is_kept_however_far_it_is() {
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
-fn an_instance_that_is_said_to_be_ready_for_ever() {
+fn an_instance_that_is_reported_ready_forever() {
     let sets = &["scenario.duration-s=100"];
     let rule = "after a quiet time routes are good";
     found("Health", ("compared/hang.toml", "3", sets), rule);

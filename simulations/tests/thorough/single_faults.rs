@@ -1,7 +1,7 @@
 //! A single fault fails no request, whatever it is, as long as one healthy origin stays within
 //! reach: every kind of event, alone, in three sites with clients, at the wide and the full level.
-//! Where that is impossible, the table says why. The program has to be optimised: `./tests/run sim`
-//! names one in `MESHPORT_SIM`.
+//! Where that is impossible, the table has the reason. The program must be optimised: `./tests/run
+//! sim` names one in `MESHPORT_SIM`.
 
 #![expect(clippy::print_stdout, reason = "what is allowed to fail is told")]
 
@@ -55,12 +55,12 @@ rtt-ms = 20
 "#;
 /// A run with fewer requests would show nothing: without faults there are 4,300.
 const LEAST_REQUESTS: u64 = 3000;
-/// The same through a relay: they are 2,300.
+/// The same through a relay: there are 2,300.
 const LEAST_RELAYED: u64 = 1500;
 const SEEDS: [&str; 3] = ["1", "2", "3"];
 
-/// Clients whose sessions go through a relay, since that is nearer than the direct way, and another
-/// origin that is farther. Without a fault some 430 sessions are relayed.
+/// Clients whose sessions go through a relay, since that is nearer than the direct path, and
+/// another origin that is farther. Without a fault some 430 sessions are relayed.
 const RELAYED: &str = r#"
 description = "One fault on the way through a relay"
 duration-s = 120
@@ -107,7 +107,7 @@ fn text(case: &Case) -> String {
     format!("{WORLD}{}", case.events(60))
 }
 
-/// The problem with a run of a case, if any; prints what is allowed.
+/// The problem with a run of a case, if any; prints allowed failures.
 fn judge(case: &Case, level: Level, number: usize, seed: &str) -> Option<String> {
     let words = format!("{}, seed {seed}, {level:?}", case.words());
     let output = faults::play(&text(case), level, &format!("single-{number}"), seed);
@@ -129,9 +129,9 @@ fn judge(case: &Case, level: Level, number: usize, seed: &str) -> Option<String>
     None
 }
 
-/// Requests of some 2,400 that may fail while half of what the relay sends on is lost: a request
-/// of which ten seconds of repeats are lost. At the wide level 13 of 155,616 did in 60 runs, two at
-/// most in one; at the full level 77 of 148,112 in 60 runs of two builds.
+/// Requests of some 2,400 that may fail while half of the relay's forwarded packets are lost: a
+/// request of which ten seconds of retransmissions are lost. At the wide level 13 of 155,616 did in
+/// 60 runs, two at most in one; at the full level 77 of 148,112 in 60 runs of two builds.
 fn most_at_half_loss(level: Level) -> u64 {
     match level {
         Level::Wide => 2,
@@ -162,17 +162,17 @@ fn judge_relayed(level: Level, number: usize, fault: &str) -> Option<String> {
     }
 }
 
-/// Ways that lose long packets for a while, in a world, and the origin at their end. It is unready,
-/// so it keeps its sessions and gets no new ones, whose searches would find out.
+/// Paths that lose long packets for a while, in a world, and the origin at their end. It is
+/// unready, so it keeps its sessions and gets no new ones, whose searches would find out.
 const HOLES: [(&str, &str, &str); 3] = [
     (WORLD, "fra-1", "[\"fra\", \"vie\"]"),
     (RELAYED, "b-1", "[\"r\", \"b\"]"),
     (RELAYED, "b-1", "[\"a\", \"r\"]"),
 ];
-/// Lost are answers only, or requests too.
+/// Whether only answers are lost, or requests too.
 const REQUEST_BYTES: [u32; 2] = [500, 20_000];
-/// How long a request may take whose answer, or which itself, is lost: what the sender needs to
-/// notice it, to find the path narrow and to be told, and its client to try again.
+/// How long a request may take if it or its answer is lost: until the sender has noticed it, found
+/// the path narrow and reported it, and the client has tried again.
 const MOST_INTO_A_HOLE_MS: f64 = 4000.0;
 
 fn judge_hole(level: Level, number: usize, bytes: u32) -> Option<String> {
@@ -201,7 +201,7 @@ fn judge_hole(level: Level, number: usize, bytes: u32) -> Option<String> {
     }
 }
 
-/// Plays cases with all seeds, and fails with all that is wrong.
+/// Plays cases with all seeds, and fails with all problems.
 fn play(level: Level, is_played: impl Fn(&Case) -> bool) {
     let cases = CASES.iter().enumerate().filter(|(_, case)| is_played(case));
     let runs = cases.flat_map(|(number, case)| SEEDS.map(|seed| (number, case, seed)));
@@ -246,7 +246,8 @@ fn one_fault_costs_real_nodes_no_request_while_a_healthy_origin_is_within_reach(
     play(Level::Full, |case| !case.is_refused());
 }
 
-/// A relay that loses the way on resets what it carries there, so that clients come again.
+/// A relay that loses the onward path resets the sessions it carries there, so that clients
+/// reconnect.
 #[test]
 #[ignore = "some dozen runs, optimised: ./tests/run sim"]
 fn one_fault_on_the_way_through_a_relay_costs_no_request() {
@@ -283,10 +284,10 @@ const BUSY: [(&str, &str); 4] = [
 ];
 /// Moments between two probes of a path, in hundredths of a second.
 const MOMENTS: u32 = 100;
-/// Between two moments, likewise.
+/// Between two of these moments, likewise.
 const MOMENT_STEP: usize = 4;
 /// How long a request may take that a partition leaves without an answer: until the path is dead,
-/// and what is left of a tenth of the window of resets.
+/// and the rest of a tenth of the window of resets.
 const MOST_AT_A_PARTITION_MS: f64 = 1500.0;
 
 /// Sessions that a partition leaves without an answer are reset before those that are idle. Those

@@ -80,7 +80,7 @@ fn rotation_back_and_home() {
 }
 
 #[test]
-fn who_never_leaves_is_home_and_who_never_returns_is_not() {
+fn sessions_that_never_leave_are_home_and_those_that_never_return_are_not() {
     let heal = FAULT + 20_000;
     let of = |origin| Record {
         attempts: (0..20).map(|at| attempt(heal + 100 + 200 * at, 4, Ok(origin))).collect(),

@@ -24,11 +24,11 @@ use crate::print_line;
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long an answer may take; then the next question is asked.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Questions without an answer after which a node calls the path dead, and tells the mesh so.
+/// Unanswered probes after which a node considers the path dead, and notifies the mesh.
 const SILENT: u32 = 3;
 /// Pause after a probe without an answer, since some fail at once.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the counts are told.
+/// How often the counts are reported.
 const TELL_INTERVAL: Duration = Duration::from_millis(50);
 /// Descriptors of one endpoint, and some for the process.
 const DESCRIPTORS: (u64, u64) = (2, 64);
@@ -53,7 +53,7 @@ pub(crate) struct Endpoints {
 /// State that all endpoints of the process share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Counts how often "again" was said, from one on.
+    /// Counts the commands "again", from one on.
     round: AtomicUsize,
     connect: AtomicBool,
     answered: AtomicUsize,

@@ -1,7 +1,7 @@
 //! Properties that must hold for any bytes from outside: one plain function per target.
 //!
-//! A target takes any bytes and panics when something is not as it must be: not only when a decoder
-//! panics itself, but also when what it read is written and reads differently, when two readings of
+//! A target takes any bytes and panics when a property does not hold: not only when a decoder
+//! panics itself, but also when a value is written and then reads differently, when two readings of
 //! one format disagree, or when an honest party is harmed. `corpus/NAME` holds inputs of the target
 //! NAME: some that real encoders wrote (the binary of this package writes them again), some that
 //! once broke something. `tests/corpus.rs` replays all of them; `harness` runs the targets under
@@ -29,7 +29,7 @@ pub use vip::vip;
 pub use wire::{checks, discovery, gossip, handshake, hello, inner, outer, proxy, stream};
 pub use world::world;
 
-/// A name, what is shown to the program in a sentence, and the function.
+/// A name, its input in a sentence, and the function.
 pub type Target = (&'static str, &'static str, fn(&[u8]));
 
 /// All targets, in the order in which they process a packet.

@@ -60,7 +60,7 @@ fn outer() -> Vec<Vec<u8>> {
         // A datagram; a recorded one changed, cut and repeated; a while; a question.
         [&[0][..], &measured(&[4, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 9]), &[8]].concat(),
         vec![1, 0, 0, 0, 20, 0x10, 2, 0, 1, 0, 3, 2, 0, 2, 0, 0, 3, 1, 0, 8],
-        // Sessions of a stranger, and what it shows; of somebody without the secret.
+        // Sessions of a stranger, and its credential; of a node without the secret.
         [&[6, 0][..], &hello, &[3, 0, 100, 6, 2], &measured(b"gossip"), &[8]].concat(),
         vec![7, 5, 7, 30, 3, 1, 0, 7, 1, 8],
         // Inner packets of the member itself: gossip, control, streams, and an unknown kind.
@@ -68,7 +68,7 @@ fn outer() -> Vec<Vec<u8>> {
         [&[5, 0][..], &hello, &[5, 0], &measured(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 9])].concat(),
         [&[4][..], &measured(&[0x60, 0, 0, 0, 0, 8, 58, 64]), &[5, 0], &measured(b"\x01\x03no")]
             .concat(),
-        // Somebody who goes on in another's place.
+        // A node that succeeds another one.
         [&[6, 0][..], &measured(&successor), &[3, 0, 100, 8, 5, 0], &measured(&successor)].concat(),
         // A session that grows old, is renewed and ends.
         vec![3, 110, 0, 8, 3, 40, 0, 8, 3, 200, 0, 3, 200, 0, 8],
@@ -222,7 +222,7 @@ fn discovery() -> Vec<Vec<u8>> {
 }
 
 /// A credential that the authority of the corpus has signed, itself or by an invite, for a new node
-/// or one in the place of another, as the bytes say.
+/// or a successor, as the bytes select.
 pub(crate) fn credential(choices: &[u8]) -> Credential {
     let mut script = Script::new(choices);
     let kind = script.byte();
@@ -402,7 +402,7 @@ fn requests() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// New keys of a node, as the daemon is told of them and as they lie in its folder.
+/// New keys of a node, in the form for the daemon and in that of its state folder.
 fn next_identity() -> String {
     let next = NextIdentity {
         node_key: NodeKey::from_bytes([0; 32]),

@@ -48,12 +48,12 @@ fn in_folder(folder: &TempDir, data: &[u8]) {
         assert_eq!(fs::read(&path).expect("it is there"), content, "a damaged file was changed");
     }
     for name in FILES {
-        // Most are not there: few files write others.
+        // Most are missing: few files write others.
         let _ = fs::remove_file(folder.path().join(name));
     }
 }
 
-/// Reads a file, stores what it says, and reads that.
+/// Reads a file, stores its value, and reads that.
 fn read_and_store(dir: &StateDir, name: &str) -> Result<(), String> {
     let told = |error: meshport_daemon::Error| error.to_string();
     macro_rules! secret {

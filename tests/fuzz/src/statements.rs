@@ -9,8 +9,8 @@ use meshport_config::{
 
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 
-/// Credentials and revocations: one value has one byte form, text and bytes agree, and what the
-/// authority has signed is believed as it is and not with any bit changed.
+/// Credentials and revocations: one value has one byte form, text and bytes agree, and a statement
+/// of the authority verifies as it is, but not with any bit changed.
 pub fn credential(data: &[u8]) {
     let mut script = Script::new(data);
     match script.byte() % 4 {
@@ -46,7 +46,7 @@ fn any_revocation(bytes: &[u8]) {
     all.add(read.clone());
     all.add(read.clone());
     assert_eq!((all.iter().count(), all.get(&read.revoked)), (1, Some(&read)));
-    // Only the authority or the former node of the corpus could have signed it, in a seed.
+    // Only the authority or the previous node of the corpus could have signed it, in a seed.
     if read.verify(&authority().public()).is_ok() {
         assert!(all.by_authority().count() == 1 || read.successor().is_some());
     }

@@ -39,7 +39,7 @@ pub fn discovery(data: &[u8]) {
 }
 
 /// The body of an apiserver's failing answer: names and text are plain and short, and a second
-/// reading of what was said finds nothing that fails.
+/// reading of the output finds no failing checks.
 pub fn checks(data: &[u8]) {
     let checks = FailingChecks::parse(data);
     let text = checks.to_string();
@@ -67,8 +67,8 @@ pub fn hello(data: &[u8]) {
     assert_eq!(once_more, again, "what follows changes it");
 }
 
-/// A balancer's header: more bytes never change what it was, and what is read is read again when it
-/// is written.
+/// A balancer's header: more bytes never change it, and it reads the same after it is written
+/// again.
 pub fn proxy(data: &[u8]) {
     let reading = header::read(data);
     let mut first = Reading::Partial;
@@ -121,8 +121,8 @@ pub fn stream(data: &[u8]) {
     assert_eq!(Header::decode(&again), Ok(Some((header, again.len()))));
 }
 
-/// A stream of the way back and an apiserver's request: what was read reads the same when written
-/// again, and every refusal is one line.
+/// A stream of the way back and an apiserver's request: they read the same when written again, and
+/// every refusal is one line.
 fn way_back(data: &[u8]) {
     if let Ok(Some((call, used))) = Call::decode(data) {
         assert_eq!(Call::decode(&data[..used]), Ok(Some((call.clone(), used))));
@@ -173,8 +173,8 @@ fn inquiry(data: &[u8]) {
     }
 }
 
-/// A request for a renewal and its reply mean the same when they are written again; what was
-/// issued has one byte form.
+/// A request for a renewal and its reply mean the same when they are written again; an issued
+/// credential has one byte form.
 fn renewal(data: &[u8]) {
     if let Ok(Some(request)) = Request::decode(data) {
         assert_eq!(Request::decode(&request.encode()), Ok(Some(request)));

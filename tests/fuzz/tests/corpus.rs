@@ -1,5 +1,5 @@
-//! Every input of the corpus is shown to its target: what real encoders write, and what once broke
-//! something. A target is one test, so that a failure names it.
+//! Every input of the corpus is passed to its target: output of real encoders, and inputs that once
+//! broke something. A target is one test, so that a failure names it.
 
 use std::fs;
 use std::path::PathBuf;

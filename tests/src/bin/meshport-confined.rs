@@ -1,5 +1,5 @@
-//! Tries what the daemon has no use for and prints of each whether it could, for the test of the
-//! systemd unit, which runs this in the daemon's place.
+//! Tries operations that the daemon does not need and prints which of them work, for the test of
+//! the systemd unit, which runs this instead of the daemon.
 
 use std::fs::{self, File, Permissions};
 use std::io;

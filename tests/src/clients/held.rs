@@ -34,9 +34,9 @@ pub struct Held {
 pub struct HeldSeen {
     /// Requests that were answered.
     pub answered: usize,
-    /// Connections that ended, with a request under way or without.
+    /// Connections that ended, with a request in progress or without.
     pub ended: usize,
-    /// Requests that were under way when their connection ended, after others on it.
+    /// Requests that were in progress when their connection ended, after others on it.
     pub lost: usize,
     /// The most of those that one client had.
     pub most_lost: usize,
@@ -72,7 +72,7 @@ impl fmt::Display for HeldSeen {
 }
 
 impl Held {
-    /// Begins, on the host that this is called on.
+    /// Starts, on the calling thread's host.
     pub fn start(to: SocketAddr, config: &Arc<ClientConfig>) -> Self {
         let (stop, begin) = (Arc::new(AtomicBool::new(false)), wait::now());
         let all: Vec<_> = (0..COUNT).map(|_| Arc::default()).collect();
@@ -85,7 +85,7 @@ impl Held {
         Self { stop, all, threads }
     }
 
-    /// Ends them; what they have seen.
+    /// Ends them; returns their observations.
     ///
     /// # Panics
     /// If one panicked.

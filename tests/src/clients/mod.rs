@@ -76,7 +76,7 @@ impl fmt::Display for Seen {
 }
 
 impl Clients {
-    /// Begins, on the host that this is called on.
+    /// Starts, on the calling thread's host.
     ///
     /// # Panics
     /// If the file of the authority cannot be read.
@@ -124,7 +124,7 @@ impl Clients {
         wait::until("clients are answered", SETTLE, || (answered() >= goal).then_some(()));
     }
 
-    /// Ends them; what they have seen.
+    /// Ends them; returns their observations.
     ///
     /// # Panics
     /// If a client panicked.

@@ -15,7 +15,7 @@ impl Cluster {
     }
 
     /// Starts one that speaks HTTP/1.1: a connection for each kind of object that it watches, as
-    /// clients have that are told to use no HTTP/2.
+    /// clients have without HTTP/2.
     ///
     /// # Panics
     /// If it cannot be started.

@@ -76,8 +76,8 @@ impl Cluster {
             format!("--initial-advertise-peer-urls={own}:2380"),
             format!("--initial-cluster={all}"),
             "--quota-backend-bytes=4294967296".to_owned(),
-            // The first member is the one that tests stall: it leads only when it is told to, or
-            // all would stall until the others have elected a leader.
+            // The first member is the one that tests stall: it leads only on request, or all would
+            // stall until the others have elected a leader.
             format!("--heartbeat-interval={}", (self.plan.election / 10).as_millis()),
             format!("--election-timeout={}", election.as_millis()),
         ];

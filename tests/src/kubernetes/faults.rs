@@ -20,7 +20,7 @@ pub enum Fault {
     TerminateLater,
     /// SIGSTOP: the kernel still accepts connections, nothing else happens.
     Hang,
-    /// The host vanishes: packets to and from it are lost without a word.
+    /// The host vanishes: packets to and from it are lost silently.
     Vanish,
 }
 
@@ -48,14 +48,14 @@ impl Fault {
         if self == Self::TerminateLater { &[DELAY] } else { &[] }
     }
 
-    /// Whether open watches must go on as if nothing had happened.
+    /// Whether open watches must continue as if nothing had happened.
     pub fn is_graceful(self) -> bool {
         matches!(self, Self::Terminate | Self::TerminateLater)
     }
 
-    /// How long what follows is looked at.
+    /// How long the consequences are observed.
     pub fn span(self) -> Duration {
-        // The delay has to end within it.
+        // The delay must end within it.
         Duration::from_secs(if self == Self::TerminateLater { 15 } else { 10 })
     }
 

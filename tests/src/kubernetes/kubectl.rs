@@ -31,7 +31,7 @@ pub struct Call {
 }
 
 impl Kubectl {
-    /// kubectl on `host`; what it caches goes below `home`.
+    /// kubectl on `host`; its caches are below `home`.
     pub fn new(host: &Host, home: PathBuf, kubeconfig: PathBuf) -> Self {
         let program = program("kubectl");
         Self { namespace: host.namespace_file(), home, kubeconfig, program }
@@ -51,7 +51,7 @@ impl Kubectl {
         let mut namespace = std::ffi::OsString::from("--net=");
         namespace.push(&self.namespace);
         command.arg(namespace).args(["setpriv", "--pdeathsig", "KILL"]).arg(&self.program);
-        // A call that is made anew asks the server anew: what it remembers is its own.
+        // Each call queries the server again, since each has its own cache.
         command.arg("--cache-dir").arg(self.home.join("cache")).args(arguments);
         command.env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.home).stdin(Stdio::null());
         command

@@ -2,8 +2,8 @@
 //! to each, and a worker whose clients reach them through its own daemon.
 //!
 //! Every host is a network namespace; packets between them pass the router of [`crate::net`], so a
-//! host can vanish without a word. The programs are those that `tests/kubernetes/build` makes; the
-//! folder is named in `MESHPORT_KUBERNETES_BIN`. Dropping the cluster ends every process.
+//! host can vanish silently. The programs are those that `tests/kubernetes/build` makes; the folder
+//! is named in `MESHPORT_KUBERNETES_BIN`. Dropping the cluster ends every process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +48,7 @@ pub use watchers::Watchers;
 /// How long an apiserver may take from its start to its first 200 on a busy two-core machine.
 pub const START_LIMIT: Duration = Duration::from_secs(90);
 /// How long routes may take to settle after something came or went: the ten seconds that a nearer
-/// origin has to hold out, and a busy machine.
+/// origin must last, and a busy machine.
 pub const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// The host of the clients.
 pub const WORKER: usize = 0;

@@ -1,5 +1,5 @@
-//! Long answers of a real apiserver, as logs and copies are: a node of the cluster whose port is a
-//! small HTTP server of this test, asked for through the apiserver's own proxy.
+//! Long answers of a real apiserver, like logs and copies: a node of the cluster whose port is a
+//! small HTTP server of this test, requested through the apiserver's own proxy.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -52,7 +52,7 @@ impl Streams {
         Self
     }
 
-    /// Has curl on a host fetch `bytes` through `server`; the sum of what came.
+    /// Makes curl on a host fetch `bytes` through `server`; returns the checksum.
     ///
     /// # Panics
     /// If a program cannot be run or the download fails.

@@ -60,7 +60,7 @@ impl Host {
     }
 }
 
-/// A long line between two hosts of the caller's: every IP packet meets its link. Dropped before
+/// A long line between two hosts of the caller's: every IP packet passes its link. Dropped before
 /// them.
 #[derive(Debug)]
 pub struct Line {
@@ -125,9 +125,8 @@ impl Network {
         Self { hosts, nats: Vec::new(), router: Router::start(devices, seed, false) }
     }
 
-    /// Puts a host behind a router that masquerades. The router has the host's former place and
-    /// address; the host goes on with an address that the others have no route to. Nothing runs on
-    /// it yet.
+    /// Puts a host behind a router that masquerades. The router takes the host's link and address;
+    /// the host continues with an address that the others have no route to. Nothing runs on it yet.
     ///
     /// # Panics
     /// When the system does not allow it.

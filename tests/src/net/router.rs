@@ -217,7 +217,7 @@ fn deliver(shared: &Shared) {
             Some(at) if at <= now => {
                 let Some(Reverse(due)) = state.on_the_way.pop() else { continue };
                 drop(state);
-                // A host whose interface is down loses what is sent to it.
+                // A host whose interface is down loses packets to it.
                 let _ = (&shared.hosts[due.to].1).write(&due.packet);
                 state = shared.lock();
             }

@@ -1,5 +1,5 @@
 //! The children that run now, for a program that is about to end without dropping anything: a
-//! release build aborts when it panics, and two hundred daemons would go on without it.
+//! release build aborts when it panics, and two hundred daemons would keep running without it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

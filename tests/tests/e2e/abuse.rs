@@ -22,15 +22,15 @@ use meshport_tests::world::{NodePlan, World};
 const SETTLE: Duration = Duration::from_secs(40);
 /// Connections that one listener of the admin server takes at once, and some more.
 const HOLDERS: usize = 40;
-/// How long such a listener may be held by those who never finish a request: its own limit is 5 s.
+/// How long clients that never finish a request may occupy a listener: its own limit is 5 s.
 const HELD: Duration = Duration::from_secs(20);
-/// Clients beyond what the descriptors are for.
+/// Clients beyond the number of descriptors.
 const CLIENTS: usize = 60;
 /// Descriptors left to a daemon: enough for its own work.
 const LEFT: usize = 24;
-/// Files that an origin may open in all: some seventy sessions of one node.
+/// Files that an origin may open in total: some seventy sessions of one node.
 const FEW: usize = 200;
-/// Address space left to a daemon beyond what it has mapped at rest, in bytes.
+/// Address space left to a daemon beyond what it has mapped when idle, in bytes.
 const HEADROOM: u64 = 64 << 20;
 /// How long a clock that is a day behind is watched: some rounds of gossip and of probes.
 const BACK: Duration = Duration::from_secs(20);
@@ -38,7 +38,7 @@ const BACK: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(10);
 /// Lines of the file of secrets during an overlap: the statement, both, the end.
 const TWO_SECRETS: usize = 4;
-/// Requests that a load has to make before and after something happens.
+/// Requests that a load must make before and after something happens.
 const SOME: usize = 10;
 
 /// An origin, and a node that uses it.
@@ -128,8 +128,8 @@ fn descriptors(process: u32) -> usize {
     fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").count()
 }
 
-/// Takes the descriptors of a node away with clients of `worker-b`, then gives them back; a session
-/// answers all the while. What the node has said.
+/// Uses up the descriptors of a node with clients of `worker-b`, then releases them; a session
+/// answers all the while. Returns the node's output.
 fn without_descriptors(node: &str) -> (World, String) {
     let mut world = two_nodes_with_an_echo();
     let mut open = session(&world, "worker-b");
@@ -336,8 +336,8 @@ fn stays_out_though_it_forgets(world: &mut World, daemon: &Process, revoked: &st
     world.kill(revoked);
 }
 
-/// Starts the node where a script has changed what it sees of its state folder, which is `$1`; what
-/// it says. `$2` is the program, `$3` its configuration, `$4` a copy of the folder. It serves.
+/// Starts the node after a script has changed its view of the state folder, which is `$1`; returns
+/// its output. `$2` is the program, `$3` its configuration, `$4` a copy of the folder. It serves.
 fn serves_with(world: &World, state: &Path, script: &str) -> String {
     // The socket is elsewhere, as root's is.
     let text = fs::read_to_string(world.path("worker-b.toml")).expect("it was written");
@@ -357,7 +357,7 @@ fn serves_with(world: &World, state: &Path, script: &str) -> String {
     said
 }
 
-/// A start whose folder is there and cannot be written to, as on a disk with errors.
+/// A start whose folder exists but cannot be written to, as on a disk with errors.
 fn starts_without_writing(world: &World, state: &Path) {
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\"";
     let said = serves_with(world, state, script);
@@ -402,7 +402,7 @@ fn faketime() -> PathBuf {
     files.find(|file| file.exists()).expect("the package libfaketime is installed")
 }
 
-/// Starts a node whose wall clock is what the file `clock` says.
+/// Starts a node whose wall clock follows the file `clock`.
 fn with_a_clock(world: &World, node: &str, clock: &Path) -> Process {
     let mut command = Command::new(meshport());
     command.arg("run").arg("--config").arg(world.path(&format!("{node}.toml")));
@@ -480,7 +480,8 @@ fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
         });
     }
     unharmed(load);
-    // Restarted with a clock that is a day behind: what it signs and sends is older than before.
+    // Restarted with a clock that is a day behind: everything it signs and sends is older than
+    // before.
     fs::write(&clock, "+1d\n").expect("the world's folder can be written");
     daemon.kill();
     let daemon = with_a_clock(&world, "worker-b", &clock);

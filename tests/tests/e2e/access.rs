@@ -1,5 +1,5 @@
-//! A service for some nodes only: a node on its list is served; another one is refused, is told
-//! why, and is served as soon as the list names it; and what the audit log says of it.
+//! A service for some nodes only: a node on its list is served; another one is refused, learns why,
+//! and is served as soon as the list names it; and the audit log's entries about it.
 
 use std::fs;
 use std::process::Command;
@@ -81,7 +81,7 @@ fn is_told(world: &mut World, event: &str, field: &str, value: &str) -> Value {
 }
 
 #[test]
-fn who_came_who_was_refused_and_what_operators_did_is_in_the_log() {
+fn admissions_refusals_and_operator_sessions_are_in_the_log() {
     let mut world = World::new();
     let address = world.apiserver("cp-1");
     // The level of the other lines is no matter.

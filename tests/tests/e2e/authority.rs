@@ -37,7 +37,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn a_second_key_goes_on_without_the_first_and_is_revoked_with_what_it_signed() {
+fn a_second_key_works_without_the_first_and_is_revoked_with_what_it_signed() {
     let mut world = World::new();
     let (address, _open) = echo::serve();
     let origin = NodePlan::new("cp", "fra").role(&format!("origin:{SERVICE}"));

@@ -1,4 +1,4 @@
-//! Memory after a burst of sessions: real daemons give back what the sessions took.
+//! Memory after a burst of sessions: real daemons return the memory of the sessions.
 
 use std::net::TcpStream;
 use std::sync::atomic::Ordering;
@@ -11,8 +11,8 @@ use meshport_tests::world::{NodePlan, World};
 
 /// Sessions that are open at once. Each takes four descriptors of this process and of a daemon.
 const SESSIONS: usize = 3_000;
-/// Of what a burst added to a daemon's memory, at most one part of so many stays. It is about 1 %
-/// with the release build (ADR 022); what the C library keeps by itself is nearly all.
+/// At most one part in this many of a burst's memory may remain. It is about 1 % with the release
+/// build (ADR 022); what the C library keeps by itself is nearly all.
 const KEPT: u64 = 8;
 /// A burst of this many sessions adds at least so much, in KiB for each: less would show nothing.
 const LEAST_KIB: u64 = 4;

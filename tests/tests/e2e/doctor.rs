@@ -24,7 +24,7 @@ const SETTINGS: &str = "max-sessions = 500\n";
 /// The id of a node that does not exist.
 const NOBODY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 
-/// A world, and what was found in it in how many seconds.
+/// A world, the findings in it, and the time in seconds.
 struct Lab {
     world: World,
     said: Vec<String>,
@@ -55,7 +55,7 @@ struct Examined {
 }
 
 impl Examined {
-    /// The ids of what was found, each once.
+    /// The ids of the findings, each once.
     fn ids(&self) -> Vec<&str> {
         let rows = self.report["checks"].as_array().expect("rows").iter();
         let bad = rows.filter(|row| !["ok", "skipped"].iter().any(|it| row["status"] == *it));
@@ -75,7 +75,7 @@ impl Examined {
 fn command(world: &World, node: &str, flags: &[&str]) -> Command {
     let mut command = Command::new(meshport());
     command.args(["doctor", "--config"]).arg(world.path(&format!("{node}.toml"))).args(flags);
-    // Not the kubeconfigs of who runs the tests.
+    // Not the kubeconfigs of the user who runs the tests.
     command.env("KUBECONFIG", world.path("kubeconfig")).env("HOME", world.path("home"));
     command
 }
@@ -196,7 +196,7 @@ fn until_known(world: &World, id: &str) {
     });
 }
 
-/// Rewrites the settings of a node and starts it anew; its former settings.
+/// Rewrites the settings of a node and restarts it; returns its previous settings.
 #[track_caller]
 fn restart(world: &mut World, node: &str, change: impl FnOnce(&str) -> String) -> String {
     let file = world.path(&format!("{node}.toml"));

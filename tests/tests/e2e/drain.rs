@@ -62,7 +62,7 @@ impl Session {
         }
     }
 
-    /// Whether it has ended, without a word to it.
+    /// Whether it has ended, without sending anything to it.
     fn has_ended(&mut self) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket");
         let read = self.0.read(&mut [0; 1]);

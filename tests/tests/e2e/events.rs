@@ -1,4 +1,4 @@
-//! Events that a daemon posts to an address, while it is there and after it was not.
+//! Events that a daemon posts to an address, while it is up and after it was down.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::net::TcpSocket;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// How soon a refused client has to know.
+/// How soon a refused client must notice.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// Loopback addresses of clients: an allowed network, one next to it, a balancer.
@@ -110,7 +110,7 @@ fn audit(world: &mut World, node: &str, event: &str) -> Vec<Value> {
 }
 
 #[test]
-fn who_is_on_the_list_is_served_and_nobody_else_even_knows_what_is_behind() {
+fn listed_nodes_are_served_and_nobody_else_learns_what_is_behind() {
     let (mut world, local) = echo_world(&format!("allow = [\"{NETWORK}\", \"::1\"]"));
     wait::until("a friend is served", SETTLE, || is_served(FRIEND, local).then_some(()));
     assert!(is_served(OTHER_FRIEND, local), "the last address of the network");
@@ -227,7 +227,7 @@ fn a_proxy_header_is_believed_from_the_balancer_alone() {
 }
 
 #[test]
-fn an_instance_is_told_the_client_when_it_wants_to_know() {
+fn an_instance_gets_the_clients_address_if_configured() {
     for version in ["v1", "v2"] {
         let (_world, local) =
             echo_world(&format!("allow = [\"{NETWORK}\"]\nsend-proxy = \"{version}\""));
@@ -349,7 +349,7 @@ fn two_clusters(other: &str) -> (World, SocketAddr) {
     (world, local)
 }
 
-/// The apiserver that answers a client which asks for this name.
+/// The apiserver that answers a client with this server name.
 fn who(world: &World, local: SocketAddr, name: &str) -> Result<String, String> {
     let curl = world.curl().from(FRIEND.into()).named(name);
     curl.get(local, "/whoami").map(|answer| answer.body)

@@ -23,7 +23,7 @@ const SOURCES: u8 = 200;
 const INTERVAL: Duration = Duration::from_millis(50);
 const REQUESTS: usize = 100;
 const PHASE: Duration = Duration::from_secs(60);
-/// A node that joins during the flood has to be served within this.
+/// A node that joins during the flood must be served within this.
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 /// The 99th percentile may be this much worse than without a flood...
 const SLOWER: u32 = 5;
@@ -31,13 +31,13 @@ const SLOWER: u32 = 5;
 const NOTICED: Duration = Duration::from_secs(2);
 /// Limit on the growth of a daemon's memory.
 const GROWTH_KIB: u64 = 4096;
-/// Good initiations of strangers that a daemon under load answers in a second, at the least: it
-/// takes 200 without a cookie, and what its socket has no room for is lost.
+/// Fewest valid initiations of strangers that a daemon under load answers in a second: it accepts
+/// 200 without a cookie, and those that its socket has no room for are lost.
 const ANSWERED: f64 = 100.0;
 /// The finding that the operator sees, in the status and once in the log.
 const TOLD: &str = "more handshakes arrive than this node answers";
-/// A watch hears a word every 20 ms; so long a silence at any time is a session that stalls. Less
-/// than that is what two processors have to share with the flood itself.
+/// A watch receives a message every 20 ms; a silence this long is a session that stalls. Two
+/// processors shared with the flood explain less than that.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// A hundred requests, none of which fails; the slowest but one.
@@ -59,7 +59,7 @@ struct Flooded {
     resident_kib: u64,
 }
 
-/// Floods `cp-a` with these while requests go on and `newcomer` joins, and judges both.
+/// Floods `cp-a` with these while requests continue and `newcomer` joins, and judges both.
 fn flooded(
     world: &mut World,
     what: &str,
@@ -108,7 +108,7 @@ fn flooded(
 }
 
 #[test]
-fn spoofed_initiations_neither_stop_nor_slow_those_who_belong_here() {
+fn spoofed_initiations_neither_stop_nor_slow_members() {
     let ticks = ticks::serve();
     let mut world = World::new();
     let address = world.apiserver("cp-a");

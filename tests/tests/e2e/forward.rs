@@ -1,5 +1,5 @@
-//! `meshport forward` on a laptop: from an invite, from what was saved, through the death of what
-//! it goes through, sleep, and another network.
+//! `meshport forward` on a laptop: from an invite, from a saved credential, through the death of
+//! its members and origins, sleep, and another network.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -200,7 +200,7 @@ fn a_command_starts_soon_and_its_end_is_the_forwards() {
     let mut process = Process::start("forward", command.env_remove("KUBECONFIG"), &log);
     assert_eq!(process.ended(SETTLE).code(), Some(7), "the command's own exit code");
 
-    // A signal goes through, and what the command makes of it comes back.
+    // A signal is passed on, and the command's exit code is returned.
     let script = format!("trap 'exit 9' TERM; touch {sign_text}2; while :; do sleep 0.1; done");
     let mut command = laptop.again(&["--exec", "--", "sh", "-c", &script]);
     let mut process = Process::start("forward", &mut command, &log);
@@ -329,7 +329,7 @@ fn no_call_fails_when_the_member_or_the_apiserver_in_use_dies() {
     assert!(failed.is_empty(), "of {} failed:\n{}", requests.len(), failed.join("\n"));
 }
 
-/// Stops the forward for a while; how long its watch hears nothing from when it goes on.
+/// Stops the forward for a while; returns how long its watch receives nothing after it continues.
 fn stopped(process: &Process, watch: &Watch, length: Duration) -> Duration {
     process.signal("STOP");
     wait::moment(wait::now() + length);
@@ -454,7 +454,7 @@ fn two_hosts() -> TwoHosts {
 
 #[test]
 #[ignore = "needs root for network namespaces: ./tests/run e2e"]
-fn a_watch_goes_on_from_another_address() {
+fn a_watch_continues_from_another_address() {
     let mut hosts = two_hosts();
     let watch = hosts.watch.take().expect("it was just made");
     watch.silent_after(wait::now(), SETTLE);

@@ -27,7 +27,7 @@ const CLIENTS: usize = 20;
 /// Size of the answer that each client requests and never reads.
 const UNREAD_BYTES: u64 = 1 << 30;
 /// How much a daemon may grow by while clients or an instance do not read: a stream's window is 1
-/// MiB for each, and as much again for what is being received and for the allocator.
+/// MiB for each, and as much again for data being received and for the allocator.
 const MAX_GROWTH_KIB: u64 = (CLIENTS as u64) << 11;
 /// How long memory is watched while no client reads.
 const WATCHED: Duration = Duration::from_secs(8);
@@ -117,7 +117,7 @@ impl Stage {
         })
     }
 
-    /// Copies of what the tap saw of one WireGuard message type.
+    /// Copies of the tap's packets of one WireGuard message type.
     fn seen(&self, kind: u8) -> Vec<Vec<u8>> {
         let of_kind = |datagram: &Vec<u8>| datagram.first() == Some(&kind);
         let seen: Vec<_> = self.tap.kept().into_iter().filter(of_kind).take(DATAGRAMS).collect();

@@ -29,7 +29,7 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// How long the forged credentials are sent next to requests: news reaches all nodes within a
 /// second.
 const TOLD_FOR: Duration = Duration::from_secs(15);
-/// Interval between rounds of all of them, within what a node accepts from one peer.
+/// Interval between rounds of all of them, within the limits for one peer.
 const AGAIN: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(10);
 const HOUR_S: u64 = 3600;
@@ -44,7 +44,7 @@ const GOSSIP: [[u8; 2]; 2] = [[1, 5], [1, 6]];
 /// Bytes of a node's own signature, at the end of its credential.
 const END: usize = 64;
 
-/// A node that was let in, without a daemon: what it says is for the test to say.
+/// An admitted node without a daemon: the test decides what it sends.
 struct Thief {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
@@ -121,7 +121,7 @@ async fn obey(mesh: &Mesh, mut incoming: Incoming, mut orders: Receiver<Order>) 
             },
             _ = tick.tick() => {
                 for Datagram { to, port, payload } in &told {
-                    // A node that is started anew is not there for a moment.
+                    // A restarted node is absent for a moment.
                     let _ = mesh.send_datagram(*to, *port, payload);
                 }
             }
@@ -141,7 +141,7 @@ async fn open(mesh: &Mesh, to: NodeId, header: Vec<u8>) -> Option<Answer> {
     tokio::time::timeout(PATIENCE, asked).await.ok()?
 }
 
-/// A key that may issue what the thief likes, as the line of a generous invite has it.
+/// A key that may issue anything, as in a generous invite.
 struct Leaked {
     delegation: Delegation,
     key: DelegationKey,
@@ -177,7 +177,7 @@ impl Leaked {
             succession: None,
         };
         change(&mut subject);
-        // Later than what any node has, and within the difference of clocks that is allowed.
+        // Later than any node's, and within the allowed clock difference.
         let from = self.now.saturating_add(60);
         let until = from.saturating_add(life_s);
         Credential::issue_by_delegation(&self.delegation, &self.key, subject, from, until)
@@ -278,7 +278,7 @@ impl Stage {
             let ends = [end(of), end(&self.own.credential), vec![0; END], Vec::new()];
             made.extend(ends.map(|end| (of.node, [&*issued, &*end].concat())));
         }
-        // The thief itself in the place of the origin, which has agreed to nothing.
+        // The thief itself as the origin's successor, without the origin's consent.
         let me = self.own.node();
         let mut agreed =
             Succession::agree(&self.own.key, &self.own.node(), &origin.mesh, self.leaked.now);

@@ -1,5 +1,5 @@
-//! Members with a mandate renew the credentials of others: sessions go on, one issuer of two may be
-//! gone, and what a stolen one signed is taken back.
+//! Members with a mandate renew the credentials of others: sessions continue, one of two issuers
+//! may be gone, and the signatures of a stolen one are revoked.
 
 use std::fs;
 use std::time::Duration;

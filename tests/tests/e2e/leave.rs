@@ -1,4 +1,5 @@
-//! A node leaves for good by its own word, and one takes another name and site under its keys.
+//! A node leaves permanently by its own statement, and one takes another name and site with its
+//! keys.
 
 use std::fs;
 use std::path::Path;
@@ -128,7 +129,7 @@ fn a_node_takes_another_name_and_site_under_its_keys() {
     let key = fs::read(world.at("guest").state().join("node.key")).expect("it has one");
     let line = world.invite("cp", &NodePlan::new("host", "nyc"));
     let join = ["join", &line, "--force", "--name", "host"];
-    // The daemon locks the folder, so it has to end first.
+    // The daemon locks the folder, so it must end first.
     world.node_mut("guest").process().signal("TERM");
     world.node_mut("guest").process().ended(SETTLE);
     // Credentials count seconds, and of two of the same second either may count.

@@ -1,5 +1,5 @@
 //! Clients of a node that hold its local address: they say nothing, or a byte now and then. Others
-//! are told at once, other services do not notice, and nothing is left of it when they go.
+//! are refused at once, other services do not notice, and nothing remains when they leave.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use meshport_tests::world::{NodePlan, World};
 const SETTLE: Duration = Duration::from_secs(40);
 /// Places for clients of the apiserver service.
 const PLACES: usize = 10;
-/// How soon a client without a place has to know.
+/// How soon a client without a slot must notice.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// How long the slots are held: longer than `connect-timeout`, in which a client must get an
 /// answer.
@@ -67,7 +67,7 @@ fn is_turned_away(local: SocketAddr) {
 }
 
 #[test]
-fn clients_that_say_nothing_or_drip_hold_their_places_and_no_more() {
+fn clients_that_send_nothing_or_drip_hold_their_slots_and_no_more() {
     let mut world = world();
     let local = world.at("worker").local;
     let mut other = session(&world, "worker");

@@ -1,6 +1,7 @@
 //! Nodes behind a real NAT: a Linux router in a network namespace that masquerades and forgets UDP
-//! mappings after some seconds. From outside a node is in reach only while its mapping lasts, and
-//! what the node sends keeps it: probes of paths to origins by default, `mesh.keepalive` elsewhere.
+//! mappings after some seconds. From outside a node is reachable only while its mapping lasts,
+//! which the node's packets keep alive: probes of paths to origins by default, `mesh.keepalive`
+//! elsewhere.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -90,7 +90,7 @@ fn instances_are_replaced_one_by_one_under_load() {
         instances.iter().all(|it| it.served() > 0).then_some(())
     });
 
-    // One that is open stays with its instance, which is in no offer any more.
+    // An open one stays with its instance, which is no longer in any offer.
     let kept = instance();
     is_taken(&post(&world, "gateway", &offer(&[(kept.address, true)], 60)));
     let mut open = connect(local).expect("it is reached");
@@ -108,7 +108,7 @@ fn instances_are_replaced_one_by_one_under_load() {
             load.goes_on("the load goes on without an instance that still runs", BETWEEN);
             gone.end();
         } else {
-            // A crash: the port is closed for a while before the offer says so.
+            // A crash: the port is closed for a while before the offer reflects it.
             gone.end();
             load.goes_on("the load goes on with an instance that is gone", BETWEEN);
             is_taken(&post(&world, "gateway", &offer(&present(&instances), 60)));

@@ -15,7 +15,7 @@ use meshport_tests::world::{NodePlan, World};
 use rustix::net::sockopt;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// Connections that are a flood: many times what one user may open without using it.
+/// Connections of a flood: many times as many as one user may open without using them.
 const FLOOD: usize = 10_000;
 /// Requests of another user during a flood.
 const OTHERS: usize = 50;
@@ -38,7 +38,7 @@ fn one_byte_each() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, connected)
 }
 
-/// Opens connections and resets them until it is told to stop, and counts them.
+/// Opens connections and resets them until it is stopped, and counts them.
 fn open_and_reset(at: SocketAddr, opened: &AtomicUsize, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         // One that is refused costs nobody anything.
@@ -83,7 +83,7 @@ fn a_user_that_opens_and_resets_connections_slows_down_itself_alone() {
     let reached = connected.load(Ordering::SeqCst) - before;
     println!("{opened} opened in {seconds:.1} s, {reached} reached the service");
     assert_eq!(answers, "x".repeat(OTHERS), "another user is served meanwhile");
-    // What all may open together and what one user may, with what both gain in that time.
+    // The limits of all and of one user, with the credit gained in that time.
     let most = 128.0 + 512.0 + (100.0 + 50.0) * seconds + OTHERS as f64;
     assert!(reached as f64 <= most, "{reached} of {opened} reached the service in {seconds} s");
 }

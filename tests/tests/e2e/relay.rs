@@ -24,7 +24,7 @@ const STRAIGHT: Duration = Duration::from_secs(20);
 const REQUESTS: usize = 25;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Through whom the worker goes to the chosen origin; an empty name for straight.
+/// The relay between the worker and the chosen origin; an empty name for the direct path.
 fn relay(world: &World) -> Option<String> {
     let status = world.at("worker-a").status()?;
     let chosen = &status["services"][0]["chosen"];

@@ -24,7 +24,7 @@ fn ok(world: &World, node: &str, name: &str, flags: &[&str]) -> String {
     run_ok(&meshport().to_string_lossy(), &words)
 }
 
-/// The row of one node in what another one lists.
+/// The row of one node in another one's list.
 fn row(world: &World, at: &str, name: &str) -> Value {
     let listed = ok(world, at, "credentials", &["--json", "--within", "1s"]);
     let rows: Vec<Value> = serde_json::from_str(&listed).expect("a list");

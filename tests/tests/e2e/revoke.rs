@@ -1,4 +1,4 @@
-//! A machine is stolen: the operator revokes its node, and it is out, at once and for good.
+//! A machine is stolen: the operator revokes its node, which is locked out at once and permanently.
 
 use std::fs;
 use std::io::Read;
@@ -65,8 +65,8 @@ fn a_stolen_node_is_cut_off_within_a_second_and_stays_out() {
 
     // Stopping the process does not help it, since the other side ends the sessions.
     world.node_mut("stolen").process().signal("STOP");
-    // With the authority's key elsewhere no daemon is told directly. The line is given to a daemon
-    // without a part in these sessions, so they can be cut only by what it tells the others.
+    // With the authority's key elsewhere no daemon is informed directly. The line is given to a
+    // daemon without a part in these sessions, so only its messages to the others can cut them.
     let line = revoke(&world, "cp", &["stolen", "--print"]);
     assert_eq!(open.load(Ordering::SeqCst), 3, "printing the line changes nothing");
     let begun = wait::now();
@@ -121,7 +121,7 @@ fn an_offline_authority_signs_and_a_node_spreads() {
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("--authority"), "{text}");
 
-    // A user who names a former key of a node is told that this revokes nothing.
+    // A user who names a previous key of a node is informed that this revokes nothing.
     let key = world.at("cp").state().join("authority.key").to_string_lossy().into_owned();
     let state = world.at("worker-1").state().to_string_lossy().into_owned();
     let rotate = ["rotate-key", "--json", "--authority", &key, "--state-dir", &state];

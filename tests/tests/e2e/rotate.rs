@@ -54,7 +54,7 @@ fn lines(world: &World, node: &str) -> usize {
     fs::read_to_string(file).expect("a node has it").lines().count()
 }
 
-/// Lets a machine that was made join anew with a line.
+/// Makes an existing machine join again with a line.
 fn join_with(world: &World, node: &str, line: &str) {
     let state = state(world, node);
     let words = ["join", line, "--force", "--name", node, "--state-dir", &state];

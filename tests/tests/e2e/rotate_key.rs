@@ -16,11 +16,11 @@ use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// Long enough to look at what goes on within it.
+/// Long enough to observe what happens within it.
 const OVERLAP: &str = "8s";
-/// Traffic continues for this long after the former key is erased.
+/// Traffic continues for this long after the previous key is erased.
 const AFTER: Duration = Duration::from_secs(5);
-/// How long the test watches that the former key stays useless.
+/// How long the test checks that the previous key stays useless.
 const WATCHED: Duration = Duration::from_secs(8);
 /// Times that a daemon is killed around a change of its key, each at another moment.
 const CRASHES: u64 = 6;
@@ -29,7 +29,7 @@ fn state(world: &World, node: &str) -> String {
     world.at(node).state().to_string_lossy().into_owned()
 }
 
-/// Gives a node a new key; what the command says.
+/// Gives a node a new key; returns the command's output.
 #[track_caller]
 fn rotate(world: &World, node: &str, words: &[&str]) -> Value {
     let state = state(world, node);
@@ -52,7 +52,7 @@ fn query(world: &World, at: &str, words: &[&str]) -> Value {
     serde_json::from_str(&run_ok(&meshport().to_string_lossy(), &words)).expect("a list")
 }
 
-/// All others know a node by its new key, and none by the former.
+/// All others know a node by its new key, and none by the previous.
 #[track_caller]
 fn known_as(world: &World, node: &str, new: &str, former: &str) {
     for other in world.names().iter().filter(|it| *it != node) {
@@ -81,7 +81,7 @@ fn exchange(world: &World, node: &str, words: &[&str]) -> (String, String) {
     assert_eq!(said["former"]["node"], former.as_str());
     assert_eq!((id(world, node), new != former), (new.clone(), true));
     assert!(world.at(node).metrics().sum("meshport_former_key_expiry_timestamp_seconds", "") > 1.0);
-    // While the overlap goes on nothing changes.
+    // During the overlap nothing changes.
     let again = rotate(world, node, words);
     assert!(again["is_new"] == false && again["node"] == new.as_str(), "{again}");
     known_as(world, node, &new, &former);
@@ -96,7 +96,7 @@ fn exchange(world: &World, node: &str, words: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn sessions_go_on_while_nodes_get_new_keys() {
+fn sessions_continue_while_nodes_get_new_keys() {
     let mut world = World::new();
     let (address, _open) = echo::serve();
     let origin = NodePlan::new("cp", "fra").role(&format!("origin:{SERVICE}"));

@@ -72,7 +72,7 @@ fn a_daemon_gives_up_what_it_does_not_need_and_serves_on() {
 }
 
 #[test]
-fn without_a_sandbox_it_says_so() {
+fn without_a_sandbox_it_reports_that() {
     let mut world = World::new();
     let address = world.apiserver("cp");
     world.make(&NodePlan::new("cp", "a").origin(address));
@@ -86,8 +86,8 @@ fn without_a_sandbox_it_says_so() {
     assert!(output.contains("without a sandbox"), "it says so:\n{output}");
 }
 
-/// A program as another process of the same user runs it: for root without the rights that let it
-/// look into processes that do not want it.
+/// A program as another process of the same user runs it: for root without the rights to read
+/// processes that forbid it.
 fn as_the_same_user(program: &str) -> Command {
     let is_root = fs::metadata("/proc/self").expect("this process runs").uid() == 0;
     let mut command = Command::new(if is_root { "setpriv" } else { program });
@@ -97,14 +97,13 @@ fn as_the_same_user(program: &str) -> Command {
     command
 }
 
-/// Whether such a process may read something of what is in the memory of another.
+/// Whether such a process may read the memory of another.
 fn can_be_looked_into(process: u32) -> bool {
     let environment = format!("/proc/{process}/environ");
     as_the_same_user("cat").arg(environment).output().expect("cat runs").status.success()
 }
 
-/// The limits of core dumps, as the kernel writes them: the one in force, and what it can be
-/// raised to.
+/// The limits of core dumps, as the kernel writes them: the one in force, and the maximum.
 fn core_limits(process: u32) -> [String; 2] {
     let limits = fs::read_to_string(format!("/proc/{process}/limits")).expect("it runs");
     let line = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));

@@ -24,7 +24,7 @@ mod cluster;
 const SETTLE: Duration = Duration::from_secs(40);
 /// Files of a state folder that exist to hold a secret.
 const HOMES: [&str; 5] = ["node.key", "record.key", "mesh.secret", "authority.key", NEXT];
-/// New keys before they replace the former ones.
+/// New keys before they replace the previous ones.
 const NEXT: &str = "node.next";
 const SECRET_BYTES: usize = 32;
 /// Most bytes of a line with a secret: a checksum may be before it. Statements are longer.
@@ -40,7 +40,7 @@ const INVITES: usize = 5;
 const NODES: usize = 2 * 2 + SLOTS;
 const PAIRS: usize = 2 * NODES * (NODES - 1) / 2;
 /// How many characters of an encoding count as a leak: half of a key. Encodings begin at any byte
-/// of what they encode, so the first and last characters differ with what is around.
+/// of what they encode, so the first and last characters depend on the surrounding bytes.
 const TELLING: usize = SECRET_BYTES / 2;
 
 /// A secret and where it is kept.
@@ -104,8 +104,8 @@ impl Secret {
         forms
     }
 
-    /// The key that signs for who joins with this line. In the line it is before the mesh's
-    /// secret, one of those that are known.
+    /// The key that signs for nodes that join with this line. In the line it precedes the mesh's
+    /// secret, one of the known ones.
     fn of_invite(line: &str, known: &[Self]) -> Self {
         let invite = Invite::parse(line).expect("an invite");
         let secret = invite.mesh_secret.to_text();
@@ -175,7 +175,7 @@ fn all_of(kept: Vec<Secret>, invites: &[String], clusters: Vec<Secret>) -> Vec<S
 struct Seen(Vec<(String, Vec<u8>)>);
 
 impl Seen {
-    /// Runs the program, which has to succeed, and keeps all it says.
+    /// Runs the program, which must succeed, and keeps all its output.
     #[track_caller]
     fn run_ok(&mut self, arguments: &[&str]) {
         assert!(self.run(arguments), "{}", String::from_utf8_lossy(&self.0[self.0.len() - 1].1));
@@ -207,7 +207,7 @@ impl Seen {
     }
 }
 
-/// Two nodes that log all they can, the secrets of both, and what they know of the cluster.
+/// Two nodes that log everything, the secrets of both, and their knowledge of the cluster.
 fn talkative() -> (World, Vec<Secret>, Cluster) {
     let mut world = World::new();
     let address = world.apiserver("cp");
@@ -288,7 +288,7 @@ fn change_everything(world: &mut World, seen: &mut Seen) -> (Vec<Secret>, Vec<u8
     (secrets, waiting, invite)
 }
 
-/// Starts on folders whose secrets are damaged, and says what is wrong with them.
+/// Starts on folders with damaged secrets, and reports the damage.
 fn damage_everything(world: &World, scratch: &Path, next: &[u8], seen: &mut Seen) {
     for home in HOMES {
         let folder = scratch.join(home);
@@ -392,7 +392,7 @@ fn no_key_material_in_anything_that_is_printed_or_written() {
     assert!(leaks.is_empty(), "key material in the open:\n{}", leaks.join("\n"));
 }
 
-/// The search itself finds what is there.
+/// The search itself finds existing secrets.
 #[test]
 fn each_form_of_a_secret_is_found() {
     let bytes: Vec<u8> = (0..SECRET_BYTES).map(|place| (place * 37 + 11) as u8).collect();

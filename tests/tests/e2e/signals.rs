@@ -104,7 +104,7 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
         echo::answers(&mut TcpStream::connect(local).ok()?).then_some(())
     });
     wait::until("the new level logs", SETTLE, || {
-        // A client that goes away before its end, which is said at this level.
+        // A client that disconnects before its end, which is logged at this level.
         drop(Open::download(blob, BYTES));
         world.node_mut("worker").process().output().contains("DEBUG").then_some(())
     });

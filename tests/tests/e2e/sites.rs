@@ -51,9 +51,9 @@ fn everyone_is_served_by_the_nearest(world: &World) {
     }
 }
 
-/// Waits until `node` is served by `origin`, by the certificate it meets, and says how long it
-/// took. Every answer until then has to be a good one, but may come from elsewhere: on a busy
-/// machine the nearest is slow to answer, and a connection goes to the winner of the race.
+/// Waits until `node` is served by `origin`, by the presented certificate, and returns how long it
+/// took. Every answer until then must be valid, but may come from elsewhere: on a busy machine the
+/// nearest is slow to answer, and a connection goes to the winner of the race.
 fn serves(world: &World, node: &str, origin: &str) {
     let begun = wait::now();
     let what = format!("{node} is served by {origin}");
@@ -66,7 +66,7 @@ fn serves(world: &World, node: &str, origin: &str) {
     println!("{what} after {:?}", begun.elapsed());
 }
 
-/// Lets every load go on for a phase.
+/// Lets every load continue for a phase.
 fn go_on(loads: &[(String, Load)]) {
     let goals: Vec<usize> =
         loads.iter().map(|(_, load)| load.ended() + REQUESTS_PER_PHASE).collect();
@@ -75,8 +75,8 @@ fn go_on(loads: &[(String, Load)]) {
     }
 }
 
-/// Waits until a request of this node has just ended: an answer that is under way is lost with what
-/// sends it.
+/// Waits until a request of this node has just ended: an answer in progress is lost with its
+/// sender.
 fn between_two_requests(loads: &[(String, Load)], node: &str) {
     let (_, load) = loads.iter().find(|(name, _)| name == node).expect("it asks");
     load.goes_on(1, PHASE);
@@ -115,7 +115,7 @@ fn no_request_fails_while_the_nearest_dies_and_returns() {
     serves(&world, "cp-fra", "cp-fra");
     go_on(&loads);
 
-    // A node whose daemon is killed has no local address, so its own client has to stop before.
+    // A node whose daemon is killed has no local address, so its own client must stop before.
     let (node, own) = loads.remove(0);
     no_request_failed(&node, &own.finish());
     between_two_requests(&loads, "worker-fra");

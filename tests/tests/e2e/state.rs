@@ -1,5 +1,5 @@
-//! Damaged files of a state folder, as an operator meets them: what the daemon says, and that doing
-//! as it says helps.
+//! Damaged files of a state folder, from an operator's view: what the daemon reports, and that
+//! following its advice helps.
 
 use std::fs;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ fn stop(world: &mut World) {
     assert!(process.ended(SETTLE).success());
 }
 
-/// Starts the daemon, which must end with the exit code of a state folder; what it says.
+/// Starts the daemon, which must end with the exit code of a state folder; returns its output.
 #[track_caller]
 fn refused(world: &mut World) -> String {
     let before = world.node_mut(NODE).process().output().len();
@@ -47,7 +47,7 @@ fn refused(world: &mut World) -> String {
 }
 
 #[test]
-fn a_damaged_directory_is_told_and_learned_again_from_others() {
+fn a_damaged_directory_is_reported_and_learned_again_from_others() {
     let mut world = three_nodes();
     let path = file(&world, "directory");
     let who = fs::read(file(&world, "credential")).expect("it is there");
@@ -89,7 +89,7 @@ fn a_seed_by_name_is_found_in_the_saved_directory() {
         world.node(&NodePlan::new(name, "a"));
     }
     world.meet();
-    // A node that said goodbye is looked for only by those to whom it is a seed.
+    // Only nodes whose seed it is look for a node that left.
     let process = world.node_mut("cp").process();
     process.signal("TERM");
     assert!(process.ended(SETTLE).success());
@@ -111,7 +111,7 @@ fn a_seed_by_name_is_found_in_the_saved_directory() {
 }
 
 #[test]
-fn revocations_that_were_cut_are_told_and_fetched_again_from_others() {
+fn truncated_revocations_are_reported_and_fetched_again_from_others() {
     let mut world = three_nodes();
     let gone = world.invite("cp", &NodePlan::new("x", "a"));
     let state = world.at("cp").state().to_string_lossy().into_owned();
@@ -140,7 +140,7 @@ fn revocations_that_were_cut_are_told_and_fetched_again_from_others() {
     assert_eq!(world.get(NODE, "/version").status, 200);
 }
 
-/// Starts the daemon and ends it again; what it says of files that are not as they were written.
+/// Starts the daemon and ends it again; returns its output about altered files.
 fn told(world: &mut World) -> Vec<String> {
     let before = world.node_mut(NODE).process().output().len();
     world.start(NODE);
@@ -153,13 +153,13 @@ fn told(world: &mut World) -> Vec<String> {
 }
 
 #[test]
-fn a_changed_seed_or_generation_is_told_and_a_start_that_reaches_nobody_names_the_file() {
+fn a_changed_seed_or_generation_is_reported_and_a_failed_start_names_the_file() {
     let mut world = three_nodes();
     let (seeds, generation) = (file(&world, "seeds"), file(&world, "generation"));
     stop(&mut world);
     assert_eq!(told(&mut world), [] as [String; 0]);
 
-    // Another port and a lower number, which nothing but the checksum tells from right ones.
+    // Another port and a lower number, which only the checksum distinguishes from right ones.
     let whole = fs::read_to_string(&seeds).expect("join wrote it");
     let (line, rest) = whole.split_once('\n').expect("a seed");
     let (seed, digit) = line.split_at(line.len() - 1);

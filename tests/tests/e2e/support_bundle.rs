@@ -1,5 +1,5 @@
-//! `meshport support-bundle` on a real node, with its daemon and without: what is in it, who owns
-//! it, and that it has no secret of the state folder, not even one that was logged.
+//! `meshport support-bundle` on a real node, with its daemon and without: its content, its owner,
+//! and that it contains no secret of the state folder, not even one that was logged.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -100,7 +100,7 @@ fn an_upgrade_refuses_no_client_and_can_be_repeated() {
     wait::until("the successor ends by a signal", SETTLE, || (!second.is_running()).then_some(()));
 }
 
-/// Does this again and again until it is told to stop; how often, and what failed.
+/// Repeats this until it is stopped; returns how often, and what failed.
 fn knock(
     stop: Arc<AtomicBool>,
     mut once: impl FnMut() -> io::Result<()> + Send + 'static,
@@ -127,7 +127,7 @@ fn ask(admin: SocketAddr) -> io::Result<()> {
 }
 
 #[test]
-fn neither_a_datagram_nor_a_scraper_meets_a_closed_port_in_an_upgrade() {
+fn neither_a_datagram_nor_a_scraper_finds_a_closed_port_in_an_upgrade() {
     let (mut world, program) = world();
     let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
     let plan = NodePlan::new("second", "a").program(&program);
@@ -143,7 +143,7 @@ fn neither_a_datagram_nor_a_scraper_meets_a_closed_port_in_an_upgrade() {
     let stop = Arc::new(AtomicBool::new(false));
     let udp = UdpSocket::bind((mesh.ip(), 0)).expect("a socket");
     udp.connect(mesh).expect("an address");
-    // The refusal of one datagram is told to the sender of the next.
+    // The refusal of one datagram is reported to the sender of the next.
     let knocks = [
         knock(stop.clone(), move || udp.send(&[0]).map(drop)),
         knock(stop.clone(), move || ask(free)),
@@ -213,7 +213,7 @@ fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
     none_failed(load);
 }
 
-/// Puts a shell script in the place of the program.
+/// Replaces the program by a shell script.
 fn script(program: &Path, text: &str) {
     fs::remove_file(program).expect("it is there");
     fs::write(program, format!("#!/bin/sh\n{text}\n")).expect("a file");

@@ -132,7 +132,7 @@ fn thousands_of_connections_and_slow_readers_take_nothing_from_others() {
     let mut held = Vec::new();
     for place in 0..FLOOD {
         let Ok(mut stream) = TcpStream::connect(at) else { continue };
-        // Some send nothing, some ask for the page again and again and never read it.
+        // Some send nothing, some keep requesting the page and never read it.
         if place % 10 == 0 {
             let request = format!("GET / HTTP/1.1\r\nHost: {at}\r\n\r\n");
             let _ = stream.write_all(request.repeat(4).as_bytes());

@@ -27,7 +27,7 @@ use self::faults::{Group, Part};
 use self::wires::{NODES, Net, Wires};
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// How long the address may be without an answer when its holder dies without a word.
+/// How long the address may be without an answer when its holder dies silently.
 const MAX_GAP: Duration = Duration::from_secs(2);
 const V4: &str = "10.77.0.10";
 const V6: &str = "fd77::10";
@@ -37,7 +37,7 @@ struct Lan {
     apiservers: BTreeMap<&'static str, Process>,
     folder: TempDir,
     wires: Wires,
-    /// Each daemon has a wall clock of its own, without its sandbox.
+    /// Each daemon has its own wall clock, and no sandbox.
     has_clocks: bool,
     /// Further settings of the daemons that start from now on.
     extra: String,
@@ -195,7 +195,7 @@ impl Lan {
         self.wires.client.inside(|| Clients::start(to, &authority))
     }
 
-    /// Commands that write down what happens to the addresses of a node.
+    /// Commands that record the gains and losses of a node's addresses.
     fn hooks(&self, name: &str) -> String {
         let file = self.folder.path().join(format!("{name}.hooks"));
         let command = |word: &str| format!("echo {word} $ADDRESS >>{}", file.display());

@@ -25,8 +25,8 @@ const SETTLE: Duration = Duration::from_secs(40);
 /// Every answer comes within 5 s; the rest is the machine's.
 const ANSWER: Duration = Duration::from_secs(6);
 
-/// How long a worker may keep what it has dialled for a node that no path leads to any more, on a
-/// busy machine.
+/// How long a worker may keep connections that it dialled for an unreachable node, on a busy
+/// machine.
 const SERVED_END: Duration = Duration::from_secs(30);
 
 /// Between sites that are near.
@@ -249,8 +249,7 @@ fn open_stream(socket: &Path, target: &str) -> UnixStream {
     stream
 }
 
-/// The worker's own probes find a dead path; what the mesh keeps of a silent connection ends only
-/// after 90 s.
+/// The worker's own probes find a dead path; the mesh drops a silent connection only after 90 s.
 #[test]
 fn a_dead_path_ends_what_the_worker_has_dialled() {
     let (world, socket) = world(&["worker-b"], &[]);
@@ -307,14 +306,14 @@ fn a_node_that_was_killed_is_named_and_open_streams_end() {
 }
 
 /// A stream's window follows the round trip that a handshake measures, which a busy machine makes
-/// longer; from 108 ms on it is 16 MiB and no more. So this path is that long: what the readers
-/// leave unread does not depend on the machine.
+/// longer; from 108 ms on it is 16 MiB and no more. So this path is that long, and the unread bytes
+/// do not depend on the machine.
 #[test]
 fn a_reader_that_stands_still_slows_nobody() {
     const FAR: Duration = Duration::from_millis(110);
     /// Three quarters of what the node has shares for, 256 MiB in all.
     const STALLED: usize = 12;
-    /// Half more than the connection's window without shares (64 MiB), for what sockets hold.
+    /// Half more than the connection's window without shares (64 MiB), for the sockets' buffers.
     const UNREAD: u64 = 96 << 20;
     let (world, socket) = world_at(FAR, &["worker-b"], &[]);
     let ask = || {

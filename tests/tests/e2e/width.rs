@@ -1,5 +1,5 @@
 //! A path whose MTU drops below what QUIC needs: a quiet client that downloads, so that only the
-//! origin's node can notice that what it sends is lost, and clients that go on asking all the time.
+//! origin's node can notice that its packets are lost, and clients that send requests all the time.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -19,7 +19,7 @@ const RESET: Duration = Duration::from_secs(4);
 /// Clients that ask one after the other, on a new connection each time, and their pace.
 const CLIENTS: usize = 4;
 const PACE: Duration = Duration::from_millis(100);
-/// Requests that are answered before the hole opens, and after the download goes on.
+/// Requests that are answered before the hole opens, and after the download continues.
 const REQUESTS: usize = 10;
 /// An MTU a little below the 1308 bytes that QUIC's smallest packet takes in a tunnel over IPv4.
 const NARROW: usize = 1300;
@@ -63,14 +63,14 @@ fn world() -> (World, Child) {
     (world, client)
 }
 
-/// Waits until the download is under way.
+/// Waits until the download has started.
 fn arrives(world: &World) {
     let looks = || (downloaded(world) > 100_000).then_some(());
     wait::until("the download is under way", SETTLE, looks);
 }
 
-/// The way to the origin stays as it is, and small packets pass both ways. The download is reset in
-/// time; its client starts it again, and it goes on.
+/// The path to the origin is unchanged, and small packets pass both ways. The download is reset in
+/// time; its client starts it again, and it continues.
 fn falls_into_a_hole(world: &World, mut client: Child) {
     world.shaper().set_link_one_way("b", "a", &LinkConfig { mtu: NARROW, ..way() });
     let begun = wait::now();
@@ -86,7 +86,7 @@ fn falls_into_a_hole(world: &World, mut client: Child) {
 }
 
 #[test]
-fn a_download_into_a_hole_in_the_mtu_is_reset_within_seconds_and_goes_on() {
+fn a_download_into_a_hole_in_the_mtu_is_reset_within_seconds_and_continues() {
     let (world, client) = world();
     falls_into_a_hole(&world, client);
     world.chooses("worker", "cp-c", SETTLE);

@@ -152,8 +152,8 @@ fn the_security_page_justifies_what_touches_keys_or_the_network() {
     assert!(gone.is_empty(), "docs/security.md has rows for {gone:?}, which nothing uses");
 }
 
-/// A length that overflows while somebody else's bytes are taken apart ends the process, and is not
-/// taken for another one.
+/// A length that overflows while foreign bytes are parsed ends the process, and is not mistaken for
+/// another length.
 #[test]
 fn the_release_build_checks_arithmetic_where_bytes_from_outside_are_read() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace's");

@@ -1,9 +1,9 @@
 //! A standard WireGuard peer, Debian's wireguard-go configured with `wg`, against a node: proof
-//! that what travels between nodes is WireGuard and nothing else.
+//! that the traffic between nodes is WireGuard and nothing else.
 //!
 //! Two network namespaces with a cable between them: the daemon in one, wireguard-go in the other
-//! with the key of a node that joined but never ran meshport. The test itself shows the credential,
-//! byte by byte as the wire format says.
+//! with the key of a node that joined but never ran meshport. The test itself presents the
+//! credential, byte by byte in the wire format.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -54,7 +54,7 @@ const SETTLE: Duration = Duration::from_secs(20);
 /// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
 const REKEY_PINGS: u32 = 140;
 /// A packet right behind a burst may pass without a cookie: the daemon accepts it after a pause of
-/// 5 ms, and wireguard-go has to allocate buffers for the first burst, so that it does not pile up.
+/// 5 ms, and wireguard-go must allocate buffers for the first burst, so that it does not pile up.
 /// So the test repeats it until this many cookies were requested, with this limit on tries.
 const ASKED: usize = 2;
 const TRIES: usize = 8;
@@ -73,7 +73,7 @@ const LEAST_WORD: u64 = 16;
 const ONLY_EMPTY: u64 = 256;
 /// A peer without an answer shakes hands after 15 s, and wireguard-go repeats its own after 5 s.
 const SHAKES_HANDS: Duration = Duration::from_secs(40);
-/// How long the former secret still opens tunnels: three handshakes fit into it.
+/// How long the previous secret still opens tunnels: three handshakes fit into it.
 const OVERLAP: &str = "60s";
 const OVERLAP_ENDS: Duration = Duration::from_secs(90);
 /// Lines of the file of secrets during an overlap: both, the statement, the end.
@@ -238,7 +238,7 @@ impl Setup {
     }
 
     /// From now on the daemon's packets come from another address and port, as when a NAT in front
-    /// of it has lost its mappings; the former ones still lead to it.
+    /// of it has lost its mappings; the previous ones still lead to it.
     fn move_daemon(&self) {
         let rules = format!(
             "table ip moved {{\n\
@@ -284,7 +284,7 @@ impl Setup {
         self.set_peer(shared);
     }
 
-    /// Lets wireguard-go shake hands anew; its log from then on.
+    /// Makes wireguard-go start a new handshake; returns its log from then on.
     fn shakes_hands_anew(&self, what: &str, shared: &str) -> String {
         self.anew(shared);
         let before = self.wireguard.output().len();
@@ -299,7 +299,7 @@ impl Setup {
     fn daemon_begins(&self) {
         let answers = self.show(&self.peer.credential.to_bytes());
         assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:?}");
-        // wireguard-go forgets its session, and the daemon hears nothing by it any more.
+        // wireguard-go forgets its session, and the daemon receives nothing over it any more.
         self.anew(&self.peer.preshared_key(&self.node.node()));
         self.daemon_shakes_hands("the daemon begins a handshake", SHAKES_HANDS);
     }
@@ -425,8 +425,8 @@ fn the_daemon_begins_renews_and_moves() {
     assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
     assert_eq!(setup.counted(MeshCount::HandshakesCompleted), 0.0, "the daemon has begun already");
 
-    // wireguard-go forgets its session and has another pre-shared key: it answers what the daemon
-    // begins, and the daemon believes no answer.
+    // wireguard-go forgets its session and has another pre-shared key: it answers the daemon's
+    // initiations, and the daemon rejects every answer.
     setup.anew(&BASE64.encode(&[7; 32]));
     wait::until("the daemon refuses the answer under another key", SHAKES_HANDS, || {
         (setup.counted(MeshCount::DroppedBadResponse) > 0.0).then_some(())
@@ -523,7 +523,7 @@ fn wireguard_go_under_load_and_with_another_secret() {
     assert_eq!(setup.counted(MeshCount::DroppedNotAdmitted), 0.0, "data came through");
     assert_eq!(setup.counted(MeshCount::CookiesSent), 0.0, "the daemon was under load");
 
-    // The daemon is under load: wireguard-go has to show a cookie, and does.
+    // The daemon is under load: wireguard-go must present a cookie, and does.
     path.crowd(Some(0));
     let answered = "Received handshake response";
     let asked = format!("Receiving cookie response from {}\n", setup.way);
@@ -540,7 +540,7 @@ fn wireguard_go_under_load_and_with_another_secret() {
     let answers = setup.show(&setup.peer.credential.to_bytes());
     assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
 
-    // wireguard-go is under load and has lost its session: the daemon has to show a cookie.
+    // wireguard-go is under load and has lost its session: the daemon must present a cookie.
     assert_eq!(setup.counted(MeshCount::CookiesReceived), 0.0, "wireguard-go was under load");
     let before = path.sent();
     path.crowd(Some(1));

@@ -1,6 +1,6 @@
 //! The way back beside what people do without it: an apiserver with a route to the node, and one
-//! that reaches the kubelet through `ssh -R`. Each has a control-plane host of its own, as far from
-//! the worker as the others; apiservers, kubelet and pods are the same.
+//! that reaches the kubelet through `ssh -R`. Each has its own control-plane host, as far from the
+//! worker as the others; apiservers, kubelet and pods are the same.
 //!
 //! The ssh of the worker runs in a loop and looks for its server every 5 s, three times, as autossh
 //! and units for it have it; sshd does the same, or it would hold the port of a client that is gone
@@ -32,7 +32,7 @@ const FILE_MIB: u64 = 128;
 const CUT: Duration = Duration::from_secs(40);
 /// How long after its end a supervisor starts a daemon again; the loop of ssh has the same.
 const RESTART: Duration = Duration::from_secs(1);
-/// How long a way may take until it works again: what takes longer counts as not working.
+/// How long a path may take until it works again; longer counts as not working.
 const AGAIN: Duration = Duration::from_secs(120);
 
 fn cluster() -> Cluster {

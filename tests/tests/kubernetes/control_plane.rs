@@ -1,5 +1,5 @@
-//! A control plane from its first node on: nothing is there before it, its kubelet starts before
-//! its apiserver, further nodes come and one goes.
+//! A control plane from its first node on: nothing exists before it, its kubelet starts before its
+//! apiserver, further nodes join and one leaves.
 
 use std::process::Stdio;
 
@@ -28,7 +28,7 @@ fn starts_without_visitors(cluster: &mut Cluster, number: usize) -> usize {
     let mut early = 0;
     cluster.spawn_apiserver(number, &[]);
     wait::until("the apiserver is ready", START_LIMIT, || {
-        // Counted before the question: what came by then came before the answer.
+        // Counted before the query, so these arrived before the answer.
         let visitors = served(cluster) - before;
         let code = cluster.curl(number, &ask);
         if code.as_deref() == Some("200") {
@@ -100,7 +100,7 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     cluster.chooses(1, "cp-1");
     cluster.chooses(WORKER, "cp-1");
 
-    // One stops for good.
+    // One stops permanently.
     cluster.process("cp-1").signal("TERM");
     cluster.process("cp-1").ended(SETTLE_LIMIT);
     cluster.kill_apiserver(1);

@@ -1,5 +1,5 @@
 //! The drill of docs/drill.md, on real hosts of this machine: a control plane loses its power, then
-//! a whole site does, while `kubectl get --watch` goes on. Prints what an operator would look at.
+//! a whole site does, while `kubectl get --watch` continues. Prints what an operator would look at.
 
 #![expect(clippy::print_stdout, reason = "the transcript is what it is for")]
 
@@ -12,7 +12,7 @@ use meshport_tests::wait;
 
 /// How long a watch may be silent.
 const MAX_SILENCE: Duration = Duration::from_secs(4);
-/// How long is looked at after the power went.
+/// How long to observe after the power loss.
 const LOOK: Duration = Duration::from_secs(10);
 /// How much of the watch is printed.
 const SHOWN: Duration = Duration::from_secs(3);

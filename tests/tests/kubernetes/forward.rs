@@ -18,7 +18,7 @@ use meshport_tests::wait;
 const FORWARDED: &str = "127.0.0.1:7555";
 /// The cluster in the laptop's kubeconfig; this address does not exist.
 const NAMED: &str = "https://10.96.0.1:6443";
-/// How long the forward is stopped, and how soon afterwards events have to arrive again.
+/// How long the forward is stopped, and how soon afterwards events must arrive again.
 const SLEEP: Duration = Duration::from_secs(15);
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -118,7 +118,7 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     assert!(silent <= AGAIN, "{silent:?}");
 }
 
-/// The longest time without an event from now until the watch goes on.
+/// The longest time without an event from now until the watch continues.
 fn goes_on(watch: &Watch, what: &str) -> Duration {
     let begun = wait::now();
     let silent = wait::until(what, START_LIMIT, || {

@@ -196,7 +196,7 @@ fn services_of_a_cluster_are_services_of_the_mesh() {
         (addresses(&kubectl, "web") == VIRTUAL).then_some(())
     });
 
-    // The second of one name is refused, and told so.
+    // The second of one name is refused, and learns that.
     kubectl.apply(&service("web-again", &json!({ "type": "LoadBalancer", "ports": [port] })));
     is_told(&kubectl, "web-again", "MeshNameTaken");
     assert_eq!(addresses(&kubectl, "web-again"), "");

@@ -21,7 +21,7 @@ mod herd;
 mod moves;
 mod stall;
 
-/// Two readings of the list and what they wait for.
+/// Two readings of the list and their delays.
 const LIST_LIMIT: Duration = Duration::from_secs(120);
 /// An emulated round trip between two cities.
 const FAR: Duration = Duration::from_millis(35);
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
-fn an_apiserver_that_the_mesh_does_not_know_is_told() {
+fn an_apiserver_that_the_mesh_does_not_know_is_reported() {
     let mut cluster = Cluster::new(Plan {
         settings: "cluster-kubeconfig = \"@PKI@/lister.conf\"\n\n[events]\nkubernetes = true\n"
             .to_owned(),
@@ -92,8 +92,8 @@ fn kubectl_is_no_slower_than_straight_over_a_distance() {
             took.push(call.took);
         }
     }
-    // The least disturbed one of each: on a busy machine starting kubectl varies by more than what
-    // is compared.
+    // The least disturbed one of each: on a busy machine starting kubectl varies by more than the
+    // compared difference.
     let [through, straight] = took.map(|mut all| {
         all.sort();
         (all[0], all[CALLS / 2])

@@ -47,7 +47,7 @@ fn a_strict_cluster_is_reached_and_leaves_no_trace() {
     let home = cluster.path("home-strict");
     let config = |name: &str| cluster.path("pki").join(format!("{name}.conf"));
 
-    // A kubeconfig that leads straight to one apiserver, and what meshport makes of it.
+    // A kubeconfig that leads directly to one apiserver, and the one that meshport makes from it.
     let direct = cluster.kubectl_to(WORKER, "straight", "https://10.77.0.11:6443");
     assert!(direct.run(&["get", "ns"]).status.success());
     let source = config("straight").to_string_lossy().into_owned();

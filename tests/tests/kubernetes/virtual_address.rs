@@ -21,12 +21,12 @@ use meshport_tests::witness::{Ownership, Stations, Witness};
 
 const ADDRESS: &str = "192.0.2.10";
 const PORT: u16 = 7445;
-/// What it is called.
+/// Its name.
 const NAME: &str = "api.example.com";
-/// How long a fault lasts, and how long its mending is looked at.
+/// How long a fault lasts, and how long its repair is observed.
 const LASTING: Duration = Duration::from_secs(8);
 const AFTERWARDS: Duration = Duration::from_secs(5);
-/// How long the address may be without an answer when its holder dies without a word.
+/// How long the address may be without an answer when its holder dies silently.
 const MAX_GAP: Duration = Duration::from_secs(2);
 /// The same when its host is cut off from the LAN.
 const MAX_CUT_GAP: Duration = Duration::from_secs(4);
@@ -78,7 +78,8 @@ impl Lan {
             ..Plan::default()
         });
         let (switch, client) = (Namespace::new(), Namespace::new());
-        // Without a querier a bridge that snoops would keep groups from who has not joined.
+        // Without a querier a snooping bridge would withhold groups from hosts that have not
+        // joined.
         switch.ip(&["link", "add", "lan", "type", "bridge", "mcast_snooping", "0"]);
         switch.ip(&["link", "set", "lan", "up"]);
         netns::plug(&client, "eth0", &["192.0.2.100/24"], &switch, "lan");

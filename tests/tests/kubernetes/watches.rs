@@ -103,7 +103,7 @@ fn controllers_lose_their_apiserver(cluster: &mut Cluster) {
     let before = cluster.metrics(WORKER);
     let busy = sessions(cluster).into_iter().max_by_key(|(_, open)| *open);
     let (busy, _) = busy.expect("there are origins");
-    // The third is where this test looks from.
+    // This test observes from the third.
     let number = (1..3).find(|number| format!("cp-{number}") == busy);
     if let Some(number) = number {
         cluster.kill_apiserver(number);

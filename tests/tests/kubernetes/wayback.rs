@@ -131,7 +131,7 @@ fn pod(kubectl: &Kubectl, name: &str, script: &str) {
     });
 }
 
-/// A kubectl that goes on, with its output to be read; ends with its owner.
+/// A running kubectl whose output can be read; ends with its owner.
 pub(crate) struct Ongoing(Child);
 
 impl Ongoing {
@@ -173,7 +173,7 @@ fn logs_and_exec(kubectl: &Kubectl) {
     assert!(!call.succeeded && call.said.contains("exit code 7"), "{}", call.said);
 }
 
-/// A terminal that is resized, as `kubectl exec -it` tells the container.
+/// A terminal that is resized, which `kubectl exec -it` passes to the container.
 fn resize(kubectl: &Kubectl) {
     let exec = kubectl.command(&["exec", "-it", "main", "--", "sh", "-c", RESIZED]);
     let words: Vec<String> = std::iter::once(exec.get_program())
@@ -191,7 +191,7 @@ fn resize(kubectl: &Kubectl) {
     assert!(said.contains("20 70"), "{said}");
 }
 
-/// Waits for the size that the terminal is told after its start.
+/// Waits for the size that the terminal gets after its start.
 const RESIZED: &str = "until busybox stty size | busybox grep -q '20 70'; do sleep 1; done; \
                        busybox stty size";
 
@@ -332,7 +332,7 @@ fn forbidden(kubectl: &Kubectl, said: &str) {
     });
 }
 
-/// A webhook forbids what it shall, and is reached as a target of this kind.
+/// A webhook denies what it should, and is reached as a target of this kind.
 fn forbids_through(cluster: &Cluster, kubectl: &Kubectl, target: &str, client: &Value) {
     let at = if target == "outside" { ORIGIN } else { WORKER };
     let connected = || {
@@ -346,7 +346,7 @@ fn forbids_through(cluster: &Cluster, kubectl: &Kubectl, target: &str, client: &
 }
 
 /// Webhooks by URL are of the kind `controlplane`: to the address of a service, which goes to the
-/// worker, to what the settings name, and to nothing else.
+/// worker, to targets that the settings name, and to nothing else.
 fn by_url(cluster: &mut Cluster, kubectl: &Kubectl, bundle: &str) {
     let at = |host: &str| json!({ "caBundle": bundle, "url": format!("https://{host}/admit") });
     start_hooks(cluster, ORIGIN, 9444);

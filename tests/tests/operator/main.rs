@@ -1,5 +1,5 @@
-//! The output of the operator's commands, read by the programs it is for, and the pages that tell
-//! an operator what to do, done.
+//! The output of the operator's commands, read by the programs that use it, and the instructions of
+//! the pages, executed.
 
 mod gateway;
 mod monitoring;

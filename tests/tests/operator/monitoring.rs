@@ -127,13 +127,13 @@ fn prometheus_answers_every_expression_of_the_dashboard() {
     let prometheus = Prometheus::start(folder.path(), &targets);
     let scraped = || {
         world.get("worker", "/version");
-        // Both ends of a rate, and what only grows once something has happened.
+        // Both ends of a rate, and counters that grow only after an event.
         let scraped = prometheus.query("count(count_over_time(meshport_build_info[1m]) > 3)");
         let count: usize = scraped.first()?["value"][1].as_str()?.parse().ok()?;
         (count == NODES.len()).then_some(())
     };
     wait::until("all are scraped", PATIENCE, scraped);
-    // OpenMetrics is what it asks for; its parser refuses a page without the end or with bad units.
+    // It requests OpenMetrics, whose parser refuses a page without the end or with bad units.
     let targets = prometheus.get("targets", &[]).expect("an answer");
     for target in targets["data"]["activeTargets"].as_array().expect("targets") {
         assert_eq!((&target["health"], &target["lastError"]), (&json!("up"), &json!("")));

@@ -1,5 +1,6 @@
-//! The pages on kubeadm, k0s and Cluster API, done as they say: their configurations are checked,
-//! what they generate has the fields that they name, and their commands run on emulated machines.
+//! The instructions of the pages on kubeadm, k0s and Cluster API, executed: their configurations
+//! are checked, generated files have the fields that they name, and their commands run on emulated
+//! machines.
 
 mod machines;
 
@@ -37,7 +38,7 @@ fn has(value: &Value, path: &str) -> bool {
     value.pointer(&format!("/{}", path.replace('.', "/"))).is_some()
 }
 
-/// The settings in a page: blocks of their own, and files that its commands write.
+/// The settings in a page: separate blocks, and files that its commands write.
 pub(crate) fn settings(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     for block in manual::blocks(page) {
@@ -99,7 +100,7 @@ fn settings_in_the_pages_have_no_problem_on_a_node_with_their_roles() {
     }
 }
 
-/// The command of a page that begins so, with the lines that it goes on to.
+/// The command of a page that begins like this, with its continuation lines.
 fn command(page: &str, title: &str, begin: &str) -> String {
     let blocks = manual::under(page, title, "sh").concat();
     let mut lines = blocks.lines().skip_while(|line| !line.starts_with(begin));

@@ -21,8 +21,8 @@ use tempfile::TempDir;
 
 use clients::{restarts_fail_no_client, upgrades_in_place};
 
-/// Starts within 10 s after which systemd tries no more, unless the unit says otherwise; with a
-/// second before each and what a start takes it is some more.
+/// Starts within 10 s after which systemd gives up, unless the unit sets another limit; with a
+/// second before each, and the time of a start, it is slightly more.
 const GIVEN_UP: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// File that collects the skipped checks, for the table at the end of `tests/run`.
@@ -178,7 +178,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Its systemd ends all there is, and nspawn removes what it made around it.
+        // Its systemd ends all processes, and nspawn removes what it made around it.
         let _ = self.output(&["systemctl", "halt", "--force"]);
         let _ = wait::within(PATIENCE, || (!self.nspawn.is_running()).then_some(()));
         // It leaves this behind if `/run` is on a disk.
@@ -192,7 +192,7 @@ fn name() -> String {
     format!("meshport-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The machine's root folder, with what is not bound into it.
+/// The machine's root folder, with everything that is not bound into it.
 fn furnish(root: &Path) -> Result<(), String> {
     let folders = ["etc/systemd/system", "var", "run", "proc", "sys", "dev", "tmp", "usr"];
     for folder in folders {
@@ -552,7 +552,7 @@ fn confines(machine: &Machine) {
     assert!(could(&log).len() == log.lines().count() && log.lines().count() > 10, "{log}");
 
     let unit = machine.run(&["meshport", "generate", "systemd", "--binary", program]);
-    // Not in the journal, which may not know any more of which unit it was.
+    // Not in the journal, which may no longer know its unit.
     let once = format!("Restart=no\nStandardOutput=truncate:{TRIED}");
     let unit = unit.replace("Restart=always", &once);
     machine.write("etc/systemd/system/confined.service", &unit);

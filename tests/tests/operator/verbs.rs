@@ -137,7 +137,7 @@ impl Node {
         text(&self.path("run/meshport/meshport.sock"))
     }
 
-    /// `meshport kubeconfig` from the source with these flags; what it prints.
+    /// `meshport kubeconfig` from the source with these flags; returns its output.
     fn kubeconfig(&self, flags: &[&str]) -> String {
         let (source, socket) = (text(&self.path("config")), self.socket());
         cli(&[&["kubeconfig", "--from", &source, "--socket", &socket], flags].concat())
@@ -255,8 +255,8 @@ pub(crate) fn unknown_to_kubectl(object: &str) -> Option<String> {
             run_ok("kubectl", &[arguments, &["--local", "-o", "json", "-f", &file]].concat());
         serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
     };
-    // The first takes the file as it is, the second through the types: what these do not know is
-    // gone after them.
+    // The first keeps the file as it is, the second converts it through the types, which drop
+    // unknown fields.
     let ours = read(&["annotate", "read=yes", "--overwrite"]);
     let mut typed = read(&["set", "env", "READ=yes"]);
     typed["metadata"]["annotations"] = ours["metadata"]["annotations"].clone();
@@ -298,7 +298,7 @@ fn systemd_finds_no_fault_in_the_unit() {
     assert!(said(&verified).contains("ProtectSytem"), "the check sees nothing");
 }
 
-/// Runs a program where, as the unit has it, nothing may be run but what it names.
+/// Runs a program where, as in the unit, only the named programs may be executed.
 const CONFINED: &str = "\
 for it in $PATHS; do if [ -e \"$it\" ]; then mount --bind \"$it\" \"$it\" || exit 9; fi; done
 mount -o remount,bind,noexec / || exit 9
@@ -325,7 +325,7 @@ fn the_daemon_can_be_run_where_only_what_the_unit_names_can() {
     assert_eq!(other.status.code(), Some(126), "{}", said(&other));
 }
 
-/// The system calls behind a word of the unit, by the groups of this systemd.
+/// The system calls behind a name in the unit, by the groups of this systemd.
 fn expanded(word: &str) -> BTreeSet<String> {
     if !word.starts_with('@') {
         return [word.to_owned()].into();
@@ -376,8 +376,8 @@ fn the_unit_allows_what_the_daemon_calls() {
     assert!(!allowed.contains("mount") && !allowed.contains("ptrace"), "that is no filter");
 }
 
-/// Starts the daemon of `cp`, under a filter like that of systemd if one is given; what it says of
-/// its sandbox, and all it says until it serves.
+/// Starts the daemon of `cp`, under a filter like that of systemd if one is given; returns its
+/// output about the sandbox, and all output until it serves.
 fn sandbox_of(world: &mut World, filter: Option<&BpfProgram>) -> (String, String) {
     let log = world.path("cp.log");
     let so_far = fs::read_to_string(&log).unwrap_or_default().len();
@@ -436,7 +436,7 @@ fn the_daemon_restricts_itself_under_the_units_filter_too() {
     assert_eq!(under, free, "{said}");
     assert!(!said.contains("not restricted") && !said.contains("not filtered"), "{said}");
 
-    // The comparison: without the line that is there for it.
+    // The comparison: without the line that allows it.
     let is_it = |line: &&str| RESTRICTS.iter().any(|call| line.contains(call));
     let line = unit.lines().find(is_it).expect("the unit names them");
     let lacking = filter(&unit.replace(line, ""));

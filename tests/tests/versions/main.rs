@@ -1,5 +1,5 @@
 //! The previous release and this one in one mesh, as real daemons. Suite `versions` builds the
-//! former (tests/previous-release) and names it in `MESHPORT_PREVIOUS_BIN`.
+//! previous one (tests/previous-release) and names it in `MESHPORT_PREVIOUS_BIN`.
 
 mod pairs;
 mod steps;

@@ -32,8 +32,8 @@ pub(crate) fn program(version: Version) -> &'static Path {
     }
 }
 
-/// No node of either version could not read what another one sent. Records that come before their
-/// credential are rejected in any mesh; of those that cannot be read the log says so.
+/// Every node of either version could read everything that another one sent. Records that come
+/// before their credential are rejected in any mesh; the log reports those that cannot be read.
 #[track_caller]
 pub(crate) fn nobody_was_misread(world: &mut World, names: &[&str]) {
     const OF_MESH: [MeshCount; 3] = [

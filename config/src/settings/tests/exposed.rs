@@ -40,7 +40,7 @@ fn listeners_are_written_as_they_are_read() {
 }
 
 #[test]
-fn what_does_not_go_together_is_told_at_its_key() {
+fn contradictions_are_reported_at_their_key() {
     let key = |more: &str| only(more).key;
     assert_eq!(
         key("[[expose]]\nlisten = [\"192.0.2.1:1\"]\nservice = \"kube-apiserver\""),

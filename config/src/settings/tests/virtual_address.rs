@@ -20,7 +20,7 @@ fn one_is_written_as_it_is_read() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_told_at_its_key() {
+fn missing_or_wrong_values_are_reported_at_their_key() {
     for line in PLAIN.lines().skip(1) {
         let key = line.split(' ').next().unwrap();
         let path = if key == "name" { "NAME" } else { "api" };

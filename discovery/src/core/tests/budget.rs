@@ -47,8 +47,8 @@ fn two_hundred_nodes_stay_within_the_byte_budget() {
     let mut net = Net::with_nodes(31, 200, 5, 5);
     net.until(secs(20), "200 nodes joining at once", Net::agreed);
     print_spent(&net, "joined");
-    // Two hundred records in about as many datagrams, and what membership needs. A node that asks
-    // again and again for what its peer does not have needs thousands.
+    // Two hundred records in about as many datagrams, and what membership needs. A node that keeps
+    // requesting what its peer does not have needs thousands.
     let sent: u64 = net.running().map(|it| net.get(it).counters()[Count::SentPackets]).sum();
     assert!(sent / 200 < 1000, "{} datagrams of each node to join", sent / 200);
     net.run(secs(60));

@@ -1,4 +1,4 @@
-//! More members than there are places: validly signed ones, made up by the holder of an invite.
+//! More members than places: validly signed ones, invented by the holder of an invite.
 
 use std::time::{Duration, Instant};
 
@@ -33,14 +33,14 @@ impl Lone {
         lone
     }
 
-    /// A peer is here itself: the mesh has admitted it.
+    /// A peer is connected itself: the mesh has admitted it.
     fn admit(&mut self, credential: &Credential) {
         self.discovery.handle_credential(credential, self.now, WALL);
         self.discovery.handle_session(credential.node, true, self.now);
         self.drain();
     }
 
-    /// The member tells of others, so slowly that nothing is held back.
+    /// The member announces others, so slowly that nothing is rate-limited.
     fn tell(&mut self, members: impl Iterator<Item = Member>) {
         for member in members {
             let bytes = member.credential.to_bytes();
@@ -100,7 +100,7 @@ fn members(mesh: &Mesh, from: usize, count: usize) -> impl Iterator<Item = Membe
 }
 
 #[test]
-fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
+fn members_invented_with_a_leaked_invite_take_no_room_from_real_ones() {
     let own = Mesh::new(1);
     let (leaked, other) = (own.with_invite(2), own.with_invite(3));
     let liar = leaked.member(1, "a", "node");
@@ -111,7 +111,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     assert_eq!((lone.refused(), lone.displaced()), (100, 0));
     let crowding = lone.discovery.directory().crowding().expect("a node found no place");
     assert_eq!((crowding.invite, crowding.entries), (Some(leaked.invite()), MAX_OF_INVITE));
-    // Others have their places.
+    // The others keep their places.
     lone.tell(members(&own, 200_000, 3));
     assert_eq!((lone.of_invite(&own), lone.refused()), (4, 100));
     // Nodes of the same invite: one that connects here, and one that others look for.
@@ -126,7 +126,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     assert_eq!((lone.of_invite(&leaked), lone.displaced()), (MAX_OF_INVITE, 3));
     assert_eq!(lone.forgotten.len(), 3);
 
-    // Another one leaks as well, and all is full.
+    // Another invite leaks as well, and the directory is full.
     lone.tell(members(&other, 400_000, MAX_MEMBERS - lone.discovery.directory().len() + 50));
     assert_eq!(lone.discovery.directory().len(), MAX_MEMBERS);
     assert_eq!((lone.refused(), lone.displaced()), (150, 3));
@@ -138,7 +138,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     assert_eq!(lone.discovery.directory().len(), MAX_MEMBERS);
     assert_eq!((lone.of_invite(&leaked), lone.displaced()), (MAX_OF_INVITE - 2, 5));
 
-    // Nodes that were never heard are down after a while, and make room for any other.
+    // Nodes that were never heard are down after a while, and make room for any others.
     for _ in 0..32 {
         lone.now += Duration::from_secs(10);
         lone.discovery.handle_timeout(lone.now, WALL);
@@ -157,7 +157,7 @@ fn members_invented_with_a_leaked_invite_take_no_room_from_those_who_count() {
     lone.tell(gone.into_iter());
     assert_eq!((lone.refused(), lone.displaced()), (150, 12), "nobody goes for them");
 
-    // The operator does as status says.
+    // The operator follows the remedy in `status`.
     lone.revoke(&leaked);
     assert_eq!((lone.of_invite(&leaked), lone.of_invite(&own)), (0, 13));
     assert_eq!(lone.discovery.directory().crowding(), None);

@@ -182,7 +182,7 @@ fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
     net.with(0, |node, now| node.handle_unacknowledged(user, now));
     net.until(ms(1500), "the user leaves the path", |net| state(net) == PathState::Dead);
     assert!(net.get(5).paths().get(&origin).expect("measured").narrow);
-    // A node that is heard itself needs no other's word, and a healthy path stays up.
+    // A node that is heard directly needs no reports of others, and a healthy path stays up.
     let other = net.id(1);
     net.with(5, |node, now| node.set_path_interest(other, Some(PathUse::Active), now));
     net.run(secs(2));
@@ -224,7 +224,7 @@ const DAY_S: i64 = 24 * 3600;
 
 fn puts_its_clock_right(size_s: i64, length: Duration, victim: usize, seeds: &[usize]) {
     let mut net = Net::new(17);
-    // So that some lengths are beyond it, and beyond the end of tombstones.
+    // Some of the lengths exceed it, and exceed the lifetime of tombstones.
     net.config.forget_after = secs(30);
     for number in 0..12 {
         net.add(number % 3, if number < 2 { "node,origin:kube-apiserver" } else { "node" });

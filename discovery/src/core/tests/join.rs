@@ -169,7 +169,7 @@ fn a_generation_that_was_lost_is_found_again_in_the_mesh() {
 }
 
 #[test]
-fn a_lone_node_keeps_announcing_to_its_seeds_for_ever() {
+fn a_lone_node_keeps_announcing_to_its_seeds_forever() {
     let mut net = Net::new(10);
     for _ in 0..2 {
         net.add(0, "node");
@@ -215,7 +215,7 @@ fn a_joiner_fetches_a_thousand_records_in_seconds() {
 }
 
 #[test]
-fn who_is_gone_for_long_is_forgotten_by_all_and_does_not_come_back() {
+fn a_node_that_is_gone_for_long_is_forgotten_by_all_and_stays_so() {
     let mut net = Net::new(22);
     net.config.forget_after = secs(120);
     for number in 0..12 {
@@ -270,7 +270,7 @@ fn members_whose_credential_ran_out_go_and_come_back_with_the_clock() {
 }
 
 #[test]
-fn a_newcomer_is_told_of_the_origins_before_it_asks() {
+fn a_newcomer_gets_the_origins_before_it_asks() {
     let mut net = Net::with_nodes(11, 30, 3, 4);
     net.until(secs(20), "joining", Net::agreed);
     // Only the answer to the announcement can bring records this soon.
@@ -288,7 +288,7 @@ fn a_newcomer_is_told_of_the_origins_before_it_asks() {
 
 /// The situation while a thousand nodes join through one seed.
 #[test]
-fn a_seed_that_may_not_answer_for_a_while_still_tells_a_newcomer_of_the_origins() {
+fn a_seed_without_allowance_still_sends_a_newcomer_the_origins() {
     let mut net = Net::with_nodes(12, 30, 3, 4);
     net.until(secs(20), "joining", Net::agreed);
     net.config.sync_interval = secs(600);

@@ -1,4 +1,4 @@
-//! Leaves: they know what they need, and are not members to any node.
+//! Leaves: they know what they need, and no node has them as members.
 
 use meshport_config::{NodeId, UnixSeconds};
 
@@ -11,7 +11,7 @@ use crate::paths::PathState;
 use crate::state::OriginState;
 use crate::wire::{Ask, Item, Message};
 
-/// Nine members in three sites, three of them origins, and a leaf with one seed that is none.
+/// Nine members in three sites, three of them origins, and a leaf whose only seed is not an origin.
 fn with_leaf(seed: u8) -> (Net, usize) {
     let mut net = Net::with_nodes(seed, 9, 3, 3);
     net.run(secs(20));
@@ -38,7 +38,7 @@ fn numbers(net: &Net, leaf: usize) -> Vec<usize> {
 #[test]
 fn a_leaf_knows_the_origins_within_three_round_trips_and_measures_them() {
     let (mut net, leaf) = with_leaf(40);
-    // Sites 3 and 2 are 2 x 45 ms apart; the seed has to be met before it can be asked.
+    // Sites 3 and 2 are 2 x 45 ms apart; a session with the seed is needed before it can be asked.
     net.until(ms(3 * 95), "the origins are known", |net| {
         (0..3).all(|it| net.sees_service(leaf, it) == Some(OriginState::Ready))
     });
@@ -107,7 +107,7 @@ fn what_a_leaf_announces_is_not_heard() {
         net.run(ms(1));
         assert_eq!(net.get(host).counters()[Count::DroppedLeaf], before + 1, "{message:?}");
     }
-    // A member that hears the leaf's record from another member does not take it either.
+    // A member that gets the leaf's record from another member does not accept it either.
     let other = (0..9).find(|it| *it != host).expect("there are nine");
     net.inject(host, other, Message::Items(vec![item]).encode().expect("it fits"));
     net.run(secs(30));

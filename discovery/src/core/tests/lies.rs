@@ -102,7 +102,7 @@ fn an_old_record_does_not_come_back() {
 #[test]
 fn a_service_without_the_role_is_ignored_and_reported() {
     let mut net = quiet_mesh(53);
-    // The honest code refuses at the source; a modified node signs what it likes.
+    // The honest code refuses at the source; a modified node signs anything.
     net.set_service(LIAR, OriginState::Ready);
     assert_eq!(net.get(LIAR).counters()[Count::DroppedOwn], 1);
     let mut claimed = state_of(&net, 3, LIAR);
@@ -144,8 +144,8 @@ fn a_stranger_does_not_get_in_by_hearsay() {
     assert_eq!(net.get(3).counters()[Count::RejectedCredentials], 2);
 }
 
-/// An invite's holder signs a later credential for an origin that exists, with fewer roles, and a
-/// member tells it. It counts once that node has signed it, and not before.
+/// The holder of an invite signs a later credential for an existing origin, with fewer roles, and a
+/// member sends it. It counts only once that origin has signed it.
 #[test]
 fn a_later_credential_that_its_node_has_not_signed_takes_nothing_from_it() {
     let mut net = quiet_mesh(61);
@@ -201,7 +201,7 @@ fn calling_everybody_down_evicts_nobody() {
         net.run(secs(1));
     }
     net.run(secs(10));
-    // Each victim hears it about itself and goes on in a new life; no member believes the lie.
+    // Each victim hears it about itself and continues in a new life; no member believes the lie.
     assert!(net.agreed());
     assert_eq!(member_downs(&net), 0);
     assert!(
@@ -242,7 +242,7 @@ fn a_flood_of_records_is_cut_off() {
 }
 
 /// Ten thousand members without valid signatures, and as many claims about them, sent as fast as
-/// datagrams go: no node learns of one, and the cost is bounded.
+/// possible: no node accepts one, and the cost is bounded.
 #[test]
 fn ten_thousand_invented_members_are_nobody() {
     let mut net = quiet_mesh(60);
@@ -250,7 +250,7 @@ fn ten_thousand_invented_members_are_nobody() {
     let real = net.nodes[LIAR].member.credential.to_bytes();
     for number in 0..10_000_u32 {
         let mut forged = real.clone();
-        // Another node's key, which the signature does not cover then.
+        // Another node's key, which the signature then does not cover.
         forged[33..37].copy_from_slice(&number.to_be_bytes());
         let mut short = [0; 8];
         short[1..5].copy_from_slice(&number.to_be_bytes());
@@ -269,7 +269,7 @@ fn ten_thousand_invented_members_are_nobody() {
     net.run(secs(5));
     assert!(net.agreed());
     assert!(net.running().all(|it| net.get(it).directory().len() == 12));
-    // A second of it: the burst and the rate that a peer has.
+    // One second of it: the burst and the rate of one peer.
     let checked = net.get(3).counters()[Count::RejectedCredentials] - before;
     assert!((1000..4000).contains(&checked), "{checked} signatures were checked");
     assert!(net.get(3).counters()[Count::DroppedFlood] > 5000);
@@ -301,7 +301,7 @@ proptest! {
         let (liar, wall) = (net.id(1), net.wall());
         net.with(0, |node, now| {
             for (index, mut bytes) in datagrams.into_iter().enumerate() {
-                // Half of them with a good beginning, to get deeper.
+                // Half of them with a valid beginning, to get deeper into the parser.
                 if index % 2 == 0 {
                     bytes.splice(0..0, [1, kind]);
                 }

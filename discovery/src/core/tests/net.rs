@@ -1,6 +1,5 @@
 //! A deterministic network of discoveries: one event queue, virtual time, latency and loss per
-//! link, and what the mesh does below: sessions made on first use, credentials exchanged at
-//! admission.
+//! link, and the mesh below: sessions made on first use, credentials exchanged at admission.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -144,7 +143,7 @@ impl Net {
         self.drain(number);
     }
 
-    /// A node goes on with another key; the mesh shows its credential to its peers.
+    /// A node continues with another key; the mesh shows its credential to its peers.
     pub(super) fn succeed(&mut self, number: usize) {
         let member = self.mesh.successor(&self.nodes[number].member, number as u32);
         let credential = member.credential.clone();
@@ -161,7 +160,7 @@ impl Net {
         self.with(number, |discovery, now| discovery.succeed(me, now));
     }
 
-    /// Stops a node without a word. Its peers keep their sessions, as WireGuard does.
+    /// Stops a node silently. Its peers keep their sessions, as WireGuard does.
     pub(super) fn crash(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         node.discovery = None;
@@ -193,7 +192,7 @@ impl Net {
         self.drain(number);
     }
 
-    /// Calls something on a node and drains it.
+    /// Runs a closure on a node and drains it.
     pub(super) fn with(&mut self, number: usize, act: impl FnOnce(&mut Discovery, Instant)) {
         let now = self.instant();
         act(self.discovery(number), now);
@@ -222,7 +221,7 @@ impl Net {
         UnixSeconds(self.wall().0.saturating_add_signed(self.nodes[number].ahead_s))
     }
 
-    /// The wall clock of a node jumps, so that it is ahead of the right one by so much.
+    /// Sets the wall clock of a node ahead of the correct one by this much.
     pub(super) fn set_clock(&mut self, number: usize, ahead_s: i64) {
         self.nodes[number].ahead_s = ahead_s;
     }
@@ -309,7 +308,7 @@ impl Net {
         self.events.now - start
     }
 
-    /// Prints in what directories differ, for a test that is about to fail.
+    /// Prints the differences of directories, for a test that is about to fail.
     fn explain(&self) {
         let running: Vec<usize> = self.running().collect();
         for about in &running {
@@ -366,7 +365,7 @@ impl Net {
             }
             What::Deliver { from, bytes, .. } => {
                 if !node.sessions.contains(&from) {
-                    // The peer holds a session this node lost with its last life.
+                    // The peer holds a session that this node lost when it restarted.
                     self.events.push(
                         self.events.now + secs(5),
                         What::Handshake { from, to: number, tries: 0 },

@@ -1,4 +1,4 @@
-//! Revocations: how fast all nodes know, and that it stays so.
+//! Revocations: how fast all nodes learn of one, and that it lasts.
 
 use meshport_config::{Added, AuthorityKey, NodeKey, Revocation, Revoked, Succession};
 
@@ -47,7 +47,7 @@ fn a_revoked_node_is_forgotten_by_all_at_once_and_does_not_come_back() {
 }
 
 #[test]
-fn who_was_away_learns_of_it_by_comparison() {
+fn a_node_that_was_away_learns_of_it_by_comparison() {
     let mut net = Net::with_nodes(22, 12, 2, 1);
     net.run(secs(30));
     net.crash(5);
@@ -89,7 +89,7 @@ fn an_invite_takes_its_nodes_along_and_nobody_else_revokes() {
 }
 
 #[test]
-fn a_node_that_goes_on_with_another_key_is_that_node_to_all_and_the_former_never_comes_back() {
+fn a_node_with_another_key_is_that_node_to_all_and_the_old_one_never_comes_back() {
     let mut net = Net::with_nodes(24, 40, 4, 3);
     net.links.loss_percent = 1;
     net.run(secs(30));

@@ -1,4 +1,5 @@
-//! Gossip whose sender is known as it says is not given to the protocol, and nothing is missed.
+//! Gossip that agrees with what is known about its sender is not passed to the protocol, and
+//! nothing is missed.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Credentials: presenting ours, verifying theirs.
+//! Credentials: presents ours, verifies theirs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use crate::inner::Udp;
 use crate::peers::Slot;
 use crate::{MeshError, ports};
 
-/// Least time between two credentials of a peer that are verified, which takes up to four
-/// signatures: less than an honest one waits before it repeats a hello.
+/// Shortest time between two verified credentials of a peer, each of which costs up to four
+/// signatures: less than an honest peer waits before it repeats a hello.
 const JUDGE_GAP: Duration = Duration::from_millis(200);
 
 /// Interval between reports of a peer's unknown messages.
@@ -36,13 +36,13 @@ struct Introduction {
 
 /// Why a peer is not admitted.
 enum Refusal {
-    /// The credential that it has shown is not valid, or not now. It may show another one.
+    /// The credential that it has presented is not valid, or not now. It may present another one.
     NotValid(String),
-    /// It says itself that a revocation covers it, without proof.
+    /// It reports itself that a revocation covers it, without proof.
     Claimed(String),
-    /// The authority has revoked the credential that it has shown, for good.
+    /// The authority has permanently revoked the credential that it has presented.
     Revoked(String),
-    /// It comes too soon after another one. It is not answered, so an honest peer repeats it.
+    /// It came too soon after another one. It is not answered, so an honest peer repeats it.
     TooSoon,
 }
 
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// A peer says something that this version does not know.
+    /// A peer sent a message that this version does not know.
     fn note_unknown(&mut self, slot: Slot, now: Now, what: String) {
         self.out.counters[MeshCount::DroppedUnknownControl] += 1;
         let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
@@ -117,8 +117,8 @@ impl Core {
         }
     }
 
-    /// This node shows another credential from now on: to every peer with a session at once, to the
-    /// others when they have one. No session ends.
+    /// This node presents another credential from now on: at once to every peer with a session, to
+    /// the others when they have one. No session ends.
     ///
     /// # Errors
     /// It is for another node, or not valid now.
@@ -130,7 +130,8 @@ impl Core {
         Ok(())
     }
 
-    /// Shows the credential to every peer with a session at once, to the others when they have one.
+    /// Presents the credential to every peer with a session at once, to the others when they have
+    /// one.
     pub(super) fn show_to_all(&mut self, now: Now) {
         for slot in self.slots() {
             let Some(peer) = self.peers.get_mut(slot) else { continue };
@@ -165,7 +166,7 @@ impl Core {
         }
     }
 
-    /// Decodes and verifies a shown credential and admits the peer.
+    /// Decodes and verifies a presented credential and admits the peer.
     fn judge(&mut self, slot: Slot, now: Now, bytes: &[u8]) -> Result<(), Refusal> {
         let credential =
             Credential::from_bytes(bytes).map_err(|error| Refusal::NotValid(error.to_string()))?;
@@ -183,15 +184,15 @@ impl Core {
                 return Err(Refusal::TooSoon);
             }
             peer.admission.judged_at = Some(now.instant);
-            // Its session proves who says that it is covered. A key that was succeeded may have
-            // been shown just before that.
+            // Its session proves who presents the covered credential. A key that was succeeded may
+            // have been presented just before that.
             if let Some(revocation) = self.blocked.revocations.covering(&credential)
                 && credential.node == peer.node
                 && revocation.successor().is_none()
             {
-                // A holder of the mesh's secret can make up keys and name a revoked invite without
-                // end. A place is taken only for a credential that the invite has signed, expired
-                // or not: one that has expired is of a real node.
+                // A holder of the mesh's secret can make up any number of keys and name a revoked
+                // invite. Only a credential that the invite has signed takes a place, expired or
+                // not: an expired one belongs to a real node.
                 let signed = credential.verify(self.local.mesh(), now.wall);
                 return Err(match signed {
                     Ok(()) | Err(Error::NotYetValid { .. } | Error::Expired { .. }) => {
@@ -211,9 +212,9 @@ impl Core {
         Ok(())
     }
 
-    /// The credential that counts for a node that shows a valid one: a later one of its own, if
+    /// The credential that counts for a node that presents a valid one: a later one of its own, if
     /// known here. The node has agreed to that one even if it has fewer roles, so an old copy of
-    /// the state folder does not restore the former ones.
+    /// the state folder does not restore the old roles.
     fn latest(&self, slot: Slot, now: Now, shown: Credential) -> Credential {
         let known = self.peers.get(slot).and_then(|peer| peer.admission.credential.as_deref());
         let is_later = |known: &&Credential| {
@@ -224,7 +225,8 @@ impl Core {
         known.filter(is_later).cloned().unwrap_or(shown)
     }
 
-    /// Tells the gate where an admitted peer has a session: more are heard from there under load.
+    /// Informs the gate of an admitted peer's address: under load more initiations are read from
+    /// there.
     pub(super) fn note_home(&self, slot: Slot, now: Now) {
         let peer = self.peers.get(slot).filter(|peer| peer.admission.admitted);
         if let Some(route) = peer.and_then(|peer| peer.endpoint) {
@@ -262,8 +264,8 @@ impl Core {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         match (fits, verdict) {
             (true, Ok(())) => {
-                // The credential that the peer itself showed is newer than those from others,
-                // unless this one is.
+                // The credential that the peer itself presented counts as newer than those from
+                // others, unless this one is newer.
                 let older = |known: &Arc<Credential>| known.issued_at >= credential.issued_at;
                 if peer.admission.admitted && peer.admission.credential.as_ref().is_some_and(older)
                 {
@@ -287,8 +289,8 @@ impl Core {
     }
 
     /// A session exists: a peer whose credential is known is admitted, one whose credential has
-    /// run out is not any more. Sessions are renewed every two minutes, so this is soon enough. The
-    /// credential is kept: it may be the clock here that is wrong.
+    /// expired no longer is. Sessions are renewed every two minutes, so this is soon enough. The
+    /// credential is kept, since this clock may be wrong.
     pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let Some(credential) = peer.admission.credential.clone() else { return };
@@ -318,7 +320,7 @@ impl Core {
     }
 
     /// A peer that is not admitted sends something. If its credential is known, it may be valid by
-    /// now: the clock here was wrong. If not, the peer is asked for it.
+    /// now, since this clock was wrong. If not, the peer is asked for it.
     pub(super) fn admit_again(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < ASK_GAP;
@@ -341,7 +343,7 @@ impl Core {
         self.tell_refusal(slot, reason);
     }
 
-    /// Tells the user once per reason and peer.
+    /// Informs the user once per reason and peer.
     fn tell_refusal(&mut self, slot: Slot, reason: String) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         if peer.admission.last_refusal.as_ref() != Some(&reason) {

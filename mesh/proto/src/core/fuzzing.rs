@@ -1,8 +1,8 @@
 //! The outer packet path under a script of arbitrary bytes; only with the feature `fuzzing`.
 //!
-//! A node has a session with an honest member and hears an attacker who records all that is on the
-//! wire, changes it, invents datagrams, and may have a session without a credential. What the
-//! member itself sends into its session may be anything as well.
+//! A node has a session with an honest member and receives from an attacker who records everything
+//! on the wire, changes it, invents datagrams, and may have a session without a credential. The
+//! member itself may also send anything into its session.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ const STRANGER: u8 = 3;
 const ATTACKER: u8 = 66;
 /// Steps of a script: enough to reach any state, few enough to be quick.
 const MAX_STEPS: usize = 48;
-/// Datagrams one datagram may cause, itself not counted: queues are flushed and answered.
+/// Datagrams that one datagram may cause, not counting itself: queues are flushed and answered.
 const MAX_CAUSED: usize = 160;
 
 /// Plays a script against a node; panics when the honest member is harmed by what others send, or
@@ -145,7 +145,7 @@ impl Wire {
         work(self.nodes.get_mut(&number).expect("it exists"), self.now)
     }
 
-    /// Makes a node that wants a session with the victim, if it is not there yet.
+    /// Makes a node that wants a session with the victim, unless it exists.
     fn meet(&mut self, number: u8) {
         if !self.nodes.contains_key(&number) {
             let secret = if number == STRANGER { 1 } else { 2 };
@@ -153,7 +153,7 @@ impl Wire {
             self.of(number, |core, now| core.set_peer(now, id(VICTIM), &[at(VICTIM)], None));
         }
         if !self.of(number, |core, _| core.has_session(&id(VICTIM))) {
-            // It has an address; whether it is answered depends on the victim.
+            // It has an address; whether it gets an answer depends on the victim.
             let _ = self.of(number, |core, now| core.connect(now, &id(VICTIM)));
             self.pump();
         }
@@ -171,7 +171,7 @@ impl Wire {
         self.seen[usize::from(which) % self.seen.len()].clone()
     }
 
-    /// A datagram from outside, and all that follows from it.
+    /// A datagram from outside, and everything that follows from it.
     fn deliver(&mut self, from: u8, bytes: &[u8]) {
         self.hand(VICTIM, at(from), bytes);
         self.pump();
@@ -189,7 +189,7 @@ impl Wire {
         self.delivered += u64::from(to == VICTIM);
     }
 
-    /// Carries datagrams until no node sends any more.
+    /// Delivers datagrams until no node sends any more.
     fn pump(&mut self) {
         for _ in 0..64 {
             let mut moved = Vec::new();
@@ -213,7 +213,7 @@ impl Wire {
         panic!("they never stop talking");
     }
 
-    /// Lets time pass; every timer fires when it is due and then moves.
+    /// Advances time; every timer fires when it is due and then moves.
     fn pass(&mut self, time: Duration) {
         let end = self.now.instant + time;
         self.pump();
@@ -260,12 +260,12 @@ impl Wire {
         self.sealed(from, &packet);
     }
 
-    /// Requires a datagram of the honest member to arrive, and none of any other.
+    /// Requires a datagram of the honest member to arrive, and no others.
     fn assert_reached(&mut self) {
         let send = |core: &mut Core, now| core.send_datagram(now, id(VICTIM), ports::GOSSIP, b"?");
         self.of(HONEST, send).expect("it has an address");
         self.pump();
-        // A session may have ended meanwhile: then a handshake comes first.
+        // A session may have ended meanwhile; then a handshake comes first.
         self.pass(Duration::from_secs(3));
         let events: Vec<MeshEvent> =
             self.of(VICTIM, |core, _| std::iter::from_fn(|| core.poll_event()).collect());

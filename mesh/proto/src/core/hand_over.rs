@@ -11,7 +11,7 @@ use crate::peers::Peers;
 use crate::shard::ShardIndex;
 use crate::tunnel::Message;
 
-/// Most bytes of one batch: what the kernel joins into one message.
+/// Most bytes of one batch: as many as the kernel coalesces into one message.
 const MAX_BATCH: usize = 1 << 16;
 
 /// Datagrams of one sender.
@@ -23,12 +23,12 @@ pub struct Batch {
     pub bytes: Vec<u8>,
     /// A datagram starts every `stride` bytes; only the last may be shorter.
     pub stride: usize,
-    /// A handshake initiation that has passed the gate, and what it claims.
+    /// A handshake initiation that has passed the gate, and its claim.
     pub claimed: Option<Claim>,
 }
 
 impl Batch {
-    /// How many datagrams it has.
+    /// Number of datagrams.
     pub fn datagrams(&self) -> u64 {
         self.bytes.len().div_ceil(self.stride).max(1) as u64
     }
@@ -44,8 +44,7 @@ pub struct HandOver {
 }
 
 impl Core {
-    /// Makes this that shard of a node whose first one is `first`. For one that has no
-    /// peers yet.
+    /// Makes this core that shard of a node whose first one is `first`. Only before it has peers.
     pub fn join(mut self, shard: ShardIndex, first: Option<&Core>) -> Self {
         self.shard = shard;
         self.peers = Peers::new(self.rng.next_u32(), shard);
@@ -60,7 +59,7 @@ impl Core {
         self.out.hand_overs.pop_front()
     }
 
-    /// The other shard that a message is for; none for one that names no session.
+    /// The other shard that a message is for; none for a message that names no session.
     pub(super) fn other_owner(&self, message: Message) -> Option<usize> {
         match message {
             Message::Data(receiver) | Message::Response(receiver) | Message::Cookie(receiver) => {
@@ -70,7 +69,7 @@ impl Core {
         }
     }
 
-    /// Hands a datagram to another shard, together with those before it if they fit together.
+    /// Hands a datagram to another shard, in one batch with those before it if they match.
     pub(super) fn hand_over(
         &mut self,
         shard: usize,

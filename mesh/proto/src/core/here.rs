@@ -1,9 +1,9 @@
-//! Messages of every session that say which process the sender is, and at which address it sees the
+//! Messages in every session that name the sender's process, and the address at which it sees the
 //! receiver.
 //!
-//! The first tells a restart from a second process with the same key (see
-//! [`Processes`](crate::processes::Processes)); the second tells a node behind NAT how it looks
-//! from outside. Both are believed of admitted peers only, and the second as a hint.
+//! The first distinguishes a restart from a second process with the same key (see
+//! [`Processes`](crate::processes::Processes)); the second shows a node behind NAT its outside
+//! address. Both are accepted from admitted peers only, and the second only as a hint.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,18 +16,21 @@ use crate::peers::Slot;
 use crate::ports;
 use crate::processes::{Duplicate, Found};
 
-/// A peer that moves about within a session is told no more often where it is seen.
+/// Shortest interval between these messages to a peer whose address keeps changing within a
+/// session.
 const HERE_GAP: Duration = Duration::from_secs(1);
-/// A peer's report of a second process with this node's key is taken no more often.
+/// Shortest interval between accepted reports of a peer about a second process with this node's
+/// key.
 const DUPLICATE_GAP: Duration = Duration::from_secs(5);
 /// Interval between attempts to reach the other of two processes: a handshake and the exchange of
 /// credentials with each fit in between.
 const SEEK_GAP: Duration = Duration::from_millis(700);
-/// Attempts after the first: the two take turns, so that each is reached several times in 10 s.
+/// Attempts after the first: the two processes take turns, so each is reached several times in 10
+/// s.
 const MAX_SEEKS: u8 = 12;
 
 impl Core {
-    /// Tells a peer who this is and where it is seen, once for each session and place of it.
+    /// Sends a peer this node's instance and the peer's address, once for each session and address.
     pub(super) fn say_here(&mut self, slot: Slot, now: Now) {
         let instance = self.local.instance;
         let Some(peer) = self.peers.get_mut(slot) else { return };
@@ -58,7 +61,7 @@ impl Core {
         self.note_process(source, now, instance);
     }
 
-    /// A process said who it is in a session.
+    /// A process has named itself in a session.
     pub(super) fn note_process(&mut self, source: Source, now: Now, instance: u64) {
         let Source { slot, session } = source;
         let Some(peer) = self.peers.get_mut(slot) else { return };
@@ -66,7 +69,7 @@ impl Core {
             return;
         };
         let node = peer.node;
-        // Only the newest message says which process is there now.
+        // Only the newest message shows which process is there now.
         let here = peer.here();
         if here.newest != Some(session) {
             return;
@@ -100,9 +103,9 @@ impl Core {
         }
     }
 
-    /// Shakes hands with the process that is not in the tunnel now. Each takes the other's place
-    /// there, and takes nothing before it has seen this node's credential, so what it is told may
-    /// be lost.
+    /// Makes a handshake with the process that is not in the tunnel now. Each takes the other's
+    /// place there, and accepts nothing before it has seen this node's credential, so messages to
+    /// it may be lost.
     pub(super) fn seek_other(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let here = peer.here();

@@ -1,4 +1,4 @@
-//! This node: its key and credential, and those it had until lately.
+//! This node: its key and credential, and the previous ones for a while.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ struct Former {
     gate: Arc<Gate>,
 }
 
-/// This node's identity, and what it shows of itself.
+/// This node's identity, and what it presents.
 pub(super) struct Local {
     identity: Identity,
     pub(super) node: NodeId,
-    /// While others may still speak to that one.
+    /// The previous identity, while others may still use it.
     former: Option<Former>,
     /// The credential, encoded.
     pub(super) shown: Vec<u8>,
-    /// New in every process; peers see a restart by it.
+    /// New in every process; shows peers a restart.
     pub(super) instance: u64,
     /// Whether QUIC connections of earlier processes go on.
     pub(super) continues: bool,
-    /// Judges initiations that are made for the key of now.
+    /// Judges initiations made for the current key.
     pub(super) gate: Arc<Gate>,
 }
 
@@ -67,13 +67,13 @@ impl Local {
         InnerAddr::derive(self.mesh(), node)
     }
 
-    /// The gate that answers for a key of this node; none for one of another node.
+    /// The gate for a key of this node; none for another node's key.
     pub(super) fn gate_of(&self, own: &NodeId) -> Option<&Arc<Gate>> {
         let former = self.former.as_ref().filter(|former| former.node == *own);
         if self.node == *own { Some(&self.gate) } else { former.map(|former| &former.gate) }
     }
 
-    /// Lets the gate judge an initiation: the one whose key it was made for.
+    /// Judges an initiation with the gate of the key that it was made for.
     pub(super) fn check_initiation(
         &self,
         now: Now,
@@ -98,14 +98,15 @@ impl Local {
         Err(MeshError::Identity("the credential is for another node".to_owned()))
     }
 
-    /// Another credential is shown from now on.
+    /// Presents another credential from now on.
     pub(super) fn set_credential(&mut self, credential: Credential) {
         self.shown = credential.to_bytes();
         self.identity.credential = credential;
     }
 
     /// # Errors
-    /// The identity does not name this node as its former, or an earlier succession is not over.
+    /// The identity does not name this node as its predecessor, or an earlier succession is not
+    /// over.
     pub(super) fn check_succession(&self, next: &Identity) -> Result<(), MeshError> {
         let credential = &next.credential;
         let follows = credential.succession.as_ref().is_some_and(|it| it.former == self.node);
@@ -119,7 +120,7 @@ impl Local {
         Err(MeshError::Identity(why.to_owned()))
     }
 
-    /// This node becomes `next`, which that gate answers for; the former key keeps answering.
+    /// This node becomes `next`, with that gate; the previous key keeps answering.
     pub(super) fn succeed(&mut self, next: Identity, gate: Arc<Gate>) {
         let node = std::mem::replace(&mut self.node, next.key.public());
         let gate = std::mem::replace(&mut self.gate, gate);
@@ -128,7 +129,7 @@ impl Local {
         self.identity = next;
     }
 
-    /// Erases the former key; true if there was one.
+    /// Erases the previous key; true if there was one.
     pub(super) fn retire(&mut self) -> bool {
         self.former.take().is_some()
     }

@@ -16,18 +16,17 @@ use crate::peers::Slot;
 use crate::ports;
 use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, Under, classify};
 
-/// Least gap between two initiations of one peer that are answered (50 per second, as
-/// wireguard-go).
+/// Shortest gap between two answered initiations of one peer (50 per second, as in wireguard-go).
 const INITIATION_GAP: Duration = Duration::from_millis(20);
-/// A peer that was heard so recently has no need of a handshake that it cannot begin itself. One
-/// that was restarted repeats its own each second at first; one that is alive may be silent longer,
-/// and a handshake that fails costs little.
+/// A peer that was heard this recently does not need this side to start a handshake. A restarted
+/// peer at first repeats its own every second; a live one may be silent longer, and a failed
+/// handshake costs little.
 const SESSION_IS_ALIVE: Duration = Duration::from_secs(4);
-/// Least gap between two looks for the owner of data without a session.
+/// Shortest gap between two searches for the owner of data without a session.
 const STRAY_GAP: Duration = Duration::from_millis(100);
 
-/// A QUIC datagram of an admitted peer. It lies in the output buffer of
-/// [`Core::handle_datagram`], behind [`inner::UDP_OVERHEAD`] bytes of headers.
+/// A QUIC datagram of an admitted peer. It is in the output buffer of [`Core::handle_datagram`],
+/// after [`inner::UDP_OVERHEAD`] bytes of headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamPacket {
     /// The address under which the peer's streams are kept.
@@ -39,7 +38,7 @@ pub struct StreamPacket {
 /// The claim of an initiation that has passed the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// This node's present or former identity: the one whose key it was made for.
+    /// This node's current or previous identity: the one whose key it was made for.
     pub(crate) own: NodeId,
     /// Its node, if it is authentic.
     pub(crate) node: NodeId,
@@ -150,7 +149,7 @@ impl Core {
         }
     }
 
-    /// A packet of the peer's session arrived from `from`: it lives there now.
+    /// A packet of the peer's session arrived from `from`, which is its address now.
     fn authenticated(
         &mut self,
         slot: Slot,
@@ -206,7 +205,7 @@ impl Core {
         }
     }
 
-    /// An initiation that has passed the gate and claims to be of a node that belongs here.
+    /// An initiation that has passed the gate and claims to come from a node of this shard.
     pub fn handle_claimed(
         &mut self,
         now: Now,
@@ -216,7 +215,7 @@ impl Core {
         Claim { own, node }: Claim,
     ) {
         if self.is_blocked(&node) {
-            // Its key was read with one of the handshake's computations, and no more are made.
+            // One of the handshake's computations has revealed its key; no more are done.
             self.note_knock(node, now);
             return;
         }
@@ -253,7 +252,7 @@ impl Core {
         self.arm(slot);
     }
 
-    /// True when the peer's tunnel accepted the initiation.
+    /// True if the peer's tunnel accepted the initiation.
     fn answer_initiation(
         &mut self,
         slot: Slot,
@@ -305,7 +304,8 @@ impl Core {
     /// up. So this side starts a handshake with the peer's known address, unless the session is
     /// alive: the address that the caller names or, for a peer without one, such as a leaf, the
     /// source of the packets by which it was admitted. Never the source of the initiation: an
-    /// attacker who has recorded one could use it to draw the peer's traffic through another host.
+    /// attacker who has recorded one could use it to divert the peer's traffic through another
+    /// host.
     fn answer_an_old_clock(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let heard =
@@ -317,12 +317,13 @@ impl Core {
         self.initiate(slot, now);
     }
 
-    /// Whether one more unknown node can be taken in, perhaps in the place of another.
+    /// Whether one more unknown node can be added, possibly in place of another.
     fn has_room(&self) -> bool {
         self.peers.len() < self.config.max_peers || self.peers.provisional() > 0
     }
 
-    /// Keeps the bounds after an unknown node was taken in: the one that waits longest goes.
+    /// Keeps the bounds after an unknown node was added: the one that has waited longest is
+    /// removed.
     fn evict_provisional(&mut self) {
         while self.peers.len() > self.config.max_peers
             || self.peers.provisional() > self.config.max_provisional
@@ -385,9 +386,9 @@ impl Core {
         self.arm(slot);
     }
 
-    /// Data arrived for a session that does not exist. When it comes from where a named peer
-    /// lives, that peer still uses a session of an earlier process of this node: a handshake now
-    /// saves it the wait for its own timers.
+    /// Data arrived for a session that does not exist. If it comes from the address of a named
+    /// peer, that peer still uses a session of an earlier process of this node: a handshake now
+    /// saves it from waiting for its own timers.
     fn stray(&mut self, now: Now, from: Route) {
         if self.last_stray.is_some_and(|at| now.instant - at < STRAY_GAP) {
             return;
@@ -402,7 +403,7 @@ impl Core {
         };
         let found = self.peers.iter().map(|(slot, _)| slot).find(lives_there);
         if let Some(slot) = found {
-            // No address known is no case here; a handshake under way is fine.
+            // An address is known here; a handshake in progress is fine.
             let _ = self.want_session(slot, now);
         }
     }

@@ -12,13 +12,13 @@ use crate::peer::Peer;
 use crate::peers::Slot;
 
 /// Shortest interval between reports of handshakes in the name of one node: a holder of its key can
-/// send them at any rate, and the first report says all there is to know.
+/// send them at any rate, and the first report says everything.
 const KNOCK_GAP: Duration = Duration::from_secs(600);
-/// Names that are remembered for that, 48 bytes each; as many as the authority can revoke. Beyond
-/// them knocks are only counted, until one of these is old.
+/// Names remembered for that, 48 bytes each; as many as the authority can revoke. Beyond them
+/// handshakes are only counted, until one of these is old.
 pub(super) const MAX_KNOCKS: usize = MAX_REVOCATIONS;
 
-/// Why a credential is not believed.
+/// Why a credential is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotBelieved {
     /// It is not signed for this mesh, or not valid now.
@@ -29,7 +29,7 @@ pub enum NotBelieved {
     Revoked(Revoked),
 }
 
-/// Identities that are ignored whatever they show.
+/// Identities that are ignored whatever they present.
 #[derive(Default)]
 pub(super) struct Blocked {
     /// The revocations.
@@ -85,8 +85,8 @@ impl Core {
         self.ask_again(now);
     }
 
-    /// Removes a peer that is revoked, and answers no handshake of it any more. What says so may be
-    /// a credential that only its session has shown, so this has to be remembered.
+    /// Removes a revoked peer and no longer answers its handshakes. The revoked credential may have
+    /// been presented only in its session, so this must be remembered.
     pub(super) fn block(&mut self, slot: Slot) {
         let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
         if self.blocked.nodes.len() < self.config.max_peers {
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Whether nothing of this node is processed, not even a handshake.
+    /// Whether nothing from this node is processed, not even a handshake.
     pub(super) fn is_blocked(&self, node: &NodeId) -> bool {
         self.blocked.has(node)
     }
@@ -128,8 +128,8 @@ impl Core {
         covering.map_or(Ok(()), |it| Err(NotBelieved::Revoked(it.revoked)))
     }
 
-    /// A handshake begins in the name of a node that is blocked; the name is not proven.
-    /// The counter has them all; the user is told of each name now and then.
+    /// A handshake begins in the name of a blocked node; the name is not proven. The counter has
+    /// all of them; the user gets a report about each name now and then.
     pub(super) fn note_knock(&mut self, node: NodeId, now: Now) {
         self.out.counters[MeshCount::DroppedRevoked] += 1;
         if self.blocked.is_news(node, now.instant) {

@@ -21,12 +21,12 @@ use crate::peers::Slot;
 use crate::ports;
 use crate::tunnel::{Ends, Terms, Under};
 
-/// Least gap between two times the secret is sent to one peer.
+/// Shortest gap between sending the secret to one peer twice.
 const HAND_GAP: Duration = Duration::from_millis(100);
-/// How long a secret that was handed over may take to the disk before it is taken once more.
+/// How long it may take to store a received secret before it is accepted again.
 const KEEP_TIME: Duration = Duration::from_secs(5);
 impl Core {
-    /// Holds these secrets from now on; peers with an older one are told. No session ends.
+    /// Uses these secrets from now on; peers with an older one are informed. No session ends.
     pub fn set_secrets(&mut self, secrets: MeshSecrets, now: Now) {
         let is_newer = secrets.number() > self.secrets.number();
         self.secrets = secrets;
@@ -46,20 +46,20 @@ impl Core {
     }
 
     /// The secrets that open tunnels now, the older first: its half has seen more initiations, so
-    /// that it knows a repeated one.
+    /// it recognises a repeated one.
     fn valid_secrets(&self, now: Now) -> impl Iterator<Item = &MeshSecret> {
         let is_over = self.secrets.retires_at().is_some_and(|at| at <= now.wall);
         let former = self.secrets.former().filter(|_| !is_over);
         former.into_iter().chain([self.secrets.current()])
     }
 
-    /// Their names. Without an overlap there is one, and nothing to look at.
+    /// Their names. Without an overlap there is one, and nothing to check.
     pub(super) fn secret_ids(&self, now: Now) -> Vec<SecretId> {
         self.valid_secrets(now).map(SecretId::of).collect()
     }
 
-    /// The peer's tunnel has a half for this node's key `own` under each of these secrets, and none
-    /// without use for anything else.
+    /// Gives the peer's tunnel a half for this node's key `own` under each of these secrets, and
+    /// drops unused halves for anything else.
     pub(super) fn equip(&mut self, slot: Slot, ids: &[SecretId], own: NodeId, now: Now) {
         let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
         for id in ids {
@@ -88,7 +88,7 @@ impl Core {
         Terms { under, ends, psk: secret.psk(&own, &peer) }
     }
 
-    /// Under which secret the next initiation to a peer goes.
+    /// The secret for the next initiation to a peer.
     pub(super) fn choose_secret(&self, peer: &Peer, ids: &[SecretId]) -> SecretId {
         let (former, current) = match ids {
             [former, current] => (*former, *current),
@@ -108,7 +108,7 @@ impl Core {
         }
     }
 
-    /// An answer that does not open came for a handshake under way.
+    /// An answer to the current handshake arrived that does not decrypt.
     pub(super) fn answer_does_not_fit(&mut self, slot: Slot, now: Now) {
         if self.secrets.former().is_none() {
             return;
@@ -120,7 +120,7 @@ impl Core {
         self.arm(slot);
     }
 
-    /// A session exists: a peer that may have an older secret is asked.
+    /// A session exists: asks a peer that may have an older secret.
     pub(super) fn ask_number(&mut self, slot: Slot, now: Now) {
         if self.secrets.number() == 0 {
             return;
@@ -140,7 +140,7 @@ impl Core {
         }
     }
 
-    /// An admitted peer said which secret it has.
+    /// An admitted peer has named its secret.
     pub(super) fn take_number(&mut self, slot: Slot, now: Now, number: u64, wants_yours: bool) {
         let mine = self.secrets.number();
         let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
@@ -151,7 +151,7 @@ impl Core {
         if number == mine {
             peer.secret.telling.acknowledged();
         } else if number > mine && peer.secret.telling.due().is_none() {
-            // Asks until it comes: it may be held back until the revocations are known.
+            // Asks until it arrives: it may be held back until the revocations are known.
             peer.secret.telling.wanted(now.instant);
         }
         if wants_yours || number > mine {
@@ -176,7 +176,7 @@ impl Core {
         self.send_control(slot, now, ports::CONTROL, &Control::Secret { revocations, next: &next });
     }
 
-    /// An admitted peer handed over a secret. It is in use only when the caller has kept it.
+    /// An admitted peer has sent a secret. It is used only after the caller has stored it.
     pub(super) fn take_secret(
         &mut self,
         slot: Slot,
@@ -190,7 +190,8 @@ impl Core {
         };
         let from = peer.node;
         let known = self.known_revocations();
-        // More is taken for all of them: sets only grow, and members compare them all the time.
+        // A node that knows more is assumed to know all of them: sets only grow, and members keep
+        // comparing them.
         if known.count < theirs.count || (known.count == theirs.count && known != theirs) {
             self.out.counters[MeshCount::DroppedEarlySecret] += 1;
             return;
@@ -216,7 +217,7 @@ impl Core {
         }
     }
 
-    /// This node knows more revocations now: a secret that came too early may be asked for again.
+    /// This node knows more revocations now: a secret that came too early may be requested again.
     pub(super) fn ask_again(&mut self, now: Now) {
         let mine = self.secrets.number();
         for slot in self.slots() {

@@ -15,13 +15,13 @@ use crate::{MAX_DATAGRAM, MeshError, ports};
 
 /// Bytes added to a QUIC datagram by sealing.
 pub const SEAL_OVERHEAD: usize = UDP_OVERHEAD + DATA_OVERHEAD;
-/// Single packets are filled up to a multiple of this, as WireGuard's are, so that their lengths
-/// tell less. Those of QUIC are not: most are as long as the path takes.
+/// Single packets are padded to a multiple of this, as in WireGuard, so that their lengths reveal
+/// less. Those of QUIC are not: most are as long as the path allows.
 const PADDING: usize = 16;
 /// Longest QUIC datagram that is sealed; MTU discovery stays far below.
 const MAX_STREAM_DATAGRAM: usize = 60_000;
 
-/// QUIC datagrams that lie one behind the other.
+/// Concatenated QUIC datagrams.
 #[derive(Debug, Clone, Copy)]
 pub struct Datagrams<'a> {
     /// All datagrams.
@@ -42,11 +42,11 @@ pub struct StreamBatch {
 }
 
 impl Core {
-    /// Seals QUIC datagrams for the peer at `to` into `out`, behind its first `at` bytes; `out` is
+    /// Seals QUIC datagrams for the peer at `to` into `out`, after its first `at` bytes; `out` is
     /// grown as needed and reused.
     ///
-    /// `None`: nothing to put on the wire. The packets wait for the peer's handshake, or were
-    /// dropped and counted.
+    /// `None`: nothing to send. The packets wait for the peer's handshake, or were dropped and
+    /// counted.
     pub fn seal_streams(
         &mut self,
         now: Now,
@@ -167,7 +167,7 @@ impl Core {
         self.out.transmit(route, sealed);
     }
 
-    /// Sends what waited for the session.
+    /// Sends the packets that waited for the session.
     pub(super) fn flush_queue(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         for packet in std::mem::take(&mut peer.traffic.queue) {
@@ -175,7 +175,7 @@ impl Core {
         }
     }
 
-    /// Drops what waits for a session, counted.
+    /// Drops and counts the packets that wait for a session.
     pub(super) fn drop_queue(&mut self, slot: Slot) {
         if let Some(peer) = self.peers.get_mut(slot) {
             self.out.counters[MeshCount::DroppedQueueAbandoned] += peer.traffic.queue.len() as u64;
@@ -183,7 +183,7 @@ impl Core {
         }
     }
 
-    /// False when the queue is full; the packet is dropped and counted then.
+    /// False if the queue is full; then the packet is dropped and counted.
     fn enqueue(&mut self, slot: Slot, packet: Vec<u8>) -> bool {
         let Some(peer) = self.peers.get_mut(slot) else { return false };
         if peer.traffic.queue.len() >= QUEUE_LIMIT {
@@ -201,8 +201,8 @@ impl Core {
     }
 }
 
-/// A complete inner UDP packet, with zeros behind it that its own length does not count. The
-/// longest gets none: it is as long as paths are tried for.
+/// A complete inner UDP packet, padded with zeros that its own length does not include. The longest
+/// gets none: paths are only tested for its length.
 pub(super) fn udp_packet(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     let length = UDP_OVERHEAD + payload.len();
     let padded = length.next_multiple_of(PADDING).min(UDP_OVERHEAD + MAX_DATAGRAM);

@@ -1,13 +1,13 @@
 //! Succession: peers, and this node, that continue with another key.
 //!
 //! A node with another key is another node; its credential names the node it succeeds and contains
-//! that node's consent. A peer that sees it inside the former tunnel, or hears of it, treats the
-//! peer as the new node from then on. The session continues in its half of the tunnel, with the
-//! inner addresses of the old keys, until one with the new key is agreed. Connections and streams
-//! are not affected, since QUIC keeps one address for a peer.
+//! that node's consent. A peer that sees the credential inside the old tunnel, or learns of it,
+//! treats the peer as the new node from then on. The session continues in its half of the tunnel,
+//! with the inner addresses of the old keys, until one with the new key is agreed. Connections and
+//! streams are not affected, since QUIC keeps one address for a peer.
 //!
 //! The node itself presents its new credential to all peers, starts a handshake with its new key
-//! with each that acknowledged it, and answers initiations to either key until it erases the former
+//! with each that acknowledged it, and answers initiations to either key until it erases the old
 //! one.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::settings::Identity;
 use crate::tunnel::Gate;
 
 impl Core {
-    /// Whether this is this node, as it is or was.
+    /// Whether this is the current or previous id of this node.
     pub fn is_me(&self, node: &NodeId) -> bool {
         self.local.gate_of(node).is_some()
     }
@@ -42,8 +42,8 @@ impl Core {
         }
     }
 
-    /// The peer whose successor has this credential, which is verified, is the successor from now
-    /// on. Gives its place; none when there is no such peer.
+    /// The peer whose successor has this verified credential becomes the successor. Returns its
+    /// slot; none if there is no such peer.
     pub(super) fn follow(&mut self, credential: &Credential) -> Option<Slot> {
         let (former, node) = (credential.succession.as_ref()?.former, credential.node);
         let slot = self.peers.of_node(&former)?;
@@ -76,7 +76,7 @@ impl Core {
     }
 
     /// The successor made a session as a stranger before it could show which node it succeeds: that
-    /// session stays, with the streams and addresses of the former node.
+    /// session stays, with the streams and addresses of the previous node.
     fn unite(&mut self, former: Slot, stranger: Slot) -> Slot {
         let Some(old) = self.peers.remove(former) else { return stranger };
         if let Some(at) = old.armed {
@@ -95,7 +95,7 @@ impl Core {
         stranger
     }
 
-    /// Begins the tunnel of a peer without a session anew, between the keys of now.
+    /// Restarts the tunnel of a peer without a session, between the current keys.
     fn restart(&mut self, slot: Slot) {
         self.drop_queue(slot);
         let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// This node is `identity` from now on, whose credential names it as its former.
+    /// This node becomes `identity`, whose credential names this node as its predecessor.
     ///
     /// # Errors
     /// If it succeeds another node, is not valid now, or an earlier succession is not over.
@@ -129,7 +129,7 @@ impl Core {
     }
 
     /// A peer has seen this node's credential: a session with the newest key replaces one with the
-    /// former.
+    /// previous key.
     pub(super) fn move_to_new_key(&mut self, slot: Slot, now: Now) {
         let me = self.local.node;
         let lags = self.peers.get(slot).is_some_and(|peer| {
@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Erases the former key. Peers without a session under the present key lose theirs.
+    /// Erases the previous key. Peers without a session under the current key lose their session.
     pub fn retire(&mut self, now: Now) {
         if !self.local.retire() {
             return;

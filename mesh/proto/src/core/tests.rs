@@ -1,4 +1,4 @@
-//! Several state machines on a wire that is a list, in time that is a variable.
+//! Several state machines on a simulated wire, in virtual time.
 
 mod admission;
 mod clock;
@@ -175,7 +175,7 @@ impl Net {
         }
     }
 
-    /// Moves datagrams until no node sends any more.
+    /// Delivers datagrams until no node sends any more.
     fn pump(&mut self) {
         loop {
             let mut moved = Vec::new();
@@ -197,7 +197,7 @@ impl Net {
         }
     }
 
-    /// Lets time pass, serving every timer when it is due.
+    /// Advances time and serves every timer when it is due.
     fn run(&mut self, time: Duration) {
         let end = self.now.instant + time;
         self.pump();
@@ -230,7 +230,7 @@ impl Net {
         self.node(from, |core, now| core.send_datagram(now, id(to), ports::GOSSIP, payload))
     }
 
-    /// Sends and moves a datagram and says whether it arrived.
+    /// Sends and delivers a datagram; whether it arrived.
     fn reaches(&mut self, from: u8, to: u8) -> bool {
         self.events(to);
         self.send(from, to, b"probe").unwrap();

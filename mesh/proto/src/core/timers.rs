@@ -13,7 +13,7 @@ use crate::tunnel::{MIN_OUTPUT, Under};
 
 /// First byte of a handshake initiation.
 const TYPE_INITIATION: u8 = 1;
-/// Things done for one peer in one turn; each moves its own time, so fewer are ever due.
+/// Most actions for one peer in one turn; each moves its own time, so fewer are ever due.
 const NEEDS_PER_TURN: usize = 16;
 
 impl Core {
@@ -51,8 +51,9 @@ impl Core {
     }
 
     /// This machine has slept or moved: sessions may have ended at the other side, and the
-    /// addresses packets left from may be gone. Shakes hands anew with every peer there were
-    /// dealings with, wherever it may be. What is sent meanwhile still uses the old session.
+    /// addresses that packets left from may be gone. Makes a new handshake with every peer that had
+    /// a session or a handshake, at all its addresses. Data sent meanwhile still uses the old
+    /// session.
     pub fn wake(&mut self, now: Now) {
         let concerned = |peer: &Peer| peer.schedule.has_session() || peer.schedule.is_trying();
         let slots: Vec<Slot> =
@@ -68,8 +69,8 @@ impl Core {
         }
     }
 
-    /// Sets the peer's timer when it is due earlier than the timer says. One that is set too early
-    /// is moved by [`Core::postpone`]; to move it later on every packet would cost more.
+    /// Sets the peer's timer if the peer is due earlier. One that is set too early is moved by
+    /// [`Core::postpone`]; to move it later on every packet would cost more.
     pub(super) fn arm(&mut self, slot: Slot) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let Some(due) = peer.due() else { return };
@@ -140,7 +141,7 @@ impl Core {
     }
 
     /// Before a packet: moves the tunnel's clock, and renews an aging session. Only packets do
-    /// that, so that an idle session ends.
+    /// that, so an idle session ends.
     pub(super) fn refresh(&mut self, slot: Slot, now: Now) {
         if self.freshen(slot, now) {
             self.renew(slot, now);
@@ -162,7 +163,7 @@ impl Core {
         }
     }
 
-    /// `speak`: what the tunnel wants to send is sent.
+    /// `speak`: whether to send what the tunnel wants to send.
     fn tick(&mut self, slot: Slot, now: Now, speak: bool) {
         let jitter = self.jitter();
         let ids = self.secret_ids(now);
@@ -172,7 +173,7 @@ impl Core {
         if let Some(length) = peer.tunnel.tick(now.instant, &mut packet).filter(|_| speak) {
             let bytes = &packet[..length];
             if bytes[0] == TYPE_INITIATION && chosen != Some(peer.tunnel.under()) {
-                // The next is under something else: the peer begins it, now or soon.
+                // The next one uses other terms: the peer begins it, now or soon.
             } else if bytes[0] == TYPE_INITIATION {
                 let routes = handshake_routes(peer);
                 peer.schedule.initiated(now.instant, jitter);
@@ -187,8 +188,8 @@ impl Core {
         self.check_session(slot, now);
     }
 
-    /// The session has expired by this clock, whatever the tunnel's own clock says. The tunnel
-    /// would renew a session that was ever used; it is not needed now.
+    /// The session has expired by this clock, whatever the tunnel's own clock shows. The tunnel
+    /// would renew any session that was ever used; that is not needed now.
     fn expire(&mut self, slot: Slot, now: Now) {
         self.tick(slot, now, false);
         if let Some(peer) = self.peers.get_mut(slot) {
@@ -212,14 +213,14 @@ impl Core {
         if told {
             self.out.tell(MeshEvent::SessionDown(node));
         }
-        // A peer that is not configured lives as long as its session, and then as long as a
+        // A peer that is not configured is kept as long as its session, and then as long as a
         // provisional one.
         if !configured {
             peer.admission.provisional_until = Some(now.instant + self.config.provisional_life);
         }
     }
 
-    /// Sends an initiation and plans the next; false when no address is known.
+    /// Sends an initiation and schedules the next; false if no address is known.
     pub(super) fn initiate(&mut self, slot: Slot, now: Now) -> bool {
         let jitter = self.jitter();
         let before = self.out.counters[MeshCount::InitiationsSent];
@@ -248,7 +249,7 @@ impl Core {
         true
     }
 
-    /// Makes an initiation under this.
+    /// Makes an initiation under these terms.
     fn initiation(
         &mut self,
         slot: Slot,
@@ -263,7 +264,7 @@ impl Core {
         Some(packet)
     }
 
-    /// Sends one initiation to where a peer was, to learn whether it is still there.
+    /// Sends one initiation to a peer's old address, to learn whether it is still there.
     pub(super) fn seek(&mut self, slot: Slot, now: Now, route: Route) {
         let ids = self.secret_ids(now);
         let Some(peer) = self.peers.get(slot) else { return };
@@ -274,7 +275,7 @@ impl Core {
         }
     }
 
-    /// Under what the next initiation to a peer goes: always this node's newest key.
+    /// The terms of the next initiation to a peer: always this node's newest key.
     fn choose(&self, peer: &Peer, ids: &[SecretId]) -> Under {
         Under { secret: self.choose_secret(peer, ids), own: self.local.node, peer: peer.node }
     }
@@ -302,7 +303,7 @@ impl Core {
         }
     }
 
-    /// A session exists that did not before, or a new one replaced it.
+    /// There is a session where there was none, or a new one replaced it.
     pub(super) fn session_up(&mut self, slot: Slot, now: Now) {
         self.judge_known_credential(slot, now);
         self.note_home(slot, now);
@@ -317,7 +318,7 @@ impl Core {
         self.out.notice(Notice::Ready);
     }
 
-    /// Tells the user when the peer has become usable.
+    /// Informs the user when the peer becomes usable.
     pub(super) fn report_up(&mut self, slot: Slot) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         if peer.admission.admitted && peer.schedule.has_session() && !peer.admission.reported_up {
@@ -327,8 +328,8 @@ impl Core {
     }
 }
 
-/// A renewal goes where the peer is first; everything else, and a renewal without an answer or to a
-/// peer that has moved, goes to every address known.
+/// A renewal first goes only to the peer's address; everything else, and a renewal without an
+/// answer or to a peer that has moved, goes to every known address.
 fn handshake_routes(peer: &Peer) -> Vec<Route> {
     match peer.endpoint {
         Some(route) if peer.schedule.is_plain_renewal() => vec![route],

@@ -54,7 +54,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Acts on a need as the core does, as far as times go. False when the peer would be forgotten.
+/// Acts on a need as the core does, as far as times are concerned. False if the peer would be
+/// forgotten.
 fn act(peer: &mut Peer, need: Need, now: Instant) -> bool {
     match need {
         Need::Forget => return false,

@@ -7,20 +7,21 @@ use std::time::{Duration, Instant};
 /// Initiations per second that one source may make under load: as many as one peer may. A source is
 /// an IPv4 address or an IPv6 network of 64 bits.
 pub(super) const MAX_PER_SOURCE: u32 = 50;
-/// Initiations per second that are read before every source has [`FEW_PER_SOURCE`]: each costs 42
-/// us to learn its claimed sender. Addresses alone must not buy a core.
+/// Initiations per second that are read before every source is limited to [`FEW_PER_SOURCE`]:
+/// learning the claimed sender costs 42 us each. Having many addresses must not suffice to occupy a
+/// core.
 pub(super) const MAX_PROVEN: u32 = 1000;
-/// The handshakes of each source then. A peer that renews its session, or comes back, needs one,
-/// and repeats it each second; two for those behind one address.
+/// The initiations of each source after that. A peer that renews its session, or comes back, needs
+/// one, and repeats it each second; two for those behind one address.
 pub(super) const FEW_PER_SOURCE: u32 = 2;
 /// Initiations per second beyond [`MAX_PROVEN`] that are read from addresses of peers, of which
 /// many may share an address or a network: these keep [`MAX_PER_SOURCE`]. Bounded too, since a
-/// member may have many addresses and flood from there.
+/// member may have many addresses and flood from them.
 pub(super) const MAX_AT_HOME: u32 = 1000;
 /// Sources that are counted at once, about 100 bytes each; under load others wait for the next
 /// second, except those where peers are.
 pub(super) const MAX_SOURCES: usize = 4096;
-/// Number of known sources of peers, 48 bytes each. Beyond it new ones have to wait until others
+/// Number of known sources of peers, 48 bytes each. Beyond it new ones must wait until others
 /// expire.
 pub(super) const MAX_HOMES: usize = 4096;
 /// How long an address counts as a peer's after one of them has begun a session there: sessions in
@@ -42,13 +43,13 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Counts anew.
+    /// Resets the counts.
     pub(super) fn begin(&mut self) {
         (self.read, self.read_at_home) = (0, 0);
         self.proven.clear();
     }
 
-    /// A peer that is admitted has a session with this address.
+    /// An admitted peer has a session at this address.
     pub(super) fn settle(&mut self, ip: IpAddr, now: Instant) {
         let source = source_of(ip);
         if self.homes.len() >= MAX_HOMES && !self.homes.contains_key(&source) {
@@ -59,7 +60,7 @@ impl Shares {
         }
     }
 
-    /// Counts an initiation from this address; false when its source had its share.
+    /// Counts an initiation from this address; false if its source has used up its share.
     pub(super) fn take(&mut self, ip: IpAddr, now: Instant) -> bool {
         let source = source_of(ip);
         let is_home = self.homes.get(&source).is_some_and(|at| lasts(*at, now));

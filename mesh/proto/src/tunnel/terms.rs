@@ -13,7 +13,7 @@ pub(crate) struct SessionId {
 }
 
 /// The terms under which sessions are agreed: a secret of the mesh and the keys of both nodes, each
-/// of which may be followed by another while sessions live on.
+/// of which may be replaced while sessions continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Under {
     pub(crate) secret: SecretId,
@@ -21,7 +21,7 @@ pub(crate) struct Under {
     pub(crate) peer: NodeId,
 }
 
-/// The inner addresses of both nodes, which come from their keys.
+/// The inner addresses of both nodes, derived from their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ends {
     pub(crate) own: Ipv6Addr,
@@ -45,9 +45,9 @@ pub(crate) enum Opened {
     Nothing,
     /// An authenticated packet that is not IP.
     NotIp,
-    /// A handshake message to send back to where the datagram came from.
+    /// A handshake message to send back to the datagram's source.
     Reply(usize),
-    /// Not authentic, or nothing it could belong to.
+    /// Not authentic, or it belongs to nothing.
     Failed(Failure),
 }
 

@@ -134,7 +134,7 @@ fn under_load_one_source_has_its_share() {
     let (gate, mut out) = (gate(1), [0; ROOM]);
     loaded(&gate);
     let mut passed = 0;
-    // One machine with many keys and ports, all of its addresses proven.
+    // One machine with many keys and ports, all at a proven address.
     for number in 0..60_u8 {
         let source = at(7, 40_000 + u16::from(number));
         let mut initiator = tunnel(150 + number, 1);
@@ -173,7 +173,7 @@ fn many_proven_sources_leave_few_to_each() {
 }
 
 /// Many peers behind one address, or in one network, renew their sessions while others flood from
-/// two hundred addresses. That a member is among those with many changes little.
+/// two hundred addresses. It changes little if one of those with many addresses is a member.
 #[test]
 fn where_peers_are_they_keep_their_share() {
     let gate = gate(1);
@@ -214,10 +214,10 @@ fn where_peers_are_they_keep_their_share() {
     assert!(gate.allows(network(1), later) && !gate.allows(address(1 << 16), later));
 }
 
-/// A flood of initiations that are all good: they are taken one by one, as many as the limit says,
-/// so that nothing else waits behind a second's worth of handshakes.
+/// A flood of valid initiations: they are taken one by one, up to the limit, so nothing else waits
+/// behind a second's worth of handshakes.
 #[test]
-fn a_flood_is_let_in_evenly() {
+fn a_flood_is_admitted_evenly() {
     let limit = 200;
     let gate = Gate::new(key(1).secret(), limit);
     let flood: Vec<Vec<u8>> = (2..=251).map(|from| initiation(&mut tunnel(from, 1))).collect();
@@ -254,7 +254,7 @@ fn sources_of_one_network_share_and_are_bounded() {
     assert!(gate.allows(network(1), start()), "without load nobody is refused");
 }
 
-/// The number 2^255 - 19 of Curve25519's field and this much more, as a key is written.
+/// The number 2^255 - 19 of Curve25519's field plus this much, encoded as a key.
 fn beyond_the_field(more: i8) -> [u8; 32] {
     let mut number = [u8::MAX; 32];
     number[31] = u8::MAX >> 1;
@@ -262,9 +262,9 @@ fn beyond_the_field(more: i8) -> [u8; 32] {
     number
 }
 
-/// All keys with which every secret is known: the points of the curve whose order divides the
-/// cofactor; the one of its twist that is not on the curve, -1; 0 and 1 in their second form, which
-/// is beyond the field; and each with the highest bit, which X25519 ignores.
+/// All keys with which every shared secret is known: the points of the curve whose order divides
+/// the cofactor; the one of its twist that is not on the curve, -1; 0 and 1 in their second form,
+/// which is beyond the field; and each with the highest bit, which X25519 ignores.
 fn keys_of_small_order() -> BTreeSet<[u8; 32]> {
     let of_the_curve = EIGHT_TORSION.iter().map(|point| point.to_montgomery().to_bytes());
     let all = of_the_curve.chain([-1, 0, 1].map(beyond_the_field));
@@ -279,7 +279,7 @@ fn keys_of_small_order() -> BTreeSet<[u8; 32]> {
 fn a_key_of_small_order_agrees_with_nobody() {
     let gate = gate(1);
     assert!(gate.agrees_with(&key(2).public()));
-    // Being beyond the field alone is no reason: this is 2 in its second form.
+    // Being beyond the field alone is no reason to refuse: this is 2 in its second form.
     assert!(gate.agrees_with(&NodeId::from_bytes(beyond_the_field(2))));
     let refused = keys_of_small_order();
     assert_eq!(refused.len(), 2 * 7);
@@ -320,7 +320,7 @@ fn buffers_that_are_too_short_are_refused_and_nothing_panics() {
 }
 
 /// A thousand packets of 1400 bytes are 11 ms of a gigabit, and 110 ms of a tenth of it: more than
-/// links of one path differ by.
+/// the difference between links of one path.
 #[test]
 fn packets_may_overtake_a_thousand_others() {
     let (mut one, mut two) = connected();
@@ -353,7 +353,7 @@ fn numbers_at_the_end_of_their_range_are_no_messages() {
     }
 }
 
-/// The second secret of two that the mesh has for a while.
+/// The second of two secrets that the mesh has for a while.
 fn other() -> SecretId {
     SecretId::of(&MeshSecret::from_bytes([2; 32]))
 }
@@ -369,7 +369,7 @@ fn sessions_of_two_secrets_live_side_by_side_and_the_newest_seals() {
     let mut out = [0; ROOM];
     let length = one.initiate(&under(&one, other()), &mut out).unwrap();
     let first = out[..length].to_vec();
-    // The answer under the wrong secret opens nothing, and leaves room for the right one.
+    // The answer under the wrong secret opens nothing, and does not prevent the right one.
     let mut answers = [id(), other()].map(|secret| {
         let mut out = [0; ROOM];
         let (mark, opened) = two.answer(&under(&two, secret), &first, &mut out);

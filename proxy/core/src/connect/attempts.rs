@@ -1,4 +1,4 @@
-//! The attempts of one search that are under way, and what they have shown about their lines.
+//! The running attempts of one search, and what they have shown about their lines.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use crate::evidence::{Attempted, Verdict};
 use crate::patience::Patience;
 use crate::route::{Candidate, Line, Standing};
 
-/// A timer that fires so much too late says that this process does not get to run: the answer may
-/// well lie there unread.
+/// A timer that fires this late shows that this process does not get to run: the answer may be
+/// waiting unread.
 pub(super) const LAG: Duration = Duration::from_millis(50);
 
 /// An attempt.
@@ -20,9 +20,9 @@ pub(super) struct Attempt {
     connected: bool,
     patience: Patience,
     began: Instant,
-    /// Start of its present wait.
+    /// Start of its current wait.
     since: Instant,
-    /// It was checked too late once, and got another moment.
+    /// It was checked too late once, and got more time.
     spared: bool,
     /// Time at which another candidate is tried in parallel.
     pub(super) hedge_at: Option<Instant>,
@@ -44,8 +44,8 @@ impl Attempt {
         Attempted { line: self.candidate.origin.line, verdict, began: self.began }
     }
 
-    /// Time at which its patience expires. An instance that was not sent a request may wait as long
-    /// as its client does.
+    /// Time at which its patience expires. An instance that got no request yet may wait as long as
+    /// its client does.
     fn overdue_at(&self, kind: Kind) -> Option<Instant> {
         match (self.connected, kind) {
             (false, _) => Some(self.since + self.patience.open),
@@ -115,7 +115,7 @@ impl Attempts {
         self.cancels.extend(lost.iter().map(|it| it.id));
     }
 
-    /// The client's bytes are of this kind; `is_first` if nothing was known of them before.
+    /// The client's bytes are of this kind; `is_first` if nothing was known about them before.
     pub(super) fn handle_kind(
         &mut self,
         kind: Kind,
@@ -129,7 +129,7 @@ impl Attempts {
             }
             running.hedge_at = match kind {
                 Kind::Tls if running.slow => None,
-                // The instance is asked from now on.
+                // The instance has the request from now on.
                 Kind::Tls => config.hedge_delay(&running.candidate).map(|delay| now + delay),
                 Kind::Open | Kind::Other if running.connected => None,
                 Kind::Open | Kind::Other => running.hedge_at,
@@ -205,8 +205,8 @@ impl Attempts {
         self.running.iter().filter_map(|it| it.overdue_at(kind)).min()
     }
 
-    /// Ends an attempt whose patience has ended. One that is looked at too late for that is spared
-    /// once: its answer may well lie there unread.
+    /// Ends an attempt whose patience has ended. One that is checked too late is spared once: its
+    /// answer may be waiting unread.
     pub(super) fn take_overdue(&mut self, kind: Kind, now: Instant) -> Option<u32> {
         let lateness = |it: &Attempt| now.checked_duration_since(it.overdue_at(kind)?);
         loop {

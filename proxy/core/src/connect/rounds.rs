@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use super::SearchContext;
 use crate::route::{Candidate, Line, Route};
 
-/// The pause before all candidates are tried again, when none was slow about failing.
+/// The pause before all candidates are tried again, if all failed quickly.
 pub(super) const ROUND_PAUSE: Duration = Duration::from_millis(100);
 
-/// The present round, or the pause before the next.
+/// The current round, or the pause before the next.
 #[derive(Debug)]
 pub(super) struct Rounds {
     ticket: u64,
     number: u32,
-    /// The candidates that this round has still to try; none before its order is drawn.
+    /// The candidates that this round still has to try; none before its order is drawn.
     queue: Option<VecDeque<Candidate>>,
     tried: BTreeSet<Line>,
     /// Start of the next round; `None` within a round.
@@ -55,7 +55,7 @@ impl Rounds {
         false
     }
 
-    /// Draws the order of what this round has not tried, unless that is drawn.
+    /// Draws the order of the candidates that this round has not tried, unless it is drawn.
     pub(super) fn draw_order(&mut self, route: &Route, context: &impl SearchContext) {
         if self.queue.is_none() {
             let order = route.attempt_order(self.ticket, |line| context.open(line));
@@ -69,8 +69,8 @@ impl Rounds {
         self.queue.as_ref().is_some_and(VecDeque::is_empty)
     }
 
-    /// Begins the pause; without candidates, which only a new route can give, it takes all the time
-    /// that is left.
+    /// Begins the pause; without candidates, which only a new route can bring, it takes all the
+    /// remaining time.
     pub(super) fn pause(&mut self, now: Instant, left: Duration) {
         let wait = if self.tried.is_empty() { left } else { ROUND_PAUSE };
         self.resume_at = Some(now + wait);

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use crate::evidence::MAX_LINES;
 use crate::route::Line;
 
-/// Searches of one service at once that still leave each other's instances alone; a client that
-/// comes back dials once per watch, and a controller manager 60 times.
+/// Concurrent searches of one service that do not slow each other's instances; a client that comes
+/// back dials once per watch, and a controller manager 60 times.
 pub const MAX_CALM_SEARCHES: u64 = 16;
 
 /// All searches of a service in progress, the hedges that they may start, and the lines that have
 /// lately answered any of them.
 ///
-/// Hedges are a burst, and a share of all searches, so that slowness everywhere is not answered
-/// with more load (the retry budget of Finagle and gRPC). Lines: at most [`MAX_LINES`].
+/// Hedges are limited to a burst and a share of all searches, so that general slowness is not
+/// answered with more load (the retry budget of Finagle and gRPC). Lines: at most [`MAX_LINES`].
 #[derive(Debug)]
 pub struct Searches {
     under_way: u64,
@@ -25,7 +25,7 @@ pub struct Searches {
 }
 
 impl Searches {
-    /// Hedges that may be started at once, out of nothing.
+    /// Hedges that may be started at once, without credit from searches.
     pub(super) const MAX_BURST: u32 = 32;
     /// The credit that each search adds, in tenths of a hedge.
     const PER_SEARCH: u32 = 2;
@@ -41,7 +41,7 @@ impl Searches {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// How many are under way.
+    /// Number of running searches.
     pub fn under_way(&self) -> u64 {
         self.under_way
     }

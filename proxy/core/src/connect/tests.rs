@@ -79,7 +79,7 @@ impl Bench {
         self.connect.take_verdicts().iter().map(|it| (it.line, it.verdict)).collect()
     }
 
-    /// Sleeps until the search wants to go on; how long that was.
+    /// Sleeps until the search has its next action; returns how long that was.
     fn sleep(&mut self) -> Duration {
         let until = self.connect.poll_timeout().expect("it does not wait for the client");
         let slept = until - self.now;
@@ -356,7 +356,7 @@ fn a_new_route_ends_the_wait_and_the_attempts_on_dead_lines() {
 }
 
 #[test]
-fn when_all_are_down_what_runs_goes_on() {
+fn when_all_are_down_running_attempts_continue() {
     let mut bench = Bench::new(config(), &[1]);
     bench.started();
     let down = vec![origin(1, OriginState::Refusing, PathView::Up(ms(1)))];

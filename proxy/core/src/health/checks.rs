@@ -1,7 +1,7 @@
-//! The checks of an apiserver's `/readyz` that fail, as its answer says.
+//! The failing checks of an apiserver's `/readyz`, from its answer.
 //!
 //! An answer other than 200 lists every check on a separate line, with and without `?verbose`:
-//! `[+]ping ok` or `[-]etcd failed: reason withheld`. So no second question is needed. The text
+//! `[+]ping ok` or `[-]etcd failed: reason withheld`. So no second request is needed. The text
 //! comes from outside: only names that look like names are accepted, at most [`MAX_CHECKS`] of at
 //! most [`MAX_CHECK_BYTES`].
 
@@ -14,7 +14,7 @@ pub const MAX_CHECK_BYTES: usize = 80;
 /// Bytes of an answer that are read: 200 lines with the longest names.
 pub const MAX_CHECKS_BODY: usize = 16 * 1024;
 
-/// The checks that fail.
+/// The failing checks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FailingChecks {
     names: Vec<String>,
@@ -58,7 +58,7 @@ impl fmt::Display for FailingChecks {
     }
 }
 
-/// The name in a line that says that a check failed.
+/// The name in a line about a failed check.
 fn failing(line: &[u8]) -> Option<&str> {
     let rest = line.strip_prefix(b"[-]")?;
     let end = rest.iter().position(|byte| *byte == b' ')?;

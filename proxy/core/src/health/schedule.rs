@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 const LATE_TIMES: u32 = 8;
 /// ...but not before this: a busy machine takes as long now and then...
 const LATE_LEAST: Duration = Duration::from_millis(500);
-/// ...and after this at the latest, or a stall of all origins would not be noticed by each of them
-/// before the first of them fails, which takes two seconds.
+/// ...and after this at the latest, so that in a stall of all origins each of them notices before
+/// the first of them fails, which takes two seconds.
 const LATE_MOST: Duration = Duration::from_secs(1);
 /// The same while this node opens many connections to the instance.
 const LATE_LOADED: Duration = Duration::from_millis(1500);
 /// From this delay a late answer confirms the result of another question.
 const OVERDUE: Duration = Duration::from_millis(1200);
-/// A timer that fires so much too late says that this process does not get to run; its answers may
-/// well lie there unread.
+/// A timer that fires this late shows that this process does not get to run; its answers may be
+/// waiting unread.
 const LAG: Duration = Duration::from_millis(100);
-/// Connections to the instance within a second, from here or for others, that this node calls calm;
-/// a controller manager that comes back opens 60.
+/// Connections to the instance within a second, from here or for others, that still count as calm;
+/// a controller manager that reconnects opens 60.
 pub const MAX_CALM_DIALS: u64 = 40;
 
 /// How late an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) enum Lateness {
-    /// Not late, or nothing was asked.
+    /// Not late, or no probe is pending.
     #[default]
     None,
     /// Far over its usual time.
@@ -36,16 +36,16 @@ pub(super) enum Lateness {
 /// See the module's doc.
 #[derive(Debug, Default)]
 pub(super) struct ProbeSchedule {
-    /// Time of the next probe; none if it is not asked.
+    /// Time of the next probe; none if it is not in use.
     pub(super) due: Option<Instant>,
-    /// Whether a late answer says anything.
+    /// Whether a late answer is evidence.
     pub(super) counts_late: bool,
     /// Start of the wait for an answer.
     asked_at: Option<Instant>,
     /// How long a good answer takes, smoothed; a late one is judged by it.
     usual: Option<Duration>,
     delay: Lateness,
-    /// Time at which the answer counts as later than now.
+    /// Time from which the answer counts as later than it does now.
     judge_at: Option<Instant>,
 }
 
@@ -57,7 +57,7 @@ impl ProbeSchedule {
     pub(super) fn ask(&mut self, now: Instant, interval: Duration) {
         self.asked_at = Some(now);
         self.due = Some(now + interval);
-        // Without a good answer yet there is nothing to doubt.
+        // Without a good answer so far there is nothing to doubt.
         let late = self.usual.map(|usual| (usual * LATE_TIMES).clamp(LATE_LEAST, LATE_MOST));
         self.judge_at = late.filter(|_| self.counts_late).map(|late| now + late);
     }
@@ -71,7 +71,7 @@ impl ProbeSchedule {
         }
     }
 
-    /// Whether the answer is later than it was, and that says something.
+    /// Whether the answer has become later, and that is evidence.
     pub(super) fn judge(&mut self, is_loaded: bool, now: Instant) -> bool {
         let (Some(asked_at), Some(judge_at)) = (self.asked_at, self.judge_at) else { return false };
         if judge_at > now {

@@ -68,7 +68,7 @@ fn a_refused_session_counts_at_once_and_is_followed_up() {
 }
 
 #[test]
-fn the_failing_checks_are_told_until_an_answer_says_otherwise() {
+fn the_failing_checks_are_reported_until_an_answer_clears_them() {
     let mut bench = Bench::new(true);
     let config = HealthConfig { asks_live: true, ..bench.health.config.clone() };
     bench.health.set_config(config, bench.now);
@@ -190,12 +190,12 @@ fn a_slow_answer_holds_back_the_next_probe_of_the_same_question_only() {
     assert_eq!(bench.health.poll_timeout(), None);
 }
 
-/// How an instance reacts to a question.
+/// How an instance reacts to a probe.
 #[derive(Clone, Copy)]
 enum Mood {
     /// Answers at once.
     Well,
-    /// It asks for its traffic to be sent elsewhere: ready fails at once, live does not.
+    /// It drains: ready fails at once, live does not.
     Drains,
     /// etcd stalls: both fail after two seconds; requests that need no etcd are answered.
     Stalls,
@@ -203,7 +203,7 @@ enum Mood {
     Slow(Duration),
 }
 
-/// An apiserver with its prober in virtual time; `phase` is the position of its questions at the
+/// An apiserver with its prober in virtual time; `phase` is the position of its probes at the
 /// start.
 struct Apiserver {
     health: Health,
@@ -274,9 +274,10 @@ impl Apiserver {
 }
 
 /// K2: in doubt within a second, stalled within 2.5 s; and of several that stall together every one
-/// is in doubt before any is called stalled, so that none is left for another one that stalls too.
+/// is in doubt before any counts as stalled, so no session moves from one to another that stalls
+/// too.
 #[test]
-fn a_stall_is_doubted_and_then_told_from_a_drain_in_time() {
+fn a_stall_is_doubted_and_then_distinguished_from_a_drain_in_time() {
     let (mut last_doubt, mut first_stall) = (Duration::ZERO, Duration::MAX);
     for phase in (0..1000).step_by(25) {
         let mut apiserver = Apiserver::new(Duration::from_millis(phase));
@@ -328,7 +329,7 @@ fn slowness_within_reason_changes_nothing_and_a_herd_excuses_more() {
     apiserver.health.handle_dials(MAX_CALM_DIALS + 1);
     apiserver.run(Duration::from_secs(10), slow(1400));
     assert!(apiserver.states.is_empty(), "{:?}", apiserver.states);
-    // An answer that slow without a reason is in doubt, and becomes usual.
+    // An answer that is slow without a reason raises doubt, and becomes usual.
     let mut apiserver = Apiserver::new(Duration::ZERO);
     apiserver.run(Duration::from_secs(2), slow(900));
     let doubt = apiserver.at(OriginState::Unready).expect("in doubt");

@@ -1,8 +1,8 @@
 //! How often a member calls others back.
 //!
 //! A call-back is three small datagrams to at most four addresses that the asker has named itself;
-//! the question costs the asker as much. The budget keeps a member that asks all the time from
-//! having others send, and many askers from having one node send.
+//! the question costs the asker as much. The budget prevents a member that keeps asking from making
+//! others send, and many askers from making one node send.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

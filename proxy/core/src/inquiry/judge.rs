@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_nobody_reaches_unasked_is_told_unless_it_is_behind_nat() {
+    fn a_port_without_unsolicited_packets_is_reported_unless_it_is_behind_nat() {
         let deaf = [asked("a", |it| it.has_called = false), asked("b", |it| it.has_called = false)];
         let text = "MP105 UDP port 51820 received no call-back from a, b, sent from new sockets";
         assert_eq!(said(&deaf), [text]);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_versions_and_narrow_paths_are_told_with_who_has_them() {
+    fn settings_versions_and_narrow_paths_are_reported_with_their_nodes() {
         let set = |it: &mut Account| it.testimony.settings[0].value = "1s".into();
         let found = said(&[asked("a", set), asked("b", set), asked("c", |_| {})]);
         assert_eq!(found, ["MP205 discovery.suspicion is 5s here and 1s on a, b"]);

@@ -1,5 +1,5 @@
-//! How one session that is being carried ends before its time: it is reset, or it has leave to
-//! move and goes at a quiet moment.
+//! How one carried session ends early: it is reset, or it is permitted to move and does so at a
+//! quiet moment.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use meshport_config::planted::{Bug, is_planted};
 
 use crate::policy::reset_after;
 
-/// A session without traffic for this long is between two exchanges, as far as can be told without
+/// A session without traffic for this long is between two exchanges, as far as one can see without
 /// reading them: the best moment to end it.
 pub const QUIET: Duration = Duration::from_millis(200);
 /// How long a session that should move may stay busy before another one goes instead.
 pub const MAX_UNREST: Duration = Duration::from_secs(10);
 
-/// How often a session that will be reset is looked at until then: a client that asks now is spared
-/// the rest of the window.
+/// How often a session that will be reset is checked until then: a client that sends a request now
+/// does not wait for the rest of the window.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The traffic of a session.
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Traffic {
     /// Total bytes in both directions; only a difference counts.
     pub bytes: u64,
-    /// Whether its client may be waiting for an answer: it spoke last.
+    /// Whether its client may be waiting for an answer: it sent last.
     pub waits: bool,
 }
 
@@ -31,9 +31,9 @@ pub struct Traffic {
 pub enum Cut {
     /// Each at a different moment.
     Within {
-        /// Not later than after this time.
+        /// Within this time.
         window: Duration,
-        /// Whether a session continues if its origin answers after that.
+        /// Whether a session continues if its origin still answers.
         forgives: bool,
     },
     /// At once, including those that are still being opened.
@@ -47,8 +47,7 @@ pub enum End {
     Cut,
     /// Its client is better served elsewhere.
     Moved {
-        /// Whether nothing has been carried for a while, so that nothing is in flight as far as
-        /// anyone can tell.
+        /// Whether nothing has been carried for a while, so that most likely nothing is in flight.
         quiet: bool,
     },
 }
@@ -73,19 +72,19 @@ impl Due {
 #[derive(Debug, Clone, Copy)]
 struct Leave {
     until: Instant,
-    /// Whether it goes at the end even if it is never quiet.
+    /// Whether it ends even if it is never quiet.
     insist: bool,
     /// The bytes carried when that number last changed, and when that was.
     bytes: Option<u64>,
     since: Instant,
 }
 
-/// The orders for one session.
+/// The pending ends of one session.
 #[derive(Debug)]
 pub(super) struct Life {
     /// Its place in a window of resets, from 0 to 1.
     place: f64,
-    /// Whether its client was waiting when it was last looked at.
+    /// Whether its client was waiting at the last check.
     waits: bool,
     due: Option<Due>,
     leave: Option<Leave>,
@@ -115,7 +114,7 @@ impl Life {
     }
 
     /// Its origin has just answered: an earlier order to end does not apply to it, unless its line
-    /// has ended for good or an answer shows nothing.
+    /// has ended permanently or an answer shows nothing.
     pub(super) fn handle_answer(&mut self) {
         self.due = self.due.filter(|it| !it.forgives);
     }
@@ -129,7 +128,7 @@ impl Life {
         self.leave.is_some()
     }
 
-    /// Whether it goes even if it is never quiet.
+    /// Sets whether it ends even if it is never quiet.
     pub(super) fn insist(&mut self, insist: bool) {
         if let Some(leave) = &mut self.leave {
             leave.insist = insist;
@@ -222,7 +221,7 @@ mod tests {
             }
             assert_eq!(life.poll(carried(0), now).is_some(), later || !forgives);
         }
-        // A session that must not be spared is not spared by a later reset that would.
+        // A session that must not be spared is not spared by a later reset that would spare it.
         let mut life = Life::new(1.0);
         life.handle_cut(Cut::Within { window: ms(100), forgives: false }, now);
         life.handle_cut(Cut::Within { window: ms(50), forgives: true }, now);
@@ -258,10 +257,10 @@ mod tests {
         assert_eq!((life.poll(carried(9), now + ms(900)), life.poll_timeout()), (None, None));
     }
 
-    /// A client that asks, before the news or while its session waits for its turn, is not kept
-    /// waiting.
+    /// A client that sends a request, before the news or while its session waits for its turn, is
+    /// not kept waiting.
     #[test]
-    fn who_waits_for_an_answer_is_reset_before_who_is_idle() {
+    fn a_waiting_client_is_reset_before_an_idle_one() {
         let now = Instant::now();
         let mut life = Life::new(0.9);
         life.handle_cut(Cut::Within { window: ms(1000), forgives: true }, now);

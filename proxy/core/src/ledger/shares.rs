@@ -1,11 +1,11 @@
 //! Shares: how many sessions of other nodes each may have here.
 //!
-//! A node may have as many as there are free places left, and so may a relay: one greedy node gets
-//! half, two a third each, and they always leave as much free as each has. An honest node never
-//! reaches it: alone it has the 16,384 streams that the mesh lets a peer open. What a relay carries
-//! for one node is also bounded, so that others behind that relay have room, and counted apart from
-//! that node's own sessions: whose client it is, is only the relay's word. A node with a new key
-//! has a new share; that takes an issuer, who could as well admit another node.
+//! A node may have as many as there are free slots, and so may a relay: one greedy node gets half,
+//! two a third each, and they always leave as much free as each has. An honest node never reaches
+//! it: alone it has the 16,384 streams that the mesh lets a peer open. What a relay carries for one
+//! node is also bounded, so that others behind that relay have room, and counted separately from
+//! that node's own sessions, since the client's node is only the relay's claim. A node with a new
+//! key has a new share; that takes an issuer, which could as well admit another node.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use meshport_config::NodeId;
 
 use super::take_one;
 
-/// The free places are this many times the share of one node behind a relay. At 2 that node alone
-/// gets a third of all, and leaves its relay another.
+/// The free slots are this many times the share of one node behind a relay. At 2 that node alone
+/// gets a third of all, and leaves its relay another third.
 const CARRIED_SHARE: u64 = 2;
 
-/// This long after the last stream without a place, the shortage has ended as far as the status
-/// goes. It is also the time between two lines in the log, since they may come by the thousand.
+/// This long after the last refused stream the status no longer reports the shortage. It is also
+/// the time between two lines in the log, since thousands may be refused.
 const LASTS: Duration = Duration::from_secs(60);
 
 /// Holders that are named, those with most sessions first.
@@ -42,7 +42,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// The holders that a session counts for which a peer has opened for a client of `node`.
+    /// The holders that count a session which a peer has opened for a client of `node`.
     fn all_of(peer: NodeId, node: NodeId) -> impl Iterator<Item = Self> {
         let all = match node == peer {
             true => [Some(Self::Node(node)), None],
@@ -60,7 +60,7 @@ impl Holder {
     }
 }
 
-/// Why there is no place for one more session.
+/// Why there is no room for one more session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crowded {
     /// None is left.
@@ -69,16 +69,16 @@ pub enum Crowded {
     Share(Holder, u64),
 }
 
-/// Streams of other nodes were refused for lack of room; what an operator needs to know.
+/// Streams of other nodes were refused for lack of room: the facts for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crowding {
-    /// Streams that found none, since the start.
+    /// Streams refused for lack of room, since the start.
     pub turned_away: u64,
     /// The holders with the most sessions.
     pub most: Vec<(Holder, u64)>,
 }
 
-/// Streams that found no place.
+/// Streams that were refused for lack of room.
 #[derive(Debug, Default)]
 struct TurnedAway {
     count: u64,
@@ -94,7 +94,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Counts a session, if there is a place for it.
+    /// Counts a session, if there is room for it.
     pub(super) fn take(&mut self, peer: NodeId, node: NodeId, free: u64) -> Result<(), Crowded> {
         if free == 0 {
             return Err(Crowded::Full);
@@ -114,7 +114,7 @@ impl Shares {
         Holder::all_of(peer, node).for_each(|holder| take_one(&mut self.held, holder));
     }
 
-    /// A stream found no place; whether it is time for a line about it.
+    /// A stream was refused for lack of room; whether to log it.
     pub(super) fn turn_away(&mut self, now: Instant) -> bool {
         let TurnedAway { count, last, said } = &mut self.turned_away;
         *count += 1;
@@ -126,7 +126,7 @@ impl Shares {
         is_due
     }
 
-    /// The finding, if a stream found no place recently.
+    /// The finding, if a stream was refused recently for lack of room.
     pub(super) fn crowding(&self, now: Instant) -> Option<Crowding> {
         let TurnedAway { count, last, .. } = self.turned_away;
         last.filter(|at| now.saturating_duration_since(*at) < LASTS)?;
@@ -187,12 +187,13 @@ mod tests {
         let free = PLACES - taken;
         let why = shares.take(relay, loud, free);
         assert_eq!(why, Err(Crowded::Share(Holder::Behind { relay, node: loud }, taken)));
-        // Others by the same relay, its own clients, and the node itself, in whose name it speaks.
+        // Others through the same relay, the relay's own clients, and the node itself that the
+        // relay names.
         for (peer, node) in [(relay, quiet), (relay, relay), (loud, loud)] {
             assert_eq!(shares.take(peer, node, free), Ok(()));
             shares.give_back(peer, node);
         }
-        // However many nodes it names, a relay has a share.
+        // However many nodes it names, a relay has one share.
         let names = [10, 11, 12, 13, 14, 15, 16, 17].map(|number| (relay, node(number)));
         let mut shares = Shares::default();
         let got: u64 = greedy(&mut shares, names).iter().sum();
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_is_named_for_a_minute_and_a_line_is_due_once_in_it() {
+    fn the_largest_holder_is_named_for_a_minute_with_one_log_line() {
         let (mut shares, now) = (Shares::default(), Instant::now());
         for (who, sessions) in [(1, 2), (2, 5), (3, 1), (4, 4)] {
             for _ in 0..sessions {

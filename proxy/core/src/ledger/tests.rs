@@ -53,7 +53,7 @@ fn a_cut_reaches_the_open_sessions_of_one_origin_only() {
 }
 
 #[test]
-fn an_attempt_that_is_answered_after_a_cut_goes_on_unless_its_line_is_over() {
+fn an_attempt_that_is_answered_after_a_cut_continues_unless_its_line_is_over() {
     let now = Instant::now();
     for (how, shows, ends) in
         [(AT_ONCE, true, false), (AT_ONCE, false, true), (Cut::ForGood, true, true)]
@@ -138,7 +138,7 @@ fn a_dead_path_ends_what_comes_and_goes_on_it_and_nothing_else() {
 }
 
 #[test]
-fn what_leads_to_a_revoked_node_or_through_it_ends_for_good() {
+fn sessions_to_or_through_a_revoked_node_end_permanently() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     let through = Line::Relayed { origin: node(2), relay: node(1) };
     let those = [line(1), through, line(2)].map(|line| client(&mut ledger, line, now));

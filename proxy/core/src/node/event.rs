@@ -51,7 +51,7 @@ pub enum Event {
         /// The origin.
         origin: NodeId,
     },
-    /// What a program on this machine offers through this node is this from now on.
+    /// The services that a program on this machine offers through this node from now on.
     Offered {
         /// All of it.
         offers: Arc<Offers>,

@@ -12,10 +12,10 @@ use crate::offered::{self, Judged, NoGateway, Refusal, Wanted};
 
 impl NodeCore {
     /// Takes a complete offer, which is withdrawn unless it is renewed within `lasts`. `own` is
-    /// this node's credential. Returns the services that are not taken.
+    /// this node's credential. Returns the services that are not accepted.
     ///
     /// # Errors
-    /// [`NoGateway`] if this node takes no offers; what was offered before stays as it is.
+    /// [`NoGateway`] if this node accepts no offers; earlier offers stay as they are.
     pub fn handle_offers(
         &mut self,
         wanted: BTreeMap<ServiceName, Wanted>,
@@ -72,7 +72,7 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Announces what this credential allows, and takes back the rest.
+    /// Announces the services that this credential allows, and withdraws the rest.
     pub(super) fn announce_services(&mut self, credential: &Credential, now: Instant) {
         let own = self.services.iter().filter_map(|(name, it)| Some((name, it.own_state()?)));
         for (name, state) in own {

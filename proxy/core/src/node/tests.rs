@@ -109,7 +109,7 @@ impl Net {
         self.nodes[node].me
     }
 
-    /// Lets time pass until `until` holds; none if it does not within `limit`.
+    /// Advances time until `until` holds; none if it does not within `limit`.
     fn until(&mut self, limit: Duration, until: impl Fn(&Self) -> bool) -> Option<Duration> {
         let begun = self.now;
         loop {
@@ -195,7 +195,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 const MEET: Duration = Duration::from_secs(20);
-/// How long an apiserver takes to say that etcd does not answer.
+/// How long an apiserver takes to report that etcd does not answer.
 const STALL_TIME: Duration = Duration::from_secs(2);
 const ORIGIN: &str = "node,origin:kube-apiserver";
 
@@ -307,7 +307,7 @@ fn a_dead_host_is_not_looked_for_through_relays() {
     net.until(MEET, |net| healthy(net, b)).expect("they meet");
     net.pass(MEET);
     net.nodes[A].handle_busy(BTreeSet::from([Line::Direct(b)]), net.now);
-    // The host is gone, and for a while every record still says that it is near.
+    // The host is gone, and for a while every record still reports that it is near.
     for other in [A, C, 3, 4] {
         net.link(B, other, None);
     }
@@ -390,7 +390,7 @@ fn sessions_to_a_node_that_left_are_reset_when_its_path_dies() {
 }
 
 #[test]
-fn an_origin_that_does_not_let_this_node_in_is_asked_last_and_told_of_once() {
+fn an_origin_that_denies_this_node_is_asked_last_and_reported_once() {
     let mut net = Net::new(&["node", ORIGIN], ms(1));
     let direct = Line::Direct(net.id(B));
     net.until(MEET, |net| net.first(A) == Some((direct, Standing::Healthy))).expect("they meet");

@@ -88,7 +88,7 @@ impl NodeCore {
     fn former_path(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
         let entry = self.discovery.directory().get(relay);
         let said = entry.and_then(Entry::node_state).map_or(&[][..], |state| &state.distances);
-        // Records say nothing about a former member.
+        // Records say nothing about a node that is no longer a member.
         let word = said.iter().find(|it| it.origin == origin);
         let lost = word.map_or(!present, |it| it.rtt_us.is_none());
         // Nothing may be known yet of a node that has just replaced another.
@@ -114,8 +114,8 @@ impl NodeCore {
         (service.fallback.iter().copied().map(view).collect(), former.map(view).collect())
     }
 
-    /// The direct paths to former origins that still carry sessions: they left or stopped offering
-    /// the service, so only whether their paths still answer matters.
+    /// The direct paths to previous origins that still carry sessions: they left or stopped
+    /// offering the service, so only whether their paths still answer matters.
     fn former_views(&self, origins: &BTreeSet<NodeId>) -> impl Iterator<Item = OriginView> {
         self.busy.iter().filter_map(|line| match *line {
             Line::Direct(node) if node != self.me && !origins.contains(&node) => {

@@ -5,13 +5,13 @@ use bytes::Bytes;
 use super::Opening;
 use crate::connect::Kind;
 
-/// The client's first bytes, and which attempt may have them when they must not go out twice.
+/// The client's first bytes, and the attempt that may have them if they must not be sent twice.
 #[derive(Debug, Default)]
 pub struct Claims {
     /// The first bytes.
     pub opening: Opening,
-    /// Connected attempts, in that order. Unless the client speaks TLS, its bytes are for the first
-    /// of them alone.
+    /// Connected attempts, in that order. Unless the client speaks TLS, its bytes are only for the
+    /// first of them.
     connected: Vec<u32>,
 }
 
@@ -27,7 +27,7 @@ impl Claims {
     }
 
     /// An attempt has ended. If it had the client's bytes, the next one may have them, unless they
-    /// are out and must not go out again. Returns whether that changes anything for the others.
+    /// were sent and must not be sent again. Returns whether that changes anything for the others.
     pub fn handle_end(&mut self, id: u32) -> bool {
         let held = self.connected.first() == Some(&id);
         if held && !self.opening.may_retry() {
@@ -43,7 +43,7 @@ impl Claims {
     }
 
     /// The bytes beyond `sent` that an attempt may send, whose instance is `connected` or not known
-    /// to be; none when it has to wait. They have to go out.
+    /// to be; none if it must wait. They must then be sent.
     pub fn take(&mut self, id: u32, connected: bool, sent: usize) -> Option<Bytes> {
         let may = self.opening.may_go(connected) && self.may_answer(id);
         let bytes = may.then(|| self.opening.before_answer(sent))?;

@@ -22,7 +22,7 @@ fn direct(path: PathView) -> OriginView {
     origin(ORIGIN, OriginState::Ready, path)
 }
 
-/// A relay that is `rtt` away and says that the origin is `onward` from it.
+/// A relay that is `rtt` away and reports the origin `onward` from it.
 fn near(relay: u8, rtt: Duration, onward: Option<Duration>) -> Near {
     let micros = |it: Duration| u32::try_from(it.as_micros()).unwrap_or(u32::MAX);
     let distance = Distance { origin: node(ORIGIN), rtt_us: onward.map(micros), loss_percent: 0 };
@@ -45,7 +45,7 @@ impl Bench {
         Self { paths: Paths::default(), evidence, timings, relays, now: Instant::now() }
     }
 
-    /// The way after `passed`, seen every 100 ms or so.
+    /// The path after `passed`, checked about every 100 ms.
     fn way(&mut self, direct: &OriginView, passed: Duration) -> OriginView {
         let until = self.now + passed;
         loop {
@@ -128,7 +128,7 @@ fn after_a_death_a_relays_word_needs_proof_or_time() {
     let mut bench = Bench::new(vec![near(2, ms(1), Some(ms(1)))]);
     bench.timings.add(Bench::line(2), ms(3), bench.now);
     assert_eq!(standing(bench.way(&dead, Duration::ZERO)).standing, Standing::Healthy);
-    // A node that is no member any more is believed dead, unless sessions get through.
+    // A node that is no longer a member counts as dead, unless sessions get through.
     let gone = OriginView { present: false, ..dead };
     assert_eq!(bench.relay(&gone, Duration::ZERO), Some(2));
     let mut unproven = Bench::new(vec![near(2, ms(1), Some(ms(1)))]);
@@ -162,7 +162,7 @@ fn a_relay_that_fails_is_left_for_another_or_for_the_direct_way() {
         bench.attempted(Bench::line(3), Verdict::Silent);
     }
     assert_eq!(bench.relay(&direct(UP), Duration::ZERO), None, "it works, so at once");
-    // The way to the relay is gone, or its record has lost the origin.
+    // The path to the relay is gone, or its record has lost the origin.
     assert_eq!(bench.relay(&dead, Duration::ZERO), Some(2), "a suspect one is better than none");
     bench.relays.remove(0);
     assert_eq!(bench.relay(&dead, Duration::ZERO), Some(3));
@@ -268,7 +268,7 @@ fn few_relays_are_watched_and_those_that_answer_stay() {
     assert_eq!(watched((1..=9).map(|it| prospect(it, true, None)).collect()).len(), MAX_WATCHED);
 }
 
-/// A mesh of some nodes: what each measures to each, and what each says of each.
+/// A mesh of some nodes: the measurements and the reports of each about each.
 #[derive(Debug, Clone)]
 struct Mesh {
     nodes: u8,
@@ -371,7 +371,7 @@ proptest! {
         }
     }
 
-    /// Any header, also one that no honest node sends, is carried at most once.
+    /// Any header, even one that no honest node sends, is relayed at most once.
     #[test]
     fn any_header_is_carried_at_most_once(
         target in proptest::option::of(1..6_u8),
@@ -387,7 +387,7 @@ proptest! {
         }
     }
 
-    /// A lie draws sessions only from a path that is longer than the way to the liar alone.
+    /// A lie draws sessions only from a path that is longer than the path to the liar alone.
     #[test]
     fn lies_do_not_change_a_direct_choice(
         rtt in 0..400_u64,

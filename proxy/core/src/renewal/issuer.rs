@@ -9,18 +9,18 @@ use meshport_config::{
 
 use super::Refusal;
 
-/// Nodes whose last renewal is remembered, to give the same again: about 700 bytes each. Beyond
+/// Nodes whose last renewal is remembered, to send the same again: about 700 bytes each. Beyond
 /// that the oldest are forgotten, and such a node gets a later one.
 pub const MAX_GIVEN: usize = 4096;
-/// Different credentials of one issuer that a node gets at most in one lifetime.
+/// Most different credentials that a node gets from one issuer in one lifetime.
 const MOST_PER_LIFETIME: u64 = 12;
 
 /// A node that asks. Everything is verified except `base`.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// Its credential, which the tunnel has shown.
+    /// Its credential, which was presented in the tunnel.
     pub present: &'a Credential,
-    /// The last one that no issuer signed, as the node shows it; nothing is verified yet.
+    /// The last one that no issuer signed, as presented by the node; nothing is verified yet.
     pub base: Option<&'a Credential>,
 }
 
@@ -55,10 +55,9 @@ impl Issuer {
         self.mandate = mandate;
     }
 
-    /// Signs the next credential of the node that asks, or says why not. There is no rule that a
-    /// node asks too early: its clock may differ, and what ends no later than the present
-    /// credential is refused anyway. A node that asks again gets the same again, since an answer
-    /// may be lost.
+    /// Signs the next credential of a requesting node, or returns why not. No request counts as too
+    /// early: the node's clock may differ, and a credential that ends no later than the current one
+    /// is refused anyway. A node that asks again gets the same one, since an answer may be lost.
     ///
     /// # Errors
     /// [`Refusal`].

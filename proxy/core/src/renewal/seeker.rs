@@ -9,7 +9,7 @@ use super::{Setback, life_s};
 
 /// Issuers that are asked in one round; a mesh has one for each control plane.
 pub const MAX_ISSUERS: usize = 8;
-/// How long one issuer may take, with a new tunnel to it if need be.
+/// How long one issuer may take, including a new tunnel if needed.
 pub const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Limit for the disk. A write that completes later is still used.
 pub const STORE_LIMIT: Duration = Duration::from_secs(60);
@@ -72,14 +72,14 @@ impl Seeker {
         *self = Self::new(own, now);
     }
 
-    /// The present credential is an earlier one, since the last was taken back with its issuer: it
-    /// is renewed at once.
+    /// The current credential is an earlier one, since the last was revoked with its issuer: it is
+    /// renewed at once.
     pub fn hurry(&mut self, now: Instant) {
         self.hurries = true;
         self.state = State::Resting { until: now };
     }
 
-    /// Time at which the present credential is due for renewal.
+    /// Time at which the current credential is due for renewal.
     pub fn due_at(&self) -> UnixSeconds {
         let life_s = life_s(self.issued_at, self.expires_at);
         let spread_s = (life_s / SPREAD_PART).max(1);

@@ -91,7 +91,7 @@ struct Node {
     renewals: u32,
 }
 
-/// A mesh in which time goes by in steps of an hour.
+/// A mesh in which time advances in steps of an hour.
 struct World {
     rng: ChaCha8Rng,
     /// Ids of the issuers.
@@ -100,7 +100,7 @@ struct World {
     issuers: Vec<Option<Issuer>>,
     /// Seconds by which clocks are ahead.
     ahead: Vec<i64>,
-    /// The hour until which a node reaches no other.
+    /// The hour until which a node reaches no others.
     apart_until: Vec<u64>,
     /// The hour until which an issuer is down.
     down_until: [u64; ISSUERS],
@@ -252,8 +252,8 @@ impl World {
     }
 }
 
-/// Two years with clocks up to ten hours off, nodes that are apart for up to five days, issuers
-/// that are down for up to six, one that is lost for good and replaced two months later, and one
+/// Two years with clocks up to ten hours off, nodes that are cut off for up to five days, issuers
+/// that are down for up to six, one that is permanently lost and replaced two months later, and one
 /// that is stolen.
 fn two_years(seed: u64) {
     let mut world = World::new(seed);

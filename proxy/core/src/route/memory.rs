@@ -18,11 +18,11 @@ use super::{Candidate, Damping, Line, Standing, is_own};
 use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::OriginState;
 
-/// An origin that was left and not left again for this long has calmed down.
+/// An origin that was left, and not left again for this long, has calmed down.
 const CALM: Duration = Duration::from_secs(60);
-/// A failed common dependency fails all origins. Each is asked as soon as it hears of the first,
-/// and an answer counts as late after 0.5 s: until then it is unknown whether another origin is
-/// better.
+/// A failed common dependency fails all origins. Each is probed as soon as its node learns of the
+/// first, and an answer counts as late after 0.5 s: until then it is unknown whether another origin
+/// is better.
 const UNREADY_LASTING: Duration = Duration::from_millis(750);
 /// A node that has just learned of its first origin learns of the others within this time; until
 /// then there is nothing worth keeping.
@@ -47,17 +47,17 @@ pub struct Preference {
     first_at: Option<Instant>,
 }
 
-/// There is something better than the preferred origin. Which one does not matter: of two equally
-/// near ones each is the cheapest by turns.
+/// There is something better than the preferred origin. Which one does not matter: two equally near
+/// ones are the cheapest alternately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Better {
-    /// Time since which, without a break.
+    /// Since when, without a break.
     since: Instant,
-    /// Time at which it is followed.
+    /// Time at which it is used.
     due: Instant,
 }
 
-/// The origin that would be preferred had it not got worse.
+/// The origin that would be preferred if it had not become worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Home {
     line: Line,
@@ -68,7 +68,7 @@ struct Home {
 
 /// The decision of the memory about the candidates.
 pub(super) struct Verdict {
-    /// The place of the one that goes first.
+    /// The index of the one that goes first.
     pub(super) first: usize,
     pub(super) preference: Preference,
     /// Why it is that one, if it is not the best.
@@ -86,7 +86,7 @@ impl Preference {
         Self::new(self.damping)
     }
 
-    /// Time at which [`super::choose`] may decide differently without any news.
+    /// Time at which [`super::choose`] may decide differently without new input.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.better.map(|better| better.due)
     }
@@ -134,7 +134,8 @@ impl Preference {
         Verdict { first: 0, preference, why: None }
     }
 
-    /// How long the best one has to have been better than the current one; none for not at all.
+    /// How long the best one must have been better than the current one; none if it is not to be
+    /// used.
     fn patience(&self, current: &Candidate, best: &Candidate) -> Option<Duration> {
         if current.standing == best.standing || is_planted(Bug::RouteChoice) {
             let home = self.home.filter(|home| home.line == best.origin.line);
@@ -152,7 +153,7 @@ impl Preference {
         Self { home, ..self.changed_to(best, now) }
     }
 
-    /// An origin that replaces another, which got worse or is gone.
+    /// An origin that replaces another one, which became worse or is gone.
     fn fled_to(&self, best: &Candidate, now: Instant) -> Self {
         let home = match (self.home, self.preferred) {
             (Some(home), Some((left, _))) if home.line == left => Some(home.left_again(now)),

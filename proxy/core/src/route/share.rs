@@ -7,7 +7,7 @@ use meshport_config::{ServiceSettings, Weight};
 use super::{Candidate, Line, OriginView};
 use crate::counter_hash::mix;
 
-/// How many sessions origins get for one of an origin that is not named.
+/// How many sessions origins get for each one of an unnamed origin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Weights(Vec<Weight>);
 
@@ -60,7 +60,7 @@ pub(super) fn least(sharing: &[Candidate], ticket: u64, open: impl Fn(&Line) -> 
     usize::try_from(drawn).ok().and_then(|drawn| equal.get(drawn).copied()).unwrap_or(best)
 }
 
-/// Compares the sessions of two origins in relation to their weights, counting the one to come.
+/// Compares the sessions of two origins in relation to their weights, including the next one.
 pub(super) fn compare_loads(a: &OriginView, of_a: u64, b: &OriginView, of_b: u64) -> Ordering {
     let with_next = |open: u64| u128::from(open) + 1;
     let (a_weight, b_weight) = (u128::from(a.weight.max(1)), u128::from(b.weight.max(1)));
@@ -68,13 +68,13 @@ pub(super) fn compare_loads(a: &OriginView, of_a: u64, b: &OriginView, of_b: u64
 }
 
 /// The order of two for a client: rendezvous hashing (Thaler, Ravishankar, "Using Name-Based
-/// Mappings to Increase Hit Rates"), weighted. Each client has an order of all origins that nothing
-/// but their set and weights changes, so an origin that goes moves its own clients alone.
+/// Mappings to Increase Hit Rates"), weighted. Each client has an order of all origins that changes
+/// only with their set and weights, so an origin that leaves moves only its own clients.
 pub(super) fn by_client(a: &Candidate, b: &Candidate, client: u64) -> Ordering {
     score(&b.origin, client).total_cmp(&score(&a.origin, client))
 }
 
-/// How much a client is for an origin: the greatest wins, in proportion to the weights.
+/// The affinity of a client to an origin: the greatest wins, in proportion to the weights.
 fn score(origin: &OriginView, client: u64) -> f64 {
     let hash = mix(client ^ hash_input(&origin.line));
     // Its upper bits, so that it is exact; never 0 and never 1.
@@ -91,8 +91,8 @@ fn hash_input(line: &Line) -> u64 {
     }
 }
 
-/// The ticket of a client for [`Draw::Source`](super::Draw::Source), by what it is called: the same
-/// on every node and in every run.
+/// The ticket of a client for [`Draw::Source`](super::Draw::Source), by its name: the same on every
+/// node and in every run.
 pub fn client_number(client: &str) -> u64 {
     number(client.as_bytes())
 }

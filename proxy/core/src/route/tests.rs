@@ -32,7 +32,7 @@ fn nearest_policy() -> Policy {
     Policy::Nearest { band: ms(1), band_percent: 15 }
 }
 
-/// The memory of a node that has been going to `origins`' best for a while.
+/// The memory of a node that has used the best of `origins` for a while.
 fn settled(origins: Vec<OriginView>, at: Instant) -> Preference {
     let long_ago = at.checked_sub(SETTLING).expect("the machine has been up for a while");
     let (_, memory) = choose(origins.clone(), &nearest_policy(), &Preference::default(), long_ago);
@@ -87,7 +87,7 @@ fn a_lasting_gain_is_followed_and_a_short_one_is_not() {
     assert_eq!(memory.poll_timeout(), Some(start + ms(10_100)));
     let (route, memory) = choose(nearer(), &policy, &memory, start + ms(10_099));
     assert_eq!(names(&route)[0], "cp-1");
-    // The gain goes away and comes back: the count starts anew.
+    // The gain disappears and comes back: the count starts over.
     let (_, memory) =
         choose(vec![ready(1, 20), ready(2, 40)], &policy, &memory, start + ms(10_100));
     assert_eq!(memory.poll_timeout(), None);
@@ -97,7 +97,7 @@ fn a_lasting_gain_is_followed_and_a_short_one_is_not() {
     assert_eq!(memory.preferred, Some((Line::Direct(node(2)), start + ms(21_000))));
 }
 
-/// A second of load on this machine is measured of the path in use, and smoothed for ten.
+/// A second of load on this machine is measured on the path in use, and smoothed over ten.
 #[test]
 fn a_burst_of_load_is_no_reason_to_leave() {
     let start = Instant::now();
@@ -246,7 +246,7 @@ fn an_unready_home_is_left_after_a_moment_unless_the_others_are_unready_too() {
     }
 }
 
-/// K3: sessions find a near origin slow for a while; and homes that are hardly nearer.
+/// K3: sessions find a near origin slow for a while; and origins that are hardly nearer.
 #[test]
 fn a_session_is_moved_only_where_it_is_worth_it() {
     let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };

@@ -115,7 +115,7 @@ mod tests {
         let answer = Frame::Answer { hardware: OTHER, ip: CLIENT };
         assert_eq!(read(answer), Some(Heard::Claimed(OWN)));
         assert_eq!(read(Frame::Cede(OTHER)), Some(Heard::Claimed(OTHER)));
-        // A switch learns from the header where this station is.
+        // A switch learns this station's port from the header.
         assert_eq!(encode(Frame::Cede(OTHER), ADDRESS, OWN)[6..12], OWN.0);
     }
 

@@ -1,4 +1,4 @@
-//! A clock that goes on while the machine is suspended.
+//! A clock that keeps running while the machine is suspended.
 
 use std::ops::Add;
 use std::time::Duration;

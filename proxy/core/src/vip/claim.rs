@@ -11,7 +11,7 @@ pub enum Stance {
     Holding,
     /// It answers until another node does, and does not defend the address.
     Releasing,
-    /// It has probed, and waits for the word of a holder that releases the address.
+    /// It has probed, and waits for the signal of a holder that releases the address.
     Ready,
 }
 
@@ -22,7 +22,7 @@ impl Stance {
     }
 }
 
-/// The words of one node.
+/// The statement of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// Number of the daemon's start; later starts have larger numbers.
@@ -42,7 +42,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Whether this was said after `other`, which the same node said.
+    /// Whether this is later than `other`, from the same node.
     pub fn is_newer_than(&self, other: &Self) -> bool {
         (self.incarnation, self.sequence) > (other.incarnation, other.sequence)
     }

@@ -11,12 +11,12 @@
 //! the mesh. Preference (priority, then node) decides only which standby claims, and whether a
 //! holder hands over.
 //!
-//! A holder that releases the address chooses the moment: a standby that has probed says that it is
-//! ready, and the holder points the LAN at it between two short connections, since those that are
-//! open when the address moves are reset.
+//! A holder that releases the address chooses the moment: a standby that has probed reports that it
+//! is ready, and the holder points the LAN at it between two short connections, since those that
+//! are open when the address moves are reset.
 //!
-//! The bound on two owners holds for messages that arrive within `SILENCE - REPEAT_INTERVAL` of
-//! being sent. Without that (a cut LAN and a cut mesh), each side has one.
+//! The bound on two holders assumes that messages arrive within `SILENCE - REPEAT_INTERVAL`.
+//! Without that (a cut LAN and a cut mesh), each side has one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub use times::{LEASE, PROBE_INTERVAL, PROBES, REPEAT_INTERVAL, SETTLED, SILENCE
 
 /// Other nodes of a group that are heard; more are ignored.
 pub const MAX_PEERS: usize = 16;
-/// Frames that wait to be sent. Answers beyond are not given: clients ask again.
+/// Frames that wait to be sent. Further answers are dropped: clients ask again.
 const MAX_FRAMES: usize = 64;
 /// Events that wait to be read.
 const MAX_EVENTS: usize = 16;
@@ -59,7 +59,7 @@ pub struct Contender {
 pub enum Loss {
     /// A station with a lower hardware address has it, or one that does not yield.
     Contested(Hardware),
-    /// A node that has it too, and stays, says so over the mesh.
+    /// A node that has it too, and stays, announces that over the mesh.
     Claimed(NodeId),
     /// No announcement has left for too long.
     Stalled,
@@ -113,16 +113,16 @@ struct Peer {
 
 /// The part of this node in the contest for one address; `I` is the kind of address.
 ///
-/// All methods take the time, and first find out what a late call means.
+/// All methods take the time, and first determine what a late call means.
 #[derive(Debug)]
 pub struct Contest<I> {
     own: Contender,
     state: State,
     usable: bool,
-    /// When connections were open last that end soon.
+    /// When short connections were last open.
     busy: BootTime,
     peers: BTreeMap<NodeId, Peer>,
-    /// The last moment that is known here.
+    /// The latest time passed in.
     seen: BootTime,
     /// Time from which the address counts as free of a holder.
     clear: BootTime,
@@ -160,7 +160,8 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// Whether clients are answered at `now`. A holder that has not run for [`LEASE`] is none.
+    /// Whether clients are answered at `now`. A holder that has not run for [`LEASE`] is no longer
+    /// one.
     pub fn answers(&self, now: BootTime) -> bool {
         match self.state {
             State::Holding { announced, .. } => now.since(announced) < LEASE,
@@ -179,7 +180,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// The other node that says over the mesh that it holds the address.
+    /// The other node that claims over the mesh to hold the address.
     pub fn holder(&self, now: BootTime) -> Option<NodeId> {
         let holds = |peer: &Peer| peer.claim.stance == Stance::Holding && peer.is_fresh(now);
         self.peers.iter().find(|(_, peer)| holds(peer)).map(|(node, _)| *node)
@@ -190,7 +191,8 @@ impl<I: Copy> Contest<I> {
         self.peers.iter().filter(move |(_, peer)| peer.is_fresh(now)).map(|(node, _)| *node)
     }
 
-    /// The interface answers with another hardware address from now on. A holder says so at once.
+    /// The interface answers with another hardware address from now on. A holder announces that at
+    /// once.
     pub fn handle_hardware(&mut self, hardware: Hardware, now: BootTime) {
         self.observe(now);
         if self.own.hardware == hardware {
@@ -208,7 +210,7 @@ impl<I: Copy> Contest<I> {
         matches!(self.state, State::Stopped)
     }
 
-    /// An origin is usable from here and the interface can send, or not.
+    /// Whether an origin is usable from here and the interface can send.
     pub fn handle_usable(&mut self, usable: bool, now: BootTime) {
         self.observe(now);
         if self.usable == usable {
@@ -225,7 +227,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// Connections to the address are open that a moment later will have ended, or none is.
+    /// Whether short connections to the address are open.
     pub fn handle_busy(&mut self, busy: bool, now: BootTime) {
         self.observe(now);
         if busy {
@@ -233,7 +235,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// `from` says `claim`; the mesh has authenticated it as a member of the group.
+    /// `from` sent `claim`; the mesh has authenticated it as a member of the group.
     pub fn handle_claim(&mut self, from: NodeId, claim: Claim, now: BootTime) {
         self.observe(now);
         if from == self.own.node || !self.remember(from, claim, now) {
@@ -250,7 +252,7 @@ impl<I: Copy> Contest<I> {
             (Stance::Holding, State::Probing { .. } | State::Ready { .. }) => {
                 self.state = State::Listening;
             }
-            // Where it is cannot be told on the LAN from here.
+            // This node cannot announce its location on the LAN.
             (Stance::Ready, State::Releasing { why: Loss::Isolated, .. }) => {
                 self.lose(Loss::Isolated, QUIET, now);
             }
@@ -265,7 +267,7 @@ impl<I: Copy> Contest<I> {
         }
         match claim.stance {
             Stance::Holding => self.clear = now + SILENCE,
-            // The holder itself says that the address is free.
+            // The holder itself announces that the address is free.
             Stance::Releasing if !self.answers(now) => self.clear = self.clear.min(now),
             Stance::Releasing | Stance::Standby | Stance::Ready => {}
         }
@@ -286,7 +288,7 @@ impl<I: Copy> Contest<I> {
                 }
                 _ => {}
             },
-            // The holder says so.
+            // The holder announces it.
             Heard::Claimed(_) if matches!(self.state, State::Ready { .. }) => self.gain(now),
             Heard::Asked { hardware, ip } if self.answers(now) => {
                 if self.frames.len() < MAX_FRAMES {
@@ -299,7 +301,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// Releases the address and takes no part any more; complete at [`Contest::is_stopped`].
+    /// Releases the address and stops taking part; complete at [`Contest::is_stopped`].
     pub fn handle_stop(&mut self, now: BootTime) {
         self.observe(now);
         self.usable = false;
@@ -399,7 +401,7 @@ impl<I: Copy> Contest<I> {
         due.min(self.claim_due)
     }
 
-    /// Finds what it means that it is `now`, before anything else is believed.
+    /// Determines what `now` means, before any other input counts.
     fn observe(&mut self, now: BootTime) {
         let late = now.since(self.seen);
         self.seen = self.seen.max(now);
@@ -421,7 +423,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// Keeps what a peer says; whether it is new.
+    /// Keeps a peer's claim; whether it is new.
     fn remember(&mut self, from: NodeId, claim: Claim, now: BootTime) -> bool {
         let known = self.peers.get(&from);
         if known.is_some_and(|peer| !claim.is_newer_than(&peer.claim)) {
@@ -443,7 +445,7 @@ impl<I: Copy> Contest<I> {
         true
     }
 
-    /// A station other than this one says that it has the address.
+    /// A station other than this one announces that it has the address.
     fn handle_other(&mut self, hardware: Hardware, now: BootTime) {
         self.clear = now + SILENCE;
         self.wire.heard = Some(now);
@@ -482,7 +484,7 @@ impl<I: Copy> Contest<I> {
         self.tell(Event::Gained);
     }
 
-    /// Stops defending the address, and answers on until another node does.
+    /// Stops defending the address, but keeps answering until another node does.
     fn release(&mut self, why: Loss, now: BootTime) {
         self.frames.clear();
         self.state = State::Releasing { until: now + RELEASE_LIMIT, why, successor: None };
@@ -511,7 +513,7 @@ impl<I: Copy> Contest<I> {
         !self.peers.iter().any(is_preferred) || now.since(self.clear) >= DEFERENCE
     }
 
-    /// Whether all others say that they do not hear on the LAN this holder since `gained`.
+    /// Whether all others report that they have not heard this holder on the LAN since `gained`.
     fn is_isolated(&self, gained: BootTime, now: BootTime) -> bool {
         let mut fresh = self.peers.values().filter(|peer| peer.is_fresh(now));
         let is_deaf = |peer: &Peer| {
@@ -520,20 +522,20 @@ impl<I: Copy> Contest<I> {
         fresh.clone().count() >= MIN_WITNESSES && fresh.all(is_deaf)
     }
 
-    /// Whether a holder says that it releases the address.
+    /// Whether a holder announces that it releases the address.
     fn is_released(&self, now: BootTime) -> bool {
         let releases = |peer: &Peer| peer.claim.stance == Stance::Releasing && peer.is_fresh(now);
         self.peers.values().any(releases)
     }
 
-    /// Whether no connection that ends soon has been open since a standby became ready; the look
-    /// before this one is for those that the kernel had accepted and this process had not.
+    /// Whether no short connection has been open since a standby became ready; the check before
+    /// this one covers those that the kernel had accepted and this process had not.
     fn may_move(&self, ready: BootTime, now: BootTime) -> bool {
         let is_quiet = now.since(self.busy.max(ready)) >= BUSY_LOOK_INTERVAL;
         is_quiet || now.since(ready) >= BUSY_LIMIT
     }
 
-    /// Where this node has told the LAN that the address is, when it releases it.
+    /// The station to which this node has pointed the LAN while it releases the address.
     fn named(&self) -> Option<Hardware> {
         let State::Releasing { successor, .. } = self.state else { return None };
         successor.filter(|it| it.is_named).map(|it| it.hardware)

@@ -28,11 +28,11 @@ impl fmt::Display for Hardware {
 pub enum Frame<I> {
     /// Asks whether the address is in use (RFC 5227, 2.1; RFC 4862, 5.4).
     Probe,
-    /// Says to all that the address is here.
+    /// Announces to all that the address is here.
     Announce,
-    /// Says the same as an answer, for stations that learn from answers only.
+    /// The same as an answer, for stations that learn only from answers.
     Refresh,
-    /// Says to all that the address is at this other station from now on.
+    /// Announces to all that the address is at this other station from now on.
     Cede(Hardware),
     /// Answers one station.
     Answer {
@@ -46,7 +46,7 @@ pub enum Frame<I> {
 /// A frame about the address that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard<I> {
-    /// A station says that it has the address.
+    /// A station announces that it has the address.
     Claimed(Hardware),
     /// A station asks whether the address is in use, before it takes it.
     Probed(Hardware),

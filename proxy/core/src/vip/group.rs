@@ -1,9 +1,9 @@
 //! The recipients of a node's claims: the other nodes of its group, as far as it knows them.
 //!
-//! A credential says which nodes may hold virtual addresses, but not in which group. So a node
-//! introduces itself now and then to all that may, and sends each claim to those it has heard of
-//! the same group. A node that hears another for the first time answers with its next claim, so
-//! both know each other within [`REPEAT_INTERVAL`](super::contest::REPEAT_INTERVAL) of an
+//! A credential shows which nodes may hold virtual addresses, but not in which group. So a node
+//! periodically introduces itself to all of them, and sends each claim to those from which it has
+//! heard the same group. A node that hears another for the first time answers with its next claim,
+//! so both know each other within [`REPEAT_INTERVAL`](super::contest::REPEAT_INTERVAL) of an
 //! introduction that arrives.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +16,10 @@ use super::contest::MAX_PEERS;
 
 /// Interval between introductions.
 const INTRODUCTION: Duration = Duration::from_secs(5);
-/// After so long without a claim a node is told introductions only: it is gone, or its address is
-/// no longer in its settings.
+/// After this long without a claim a node gets only introductions: it is gone, or the address is no
+/// longer in its settings.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Nodes that one introduction goes to. Of more, each turn takes the next ones.
+/// Nodes that get one introduction. If there are more, each turn takes the next ones.
 pub const MAX_INTRODUCED: usize = 64;
 
 /// The other nodes of one group. `Default` knows none.
@@ -27,7 +27,7 @@ pub const MAX_INTRODUCED: usize = 64;
 pub struct Group {
     heard: BTreeMap<NodeId, BootTime>,
     candidates: BTreeSet<NodeId>,
-    /// The last one of the last introduction, where the next goes on.
+    /// The last recipient of the last introduction, after which the next one continues.
     last: Option<NodeId>,
     due: BootTime,
 }
@@ -52,7 +52,7 @@ impl Group {
         self.candidates = candidates;
     }
 
-    /// The recipients of the present claim.
+    /// The recipients of the current claim.
     pub fn recipients(&mut self, now: BootTime) -> BTreeSet<NodeId> {
         let is_fresh = |at: &BootTime| now.since(*at) < FORGOTTEN;
         let mut to: BTreeSet<NodeId> =
@@ -62,7 +62,7 @@ impl Group {
             let after = |node: &&NodeId| self.last.is_none_or(|last| **node > last);
             let turn: Vec<NodeId> =
                 self.candidates.iter().filter(after).take(MAX_INTRODUCED).copied().collect();
-            // Behind the last one it begins anew.
+            // After the last one it starts over.
             self.last = turn.last().copied().filter(|last| Some(last) != self.candidates.last());
             to.extend(turn);
         }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_introduced_to_and_those_who_answer_hear_every_claim() {
+    fn all_get_introductions_and_those_that_answer_get_every_claim() {
         let mut group = Group::default();
         group.set_candidates([node(1), node(2)], at(1));
         assert_eq!(group.recipients(at(1)), [node(1), node(2)].into());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_the_role_or_a_word_is_told_nothing_more() {
+    fn one_without_the_role_or_a_claim_gets_nothing_more() {
         let mut group = Group::default();
         group.set_candidates([node(1), node(2)], at(1));
         group.handle_claim(node(1), at(1));

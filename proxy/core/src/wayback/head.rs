@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn other_methods_and_what_is_no_request_are_told_apart() {
+    fn other_methods_and_invalid_requests_are_distinguished() {
         assert_eq!(refusal(b"GET / HTTP/1.1\r\n"), Refusal::Method);
         assert_eq!(refusal(b"get "), Refusal::Method);
         assert_eq!(refusal(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"), Refusal::Method);

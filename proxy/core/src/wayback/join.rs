@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_name_its_tunnel_tells_unless_it_goes_by_another_nodes_name() {
+    fn without_the_name_its_tunnel_decides_unless_it_has_another_nodes_name() {
         let eight = credential(8, "node");
         let object = object("ip-10-0-0-7", [10, 0, 0, 7]);
         let members = [(&eight, Some([10, 0, 0, 7]))];

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_those_of_its_own_networks() {
+    fn pods_are_those_in_its_own_networks() {
         let pod = |text: &str| judged("node", &Want::Pod(address(text)));
         assert_eq!(pod("10.244.7.9:443"), Ok(vec![address("10.244.7.9:443")]));
         assert_eq!(pod("[::ffff:10.244.7.9]:443"), Ok(vec![address("10.244.7.9:443")]));

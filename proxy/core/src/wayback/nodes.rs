@@ -308,7 +308,7 @@ mod tests {
         let mut thief = object(8);
         thief.addresses.push(IpAddr::from([10, 0, 0, 7]));
         thief.names.push("worker-7.example.com".into());
-        // A name of Kubernetes' own is not claimed by saying so.
+        // A Kubernetes name cannot be claimed by listing it.
         thief.names.push("worker-7".into());
         nodes.set(thief);
         for target in ["10.0.0.7:10250", "worker-7.example.com:10250"] {

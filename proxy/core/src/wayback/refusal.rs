@@ -14,7 +14,7 @@ counters! {
             User = "user",
             /// As many connections of the socket are open as `egress.max-streams` allows.
             Crowded = "crowded",
-            /// The request is no HTTP request.
+            /// The request is not an HTTP request.
             Malformed = "malformed",
             /// The request is longer than 8 KiB.
             TooLong = "too-long",
@@ -28,7 +28,7 @@ counters! {
             Unknown = "unknown",
             /// Two nodes claim the address or name.
             Ambiguous = "ambiguous",
-            /// The node is in the cluster and not in the mesh.
+            /// The node is in the cluster but not in the mesh.
             NoMember = "no-member",
             /// No present member has the role egress for services.
             NoEgress = "no-egress",
@@ -36,7 +36,7 @@ counters! {
             Port = "port",
             /// The node is down.
             Down = "down",
-            /// No way to the node.
+            /// No path to the node.
             NoPath = "no-path",
             /// The node did not answer in time.
             Silent = "silent",

@@ -20,9 +20,9 @@ use super::request::{Kind, Request};
 use super::wayback::WayBackStatus;
 use crate::Error;
 
-/// Probes of one ping; ask again for more.
+/// Most probes of one ping; for more, ping again.
 pub const MAX_PING_COUNT: u32 = 100;
-/// A ping answers when its last probe is back or given up, one after another.
+/// A ping answers once its last probe has returned or was given up; they run one after another.
 const MAX_PING_TIME_PER_PROBE: Duration = Duration::from_secs(5);
 
 /// A node as people refer to it.
@@ -132,7 +132,7 @@ pub struct FindingRow {
     pub id: String,
     /// Whether something does not work because of it; otherwise it is a warning.
     pub is_error: bool,
-    /// The trouble on this node.
+    /// The problem on this node.
     pub detail: String,
     /// The remedy on this node.
     pub remedy: String,
@@ -163,7 +163,7 @@ pub struct MemberCounts {
     pub alive: usize,
     /// Found silent.
     pub down: usize,
-    /// Said goodbye.
+    /// Left on purpose.
     pub left: usize,
     /// Living nodes by release; `unknown` for those that do not announce it.
     #[serde(default)]
@@ -219,7 +219,7 @@ pub struct ExposedStatus {
     pub closed: Vec<SocketAddr>,
     /// The services it leads to.
     pub services: Vec<ServiceName>,
-    /// Connections open now, those that have not said yet whose they are included.
+    /// Connections open now, including those whose client is not known yet.
     pub sessions_open: u64,
     /// Sessions since start.
     pub sessions_total: u64,
@@ -248,7 +248,7 @@ pub struct VirtualAddressStatus {
     pub for_s: u64,
     /// Why this node cannot hold it; absent if it can.
     pub obstacle: Option<String>,
-    /// The other node that says that it holds it.
+    /// The other node that claims to hold it.
     pub holder: Option<String>,
     /// The other nodes of the group that are heard over the mesh.
     pub others: Vec<String>,
@@ -371,7 +371,7 @@ pub struct PeerRow {
 /// `meshport peers --seeds`: a member's key and addresses, for `mesh.seeds`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeedRow {
-    /// Its key and where it says that it can be reached: `NODEID@HOST:PORT,HOST:PORT`.
+    /// Its key and the addresses that it announces: `NODEID@HOST:PORT,HOST:PORT`.
     pub seed: Seed,
     /// The name in its credential.
     pub name: NodeName,
@@ -414,7 +414,7 @@ pub struct PingReport {
     pub lacks: Option<String>,
 }
 
-/// `meshport ping` as asked.
+/// A request of `meshport ping`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PingRequest {
     /// A node name or a NodeId.
@@ -443,7 +443,7 @@ impl Request for PingRequest {
     }
 }
 
-/// `meshport drain` and `undrain` as asked.
+/// A request of `meshport drain` or `undrain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRequest {
     /// The service whose instance on this node is drained.
@@ -463,7 +463,7 @@ impl Request for DrainRequest {
 pub struct DrainReport {
     /// The service.
     pub service: ServiceName,
-    /// Whether it was otherwise before.
+    /// Whether this changed anything.
     #[serde(default = "changed")]
     pub changed: bool,
     /// The state announced to other nodes from now on.
@@ -477,7 +477,7 @@ fn changed() -> bool {
     true
 }
 
-/// `meshport revoke` as handed to a daemon.
+/// A request of `meshport revoke`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeRequest {
     /// The authority's signed line, `meshport-revocation-1....`
@@ -497,7 +497,7 @@ pub struct RevokeReport {
     pub revoked: String,
     /// Whether that was news to the daemon.
     pub is_new: bool,
-    /// How many present members it shut out, as far as the daemon knows.
+    /// How many present members it locked out, as far as the daemon knows.
     pub cut: usize,
     /// The node that continues with a new key; it is not revoked with this one.
     #[serde(default)]
@@ -520,7 +520,7 @@ pub struct UpgradeReport {
     pub successor: u32,
 }
 
-/// A setting with its former value and its new one, as in the file.
+/// A setting with its previous value and its new one, as in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingChange {
     /// The key with its tables, `mesh.mtu`; for a new service its table, `service.registry`.

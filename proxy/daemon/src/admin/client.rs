@@ -44,7 +44,8 @@ impl AdminClient {
         &self.socket
     }
 
-    /// The process that serves the socket; `None` where none does or the kernel does not tell.
+    /// The process that serves the socket; `None` if there is none or the kernel does not report
+    /// it.
     pub async fn pid(&self) -> Option<i32> {
         let stream = UnixStream::connect(&self.socket).await.ok()?;
         stream.peer_cred().ok()?.pid()
@@ -53,8 +54,8 @@ impl AdminClient {
     /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] when nobody answers, [`Error::Usage`] for a request that makes no sense
-    /// to the daemon, [`Error::Refused`] when the answer is another refusal or not understood.
+    /// [`Error::NoDaemon`] when nobody answers, [`Error::Usage`] for a request that the daemon
+    /// finds invalid, [`Error::Refused`] for another refusal, or an answer that cannot be parsed.
     pub async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
         let (method, body) = match R::KIND {
             Kind::Query => (Method::GET, None),
@@ -70,10 +71,10 @@ impl AdminClient {
         })
     }
 
-    /// Whether `/livez` or `/readyz` says yes.
+    /// Whether `/livez` or `/readyz` answers with success.
     ///
     /// # Errors
-    /// As [`AdminClient::ask`]: [`Error::Refused`] with the reason when it says no.
+    /// As [`AdminClient::ask`]: [`Error::Refused`] with the reason if not.
     pub async fn check(&self, path: &str) -> Result<(), Error> {
         self.answer(Method::GET, path, None, MAX_ANSWER_TIME + GRACE).await.map(drop)
     }
@@ -104,7 +105,7 @@ impl AdminClient {
         let why = serde_json::from_slice::<Complaint>(&bytes)
             .map_or_else(|_not_ours| format!("it answered {status}"), |complaint| complaint.error);
         match status {
-            // The daemon would do it for another request.
+            // The daemon would accept another request.
             StatusCode::UNPROCESSABLE_ENTITY => Err(Error::Usage(why)),
             _ => Err(Error::Refused(why)),
         }

@@ -14,7 +14,7 @@ use super::request::{Kind, Request};
 /// Remaining validity from which an expiring credential causes a warning, in seconds.
 pub const ENDS_SOON_S: u64 = 30 * 86_400;
 
-/// Whether a credential opens anything.
+/// The validity of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Validity {
@@ -50,7 +50,7 @@ impl Validity {
         }
     }
 
-    /// The word for it.
+    /// As a word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Valid => "valid",
@@ -89,14 +89,14 @@ pub struct CredentialRow {
     /// The node that continues in its place with a new key.
     #[serde(default)]
     pub successor: Option<NodeId>,
-    /// Whether it opens anything.
+    /// Its validity.
     pub validity: Validity,
-    /// The number of the mesh's secret that its holder has; absent until it says so.
+    /// The number of the mesh's secret that its holder has; absent until it reports one.
     #[serde(default)]
     pub secret_number: Option<u64>,
 }
 
-/// `meshport renew` as handed to a daemon.
+/// A request of `meshport renew`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewRequest {
     /// The credential, `meshport-credential-2....`
@@ -133,7 +133,7 @@ pub struct RenewalStatus {
     pub mandate_ends_at: Option<UnixSeconds>,
 }
 
-/// `meshport delegate --install` as handed to a daemon.
+/// A request of `meshport delegate --install`.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct MandateRequest {
     /// The line of the mandate, `meshport-mandate-1....`
@@ -182,7 +182,7 @@ pub struct SecretStatus {
     pub lagging_names: Vec<String>,
 }
 
-/// `meshport rotate-secret` as handed to a daemon.
+/// A request of `meshport rotate-secret`.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct RotateRequest {
     /// The line with the new secret, `meshport-next-secret-1....`
@@ -218,7 +218,7 @@ pub struct RotateReport {
     pub is_new: bool,
 }
 
-/// The key a node had before its present one.
+/// The key that a node had before its current one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerKey {
     /// The node with that key.
@@ -227,12 +227,12 @@ pub struct FormerKey {
     pub ends_at: UnixSeconds,
 }
 
-/// `meshport rotate-key` as handed to a daemon.
+/// A request of `meshport rotate-key`.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct RotateKeyRequest {
     /// The new keys and the credential, as the file `node.next` has them.
     pub identity: String,
-    /// How long the former key also answers, in seconds.
+    /// How long the previous key also answers, in seconds.
     pub overlap_s: u64,
 }
 
@@ -257,9 +257,9 @@ impl Request for RotateKeyRequest {
 /// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotateKeyReport {
-    /// The node with its present key.
+    /// The node with its current key.
     pub node: NodeId,
-    /// Its former key, while that still answers.
+    /// Its previous key, while that still answers.
     pub former: Option<FormerKey>,
     /// Whether that was news to the daemon.
     pub is_new: bool,

@@ -99,7 +99,7 @@ pub struct LineSessions {
 pub struct RouteChange {
     /// Seconds since it happened.
     pub age_s: u64,
-    /// The former first choice, "cp-2 through relay-1" if a relay took part.
+    /// The previous first choice, "cp-2 through relay-1" if a relay took part.
     pub from: Option<String>,
     /// The new first choice.
     pub to: Option<String>,

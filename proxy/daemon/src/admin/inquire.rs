@@ -28,7 +28,7 @@ pub struct InquiryReport {
     /// Whether a member reached this node unsolicited: `reached`, `not-reached`, or why that is
     /// unknown.
     pub udp_in: String,
-    /// Troubles that follow from all answers.
+    /// Problems that follow from all answers.
     pub findings: Vec<FindingRow>,
 }
 
@@ -38,7 +38,7 @@ pub struct MemberAnswer {
     /// The member.
     #[serde(flatten)]
     pub who: NodeRef,
-    /// `answered`, `older` when it does not know the question, or `silent`.
+    /// `answered`, `older` if it does not know the question, or `silent`.
     pub outcome: String,
     /// Why it is silent.
     pub problem: Option<String>,

@@ -92,7 +92,7 @@ where
         .header_read_timeout(MAX_HEAD_TIME)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    // A connection that breaks, or lasts too long, belongs to a tab that reconnects.
+    // A connection that breaks, or lasts too long, belongs to a tab, which reconnects.
     let _ = timeout(MAX_CONNECTION_TIME, connection).await;
 }
 

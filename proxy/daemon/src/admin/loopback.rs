@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_other_sites_are_told_by_what_browsers_say() {
+    fn pages_of_other_sites_are_recognised_by_browser_headers() {
         let from = |sites: &[&'static str]| {
             let headers = sites.iter().map(|it| HeaderValue::from_static(it));
             let name = hyper::header::HeaderName::from_static("sec-fetch-site");

@@ -1,4 +1,4 @@
-//! The metrics: one table, and what is made from it.
+//! The metrics: one table, and everything generated from it.
 //!
 //! `ALL` has a row for each metric. The writer renders it, `docs/reference.md` is generated from
 //! it, and the dashboard and alerts of `meshport generate monitoring` may name nothing else. Labels
@@ -21,12 +21,12 @@ pub enum Kind {
     Gauge,
     /// A value that only grows while the daemon runs.
     Counter,
-    /// How many values there were in each range.
+    /// How many values were in each range.
     Histogram,
 }
 
 impl Kind {
-    /// The word in both formats.
+    /// Its name in both formats.
     pub fn word(self) -> &'static str {
         match self {
             Self::Gauge => "gauge",
@@ -46,7 +46,7 @@ pub enum Stability {
 }
 
 impl Stability {
-    /// The word for it.
+    /// As a word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Stable => "stable",

@@ -1,7 +1,7 @@
 //! The admin interface of a running daemon: types, server and client.
 //!
-//! The daemon answers over HTTP/1.1 on a unix socket, whose file mode says who may ask, and, for
-//! the questions that reveal no secret and change nothing, on a loopback TCP port for scrapers and
+//! The daemon answers over HTTP/1.1 on a unix socket, whose file mode decides who may ask, and, for
+//! requests that reveal no secret and change nothing, on a loopback TCP port for scrapers and
 //! browsers. Each listener has its own bounds on connections, time and size, so a stuck scraper
 //! never locks out an operator.
 

@@ -42,12 +42,12 @@ fn everyone() -> Vec<String> {
     Allow::everyone().iter().map(ToString::to_string).collect()
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffersReport {
-    /// The services that other nodes find here now.
+    /// The services that other nodes now find here.
     pub offered: Vec<ServiceName>,
-    /// Those that are not taken, and why.
+    /// Those that were not accepted, and why.
     pub refused: BTreeMap<ServiceName, String>,
 }
 
@@ -75,7 +75,7 @@ impl Request for OffersRequest {
 }
 
 impl OfferedService {
-    /// What is wrong with it, if anything is.
+    /// Its error, if any.
     fn wrong(&self, name: &ServiceName) -> Option<String> {
         let (instances, allowed) = (self.instances.len(), self.allow.len());
         if instances > MAX_INSTANCES {
@@ -93,7 +93,7 @@ impl OfferedService {
 }
 
 impl OffersRequest {
-    /// What the core decides about.
+    /// The part that the core decides about.
     pub(crate) fn wanted(&self) -> Result<BTreeMap<ServiceName, Wanted>, Error> {
         let services = self.services.iter().map(|(name, service)| {
             let allow: Result<Vec<Allow>, _> = service.allow.iter().map(|it| it.parse()).collect();

@@ -110,7 +110,7 @@ pub struct Onlooker<'a> {
     pub served: u64,
     /// The events until now.
     pub diary: &'a Diary,
-    /// Whether it has said goodbye.
+    /// Whether it has left.
     pub is_leaving: bool,
 }
 
@@ -143,7 +143,7 @@ impl Onlooker<'_> {
     }
 
     fn reporter(&self) -> Reporter {
-        // It is not a real secret, and none is shown.
+        // This is not a real secret, and none is shown.
         let secrets = MeshSecret::from_bytes([0; 32]).into();
         let identity = CurrentIdentity::of(self.credential.clone(), secrets);
         let facts = ServiceFacts {

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 /// three may call `drawMap` of [`drawing::SCRIPT`] with a document like that of [`super::view`], or
 /// a part of it, as the script says.
 pub mod drawing {
-    /// Colours, in both themes: `data-theme` of the root element says which.
+    /// Colours, in both themes, selected by `data-theme` of the root element.
     pub const THEME: &str = include_str!("page/theme.css");
     /// The style of the map.
     pub const STYLE: &str = include_str!("page/map.css");
@@ -41,7 +41,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/panels.js"),
     include_str!("page/run.js"),
 );
-/// The mark of the page, so that a browser asks for no file.
+/// The icon of the page, so that a browser requests no file.
 const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' \
                     viewBox='0 0 20 20'%3E%3Cpath d='M4 15 10 4l6 11M6.5 10.5h7' fill='none' \
                     stroke='%232f55d4' stroke-width='2.4'/%3E%3C/svg%3E";
@@ -67,7 +67,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// The page with what another program adds to it.
+    /// The page with the additions of another program.
     pub fn with(addition: Addition<'_>) -> Self {
         let Addition { style, body, script } = addition;
         let (style, script) = (format!("{STYLE}{style}"), format!("{SCRIPT}{script}"));
@@ -89,7 +89,7 @@ impl Page {
         Self { document, policy }
     }
 
-    /// The page, with the headers it is safe with.
+    /// The page, with the headers that make it safe.
     pub fn answer(&self) -> Response<Full<Bytes>> {
         let mut answer = Response::new(self.document.clone().into());
         let headers = answer.headers_mut();
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(document.matches("</script").count(), 1);
     }
 
-    /// An inline style or handler would be refused by the policy, and markup made of text is how
+    /// An inline style or handler would be refused by the policy, and markup made from text is how
     /// names become scripts.
     #[tokio::test]
     async fn the_page_needs_nothing_that_its_policy_refuses() {

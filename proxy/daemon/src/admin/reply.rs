@@ -1,4 +1,4 @@
-//! Answers over HTTP, with the headers that they are safe with in a browser.
+//! Answers over HTTP, with the headers that make them safe in a browser.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,7 +11,8 @@ use serde::Serialize;
 /// An answer whose body is in memory.
 pub type Reply = Response<Full<Bytes>>;
 
-/// The policy for an answer that is not one of our pages: a browser may show it, in no frame.
+/// The policy for an answer that is not one of our pages: a browser may show it, but not in a
+/// frame.
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'";
 
 #[derive(Serialize)]

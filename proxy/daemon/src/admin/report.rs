@@ -75,7 +75,7 @@ pub(crate) use crowding::CrowdingLog;
 pub(crate) use explain::change;
 pub(crate) use view::nodes::Peer;
 
-/// Narrow paths reported, each in a sentence: all of a site have one cause.
+/// Most narrow paths reported, each in a sentence: those of a site have one cause.
 const MAX_NARROW: usize = 3;
 
 /// Answers questions about this node, from what it observes and from its identity.
@@ -155,7 +155,7 @@ impl ServiceFacts {
 }
 
 impl Reporter {
-    /// At the start of a process that has no admin server and no state folder.
+    /// At the start of a process without admin server and state folder.
     pub(crate) fn new(
         identity: &Identity,
         mesh: &Mesh,
@@ -169,7 +169,7 @@ impl Reporter {
         reporter
     }
 
-    /// The same for one that is reached there.
+    /// The same for a node that is reached at this address.
     pub(crate) fn beside(
         identity: CurrentIdentity,
         mesh_listen: SocketAddr,
@@ -558,7 +558,7 @@ fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
     }
 }
 
-/// The cause of an instance's state, in other words than the state's.
+/// The cause of an instance's state, in other words than the state itself.
 fn unhealthy(state: OriginState) -> &'static str {
     match state {
         OriginState::Ready => "",

@@ -15,7 +15,7 @@ use crate::Error;
 /// How long the daemon may take for a request that needs no network.
 pub const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// The longest body of a request that does not say otherwise: credentials and secrets are shorter.
+/// The longest body of a request unless it overrides this: credentials and secrets are shorter.
 pub const MAX_BODY_BYTES: usize = 4 * 1024;
 
 /// The permissions of a request.
@@ -39,7 +39,7 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The longest body, in bytes.
     const MAX_BODY_BYTES: usize = MAX_BODY_BYTES;
 
-    /// Whether it makes sense, before the daemon is asked.
+    /// Whether the request is valid, before the daemon is asked.
     ///
     /// # Errors
     /// Checks it.
@@ -59,7 +59,7 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-/// A tag that distinguishes replies by their news. Comparable only within one build.
+/// A tag that changes with the reply's content. Comparable only within one build.
 pub(crate) fn tag(news: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(news.as_bytes());

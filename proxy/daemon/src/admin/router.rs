@@ -17,7 +17,7 @@ use super::request::{self, Kind, MAX_ANSWER_TIME};
 use crate::Error;
 use crate::node::driver::answers::{Ask, Failure, Lacking, Row, Samples, rows};
 
-/// How long the driver may take to show that it lives.
+/// How long the driver may take to show that it is alive.
 const MAX_HEALTH_TIME: Duration = Duration::from_secs(2);
 /// How long a client may take to send that much.
 const MAX_BODY_TIME: Duration = Duration::from_secs(5);
@@ -31,10 +31,10 @@ pub(super) enum ListenerKind {
     Loopback,
 }
 
-/// Pages that are no requests of the table.
+/// Pages that are not requests of the table.
 const PAGES: [&str; 5] = ["/", "/metrics", "/healthz", "/livez", "/readyz"];
 
-/// Answers one request; every failure is an answer too.
+/// Answers one request; a failure is an answer too.
 pub(super) async fn answer<A: Ask, B>(ask: &A, listener: ListenerKind, request: Request<B>) -> Reply
 where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
@@ -82,7 +82,7 @@ fn no_such_page<A: Ask>() -> String {
     format!("no such page; available: {}", paths.join(" "))
 }
 
-/// `known` is the tag of the reply that the client has already.
+/// `known` is the tag of the reply that the client already has.
 async fn answer_row<A, B>(
     row: &Row<A>,
     ask: &A,
@@ -105,13 +105,13 @@ where
     };
     if let Some(tag) = tag {
         answer.headers_mut().insert(ETAG, tag);
-        // Kept by its asker, and to be asked for again each time.
+        // The client may keep it, but must revalidate it each time.
         answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     }
     Ok(answer)
 }
 
-/// A weak tag: replies with the same one say the same, at different times.
+/// A weak tag: replies with the same tag have the same content, at different times.
 fn tag(news: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("W/\"{:016x}\"", request::tag(news))).ok()
 }
@@ -165,7 +165,7 @@ async fn in_time<T>(
     answer.and_then(|answer| answer.map_err(Failure::Refused)).map_err(refusal)
 }
 
-/// The answer for a failure, with a status that says who caused it.
+/// The answer for a failure, with a status that shows who caused it.
 fn refusal(failure: Failure) -> Reply {
     let (status, why) = match failure {
         Failure::Malformed(why) => (StatusCode::BAD_REQUEST, why),

@@ -1,6 +1,6 @@
 //! The admin server: one router behind a Unix socket and, if configured, a loopback TCP port.
 //!
-//! Each listener has its own bounds: connections in all and per client (`slots.rs`), time for a
+//! Each listener has its own bounds: connections in total and per client (`slots.rs`), time for a
 //! request's head, size of head and body, lifetime of a connection. A silent client locks nobody
 //! out. The socket gets its mode before its final name, so no other user can ever open it; a stale
 //! socket is replaced only if nothing answers on it.

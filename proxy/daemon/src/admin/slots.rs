@@ -5,7 +5,7 @@
 //! the most. So silent connections last only while no other needs their slot, and one client cannot
 //! take them all. A request being answered is never cut.
 //!
-//! Bounds: [`MAX_CONNECTIONS`] in all, [`MAX_OF_ONE`] of one client.
+//! Bounds: [`MAX_CONNECTIONS`] in total, [`MAX_OF_ONE`] per client.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ struct Connection {
     who: ClientId,
     /// The number of its last event while it waits for a request; none while one is answered.
     waits: Option<u64>,
-    /// Dropping it tells the connection that its slot is taken.
+    /// Dropping it signals the connection that its slot was taken.
     _keeps: oneshot::Sender<()>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Slot {
 }
 
 impl Slots {
-    /// A slot for a connection that waits for its first request; none when all that could make room
+    /// A slot for a connection that waits for its first request; none if all that could make room
     /// are being answered.
     pub(super) fn take(&self, who: ClientId) -> Option<Slot> {
         let mut held = self.lock();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn many_clients_make_room_from_who_has_most() {
+    fn many_clients_get_room_from_the_one_with_most() {
         let slots = Slots::default();
         let mut probe = [slots.take(PROBE).expect("room")];
         let mut most: Vec<Slot> =

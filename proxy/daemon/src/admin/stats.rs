@@ -17,7 +17,7 @@ pub enum StatsKind {
 }
 
 impl StatsKind {
-    /// The word for it.
+    /// As a word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Listener => "listener",
@@ -33,7 +33,7 @@ pub struct StatsRow {
     /// The subject of the row: `listener`, `service` or `origin`.
     pub kind: StatsKind,
     /// The listener's or the service's name; the origin's, or its address outside the mesh;
-    /// `others` for origins beyond those that are told apart.
+    /// `others` for origins beyond those counted separately.
     pub name: String,
     /// The service of an origin.
     pub service: Option<ServiceName>,

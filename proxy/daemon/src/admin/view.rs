@@ -6,8 +6,8 @@
 //! milliseconds. So an unchanged document has the same bytes up to `now_s`, its last field, and the
 //! same `ETag`.
 //!
-//! Bounds: [`MAX_NODES`] nodes, [`MAX_DISTANCES`] distances, and what the directory, the history
-//! and the journal of the daemon bound.
+//! Bounds: [`MAX_NODES`] nodes, [`MAX_DISTANCES`] distances, and the bounds of the daemon's
+//! directory, history and journal.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -292,13 +292,13 @@ pub struct NodeRow {
     pub credential_issued_at: UnixSeconds,
     /// Its expiry.
     pub credential_expires_at: UnixSeconds,
-    /// Whether it says that it is behind NAT.
+    /// Whether it reports that it is behind NAT.
     pub behind_nat: bool,
     /// The services it offers and may offer.
     pub offers: Vec<Offer>,
     /// Arrival of its last record.
     pub told_at_s: Option<u64>,
-    /// The way there from here.
+    /// The path to it from here.
     pub path: PathRow,
 }
 
@@ -311,7 +311,7 @@ pub struct Offer {
     pub state: String,
 }
 
-/// A finding with what the list of all kinds says of it.
+/// A finding with its entry in the list of all kinds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FindingView {
     /// The finding on this node.
@@ -329,7 +329,7 @@ pub struct FindingView {
 /// differs from the one before it: so a line holds from its time to the next one's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryRows {
-    /// How far it goes back.
+    /// How far it reaches back.
     pub seconds: u64,
     /// The ends of the seconds, ascending.
     pub at_s: Vec<u64>,

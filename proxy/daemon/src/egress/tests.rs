@@ -53,7 +53,7 @@ fn serve_for(
     (sessions, change)
 }
 
-/// What serves streams on a node with these roles.
+/// The part that serves streams on a node with these roles.
 fn egress(
     mesh: Mesh,
     roles: &str,
@@ -116,7 +116,7 @@ async fn a_bad_header_is_counted() {
 }
 
 #[tokio::test]
-async fn a_header_of_a_later_version_is_refused_counted_and_told_of() {
+async fn a_header_of_a_later_version_is_refused_counted_and_reported() {
     let (near, far) = pair();
     let (own, node) = (near.mesh.node_id(), far.mesh.node_id());
     let Node { mesh, incoming: Incoming { streams, .. } } = far;
@@ -191,7 +191,7 @@ async fn a_dial_counts_as_open_and_ends_with_its_opener() {
     timeout(HEADER_TIMEOUT, until(0)).await.expect("given up with its opener");
 }
 
-/// The address of an instance that greets each client and then repeats what it hears.
+/// The address of an instance that greets each client and then echoes its data.
 async fn greeter() -> String {
     let instance = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = instance.local_addr().expect("bound").to_string();
@@ -347,7 +347,7 @@ async fn one_peer_has_a_quarter_and_all_together_the_limit() {
     assert_eq!(answer(&near, relay, through(origin).encode()).await, Some(Answer::Connected));
 }
 
-/// What an origin with this list answers to `node-1` with these roles.
+/// The answer of an origin with this list to `node-1` with these roles.
 async fn answer_to(roles: &str, allow: &[&str]) -> Option<Answer> {
     let (near, far) = pair_with([roles, "node,origin:kube-apiserver"]);
     let node = far.mesh.node_id();
@@ -359,7 +359,7 @@ async fn answer_to(roles: &str, allow: &[&str]) -> Option<Answer> {
 }
 
 #[tokio::test]
-async fn a_list_lets_in_whom_it_means_and_nobody_else() {
+async fn a_list_admits_its_entries_and_nobody_else() {
     let everyone = ["role:node", "role:operator"];
     assert_eq!(answer_to("node", &everyone).await, Some(Answer::Connected));
     assert_eq!(answer_to("operator", &everyone).await, Some(Answer::Connected));
@@ -416,7 +416,7 @@ async fn the_origin_judges_the_node_that_a_relay_carries_for() {
 }
 
 #[tokio::test]
-async fn only_a_relay_speaks_for_others_and_only_for_those_who_are_believed() {
+async fn only_a_relay_speaks_for_others_and_only_for_valid_ones() {
     let carried = |client| Header::carried(service(), client, HEADER_TIMEOUT).encode();
     let good = credential(9, "node");
     let mut forged = good.clone();
@@ -455,7 +455,7 @@ fn authority() -> AuthorityKey {
     AuthorityKey::from_bytes([9; 32])
 }
 
-/// A credential that a node of this number made with an invite, from then until then.
+/// A credential that a node of this number made with an invite, with this validity.
 fn joined(number: u8, invite: u8, from: UnixSeconds, until: UnixSeconds) -> Credential {
     let signer = DelegationKey::from_bytes([invite; 32]);
     let grant = Grant {
@@ -547,7 +547,7 @@ async fn a_session_ends_with_the_invite_that_let_its_node_in_and_not_with_anothe
 
 /// The session follows its node to another key, and ends when that key is revoked.
 #[tokio::test]
-async fn a_session_goes_on_with_the_successor_of_its_node() {
+async fn a_session_continues_with_the_successor_of_its_node() {
     let (far, _other) = pair();
     let holder = Arc::new(credential(5, "node"));
     let (node, by) = (holder.node, credential(6, "node").node);

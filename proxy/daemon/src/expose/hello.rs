@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hello_is_told_at_once() {
+    fn bytes_that_are_not_a_hello_are_recognised_at_once() {
         assert_eq!(read(&[b"GET / HTTP/1.1\r\n"]), Hello::Plain);
         assert_eq!(read(&[&[22], &[4]]), Hello::Plain);
         assert_eq!(read(&[b""]), Hello::Partial);

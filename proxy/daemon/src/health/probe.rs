@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refused_and_cut_connections_are_told_apart() {
+    async fn refused_and_cut_connections_are_distinguished() {
         let address = server(b"").await;
         let prober =
             Prober::new(Host::Kernel, address, settings(HealthMode::Http)).expect("no files");

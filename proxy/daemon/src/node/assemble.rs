@@ -67,8 +67,8 @@ pub(crate) fn start_mesh(
     Ok((mesh, incoming))
 }
 
-/// The node's decisions, at their beginning; a leaf's when it is to be one, of these services. Says
-/// what they cannot be taken for.
+/// The node's core in its initial state; with these services, that of a leaf. Logs services that
+/// cannot work.
 pub(crate) fn build_core(
     settings: &Settings,
     identity: &Identity,

@@ -53,7 +53,7 @@ pub(crate) enum Command {
     Stored(Write),
     /// This could not be stored, for this reason.
     NotStored(Write, String),
-    /// Say goodbye; answered when the last datagram is handed over.
+    /// Announce that this node leaves; answered once the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
     /// Asks for the current state, for the next start.
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn on_loopback_the_way_to_the_seed_tells() {
+    fn on_loopback_the_path_to_the_seed_decides() {
         assert_eq!(
             source_towards("127.0.0.1:9".parse().expect("an address")),
             Some(Ipv4Addr::LOCALHOST.into())

@@ -31,7 +31,7 @@ pub(crate) struct Floods {
 #[derive(Debug)]
 struct Flood {
     began: Instant,
-    /// When it was seen last.
+    /// When it was last seen.
     last: Instant,
     /// Handshakes held off before it.
     before: u64,
@@ -89,7 +89,7 @@ mod tests {
     use crate::testing::logged;
 
     #[test]
-    fn a_flood_is_told_when_it_begins_and_when_it_is_over_however_often_it_pauses() {
+    fn a_flood_is_logged_at_its_start_and_end_however_often_it_pauses() {
         let start = Instant::now();
         let at = |second: u64| start + Duration::from_secs(second);
         let mut floods = Floods::new(start);

@@ -16,10 +16,10 @@ use crate::state::{Identity, NextIdentity};
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// Why this node keeps the identity it has.
+/// Why this node keeps its identity.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IdentityError {
-    // To blame: the maker of the other one.
+    // The fault of the supplier of the other one.
     #[error("its name, site or key differs from the current one, which needs a restart")]
     NotThisNode,
     #[error(transparent)]
@@ -32,7 +32,7 @@ pub(crate) enum IdentityError {
     #[error("it has another name or site than the node it succeeds")]
     Renamed,
 
-    // The mesh: its rules, or another change that is under way.
+    // The mesh: its rules, or another change that is in progress.
     #[error(transparent)]
     NotAdmitted(#[from] NotBelieved),
     #[error(transparent)]
@@ -53,7 +53,7 @@ impl From<IdentityError> for Error {
 pub(crate) struct CurrentIdentity {
     pub(crate) credential: Arc<Credential>,
     pub(crate) secrets: MeshSecrets,
-    /// The former key, which still answers besides the current one.
+    /// The previous key, which still answers besides the current one.
     pub(crate) former_key: Option<FormerKey>,
     /// The credential's name, site and NodeId, in the form of reports.
     pub(crate) me: NodeRef,
@@ -66,9 +66,9 @@ pub(crate) enum Change {
     Renewed(Box<Credential>),
     /// Another set of mesh secrets.
     Rotated(Box<MeshSecrets>),
-    /// New keys and their credential; the present key answers until then.
+    /// New keys and their credential; the current key answers until then.
     Succeeded(Arc<NextIdentity>, UnixSeconds),
-    /// The former key no longer answers.
+    /// The previous key no longer answers.
     Retired,
 }
 
@@ -95,7 +95,7 @@ impl CurrentIdentity {
         Self { credential, secrets, former_key: None, me }
     }
 
-    /// Whether this credential replaces the present one; not if it is the same.
+    /// Whether this credential replaces the current one; not if it is the same.
     ///
     /// # Errors
     /// [`IdentityError::NotThisNode`].
@@ -111,10 +111,10 @@ impl CurrentIdentity {
         Ok(true)
     }
 
-    /// Whether these keys replace the present ones; not while the former key still answers.
+    /// Whether these keys replace the current ones; not while the previous key still answers.
     ///
     /// # Errors
-    /// [`IdentityError`] when they are not those of a successor of this node.
+    /// [`IdentityError`] if they are not those of a successor of this node.
     pub(crate) fn judge_succession(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
         if self.former_key.is_some() {
             return Ok(false);

@@ -1,8 +1,8 @@
 //! Posts events to the address in `[events]` as JSON, and to Kubernetes as Events of this node's
 //! Node object; [`meshport_core::outbox`] decides which and when.
 //!
-//! To each receiver one post at a time, within [`LIMIT`]. The certificate of the server at the
-//! address is verified by `ca-file` or by the system's certificates, which are read anew for each
+//! One post at a time to each receiver, within [`LIMIT`]. The certificate of the server at the
+//! address is verified by `ca-file` or by the system's certificates, which are read again for each
 //! post, since they are replaced in place. Redirects are not followed.
 
 use std::io;
@@ -47,7 +47,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The result of the last post to a receiver. The reply is the next one, if there is one: the
+/// Reports the result of the last post to a receiver. The reply is the next post, if any: the
 /// bodies of its requests.
 #[derive(Debug)]
 pub(crate) struct NextPost {
@@ -123,7 +123,7 @@ impl<'a> PostedEvent<'a> {
     }
 }
 
-/// Why a post was not taken.
+/// Why a post was not accepted.
 #[derive(Debug, thiserror::Error)]
 enum PostError {
     #[error("cannot connect to {to}: {source}")]

@@ -1,5 +1,5 @@
-//! A node's knowledge for the renewal of its own credential, and as an issuer for that of others.
-//! No socket, no disk, no clock.
+//! What a node needs for the renewal of its own credential and, as an issuer, of others'. No
+//! socket, no disk, no clock.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::clock;
 use crate::node::write_queue::RenewalWrite;
 use crate::state::KnownRenewals;
 
-/// How long the wall clock must say that a turn has ended before its key is erased: a clock that
+/// How long the wall clock must show that a turn has ended before its key is erased: a clock that
 /// was wrong for a while erases nothing.
 const MOST_DOUBT: Duration = Duration::from_secs(3600);
 
@@ -19,11 +19,11 @@ const MOST_DOUBT: Duration = Duration::from_secs(3600);
 pub(crate) struct Renewals {
     pub(crate) seeker: Seeker,
     pub(crate) issuer: Option<Issuer>,
-    /// The last credential that no issuer signed; absent where the present one is it.
+    /// The last credential that no issuer signed; absent if that is the current one.
     base: Option<Credential>,
-    /// The credential before the present one.
+    /// The credential before the current one.
     former: Option<Credential>,
-    /// Since when the first turn of the mandate seems to be over.
+    /// Since when the first turn of the mandate has seemed to be over.
     over_since: Option<Instant>,
 }
 
@@ -57,7 +57,7 @@ impl Renewals {
         (self.base, self.former) = (Some(write.base.clone()), Some(write.former.clone()));
     }
 
-    /// The credential to go back to when the present one was taken back with its issuer.
+    /// The credential to return to if the current one was revoked with its issuer.
     pub(crate) fn former(
         &self,
         own: &Credential,
@@ -71,7 +71,7 @@ impl Renewals {
     }
 
     /// The mandate without the turns that have certainly ended, if more have since the last call:
-    /// their keys are to be erased from the disk too.
+    /// their keys must be erased from the disk too.
     pub(crate) fn erase_ended(&mut self, now: Instant, wall: UnixSeconds) -> Option<Mandate> {
         let issuer = self.issuer.as_mut()?;
         let is_over = issuer.mandate().turns().next().is_some_and(|first| first.until < wall);

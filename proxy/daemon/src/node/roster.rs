@@ -1,8 +1,8 @@
 //! Reads the cluster's own list of apiservers, through the mesh, with the credentials of a
 //! kubeconfig, for [`meshport_core::roster`] to compare.
 //!
-//! One request at a time and one reading per [`INTERVAL`], fewer while it fails. The slice is asked
-//! for first, the older object where the slice is not served or not allowed.
+//! One request at a time and one reading per [`INTERVAL`], fewer while it fails. The slice is
+//! requested first, the older object if the slice is not served or not allowed.
 
 use std::collections::BTreeSet;
 use std::io;

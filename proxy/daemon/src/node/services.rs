@@ -67,7 +67,7 @@ impl Services {
         settings.services.iter().map(of).collect()
     }
 
-    /// Starts accepting; the driver is told where to publish routes.
+    /// Starts accepting; the driver learns where to publish routes.
     pub(crate) fn serve(
         &mut self,
         settings: &Settings,
@@ -135,7 +135,7 @@ impl Services {
 }
 
 impl ServiceFacts {
-    /// Says where its clients connect.
+    /// Logs where its clients connect.
     pub(crate) fn announce(&self, service: &ServiceName) {
         for address in &self.listen {
             info!(%service, %address, "clients connect here");

@@ -1,8 +1,8 @@
 //! The only task of a daemon that writes to its state folder.
 //!
 //! One write at a time, in the order in which the driver hands them over; each is answered. The
-//! directory is large and changes all the time, so it is fetched from the driver when it is to be
-//! written: every [`SAVE_INTERVAL`], and last of all.
+//! directory is large and changes all the time, so it is fetched from the driver just before it is
+//! written: every [`SAVE_INTERVAL`], and at the end.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ pub(crate) struct StateWriter {
     pub(crate) state: StateDir,
     pub(crate) writes: mpsc::Receiver<Write>,
     pub(crate) commands: mpsc::Sender<Command>,
-    /// Told once the revocation of this node itself is stored, or cannot be.
+    /// Signalled once the revocation of this node itself is stored, or cannot be.
     pub(crate) own_revocation: Option<oneshot::Sender<Revocation>>,
 }
 
 impl StateWriter {
-    /// Writes until it is told to stop, then the queued values and the directory.
+    /// Writes until it is stopped, then the queued values and the directory.
     pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         let mut save_at = Instant::from_std(crate::clock::now()) + SAVE_INTERVAL;
         loop {

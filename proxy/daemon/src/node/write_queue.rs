@@ -1,8 +1,8 @@
 //! The queue of durable values to be stored. No socket, no disk, no clock.
 //!
 //! No secret and no key is used before it is stored: the driver offers it here, a writer
-//! ([`crate::node::state_writer`]) stores it, and the driver takes it into use when the writer says
-//! so. A revocation is in force at once and is stored for the next start. A crash in between leaves
+//! ([`crate::node::state_writer`]) stores it, and the driver uses it once the writer reports that.
+//! A revocation is in force at once and is stored for the next start. A crash in between leaves
 //! complete files, from which the next start continues.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub generation: u64,
 }
 
-/// The new identity of this node, and how long its former key still answers.
+/// The new identity of this node, and how long its previous key still answers.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyWrite {
     pub(crate) identity: Arc<NextIdentity>,
@@ -33,7 +33,7 @@ impl KeyWrite {
     /// Parses the identity that an operator supplies.
     ///
     /// # Errors
-    /// The text is no new identity.
+    /// The text is not a new identity.
     pub(crate) fn of(request: &RotateKeyRequest) -> Result<Self, meshport_config::Error> {
         let identity: NextIdentity = request.identity.parse()?;
         let overlap = Duration::from_secs(request.overlap_s);
@@ -43,7 +43,7 @@ impl KeyWrite {
 
 /// Pause after a failed write before the next of its kind.
 const RETRY: Duration = Duration::from_secs(5);
-/// Writes on their way to the writer: one of each kind.
+/// Writes passed to the writer: one of each kind.
 pub(crate) const MAX_WRITES: usize = KINDS;
 /// The directory is absent: the writer fetches it when it has time to write it.
 const KINDS: usize = 6;
@@ -61,7 +61,7 @@ pub(crate) enum Write {
     Directory(Snapshot),
 }
 
-/// The next credential of this node, and those that it follows.
+/// The next credential of this node, and those before it.
 #[derive(Debug, Clone)]
 pub(crate) struct RenewalWrite {
     pub(crate) next: Credential,
@@ -77,11 +77,11 @@ pub(crate) struct RevocationsWrite {
     pub(crate) own: Option<Revocation>,
 }
 
-/// Mesh secrets after a rotation, or without the former one.
+/// Mesh secrets after a rotation, or without the previous one.
 #[derive(Debug, Clone)]
 pub(crate) struct SecretsWrite {
     pub(crate) secrets: MeshSecrets,
-    /// The member that passed them on; none for an operator and for the end of a former secret.
+    /// The member that passed them on; none for an operator and for the end of a previous secret.
     pub(crate) from: Option<NodeId>,
     /// Stored first: a node that passes a secret on must know who was revoked before it.
     pub(crate) revoked: Revocations,
@@ -100,7 +100,7 @@ impl Write {
         }
     }
 
-    /// An offer never takes the place of one with a higher number.
+    /// An offer never replaces one with a higher number.
     fn number(&self) -> u64 {
         match self {
             Self::Secrets(new) => new.secrets.number(),
@@ -109,12 +109,12 @@ impl Write {
     }
 }
 
-/// One kind: at most one write is under way, and at most one waits.
+/// One kind: at most one write is in progress, and at most one waits.
 #[derive(Debug, Default)]
 struct Slot {
     waiting: Option<Write>,
     is_under_way: bool,
-    /// The highest number under way or waiting.
+    /// The highest number in progress or waiting.
     number: u64,
     rests_until: Option<Instant>,
 }
@@ -126,7 +126,7 @@ pub(crate) struct WriteQueue {
 }
 
 impl WriteQueue {
-    /// To be stored soon. A later offer of the same kind takes the place of one that waits.
+    /// Queues a value to be stored soon. A later offer of the same kind replaces one that waits.
     pub(crate) fn offer(&mut self, write: Write) {
         let Some(slot) = write.slot().map(|at| &mut self.slots[at]) else { return };
         if write.number() >= slot.number {
@@ -135,7 +135,7 @@ impl WriteQueue {
         }
     }
 
-    /// Whether secrets are under way or wait.
+    /// Whether secrets are being written or wait.
     pub(crate) fn has_secrets(&self) -> bool {
         self.slots[1].is_under_way || self.slots[1].waiting.is_some()
     }

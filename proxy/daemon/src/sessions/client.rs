@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_apart_by_address_and_ipv6_by_network() {
+    fn others_are_distinguished_by_address_and_ipv6_by_network() {
         let local = "10.0.0.1:7445".parse().expect("an address");
         let who =
             |text: &str| ClientId::behind(text.parse().expect("an address"), local).to_string();

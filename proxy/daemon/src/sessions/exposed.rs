@@ -32,17 +32,17 @@ counters! {
             BadHello = "bad-hello",
             /// No rule has its server name, and there is no default.
             UnknownName = "unknown-name",
-            /// It said too little in five seconds.
+            /// It sent too little in five seconds.
             Slow = "slow",
-            /// It left before it was admitted.
+            /// It disconnected before it was admitted.
             Gone = "gone",
-            /// The service has no place for it (`max-sessions` there).
+            /// The service has no slot for it (its `max-sessions`).
             ServiceFull = "service-full",
         }
         "meshport_exposed_ended_total" by "reason" {
             /// Nothing passed for `idle-timeout`.
             Idle = "idle",
-            /// A reload does not allow it any more.
+            /// A reload no longer allows it.
             Withdrawn = "withdrawn",
         }
         "meshport_exposed_bytes_total" by "direction" {

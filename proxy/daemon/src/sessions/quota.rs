@@ -42,7 +42,7 @@ impl Ingress {
         self.slot_for(is_scarce.then_some(who), all)
     }
 
-    /// The same for a client whose user is known, if it is asked for.
+    /// The same for a client whose user is known, if needed.
     pub(crate) fn slot_for(
         self: &Arc<Self>,
         who: Option<ClientId>,

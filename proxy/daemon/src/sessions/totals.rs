@@ -35,7 +35,7 @@ counters! {
             OverLimit = "over-limit",
             /// Refused because its user has its share of `max-sessions`.
             OverShare = "over-share",
-            /// Refused because too many of the same client wait for their turn.
+            /// Refused because too many connections of the same client wait for their turn.
             OverPace = "over-pace",
         }
         "meshport_sessions_paced_total" by "" {
@@ -69,7 +69,7 @@ counters! {
             Cancelled = "",
         }
         "meshport_relayed_streams_total" by "" {
-            /// Carried on to other nodes.
+            /// Relayed to other nodes.
             Relayed = "",
         }
     }

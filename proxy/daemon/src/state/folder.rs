@@ -5,9 +5,9 @@
 //! written file has no second hard link.
 //!
 //! A write goes to a temporary file, is synced, takes its final name, and the folder is synced:
-//! after a crash at any point the old content or the new is there, never a part. A name that must
-//! not exist yet is taken with a hard link, which fails atomically when it does. Reads are bounded
-//! by the caller's limit. Every file can be read by its owner only.
+//! after a crash at any point the file has the old content or the new, never a part. A name that
+//! must not exist yet is created with a hard link, which fails atomically if it does. Reads are
+//! bounded by the caller's limit. Every file can be read by its owner only.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ const NOT_THE_OWNER: u32 = 0o077;
 /// Group and others, the right to write.
 const OTHERS_WRITE: u32 = 0o022;
 const TEMPORARY_SUFFIX: &str = ".tmp";
-/// Entries looked at when leftovers are removed: a state folder has a dozen.
+/// Entries examined to remove leftovers: a state folder has a dozen.
 const MAX_ENTRIES: usize = 10_000;
 
 /// What to do if the file exists.
@@ -39,7 +39,7 @@ pub enum Existing {
     Keep,
     /// Replace it.
     Replace,
-    /// Replace it by a file of the same owner: a daemon may run as another user than the one who
+    /// Replace it by a file of the same owner: a daemon may run as another user than the one that
     /// writes for it. A secret may only replace an earlier one, which its owner has read.
     ReplaceForOwner,
 }
@@ -96,8 +96,8 @@ impl Folder {
         Ok(Self { handle: Arc::new(handle), path })
     }
 
-    /// The folder, made when it is missing, with those above it. Only the folder itself is closed
-    /// to others; also one that exists, while it holds nothing but `own` files.
+    /// The folder, created with its parents if missing. Only the folder itself is closed to others;
+    /// an existing one too, if it contains only `own` files.
     pub(super) fn create(path: PathBuf, own: &[&str], remedy: &str) -> Result<Self, Error> {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent)
@@ -134,7 +134,7 @@ impl Folder {
         (mode & NOT_THE_OWNER != 0).then_some(mode)
     }
 
-    /// The content of a file of at most `max_bytes`; `None` when there is no such file.
+    /// The content of a file of at most `max_bytes`; `None` if it does not exist.
     pub(super) fn read(
         &self,
         name: &str,
@@ -161,14 +161,14 @@ impl Folder {
         self.sync()
     }
 
-    /// As [`Folder::write`], replacing what is there, for the owner of another file: a new secret
-    /// for the one who has read the present one.
+    /// As [`Folder::write`], replacing an existing file, for the owner of another file: a new
+    /// secret for the user who has read the current one.
     pub(super) fn write_like(&self, name: &str, bytes: &[u8], other: &str) -> Result<(), Error> {
         Temporary::write(self, name, bytes, self.owner_of(other))?.rename()?;
         self.sync()
     }
 
-    /// Removes a file for good, if it is there.
+    /// Permanently removes a file, if it exists.
     pub(super) fn remove(&self, name: &str) -> Result<(), Error> {
         match unlinkat(&*self.handle, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -179,7 +179,7 @@ impl Folder {
         }
     }
 
-    /// Refuses a name that is taken.
+    /// Refuses a name that exists.
     pub(super) fn require_absent(&self, name: &str) -> Result<(), Error> {
         match statat(&*self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Err(exists(&self.file(name))),
@@ -190,9 +190,9 @@ impl Folder {
         }
     }
 
-    /// A file to be locked, made when it is missing, for the owner of the folder. It is open for
-    /// reading alone, so that the file system can become read-only meanwhile. On one that is it is
-    /// the folder itself where there is no such file: nobody can have made one since.
+    /// A file to be locked, created if missing, for the owner of the folder. It is opened only for
+    /// reading, so the file system can become read-only meanwhile. On a read-only file system
+    /// without the file it is the folder itself: nobody can have created the file since.
     pub(super) fn open_lock(&self, name: &str) -> io::Result<File> {
         let file = match self.open_file(name, OFlags::RDONLY) {
             Err(Errno::NOENT) => match self.make_lock(name) {
@@ -214,7 +214,7 @@ impl Folder {
         let file = self.open_file(name, OFlags::WRONLY | OFlags::CREATE)?;
         let owner = self.handle.metadata()?;
         if file.metadata()?.uid() != owner.uid() && must_be_alone(&file).is_ok() {
-            // Made by root, say. Without this the folder's owner could not run.
+            // It may be created by root; without this the folder's owner could not run.
             let _ = fchown(&file, Some(owner.uid()), Some(owner.gid()));
         }
         Ok(())
@@ -228,8 +228,8 @@ impl Folder {
         file.write_all(text.as_bytes())
     }
 
-    /// Removes what a crash in the middle of a write left behind. Call it only under the lock. What
-    /// cannot be removed does no harm.
+    /// Removes what a crash in the middle of a write left behind. Call it only under the lock.
+    /// Leftovers that cannot be removed do no harm.
     pub(super) fn remove_leftovers(&self) {
         for name in self.names().unwrap_or_default() {
             if name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX) {
@@ -267,8 +267,7 @@ impl Folder {
     }
 }
 
-/// The content of a file that a person has named, wherever it is; `None` when there is no such
-/// file.
+/// The content of a file that a person has named, in any folder; `None` if it does not exist.
 pub(super) fn read_named(
     path: &Path,
     max_bytes: usize,
@@ -312,7 +311,7 @@ fn read_opened(
             format!("other users can access this secret (mode {:04o})", metadata.mode() & 0o7777);
         return Err(state_error(path, what, format!("Run `chmod 600 {}`", path.display())));
     }
-    // Allocated once, so that a growing buffer leaves no copy of a secret behind.
+    // Allocated once, since a growing buffer would leave copies of a secret behind.
     let expected = usize::try_from(metadata.len()).unwrap_or(usize::MAX).min(max_bytes) + 1;
     let mut bytes = Zeroizing::new(Vec::with_capacity(expected));
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
@@ -342,7 +341,7 @@ fn exists(path: &Path) -> Error {
     state_error(path, "already exists", "Use --force to replace it")
 }
 
-/// A synced file under a name of its own; removed on drop unless it got its final name.
+/// A synced file under a temporary name; removed on drop unless it got its final name.
 struct Temporary<'a> {
     folder: &'a Folder,
     name: String,
@@ -389,7 +388,7 @@ impl<'a> Temporary<'a> {
         match linkat(handle, self.name.as_str(), handle, self.target, empty) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => Err(exists(&self.folder.file(self.target))),
-            // A file system without hard links; the caller's lock keeps others of us out.
+            // A file system without hard links; the caller's lock excludes other processes of ours.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS) => self.rename(),
             Err(error) => Err(self.failed("create", error)),
         }
@@ -403,7 +402,7 @@ impl<'a> Temporary<'a> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if !self.renamed {
-            // Left over, it is removed by the next lock; there is no one to tell.
+            // If it stays, the next lock removes it; there is nobody to report to.
             let _ = unlinkat(&*self.folder.handle, self.name.as_str(), AtFlags::empty());
         }
     }

@@ -1,8 +1,8 @@
 //! The generation: the number of this start, above those of all earlier ones, by which others order
 //! a node's records.
 //!
-//! The file lets it grow if the clock does not; the wall clock lets it grow if the file is lost. So
-//! startup needs only one of them.
+//! The file makes it grow if the clock does not; the wall clock makes it grow if the file is lost.
+//! So startup needs only one of them.
 
 use meshport_config::UnixSeconds;
 
@@ -24,14 +24,14 @@ pub struct Generation {
 impl StateDir {
     /// A generation that no earlier start of this node used: one more than the stored one, and at
     /// least the wall clock, so that a folder restored from a backup is still ahead. A number that
-    /// cannot be read counts as 0; [`StateDir::doubts`] tells of it.
+    /// cannot be read counts as 0; [`StateDir::doubts`] reports it.
     pub fn next_generation(&self, wall: UnixSeconds) -> Generation {
         let number = self.generation().unwrap_or(0).saturating_add(1).max(wall.0);
         Generation { number, unkept: self.store_generation(number).err() }
     }
 
-    /// Keeps a generation that this node took while running, so that the next start is above it.
-    /// A lower one than the stored changes nothing.
+    /// Stores a generation that this node took while running, so that the next start is above it.
+    /// One below the stored one changes nothing.
     ///
     /// # Errors
     /// [`Error::Io`] when it cannot be written.

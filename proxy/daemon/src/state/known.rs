@@ -10,8 +10,8 @@ pub(super) const MAX_DIRECTORY_BYTES: usize = 32 * 1024 * 1024;
 const MAX_NODES_BYTES: usize = 8 * 1024 * 1024;
 
 impl StateDir {
-    /// The members as they were last written; `None` before the first write. The caller that
-    /// restores the bytes judges them.
+    /// The members as last written; `None` before the first write. The caller that restores the
+    /// bytes verifies them.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -33,8 +33,8 @@ impl StateDir {
         self.folder.write(DIRECTORY, snapshot, Existing::Replace)
     }
 
-    /// The nodes of the cluster as they were last written; `None` before the first write. The
-    /// caller judges the bytes.
+    /// The nodes of the cluster as last written; `None` before the first write. The caller verifies
+    /// the bytes.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].

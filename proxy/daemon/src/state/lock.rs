@@ -31,8 +31,8 @@ impl StateLock {
 }
 
 impl StateDir {
-    /// Takes the lock over from the process that holds it. One of another folder locks nothing
-    /// here, so this one is locked then.
+    /// Takes over the lock from the process that holds it. If that lock belongs to another folder
+    /// it locks nothing here, so this folder is locked anew.
     ///
     /// # Errors
     /// As [`StateDir::lock`].
@@ -64,8 +64,8 @@ impl StateDir {
         Ok(self.locked_by_me()?.ok())
     }
 
-    /// The process that holds the lock, by its note; `None` when nobody does, as far as this user
-    /// can tell. Changes nothing.
+    /// The process that holds the lock, by its note; `None` if nobody does, as far as this user can
+    /// see. Changes nothing.
     pub fn holder(&self) -> Option<u32> {
         let mut file = self.folder.open_file(LOCK, OFlags::RDONLY).ok()?;
         let is_held = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
@@ -88,8 +88,8 @@ impl StateDir {
             Err(TryLockError::WouldBlock) => return Ok(Err(file)),
             Err(TryLockError::Error(error)) => return Err(locking(error)),
         }
-        // The process id only improves the message below, and a full disk cannot store it; the lock
-        // itself is what counts.
+        // The process id only improves the message below, and a full disk cannot store it; only the
+        // lock itself counts.
         let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
         self.folder.remove_leftovers();
         Ok(Ok(StateLock { file }))
@@ -109,7 +109,7 @@ impl StateDir {
     }
 }
 
-/// The other process's note: bounded, and only ever shown.
+/// The other process's note: bounded, and only for display.
 fn noted(file: &mut File) -> String {
     let mut pid = String::new();
     let _ = file.take(20).read_to_string(&mut pid);

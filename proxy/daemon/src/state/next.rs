@@ -1,8 +1,8 @@
 //! New keys of a node: both keys and the credential in one file, whose name is the commit point.
 //!
-//! Three files cannot be replaced at once. So the new ones are written whole as `node.next`; from
-//! the moment it has that name the node is the new one, and putting its parts where they belong is
-//! repeated until it is done. Before that moment nothing has changed.
+//! Three files cannot be replaced at once. So the new ones are written completely as `node.next`;
+//! once the file has that name the node is the new one, and moving its parts into place is repeated
+//! until it is done. Before that nothing has changed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -97,7 +97,7 @@ impl StateDir {
         self.folder.write_like(NEXT, next.to_text().as_bytes(), NODE_KEY)
     }
 
-    /// New keys that the node is committed to and that are not in their places yet.
+    /// New keys to which the node is committed and that are not in place yet.
     fn next(&self) -> Result<Option<NextIdentity>, Error> {
         let text = self.read_text(NEXT, MAX_TEXT_BYTES, Content::Secret, FROM_SCRATCH)?;
         let Some(text) = text else { return Ok(None) };
@@ -105,11 +105,11 @@ impl StateDir {
         next.map(Some).map_err(|error| damaged(&self.file(NEXT), &error, FROM_SCRATCH))
     }
 
-    /// Moves new keys to which the node is committed to their places. Call it only under the lock.
+    /// Moves new keys to which the node is committed into place. Call it only under the lock.
     ///
     /// # Errors
     /// [`Error::State`] when the file is damaged, [`Error::Io`] when something cannot be written;
-    /// the next call goes on.
+    /// the next call continues.
     pub fn settle_next(&self) -> Result<(), Error> {
         let Some(next) = self.next()? else { return Ok(()) };
         let NextIdentity { node_key, record_key, credential } = &next;
@@ -124,9 +124,8 @@ impl StateDir {
         self.folder.remove(NEXT)
     }
 
-    /// As [`StateDir::settle_next`], and returns the identity after it. A failure to write comes
-    /// back with it: the node is committed to its new keys all the same, and the next start
-    /// finishes.
+    /// As [`StateDir::settle_next`], and returns the identity after it. A failure to write is
+    /// returned with it: the node is committed to its new keys anyway, and the next start finishes.
     ///
     /// # Errors
     /// As [`StateDir::identity`], and when the file with new keys is damaged.

@@ -1,5 +1,5 @@
-//! Files of the state folder for renewals by issuers: the credentials before the present one, and
-//! on an issuer its mandate.
+//! Files of the state folder for renewals by issuers: the credentials before the current one, and
+//! an issuer's mandate.
 
 use meshport_config::{Credential, Mandate, NodeId, Turn, UnixSeconds};
 use tracing::warn;
@@ -10,9 +10,9 @@ use crate::Error;
 
 /// The right to renew others, with its keys.
 pub(super) const MANDATE: &str = "mandate";
-/// The last credential that no issuer signed: a node shows it when it asks.
+/// The last credential that no issuer signed: a node presents it with each request.
 pub(super) const BASE: &str = "credential.base";
-/// The one before the present one, to which a node goes back when its issuer is revoked.
+/// The one before the current one, to which a node returns when its issuer is revoked.
 pub(super) const FORMER: &str = "credential.former";
 /// The members that got mandates from the authority's key used here, so that they can be revoked.
 pub(super) const MANDATES: &str = "mandates";
@@ -29,9 +29,9 @@ const GIVE_LINE: &str = "Correct it, or give `meshport revoke` the line of the m
 pub struct KnownRenewals {
     /// See [`StateDir::mandate`].
     pub mandate: Option<Mandate>,
-    /// The last credential of the node that no issuer signed; absent where the present one is it.
+    /// The last credential of the node that no issuer signed; absent if that is the current one.
     pub base: Option<Credential>,
-    /// The credential before the present one.
+    /// The credential before the current one.
     pub former: Option<Credential>,
 }
 
@@ -49,7 +49,7 @@ impl StateDir {
         KnownRenewals { mandate, base: of_own(BASE), former: of_own(FORMER) }
     }
 
-    /// The right of this node to renew the credentials of others, if it has been given one.
+    /// The right of this node to renew the credentials of others, if it has one.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -59,7 +59,7 @@ impl StateDir {
         text.map(|text| super::parsed(&text, &self.file(MANDATE), DELEGATE)).transpose()
     }
 
-    /// Writes the mandate in the place of any other.
+    /// Writes the mandate in place of any other.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
@@ -68,7 +68,7 @@ impl StateDir {
         self.folder.write_like(MANDATE, text.as_bytes(), CREDENTIAL)
     }
 
-    /// Writes a renewed credential, and before it those that it follows.
+    /// Writes a renewed credential, after its predecessors.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
@@ -127,7 +127,7 @@ impl StateDir {
         self.folder.write(MANDATES, format!("{known}{lines}").as_bytes(), Existing::Replace)
     }
 
-    /// The turns of all mandates that were noted here for a node.
+    /// The turns of all mandates recorded here for a node.
     ///
     /// # Errors
     /// [`Error::State`] when the file is damaged.
@@ -154,7 +154,7 @@ impl StateDir {
         Ok(turns)
     }
 
-    /// An intact credential, whether it is still valid or not.
+    /// An intact credential, valid or not.
     pub(super) fn public_credential(&self, name: &str) -> Result<Option<Credential>, Error> {
         let remedy = "Nothing to do: it is written anew with the next renewal";
         let text = self.read_text(name, MAX_TEXT_BYTES, Content::Public, remedy)?;
@@ -165,7 +165,7 @@ impl StateDir {
     }
 }
 
-/// The content that was read, or nothing with a warning.
+/// The content that was read, or a warning and nothing.
 fn readable<T>(read: Result<Option<T>, Error>) -> Option<T> {
     read.unwrap_or_else(|error| {
         warn!(%error, "starting without it");

@@ -1,8 +1,8 @@
 //! Checksums of plain text files, in their last line.
 //!
 //! Any digits form an address and any number a generation, so without a checksum a flipped bit
-//! would go unnoticed. It proves nothing and does not lock the files: whoever edits one says so in
-//! its last line. The content is used either way, with a warning about what is odd.
+//! would go unnoticed. It proves nothing and does not lock the files: an editor marks the change in
+//! the last line. The content is used either way, with a warning about anything odd.
 
 use data_encoding::HEXLOWER;
 use meshport_config::Seed;
@@ -15,11 +15,11 @@ use super::{GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir};
 const SEAL: &str = "# checksum ";
 /// The last line of a file that was edited by hand.
 const BY_HAND: &str = "# by hand";
-/// Bytes of the checksum: damage goes unseen once in four billion times.
+/// Bytes of the checksum: damage goes undetected once in four billion times.
 const CHECKSUM_BYTES: usize = 4;
 const CHECKSUM_DOMAIN: &[u8] = b"meshport state checksum v1\0";
 
-/// The lines, and the one that seals them.
+/// The lines, with their checksum line.
 pub(super) fn sealed(lines: &str) -> String {
     let hash = Sha256::new().chain_update(CHECKSUM_DOMAIN).chain_update(lines).finalize();
     format!("{lines}{SEAL}{}\n", HEXLOWER.encode(&hash[..CHECKSUM_BYTES]))
@@ -39,7 +39,7 @@ pub(super) fn generation(text: &str) -> Option<u64> {
     (lines.next().is_none() && number < u64::MAX).then_some(number)
 }
 
-/// What is wrong with a file's content; none if it is as written, or marked as edited by hand.
+/// The fault of a file's content; none if it is as written, or marked as edited by hand.
 fn oddity(text: &str) -> Option<&'static str> {
     let body = text.strip_suffix('\n').unwrap_or(text);
     let (lines, last) = text.split_at(body.rfind('\n').map_or(0, |at| at + 1));

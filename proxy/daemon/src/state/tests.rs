@@ -137,7 +137,7 @@ fn each_damaged_file_is_named_and_left_alone() {
     assert!(text.contains("seeds: line 3:"), "{text}");
 }
 
-/// What a start reads of a folder.
+/// The values that a start reads from a folder.
 #[derive(Debug)]
 struct Started {
     identity: Identity,
@@ -205,8 +205,8 @@ fn rotated_from_first(authority: &AuthorityKey) -> MeshSecrets {
     rotated(&state, authority)
 }
 
-/// The files of a node and, for each that a start judges, a part of what the message of a damaged
-/// one advises.
+/// The files of a node and, for each that a start judges, a part of the remedy in the message about
+/// a damaged one.
 const REMEDIES: [(&str, &str); 8] = [
     (NODE_KEY, "run `meshport join INVITE --force`"),
     (RECORD_KEY, "run `meshport join INVITE --force`"),
@@ -382,7 +382,7 @@ fn a_secret_others_can_read_is_refused_with_the_command_that_mends_it() {
 }
 
 #[test]
-fn keys_are_not_overwritten_unasked() {
+fn keys_are_not_overwritten_without_consent() {
     let (_folder, state) = joined();
     let before = fs::read(state.path().join(NODE_KEY)).expect("it is there");
     let other = NodeKey::generate(&mut OsRng);
@@ -488,12 +488,12 @@ fn generations_grow_whatever_the_clock_does() {
     state.keep_generation(10_000).expect("higher");
     assert_eq!(next(0), 10_001, "above both");
 
-    // `check` says it too, and starts nothing.
+    // `check` reports it too, and starts nothing.
     fs::write(&path, "7\n").expect("written");
     let [doubt] = &state.doubts()[..] else { panic!("{:?}", state.doubts()) };
     assert!(doubt.contains("Each start") && !doubt.contains("this start"), "{doubt}");
 
-    // An invalid or impossible number does not keep a node from starting.
+    // An invalid or impossible number does not prevent a node from starting.
     for damage in ["many".to_owned(), u64::MAX.to_string(), "7".repeat(5_000)] {
         fs::write(&path, damage).expect("written");
         let [doubt] = &state.doubts()[..] else { panic!("{:?}", state.doubts()) };
@@ -526,14 +526,14 @@ fn sizes_are_bounded() {
     assert!(message(state.seeds()).contains("65 seeds"));
 }
 
-/// A daemon may run as another user than the one who renews for it.
+/// A daemon may run as another user than the one that renews for it.
 #[test]
-fn a_renewed_credential_belongs_to_whom_the_old_one_did() {
+fn a_renewed_credential_belongs_to_the_same_node() {
     let (_folder, state) = joined();
     let path = state.path().join("credential");
     let owner = || fs::metadata(&path).expect("it is there").uid();
     let own = owner();
-    // Only root can give a file away; for others there is only one owner.
+    // Only root can change a file's owner; for others there is only one owner.
     let other = if own == 0 { 65_534 } else { own };
     chown(&path, Some(other), None).expect("it is ours");
     let credential = state.credential().expect("readable").expect("there");

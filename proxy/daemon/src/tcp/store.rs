@@ -239,7 +239,7 @@ pub(crate) fn make_main(pid: u32) {
 }
 
 /// Tells the service manager again what is open and what is closed: it listens to a successor only
-/// once the former process has made it the main one.
+/// once the old process has made it the main one.
 pub(crate) fn say_again() {
     let Some(store) = STORE.get() else { return };
     for address in std::mem::take(&mut *store.closed()) {

@@ -112,7 +112,7 @@ async fn a_unix_socket_in_memory_is_found_by_its_path_until_its_listener_is_gone
 #[test]
 fn a_machine_has_the_addresses_that_can_be_bound() {
     let here = "127.0.0.1".parse().expect("an address");
-    // One for documentation (RFC 5737), which no machine has.
+    // A documentation address (RFC 5737), which no machine has.
     let elsewhere = "192.0.2.1".parse().expect("an address");
     for host in [Host::Kernel, Host::Memory(memory::Host::default())] {
         assert!(host.has(here) && !host.has(elsewhere), "{host:?}");

@@ -92,8 +92,8 @@ impl PacketSocket {
     /// The runtime cannot watch the socket.
     #[expect(unsafe_code, reason = "the runtime trusts that a descriptor stays what it is")]
     pub(super) fn new(socket: Socket, address: IpAddr) -> io::Result<Self> {
-        // SAFETY: the socket owns its descriptor, always gives the same one, and is closed when the
-        // runtime has let go of it.
+        // SAFETY: the socket owns its descriptor, always returns the same one, and is closed after
+        // the runtime has released it.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?;
         Ok(Self { socket, address, index: None, group: None })
     }
@@ -195,7 +195,7 @@ pub(super) fn interfaces() -> io::Result<Vec<(String, Entry)>> {
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: an entry's name is a string of the C library, of the same life.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
-        // SAFETY: an entry's address is null or one of the length that its family tells.
+        // SAFETY: an entry's address is null or has the length that its family implies.
         let found = unsafe { read_entry(entry.ifa_addr, entry.ifa_flags) };
         entries.extend(found.map(|found| (name, found)));
         next = entry.ifa_next;

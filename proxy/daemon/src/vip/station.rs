@@ -13,7 +13,7 @@ use super::packet::Entry;
 
 /// The folder of the kernel's ARP settings, by interface.
 const FOLDER: &str = "/proc/sys/net/ipv4/conf";
-/// The longest value of such a setting, in bytes.
+/// The longest value of one of these settings, in bytes.
 const MAX_VALUE_BYTES: usize = 16;
 
 /// Why this node cannot hold a virtual address.
@@ -84,7 +84,7 @@ pub(crate) enum Obstacle {
     Leaving,
 }
 
-/// The LAN interface in its present state.
+/// The LAN interface in its current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Station {
     pub(super) index: u32,

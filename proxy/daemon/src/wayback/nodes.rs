@@ -245,7 +245,7 @@ impl Reader {
         let file = self.source.kubeconfig.display();
         match self.whose {
             Whose::All => warn!(%file, problem, "cannot read the cluster's nodes"),
-            // The settings say the same, so it may be intended.
+            // The settings agree, so it may be intended.
             Whose::Own(_) => info!(%file, problem, "cannot read this node's Node object"),
         }
     }
@@ -343,7 +343,7 @@ impl Reader {
             "ADDED" | "MODIFIED" => true,
             "DELETED" | "BOOKMARK" => false,
             "ERROR" => return Err(ReadError::Gone),
-            // Something of a later version.
+            // Something from a later version.
             _ => return Ok(false),
         };
         let Event { object } = serde_json::from_slice(line)?;

@@ -1,8 +1,8 @@
 //! The certificates of the stand-ins: one authority, and a leaf per origin that carries its name.
 //!
-//! Everything is PEM, because files, `curl --cacert` and kubeconfigs want PEM. Keys are ECDSA
-//! P-256. The certificates are valid from 1975 to 4096, so that no clock is needed to make them;
-//! they protect nothing but a demo.
+//! Everything is PEM, because files, `curl --cacert` and kubeconfigs need PEM. Keys are ECDSA
+//! P-256. The certificates are valid from 1975 to 4096, so no clock is needed to make them; they
+//! only protect a demo.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,8 +23,8 @@ use zeroize::Zeroizing;
 
 use meshport_daemon::Error;
 
-/// The DNS names every stand-in's certificate carries, as an apiserver's does. The one name that
-/// is not among them is the origin's.
+/// The DNS names every stand-in's certificate carries, as an apiserver's does. The only other name
+/// in it is the origin's.
 pub const COMMON_NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
@@ -36,7 +36,7 @@ pub const COMMON_NAMES: [&str; 5] = [
 /// The application protocols offered, best first.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The files of an authority that is shared by way of a folder.
+/// The files of an authority that is shared through a folder.
 const CERTIFICATE_FILE: &str = "ca.crt";
 const KEY_FILE: &str = "ca.key";
 const LOCK_FILE: &str = "lock";
@@ -65,9 +65,9 @@ impl Authority {
         Ok(Self { pem: certificate.pem(), issuer: Issuer::new(params, key) })
     }
 
-    /// The authority of a folder: `ca.crt` and `ca.key`, which are made if they are not there, as
-    /// is the folder. Processes that share the folder share the authority, also when they start at
-    /// the same moment.
+    /// The authority of a folder: `ca.crt` and `ca.key`, which are created if missing, as is the
+    /// folder. Processes that share the folder share the authority, also when they start at the
+    /// same moment.
     ///
     /// # Errors
     /// A file cannot be read or written, or the key is damaged.
@@ -95,7 +95,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The same for each authority: that is how one is restored from its key alone.
+    /// The same for each authority, so that one can be restored from its key alone.
     fn params() -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "meshport stand-in authority");
@@ -173,10 +173,10 @@ impl std::fmt::Debug for Leaf {
 
 impl Leaf {
     /// Reads certificate and key from files written by [`Leaf::write`] or by another tool. `name`
-    /// is what the stand-in says it is called.
+    /// is the name that the stand-in reports.
     ///
     /// # Errors
-    /// A file cannot be read. What is in it is checked when it is used.
+    /// A file cannot be read. Its content is checked when it is used.
     pub fn read(name: &str, certificate: &Path, key: &Path) -> Result<Self, Error> {
         Ok(Self {
             name: name.to_owned(),
@@ -305,7 +305,7 @@ fn check_name(name: &str) -> Result<(), Error> {
     )))
 }
 
-/// These calls fail only without randomness or on a mistake of ours.
+/// These calls fail only without randomness or because of a bug of ours.
 fn cannot<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> Error {
     move |error| Error::Bug(format!("cannot {what}: {error}"))
 }

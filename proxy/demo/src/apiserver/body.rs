@@ -48,7 +48,7 @@ pub struct Watch {
 impl Watch {
     pub(super) fn new(origin: String, every: Duration, open: Arc<AtomicU64>) -> Self {
         let mut interval = tokio::time::interval(every.max(Duration::from_millis(1)));
-        // A reader that stopped gets no burst of old lines when it goes on.
+        // A reader that stopped gets no burst of old lines when it continues.
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         open.fetch_add(1, Ordering::Relaxed);
         Self { origin, interval, sequence: 0, open }
@@ -122,7 +122,7 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// The next piece when `left` bytes are still wanted: whole patterns, then a part of one.
+/// The next piece if `left` bytes are still missing: whole patterns, then a part of one.
 pub(crate) fn pattern_chunk(left: u64) -> Bytes {
     static PATTERN: OnceLock<Bytes> = OnceLock::new();
     let pattern = PATTERN.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! A gate through which all reads and writes of a stand-in go, so that it can hang as a stopped
-//! process does: nothing is answered, nothing is lost, everything goes on when the gate opens.
+//! A gate through which all reads and writes of a stand-in go, so that it can hang like a stopped
+//! process: nothing is answered, nothing is lost, everything continues when the gate opens.
 //!
 //! Bounded by the connections of the stand-in: each task waits at the gate at most once.
 
@@ -26,7 +26,7 @@ impl Gate {
     pub(super) fn open(&self) {
         let waiting = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            // Inside the lock: who registers later sees the gate open.
+            // Inside the lock: a task that registers later sees the gate open.
             self.closed.store(false, Ordering::SeqCst);
             std::mem::take(&mut *waiting)
         };

@@ -1,8 +1,8 @@
-//! One stand-in as a process of its own, for tests that stop or kill it.
+//! One stand-in as a separate process, for tests that stop or kill it.
 //!
 //! Signals play the faults: SIGUSR1 makes it unready, SIGUSR2 ready again, SIGTERM closes the port
 //! and lets open connections end (bounded by [`DRAIN_LIMIT`], a second SIGTERM ends it at once).
-//! SIGSTOP, SIGCONT and SIGKILL do what they always do.
+//! SIGSTOP, SIGCONT and SIGKILL have their usual effect.
 
 use std::fs;
 use std::io::Write;
@@ -17,12 +17,12 @@ use super::authority::{Authority, Leaf};
 use super::{StandIn, StandInConfig};
 use meshport_daemon::Error;
 
-/// How long open connections may go on after SIGTERM; an apiserver's default.
+/// How long open connections may continue after SIGTERM; an apiserver's default.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-/// How often a draining stand-in looks whether its last connection has ended.
+/// How often a draining stand-in checks whether its last connection has ended.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 
-/// Where certificate and key come from.
+/// The source of certificate and key.
 #[derive(Clone, Debug)]
 pub enum TlsSource {
     /// Existing PEM files.

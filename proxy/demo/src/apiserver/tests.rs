@@ -111,7 +111,7 @@ async fn a_killed_one_cuts_everything_and_can_be_restarted() {
 }
 
 #[tokio::test]
-async fn a_hung_one_accepts_but_never_answers_until_it_goes_on() {
+async fn a_hung_one_accepts_but_never_answers_until_it_continues() {
     let world = start("fra", |_| {});
     let mut watch = world.client().watch().await.unwrap();
     watch.next().await.unwrap();
@@ -196,7 +196,7 @@ async fn dropping_it_frees_the_port() {
 }
 
 #[test]
-fn names_that_cannot_be_told_apart_are_refused() {
+fn names_that_cannot_be_distinguished_are_refused() {
     let authority = Authority::generate().unwrap();
     let long = "a".repeat(64);
     for name in [
@@ -239,7 +239,7 @@ async fn certificates_survive_their_files() {
 }
 
 #[tokio::test]
-async fn a_folder_has_one_authority_for_all_who_use_it() {
+async fn a_folder_has_one_authority_for_all_its_users() {
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("pki");
     let at_once: Vec<_> = (0..4)

@@ -9,13 +9,13 @@ use hyper::StatusCode;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// No TCP connection came about.
+    /// No TCP connection was made.
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
-    /// No TLS session came about.
+    /// No TLS session was established.
     #[error("TLS handshake failed: {0}")]
     Tls(#[source] io::Error),
-    /// The connection broke, or HTTP was spoken wrongly.
+    /// The connection broke, or the HTTP was invalid.
     #[error("HTTP failed: {0}")]
     Http(#[from] hyper::Error),
     /// It took too long.
@@ -26,7 +26,7 @@ pub enum ClientError {
         /// The limit that was exceeded.
         limit: Duration,
     },
-    /// The status was not the one that was needed.
+    /// The status was not the expected one.
     #[error("{origin} answered {status}")]
     Status {
         /// The origin that answered.
@@ -34,7 +34,7 @@ pub enum ClientError {
         /// What.
         status: StatusCode,
     },
-    /// The answer makes no sense.
+    /// The answer is invalid.
     #[error("unexpected answer: {0}")]
     Unexpected(String),
 }

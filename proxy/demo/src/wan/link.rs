@@ -1,9 +1,9 @@
 //! One direction of one network path, as a pure function of its seed and of what was sent when.
 //!
-//! A [`Link`] owns the state that makes a path more than a delay: the burst it may be in, the
-//! queue before its bottleneck, and the last arrival. [`Link::send`] is told the time and the size
-//! of a datagram and says when it arrives, when a copy of it arrives, or why it does not arrive.
-//! It never holds the datagram itself.
+//! A [`Link`] owns the state that makes a path more than a delay: the burst it may be in, the queue
+//! before its bottleneck, and the last arrival. [`Link::send`] takes the time and the size of a
+//! datagram and returns when it arrives, when a copy of it arrives, or why it does not arrive. It
+//! never holds the datagram itself.
 //!
 //! Invariants: nothing arrives earlier than `latency` after it was sent; the same seed, settings
 //! and calls give the same verdicts on every machine (the arithmetic is integer or plain IEEE 754,
@@ -35,12 +35,12 @@ pub struct LinkConfig {
     pub latency: Duration,
     /// Added to `latency`, drawn again for each datagram.
     pub jitter: Jitter,
-    /// Which datagrams vanish.
+    /// Which datagrams are lost.
     pub loss: Loss,
     /// Share of datagrams that do not wait behind earlier ones, in `0.0..=1.0`. At 0 the link is
-    /// strictly ordered, as a chain of FIFO queues is; at 1 the order is whatever jitter makes of
-    /// it. On an ordered link jitter adds up when datagrams follow each other closely: each
-    /// waits for the slowest before it.
+    /// strictly ordered, as a chain of FIFO queues is; at 1 jitter alone determines the order. On
+    /// an ordered link jitter adds up when datagrams follow each other closely: each waits for the
+    /// slowest before it.
     pub overtaking: f64,
     /// Share of datagrams that arrive twice, in `0.0..=1.0`.
     pub duplication: f64,
@@ -62,7 +62,7 @@ pub enum Jitter {
         max: Duration,
     },
     /// Exponential with this mean, cut off at [`EXPONENTIAL_CUT_OFF`] means: most datagrams are
-    /// hardly late, a few are very late, which is the shape of queueing delay on shared paths.
+    /// hardly late, a few are very late, which is typical of queueing delay on shared paths.
     Exponential {
         /// The mean before the cut-off.
         mean: Duration,
@@ -76,10 +76,10 @@ pub enum Jitter {
 /// error rates for codes on burst-noise channels", 1963. There the chain moves once per symbol,
 /// which is a time on a channel that always sends. A path does not: a chain that moved once per
 /// datagram would hold a quiet path in a burst for minutes and end that of a busy one within
-/// microseconds. What is measured is a time: losses on the Internet depend on each other for a
-/// second or less (M. Yajnik et al., "Measurement and modelling of the temporal dependence in
-/// packet loss", INFOCOM 1999). A length in datagrams, sent one each `gap`, is about that many
-/// times `gap`.
+/// microseconds. Measurements show times: losses on the Internet depend on each other for a second
+/// or less (M. Yajnik et al., "Measurement and modelling of the temporal dependence in packet
+/// loss", INFOCOM 1999). A length in datagrams, sent one each `gap`, is about that many times
+/// `gap`.
 ///
 /// Values outside `0.0..=1.0` act as the nearest bound; not-a-number acts as 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -117,7 +117,7 @@ impl Loss {
     /// How probable it is to be in a burst, so long after it was so or not.
     fn in_burst_after(&self, was_in_burst: bool, after: Duration) -> f64 {
         let share = self.in_bursts.clamp(0.0, 1.0);
-        // Knowledge of the state fades with this time.
+        // Time constant with which knowledge of the state fades.
         let memory = self.burst.as_secs_f64() * (1.0 - share);
         let known = if memory > 0.0 { decay(after.as_secs_f64() / memory) } else { 0.0 };
         share + (f64::from(u8::from(was_in_burst)) - share) * known
@@ -168,7 +168,7 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// A perfect link but for its latency. `latency` is one way.
+    /// A perfect link except for its latency. `latency` is one way.
     pub fn delay(latency: Duration) -> Self {
         Self { latency, ..Self::default() }
     }
@@ -201,7 +201,7 @@ pub enum DropReason {
     TooBig,
     /// The queue before the bottleneck is full.
     QueueFull,
-    /// It was lost on the way.
+    /// It was lost in transit.
     Lost,
 }
 
@@ -232,13 +232,13 @@ pub struct LinkCounters {
 #[derive(Clone, Debug)]
 pub struct Link {
     config: LinkConfig,
-    /// Decides whether, never when: its draws do not depend on the delay settings, so that the
-    /// same datagrams are lost when only a latency is changed.
+    /// Decides about loss, never about time: its draws do not depend on the delay settings, so the
+    /// same datagrams are lost if only a latency changes.
     fate: ChaCha8Rng,
-    /// Decides when.
+    /// Decides about time.
     delay: ChaCha8Rng,
     in_burst: bool,
-    /// When that was last so.
+    /// The time of that state.
     looked_at: Duration,
     busy_until: Duration,
     last_arrival: Duration,
@@ -269,12 +269,12 @@ impl Link {
     }
 
     /// Changes the settings for what is sent from now on. The queue, the burst and the random
-    /// numbers go on from where they are.
+    /// numbers continue.
     pub fn set_config(&mut self, config: LinkConfig) {
         self.config = config;
     }
 
-    /// Takes the link down or up; what is on the way still arrives.
+    /// Takes the link down or up; datagrams in transit still arrive.
     pub fn set_up(&mut self, up: bool) {
         self.config.up = up;
     }
@@ -336,8 +336,8 @@ impl Link {
         Some(self.busy_until)
     }
 
-    /// Moves the Gilbert-Elliott chain to this time. It does not go back: a datagram that is asked
-    /// about late finds the state that later datagrams have found.
+    /// Moves the Gilbert-Elliott chain to this time. It does not go back: a datagram that is
+    /// decided late gets the state of later datagrams.
     fn draw_loss(&mut self, now: Duration) -> bool {
         let loss = self.config.loss;
         let after = now.saturating_sub(self.looked_at);

@@ -2,13 +2,13 @@
 //!
 //! Every node has a public address, a socket that the shaper owns. A datagram that node A sends to
 //! B's public address is judged by the [`Link`] between their sites and then delivered to B's real
-//! address *from A's public address*: to both it looks as if the other lived at its public
-//! address. The sender is known by its real source address, so a node must send from the socket it
-//! receives on, as WireGuard does. Others are strangers, whom a network may let in or not.
+//! address *from A's public address*: to both it looks as if the other were at its public address.
+//! The sender is known by its real source address, so a node must send from the socket it receives
+//! on, as WireGuard does. Others are strangers, which a network may admit or not.
 //!
-//! The shaper has two threads of its own, one that receives (a tokio runtime) and one that
-//! delivers: its timing does not depend on what else the process does, and blocking code can use
-//! it. Every method returns at once.
+//! The shaper has two separate threads, one that receives (a tokio runtime) and one that delivers:
+//! its timing does not depend on what else the process does, and blocking code can use it. Every
+//! method returns at once.
 //!
 //! Bounds: [`MAX_NODES`], [`MAX_IN_FLIGHT_DATAGRAMS`], [`MAX_IN_FLIGHT_BYTES`]; what exceeds them
 //! is dropped and counted. Accuracy: never early; late by what the kernel needs to wake a thread,
@@ -47,14 +47,14 @@ const RECEIVE_ERROR_PAUSE: Duration = Duration::from_millis(5);
 /// How a shaper starts.
 #[derive(Clone, Debug)]
 pub struct ShaperConfig {
-    /// Decides every random draw; two links differ by the names of their sites.
+    /// The seed of all random numbers; two links differ by the names of their sites.
     pub seed: u64,
-    /// Where the public sockets live.
+    /// The address of the public sockets.
     pub bind: IpAddr,
     /// The link between two sites, or inside one, for which none was set.
     pub default_link: LinkConfig,
-    /// Carries what others than the nodes send, over the link inside the receiver's site and from
-    /// the receiver's own public address; otherwise it is dropped.
+    /// Whether to carry what others than the nodes send, over the link inside the receiver's site
+    /// and from the receiver's own public address; otherwise it is dropped.
     pub strangers: bool,
 }
 
@@ -69,7 +69,7 @@ impl Default for ShaperConfig {
 struct Shared {
     epoch: Instant,
     state: Mutex<State>,
-    /// Told when the earliest arrival moved forward, and at the end.
+    /// Notified when the earliest arrival moves forward, and at the end.
     earlier: Condvar,
 }
 
@@ -91,7 +91,7 @@ impl Shaper {
     /// Starts a network without nodes.
     ///
     /// # Errors
-    /// The system grants no thread or no event queue.
+    /// The system provides no thread or no event queue.
     pub fn start(config: ShaperConfig) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -104,7 +104,7 @@ impl Shaper {
         });
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
-        // From here on the value exists, so that a failure stops what has been started.
+        // From here on the value exists, so a failure stops what has been started.
         let mut shaper =
             Self { shared, runtime: handle, stop: Some(stop), threads: Vec::with_capacity(2) };
         shaper.spawn("wan-receive", move || {
@@ -128,7 +128,7 @@ impl Shaper {
     /// Adds a node and returns its public address. `real` may be set later.
     ///
     /// # Errors
-    /// The name or the real address is taken, [`MAX_NODES`] is reached, or no socket is to be had.
+    /// The name or the real address is taken, [`MAX_NODES`] is reached, or no socket is available.
     pub fn add_node(
         &self,
         name: &str,
@@ -169,7 +169,7 @@ impl Shaper {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
         socket.set_nonblocking(true)?;
-        // A smaller buffer than asked for only means more drops under load.
+        // A smaller buffer than requested only means more drops under load.
         let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
         let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
         socket.bind(&address.into())?;
@@ -177,7 +177,7 @@ impl Shaper {
         UdpSocket::from_std(socket.into())
     }
 
-    /// Tells where a node really listens, for example after its process started anew. The former
+    /// Sets the real address of a node, for example after its process has restarted. The previous
     /// address is forgotten.
     ///
     /// # Errors
@@ -211,7 +211,8 @@ impl Shaper {
         self.shared.lock().link(from, to).set_config(config.clone());
     }
 
-    /// Cuts or heals. Datagrams already on the way still arrive. Cutting twice is cutting once.
+    /// Cuts or heals. Datagrams already in transit still arrive. A second cut has no further
+    /// effect.
     pub fn set_down(&self, cut: Cut, down: bool) {
         let mut state = self.shared.lock();
         if down {
@@ -240,7 +241,7 @@ impl Shaper {
         state.links.iter().map(row).collect()
     }
 
-    /// Stops, drops what is on the way, closes all sockets and returns the last counters.
+    /// Stops, drops datagrams in transit, closes all sockets and returns the last counters.
     pub fn shutdown(mut self) -> ShaperCounters {
         self.stop();
         self.counters()
@@ -248,7 +249,7 @@ impl Shaper {
 
     fn stop(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // Nobody listens when the thread is gone already.
+            // Nobody listens if the thread is already gone.
             let _ = stop.send(());
         }
         self.shared.lock().stopped = true;
@@ -268,7 +269,7 @@ impl Drop for Shaper {
 }
 
 impl Shared {
-    /// State is consistent between statements, so a panic elsewhere does not spoil it.
+    /// State is consistent between statements, so a panic elsewhere does not corrupt it.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -311,7 +312,7 @@ fn deliver_until_stopped(shared: &Shared) {
             state = shared.lock();
             state.counters.delivered += delivered;
             state.counters.dropped_send += refused;
-            // Datagrams that have come meanwhile may be due already.
+            // Datagrams that have arrived meanwhile may already be due.
             continue;
         }
         state = match next {

@@ -205,7 +205,7 @@ fn endpoints_that_end_serve_while_none_is_ready() {
     let at = |last: u8, ready| (format!("10.1.0.{last}:8080"), ready);
     let ending = slice("web", &json!([draining, dead, starting]));
     assert_eq!(of(std::slice::from_ref(&ending)), [at(1, true), at(2, false), at(3, false)]);
-    // They get none once another slice has a ready one. An address is ready if one slice says so.
+    // They get none once another slice has a ready one. An address is ready if it is in one slice.
     let more = slice("web", &ready(&["10.1.0.3"]));
     assert_eq!(of(&[ending, more]), [at(3, true), at(1, false), at(2, false)]);
     assert_eq!(of(&[slice("other", &ready(&["10.1.0.9"]))]), []);
@@ -292,7 +292,7 @@ fn a_dry_run_names_what_is_offered_and_why_the_rest_is_not() {
 }
 
 #[test]
-fn a_request_has_the_instances_and_who_may_use_them() {
+fn a_request_has_the_instances_and_their_allow_list() {
     let many: Vec<String> = (0..250).map(|n| format!("10.1.{}.{}", n / 200, n % 200 + 1)).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let annotations = json!({ EXPOSE: "web", ALLOW: "site:fra, role:node" });

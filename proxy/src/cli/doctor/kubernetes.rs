@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_one_apiserver_lacks_is_told() {
+    fn a_name_that_one_apiserver_lacks_is_reported() {
         assert_eq!(judge("127.0.0.1:7445", Some("kubernetes.default.svc")), []);
         assert_eq!(judge("127.0.0.1:7445", None), []);
         let found = judge("127.0.0.1:7445", Some("cp-1"));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_ends_or_has_ended_is_told() {
+    fn a_certificate_that_expires_or_has_expired_is_reported() {
         let (now, day) = (UnixSeconds(1_800_000_000), DAY_S);
         let in_days = |days: u64| ending("cp-1", UnixSeconds(now.0 + days * day), now);
         assert_eq!(in_days(30), None);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_of_this_cluster_that_goes_elsewhere_is_told() {
+    fn a_kubeconfig_of_this_cluster_that_goes_elsewhere_is_reported() {
         for past in ["10.77.0.11:6443", "192.0.2.7:6443"] {
             let found = judge(past, Some("kubernetes.default.svc"));
             let [it] = &found[..] else { panic!("{past}: {found:?}") };

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_others_may_ask_is_told_from_none() {
+    fn a_daemon_that_only_others_may_ask_differs_from_none() {
         let silent = |kind: io::ErrorKind| Error::NoDaemon {
             path: "/run/x.sock".into(),
             source: kind.into(),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_an_identity_is_told() {
+    fn a_folder_without_an_identity_is_reported() {
         let folder = tempfile::tempdir().expect("a folder");
         let look = |path: &Path| identity(path, UnixSeconds(1)).expect("it can be looked at");
         let found = look(folder.path());
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_of_another_version_is_told() {
+    fn a_daemon_of_another_version_is_reported() {
         assert_eq!(version(env!("CARGO_PKG_VERSION")), []);
         assert_eq!(version("0.0.9")[0].kind.id, "MP206");
     }

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_does_not_resolve_is_told_and_is_worse_alone() {
+    fn a_name_that_does_not_resolve_is_reported_and_is_worse_alone() {
         let good = seed(1, &["127.0.0.1:1", "localhost:1"]);
         assert_eq!(run(names(std::slice::from_ref(&good))), []);
         let bad = seed(2, &["seed.invalid:1", "seed.invalid:2"]);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_is_down_or_unknown_is_told() {
+    fn a_seed_that_is_down_or_unknown_is_reported() {
         let seeds = [seed(1, &["10.0.0.1:1"]), seed(2, &["10.0.0.2:1"]), seed(3, &["10.0.0.3:1"])];
         let me = NodeId::from_bytes([3; 32]);
         assert_eq!(silent(&seeds, me, &[peer(1, "alive"), peer(2, "alive")]), []);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_where_nobody_listens_and_a_network_that_is_not_there_are_told() {
+    fn a_closed_port_and_a_missing_network_are_reported() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
         let address = socket.local_addr().expect("an address").to_string();
         let of_socket = [seed(1, &[&address])];

@@ -75,7 +75,7 @@ impl Context {
         Ok(Some(Self { chosen, name: args.context_name.clone() }))
     }
 
-    /// Writes the context into a kubeconfig; what a person should know comes back.
+    /// Writes the context into a kubeconfig; returns warnings for the user.
     ///
     /// # Errors
     /// [`Error::Usage`] when the file cannot take it, [`Error::Io`].

@@ -1,9 +1,9 @@
 //! The leaf's identity: from an invite, or saved from an earlier one.
 //!
-//! A folder holds several identities made from one invite, each in a folder of its own below it, so
-//! that as many forwards can run at once: two processes with one key would take each other's
-//! tunnels away. All are made at the first use, since the invite may have ended by the second.
-//! Every file has mode 0600.
+//! A folder holds several identities made from one invite, each in its own subfolder, so that as
+//! many forwards can run at once: two processes with one key would take over each other's tunnels.
+//! All are made at the first use, since the invite may have ended by the second. Every file has
+//! mode 0600.
 
 use std::path::{Path, PathBuf};
 
@@ -54,12 +54,12 @@ pub(in crate::cli) struct Start {
     pub(in crate::cli) storage: Storage,
 }
 
-/// Keeps on disk what the next start needs.
+/// Stores what the next start needs.
 #[derive(Debug)]
 pub(in crate::cli) enum Storage {
     /// Nothing is kept.
     Nothing,
-    /// The identity is from here; only what is known of the mesh changes.
+    /// The identity is from this folder; only the knowledge of the mesh changes.
     Saved(Slot),
     /// The identity is new.
     New(Box<NewIdentities>),
@@ -114,7 +114,7 @@ fn saved(folder: &Path, node: Option<&StateDir>, now: UnixSeconds) -> Result<Sta
         if !identity.credential.roles.is_leaf() {
             return Err(not_a_leaf(state.path(), &identity.credential.roles));
         }
-        // If one of the two is damaged, the other makes up for it.
+        // If one of the two is damaged, the other suffices.
         let seeds = state.seeds().unwrap_or_else(|error| {
             output::advice(&format!("warning: the saved seeds are not used: {error}"));
             Vec::new()
@@ -212,8 +212,8 @@ fn copy(identity: &Identity) -> Identity {
 }
 
 impl Storage {
-    /// Keeps a new identity and what is known of the mesh. An older identity of the same mesh gives
-    /// way, unless a process uses it.
+    /// Stores a new identity and the knowledge of the mesh. It replaces an older identity of the
+    /// same mesh, unless a process uses that.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::State`] when the identity cannot be written.
@@ -227,7 +227,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Keeps a new secret of the mesh, if one came, and uses it.
+    /// Stores a new secret of the mesh, if one arrived, and uses it.
     pub(in crate::cli) async fn take_secrets(&self, leaf: &mut Leaf) {
         if let Some(secrets) = leaf.offered_secrets() {
             self.store_secrets(secrets).await;
@@ -235,7 +235,7 @@ impl Storage {
         }
     }
 
-    /// Keeps a new secret of the mesh.
+    /// Stores a new secret of the mesh.
     async fn store_secrets(&self, secrets: &MeshSecrets) {
         let Self::Saved(slot) = self else { return };
         let (state, secrets) = (slot.state.clone(), secrets.clone());
@@ -247,7 +247,7 @@ impl Storage {
         }
     }
 
-    /// Keeps what is known of the mesh now.
+    /// Stores the current knowledge of the mesh.
     pub(in crate::cli) async fn store_directory(&self, directory: Option<Vec<u8>>) {
         let (Self::Saved(slot), Some(directory)) = (self, directory) else { return };
         let state = slot.state.clone();
@@ -263,7 +263,7 @@ impl Storage {
 
 impl Slot {
     /// Writes a new secret of the mesh to all folders of this credential that have an older one:
-    /// the others are of use only as long as they have it too.
+    /// the others are useful only as long as they have it too.
     fn store_secrets(state: &StateDir, secrets: &MeshSecrets) -> Result<(), Error> {
         let folder = state.path().parent().unwrap_or(state.path());
         for state in slots(folder) {
@@ -277,14 +277,14 @@ impl Slot {
 }
 
 impl NewIdentities {
-    /// Writes all identities; the first goes where the process can hold it.
+    /// Writes all identities; the first goes into a folder that the process can lock.
     fn save(self) -> Result<Option<Slot>, Error> {
         let mut own = None;
         StateDir::create(&self.folder)?;
         let mut identities = self.identities.into_iter();
         for number in 0..SLOTS {
             let state = StateDir::create(slot_path(&self.folder, number))?;
-            // One that runs keeps its identity, and the next one here gets ours.
+            // A running one keeps its identity, and the next one here gets ours.
             let Some(_lock) = state.try_lock()? else { continue };
             let Some(identity) = identities.next() else { break };
             state.store_mesh_secrets(&identity.secrets, Existing::Replace)?;
@@ -303,7 +303,7 @@ fn slots(folder: &Path) -> impl Iterator<Item = StateDir> {
     folders(folder).filter(|state| state.credential().is_ok_and(|credential| credential.is_some()))
 }
 
-/// All folders of a saved credential that are there.
+/// All existing folders of a saved credential.
 fn folders(folder: &Path) -> impl Iterator<Item = StateDir> {
     let paths = (0..SLOTS).map(|number| slot_path(folder, number));
     paths.filter_map(|path| StateDir::open(path).ok())
@@ -314,7 +314,7 @@ fn unusable(folder: &Path) -> Option<Error> {
     folders(folder).find_map(|state| state.credential().err()).map(for_a_leaf)
 }
 
-/// With what a leaf can do where a node would join again or renew.
+/// With the remedy for a leaf in place of that for a node, which would join again or renew.
 fn for_a_leaf(error: Error) -> Error {
     let of_nodes = ["meshport join", "meshport renew"];
     match error {

@@ -17,7 +17,7 @@ use meshport_daemon::lifecycle::leaf::{Destination, Progress};
 /// Progress is not shown earlier than this.
 const NOTICEABLE: Duration = Duration::from_millis(300);
 
-/// Tells a person how it goes.
+/// Reports progress to a person.
 #[derive(Debug)]
 pub(super) struct Console {
     service: ServiceName,
@@ -39,7 +39,7 @@ impl Console {
         }
     }
 
-    /// Draws how far it has come, if that is worth it.
+    /// Draws progress, if it takes noticeably long.
     pub(super) fn show(&mut self, progress: &Progress) {
         if !self.terminal || clock::now().saturating_duration_since(self.begun) < NOTICEABLE {
             return;
@@ -51,25 +51,25 @@ impl Console {
         }
     }
 
-    /// Takes back what was drawn.
+    /// Erases what was drawn.
     pub(super) fn clear(&mut self) {
         if !std::mem::take(&mut self.drawn).is_empty() {
             output::draw("");
         }
     }
 
-    /// Says where sessions go from now on. It is the answer, unless a command runs.
+    /// Prints where sessions go from now on. This is the answer, unless a command runs.
     pub(super) fn leads(&self, local: SocketAddr, to: Option<&Destination>, now: UnixSeconds) {
         let line = leads(&self.service, local, to, now);
         match (self.beside_command, self.terminal) {
-            // A closed standard output must not end what works.
+            // A closed standard output must not end a working forward.
             (false, _) => drop(output::answer(&format!("{line}\n"))),
             (true, true) => output::advice(&line),
             (true, false) => {}
         }
     }
 
-    /// Says something that is worth knowing.
+    /// Prints a note.
     pub(super) fn remark(&self, text: &str) {
         if !self.beside_command || self.terminal {
             output::advice(text);

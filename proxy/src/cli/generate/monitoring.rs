@@ -57,7 +57,7 @@ pub(super) fn generate(format: Format, runbooks: &str) -> String {
     }
 }
 
-/// The text with all lines but the first moved to the right.
+/// The text with all lines but the first indented.
 fn indented(text: &str, columns: usize) -> String {
     let lines = text.split('\n').enumerate().map(|(number, line)| match line {
         line if number == 0 || line.is_empty() => line.to_owned(),
@@ -75,7 +75,7 @@ enum Shape {
     Graph,
     /// States over time.
     Timeline,
-    /// The present values as rows.
+    /// The current values as rows.
     Table,
 }
 
@@ -383,8 +383,8 @@ fn dashboard() -> Value {
     let (mut id, mut y) = (0, 0);
     for row in ROWS {
         id += 1;
-        let place = json!({"x": 0, "y": y, "w": COLUMNS, "h": 1});
-        panels.push(json!({"id": id, "type": "row", "title": row.title, "gridPos": place,
+        let position = json!({"x": 0, "y": y, "w": COLUMNS, "h": 1});
+        panels.push(json!({"id": id, "type": "row", "title": row.title, "gridPos": position,
             "collapsed": false, "panels": []}));
         y += 1;
         let (mut x, mut tallest) = (0, 0);
@@ -394,8 +394,8 @@ fn dashboard() -> Value {
                 (x, y, tallest) = (0, y + tallest, 0);
             }
             id += 1;
-            let place = json!({"x": x, "y": y, "w": width, "h": height});
-            panels.push(panel.json(id, &place));
+            let position = json!({"x": x, "y": y, "w": width, "h": height});
+            panels.push(panel.json(id, &position));
             (x, tallest) = (x + width, tallest.max(height));
         }
         y += tallest;
@@ -450,7 +450,7 @@ impl Shape {
 }
 
 impl Panel {
-    fn json(&self, id: u32, place: &Value) -> Value {
+    fn json(&self, id: u32, position: &Value) -> Value {
         let is_table = self.shape == Shape::Table;
         let target = |(at, (expr, legend)): (usize, &(&str, &str))| {
             json!({
@@ -472,7 +472,7 @@ impl Panel {
         let transformations = if is_table { vec![named] } else { Vec::new() };
         json!({
             "id": id, "type": self.shape.plugin(), "title": self.title, "description": self.about,
-            "gridPos": place, "datasource": datasource(), "targets": targets,
+            "gridPos": position, "datasource": datasource(), "targets": targets,
             "fieldConfig": {"defaults": {"unit": self.unit}, "overrides": []},
             "options": options, "transformations": transformations,
         })

@@ -111,7 +111,7 @@ fn the_unit_executes_the_programs_own_folder_or_the_program() {
     }
 }
 
-/// The drop-in changes lines that the unit has, and has what the daemon says is missing.
+/// The drop-in changes lines that the unit has, and contains what the daemon reports as missing.
 #[test]
 fn the_drop_in_for_virtual_addresses_fits_the_unit() {
     let (unit, drop_in) = (text(What::Systemd), text(What::SystemdVip));
@@ -125,7 +125,7 @@ fn the_drop_in_for_virtual_addresses_fits_the_unit() {
     }
 }
 
-/// What a pod may do, as the smallest rights.
+/// The minimal rights of a pod.
 fn assert_small_rights(spec: &Value) {
     assert_eq!(at(spec, "/hostNetwork"), true);
     assert_eq!(at(spec, "/automountServiceAccountToken"), false);

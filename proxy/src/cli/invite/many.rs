@@ -15,7 +15,7 @@ use meshport_daemon::Error;
 
 use super::{InviteArgs, InviteReport};
 
-/// Machines that one call makes invites for: a mesh of several thousand takes a few calls.
+/// Most machines per call: a mesh of several thousand takes a few calls.
 const MAX_COUNT: u16 = 1000;
 /// The longest list, in bytes: names of 63 bytes, and twice as much of comments.
 const MAX_LIST_BYTES: u64 = 192 * 1024;
@@ -36,10 +36,10 @@ pub(crate) struct ManyArgs {
     pub(crate) out: Option<PathBuf>,
 }
 
-/// The names that invites are asked for; none for a single invite.
+/// The requested names; none for a single invite.
 ///
 /// # Errors
-/// [`Error::Usage`] for a list that is empty, too long, or has a line that is no name or twice.
+/// [`Error::Usage`] for a list that is empty, too long, or has an invalid or repeated name.
 pub(super) fn names(args: &InviteArgs) -> Result<Option<Vec<NodeName>>, Error> {
     if let Some(count) = args.many.count {
         let prefix = args.name.as_ref().ok_or_else(|| {
@@ -103,7 +103,7 @@ fn too_many() -> Error {
 /// Writes each line to a file of its name, which only this user reads.
 ///
 /// # Errors
-/// [`Error::Io`] with the first file that cannot be written, also when it is there already.
+/// [`Error::Io`] with the first file that cannot be written or already exists.
 pub(super) fn write(folder: &Path, reports: &[InviteReport]) -> Result<(), Error> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(Error::io(format!("create {}", folder.display())))?;

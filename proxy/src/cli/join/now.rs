@@ -71,7 +71,7 @@ pub(super) fn check(state_dir: &Path, paths: &Paths) -> Result<(), Error> {
 /// the machine has joined and the service stays enabled in any case.
 pub(super) fn start(joined: &Joined, paths: &Paths) -> Result<Started, Error> {
     let wrote = write_configuration(joined, paths.config())?;
-    // A running service uses the former credential.
+    // A running service uses the previous credential.
     for step in [&["enable", UNIT][..], &["restart", UNIT][..]] {
         let what = format!("systemctl {}", step.join(" "));
         let output = systemctl(step).map_err(Error::io(format!("run {what}")))?;
@@ -98,8 +98,8 @@ pub(super) fn start(joined: &Joined, paths: &Paths) -> Result<Started, Error> {
     })
 }
 
-/// A node without an apiserver needs none. Of one that has one it is where that listens; whether it
-/// was written.
+/// A node without an apiserver needs none; otherwise it has the apiserver's address. Returns
+/// whether it was written.
 fn write_configuration(joined: &Joined, path: &Path) -> Result<bool, Error> {
     let service = ServiceName::kube_apiserver();
     if path.exists() || !joined.roles.contains(&Role::Origin(service.clone())) {

@@ -1,14 +1,14 @@
-//! A kubeconfig file that is changed in place: the lines of one entry and no other.
+//! Changes a kubeconfig file in place: only the lines of one entry.
 //!
 //! Comments, order and everything unknown to this program stay unchanged. After each change the new
-//! text is parsed and has to mean exactly what was intended; a file whose layout does not suit line
+//! text is parsed and must mean exactly what was intended; a file whose layout does not suit line
 //! editing is refused and not touched. A file that is JSON is written as JSON.
 
 use serde_json::{Map, Value};
 
 use super::yaml::{self, YamlError};
 
-/// Why a file is not taken for a kubeconfig, or not changed.
+/// Why a file is not a kubeconfig, or cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DocumentError {
     #[error(transparent)]
@@ -19,7 +19,7 @@ pub(super) enum DocumentError {
     Layout,
 }
 
-/// The text of a file and what it says.
+/// The text of a file and its content.
 #[derive(Debug, Clone)]
 pub(super) struct Document {
     text: String,
@@ -66,7 +66,7 @@ impl Document {
         self.value.get(key)?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Puts an entry in the place of the one with its name, or at the end of the list.
+    /// Replaces the entry with the same name, or appends to the list.
     ///
     /// # Errors
     /// [`DocumentError::Layout`]; nothing is changed then.
@@ -110,7 +110,7 @@ impl Document {
         self.accept(Some(text), value)
     }
 
-    /// Takes a new text if it says what it should.
+    /// Accepts a new text if it means what was intended.
     fn accept(
         &mut self,
         text: Option<String>,
@@ -137,7 +137,7 @@ impl Document {
     }
 }
 
-/// The text with one more or one changed entry; `None` when the list is not found as lines.
+/// The text with one more or one changed entry; `None` if the list is not written as lines.
 fn with_entry(
     text: &str,
     list: &str,
@@ -175,7 +175,7 @@ fn with_entry(
     Some(joined(&lines))
 }
 
-/// Lines with their ends.
+/// Lines with their line ends.
 fn lines(text: &str) -> Vec<&str> {
     text.split_inclusive('\n').collect()
 }

@@ -2,19 +2,19 @@
 //!
 //! Any origin may answer at the local address, so the name must be in every origin's certificate.
 //! The source context's name is kept if it is. An IP address is kept only if several origins have
-//! it: that of a single apiserver works until another one answers. Pure; what the origins showed
-//! comes in as [`Evidence`].
+//! it: that of a single apiserver works until another one answers. Pure; the certificates of the
+//! origins are passed as [`Evidence`].
 
 use std::net::IpAddr;
 
 use meshport_daemon::health::certificate::{Certificate, USUAL_NAMES, common_names};
 use meshport_daemon::health::handshake::CertificateError;
 
-/// A server that was asked for its certificate.
+/// A server whose certificate was requested.
 #[derive(Debug)]
 pub(in crate::cli) struct ShownCertificate {
     pub(in crate::cli) who: String,
-    /// The certificate it showed, or the error.
+    /// The certificate it presented, or the error.
     pub(in crate::cli) read: Result<Certificate, CertificateError>,
 }
 
@@ -22,17 +22,17 @@ pub(in crate::cli) struct ShownCertificate {
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Evidence {
     pub(in crate::cli) asked: Vec<ShownCertificate>,
-    /// Why not every origin was asked, if that is so.
+    /// Why not every origin was queried, if so.
     pub(in crate::cli) partial: Option<String>,
     /// Whether they are apiservers, whose certificates have [`USUAL_NAMES`].
     pub(in crate::cli) apiservers: bool,
 }
 
-/// The name, and what to tell a person.
+/// The name, and notes for the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Verified {
     pub(super) name: String,
-    /// Why it is another name than the source's.
+    /// Why it differs from the source's name.
     pub(super) note: Option<String>,
     pub(super) warnings: Vec<String>,
 }
@@ -133,7 +133,7 @@ fn without_a_shared_name(
 ) -> Verified {
     let is_address = wanted.parse::<IpAddr>().is_ok();
     if certificates.is_empty() {
-        // An address is right for one apiserver at most.
+        // An address is right for at most one apiserver.
         let usual = evidence.apiservers && is_address;
         let name = if usual { USUAL_NAMES[0] } else { wanted };
         let note = usual.then(|| {
@@ -202,10 +202,10 @@ mod tests {
         assert_eq!(verified.name, "kubernetes.default.svc");
         assert!(verified.note.expect("said").contains("missing from that of cp-2"));
         assert_eq!(verified.warnings, Vec::<String>::new());
-        // Neither is it when the other origin is away, or there is only one yet.
+        // Nor is it if the other origin is away, or there is only one so far.
         assert_eq!(name("10.77.0.11", &[("cp-1", one), ("cp-2", &[])]), "kubernetes.default.svc");
         assert_eq!(name("10.77.0.11", &[("cp-1", one)]), "kubernetes.default.svc");
-        // So it is for a name that only one has.
+        // The same holds for a name that only one has.
         assert_eq!(name("cp-1", &[("cp-1", one), ("cp-2", two)]), "kubernetes.default.svc");
     }
 
@@ -214,7 +214,7 @@ mod tests {
         let one: &[&str] = &["api.example.com", "kubernetes.default.svc", "10.0.0.100"];
         let both = [("cp-1", one), ("cp-2", one)];
         assert_eq!(name("api.example.com", &both), "api.example.com");
-        // The address of a balancer, which all have.
+        // The address of a balancer, which is in all certificates.
         assert_eq!(name("10.0.0.100", &both), "10.0.0.100");
         let local: &[&str] = &["127.0.0.1", "a.internal"];
         assert_eq!(name("10.0.0.1", &[("cp-1", local), ("cp-2", local)]), "127.0.0.1");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
-/// Why a `server` is no apiserver's address, as the object of "has".
+/// Why a `server` is not an apiserver's address, as the object of "has".
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ServerError {
     #[error("no server")]
@@ -22,7 +22,7 @@ pub(super) enum ServerError {
     Port(String),
 }
 
-/// `scheme://host[:port]`, as an apiserver has it.
+/// `scheme://host[:port]` of an apiserver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerUrl {
     pub(super) scheme: &'static str,

@@ -27,9 +27,9 @@ pub(super) struct Source {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Found {
     pub(super) name: String,
-    /// `cluster`, `user` and what else the context has.
+    /// `cluster`, `user` and the context's other keys.
     pub(super) context: Map<String, Value>,
-    /// `server` and what else the cluster has; paths are absolute.
+    /// `server` and the cluster's other keys; paths are absolute.
     pub(super) cluster: Map<String, Value>,
     /// The file that has the context.
     pub(super) file: PathBuf,
@@ -70,7 +70,7 @@ impl Source {
     /// A context by name, else the current one.
     ///
     /// # Errors
-    /// [`Error::Usage`] that names the contexts there are.
+    /// [`Error::Usage`] that lists the existing contexts.
     pub(super) fn context(&self, name: Option<&str>) -> Result<Found, Error> {
         let current = || self.files.iter().find_map(|(_, file)| file.word("current-context"));
         let name = name.or_else(current).ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! YAML in and out, as far as kubeconfig files need it.
 //!
-//! A kubeconfig is JSON in YAML's clothes: its readers turn it into JSON first, and so does this.
-//! What is written quotes every string that some YAML reader takes for something else: the readers
+//! A kubeconfig is JSON in the form of YAML: its readers convert it to JSON first, and so does
+//! this. The writer quotes every string that some YAML reader takes for something else: the readers
 //! of Kubernetes follow YAML 1.1, where a bare `yes` is a boolean, which writers for YAML 1.2 do
 //! not know. The crate that parses is named in this file only.
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 #[error(transparent)]
 pub(in crate::cli) struct YamlError(#[from] yaml_serde::Error);
 
-/// Words that a reader of YAML 1.1 or 1.2 does not take for text.
+/// Words that a reader of YAML 1.1 or 1.2 does not read as text.
 const RESERVED: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
 /// A document as JSON; an empty one is an empty mapping.
@@ -86,7 +86,7 @@ fn write_item(text: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// A scalar or what is empty; a list right inside a list stays JSON, which is YAML as well.
+/// A scalar or an empty collection; a list directly inside a list stays JSON, which is YAML too.
 fn write_leaf(text: &mut String, value: &Value) {
     text.push(' ');
     match value {

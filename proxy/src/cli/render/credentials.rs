@@ -1,4 +1,4 @@
-//! `meshport credentials`: one row per credential, and what was revoked.
+//! `meshport credentials`: one row per credential, and the revocations.
 
 use super::table::{Column, Table, left, right};
 use meshport_core::units::age;

@@ -1,4 +1,4 @@
-//! `meshport doctor`: what was checked, and what to do about what was found.
+//! `meshport doctor`: the checks, and the remedies for the findings.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::cli::doctor::report::{CheckRow, CheckStatus, DoctorReport};
 use meshport_core::findings::{Kind, Severity};
 use meshport_core::units::{clean, counted};
 
-/// Columns of the longest word for a status.
+/// Columns of the longest status.
 const STATUS: usize = 7;
 /// Column of a finding's details: after status and id.
 const INDENT: usize = 2 + STATUS + 2;
@@ -33,7 +33,7 @@ pub(crate) fn doctor(report: &DoctorReport, style: impl Into<Style>) -> String {
     text + &summary(report, style)
 }
 
-/// A line for each finding, and one that sums up.
+/// A line for each finding, and a summary.
 pub(crate) fn doctor_short(report: &DoctorReport, style: impl Into<Style>) -> String {
     let style = style.into();
     let line = |row: &CheckRow| {

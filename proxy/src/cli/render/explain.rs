@@ -126,7 +126,7 @@ fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     format!("{name}: {said}; {lacks}; {}{range}", seen.words)
 }
 
-/// Why one that lacks nothing is not the first.
+/// Why one without a problem is not the first.
 fn compared(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     let more = candidate.cost_ms - first.cost_ms;
     let name = short_place(&first.status.who);
@@ -260,7 +260,7 @@ used recently
     }
 
     #[test]
-    fn an_origin_behind_a_nat_as_this_node_is_told_with_the_remedy() {
+    fn an_origin_behind_a_nat_like_this_node_is_reported_with_the_remedy() {
         let mut sample = sample();
         sample.candidates[2].status.lacks = BOTH_BEHIND_NAT.into();
         let text = explain(&[sample], None);

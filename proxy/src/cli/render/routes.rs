@@ -33,11 +33,11 @@ fn block(service: &ServiceStatus, style: Style) -> String {
         return text;
     }
     let mut table = Table::new(&CANDIDATES);
-    let mut place = 0;
+    let mut rank = 0;
     for origin in &service.origins {
         let turn = if origin.usable {
-            place += 1;
-            place.to_string()
+            rank += 1;
+            rank.to_string()
         } else {
             "-".into()
         };

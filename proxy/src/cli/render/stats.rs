@@ -1,4 +1,4 @@
-//! `meshport stats`: what was counted of each listener, service and origin.
+//! `meshport stats`: the counters of each listener, service and origin.
 
 use super::style::Style;
 use super::table::{Cell, Column, Table, left, right};
@@ -58,7 +58,7 @@ pub(crate) fn stats_csv(rows: &[StatsRow]) -> String {
     text
 }
 
-/// A cell, in quotes if it has what separates cells.
+/// A cell, in quotes if it contains a separator.
 fn quoted(cell: &str) -> String {
     match cell.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(lines[0].split(',').count(), COLUMNS.len());
         assert_eq!(lines[1], "listener,ci,,,2,40,1,1000,2000000,1.5,");
         assert!(lines[2].starts_with("origin,\"a,\"\"b\"\"\","), "{}", lines[2]);
-        // A column is named as the field of the JSON.
+        // A column has the name of the JSON field.
         let value = serde_json::to_value(&rows[0]).expect("it has JSON");
         let fields: Vec<&String> = value.as_object().expect("an object").keys().collect();
         assert!(COLUMNS.iter().all(|name| fields.iter().any(|it| it == name)), "{fields:?}");

@@ -1,4 +1,4 @@
-//! How an answer looks: how wide it may be, and whether what is wrong has a colour.
+//! The style of an answer: its width, and whether problems have a colour.
 
 /// The width and the colours of one output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) struct Style {
 pub(crate) enum Tone {
     #[default]
     Plain,
-    /// Not as it should be, and nothing fails by it.
+    /// Not as it should be, but nothing fails because of it.
     Warn,
     /// Broken.
     Bad,

@@ -76,8 +76,8 @@ impl<'a> Table<'a> {
         self.rows.push(cells.into_iter().map(|cell| cleaned(cell.into())).collect());
     }
 
-    /// The header and the rows, each line indented and without trailing spaces. Columns in which
-    /// no row says anything are left out.
+    /// The header and the rows, each line indented and without trailing spaces. Columns that are
+    /// empty in all rows are left out.
     pub(super) fn render(&self, indent: usize, style: impl Into<Style>) -> String {
         let style = style.into();
         let said = |column: &usize| self.rows.iter().any(|row| !row[*column].text.is_empty());
@@ -173,7 +173,7 @@ pub(super) fn toned(text: &str, tone: Tone, indent: usize, style: impl Into<Styl
     lines.iter().map(|line| format!("{spaces}{}\n", style.paint(line, tone))).collect()
 }
 
-/// A sentence as an item of a list: a dash, and all its lines behind it.
+/// A sentence as an item of a list: a dash, and all its lines after it.
 pub(super) fn item(text: &str, tone: Tone, indent: usize, style: impl Into<Style>) -> String {
     let lines = toned(text, tone, indent + 2, style);
     format!("{}- {}", " ".repeat(indent), lines.get(indent + 2..).unwrap_or_default())

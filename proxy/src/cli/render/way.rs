@@ -3,7 +3,7 @@
 use meshport_core::units::clean;
 use meshport_daemon::admin::wayback::WayReport;
 
-/// A line for each thing that is known.
+/// A line for each known fact.
 pub(crate) fn way(node: &str, report: &WayReport) -> String {
     let list = |all: &[String]| match all.is_empty() {
         true => "none known".to_owned(),

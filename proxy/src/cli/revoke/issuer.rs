@@ -1,4 +1,5 @@
-//! `meshport revoke --issuer`: take back what a member may sign, and what it signed since a time.
+//! `meshport revoke --issuer`: revokes what a member may sign, and what it signed since a given
+//! time.
 
 use meshport_config::{AuthorityKey, Mandate, Revocation, Revoked, Turn, UnixSeconds};
 
@@ -8,7 +9,7 @@ use crate::cli::lifetime::Lifetime;
 use meshport_daemon::Error;
 use meshport_daemon::admin::client::AdminClient;
 
-/// How the line of a mandate begins.
+/// The beginning of a mandate's line.
 const LINE: &str = "meshport-mandate-";
 
 /// A revocation for each key that signs credentials dated after `--since`.

@@ -23,7 +23,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// An empty one; its entries are in `folder` and were made `at` that time.
+    /// An empty archive; its entries are in `folder`, with the time `at`.
     pub(super) fn new(folder: &str, at: UnixSeconds) -> Self {
         debug_assert!(folder.len() <= MAX_FOLDER);
         let out = GzEncoder::new(Vec::new(), Compression::default());

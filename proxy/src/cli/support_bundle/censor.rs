@@ -1,9 +1,9 @@
 //! Keeps secrets out of a bundle, even one that was written into a log or an answer.
 //!
-//! Nothing that is collected should contain a secret; this is a second safeguard. A line that
-//! contains a key of the state folder in a usual form, or that looks like an invite, a private key
-//! or a token, is dropped entirely. A user who cannot read the state folder does not have its keys;
-//! the tags that begin meshport's own secrets are searched in any case.
+//! No collected part should contain a secret; this is a second safeguard. A line that contains a
+//! key of the state folder in a usual form, or that looks like an invite, a private key or a token,
+//! is dropped entirely. A user who cannot read the state folder does not have its keys; the tags
+//! that begin meshport's own secrets are searched in any case.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -62,7 +62,7 @@ impl Censor {
     }
 
     /// Adds the secrets in a file of the state folder: lines of base64, or of a tag, a dot, and
-    /// base64url, the secret behind a checksum.
+    /// base64url, with the secret after a checksum.
     fn learn(&mut self, text: &[u8]) {
         let words = text.split(u8::is_ascii_whitespace).filter(|word| word.len() >= SECRET_BYTES);
         for word in words {
@@ -93,7 +93,7 @@ impl Censor {
         }
     }
 
-    /// The text without the lines that contain a secret, and how many those were.
+    /// The text without the lines that contain a secret, and the number of those lines.
     pub(super) fn clean(&self, text: Vec<u8>) -> (Vec<u8>, usize) {
         if !self.tells(&text) {
             return (text, 0);
@@ -131,7 +131,7 @@ fn contains(text: &[u8], wanted: &[u8]) -> bool {
     text.windows(wanted.len()).any(|it| it == wanted)
 }
 
-/// A regular file that is no link; `None` for anything else.
+/// A regular file that is not a link; `None` for anything else.
 fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let file = open(path)?;
     if !file.metadata()?.is_file() {

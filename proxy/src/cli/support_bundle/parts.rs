@@ -1,4 +1,4 @@
-//! The parts of a bundle: each is collected within its limit, or says why it is missing.
+//! The parts of a bundle: each is collected within its limit, or has the reason why it is missing.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +27,7 @@ use meshport_daemon::admin::request::Request;
 
 /// How long the daemon may take for one answer, and a command for its output.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Lines of the log: an hour of a node that logs one each second, and more of a calm one.
+/// Lines of the log: an hour of a node that logs one per second, and more of a quiet one.
 const LOG_LINES: &str = "5000";
 /// The most bytes of the log that are kept; lines are far below 500 bytes.
 const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
@@ -90,7 +90,7 @@ const OF_PROCESS: [(&str, &str); 14] = [
     ("network/counters.txt", "net/snmp"),
 ];
 
-/// Gathers all parts; what hangs is missing.
+/// Collects all parts; those that hang are missing.
 ///
 /// # Errors
 /// [`Error::Usage`] when this user has no home folder, [`Error::Io`] for a configuration that was
@@ -157,7 +157,7 @@ async fn answers(client: &AdminClient, status: &Result<Status, String>) -> Vec<P
         content: status.as_ref().map_err(Clone::clone).and_then(to_json),
     }];
     if status.is_err() {
-        // A daemon that does not answer the first question is not asked five more.
+        // A daemon that does not answer the first query is not sent five more.
         let why = "they are missing for the same reason".to_owned();
         parts.push(Part { name: "the daemon's other answers", content: Err(why) });
         return parts;
@@ -212,7 +212,7 @@ fn of_doctor(examined: Result<doctor::report::DoctorReport, Error>) -> [Part; 2]
     ]
 }
 
-/// The settings in force with every default, not the file: its comments are a person's.
+/// The settings in force with every default, not the file: its comments are private.
 fn of_settings(
     loaded: &Result<Settings, Error>,
     checked: Result<check::CheckReport, Error>,
@@ -267,7 +267,7 @@ fn files(state_dir: &Path, pid: Option<i32>) -> Vec<Part> {
     parts
 }
 
-/// The beginning of a file that is no link.
+/// The beginning of a file that is not a link.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let taken = open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes));
@@ -291,7 +291,7 @@ fn listing(folder: &Path) -> Result<Vec<u8>, String> {
     Ok(format!("{}\n{}", folder.display(), lines.concat()).into_bytes())
 }
 
-/// The machine's name, for a node that does not say its own.
+/// The machine's name, for a node without a known name.
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {

@@ -1,4 +1,4 @@
-//! Whom an invite names, and meshes that are made in two attempts.
+//! The names in an invite, and meshes that are made in two attempts.
 
 use std::collections::BTreeSet;
 
@@ -41,21 +41,21 @@ fn an_invite_names_members_that_the_daemon_knows() {
     let site = |number: u8| if number.is_multiple_of(2) { "fra" } else { "nyc" };
     let mut known: Vec<SeedRow> = (1..=12).map(|it| row(it, site(it), &at(it))).collect();
     known[0].own = true;
-    // Of another node's daemon nothing is taken.
+    // Nothing is taken from another node's daemon.
     let refused = message(invite_knowing(&machines, &[], &known));
     assert!(refused.contains("know no member"), "{refused}");
     let own = machines.state("first").credential().expect("loads").expect("it is a node");
     known[0].seed.node = own.node;
     let text = |number: u8| known[usize::from(number) - 1].seed.to_string();
 
-    // Nothing has to be said: the daemon knows where this node is.
+    // No flags are needed: the daemon knows this node's addresses.
     let report = invite_knowing(&machines, &[], &known).expect("a line");
     assert_eq!(report.seeds.len(), MAX_SEEDS);
     assert_eq!(report.seeds[..3], [1, 2, 3].map(text), "itself, then origins by sites");
     let invite = meshport_config::Invite::parse(&report.invite).expect("a line");
     assert_eq!(invite.seeds.len(), MAX_SEEDS);
 
-    // What a person says comes first; also by name.
+    // Seeds from a person come first, also by name.
     let twelfth = text(12);
     let flags = [HERE, &["--seed", "node-9", "--seed", &twelfth]].concat();
     let report = invite_knowing(&machines, &flags, &known).expect("a line");
@@ -104,7 +104,7 @@ fn without_a_daemon_the_saved_directory_names_members() {
     assert!(message(saved_directory::members(&state, NOW)).contains("directory"));
 }
 
-/// One that leaks is worth one name, and revoking it takes one machine out.
+/// A leaked one permits one name, and revoking it removes one machine.
 #[test]
 fn invites_for_many_machines_are_bound_to_a_name_each() {
     let machines = Machines::new();
@@ -130,7 +130,7 @@ fn invites_for_many_machines_are_bound_to_a_name_each() {
     machines.join_at("w2", &line(2), &[], clock::wall()).expect("under its own name");
     let refused = message(machines.join_at("w3", &line(3), &["--name", "other"], clock::wall()));
     assert!(refused.contains("worker-3"), "{refused}");
-    // They are there already.
+    // They already exist.
     assert!(message(invite::run(&args)).contains("worker-1.invite"));
     let nameless = invite_args(&[&["--site", "nyc", "--count", "3"], HERE].concat());
     assert!(message(invite::run(&nameless)).contains("--name"));
@@ -165,7 +165,7 @@ fn a_mesh_whose_making_was_cut_short_is_made_by_the_next_call() {
         assert_eq!(identity.credential.mesh, again.mesh);
         let authority = state.authority_key().expect("loads").expect("it is there");
         assert_eq!(authority.public(), again.mesh);
-        // An authority that is there may have signed something.
+        // An existing authority may have signed something.
         assert_eq!(again.mesh == first.mesh, left == WRITTEN.len());
         assert!(message(machines.init(&name, FIRST)).contains("already exists"));
     }
@@ -174,7 +174,7 @@ fn a_mesh_whose_making_was_cut_short_is_made_by_the_next_call() {
 }
 
 #[test]
-fn a_mesh_that_is_made_anew_forgets_what_the_old_one_said() {
+fn a_recreated_mesh_forgets_what_the_old_one_reported() {
     let machines = Machines::new();
     let former = machines.init("first", FIRST).expect("a mesh");
     let state = machines.state("first");

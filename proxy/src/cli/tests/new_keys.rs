@@ -28,7 +28,7 @@ fn new_keys_take_an_issuer_and_the_key_they_follow() {
         state.store_next(&next).expect("stored");
         state.settle_next().expect("stored");
         assert_eq!(&state.identity(later).expect("whole").credential, new);
-        // A renewal goes on saying whom it succeeds.
+        // A renewal keeps naming its predecessor.
         let Verb::Renew(args) = verb(&[&["renew"], words].concat()) else { panic!("it is renew") };
         let (_, renewed) = renew::renew(&state, &args, later).expect("good");
         assert_eq!(renewed.ends_former().as_ref(), Some(&end));

@@ -27,7 +27,7 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, scrolled: usize) -> usi
             Cell::plain(words(event, view.services.len() > 1)),
         ]);
     }
-    // Titles would say nothing here that the rows do not.
+    // Titles would add nothing to the rows.
     let lines = grid.lines(canvas.width(), look, 0..usize::MAX, None).split_off(1);
     canvas.lines(1, &lines, scrolled)
 }

@@ -12,7 +12,7 @@ use crate::grid::{cut, wrapped};
 use crate::look::{Look, Tone, of_path};
 use crate::model::{Model, Page};
 
-/// Seconds after which an answer is called old.
+/// Seconds after which an answer is marked as old.
 const OLD_S: u64 = 4;
 
 /// Columns that the titles of all pages take, and the count of findings.
@@ -62,7 +62,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Instant) {
     canvas.line(row, &tabs);
 }
 
-/// How many members there are, and how old all this is.
+/// The number of members, and the age of the view.
 fn state(model: &Model, look: Look, now: Instant) -> Line<'static> {
     let mut words = Words::new(look);
     let Some(view) = &model.view else {

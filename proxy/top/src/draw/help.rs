@@ -1,4 +1,4 @@
-//! The keys: in one line below every page, and all of them with what they do.
+//! The keys: in one line below every page, and all of them with their effects.
 
 use ratatui::text::{Line, Span};
 

@@ -1,4 +1,4 @@
-//! Nodes: a list that is searched, filtered and sorted, and all about one of them.
+//! Nodes: a list that is searched, filtered and sorted, and all facts about one of them.
 
 use meshport_core::units::age;
 use meshport_daemon::admin::view::{NodeRow, View};
@@ -103,7 +103,7 @@ fn table(rows: &[&NodeRow], view: &View) -> Grid {
     grid
 }
 
-/// Seconds until the credential ends, by the clock of the node that answers, and in words.
+/// Seconds until the credential ends, by the clock of the answering node, and in words.
 fn credential(node: &NodeRow, view: &View) -> (u64, String) {
     let now = view.node.started_at.0.saturating_add(view.now_s);
     match node.credential_expires_at.0.saturating_sub(now) {

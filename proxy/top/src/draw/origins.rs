@@ -1,4 +1,4 @@
-//! Origins: what each one's own node says of it, the way there, and what others see.
+//! Origins: what each one's own node announces, the path to it, and what others see.
 
 use meshport_core::units::{age, counted};
 use meshport_daemon::admin::view::{EventRow, OriginRow, PathRow, ServiceView, View};
@@ -85,7 +85,7 @@ fn lacks(origin: &OriginRow) -> Tone {
     if origin.usable { Tone::Warn } else { Tone::Bad }
 }
 
-/// A way, its round trip and its loss.
+/// A path, its round trip and its loss.
 pub(super) fn way(path: &PathRow) -> (Cell, Cell, Cell) {
     let words = match (path.kind.as_str(), &path.relay) {
         ("relay", Some(relay)) => format!("via {relay}"),

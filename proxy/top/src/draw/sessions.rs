@@ -10,12 +10,12 @@ use crate::look::{Look, Tone, ms};
 use crate::model::Model;
 use crate::series::{Column, Series, series};
 
-/// Columns of the names and values before the bars, and where room is short.
+/// Columns of the names and values before the bars, and the same if room is short.
 const LABELS: usize = 26;
 const SHORT_LABELS: usize = 20;
 /// Width from which there is room for the longer ones.
 const ROOMY: usize = 64;
-/// Columns behind the bars, for the highest value.
+/// Columns after the bars, for the highest value.
 const SCALE: usize = 11;
 
 struct Chart {
@@ -112,7 +112,7 @@ fn totals(view: &View, model: &Model, look: Look) -> Line<'static> {
         .line()
 }
 
-/// Rows from the top, the name and the present value in the lowest.
+/// Rows from the top, the name and the current value in the lowest.
 fn draw_chart(
     chart: &Chart,
     data: &Series,
@@ -230,7 +230,7 @@ fn exposed(canvas: &mut Canvas<'_>, view: &View, row: usize) -> usize {
     row + listeners().count() + 2
 }
 
-/// Who holds the virtual addresses.
+/// The holders of the virtual addresses.
 fn addresses(canvas: &mut Canvas<'_>, view: &View, row: usize) {
     let look = canvas.look;
     if view.addresses.is_empty() || row + 1 >= canvas.height() {

@@ -18,7 +18,7 @@ use crate::model::{Key, Model};
 
 const COLOUR: Look = Look { colour: true, unicode: true };
 const PLAIN: Look = Look { colour: false, unicode: false };
-/// The sizes that are looked at.
+/// The tested sizes.
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 
 fn picture(model: &mut Model, (width, height): (u16, u16), look: Look) -> Buffer {

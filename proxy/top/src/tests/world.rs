@@ -1,4 +1,4 @@
-//! Made-up views, written as the daemon sends them.
+//! Invented views, in the form that the daemon sends.
 
 use meshport_config::NodeId;
 use meshport_daemon::admin::view::{NodeRow, View};
@@ -54,7 +54,7 @@ fn origin(at: u8, name: &str, site: &str, state: &str, path: &Value, lacks: &str
     })
 }
 
-/// Five nodes in three sites, ten minutes up; the nearest apiserver refuses since one minute.
+/// Five nodes in three sites, ten minutes up; the nearest apiserver has been refusing for a minute.
 pub(super) fn view() -> View {
     let (own, near) = (path("own", None, None), path("direct", Some(2.1), Some(0)));
     let (mid, far) = (path("direct", Some(37.0), Some(3)), relayed("ams-cp", 123.0));
@@ -131,7 +131,7 @@ fn history() -> Value {
         "connect_us": [2_100, 40_000, 37_000], "slowest_us": [2_500, 90_000, 41_000] })
 }
 
-/// So many nodes.
+/// A view with this many nodes.
 pub(super) fn many(nodes: usize) -> View {
     let mut view = view();
     let row = view.nodes[1].clone();

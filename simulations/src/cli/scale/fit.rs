@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-/// A law explains the measurements if it is nowhere off by more than this share.
+/// A law explains the measurements if it is never off by more than this share.
 pub(crate) const GOOD: f64 = 0.03;
-/// Origins that a node asks at rest as often as its settings say; of more it asks each more rarely.
+/// Origins that an idle node probes as often as configured; with more, it probes each less often.
 const FREELY_PROBED: f64 = 10.0;
 /// Below this share of the largest one, a pivot is rounding.
 const SINGULAR: f64 = 1e-10;
@@ -26,7 +26,7 @@ pub(crate) type Point = (Size, f64);
 /// A term that a cost may grow with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Term {
-    /// 1/n: the chance to meet one of the few met before.
+    /// 1/n: the probability of drawing one of the few members drawn before.
     Inverse,
     /// ln n.
     Log,
@@ -36,13 +36,13 @@ pub(crate) enum Term {
     Origins,
     /// min(o, 10): idle probes that a node sends.
     Probed,
-    /// n min(o, 10)/o: idle probes that an origin is sent.
+    /// n min(o, 10)/o: idle probes that an origin receives.
     Probers,
 }
 
 use Term::{Inverse, Log, Nodes, Origins, Probed, Probers};
 
-/// Sums that are tried where the number of origins is one and the same, simplest first.
+/// Sums that are tried if the number of origins is constant, simplest first.
 const BY_NODES: [&[Term]; 4] = [&[], &[Inverse], &[Log], &[Nodes]];
 /// Sums that are tried in addition if the number of origins varies.
 const BY_BOTH: [&[Term]; 17] = [
@@ -70,7 +70,7 @@ const BY_BOTH: [&[Term]; 17] = [
 pub(crate) struct Law {
     pub(crate) terms: &'static [Term],
     pub(crate) factors: Vec<f64>,
-    /// The largest error where it was fitted, as a share.
+    /// The largest error at the fitted points, as a share.
     pub(crate) error: f64,
 }
 
@@ -126,7 +126,7 @@ impl fmt::Display for Law {
     }
 }
 
-/// A number with three figures that say something.
+/// A number with three significant digits.
 pub(crate) fn figures(value: f64) -> String {
     let size = value.abs();
     match size {
@@ -140,7 +140,7 @@ pub(crate) fn figures(value: f64) -> String {
     }
 }
 
-/// How far a law is from what was measured, as a share of that.
+/// How far a law is off, as a share of the measured value.
 pub(crate) fn error(said: f64, measured: f64) -> f64 {
     (said - measured).abs() / scale(measured)
 }
@@ -152,7 +152,7 @@ pub(crate) fn simplest(points: &[Point]) -> Option<Law> {
     let origins = points.first()?.0.origins;
     let varies = points.iter().any(|(size, _)| (size.origins - origins).abs() > 0.5);
     let more: &[&[Term]] = if varies { &BY_BOTH } else { &[] };
-    // Up to that number of origins the two are one and the same, and one of them has a bound.
+    // Up to that number of origins the two are equal, and one of them has a bound.
     let is_free = points.iter().all(|(size, _)| size.origins <= FREELY_PROBED);
     let known = BY_NODES.iter().chain(more).filter(|it| !(is_free && it.contains(&Origins)));
     // A law with as many factors as there are points explains anything.
@@ -175,15 +175,15 @@ pub(crate) fn simplest(points: &[Point]) -> Option<Law> {
 /// The mean error about each point of the law that is fitted to all others.
 fn left_out(terms: &'static [Term], points: &[Point]) -> f64 {
     let mut sum = 0.0;
-    for (place, (size, measured)) in points.iter().enumerate() {
-        let others: Vec<Point> = [&points[..place], &points[place + 1..]].concat();
+    for (index, (size, measured)) in points.iter().enumerate() {
+        let others: Vec<Point> = [&points[..index], &points[index + 1..]].concat();
         let law = fit(terms, &others);
         sum += law.map_or(f64::INFINITY, |law| error(law.at(*size), *measured));
     }
     sum
 }
 
-/// Least squares of the errors as shares; none if the points cannot tell the terms apart.
+/// Least squares of the errors as shares; none if the points cannot distinguish the terms.
 fn fit(terms: &'static [Term], points: &[Point]) -> Option<Law> {
     let rows: Vec<(Vec<f64>, f64)> = points
         .iter()
@@ -227,7 +227,7 @@ fn solve(mut rows: Vec<Vec<f64>>) -> Option<Vec<f64>> {
             return None;
         }
         let row = rows[at].clone();
-        for (_, other) in rows.iter_mut().enumerate().filter(|(place, _)| *place != at) {
+        for (_, other) in rows.iter_mut().enumerate().filter(|(index, _)| *index != at) {
             let by = other[at] / row[at];
             for (value, mine) in other.iter_mut().zip(&row) {
                 *value -= by * mine;
@@ -252,7 +252,7 @@ mod tests {
         Size { nodes, origins }
     }
 
-    /// Points of a law of nodes, each a little off, up and down by turns.
+    /// Points of a law of nodes, each slightly off, up and down alternately.
     fn points(of: impl Fn(f64) -> f64, off: f64) -> Vec<Point> {
         let signs = [1.0, -1.0].into_iter().cycle();
         let made = SIZES.iter().zip(signs);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_origin_costs_is_told_from_what_every_node_costs() {
+    fn the_cost_of_an_origin_is_distinguished_from_that_of_every_node() {
         let of = |Size { nodes, origins }: Size| {
             let probed = origins.min(10.0);
             100.0 + 24.0 * probed + 23.6 * nodes * probed / origins
@@ -299,7 +299,7 @@ mod tests {
         let few = SIZES.map(|n| [2.0, 4.0].map(|o| (size(n, o), probes(o))));
         let law = simplest(few.as_flattened()).expect("points");
         assert_eq!(law.terms, [Probed], "{law}");
-        // A law of nodes alone cannot know it.
+        // A law of nodes alone cannot show it.
         let few: Vec<Point> = all.iter().copied().filter(|(it, _)| it.origins < 6.0).collect();
         let law = simplest(&few).expect("points");
         assert!(law.terms.iter().all(|term| BY_NODES.concat().contains(term)), "{law}");

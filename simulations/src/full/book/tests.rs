@@ -188,7 +188,7 @@ fn tell(book: &mut Book, at: usize, subject: usize) {
 }
 
 #[test]
-fn whatever_is_left_of_who_is_revoked_is_noticed() {
+fn any_trace_of_a_revoked_node_is_noticed() {
     let mut book = book();
     book.scene.account.revoked[FAR] = Some(Duration::from_secs(80));
     let mut left = |change: &mut dyn FnMut(&mut Book)| {

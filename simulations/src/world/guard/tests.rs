@@ -1,5 +1,5 @@
-//! Rules that no bug of a node's code can be planted for, against forged states. The others are
-//! shown to find something by `tests/thorough/planted.rs`.
+//! Rules for which no bug can be planted in a node's code, against forged states. For the others,
+//! `tests/thorough/planted.rs` shows that they find something.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn played() -> World {
     world
 }
 
-/// The rules that were broken since this was last asked.
+/// The rules that were broken since the last call.
 fn broken(world: &mut World) -> Vec<&'static str> {
     world.scene.account.violations.drain(..).map(|violation| violation.rule).collect()
 }
@@ -56,7 +56,7 @@ fn a_queue_or_a_table_that_overflows_is_noticed() {
 
 /// Removes the connections that a node has with a revoked one, one after the other.
 #[test]
-fn whatever_is_left_of_who_is_revoked_is_noticed() {
+fn any_trace_of_a_revoked_node_is_noticed() {
     let mut world = played();
     let (subject, at, teller) = (0, 3, 2);
     let id = world.nodes[subject].credential.node;
@@ -102,7 +102,7 @@ fn whatever_is_left_of_who_is_revoked_is_noticed() {
     assert_eq!(what, "");
 }
 
-/// A failed request is a violation where the scenario says so, and only there.
+/// A failed request is a violation only if the scenario requires answers.
 #[test]
 fn a_request_that_fails_is_noticed_where_none_may() {
     let play = |may_fail: bool| {
@@ -124,7 +124,7 @@ fn a_request_that_fails_is_noticed_where_none_may() {
 }
 
 impl World {
-    /// A node knows of a revocation and has done all it should.
+    /// A node knows of a revocation and has done everything it should.
     fn forget(&mut self, node: usize, revocation: &Revocation) {
         let now = self.instant();
         self.nodes[node].brain.as_mut().expect("it runs").revoke(revocation, now);

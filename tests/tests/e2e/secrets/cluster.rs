@@ -84,7 +84,7 @@ impl Cluster {
         format!("cluster-kubeconfig = {:?}\n", self.source())
     }
 
-    /// Waits until both nodes have used what they were given.
+    /// Waits until both nodes have used their credentials.
     #[track_caller]
     pub(super) fn is_used(world: &mut World) {
         // The stand-in knows the certificate but has no such list.

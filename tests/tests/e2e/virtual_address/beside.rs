@@ -13,7 +13,7 @@ use super::rival::Rival;
 use super::wires::Net;
 use super::{Lan, MAX_GAP, SETTLE, V4};
 
-/// How long a fault lasts, and what follows it: longer than the guide's keepalived needs.
+/// How long a fault lasts, and the time after it: longer than the guide's keepalived needs.
 const LASTING: Duration = Duration::from_secs(12);
 const AFTERWARDS: Duration = Duration::from_secs(8);
 /// How long two may say on the LAN that they have the address.

@@ -72,7 +72,7 @@ fn every_order_of_start_ends_with_an_answer() {
         let mut clients = None;
         for start in order {
             match start {
-                // It asks at the address from its start on, and goes on asking.
+                // It sends requests to the address from its start on.
                 Kubelet => {
                     let (to, authority) = (lan.target(), lan.authority());
                     let started = lan.wires.client.inside(|| Clients::start(to, &authority));

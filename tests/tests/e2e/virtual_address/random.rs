@@ -47,7 +47,7 @@ fn plan(dice: &mut Dice, holder: &'static str) -> Vec<(Fault, &'static str)> {
         faults.push((dice.one(&Fault::ALL), dice.one(&others)));
     }
     if dice.roll(4) == 0 {
-        // Of the same node, what goes with any other.
+        // Faults of the same node that can be combined with any other.
         faults.push((dice.one(&[Fault::Clock, Fault::Cut(Net::Mesh)]), first));
     }
     faults

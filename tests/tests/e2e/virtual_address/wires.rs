@@ -40,7 +40,8 @@ impl Wires {
         netns::remove_stale();
         let (switch, client) = (Namespace::new(), Namespace::new());
         for net in [Net::Lan, Net::Mesh] {
-            // Without a querier a bridge that snoops would keep groups from who has not joined.
+            // Without a querier a snooping bridge would withhold groups from hosts that have not
+            // joined.
             let bridge = ["type", "bridge", "mcast_snooping", "0"];
             switch.ip(&[&["link", "add", net.bridge()][..], &bridge].concat());
             switch.ip(&["link", "set", net.bridge(), "up"]);

@@ -1,5 +1,5 @@
-//! Targets that are no kubelets: pods of the node that has them, services by the nearest node with
-//! the role `egress`, and what the settings name outside the mesh.
+//! Targets other than kubelets: pods on their node, services through the nearest node with the role
+//! `egress`, and targets outside the mesh that the settings name.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener};

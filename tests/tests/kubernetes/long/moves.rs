@@ -1,4 +1,4 @@
-//! Sessions that go home: after a flap, and what clients say when their sessions are moved.
+//! Sessions that return: after a flap, and the clients' messages when their sessions are moved.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use meshport_tests::wait;
 
 /// How long paths are gone.
 const FLAP: Duration = Duration::from_secs(2);
-/// How long the route may take home after that: a dead path is probed once a second, a return has
-/// to be worth it for another, and a machine may be busy.
+/// How long the route may take to return after that: a dead path is probed once a second, a gain
+/// must last for another, and a machine may be busy.
 const MAX_HOME: Duration = Duration::from_secs(4);
-/// Quiet time before a flap: what came and went a moment ago is gone back to later.
+/// Quiet time before a flap: a recently flapping origin is used again later.
 const CALM: Duration = Duration::from_secs(61);
 /// Watches of each client library.
 const WATCHES: usize = 10;

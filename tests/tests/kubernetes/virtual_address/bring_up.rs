@@ -56,7 +56,7 @@ fn boot(cluster: &Cluster, at: usize) -> Machine {
     machine
 }
 
-/// Where every machine asks for names.
+/// The name server of every machine.
 const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 
 /// Answers every question for an IPv4 address with the virtual address, on a host.
@@ -109,7 +109,7 @@ fn commands_of_another(first: &str, joins: &str) -> String {
     commands + kubeadm
 }
 
-/// The other ends of what a host has open to the port of the endpoint.
+/// The other ends of a host's connections to the port of the endpoint.
 fn peers(host: &Namespace) -> Vec<String> {
     let port = format!(":{PORT}");
     let listed = host.run("ss", &["-Htn", "state", "established", "dport", "=", &port]);
@@ -197,7 +197,7 @@ fn the_pages_commands_make_a_cluster_whose_endpoint_is_the_address() {
 
     tell("the worker at its own address, with one renewal of its lease");
 
-    // The first node is gone for good: the second has the address, and the kubelet goes on.
+    // The first node is permanently gone: the second has the address, and the kubelet continues.
     drop(one);
     answers(&lan);
     tell("the first node gone, an answer at the address");

@@ -183,8 +183,8 @@ fn cluster_api_makes_a_control_plane_and_a_worker() {
     }
 }
 
-/// Merges what the page has of a virtual address into the fields of a control plane, on the LAN of
-/// these machines.
+/// Merges the page's settings of a virtual address into the fields of a control plane, on the LAN
+/// of these machines.
 fn with_address(spec: &Value) -> Value {
     let fragment = block(CLUSTER_API, "With a virtual address", "yaml");
     let fragment = yaml(&fragment.replace("192.0.2.", "203.0.113.")).remove(0);
@@ -226,7 +226,7 @@ fn cluster_api_has_its_endpoint_at_a_virtual_address_from_the_first_machine_on()
     machines.run(2, ask);
 }
 
-/// A pipe goes on in the next line.
+/// A pipe continues on the next line.
 #[test]
 fn commands_are_taken_from_a_page_with_their_further_lines() {
     let found = command(KUBEADM, "With a virtual address", "meshport generate kubeadm-init");

@@ -15,12 +15,12 @@ const UPGRADES: u32 = 2;
 const CLIENTS: &str = "1 2 3 4";
 const ENOUGH: &str = "/srv/enough";
 
-/// In a folder of its own, which the unit then lets it execute.
+/// In its own folder, which the unit then lets it execute.
 const OWN_FOLDER: &str = "/opt/meshport/meshport";
 /// Another address of the service.
 const ELSEWHERE: &str = "127.0.0.1:7555";
 
-/// Clients that connect all the time, until they are told that it is enough.
+/// Clients that connect all the time, until they are stopped.
 struct Clients {
     process: Process,
     log: PathBuf,
@@ -81,8 +81,8 @@ pub(super) fn restarts_fail_no_client(machine: &Machine) {
     clients.end(machine, &format!("{RESTARTS} restarts"));
 }
 
-/// A program that replaces the running one takes its place from a folder of its own. From another
-/// folder it cannot be executed, and the daemon serves on.
+/// A replaced program is executed from its own folder. From another folder it cannot be executed,
+/// and the daemon keeps serving.
 pub(super) fn upgrades_in_place(machine: &Machine, settings: &str) {
     let replace = |program: &str| {
         let next = format!("{program}.next");
@@ -120,7 +120,7 @@ pub(super) fn upgrades_in_place(machine: &Machine, settings: &str) {
     uses(PROGRAM);
 }
 
-/// systemd keeps what the successor serves and nothing else, or clients would wait at an address
+/// systemd keeps only the sockets that the successor serves, or clients would wait at an address
 /// that nobody serves. One that cannot run changes nothing.
 fn what_is_kept_is_the_successors(machine: &Machine, settings: &str) {
     let kept = || machine.property("NFileDescriptorStore");

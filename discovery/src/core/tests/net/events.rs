@@ -13,7 +13,7 @@ pub(super) enum What {
 pub(super) struct Events {
     queue: BTreeMap<(Duration, u64), What>,
     sequence: u64,
-    /// Steps without time passing; many of them mean that a timer is due for ever.
+    /// Steps without time passing; many of them mean that a timer stays due forever.
     spins: u32,
     pub(super) now: Duration,
 }

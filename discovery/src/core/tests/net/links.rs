@@ -9,7 +9,7 @@ use crate::dice::Dice;
 pub(in crate::core::tests) struct Links {
     /// Share of datagrams lost on any link, in percent.
     pub(in crate::core::tests) loss_percent: usize,
-    /// The way on which datagrams as long as QUIC needs are lost.
+    /// The direction in which datagrams as long as QUIC needs are lost.
     pub(in crate::core::tests) narrow: Option<(usize, usize)>,
     /// One-way latency in milliseconds between sites.
     pub(in crate::core::tests) latency: fn(usize, usize) -> u64,

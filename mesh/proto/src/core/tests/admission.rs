@@ -9,8 +9,8 @@ use crate::inner;
 /// Node 3 with a self-made identity, unknown to nodes 1 and 2.
 fn stranger(identity: Identity) -> Net {
     let mut net = Net::new(2);
-    // The core refuses to start with a credential that is not valid, so it starts with a good one
-    // and shows the other.
+    // The core refuses to start with an invalid credential, so it starts with a valid one and
+    // presents the other.
     let shown = identity.credential.to_bytes();
     let usable = Identity { credential: good(3), ..identity };
     net.add(3, usable, MeshConfig::default());
@@ -97,7 +97,7 @@ fn bad_credentials_are_refused_with_their_reason() {
         }
         let heard = refusal(&mut net, 3).expect("the refused side hears of it");
         assert!(heard.contains("refuses this node's credential"), "{heard}");
-        // It repeats itself; the user is told once, and then it is forgotten.
+        // It repeats itself; the user is informed once, and then it is forgotten.
         net.seconds(29);
         assert!(net.counters(1)[MeshCount::CredentialsRefused] > 1, "{what}");
         assert_eq!(refusal(&mut net, 1), None, "{what}");
@@ -107,7 +107,7 @@ fn bad_credentials_are_refused_with_their_reason() {
     }
 }
 
-/// As an earlier version shows it.
+/// As an earlier version presents it.
 #[test]
 fn a_credential_without_its_nodes_signature_is_refused_with_what_to_do() {
     let mut net = stranger(showing(good(3)));
@@ -137,7 +137,7 @@ fn issued_at(number: u8, roles: &str, at: UnixSeconds) -> Credential {
     issued.unwrap().countersign(&key(number)).unwrap()
 }
 
-/// Both are signed by all who have to: the later one counts, whichever way the two came.
+/// Both have all signatures: the later one counts, in whichever way the two arrived.
 #[test]
 fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
     let former = issued_at(3, "node,relay", UnixSeconds(WALL.0 - 7200));
@@ -159,7 +159,7 @@ fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
     net.connect(3, 1);
     show(&mut net, &former);
     assert_eq!(known(&net).as_deref(), Some(&later));
-    // Shown by the node itself.
+    // Presented by the node itself.
     let mut net = stranger(showing(former.clone()));
     net.connect(3, 1);
     assert_eq!(known(&net).as_deref(), Some(&former), "nobody knows of another one yet");
@@ -207,11 +207,11 @@ fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
     let verified = after[MeshCount::CredentialsRefused] - before[MeshCount::CredentialsRefused];
     let dropped =
         after[MeshCount::DroppedFrequentCredential] - before[MeshCount::DroppedFrequentCredential];
-    // A second of them, at five a second.
+    // One second of them, at five a second.
     assert!((4..=6).contains(&verified), "{verified} verified, {dropped} dropped");
     assert!(verified + dropped >= 200);
     assert!(!net.up(1, 3));
-    // The next that the peer shows may be a good one, which it repeats until it is heard.
+    // The next one that the peer presents may be valid, and it repeats that until it is heard.
     net.node(3, |core, now| {
         core.local.shown = good(3).to_bytes();
         core.show_to_all(now);
@@ -289,7 +289,7 @@ fn a_credential_that_runs_out_ends_the_admission_at_the_next_renewal() {
 
 #[test]
 fn nothing_but_control_is_processed_before_admission() {
-    // Node 3 shows nothing that is accepted, then tries everything.
+    // Node 3 presents nothing that is accepted, then tries everything.
     let mut net = stranger(showing(credential(2, 3, UnixSeconds(WALL.0 + 86_400))));
     net.connect(3, 1);
     let (own, other) = (net.nodes[&at(3)].address(), net.nodes[&at(1)].address());
@@ -411,7 +411,7 @@ fn another_credential_is_shown_to_all_and_cuts_nobody() {
     assert!(!shown.iter().any(|it| matches!(it, MeshEvent::SessionDown(_))), "{shown:?}");
     let cut = |it: &Notice| matches!(it, Notice::Cut(..));
     assert!(!net.notices(2).iter().any(cut) && !net.notices(1).iter().any(cut));
-    // A peer that meets it later sees the new one.
+    // A peer that connects later sees the new one.
     net.connect(3, 1);
     net.seconds(2);
     assert!(net.events(3).iter().any(admitted));
@@ -425,7 +425,7 @@ fn a_credential_that_the_caller_knows_too_is_kept_once() {
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], Some(&known)));
     let kept = |net: &Net| net.nodes[&at(1)].credential(&id(2)).unwrap();
     assert!(Arc::ptr_eq(&kept(&net), &known), "shown first");
-    // Another process of the peer shows the same again.
+    // Another process of the peer presents the same again.
     net.add(2, identity(2), MeshConfig::default());
     net.node(2, |core, now| core.set_peer(now, id(1), &[at(1)], None));
     net.connect(2, 1);

@@ -1,4 +1,4 @@
-//! A wall clock that is wrong for a while, and right again.
+//! A wall clock that is wrong for a while and then correct again.
 
 use super::*;
 

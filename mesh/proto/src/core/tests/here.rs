@@ -30,7 +30,7 @@ fn duplicates(net: &mut Net, place: u8) -> Vec<Vec<SocketAddr>> {
 }
 
 #[test]
-fn a_copied_identity_is_found_in_three_round_trips_and_both_are_told() {
+fn a_copied_identity_is_found_in_three_round_trips_and_both_are_warned() {
     let mut net = Net::new(2);
     net.connect(2, 1);
     net.seconds(30);
@@ -63,7 +63,7 @@ fn restarts_moves_and_backups_are_no_duplicates() {
         net.seconds(1 + u64::from(round) * 7);
         let core = net.nodes.remove(&at(place)).unwrap();
         match round % 4 {
-            // A restart where it was, as with a state folder that was put back.
+            // A restart at the same address, as with a restored state folder.
             0 => start_at(&mut net, place),
             // A restart on another machine, or behind another mapping.
             1 => {
@@ -77,7 +77,7 @@ fn restarts_moves_and_backups_are_no_duplicates() {
                 net.node(place, Core::wake);
                 net.pump();
             }
-            // And back to where an earlier one was.
+            // And back to the address of an earlier one.
             _ => {
                 place = 2;
                 start_at(&mut net, place);

@@ -90,8 +90,8 @@ fn a_peer_that_moves_is_followed() {
 #[test]
 fn a_fresh_initiation_alone_does_not_move_a_peer() {
     let mut net = connected();
-    // Recorded and sent on from elsewhere before the original arrives: valid, but no proof of
-    // where node 1 is.
+    // Recorded and forwarded from elsewhere before the original arrives: valid, but no proof of
+    // node 1's address.
     net.keep = Box::new(|sent| !sent.is_initiation());
     net.node(1, |core, now| {
         let slot = core.peers.of_node(&id(2)).unwrap();
@@ -200,7 +200,7 @@ fn one_peer_cannot_make_us_shake_hands_all_the_time() {
     assert_eq!(net.counters(2)[MeshCount::InitiationsAccepted], 2);
 }
 
-/// Beside the gap between two of one peer: only what is too much under load is a sign of a flood.
+/// Apart from the gap between two of one peer: only too many under load are a sign of a flood.
 #[test]
 fn what_a_source_has_too_much_under_load_is_counted_apart() {
     let config = MeshConfig { handshakes_per_second: 1, ..MeshConfig::default() };
@@ -228,8 +228,8 @@ fn what_a_source_has_too_much_under_load_is_counted_apart() {
     assert_eq!(dropped, [10, 49], "of sixty, fifty are read, and one of them is answered");
 }
 
-/// An attacker with enough addresses passes the gate a thousand times a second, with a key made up
-/// for each: few of these handshakes are computed, and peers come back meanwhile.
+/// An attacker with enough addresses passes the gate a thousand times a second, with an invented
+/// key for each: few of these handshakes are computed, and peers come back meanwhile.
 #[test]
 fn strangers_are_few_and_take_no_handshake_from_a_peer() {
     let config = MeshConfig { handshakes_per_second: 4, ..MeshConfig::default() };
@@ -245,7 +245,7 @@ fn strangers_are_few_and_take_no_handshake_from_a_peer() {
         said
     };
     let flood: Vec<_> = (10..110).map(|number| (number, first(&mut net, number))).collect();
-    // No configuration names a leaf; it is known by what it has shown.
+    // No configuration names a leaf; it is known by its credential.
     let comes_back = [2, 3].map(|number| {
         let slot = net.node(1, |core, _| match core.peers.of_node(&id(number)) {
             Some(slot) => slot,
@@ -278,8 +278,8 @@ fn a_peer_whose_clock_was_set_back_is_met_halfway() {
     let mut net = connected();
     let old = net.sent.iter().find(|sent| sent.is_initiation()).unwrap().bytes.clone();
     net.seconds(5);
-    // Another process of node 1. All it sends is older than what node 2 has seen, as the recorded
-    // one is.
+    // Another process of node 1. Everything it sends is older than what node 2 has seen, like the
+    // recorded initiation.
     net.add(1, identity(1), MeshConfig::default());
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(2)], None));
     net.keep = Box::new(|sent| !sent.is_initiation() || sent.from != at(1));
@@ -354,7 +354,8 @@ fn lengths_of_single_packets_go_in_steps() {
     let arrived: Vec<usize> = net.datagrams(2).iter().map(Vec::len).collect();
     assert_eq!(arrived, [0, 1, 15, 16, 17, 500, 1199, 1200]);
     let sent: Vec<usize> = net.sent.iter().map(|sent| sent.bytes.len()).collect();
-    // 48 bytes of inner headers, 32 of WireGuard; the longest stay as long as paths are tried for.
+    // 48 bytes of inner headers, 32 of WireGuard; the longest keep the length for which paths are
+    // tested.
     assert_eq!(sent, [80, 96, 96, 96, 112, 592, 1280, 1280]);
 }
 
@@ -462,7 +463,7 @@ proptest! {
     }
 }
 
-/// The numbers by which `number` wants to be answered: of its first session, and of its next one.
+/// The receiver indices that `number` chose: for its first session, and for its next one.
 fn session_numbers(net: &mut Net, number: u8, peer: u8) -> [u32; 2] {
     [(); 2].map(|()| {
         net.sent.clear();
@@ -474,10 +475,10 @@ fn session_numbers(net: &mut Net, number: u8, peer: u8) -> [u32; 2] {
     })
 }
 
-/// An observer can tell that two sessions of one process are with the same peer, and nothing that
+/// An observer can see that two sessions of one process are with the same peer, but nothing that
 /// outlives the process.
 #[test]
-fn numbers_of_sessions_are_masked_anew_in_every_process() {
+fn numbers_of_sessions_are_masked_differently_in_every_process() {
     let mut net = Net::new(3);
     let [first, next] = session_numbers(&mut net, 1, 2);
     let of_peer = |number: u32| number >> 8;

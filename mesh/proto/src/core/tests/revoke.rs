@@ -42,9 +42,9 @@ fn a_revoked_peer_is_cut_and_stays_out() {
     assert!(net.reaches(1, 3));
 }
 
-/// For a stranger's initiation the gate computes only what reveals its key; then a tunnel is made,
-/// which computes the rest and answers. For a revoked node there is no tunnel: only its key is
-/// computed, nothing is stored to recognise a repetition, and nothing is sent.
+/// For a stranger's initiation the gate computes only what reveals its key; then a new tunnel
+/// computes the rest and answers. For a revoked node there is no tunnel: only its key is computed,
+/// nothing is stored to recognise a repetition, and nothing is sent.
 #[test]
 fn an_initiation_of_a_revoked_node_costs_its_name_and_leaves_nothing() {
     let mut net = Net::new(3);
@@ -157,7 +157,7 @@ fn only_nodes_that_joined_with_a_revoked_invite_are_cut() {
     assert_eq!(net.send(1, 2, b"x"), Err(MeshError::UnknownPeer(id(2))));
 }
 
-/// Only its credential says that it is covered, so a process that never saw it needs one handshake
+/// Only its credential shows that it is covered, so a process that never saw it needs one handshake
 /// to know.
 #[test]
 fn a_node_of_a_revoked_invite_gets_one_handshake_from_a_new_process() {
@@ -189,7 +189,7 @@ fn a_node_of_a_revoked_invite_gets_one_handshake_from_a_new_process() {
     assert!(net.nodes[&at(1)].peer(&id(2)).is_none());
 }
 
-/// A session alone does not give the place where it is a share under load.
+/// A session alone does not give its address a share under load.
 #[test]
 fn the_gate_knows_where_admitted_peers_are_and_nobody_else() {
     let mut net = guests();
@@ -209,8 +209,8 @@ fn the_gate_knows_where_admitted_peers_are_and_nobody_else() {
     assert!(settled(&net, 3) > Some(began), "it has another session");
 }
 
-/// A peer that shows another node's revoked credential is refused; one that shows its own is
-/// blocked: its session proves that it does.
+/// A peer that presents another node's revoked credential is refused; one that presents its own is
+/// blocked: its session proves that it is its own.
 #[test]
 fn a_peer_shuts_out_nobody_but_itself() {
     let mut net = guests();
@@ -232,10 +232,10 @@ fn a_peer_shuts_out_nobody_but_itself() {
     assert!(net.reaches(1, 2));
 }
 
-/// Keys can be made without end, and so can credentials that name a revoked invite: only one that
-/// its node has signed takes an entry among the blocked, even if it has expired.
+/// Any number of keys can be made, and so can credentials that name a revoked invite: only one that
+/// is really signed takes an entry among the blocked, even if it has expired.
 #[test]
-fn who_makes_up_a_credential_of_a_revoked_invite_is_not_remembered() {
+fn an_invented_credential_of_a_revoked_invite_is_not_remembered() {
     let mut net = guests();
     net.node(1, |core, now| core.set_revocations(leaked(9), now));
     let mut unsigned = joined(2, 9).credential;
@@ -261,7 +261,7 @@ fn who_makes_up_a_credential_of_a_revoked_invite_is_not_remembered() {
     assert_eq!(net.nodes[&at(1)].blocked.nodes.len(), 1);
 }
 
-/// The knocks in the name of a node among the events of node 1.
+/// The reports of handshakes in the name of a node, among the events of node 1.
 fn knocks(net: &mut Net) -> Vec<(NodeId, String)> {
     let events = net.events(1).into_iter();
     let knocked = events.filter_map(|event| match event {
@@ -271,9 +271,9 @@ fn knocks(net: &mut Net) -> Vec<(NodeId, String)> {
     knocked.collect()
 }
 
-/// Anybody who knows its key can knock in its name, at any rate.
+/// Anybody who knows its key can begin handshakes in its name, at any rate.
 #[test]
-fn a_knock_in_the_name_of_a_revoked_node_is_told_once_in_ten_minutes() {
+fn a_handshake_of_a_revoked_node_is_reported_once_in_ten_minutes() {
     let mut net = Net::new(3);
     let mut all = revoked(1, 2);
     all.add(Revocation::issue(&AuthorityKey::from_bytes([1; 32]), Revoked::Node(id(3)), WALL));
@@ -299,7 +299,7 @@ fn a_knock_in_the_name_of_a_revoked_node_is_told_once_in_ten_minutes() {
     net.seconds(1);
     net.deliver(at(66), at(1), &first[0]);
     assert_eq!(knocks(&mut net), [(id(2), why)]);
-    // Names beyond the bound are counted only, until there is room again.
+    // Names beyond the bound are only counted, until there is room again.
     net.node(1, |core, now| {
         for number in 0..MAX_KNOCKS {
             let mut name = [0; 32];

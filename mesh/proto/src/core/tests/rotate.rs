@@ -19,7 +19,7 @@ fn next(number: u8) -> NextSecret {
     NextSecret::issue(&authority, u64::from(number), secret(number), WALL, until)
 }
 
-/// The secrets of a node that had the former one and accepted this one.
+/// The secrets of a node that had the previous one and accepted this one.
 fn both(number: u8) -> MeshSecrets {
     let mesh = AuthorityKey::from_bytes([1; 32]).public();
     let before = MeshSecrets::from(secret(number - 1));
@@ -30,7 +30,7 @@ fn hold(net: &mut Net, number: u8, secrets: &MeshSecrets) {
     net.node(number, |core, now| core.set_secrets(secrets.clone(), now));
 }
 
-/// The secrets that a node was told to store, stored at once.
+/// The secrets that a node was asked to store, stored at once.
 fn keep(net: &mut Net, number: u8) -> bool {
     let offered = net.events(number).into_iter().find_map(|event| match event {
         MeshEvent::Rotated { secrets, .. } => Some(secrets),
@@ -50,7 +50,7 @@ fn of(number: u8) -> SecretId {
     SecretId::of(&secret(number))
 }
 
-/// The number of its secret that a node has heard of another.
+/// The secret's number that a node has heard from another.
 fn heard(net: &Net, number: u8, other: u8) -> Option<u64> {
     net.nodes[&at(number)].peer(&id(other)).unwrap().secret.number
 }
@@ -109,7 +109,7 @@ fn nothing_is_lost_while_one_secret_follows_the_other() {
         (0, 0)
     );
     assert_eq!((one[MeshCount::DroppedUnauthentic], two[MeshCount::DroppedUnauthentic]), (0, 0));
-    // One half each: that of the former secret is gone.
+    // One half each: that of the previous secret is gone.
     let tunnel = format!("{:?}", net.nodes[&at(1)].peer(&id(2)).unwrap().tunnel);
     assert!(tunnel.contains("halves: 1"), "{tunnel}");
 }
@@ -245,7 +245,7 @@ fn a_cookie_is_used_under_the_secret_that_earned_it() {
 fn the_former_secret_leads_nowhere_after_the_end() {
     let mut net = Net::new(3);
     net.now.wall = UnixSeconds(WALL.0 + OVERLAP);
-    // It has not been erased yet, but opens nothing any more.
+    // It has not been erased yet, but no longer opens anything.
     hold(&mut net, 1, &both(1));
     hold(&mut net, 2, &both(1));
     net.node(3, |core, now| core.connect(now, &id(1))).unwrap();
@@ -281,7 +281,7 @@ fn only_admitted_peers_are_handed_the_secret() {
 }
 
 #[test]
-fn who_knows_fewer_revocations_learns_them_first() {
+fn a_node_with_fewer_revocations_learns_them_first() {
     let mut net = Net::new(2);
     let authority = AuthorityKey::from_bytes([1; 32]);
     let mut revoked = Revocations::default();
@@ -292,7 +292,7 @@ fn who_knows_fewer_revocations_learns_them_first() {
     net.seconds(10);
     assert!(!keep(&mut net, 2));
     assert!(net.counters(2)[MeshCount::DroppedEarlySecret] >= 3);
-    // Another one of the same number is not the same.
+    // Another one with the same number is not the same.
     let mut other = Revocations::default();
     other.add(Revocation::issue(&authority, Revoked::Node(id(8)), WALL));
     net.node(2, |core, now| core.set_revocations(other, now));

@@ -89,7 +89,7 @@ fn nobody_is_woken_for_timers_that_packets_put_off() {
 }
 
 #[test]
-fn a_session_that_ended_is_told() {
+fn a_session_that_ended_is_reported() {
     let mut net = Net::new(2);
     net.connect(1, 2);
     net.events(1);
@@ -104,7 +104,7 @@ fn a_session_in_use_is_renewed_without_a_stall() {
     net.connect(1, 2);
     net.events(2);
     for second in 0..400u32 {
-        // Traffic in one direction only, and never a moment without a usable session.
+        // Traffic in one direction only, without a moment that lacks a usable session.
         net.send(1, 2, &second.to_be_bytes()).unwrap();
         net.pump();
         assert_eq!(net.datagrams(2), [second.to_be_bytes()], "second {second}");
@@ -299,7 +299,7 @@ fn a_restarted_peer_is_noticed_by_its_next_packet() {
     net.seconds(1);
     net.add(2, identity(2), MeshConfig::default());
     net.node(2, |core, now| core.set_peer(now, id(1), &[at(1)], None));
-    // Data of the old session makes the new process shake hands at once.
+    // Data of the old session makes the new process start a handshake at once.
     stream(&mut net, 1, 2, &[1; 100]);
     net.pump();
     assert!(net.up(1, 2) && net.up(2, 1));
@@ -373,7 +373,7 @@ fn a_released_peer_goes_once_it_has_no_session() {
     net.node(1, |core, _| core.release_peer(&id(2)));
     assert!(net.reaches(1, 2) && net.reaches(2, 1), "it has a session");
     assert_eq!(net.node(1, |core, _| core.peers.len()), 2);
-    // A peer that is named keeps its place without one.
+    // A named peer keeps its place without one.
     net.keep = Box::new(|_| false);
     net.seconds(900);
     assert_eq!(net.node(1, |core, _| core.peers.len()), 1);
@@ -417,7 +417,7 @@ fn a_machine_that_woke_where_nobody_answers_tries_on() {
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
 }
 
-/// Whether a node has no room for sessions with another.
+/// Whether a node has freed the memory for sessions with another.
 fn rests(net: &Net, number: u8, other: u8) -> bool {
     net.nodes[&at(number)].peer(&id(other)).unwrap().tunnel.is_at_rest()
 }
@@ -458,12 +458,12 @@ fn a_recorded_initiation_for_a_tunnel_at_rest_changes_nothing() {
     net.seconds(1);
     net.deliver(elsewhere, at(2), &recorded);
     assert_eq!(net.counters(2)[MeshCount::DroppedReplayedInitiation], before + 1);
-    // The node that made it is heard as before.
+    // The node that made it is accepted as before.
     assert!(net.reaches(1, 2) && net.reaches(2, 1));
     assert_eq!(net.endpoint(2, 1), Some(at(1)));
 }
 
-/// Both ends of a path got new mappings: neither hears the other, and a third tells both.
+/// Both ends of a path got new mappings: neither hears the other, and a third node informs both.
 #[test]
 fn a_silent_peer_that_announces_another_address_is_tried_there_at_once() {
     let mut net = Net::new(2);
@@ -488,7 +488,7 @@ fn a_peer_that_announces_another_address_and_answers_is_left_alone() {
         assert!(net.reaches(1, 2) && net.reaches(2, 1));
         net.seconds(1);
     }
-    // Later silence is not taken for that move, and neither is the same announcement again.
+    // Later silence is not attributed to that move, and neither is a repeated announcement.
     net.node(1, |core, now| core.set_peer(now, id(2), &[at(12)], None));
     net.keep = Box::new(|_| false);
     net.send(1, 2, b"lost").unwrap();

@@ -23,7 +23,7 @@ impl Sharded {
         Self { shards, now, streams: 0 }
     }
 
-    /// A datagram arrives at shard `arrival`, and what is not for that one goes on to its owner.
+    /// A datagram arrives at shard `arrival`; what is not for that shard goes on to its owner.
     fn deliver(&mut self, arrival: usize, from: SocketAddr, bytes: &[u8]) {
         let mut out = vec![0; 4096];
         let opened =
@@ -53,7 +53,7 @@ impl Sharded {
         total
     }
 
-    /// Moves datagrams to and from node 1 until both are silent; what node 1 sends arrives at any
+    /// Delivers datagrams to and from node 1 until both are silent; those of node 1 arrive at any
     /// shard but the peer's.
     fn pump(&mut self, net: &mut Net) {
         let wrong = (owner(&id(1), self.shards.len()) + 1) % self.shards.len();
@@ -90,7 +90,7 @@ fn everything_that_arrives_at_a_wrong_shard_reaches_its_owner() {
             "the initiation, its confirmation and a hello"
         );
         assert!(two.shards.iter().map(Core::peer_count).sum::<usize>() == 1, "one owner");
-        // And of one that the shard begins.
+        // And of a handshake that the shard begins.
         two.shards[own].remove_peer(&id(1));
         two.shards[own].set_peer(net.now, id(1), &[at(1)], None);
         two.shards[own].connect(net.now, &id(1)).unwrap();
@@ -141,7 +141,7 @@ fn a_batch_is_handed_over_as_one() {
     for datagram in sealed[..batch.length].chunks(batch.stride) {
         arrive(&mut two, at(1), datagram);
     }
-    // Behind a shorter one, and from elsewhere, a new batch begins.
+    // After a shorter one, and from another sender, a new batch begins.
     let first = sealed[..batch.stride].to_vec();
     arrive(&mut two, at(1), &first);
     arrive(&mut two, at(9), &first);

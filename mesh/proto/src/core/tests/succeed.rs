@@ -4,7 +4,7 @@ use meshport_config::{Revocations, Succession};
 
 use super::*;
 
-/// The credential of node `next`, which says that it succeeds node `number`.
+/// The credential of node `next`, which succeeds node `number`.
 fn successor(next: u8, succession: Succession) -> Credential {
     let subject = Subject {
         node: id(next),
@@ -28,7 +28,7 @@ fn agreed(number: u8, next: u8) -> Credential {
     successor(next, Succession::agree(&key(number), &id(next), &mesh(), WALL))
 }
 
-/// Node `number` goes on with the key of `next`.
+/// Node `number` continues with the key of `next`.
 fn succeed(net: &mut Net, number: u8, next: u8) {
     let (secret, credential) = (MeshSecret::from_bytes([1; 32]), agreed(number, next));
     let identity = Identity { key: key(next), credential, secret };
@@ -39,7 +39,7 @@ fn succeed(net: &mut Net, number: u8, next: u8) {
     net.pump();
 }
 
-/// Sends a datagram to a node as it is called now; whether it arrived, and what else happened.
+/// Sends a datagram to a node by its current id; whether it arrived, and what else happened.
 fn exchange(net: &mut Net, from: u8, to: (u8, NodeId)) -> (bool, Vec<MeshEvent>) {
     net.node(from, |core, now| core.send_datagram(now, to.1, ports::GOSSIP, b"on")).unwrap();
     net.pump();
@@ -71,7 +71,7 @@ fn halves(net: &Net, number: u8, node: NodeId) -> String {
 }
 
 #[test]
-fn nothing_is_lost_while_a_node_goes_on_under_another_key() {
+fn nothing_is_lost_while_a_node_changes_its_key() {
     let mut net = Net::new(2);
     net.connect(1, 2);
     let labels = (label(&net, 1, id(2)).unwrap(), label(&net, 2, id(1)).unwrap());
@@ -94,7 +94,7 @@ fn nothing_is_lost_while_a_node_goes_on_under_another_key() {
                 assert_eq!(from, other, "second {second}");
             }
         }
-        // The connections of before never notice.
+        // The old connections never notice.
         assert_eq!(stream(&mut net, 1, 2, labels.0), Some(labels.1), "second {second}");
         assert_eq!(stream(&mut net, 2, 1, labels.1), Some(labels.0), "second {second}");
     }
@@ -114,7 +114,7 @@ fn nothing_is_lost_while_a_node_goes_on_under_another_key() {
 }
 
 #[test]
-fn a_peer_is_told_apart_by_its_new_key_at_once() {
+fn a_peer_is_known_by_its_new_key_at_once() {
     let mut net = Net::new(2);
     net.connect(1, 2);
     net.seconds(1);
@@ -134,7 +134,7 @@ fn a_peer_is_told_apart_by_its_new_key_at_once() {
 }
 
 #[test]
-fn who_only_knows_the_former_key_is_answered_until_the_end() {
+fn a_peer_that_only_knows_the_previous_key_is_answered_until_the_end() {
     let mut net = Net::new(4);
     succeed(&mut net, 2, 12);
     net.connect(3, 2);
@@ -178,7 +178,8 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     assert!(!net.up(1, 2) && net.up(1, 12));
     assert_eq!(label(&net, 1, id(12)), Some(before));
     assert_eq!(net.counters(1)[MeshCount::PeersRevoked], 0);
-    // A node that was not told, and meets a holder of the former key, cuts it once it is told.
+    // A node that was not informed, and has a session with a holder of the old key, cuts it once it
+    // is informed.
     net.add(3, identity(3), MeshConfig::default());
     net.add(8, identity(2), MeshConfig::default());
     for (number, other) in [(3, 8), (8, 3)] {
@@ -190,7 +191,7 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
     net.node(3, |core, now| core.set_peer(now, id(12), &[at(2)], None));
     net.node(3, |core, now| core.set_revocations(all.clone(), now));
     assert!(!net.up(3, 2) && net.counters(3)[MeshCount::PeersRevoked] == 1);
-    // A holder of the former key gets no handshake.
+    // A holder of the old key gets no handshake.
     net.add(9, identity(2), MeshConfig::default());
     net.node(9, |core, now| core.set_peer(now, id(1), &[at(1)], None));
     net.node(9, |core, now| core.connect(now, &id(1))).unwrap();
@@ -200,7 +201,7 @@ fn hearsay_is_enough_when_it_is_signed_and_sessions_stay_either_way() {
 }
 
 #[test]
-fn nobody_follows_a_stranger_that_only_says_whom_it_succeeds() {
+fn nobody_follows_a_stranger_that_only_claims_to_succeed_a_node() {
     let mut net = Net::new(3);
     net.connect(1, 2);
     let mut forged = Succession::agree(&key(3), &id(3), &mesh(), WALL);
@@ -219,7 +220,7 @@ fn nobody_follows_a_stranger_that_only_says_whom_it_succeeds() {
     assert!(refused.is_some_and(|it| it.contains("agreement")), "{events:?}");
     assert!(net.up(1, 2) && !net.up(1, 3));
     assert_eq!(net.counters(1)[MeshCount::PeersSucceeded], 0);
-    // Nor does the node itself go on as a node that is not its successor.
+    // Nor does the node itself continue as a node that is not its successor.
     let secret = MeshSecret::from_bytes([1; 32]);
     let foreign = Identity { key: key(12), credential: agreed(2, 12), secret };
     let gate = net.nodes[&at(1)].gate_for(&foreign);

@@ -25,7 +25,7 @@ fn gate(allow: &[&str], balancers: &[&str]) -> Gate {
 }
 
 #[test]
-fn nobody_is_let_in_whom_the_list_does_not_name() {
+fn nobody_outside_the_list_is_admitted() {
     let now = Instant::now();
     let mut closed = gate(&[], &[]);
     for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {

@@ -23,7 +23,7 @@ fn known(net: &Net) -> Option<OriginState> {
     entry.services().find(|(name, _)| **name == web()).map(|(_, state)| state)
 }
 
-/// A offers, and B hears of it.
+/// A offers, and B learns of it.
 fn offered(ready: bool) -> Net {
     let mut net = Net::new(&[GATEWAY, "node"], ms(1));
     net.pass(MEET);

@@ -3,7 +3,8 @@
 use super::*;
 
 const ORIGINS: [usize; 3] = [1, 2, 3];
-/// Longer than a newcomer always uses the best origin, and than anything here takes.
+/// Longer than the time in which a newcomer always uses the best origin, and than anything here
+/// takes.
 const CALM: Duration = Duration::from_secs(6);
 
 /// A worker and three origins, the first the nearest and with a session; `phases` is how far apart
@@ -44,7 +45,7 @@ fn changes(net: &Net) -> usize {
     net.events.iter().filter(changed).count()
 }
 
-/// K2: new connections go elsewhere before long, and what hangs is cut well within 4 s.
+/// K2: new connections soon use another origin, and hanging sessions are cut well within 4 s.
 #[test]
 fn one_that_stalls_is_left_in_time_and_gone_back_to() {
     for phase in (0..1000).step_by(250) {

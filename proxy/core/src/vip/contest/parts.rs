@@ -8,27 +8,27 @@ use super::super::frame::Hardware;
 pub(super) struct Successor {
     pub(super) hardware: Hardware,
     pub(super) since: BootTime,
-    /// The LAN has been told that the address is there.
+    /// The LAN was pointed at that station.
     pub(super) is_named: bool,
 }
 
-/// A station that says it has the address while this node holds it.
+/// A station that announces the address while this node holds it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dispute {
     pub(super) since: BootTime,
     pub(super) last: BootTime,
 }
 
-/// What was last heard and said on the LAN about who has the address.
+/// The last frames received and sent on the LAN about the holder of the address.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     pub(super) dispute: Option<Dispute>,
     pub(super) defended: Option<BootTime>,
-    /// When a station was last heard that has the address.
+    /// When a station with the address was last heard.
     pub(super) heard: Option<BootTime>,
 }
 
-/// From when on the address may be given away again without need.
+/// From when on the address may be handed over again without need.
 #[derive(Debug)]
 pub(super) struct Given {
     /// To a preferred node.

@@ -27,7 +27,7 @@ const HEALING_MS: u64 = 400 + HANDOVER_MS;
 enum Fault {
     /// The process does not run; what is sent to it waits.
     Stopped(usize),
-    /// The process is gone and starts anew afterwards.
+    /// The process is gone and starts again afterwards.
     Killed(usize),
     /// No claim reaches the node or leaves it.
     NoMesh(usize),
@@ -294,7 +294,7 @@ proptest! {
     }
 }
 
-/// The first holder, and the time when it is surely one.
+/// The first holder, and the time by which it certainly holds the address.
 fn first_holder(spells: Vec<Spell>) -> (Simulation, usize) {
     let mut world = Simulation::new(NODES, spells, 7);
     world.longest_overlap_until(4_000);
@@ -365,7 +365,7 @@ fn a_lan_that_is_cut_for_all_moves_the_address_once() {
             (moves, last) = (moves + 1, holders);
         }
     }
-    // Each node may give it away once a minute.
+    // Each node may release it once a minute.
     assert!(moves <= NODES, "{moves} moves");
 }
 
@@ -374,7 +374,7 @@ fn a_clean_stop_leaves_no_gap() {
     let (mut world, old) = first_holder(Vec::new());
     let now = at(world.now_ms);
     world.nodes[old].as_mut().unwrap().handle_stop(now);
-    // The node is not usable any more, which the world would say again.
+    // The node is no longer usable, which the world would report again.
     let ends = world.now_ms + 60_000;
     let from_ms = world.now_ms;
     world.spells.push(Spell { fault: Fault::Unusable(old), from_ms, to_ms: ends });

@@ -84,7 +84,7 @@ fn an_answered_probe_ends_the_probing() {
 }
 
 #[test]
-fn a_late_probe_begins_anew() {
+fn a_late_probe_starts_over() {
     let mut contest = contest();
     run(&mut contest, 0, 1_200);
     contest.handle_timeout(at(1_420));
@@ -132,7 +132,7 @@ fn a_releasing_holder_that_was_stopped_is_silent() {
 }
 
 #[test]
-fn of_two_that_probe_the_lower_one_goes_on() {
+fn of_two_that_probe_the_lower_one_continues() {
     for (other, events) in [(LOWER, None), (HIGHER, Some(Event::Gained))] {
         let mut contest = contest();
         run(&mut contest, 0, 1_200);
@@ -250,7 +250,7 @@ fn more_peers_than_a_group_has_are_ignored() {
     assert_eq!(contest.peers.len(), MAX_PEERS);
 }
 
-/// A standby that has probed after a holder has said that it releases, at 2.46 s.
+/// A standby that has probed after a holder announced its release, at 2.46 s.
 fn ready() -> Contest<u8> {
     let mut contest = contest();
     for ms in (0..2_000).step_by(100) {
@@ -303,7 +303,7 @@ fn a_holder_that_releases_names_its_successor_between_two_connections() {
     assert_eq!(sent, []);
     holder.handle_busy(false, at(2_610));
     assert_eq!(run(&mut holder, 2_610, 2_620), [Frame::Cede(LOWER)]);
-    // Who asks until the other one has announced itself is told where it is.
+    // A station that asks before the other one has announced itself gets the other one's address.
     holder.handle_frame(CLIENT, at(2_630));
     assert_eq!(frames(&mut holder, 2_630), [Frame::Cede(LOWER)]);
     holder.handle_frame(Heard::Claimed(LOWER), at(2_640));

@@ -1,4 +1,4 @@
-//! The times of the contest, and what each has to be longer or shorter than.
+//! The times of the contest, and what each must be longer or shorter than.
 
 use std::time::Duration;
 
@@ -6,17 +6,16 @@ use std::time::Duration;
 pub const REPEAT_INTERVAL: Duration = Duration::from_millis(400);
 /// How long an announcement entitles its sender to answer.
 pub const LEASE: Duration = Duration::from_millis(800);
-/// How long a holder is believed to be there after its last sign.
+/// How long a holder counts as present after its last sign.
 pub const SILENCE: Duration = Duration::from_secs(1);
 /// Probes before a claim, and from each to what follows it (RFC 5227 takes one to two seconds,
 /// which is for hosts that have time; the interval is longer than a LAN takes for an answer).
 pub const PROBES: u8 = 3;
 /// See [`PROBES`].
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(150);
-/// How late a probe may be; later ones begin anew, since answers may be unread.
+/// How late a probe may be; later ones start over, since answers may be unread.
 pub(super) const PROBE_SLACK: Duration = Duration::from_millis(100);
-/// A loop that takes longer has not read what happened: longer than [`REPEAT_INTERVAL`], at which
-/// it runs.
+/// A loop that takes longer has missed events: longer than [`REPEAT_INTERVAL`], at which it runs.
 pub(super) const STALL: Duration = Duration::from_millis(600);
 /// How much later a standby claims that is not the preferred one, if that one does not.
 pub(super) const DEFERENCE: Duration = Duration::from_millis(600);
@@ -35,11 +34,11 @@ pub(super) const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// How long a holder that releases waits for its short connections to end, once a successor is
 /// ready.
 pub(super) const BUSY_LIMIT: Duration = Duration::from_secs(1);
-/// From one look at them to the next.
+/// From one check of these connections to the next.
 pub(super) const BUSY_LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// How long a ready standby waits for the holder's word: longer than [`BUSY_LIMIT`].
+/// How long a ready standby waits for the holder's signal: longer than [`BUSY_LIMIT`].
 pub(super) const READY_LIMIT: Duration = Duration::from_millis(1_200);
-/// A releasing node that has not run for so long is silent: shorter than its successor's probes.
+/// A releasing node that has not run for this long is silent: shorter than its successor's probes.
 pub(super) const RELEASE_STALL: Duration = Duration::from_millis(300);
 /// How long announcements are accompanied by answers, as caches need.
 pub(super) const REFRESH_PERIOD: Duration = Duration::from_secs(4);
@@ -48,11 +47,11 @@ pub const SETTLED: Duration = Duration::from_secs(10);
 /// After a hand-over until the next: a preferred node that cannot claim costs one gap in ten
 /// minutes.
 pub(super) const HANDOVER_INTERVAL: Duration = Duration::from_secs(600);
-/// How long all others of the group must have missed the holder on the LAN before it takes itself
-/// for cut off: their claims come later than its first announcement.
+/// How long all others of the group must have missed the holder on the LAN before it considers
+/// itself cut off: their claims come later than its first announcement.
 pub(super) const ISOLATION: Duration = Duration::from_secs(1);
-/// From one such release of a node to the next: where the LAN is cut for all, the address does not
-/// wander faster.
+/// From one such release of a node to the next: if the LAN is cut for all, the address moves no
+/// faster.
 pub(super) const ISOLATION_INTERVAL: Duration = Duration::from_secs(60);
-/// The others that it takes for that: of two nodes neither can tell which is cut off.
+/// How many others that needs: of two nodes neither can know which is cut off.
 pub(super) const MIN_WITNESSES: usize = 2;

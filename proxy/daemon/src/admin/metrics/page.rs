@@ -126,8 +126,8 @@ fn write_distribution(
     write_line(page, name, "_count", labels, in_f64(below));
 }
 
-/// A bound is part of a series' name, so it is the same text in both formats: OpenMetrics wants a
-/// fraction.
+/// A bound is part of a series' name, so it is the same text in both formats: OpenMetrics requires
+/// a fraction.
 fn canonical(bound: f64) -> String {
     if bound.fract() == 0.0 { format!("{bound:.1}") } else { bound.to_string() }
 }

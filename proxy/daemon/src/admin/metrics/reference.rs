@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    /// The rules of `promtool check metrics`, for metrics that no test happens to show.
+    /// The rules of `promtool check metrics`, for metrics that no test happens to output.
     #[test]
     fn names_follow_the_rules() {
         let mut names = BTreeSet::new();

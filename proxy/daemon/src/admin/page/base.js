@@ -33,9 +33,9 @@ const shown = {
   filter: "all",
   sort: { by: "rank", down: false },
   rows: 50,
-  // What another program that serves this page changes: where it asks, and how often; how many
-  // seconds of the daemon's clock pass in one; what the map shows beside the document, and whom it
-  // tells that a way was clicked; and what draws the rest, each time that this is drawn.
+  // Changed by another program that serves this page: where it requests views, and how often; how
+  // many seconds of the daemon's clock pass in one; what the map shows beside the document, and the
+  // callback for a clicked path; and what draws the rest, each time that this is drawn.
   source: "/view",
   every: 2000, // ms
   runner: "daemon", // what runs the node that is shown
@@ -59,7 +59,7 @@ function age(seconds) {
 }
 const clockOf = (unixS) => new Date(unixS * 1000).toLocaleTimeString([], { hour12: false });
 
-// A time of the daemon's clock that goes on being told as an age.
+// A time of the daemon's clock, shown as an age that keeps counting.
 function since(atS, prefix = "", suffix = " ago") {
   const wall = clockOf(shown.view.node.started_at + atS);
   const node = h("time", { "data-at": atS, "data-prefix": prefix, "data-suffix": suffix,
@@ -138,14 +138,14 @@ function draw(id, depends, build) {
   const key = JSON.stringify(depends);
   if (drawn.get(id) === key) return;
   drawn.set(id, key);
-  const place = byId(id);
-  const focused = place.contains(document.activeElement)
+  const element = byId(id);
+  const focused = element.contains(document.activeElement)
     ? document.activeElement.getAttribute("data-key") : null;
-  const top = place.scrollTop;
-  place.replaceChildren(...[build()].flat().filter(Boolean));
-  place.scrollTop = top;
+  const top = element.scrollTop;
+  element.replaceChildren(...[build()].flat().filter(Boolean));
+  element.scrollTop = top;
   if (focused) {
-    const again = [...place.querySelectorAll("[data-key]")]
+    const again = [...element.querySelectorAll("[data-key]")]
       .find((node) => node.getAttribute("data-key") === focused);
     if (again) again.focus({ preventScroll: true });
   }

@@ -1,9 +1,9 @@
 // The map: sites are placed so that their distances on the screen follow their round trips.
 
 const MAP = { width: 900, height: 440, margin: 78, most: 24 };
-const CROWDED = 8; // sites; beyond it only the ways of one site are drawn
+const CROWDED = 8; // sites; beyond it only the paths of one site are drawn
 const isNarrow = () => innerWidth <= 640;
-let places = { key: "", pairs: new Set(), at: new Map() };
+let positions = { key: "", pairs: new Set(), at: new Map() };
 
 const pairKey = (a, b) => (a < b ? `${a}\u0000${b}` : `${b}\u0000${a}`);
 
@@ -27,24 +27,26 @@ function sitesOnMap(view) {
   return sorted.slice(0, MAP.most).sort((a, b) => (a.name < b.name ? -1 : 1));
 }
 
-// Stress majorisation from a circle: sites keep their places as long as they and their distances
-// are known already.
-function place(view, sites) {
+// Stress majorisation from a circle: sites keep their positions as long as they and their
+// distances are known already.
+function layOut(view, sites) {
   const height = sites.length > CROWDED ? 560 : 440;
   [MAP.width, MAP.height] = isNarrow() ? [560, height + 60] : [900, height];
   const known = pairs(view);
   const key = [MAP.width, ...sites.map((site) => site.name)].join("\u0000");
   const measured = [...known].filter(([, row]) => row.rtt_ms !== null).map(([pair]) => pair);
-  // A way that is lost moves nothing, one that is measured for the first time does.
-  if (places.key === key && measured.every((pair) => places.pairs.has(pair))) return places.at;
+  // A lost path moves nothing; one that is measured for the first time does.
+  if (positions.key === key && measured.every((pair) => positions.pairs.has(pair))) {
+    return positions.at;
+  }
   const all = sites.length;
   const rtt = (a, b) => {
     const row = known.get(pairKey(a.name, b.name));
     return row && row.rtt_ms !== null ? row.rtt_ms : null;
   };
-  const told = [...known.values()].map((row) => row.rtt_ms).filter((it) => it !== null);
-  const usual = told.length ? told.reduce((sum, it) => sum + it, 0) / told.length : 1;
-  // Roots: a far site does not press the near ones together.
+  const times = [...known.values()].map((row) => row.rtt_ms).filter((it) => it !== null);
+  const usual = times.length ? times.reduce((sum, it) => sum + it, 0) / times.length : 1;
+  // Square roots, so that a far site does not squeeze the near ones together.
   const want = sites.map((a) => sites.map((b) => (a === b ? 0
     : 0.35 + Math.sqrt((rtt(a, b) ?? usual) / Math.max(usual, 0.01)))));
   let at = sites.map((_, i) => {
@@ -73,13 +75,13 @@ function place(view, sites) {
     : MAP.margin + ((value - low) / (high - low)) * (size - 2 * MAP.margin));
   // Flat worlds stay flat: two or three sites in a row need no height.
   const flat = Math.min(1, (bottom - top) / Math.max((right - left) * 0.45, 1e-6));
-  places = { key, pairs: new Set(measured), at: new Map(sites.map((site, i) => [site.name, {
+  positions = { key, pairs: new Set(measured), at: new Map(sites.map((site, i) => [site.name, {
     x: inside(at[i][0], left, right, MAP.width),
     y: MAP.height / 2 + (inside(at[i][1], top, bottom, MAP.height) - MAP.height / 2)
       * Math.max(flat, all > 2 ? 0.6 : 0),
   }])) };
-  spread(places.at);
-  return places.at;
+  spread(positions.at);
+  return positions.at;
 }
 
 // Turned so that the longest way lies along the screen.
@@ -111,22 +113,22 @@ function spread(at) {
   }
 }
 
-// The ways of this node to the sites with origins of the service that is shown.
-function ownWays(view, which) {
+// The paths of this node to the sites with origins of the service that is shown.
+function ownPaths(view, which) {
   const service = view.services && view.services[which];
-  const ways = new Map();
-  if (!service) return ways;
+  const paths = new Map();
+  if (!service) return paths;
   for (const origin of service.origins) {
     if (!origin.site) continue;
-    const before = ways.get(origin.site);
-    const way = { path: origin.path, relay: origin.path.relay, used: origin.chosen,
+    const before = paths.get(origin.site);
+    const line = { path: origin.path, relay: origin.path.relay, used: origin.chosen,
       health: worst(pathHealth(origin.path), origin.usable ? "ok" : "bad",
         CONFIDENT[origin.standing] === "warn" ? "warn" : "ok"), sessions: origin.sessions };
     // Of several origins the one that is tried first.
-    if (!before) ways.set(origin.site, way);
-    else before.sessions += way.sessions;
+    if (!before) paths.set(origin.site, line);
+    else before.sessions += line.sessions;
   }
-  return ways;
+  return paths;
 }
 
 function siteHealth(site, view) {
@@ -171,15 +173,15 @@ function tag(x, y, text) {
     s("text", { x: x.toFixed(1), y: (y + 4.5).toFixed(1) }, text));
 }
 
-// The ways that are drawn thin: what sites say of each other, then what else there is.
-function thinWays(view) {
-  const told = new Set((view.flows || []).map((it) => pairKey(it.from, it.to)));
-  const ways = [...pairs(view).values()].filter((row) => !told.has(pairKey(row.from, row.to)));
-  for (const row of ways) told.add(pairKey(row.from, row.to));
-  return [...ways, ...(view.links || []).filter((row) => !told.has(pairKey(row.from, row.to)))];
+// The paths that are drawn thin: those that sites report, then the others.
+function thinPaths(view) {
+  const drawn = new Set((view.flows || []).map((it) => pairKey(it.from, it.to)));
+  const paths = [...pairs(view).values()].filter((row) => !drawn.has(pairKey(row.from, row.to)));
+  for (const row of paths) drawn.add(pairKey(row.from, row.to));
+  return [...paths, ...(view.links || []).filter((row) => !drawn.has(pairKey(row.from, row.to)))];
 }
 
-// A wide line that nobody sees, to be clicked at.
+// A wide invisible line to click on.
 function target(row, a, b, look) {
   return s("path", { class: "hit", d: curve(a, b, 0).d, "data-link": `${row.from} ${row.to}`,
     click: () => look.pickLink(row) }, s("title", {}, `${row.from} and ${row.to}`));
@@ -193,7 +195,7 @@ function tip(line, health) {
     transform: `translate(${to.x.toFixed(1)} ${to.y.toFixed(1)}) rotate(${turn.toFixed(1)})` });
 }
 
-// Where the nodes of all sites go, as lines with arrowheads, and what is said of them.
+// The origins that nodes of all sites use, as lines with arrowheads and labels.
 function drawFlows(view, at, labels) {
   const lines = [];
   const tags = [];
@@ -212,26 +214,26 @@ function drawFlows(view, at, labels) {
   return { lines, tags };
 }
 
-// Draws a document: that of `/view`, or as much of it as has `sites`, `distances` and the `site` of
-// its node. It may have, beside these, `flows` (where nodes of all sites go), `links` (ways between
-// sites of which no node says anything) and `cuts` (pairs between which nothing passes); a site may
-// have its own `health` and `words`. `look` says what is shown of it: the `service`, by its place,
-// what is `selected`, and whom to tell what is clicked: `pick`, and for a way `pickLink`.
+// Draws a document: that of `/view`, or a part of it with `sites`, `distances` and the `site` of
+// its node. In addition it may have `flows` (where nodes of all sites go), `links` (paths between
+// sites that no node reports) and `cuts` (pairs between which nothing passes); a site may have its
+// own `health` and `words`. `look` defines what to show: the index of the `service`, what is
+// `selected`, and the callbacks for clicks: `pick`, and for a path `pickLink`.
 function drawMap(view, look) {
   const sites = sitesOnMap(view);
-  const at = place(view, sites);
+  const at = layOut(view, sites);
   const own = view.node.site;
-  const ways = ownWays(view, look.service);
+  const paths = ownPaths(view, look.service);
   const picked = look.selected ? look.selected.site : own;
   const labels = [];
   const { lines, tags } = drawFlows(view, at, labels);
   const targets = [];
-  for (const row of thinWays(view)) {
+  for (const row of thinPaths(view)) {
     const [a, b] = [at.get(row.from), at.get(row.to)];
     const apart = sites.length > CROWDED && row.from !== picked && row.to !== picked;
     if (!a || !b || apart) continue;
     if (look.pickLink) targets.push(target(row, a, b, look));
-    if ((row.from === own || row.to === own) && ways.has(row.from === own ? row.to : row.from)) {
+    if ((row.from === own || row.to === own) && paths.has(row.from === own ? row.to : row.from)) {
       continue;
     }
     const health = row.rtt_ms === null ? "bad" : row.loss_percent > LOSSY ? "warn" : "";
@@ -239,20 +241,20 @@ function drawMap(view, look) {
       s("title", {}, `${row.from} to ${row.to}: ${
         row.rtt_ms === null ? "no answer" : ms(row.rtt_ms)}, ${row.loss_percent} % lost`)));
   }
-  for (const [name, way] of ways) {
+  for (const [name, mine] of paths) {
     const [a, b] = [at.get(own), at.get(name)];
     if (!a || !b || a === b) continue;
     const line = curve(a, b, 22);
-    lines.push(s("path", { d: line.d, class: `path mine ${way.health} ${way.used ? "used" : ""} `
-      + `${way.relay ? "relayed" : ""}`, "data-site": name }));
-    if (way.used) {
+    lines.push(s("path", { d: line.d, class: `path mine ${mine.health} ${mine.used ? "used" : ""} `
+      + `${mine.relay ? "relayed" : ""}`, "data-site": name }));
+    if (mine.used) {
       lines.push(s("circle", { r: 4.5, class: "pulse" },
         s("animateMotion", { dur: "2.4s", repeatCount: "indefinite", path: line.d })));
     }
-    const loss = way.path.loss_percent;
-    const text = way.path.kind === "dead" ? "no answer"
-      : way.path.rtt_ms === null ? "not measured"
-        : ms(way.path.rtt_ms) + (loss > 0 ? ` · ${loss} % lost` : "");
+    const loss = mine.path.loss_percent;
+    const text = mine.path.kind === "dead" ? "no answer"
+      : mine.path.rtt_ms === null ? "not measured"
+        : ms(mine.path.rtt_ms) + (loss > 0 ? ` · ${loss} % lost` : "");
     const { x, y } = clearest(line, at, labels);
     tags.push(tag(x, y, text));
   }
@@ -261,7 +263,7 @@ function drawMap(view, look) {
     if (!a || !b) continue;
     // On the line as it is drawn, and beside its label.
     const line = from === own ? curve(a, b, 22) : to === own ? curve(b, a, 22) : curve(a, b, 0);
-    const { x, y } = line.along(ways.has(from === own ? to : from) ? 0.27 : 0.5);
+    const { x, y } = line.along(paths.has(from === own ? to : from) ? 0.27 : 0.5);
     tags.push(s("g", { class: "cut", transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` },
       s("circle", { r: 10 }), s("path", { d: "M-4.5-4.5L4.5 4.5M4.5-4.5L-4.5 4.5" }),
       s("title", {}, `nothing passes between ${from} and ${to}`)));

@@ -128,7 +128,7 @@ function drawMatrix(view) {
   const rows = [...new Set(view.distances.map((it) => it.from))].sort();
   const columns = [...new Set(view.distances.map((it) => it.to))].sort();
   if (rows.length === 0) {
-    return h("p", { class: "fine" }, dot("none"), "No node has told distances yet");
+    return h("p", { class: "fine" }, dot("none"), "No node has reported distances yet");
   }
   const cells = new Map(view.distances.map((it) => [`${it.from}\u0000${it.to}`, it]));
   const cell = (from, to) => {
@@ -224,7 +224,7 @@ function detailOfNode(view, node) {
     : path.kind === "direct" || path.kind === "own" ? "now" : "");
   fact(facts, "Last record", node.told_at_s !== null && since(node.told_at_s));
   fact(facts, "Behind NAT", node.behind_nat && "yes");
-  fact(facts, "Version", node.version || "not told");
+  fact(facts, "Version", node.version || "unknown");
   fact(facts, "Credential", `${until(node.credential_expires_at)}, made ${
     age(wallS() - node.credential_issued_at)} ago`);
   fact(facts, "Key", h("span", { class: "mono" }, node.node));

@@ -16,7 +16,7 @@ use super::Reporter;
 use crate::sessions::totals::SessionCount;
 use meshport_core::ledger::{Crowding, Holder};
 
-/// Origins or nodes that are warned of, each in a sentence.
+/// Most origins or nodes in warnings, each in a sentence.
 const MAX_SHOWN: usize = 3;
 
 impl Reporter {
@@ -71,7 +71,7 @@ impl Reporter {
         )))
     }
 
-    /// The origins that do not let this node in.
+    /// The origins that deny this node access.
     pub(super) fn denials(&self, core: &NodeCore) -> Vec<Finding> {
         let of_service = |service: &ServiceName| {
             let route = core.route(service).cloned().unwrap_or_default();
@@ -82,7 +82,7 @@ impl Reporter {
         core.services().flat_map(of_service).collect()
     }
 
-    /// Why an origin does not let this node in, as far as this node can know.
+    /// Why an origin denies this node access, as far as this node can know.
     pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> Finding {
         let me = &self.identity.credential;
         NOT_ALLOWED
@@ -106,7 +106,8 @@ fn said(holder: &Holder, count: u64, name: impl Fn(&NodeId) -> String) -> String
     }
 }
 
-/// The nodes that announce services which their credentials do not allow. Nothing is routed there.
+/// The nodes that announce services which their credentials do not allow. Nothing is routed to
+/// them.
 pub(super) fn misfits(core: &NodeCore) -> Vec<Finding> {
     let entries = core.discovery().directory().iter();
     let here = entries.filter(|(_, entry)| entry.liveness == Liveness::Alive);
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_announces_what_it_may_not_is_told_which_role_it_needs() {
+    fn a_node_that_announces_a_denied_service_learns_which_role_it_needs() {
         assert_eq!(misfit("cp-2", &[]), None);
         let said = misfit("cp-2", &["kube-apiserver".to_owned()]).expect("a finding").detail;
         assert!(said.starts_with("cp-2 announces kube-apiserver"), "{said}");

@@ -57,7 +57,7 @@ impl Reporter {
         self.process.board.shown().into_iter().map(one).collect()
     }
 
-    /// What keeps this node from its addresses. That no origin is usable has findings of its own.
+    /// Why this node cannot hold its addresses. A lack of usable origins has its own findings.
     pub(super) fn address_findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         for Shown { name, state, .. } in self.process.board.shown() {

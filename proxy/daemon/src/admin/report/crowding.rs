@@ -5,7 +5,7 @@ use meshport_core::findings::{DIRECTORY_FULL, Finding};
 use meshport_discovery::Crowding;
 use tracing::{info, warn};
 
-/// Whether it was told. Beginning and end are far from each other, so that each is worth a line.
+/// Whether it was logged. Start and end are far apart, so each is worth a line.
 #[derive(Debug, Default)]
 pub(crate) struct CrowdingLog {
     is_told: bool,
@@ -46,7 +46,7 @@ mod tests {
     use crate::testing::logged;
 
     #[test]
-    fn a_full_directory_is_told_once_with_the_invite_that_fills_it() {
+    fn a_full_directory_is_logged_once_with_the_invite_that_fills_it() {
         let invite: VerifyKey = AuthorityKey::from_bytes([3; 32]).public().verify_key();
         let crowding = Crowding { invite: Some(invite), entries: 12_288, of: 12_300 };
         let mut log = CrowdingLog::default();

@@ -21,7 +21,7 @@ use meshport_core::ledger::Side;
 
 /// Relays shown per origin: the one in use and what would come next.
 const MAX_RELAYS_SHOWN: usize = 5;
-/// Names of several nodes that are warned of, each in a sentence.
+/// Most shared names in warnings, each in a sentence.
 const MAX_SAME_NAMES: usize = 3;
 /// Ids shown of such nodes.
 const MAX_SHORTS: usize = 4;
@@ -112,7 +112,7 @@ impl Reporter {
         };
         let offers = core.offers(service, origin, now);
         let mut relays: Vec<RelayFacts> = offers.into_iter().filter_map(facts).collect();
-        // The one in use need not be the best any more.
+        // The one in use may no longer be the best.
         relays.sort_by_key(|relay| !relay.used);
         relays.truncate(MAX_RELAYS_SHOWN);
         relays
@@ -138,7 +138,7 @@ impl Reporter {
         lines.into_iter().map(named).collect()
     }
 
-    /// Names that several nodes have, in words: a name then means neither.
+    /// Names that several nodes have, in words: such a name refers to none of them.
     pub(super) fn same_names(&self, core: &NodeCore) -> Vec<Finding> {
         let here = |entry: &&Entry| matches!(entry.liveness, Liveness::Alive | Liveness::Unknown);
         let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_extremes_are_told() {
+    fn the_extremes_are_reported() {
         let site = || "a".parse().expect("a site");
         let told = [3, 1, 2].map(|ms| (site(), Some(Duration::from_millis(ms))));
         let seen = seen(told.into_iter());

@@ -19,7 +19,7 @@ struct Others {
 }
 
 impl Reporter {
-    /// Whether no member answers that did before.
+    /// Whether all members that answered before are silent.
     pub(super) fn isolation(&self, core: &NodeCore) -> Option<Finding> {
         let mut others = Others::default();
         for (node, entry) in core.discovery().directory().iter() {

@@ -1,5 +1,5 @@
 //! Members: counts by liveness and release, those that are gone, and those that are asked about
-//! this node with the facts that their answers are compared with.
+//! this node, with the facts to compare their answers with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

@@ -51,7 +51,7 @@ impl Page {
         self.push(metric, labels, Value::Distribution(value));
     }
 
-    /// The counters of those metrics that have just these labels before the counter's own.
+    /// The counters of the metrics that have exactly these labels before the counter's own.
     fn counters<C: Counter, const N: usize>(
         &mut self,
         counters: &Counters<C, N>,

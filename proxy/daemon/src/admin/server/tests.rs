@@ -104,7 +104,7 @@ fn pinged(request: &PingRequest) -> Result<PingReport, Error> {
     }
 }
 
-/// A server in its own folder, and a daemon with one task that answers every question.
+/// A server in its own folder, and a daemon with one task that answers every request.
 struct Fixture {
     socket: PathBuf,
     http: SocketAddr,
@@ -327,7 +327,7 @@ async fn alive_is_not_ready() {
 }
 
 #[tokio::test]
-async fn a_stopping_daemon_says_so() {
+async fn a_stopping_daemon_reports_that() {
     let (questions, asked) = tokio::sync::mpsc::channel(1);
     drop(asked);
     let fixture = Fixture::with(Handle::new(questions)).await;
@@ -373,7 +373,7 @@ async fn a_stale_socket_is_replaced_and_anything_else_is_not() {
     assert!(error.contains("too long") && error.contains("admin.socket"), "{error}");
 }
 
-/// A server that answers all questions, until the sender is dropped.
+/// A server that answers all requests, until the sender is dropped.
 async fn serving(
     socket: &Path,
     http: Option<SocketAddr>,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Opens sessions until one is refused: those that are open, and what the last one was told.
+/// Opens sessions until one is refused: those that are open, and the last one's answer.
 async fn open_all(
     near: &Node,
     far: NodeId,
@@ -71,7 +71,7 @@ async fn behind_a_relay_each_node_has_a_share_and_what_it_opens_itself_is_anothe
         let client = credential(number, "node");
         move || Header::carried(service(), client.clone(), HEADER_TIMEOUT).encode()
     };
-    // A third of all, and not the half that a relay may carry.
+    // A third of all, not the half that a relay may carry.
     let (open, said) = open_all(&relay, node, carried(3)).await;
     assert_eq!((open.len() as u64, said), (LIMIT / 3, Some(Answer::Overloaded)));
     assert_eq!(answer(&relay, node, carried(4)()).await, Some(Answer::Connected));

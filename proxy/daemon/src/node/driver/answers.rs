@@ -60,7 +60,7 @@ pub(crate) trait Answer: Send + 'static {
     /// The answer.
     type Reply: Send + 'static;
 
-    /// Answers at once, or passes the asker on for a later answer.
+    /// Answers at once, or keeps the requester for a later answer.
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>);
 }
 
@@ -199,7 +199,7 @@ impl Answer for ReloadRequest {
     type Reply = <Self as Request>::Reply;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        // A process that is ending drops it, and the asker learns that.
+        // A process that is ending drops it, which the requester notices.
         let full = driver.outputs.process.try_send(ProcessRequest::Reload(to));
         if let Err(TrySendError::Full(ProcessRequest::Reload(to))) = full {
             let _ = to.send(Err(Error::Refused("another reload is under way; try again".into())));

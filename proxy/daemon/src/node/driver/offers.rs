@@ -36,7 +36,7 @@ impl Driver {
         Ok(OffersReport { offered: self.core.offered().keys().cloned().collect(), refused })
     }
 
-    /// Serves these offers from now on. What is open stays open.
+    /// Serves these offers from now on. Open sessions stay open.
     pub(crate) fn publish_offers(&mut self, offers: Arc<Offers>, why: &'static str) {
         let before = self.outputs.offered.borrow().clone();
         for service in before.keys().filter(|it| !offers.contains_key(*it)) {

@@ -1,5 +1,5 @@
-//! Mesh secrets, keys and revocations: stored by the writer, then used; and the end of former ones.
-//! The driver never waits for a disk.
+//! Mesh secrets, keys and revocations: stored by the writer, then used; and the end of previous
+//! ones. The driver never waits for a disk.
 
 use std::time::Instant;
 
@@ -18,7 +18,8 @@ use crate::node::write_queue::KeyWrite;
 use crate::node::write_queue::{RevocationsWrite, SecretsWrite, Write, WriteQueue};
 use crate::state::NextIdentity;
 
-/// The values being stored, the callers that wait for them, and the former values still to expire.
+/// The values being stored, the callers that wait for them, and the previous values that still have
+/// to expire.
 #[derive(Debug)]
 pub(crate) struct Persistence {
     writes: WriteQueue,
@@ -28,7 +29,7 @@ pub(crate) struct Persistence {
     secret_asker: Option<(u64, Asker<RotateReport>)>,
     key_asker: Option<Asker<RotateKeyReport>>,
     former_secret: Overlap,
-    /// When to check again whether the former secret has expired, if there is one.
+    /// When to check again whether the previous secret has expired, if there is one.
     look_at: Option<Instant>,
     former_key_until: Option<Instant>,
 }
@@ -86,7 +87,7 @@ impl Driver {
         let _ = asker.send(answer);
     }
 
-    /// Secrets that the mesh has verified, or the present one without the former.
+    /// Secrets that the mesh has verified, or the current one without the previous.
     pub(crate) fn offer_secrets(&mut self, secrets: MeshSecrets, from: Option<NodeId>) {
         let revoked = self.core.discovery().revocations().clone();
         self.persistence.writes.offer(Write::Secrets(Box::new(SecretsWrite {
@@ -109,7 +110,7 @@ impl Driver {
         let _ = asker.send(answer);
     }
 
-    /// Whether this node may continue under that identity; not while a former key still answers.
+    /// Whether this node may continue under that identity; not while a previous key still answers.
     fn judge_next(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
         if self.persistence.key_asker.is_some() {
             return Err(IdentityError::Busy);
@@ -198,7 +199,7 @@ impl Driver {
         }
     }
 
-    /// To be stored soon.
+    /// Queues it to be stored soon.
     pub(crate) fn offer(&mut self, write: Write) {
         self.persistence.writes.offer(write);
     }
@@ -208,8 +209,8 @@ impl Driver {
         self.persistence.answer_key(Err(Error::Refused(error)));
     }
 
-    /// Ends the former secret and the former key when they have expired: the secret only when that
-    /// is certain, since until then the mesh decides by the clock whether it accepts it.
+    /// Ends the previous secret and the previous key when they have expired: the secret only when
+    /// that is certain, since until then the mesh decides by the clock whether it accepts it.
     pub(crate) fn end_former(&mut self, now: Instant, wall: UnixSeconds) {
         if self.persistence.former_key_until.take_if(|until| *until <= now).is_some() {
             // This change cannot be refused.

@@ -5,13 +5,14 @@ use meshport_mesh::Mesh;
 
 use crate::sessions::registry::Sessions;
 
-/// Ends this node's sessions with an instance of whom the authority has revoked, or through it, and
-/// says how many there were. The mesh ends what has a tunnel with a revoked node; a session that a
-/// relay carries would last for as long as the relay has not heard of it, or does not want to.
-/// Nodes that go on under another key keep their sessions.
+/// Ends this node's sessions with an instance of a revoked node, or through it, and returns how
+/// many there were. The mesh ends those over a tunnel with a revoked node; a session that a relay
+/// carries would last until the relay hears of the revocation, or as long as it ignores that. Nodes
+/// that continue under another key keep their sessions.
 ///
-/// Several revocations can come in one datagram, and `all` has them with the first of their events.
-/// So every session is judged by all of them, before the mesh forgets whom a revoked invite let in.
+/// Several revocations can arrive in one datagram, and `all` has them at the first of their events.
+/// So every session is judged by all of them, before the mesh forgets who joined with a revoked
+/// invite.
 pub(crate) fn close_revoked_sessions(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u64 {
     let by_authority =
         |what: &Revoked| all.get(what).is_some_and(|found| found.successor().is_none());

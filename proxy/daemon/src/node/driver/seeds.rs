@@ -1,4 +1,4 @@
-//! The seeds, by key or by name: a node announces itself to them for as long as it runs.
+//! The seeds, by key or by name: a node announces itself to them as long as it runs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::clock;
 use crate::node::driver::Driver;
 use crate::node::endpoints;
 
-/// The nodes to which this one announces itself for as long as it runs.
+/// The nodes to which this one announces itself as long as it runs.
 #[derive(Default)]
 pub(super) struct Seeds {
     /// Their configured addresses.

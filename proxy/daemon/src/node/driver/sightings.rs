@@ -24,7 +24,7 @@ impl Driver {
         self.change_reach(|core| core.handle_sight(by, at, is_own(at.ip()), clock::now()));
     }
 
-    /// A tunnel is gone, and with it the address that its peer saw.
+    /// A tunnel has ended, and with it the address that its peer saw.
     pub(crate) fn lose_session(&mut self, node: NodeId) {
         self.change_reach(|core| core.handle_session(node, false, clock::now()));
     }
@@ -39,7 +39,7 @@ impl Driver {
         }
     }
 
-    /// Two processes use one key: this node's own, if `by` says so, or a peer's.
+    /// Two processes use one key: this node's own if `by` is set, otherwise a peer's.
     pub(crate) fn note_duplicate(&mut self, node: NodeId, at: Vec<SocketAddr>, by: Option<NodeId>) {
         let name = match node == self.reporter.identity.me.node {
             true => self.reporter.identity.me.name.to_string(),
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_addresses_are_told_from_others() {
+    fn own_addresses_are_distinguished_from_others() {
         assert!(is_own("127.0.0.1".parse().expect("an address")));
         assert!(!is_own("192.0.2.1".parse().expect("an address")));
     }

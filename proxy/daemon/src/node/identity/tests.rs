@@ -89,7 +89,7 @@ fn a_new_key_keeps_name_and_site_and_the_former_until_it_retires() {
     assert_eq!(changed, Changed::Key(former.clone()));
     assert_eq!((own.node(), own.me.node), (next.credential.node, next.credential.node));
     assert_eq!(own.key_report(true).former, Some(former.clone()));
-    // While the former key answers, no other follows.
+    // While the previous key answers, no other key is accepted.
     assert_eq!(own.judge_succession(&tests::next(3, Some(2))), Ok(false));
     assert_eq!(own.apply(Change::Retired), Changed::FormerKeyErased(former));
     assert_eq!(own.apply(Change::Retired), Changed::Nothing);

@@ -2,8 +2,8 @@
 //!
 //! Its `server` is not dialled; it only gives the name to verify where `tls-server-name` is absent.
 //! An IP address there belongs to one apiserver, while any may answer, so a name that apiservers
-//! usually have is also accepted. Programs (`exec`) are not run. Relative files are resolved from
-//! the kubeconfig's folder, like kubectl does.
+//! usually have is accepted as well. Programs (`exec`) are not run. Relative files are resolved
+//! from the kubeconfig's folder, like kubectl does.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(crate) enum KubeconfigError {
     TooLarge { path: PathBuf, bytes: u64 },
     #[error("it is not YAML")]
     NotYaml,
-    /// Something it refers to is not there.
+    /// Something it refers to does not exist.
     #[error("it has no entry \"{name}\" in {list}")]
     NoEntry { list: &'static str, name: String },
     #[error("its cluster has no certificate-authority")]
@@ -172,7 +172,7 @@ async fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
     tokio::fs::read(path).await.map(Zeroizing::new).map_err(problem)
 }
 
-/// The certificates that the value of a key has, one at least.
+/// The certificates in the value of a key, at least one.
 fn certificates(pem: &[u8], key: &str) -> Result<Vec<CertificateDer<'static>>, KubeconfigError> {
     let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let all = all.ok().filter(|all| !all.is_empty());

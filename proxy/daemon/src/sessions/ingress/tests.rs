@@ -61,7 +61,7 @@ async fn read_more(stream: &mut Stream, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(&chunk[0]);
 }
 
-/// The origin's "connected" and what its instance says with it.
+/// The origin's "connected" and its instance's first bytes.
 async fn say(stream: &mut Stream, words: &[u8]) {
     let answer = [&[Answer::Connected.code()], words].concat();
     stream.send.write_chunk(answer.into()).await.expect("open");
@@ -155,7 +155,7 @@ async fn what_is_not_tls_reaches_one_instance_only() {
     assert!(said.is_empty(), "nothing before it is connected");
     let (mut quick, said) = timeout(SOON, take(&mut two)).await.expect("raced");
     assert!(said.is_empty());
-    // Both say that they are connected, one after the other.
+    // Both report that they are connected, one after the other.
     say(&mut quick, b"").await;
     let mut said = Vec::new();
     read_more(&mut quick, &mut said).await;
@@ -301,7 +301,7 @@ async fn a_failed_trial_of_an_address_outside_counts_against_it() {
     hope.abort();
 }
 
-/// The first stream that comes to any shard of `node`, served there as an echo.
+/// The first stream that arrives at any shard of `node`, served there as an echo.
 fn echo_once(node: Node) {
     let Incoming { streams, others, .. } = node.incoming;
     let answer = |mut streams: mpsc::Receiver<(NodeId, Stream)>| async move {

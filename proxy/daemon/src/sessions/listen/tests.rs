@@ -176,7 +176,7 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
 }
 
 #[tokio::test]
-async fn a_user_who_has_his_share_is_refused_and_others_are_served() {
+async fn a_user_with_its_full_share_is_refused_and_others_are_served() {
     const ALL: u64 = 160;
 
     let (near, _far) = testing::pair();

@@ -50,7 +50,7 @@ async fn a_session_that_has_leave_moves_when_it_carries_nothing() {
 }
 
 #[tokio::test]
-async fn an_origin_that_gets_its_first_session_or_loses_its_last_is_told_of() {
+async fn an_origin_that_gets_its_first_session_or_loses_its_last_is_reported() {
     let sessions = Sessions::default();
     let service: ServiceName = "kube-apiserver".parse().expect("a valid name");
     let session = sessions.open(&service, Side::Client, line(1));

@@ -165,7 +165,7 @@ async fn a_stopped_reader_stops_the_writer() {
 }
 
 #[tokio::test]
-async fn an_address_without_a_listener_refuses_and_one_that_goes_breaks_those_who_wait() {
+async fn an_address_without_a_listener_refuses_and_a_closed_one_resets_waiting_clients() {
     for host in hosts() {
         let listener = host.listen("127.0.0.1:0".parse().expect("an address")).expect("loopback");
         let address = listener.local_addr().expect("bound").to_string();

@@ -56,7 +56,7 @@ fn a_change_of_keys_that_was_cut_short_is_finished_at_the_next_start() {
     }
 }
 
-/// As an earlier meshport left it: the new key is beside what it has to sign.
+/// As an earlier meshport left it: the new key is beside the credential that it must sign.
 #[test]
 fn new_keys_that_an_earlier_meshport_left_are_finished_with_a_signed_credential() {
     let authority = AuthorityKey::generate(&mut OsRng);
@@ -118,7 +118,7 @@ fn a_credential_that_its_node_has_not_signed_starts_nothing_and_can_be_renewed()
     let (_folder, state) = joined();
     let known = state.identity(NOW).expect("whole");
     let path = state.path().join(CREDENTIAL);
-    // All but the node's signature, under the text form of then.
+    // Everything except the node's signature, in the old text form.
     let whole = known.credential.to_bytes();
     let encoded = data_encoding::BASE64URL_NOPAD.encode(&whole[..whole.len() - 64]);
     let old = format!("meshport-credential-1.{encoded}\n");
@@ -131,7 +131,7 @@ fn a_credential_that_its_node_has_not_signed_starts_nothing_and_can_be_renewed()
     assert_eq!(read.as_ref(), Some(&known.credential));
     assert!(state.credential_to_renew(&NodeKey::generate(&mut OsRng)).is_err());
     assert_eq!(fs::read(&path).expect("it is there"), old.as_bytes(), "nothing was written");
-    // What the issuer has not signed is not renewed.
+    // A credential that the issuer has not signed is not renewed.
     let mut changed = whole[..whole.len() - 64].to_vec();
     *changed.last_mut().expect("it has bytes") ^= 1;
     let encoded = data_encoding::BASE64URL_NOPAD.encode(&changed);

@@ -18,7 +18,7 @@ fn beside_another() -> (TempDir, StateDir, MeshId, PathBuf) {
     (folder, state, mesh, elsewhere)
 }
 
-/// All that a start, a check or a verb reads.
+/// Everything that a start, a check or a verb reads.
 fn read_all(state: &StateDir, mesh: &MeshId) -> Vec<String> {
     let node_key = state.node_key();
     let renewed = node_key.as_ref().ok().cloned().flatten();

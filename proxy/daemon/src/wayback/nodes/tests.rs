@@ -9,7 +9,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::tcp::Host;
 
-/// How long something of this machine may take.
+/// How long anything on this machine may take.
 const SOON: Duration = Duration::from_secs(20);
 
 const NODE: &str = r#"{"kind":"Node","metadata":{"name":"worker-7","resourceVersion":"42",
@@ -63,7 +63,7 @@ async fn a_watch_adds_changes_and_takes_away() {
     assert_eq!((version.as_str(), reader.nodes.len()), ("50", 1));
     assert!(take(&mut reader, "DELETED", &moved, &mut version).expect("an event"));
     assert!(reader.nodes.is_empty());
-    // Its `status` is no object.
+    // Its `status` is not an object.
     let gone = r#"{"kind":"Status","metadata":{},"status":"Failure","code":410}"#;
     let error = take(&mut reader, "ERROR", gone, &mut version).expect_err("it is over");
     assert!(matches!(error, ReadError::Gone), "{error}");

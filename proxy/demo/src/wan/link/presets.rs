@@ -1,4 +1,4 @@
-//! Ready-made paths, from a datacenter to a satellite, with where their figures come from.
+//! Ready-made paths, from a datacenter to a satellite, with the sources of their figures.
 //!
 //! Latencies are one way. A figure without a named source is this project's own choice. Bursts of
 //! loss are as long as a few datagrams of a voice call, which sends one each [`VOICE`].
@@ -11,7 +11,7 @@ use super::{Jitter, LinkConfig, Loss, Rate};
 pub const PRESETS: [&str; 6] =
     ["lan", "metro", "continent", "intercontinental", "lossy-lte", "satellite"];
 
-/// From one datagram of a voice call to the next: what lengths of bursts are commonly counted with.
+/// From one datagram of a voice call to the next: the usual unit for the lengths of bursts.
 const VOICE: Duration = Duration::from_millis(20);
 
 impl LinkConfig {

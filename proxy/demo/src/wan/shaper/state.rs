@@ -1,5 +1,5 @@
-//! The state of a shaper: nodes, links, cuts, and the datagrams in transit. It is told the time and
-//! never reads it; it names sockets but never uses them.
+//! The state of a shaper: nodes, links, cuts, and the datagrams in transit. The time is an
+//! argument; it names sockets but never uses them.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use super::ShaperConfig;
 use crate::wan::link::{DropReason, Link, Verdict};
 use meshport_daemon::Error;
 
-/// How many datagrams may be on the way at once: a second of 10 Gbit/s in full-size datagrams
-/// would be 800,000, a tenth of it is more than userspace carries.
+/// How many datagrams may be in transit at once: a second of 10 Gbit/s in full-size datagrams would
+/// be 800,000, a tenth of it is more than userspace carries.
 pub const MAX_IN_FLIGHT_DATAGRAMS: usize = 131_072;
-/// How many payload bytes may be on the way at once: 1 Gbit/s over 300 ms needs 38 MiB.
+/// How many payload bytes may be in transit at once: 1 Gbit/s over 300 ms needs 38 MiB.
 pub const MAX_IN_FLIGHT_BYTES: usize = 256 << 20;
 /// How many due datagrams are taken at once, so that receiving waits for the lock only briefly.
 const DELIVERY_BATCH: usize = 128;
@@ -32,7 +32,7 @@ pub enum Cut {
         /// The receiving site.
         to: String,
     },
-    /// Everything that enters or leaves a site; its inside goes on.
+    /// Everything that enters or leaves a site; its inside continues.
     Site(String),
     /// Everything one node sends or would receive.
     Node(String),
@@ -61,7 +61,7 @@ pub struct ShaperCounters {
     pub received_bytes: u64,
     /// Datagrams handed to a node, duplicates included.
     pub delivered: u64,
-    /// Second copies put on the way.
+    /// Second copies sent.
     pub duplicated: u64,
     /// Dropped: the source is no node's real address.
     pub dropped_unknown_sender: u64,

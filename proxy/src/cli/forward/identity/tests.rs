@@ -118,7 +118,7 @@ async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
     saved(folder.path(), None, NOW).expect("the new one");
 }
 
-/// A leaf that did as a node is told would be no leaf any more.
+/// A leaf that followed a node's remedy would no longer be a leaf.
 #[tokio::test]
 async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -126,7 +126,7 @@ async fn each_damaged_file_is_named_with_what_a_leaf_can_do() {
     let start = start.expect("a good invite");
     let (node, secrets) = (start.identity.credential.node, start.identity.secrets.to_text());
     drop(save(start).await);
-    // The others would be used in its place where the credential is what is damaged.
+    // The others would be used in its place if the credential is damaged.
     for number in 1..SLOTS {
         std::fs::remove_dir_all(slot_path(folder.path(), number)).expect("it was made");
     }
@@ -238,7 +238,7 @@ fn what_makes_no_operator_is_refused_with_the_way_out() {
 }
 
 #[tokio::test]
-async fn a_credential_that_has_ended_says_so() {
+async fn an_expired_credential_is_reported_as_expired() {
     let folder = tempfile::tempdir().expect("a folder");
     let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
     drop(save(start.expect("a good invite")).await);

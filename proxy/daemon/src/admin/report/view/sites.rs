@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_a_value_that_was_told() {
+    fn the_median_is_a_reported_value() {
         assert_eq!(median::<u8>(&mut []), None);
         assert_eq!(median(&mut [9, 1]), Some(1));
         assert_eq!(median(&mut [9, 1, 4]), Some(4));
