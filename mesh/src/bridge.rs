@@ -11,6 +11,7 @@
 //! [`MAX_BACKLOG`]; what exceeds them is lost, as in a network.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
@@ -265,20 +266,27 @@ impl Predecessors {
 /// Sends a predecessor's packets until one of the two ends.
 async fn carry(predecessor: Arc<Predecessor>, link: Arc<Link>) {
     let (bridge, mut space) = (&predecessor.bridge, Bridge::space());
-    while !link.is_closed() {
-        let frame = std::future::poll_fn(|cx| match bridge.poll_recv(cx, &mut space) {
-            Poll::Ready(frame) => Poll::Ready(frame.map(|frame| {
-                link.send_streams(&frame.peer, frame.contents, frame.segment);
-            })),
-            Poll::Pending => Poll::Pending,
-        });
-        if frame.await.is_none() {
-            break;
+    let carried = async {
+        loop {
+            let frame = poll_fn(|cx| {
+                let frame = ready!(bridge.poll_recv(cx, &mut space));
+                let frame = frame.map(|it| link.send_streams(&it.peer, it.contents, it.segment));
+                Poll::Ready(frame)
+            });
+            if frame.await.is_none() {
+                return;
+            }
+            while !link.flush_backlog() {
+                // An error shows at the next attempt to send.
+                let _ = link.socket.clone().writable().await;
+            }
         }
-        while !link.flush_backlog() {
-            // An error shows at the next attempt to send.
-            let _ = link.socket.clone().writable().await;
-        }
+    };
+    tokio::select! {
+        biased;
+        // The next successor reads from the same socket.
+        () = link.closed() => {}
+        () = carried => {}
     }
     predecessor.is_gone.store(true, Ordering::Relaxed);
     if !link.predecessors.are_running() {

@@ -143,6 +143,19 @@ impl Link {
         self.closed.load(Ordering::Relaxed)
     }
 
+    /// Resolves once the link is closed.
+    pub(super) async fn closed(&self) {
+        loop {
+            let notified = self.ready.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if self.is_closed() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
     /// Ends the driver. Nothing more is sent or received for the user.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
@@ -201,9 +214,6 @@ impl Link {
     fn let_out(&self, timed: &mut MutexGuard<'_, Timed>, sender: &mut Sender) {
         while let Some(transmit) = timed.core.poll_transmit() {
             let length = transmit.bytes.len();
-            if self.is_closed() {
-                continue;
-            }
             self.send(sender, transmit.route, &transmit.bytes, length);
         }
         while let Some(hand_over) = timed.core.poll_hand_over() {
@@ -369,7 +379,11 @@ impl Link {
 
     /// Sends `bytes`, a datagram every `stride` bytes, or keeps those that the socket has no room
     /// for.
+    /// The tunnels are the successor's when there is one: nothing is sent here then.
     fn send(&self, sender: &mut Sender, route: Route, bytes: &[u8], stride: usize) {
+        if self.bridge().is_some() {
+            return;
+        }
         if !self.flush(sender) {
             self.keep(sender, route, bytes, stride);
             return;

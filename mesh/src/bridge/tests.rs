@@ -60,7 +60,7 @@ async fn each_predecessor_gets_its_packets_and_all_get_those_of_nobody() {
 
     let mut space = Bridge::space();
     let mut next = async |bridge: &Bridge| {
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             bridge.poll_recv(cx, &mut space).map(|frame| {
                 let frame = frame.expect("it runs");
                 (frame.peer, frame.datagrams().map(<[u8]>::len).collect::<Vec<_>>())
@@ -74,7 +74,7 @@ async fn each_predecessor_gets_its_packets_and_all_get_those_of_nobody() {
     assert_eq!(next(&second).await, (peer(2), vec![25]));
     drop(all);
     let mut space = Bridge::space();
-    let end = std::future::poll_fn(|cx| first.poll_recv(cx, &mut space).map(|it| it.is_none()));
+    let end = poll_fn(|cx| first.poll_recv(cx, &mut space).map(|it| it.is_none()));
     assert!(end.await, "the other process has ended");
 }
 
@@ -91,7 +91,7 @@ async fn a_full_socket_delays_packets_and_loses_no_more_than_the_bound() {
     let mut space = Bridge::space();
     let mut received = 0;
     while !ours.has_room() || received < MAX_BACKLOG {
-        std::future::poll_fn(|cx| theirs.poll_recv(cx, &mut space).map(|it| it.is_some())).await;
+        poll_fn(|cx| theirs.poll_recv(cx, &mut space).map(|it| it.is_some())).await;
         received += 1;
     }
     ours.writable().await.expect("it never fails");
