@@ -12,7 +12,7 @@ use meshport_mesh::Shards;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{error, info, warn};
 
 use crate::Error;
@@ -446,7 +446,6 @@ impl Daemon {
         let mut stop = Stop::listen();
         self.node.release_addresses().await;
         store::pass_on();
-        sleep(LAST_CONNECTIONS).await;
         let draining = self.detach(earlier).await;
         let passed = store::passed().and_then(|sockets| {
             let lock = iter::once(lock.share()?);
@@ -474,12 +473,17 @@ impl Daemon {
 
     /// Saves, and ends all but the open sessions.
     async fn detach(self, earlier: &mut Earlier) -> Option<Draining> {
-        let Self { node, writer, stop_writer, admin, stop_admin, .. } = self;
+        let Self { node, writer, stop_writer, mut admin, stop_admin, .. } = self;
+        let _ = stop_admin.send(());
+        // Its last requests ask the node.
+        let _ = tokio::join!(timeout(LAST_CONNECTIONS, &mut admin), sleep(LAST_CONNECTIONS));
         let _ = stop_writer.send(());
         // The writer ends by itself unless a disk hangs.
         let _ = writer.await;
-        let _ = stop_admin.send(());
-        let (draining, _) = tokio::join!(Draining::begin(node, earlier), admin);
+        let draining = Draining::begin(node, earlier).await;
+        if !admin.is_finished() {
+            let _ = admin.await;
+        }
         draining.inspect_err(|error| warn!(%error, "open sessions cannot go on")).ok()
     }
 
