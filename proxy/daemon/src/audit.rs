@@ -579,7 +579,7 @@ mod tests {
         while sources.take(None, later).is_some() {}
         assert_eq!(sources.take(Some(late), later), Some(0));
         assert_eq!(sources.nodes.len(), 2, "only those that need one have a budget");
-        assert_eq!(sources.nodes[&stays].admitted, Some([1; 8]), "it is told once per tunnel");
+        assert_eq!(sources.nodes[&stays].admitted, Some([1; 8]), "reported once per tunnel");
     }
 
     #[test]

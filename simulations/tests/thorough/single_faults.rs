@@ -3,7 +3,7 @@
 //! Where that is impossible, the table has the reason. The program must be optimised: `./tests/run
 //! sim` names one in `MESHPORT_SIM`.
 
-#![expect(clippy::print_stdout, reason = "what is allowed to fail is told")]
+#![expect(clippy::print_stdout, reason = "allowed failures are printed")]
 
 use std::collections::BTreeSet;
 

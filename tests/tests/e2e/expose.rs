@@ -132,7 +132,7 @@ fn listed_nodes_are_served_and_nobody_else_learns_what_is_behind() {
     assert_eq!(refused["reason"], "not-allowed");
     let refusals = audit(&mut world, "gate", "client-refused").len();
     assert!(refusals < 150, "{refusals} lines: strangers fill the log");
-    wait::until("its end is told with what it carried", SETTLE, || {
+    wait::until("its end is logged with its bytes", SETTLE, || {
         let ended = audit(&mut world, "gate", "client-session-ended");
         ended.iter().any(|it| it["received_bytes"] == 1 && it["sent_bytes"] == 1).then_some(())
     });
@@ -190,7 +190,7 @@ fn a_proxy_header_is_believed_from_the_balancer_alone() {
     };
     wait::until("a friend behind the balancer is served", SETTLE, || through("127.10.0.9"));
     let started = audit(&mut world, "gate", "client-session-started");
-    let client = started.iter().find(|it| it["client"] == "127.10.0.9:1234").expect("it is told");
+    let client = started.iter().find(|it| it["client"] == "127.10.0.9:1234").expect("it is logged");
     assert_eq!(client["balancer"], BALANCER.to_string());
     // A stranger behind it, none behind it, no header, and one that is too long.
     is_reset(BALANCER, local, header("127.11.0.9").as_bytes());
@@ -377,7 +377,7 @@ fn two_clusters_behind_one_address_are_kept_apart_by_name() {
     }
     assert_eq!(count(&world, "gate", "unknown-name"), 4.0);
     // A client of an address sends no name, and one of no TLS has none: they are for neither.
-    let refused = who(&world, local, NAMELESS).expect_err("it is told no name");
+    let refused = who(&world, local, NAMELESS).expect_err("refused without a name");
     assert!(refused.contains("unrecognized name"), "{refused}");
     is_reset(FRIEND, local, b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(count(&world, "gate", "unknown-name"), 6.0);

@@ -215,7 +215,7 @@ fn services_of_a_cluster_are_services_of_the_mesh() {
     wait::until("the other Service answers", SETTLE_LIMIT, || namespace.inside(echoed).ok());
     for reason in ["MeshNameTaken", "MeshOffered"] {
         let count = reasons(&kubectl, "web-again").iter().filter(|it| *it == reason).count();
-        assert_eq!(count, 1, "{reason} is told once");
+        assert_eq!(count, 1, "{reason} is reported once");
     }
 }
 

@@ -62,7 +62,7 @@ fn an_apiserver_that_the_mesh_does_not_know_is_reported() {
     cluster.process("cp-3").signal("TERM");
     cluster.process("cp-3").ended(START_LIMIT);
     let begun = wait::now();
-    let warning = wait::until("the difference is told", LIST_LIMIT, || {
+    let warning = wait::until("the status warns of the difference", LIST_LIMIT, || {
         let status = cluster.status(WORKER)?;
         let warnings = status["warnings"].as_array()?.iter().filter_map(|it| it.as_str());
         warnings.filter(|it| it.contains("lists 3 apiservers")).map(str::to_owned).next()

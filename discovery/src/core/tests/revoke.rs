@@ -32,7 +32,7 @@ fn a_revoked_node_is_forgotten_by_all_at_once_and_does_not_come_back() {
     });
     net.until(ms(1500), "a revocation", |net| is_forgotten(net, 1));
     let told = |event: &Event| matches!(event, Event::Revoked(it) if *it == revocation);
-    net.until(secs(2), "everybody is told", |net| {
+    net.until(secs(2), "every node knows", |net| {
         net.running().filter(|it| *it != 1).all(|it| net.count_events(it, now, told) == 1)
     });
     // It keeps sending, and restarts: it is ignored.

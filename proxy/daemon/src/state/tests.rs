@@ -323,7 +323,7 @@ fn revocations_without_their_end_are_no_shorter_list() {
     // As the message advises.
     fs::remove_file(&path).expect("it is there");
     assert_eq!(state.revocations(&mesh).expect("none is fine"), Revocations::default());
-    state.identity(NOW).expect("it starts, and is told again");
+    state.identity(NOW).expect("it starts without the file");
     state.store_revocations(&Revocations::default()).expect("stored");
     assert_eq!(state.revocations(&mesh).expect("whole"), Revocations::default());
 }

@@ -121,7 +121,7 @@ fn a_peer_is_known_by_its_new_key_at_once() {
     net.events(1);
     succeed(&mut net, 2, 12);
     let events = net.events(1);
-    let at = |is: fn(&MeshEvent) -> bool| events.iter().position(is).expect("it is told");
+    let at = |is: fn(&MeshEvent) -> bool| events.iter().position(is).expect("it is reported");
     let succeeded = at(|it| matches!(it, MeshEvent::Succeeded { .. }));
     let down = at(|it| matches!(it, MeshEvent::SessionDown(_)));
     let up = at(|it| matches!(it, MeshEvent::SessionUp(_)));

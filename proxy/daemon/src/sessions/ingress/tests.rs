@@ -141,7 +141,7 @@ async fn a_silent_instance_is_raced_and_the_loser_is_cancelled() {
     let mut answer = [0; 12];
     timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("an answer");
     let stopped = timeout(SOON, silent.send.stopped()).await;
-    assert!(stopped.is_ok(), "the loser is told");
+    assert!(stopped.is_ok(), "the loser is stopped");
     assert_eq!(ingress.totals.counts.get(SessionCount::Hedged), 1);
     assert_eq!(ingress.totals.counts.get(SessionCount::Cancelled), 1);
 }

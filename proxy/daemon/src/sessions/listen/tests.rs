@@ -189,7 +189,7 @@ async fn a_user_with_its_full_share_is_refused_and_others_are_served() {
     let totals = &ingress.totals;
     assert_eq!(totals.counts.get(SessionCount::OverShare), 2);
     assert_eq!(totals.open.load(Ordering::Relaxed), got);
-    let refused = totals.addresses.over_share(clock::now()).expect("it is told");
+    let refused = totals.addresses.over_share(clock::now()).expect("a line is due");
     assert_eq!(refused, OverShare { who: ClientId::User(1001), held: got });
     held.push(user(1002).expect("another user is served"));
     while let Ok(slot) = user(0) {
