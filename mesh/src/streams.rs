@@ -354,8 +354,8 @@ impl Streams {
     pub(super) fn retire(&self, node: &NodeId) {
         let incoming = lock(&self.incoming).remove(node);
         for live in self.take_outgoing(node).into_iter().chain(incoming) {
-            if let Some(oldest) = self.retired.add(*node, live) {
-                self.close(&oldest, "the peer has been upgraded too often");
+            if let Some(least) = self.retired.add(*node, live) {
+                self.close(&least, "the peer has been upgraded too often");
             }
         }
     }

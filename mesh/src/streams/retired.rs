@@ -9,8 +9,8 @@ use super::Live;
 use crate::lock;
 
 /// Retired connections of one peer: both directions of as many processes as it runs at once, and
-/// more. A further one ends the oldest.
-pub(super) const MAX_RETIRED: usize = 8;
+/// more. A further one ends the one with the fewest streams.
+pub(super) const MAX_RETIRED: usize = 16;
 
 /// The oldest first.
 #[derive(Debug, Default)]
@@ -22,9 +22,13 @@ impl Retired {
         let mut all = lock(&self.0);
         all.retain(|(_, live)| live.is_open());
         all.push((node, live));
-        let is_full = all.iter().filter(|(of, _)| *of == node).count() > MAX_RETIRED;
-        let oldest = all.iter().position(|(of, _)| *of == node).filter(|_| is_full)?;
-        Some(all.remove(oldest).1)
+        let of_node = || all.iter().enumerate().filter(|(_, (of, _))| *of == node);
+        if of_node().count() <= MAX_RETIRED {
+            return None;
+        }
+        let streams = |live: &Live| live.streams.load(Ordering::Relaxed);
+        let (least, _) = of_node().min_by_key(|(_, (_, live))| streams(live))?;
+        Some(all.remove(least).1)
     }
 
     /// Takes those of a peer.

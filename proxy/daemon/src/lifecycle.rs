@@ -1,5 +1,6 @@
 //! Start, reload, sandbox and end of the process.
 
+mod daemon;
 pub mod dashboard;
 pub(crate) mod descriptors;
 mod former;

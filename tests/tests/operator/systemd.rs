@@ -151,9 +151,14 @@ impl Machine {
         assert!(status.contains("cp-1 in site fra"), "{status}");
     }
 
+    /// The process id of the daemon, which is not the service's main process.
+    fn process(&self) -> String {
+        self.run(&["cat", "/var/lib/meshport/lock"]).trim().to_owned()
+    }
+
     /// The daemon's file in /proc.
     fn daemon(&self, file: &str) -> String {
-        let id = self.property("MainPID");
+        let id = self.process();
         self.run(&["cat", &format!("/proc/{id}/{file}")])
     }
 
@@ -357,13 +362,18 @@ fn serves_through_what_happens(machine: &Machine, settings: &str) {
     machine.serves();
     machine.state_is_the_services();
 
-    machine.run(&["kill", "-s", "KILL", &second]);
-    wait::until("systemd starts it again", PATIENCE, || {
-        let now = machine.property("MainPID");
-        (now != second && now != "0").then_some(())
-    });
-    machine.serves();
-    machine.state_is_the_services();
+    // The daemon and the service's main process each end with the other.
+    let main = |machine: &Machine| machine.property("MainPID");
+    for find in [Machine::process, main] {
+        let before = machine.property("MainPID");
+        machine.run(&["kill", "-s", "KILL", &find(machine)]);
+        wait::until("systemd starts it again", PATIENCE, || {
+            let now = machine.property("MainPID");
+            (now != before && now != "0").then_some(())
+        });
+        machine.serves();
+        machine.state_is_the_services();
+    }
 }
 
 /// Without an apiserver the address is closed, and systemd has to release it too. The admin port
@@ -553,7 +563,7 @@ fn confines(machine: &Machine) {
 
     let unit = machine.run(&["meshport", "generate", "systemd", "--binary", program]);
     // Not in the journal, which may no longer know its unit.
-    let once = format!("Restart=no\nStandardOutput=truncate:{TRIED}");
+    let once = format!("Restart=no\nStandardOutput=append:{TRIED}");
     let unit = unit.replace("Restart=always", &once);
     machine.write("etc/systemd/system/confined.service", &unit);
     let under_unit = || {

@@ -1,6 +1,5 @@
 //! The daemon's process: settings, state folder, admin server and signals around one [`Node`].
 
-use std::iter;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
@@ -8,40 +7,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{Credential, Revocation, Settings};
-use meshport_mesh::Shards;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
+use super::daemon::{Daemon, Given, Outside, refuse_leaf};
 use crate::Error;
-use crate::admin::{AdminServer, server};
-
 use crate::admin::api::UpgradeReport;
+use crate::admin::server;
 use crate::clock;
 use crate::findings;
-use crate::lifecycle::DRAIN_TIME;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::former;
 use crate::lifecycle::heap;
 use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
-use crate::lifecycle::starter::Starter;
-use crate::lifecycle::stop::{Stop, drain_time};
-use crate::lifecycle::succession::{Draining, Earlier, Predecessor};
+use crate::lifecycle::starter::{self, Starter};
+use crate::lifecycle::stop::Stop;
+use crate::lifecycle::succession::{Draining, Earlier};
 use crate::lifecycle::upgrade::{self, Prepared, Successor};
 use crate::node::assemble;
 use crate::node::commands::Command;
 use crate::node::controls::Controls;
 use crate::node::driver::answers::{Asker, ProcessRequest};
-use crate::node::postbox::{self, Destination};
-use crate::node::state_writer::StateWriter;
-use crate::node::write_queue::MAX_WRITES;
-use crate::node::{Environment, Node, Process};
-use crate::state;
-use crate::state::{Generation, Identity, StateDir, StateLock};
-use crate::tcp::Host;
+use crate::state::{StateDir, StateLock};
 use crate::tcp::store::{self, Inherited};
 use crate::unix;
 use crate::vip::sockets::VipSockets;
@@ -49,14 +39,6 @@ use crate::wayback::socket;
 
 /// Interval between warnings about the credential's expiry, in seconds.
 const DAY_S: u64 = 86_400;
-
-/// How long the last accepted clients may take to get an answer while later ones wait for the next
-/// process: as long as most of their requests take, and short enough for those waiting.
-const LAST_CLIENTS: Duration = Duration::from_secs(1);
-
-/// The same in an upgrade, in which the answers may come later: only who needs a new connection to
-/// another node must be served before.
-const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
 
 /// Time between a node's departure message and its end: discovery repeats the message after a
 /// second.
@@ -102,13 +84,44 @@ pub fn run(options: Options) -> Result<(), Error> {
     runtime.map_err(Error::io("start the event loop"))?.block_on(run_all(options))
 }
 
-async fn run_all(options: Options) -> Result<(), Error> {
-    let Options { settings, source, state, inherited, starter, predecessor } = options;
+async fn run_all(mut options: Options) -> Result<(), Error> {
+    let starter = options.starter.take();
+    match run_until_end(options, starter.as_ref()).await? {
+        Over::Stopped => {
+            if let Some(starter) = &starter {
+                starter.succeed();
+            }
+        }
+        Over::Left { draining, place } => {
+            if let Some(starter) = starter {
+                starter.release();
+            }
+            drain(draining).await;
+            drop(place);
+        }
+    }
+    Ok(())
+}
+
+/// How a process ends without an error.
+enum Over {
+    /// It has no sessions.
+    Stopped,
+    /// Another process is the service. Open sessions may go on here.
+    Left {
+        draining: Option<Draining>,
+        /// Kept while sessions are open: what was left for that process.
+        place: Option<UnixStream>,
+    },
+}
+
+async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Over, Error> {
+    let Options { settings, source, state, inherited, predecessor, .. } = options;
     let mut former = predecessor.map(Successor::new).transpose()?;
-    let lock = match former {
-        None => Some(former::lock(&state, &settings.admin.socket).await?),
-        // The former daemon holds it until this one is ready.
+    let mut place = match former {
+        // The former daemon keeps it until this one is ready.
         Some(_) => None,
+        None => Some(take_place(&inherited, &state, &settings).await?),
     };
     let identity = match former {
         None => state.settled_identity(clock::wall())?.0,
@@ -125,16 +138,13 @@ async fn run_all(options: Options) -> Result<(), Error> {
     make_folders(&settings);
     let mut vip_sockets = Some(VipSockets::open(&settings)?);
     let sandbox = Sandbox::enter(&settings, &source.config);
-    let (lock, passed) = match (lock, &mut former) {
-        (None, Some(former)) => {
-            let (lock, sockets) = former.turn().await?;
-            (state.take_over(lock)?, sockets)
-        }
-        (Some(lock), _) => (lock, Vec::new()),
-        (None, None) => (state.lock()?, Vec::new()),
-    };
+    if let Some(former) = &mut former {
+        let (lock, sockets) = former.turn().await?;
+        place = Some((state.take_over(lock)?, sockets));
+    }
+    let (lock, passed) = place.expect("it is taken above or here");
     let mut reload = Reload::within(settings, source, state.clone(), sandbox);
-    let mut failure = None;
+    let mut failure: Option<String> = None;
     // Processes before this one, and what this one leaves to a successor that fails.
     let (mut earlier, passed) = Earlier::from_passed(passed);
     store::adopt(passed);
@@ -146,28 +156,30 @@ async fn run_all(options: Options) -> Result<(), Error> {
             let joined = earlier.join(shards).await;
             let (shards, predecessors) = joined.map_err(Error::io("continue open sessions"))?;
             let outside = Outside { shards, vip_sockets, predecessors };
-            start(reload.settings(), &state, outside, failure.take()).await
+            Daemon::start(reload.settings(), &state, outside).await
         };
         let mut daemon = started.await.inspect_err(|_| {
             if former.is_some() {
                 store::give_back();
             }
         })?;
+        daemon.report_upgrade(failure.take()).await;
         inherited.close_rest();
         if let Some(former) = &mut former {
             former.serves().await;
         }
-        let end = serve(&mut daemon, &mut reload, starter.as_ref(), former.take()).await;
-        let why = match end {
+        let why = match serve(&mut daemon, &mut reload, starter, former.take()).await {
             Ok(End::Succeeded(next)) => match daemon.give_place(next, &lock, &mut earlier).await {
-                Ok(Given::Over) => return Ok(()),
-                Ok(Given::To(draining)) => {
-                    drop((lock, earlier, starter));
-                    return drain(draining).await;
-                }
+                Ok(Given::Over) => return Ok(Over::Stopped),
+                Ok(Given::To(draining)) => return Ok(Over::Left { draining, place: None }),
                 Err(why) => why,
             },
-            end => return finish(daemon, end).await,
+            Ok(End::Restart) => {
+                let left = daemon.leave_place(&lock, &mut earlier).await;
+                let (draining, place) = left.map_err(Error::io("leave sessions to a restart"))?;
+                return Ok(Over::Left { draining, place: Some(place) });
+            }
+            end => return finish(daemon, end).await.map(|()| Over::Stopped),
         };
         error!(
             why,
@@ -175,6 +187,22 @@ async fn run_all(options: Options) -> Result<(), Error> {
         );
         store::take_back();
         failure = Some(why);
+    }
+}
+
+/// Locks the state folder, or takes over what the process before a restart has left: its lock and
+/// its sockets.
+async fn take_place(
+    inherited: &Inherited,
+    state: &StateDir,
+    settings: &Settings,
+) -> Result<(StateLock, Vec<OwnedFd>), Error> {
+    // Empty if it was left for a start that has failed.
+    let left = inherited.place().and_then(|place| starter::receive(&place).ok());
+    let mut left = left.unwrap_or_default().into_iter();
+    match left.next() {
+        Some(lock) => Ok((state.take_over(lock)?, left.collect())),
+        None => Ok((former::lock(state, &settings.admin.socket).await?, Vec::new())),
     }
 }
 
@@ -223,16 +251,8 @@ async fn finish(daemon: Daemon, end: Result<End, Error>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The end of an upgrade that has not failed.
-enum Given {
-    /// This process was told to stop in between, and so was the successor.
-    Over,
-    /// The successor serves. Sessions may go on here.
-    To(Option<Draining>),
-}
-
-/// Waits for the end of the sessions that a successor has left to this process, or a signal.
-async fn drain(draining: Option<Draining>) -> Result<(), Error> {
+/// Waits for the end of the sessions that go on in this process, or a signal.
+async fn drain(draining: Option<Draining>) {
     store::release();
     if let Some(mut draining) = draining {
         let mut stop = Stop::listen();
@@ -242,33 +262,14 @@ async fn drain(draining: Option<Draining>) -> Result<(), Error> {
         }
     }
     info!("this process ends");
-    Ok(())
-}
-
-/// Starts the daemon from the present state folder.
-async fn start(
-    settings: &Settings,
-    state: &StateDir,
-    outside: Outside,
-    failure: Option<String>,
-) -> Result<Daemon, Error> {
-    // Keys may be replaced while the daemon runs, so only their users keep a copy.
-    let (identity, unsettled) = state.settled_identity(clock::wall())?;
-    if let Some(error) = unsettled {
-        warn!(%error, "the new key is in use; the next start completes the change of files");
-    }
-    refuse_leaf(state, &identity)?;
-    let daemon = Daemon::start(settings, &identity, state, outside).await?;
-    if failure.is_some() {
-        let _ = daemon.node.controls.commands.send(Command::FailedUpgrade(failure)).await;
-    }
-    Ok(daemon)
 }
 
 /// How a daemon ends without an error.
 enum End {
     /// A signal.
     Stop,
+    /// The service manager starts another process next, which continues this one's sessions.
+    Restart,
     /// A successor is ready.
     Succeeded(Prepared),
 }
@@ -281,15 +282,21 @@ async fn serve(
     former: Option<Successor>,
 ) -> Result<End, Error> {
     let (requests, revoked) = (daemon.node.take_process_requests(), daemon.own_revocation.take());
-    let stopped = async {
-        match former {
-            Some(mut former) => former.stopped().await,
-            None => std::future::pending().await,
+    let replaced = async {
+        if let Some(mut former) = former
+            && former.tells_to_stop().await
+        {
+            return End::Stop;
         }
+        let Some(starter) = starter else { return std::future::pending().await };
+        starter.lead();
+        starter.lost().await;
+        warn!("the service's main process has ended: restarting");
+        End::Restart
     };
     tokio::select! {
         end = wait_for_end(reload, &daemon.node.controls, requests, starter) => end,
-        () = stopped => Ok(End::Stop),
+        end = replaced => Ok(end),
         error = revocation_of_this_node(revoked) => Err(error),
         () = warn_of_end(daemon.node.credential()) => Ok(End::Stop),
         () = heap::give_back(&daemon.node) => Ok(End::Stop),
@@ -318,208 +325,6 @@ async fn warn_of_end(own: watch::Receiver<Arc<Credential>>) {
     }
 }
 
-/// Refuses an operator's credential, which is only for a leaf.
-fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
-    if !identity.credential.roles.is_leaf() {
-        return Ok(());
-    }
-    Err(Error::State {
-        path: state.path().to_owned(),
-        what: "the credential here is an operator's, and a daemon cannot use it".into(),
-        remedy: "Join with an invite that has the role node; an operator's machine needs only \
-                 `meshport forward --invite FILE`"
-            .into(),
-    })
-}
-
-/// Sockets opened before all other parts start.
-struct Outside {
-    shards: Shards,
-    vip_sockets: VipSockets,
-    predecessors: Vec<Predecessor>,
-}
-
-/// All parts of a running daemon.
-struct Daemon {
-    node: Node,
-    writer: JoinHandle<()>,
-    stop_writer: oneshot::Sender<()>,
-    /// Resolves when the authority revokes this node.
-    own_revocation: Option<oneshot::Receiver<Revocation>>,
-    admin: JoinHandle<()>,
-    stop_admin: oneshot::Sender<()>,
-}
-
-impl Daemon {
-    async fn start(
-        settings: &Settings,
-        identity: &Identity,
-        state: &StateDir,
-        Outside { shards, vip_sockets, predecessors }: Outside,
-    ) -> Result<Self, Error> {
-        // Before the start: it writes a new generation.
-        state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
-        let key = state::authority_key_in(state.path());
-        findings::of_authority_key(&key).iter().for_each(|danger| warn!("{danger}"));
-        let Generation { number: generation, unkept } = state.next_generation(clock::wall());
-        if let Some(error) = unkept {
-            warn!(
-                %error,
-                "cannot store the generation of this start. The next one comes from the clock: \
-                 nothing to do if that is right"
-            );
-        }
-        let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;
-        let environment = Environment {
-            shards,
-            host: Host::Kernel,
-            seed: assemble::seed()?,
-            generation,
-            seeds: assemble::all_seeds(settings, state),
-            directory: saved_directory(state),
-            revocations: state.revocations(&identity.credential.mesh)?,
-            renewals: state.renewals(&identity.credential),
-            nodes: known_nodes(state),
-            admin_http: admin.http_addr(),
-            vip_sockets,
-        };
-        let (writes, received) = mpsc::channel(MAX_WRITES);
-        let process = Process { writer: Some(writes), predecessors };
-        let node = Node::start_with(settings, identity, environment, process)?;
-        let (told, own_revocation) = oneshot::channel();
-        let writer = StateWriter {
-            state: state.clone(),
-            writes: received,
-            commands: node.controls.commands.clone(),
-            own_revocation: Some(told),
-        };
-        let (stop_writer, writer_stopped) = oneshot::channel();
-        let writer = tokio::spawn(writer.run(writer_stopped));
-        let (stop_admin, admin_stopped) = oneshot::channel::<()>();
-        if let Some(url) = settings.events.url.clone() {
-            let destination = Destination::Url(url, settings.events.ca_file.clone());
-            tokio::spawn(postbox::follow(destination, node.handle()));
-        }
-        let handle = node.handle();
-        let admin = tokio::spawn(admin.serve(handle, async {
-            let _ = admin_stopped.await;
-        }));
-        Ok(Self {
-            node,
-            writer,
-            stop_writer,
-            own_revocation: Some(own_revocation),
-            admin,
-            stop_admin,
-        })
-    }
-
-    /// Says goodbye, drains sessions for a bounded time, saves, and ends.
-    async fn stop(mut self) {
-        let drain_s = DRAIN_TIME.as_secs();
-        info!(
-            drain_s,
-            "leaving: no new sessions for other nodes; open ones may continue for a \
-                        while"
-        );
-        self.node.leave(drain_time()).await;
-        if store::hand_over() {
-            sleep(LAST_CLIENTS).await;
-        }
-        self.end_saved().await;
-        store::close_mesh();
-    }
-
-    /// Leaves the place to a successor. Open sessions go on in this process, which keeps everything
-    /// needed to start again until the successor has passed its probation.
-    ///
-    /// # Errors
-    /// Why the successor does not serve.
-    async fn give_place(
-        mut self,
-        mut next: Prepared,
-        lock: &StateLock,
-        earlier: &mut Earlier,
-    ) -> Result<Given, String> {
-        let pid = next.pid;
-        info!(pid, "upgrade: the successor is ready");
-        let mut stop = Stop::listen();
-        self.node.release_addresses().await;
-        store::pass_on();
-        let draining = self.detach(earlier).await;
-        let passed = store::passed().and_then(|sockets| {
-            let lock = iter::once(lock.share()?);
-            Ok(lock.chain(sockets).chain(earlier.copies()?).collect::<Vec<OwnedFd>>())
-        });
-        let passed = passed.map_err(|error| format!("its sockets cannot be passed on: {error}"))?;
-        let succeeded = tokio::select! {
-            biased;
-            () = stop.told() => None,
-            succeeded = next.succeed(&passed) => Some(succeeded),
-        };
-        match succeeded {
-            Some(Ok(())) => {
-                store::make_main(pid);
-                info!(pid, "upgrade: the successor serves");
-                Ok(Given::To(draining))
-            }
-            Some(Err(why)) => Err(why),
-            None => {
-                next.stop().await;
-                Ok(Given::Over)
-            }
-        }
-    }
-
-    /// Saves, and ends all but the open sessions.
-    async fn detach(self, earlier: &mut Earlier) -> Option<Draining> {
-        let Self { node, writer, stop_writer, mut admin, stop_admin, .. } = self;
-        let _ = stop_admin.send(());
-        // Its last requests ask the node.
-        let _ = tokio::join!(timeout(LAST_CONNECTIONS, &mut admin), sleep(LAST_CONNECTIONS));
-        let _ = stop_writer.send(());
-        // The writer ends by itself unless a disk hangs.
-        let _ = writer.await;
-        let draining = Draining::begin(node, earlier).await;
-        if !admin.is_finished() {
-            let _ = admin.await;
-        }
-        draining.inspect_err(|error| warn!(%error, "open sessions cannot go on")).ok()
-    }
-
-    /// Resets open sessions, saves, and ends.
-    async fn end(mut self) {
-        info!("stopping: open sessions are reset");
-        self.node.abandon().await;
-        self.end_saved().await;
-        store::close_mesh();
-    }
-
-    async fn end_saved(self) {
-        let _ = self.stop_writer.send(());
-        // The writer ends by itself unless a disk hangs.
-        let _ = self.writer.await;
-        let _ = self.stop_admin.send(());
-        // Each may take a second.
-        let _ = tokio::join!(self.node.close(), self.admin);
-        info!("stopped");
-    }
-}
-
-fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
-    state.directory().unwrap_or_else(|error| {
-        warn!(%error, "starting without the saved directory; it is fetched from the seeds");
-        None
-    })
-}
-
-fn known_nodes(state: &StateDir) -> Option<Vec<u8>> {
-    state.nodes().unwrap_or_else(|error| {
-        warn!(%error, "starting without the saved nodes of the cluster; they are read anew");
-        None
-    })
-}
-
 async fn wait_for_end(
     reload: &mut Reload,
     controls: &Controls,
@@ -531,12 +336,19 @@ async fn wait_for_end(
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut hangup = listen(SignalKind::hangup())?;
     let mut user2 = listen(SignalKind::user_defined2())?;
+    // Its default action is none, so a daemon of a release before this one ignores it.
+    let mut restart = listen(SignalKind::window_change())?;
     let mut preparing: Option<Pin<Box<_>>> = None;
     let mut asker: Option<Asker<UpgradeReport>> = None;
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(End::Stop),
             _ = interrupt.recv() => return Ok(End::Stop),
+            _ = restart.recv() => {
+                if starter.is_some_and(Starter::leads) {
+                    return Ok(End::Restart);
+                }
+            }
             // The result is in the log.
             _ = hangup.recv() => drop(reload.run(controls).await),
             _ = user2.recv() => {

@@ -5,35 +5,78 @@
 //! socket. A compromised daemon can only ask it to run the command line that started the daemon.
 //! The helper ends with the daemon.
 //!
-//! The helper starts the successor, launches another helper to replace itself and ends. The
-//! successor is then a child of PID 1, the service manager, as the daemon is.
+//! In a unit that sets [`KEEP_SESSIONS`] the helper is the service's main process while the daemon
+//! serves: it forwards signals to the daemon, ends when the daemon has ended, and kills a daemon
+//! that does not stop in time. A restart ends the main process; the daemon then goes on without it
+//! until its open sessions have ended. See `lifecycle::succession`.
 
+mod helper;
+
+use std::cell::Cell;
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use tokio::io::AsyncReadExt;
+use tracing::info;
+
+use crate::tcp::store;
+
+pub use helper::serve;
 
 /// The helper's name in the process list.
 const NAME: &str = "meshport-starter";
 /// Set in a process whose standard input is the socket to the daemon it succeeds.
 const SUCCESSOR: &str = "MESHPORT_SUCCESSOR";
+/// Set in a unit that leaves processes other than the main one alone when it stops
+/// (`KillMode=process`) and listens to all of them (`NotifyAccess=all`).
+pub(super) const KEEP_SESSIONS: &str = "MESHPORT_KEEP_SESSIONS";
 /// This program, even if its file has been replaced.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Descriptors per message: below the kernel's limit (`SCM_MAX_FD`).
 pub(super) const MAX_DESCRIPTORS: usize = 128;
+/// How long the helper may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
 
-/// The daemon's end of the socket. Dropping it ends the helper.
+/// What a process of the helper's name does: its first argument.
+mod stage {
+    /// Starts the helper and ends, so that the daemon has no child.
+    pub(super) const LAUNCH: &str = "launch";
+    /// Is the helper.
+    pub(super) const SERVE: &str = "serve";
+    /// Starts a successor and ends, so that the successor is a child of process 1 as the daemon is.
+    pub(super) const START: &str = "start";
+}
+
+/// What the daemon orders, a byte each.
+mod order {
+    /// Start a successor, with the descriptor that comes along as its standard input.
+    pub(super) const START: u8 = b'f';
+    /// Become the main process. The answer is the helper's process id, or 0 if it cannot.
+    pub(super) const LEAD: u8 = b'm';
+    /// The daemon ends without an error: so does the helper.
+    pub(super) const SUCCEED: u8 = b'o';
+    /// End now, without an error: the daemon is not the service any more.
+    pub(super) const RELEASE: u8 = b'e';
+}
+
+/// The daemon's end of the socket. Dropping it ends the helper, or lets it wait for the daemon's
+/// end if it is the main process.
 #[derive(Debug)]
-pub struct Starter(UnixStream);
+pub struct Starter {
+    link: UnixStream,
+    leads: Cell<bool>,
+}
 
 impl Starter {
     /// Starts the helper. A daemon calls this before its sandbox and its threads.
@@ -41,10 +84,13 @@ impl Starter {
     /// # Errors
     /// The program cannot be executed again.
     pub fn launch() -> io::Result<Self> {
-        let (ours, theirs) = UnixStream::pair()?;
-        // The first helper only starts the next one and ends, so this process has no child left.
-        helper(theirs.into()).status()?;
-        Ok(Self(ours))
+        let (link, theirs) = UnixStream::pair()?;
+        let mut words = env::args_os();
+        let named = words.next().filter(|word| word.to_string_lossy().contains('/'));
+        let program = named.or_else(|| env::current_exe().ok().map(Into::into)).unwrap_or_default();
+        let command: Vec<OsString> = std::iter::once(program).chain(words).collect();
+        at_stage(stage::LAUNCH, &command, theirs.into()).env_remove(SUCCESSOR).status()?;
+        Ok(Self { link, leads: Cell::new(false) })
     }
 
     /// Starts the successor and returns the socket to it.
@@ -53,8 +99,64 @@ impl Starter {
     /// The helper has ended, or no descriptors are left.
     pub(super) fn start(&self) -> io::Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair()?;
-        send(&self.0, &[theirs.as_fd()])?;
+        send(&self.link, &[theirs.as_fd()])?;
         Ok(ours)
+    }
+
+    /// Makes the helper the service's main process if the unit keeps sessions over a restart.
+    pub(super) fn lead(&self) {
+        if self.leads.get() || env::var_os(KEEP_SESSIONS).is_none() {
+            return;
+        }
+        let answer = || {
+            self.link.set_read_timeout(Some(ANSWER_TIME))?;
+            self.say(order::LEAD)?;
+            let mut answer = [0; size_of::<u32>()];
+            (&self.link).read_exact(&mut answer)?;
+            Ok::<_, io::Error>(u32::from_ne_bytes(answer))
+        };
+        match answer() {
+            Ok(helper) if helper != 0 => {
+                store::make_main(helper);
+                self.leads.set(true);
+            }
+            answer => info!(?answer, "this system cannot keep open sessions over a restart"),
+        }
+    }
+
+    /// Whether the helper is the service's main process.
+    pub(super) fn leads(&self) -> bool {
+        self.leads.get()
+    }
+
+    /// Resolves if the helper ends while it is the main process. Never resolves otherwise.
+    pub(super) async fn lost(&self) {
+        let link = self.link.try_clone().and_then(|link| {
+            link.set_nonblocking(true)?;
+            tokio::net::UnixStream::from_std(link)
+        });
+        if let (true, Ok(mut link)) = (self.leads(), link) {
+            // It says nothing without being asked.
+            let _ = link.read_u8().await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Announces that this process ends without an error.
+    pub(super) fn succeed(&self) {
+        // Fails only if the helper has ended.
+        let _ = self.say(order::SUCCEED);
+    }
+
+    /// Ends the helper: another process is the service from now on.
+    pub(super) fn release(self) {
+        let _ = self.say(order::RELEASE);
+    }
+
+    fn say(&self, order: u8) -> io::Result<()> {
+        rustix::net::send(&self.link, &[order], SendFlags::NOSIGNAL)?;
+        Ok(())
     }
 }
 
@@ -64,49 +166,11 @@ pub fn predecessor() -> Option<UnixStream> {
     Some(io::stdin().as_fd().try_clone_to_owned().ok()?.into())
 }
 
-/// Runs the helper if this process was started as one. Called first in `main`.
-pub fn serve() -> Option<ExitCode> {
-    let mut words = env::args_os();
-    if words.next()? != NAME {
-        return None;
-    }
-    let command: Vec<OsString> = words.collect();
-    let done = serve_once(&command);
-    Some(if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn serve_once(command: &[OsString]) -> io::Result<()> {
-    let asked = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // The daemon waits for its first helper, which starts no successor.
-    let link = match env::var_os(SUCCESSOR) {
-        Some(_) => {
-            let Some(link) = receive(&asked)?.pop() else { return Ok(()) };
-            Some(link)
-        }
-        None => None,
-    };
-    next_helper(asked.into(), command).spawn()?;
-    let (Some(link), Some((program, arguments))) = (link, command.split_first()) else {
-        return Ok(());
-    };
-    Command::new(program).args(arguments).env(SUCCESSOR, "1").stdin(Stdio::from(link)).spawn()?;
-    Ok(())
-}
-
-/// The first helper, with this process's command line and program path.
-fn helper(asked: OwnedFd) -> Command {
-    let mut words = env::args_os();
-    let named = words.next().filter(|word| word.to_string_lossy().contains('/'));
-    let program = named.or_else(|| env::current_exe().ok().map(Into::into)).unwrap_or_default();
-    let mut command = Command::new(THIS_PROGRAM);
-    command.arg0(NAME).arg(program).args(words).env_remove(SUCCESSOR).stdin(Stdio::from(asked));
-    command
-}
-
-fn next_helper(asked: OwnedFd, line: &[OsString]) -> Command {
-    let mut command = Command::new(THIS_PROGRAM);
-    command.arg0(NAME).args(line).env(SUCCESSOR, "1").stdin(Stdio::from(asked));
-    command
+/// This program as a helper, for the daemon with this command line.
+fn at_stage(stage: &str, command: &[OsString], socket: OwnedFd) -> Command {
+    let mut helper = Command::new(THIS_PROGRAM);
+    helper.arg0(NAME).arg(stage).args(command).stdin(Stdio::from(socket));
+    helper
 }
 
 /// Sends descriptors, with the single byte of data that a message needs.
@@ -117,23 +181,29 @@ pub(super) fn send(to: &impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result
     if !fit || !rights.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("more descriptors than a message may have"));
     }
-    sendmsg(to, &[IoSlice::new(b"f")], &mut rights, SendFlags::NOSIGNAL)?;
+    sendmsg(to, &[IoSlice::new(&[order::START])], &mut rights, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
 /// Receives the descriptors of one message; none if the peer has closed.
 pub(super) fn receive(from: &impl AsFd) -> io::Result<Vec<OwnedFd>> {
+    receive_with(from).map(|(_, descriptors)| descriptors)
+}
+
+/// The same, with the message's byte; `None` if the peer has closed.
+fn receive_with(from: &impl AsFd) -> io::Result<(Option<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
-    recvmsg(from, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    let received = recvmsg(from, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC)?.bytes;
     let messages = rights.drain();
     let descriptors = messages.filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    Ok(descriptors.flatten().collect())
+    let descriptors = descriptors.flatten().collect();
+    Ok((byte.first().copied().filter(|_| received > 0), descriptors))
 }
 
 #[cfg(test)]
@@ -147,7 +217,7 @@ mod tests {
         send(&here, &[pairs[0].0.as_fd(), pairs[1].0.as_fd()]).expect("they are sent");
         let sent = receive(&there).expect("they arrive");
         for (number, sent) in sent.into_iter().enumerate() {
-            use std::io::{Read, Write};
+            use std::io::Write;
             let mut text = [0; 1];
             UnixStream::from(sent).write_all(&[u8::try_from(number).expect("small")]).expect("it");
             (&pairs[number].1).read_exact(&mut text).expect("it is the same socket");

@@ -1,4 +1,4 @@
-//! Sessions that outlive an upgrade.
+//! Sessions that outlive an upgrade or a restart.
 //!
 //! The process that is succeeded *drains*: it leaves everything to its successor and keeps only its
 //! open sessions, until they have ended or [`MAX_DRAINING`] is over. Its packets go through the
@@ -33,8 +33,8 @@ pub(crate) use predecessor::Predecessor;
 /// How long sessions may go on after an upgrade. client-go ends each watch after 5 to 10 minutes
 /// and begins the next, so most sessions end by themselves; a process that drains holds memory.
 pub(crate) const MAX_DRAINING: Duration = Duration::from_secs(600);
-/// Earlier processes that drain at once. A further upgrade ends the sessions of the oldest.
-const MAX_EARLIER: usize = 3;
+/// Earlier processes whose sessions this one continues. With more, those with the fewest end.
+const MAX_EARLIER: usize = 8;
 /// Elements of a list in one message. The longest takes some 500 bytes.
 const MAX_LISTED: usize = 100;
 /// The longest message in bytes.
@@ -100,7 +100,7 @@ impl Channel {
 /// The processes before this one that drain.
 #[derive(Debug, Default)]
 pub(crate) struct Earlier {
-    /// The sockets to each, the oldest first.
+    /// The sockets to each. The last is that of the process before this one.
     all: Vec<Sockets>,
     /// The tag of this process.
     own: ProcessTag,
@@ -137,10 +137,6 @@ impl Earlier {
 
     fn push(&mut self, sockets: Sockets) {
         self.all.push(sockets);
-        if self.all.len() > MAX_EARLIER {
-            warn!("upgraded too often in a short time: the oldest process ends its sessions");
-            self.all.remove(0);
-        }
     }
 
     /// Copies of all, as a successor is given them.
@@ -153,12 +149,12 @@ impl Earlier {
     }
 
     /// Asks each process what it carries, and lets `shards` pass its packets on. Those that have
-    /// ended are forgotten. A mesh with another number of shards continues nothing.
+    /// ended are forgotten, and of more than [`MAX_EARLIER`] those with the fewest sessions, which
+    /// end. A mesh with another number of shards continues nothing.
     ///
     /// # Errors
     /// No descriptors are left.
     pub(crate) async fn join(&mut self, shards: Shards) -> io::Result<(Shards, Vec<Predecessor>)> {
-        let mut predecessors = Vec::new();
         let mut running = Vec::new();
         for sockets in std::mem::take(&mut self.all) {
             if sockets.packets.len() != shards.count() {
@@ -167,11 +163,18 @@ impl Earlier {
                      the process before end"
                 );
             } else if let Some(predecessor) = Predecessor::greet(&sockets).await? {
-                predecessors.push(predecessor);
-                running.push(sockets);
+                running.push((predecessor, sockets));
             }
         }
-        self.all = running;
+        // The last one may still accept streams, so it stays.
+        let earlier = running.len().saturating_sub(1);
+        running[..earlier].sort_by_key(|(predecessor, _)| predecessor.open());
+        for (predecessor, _) in running.drain(..running.len().saturating_sub(MAX_EARLIER)) {
+            let open = predecessor.open();
+            warn!(open, "restarted too often in a short time: these sessions end");
+        }
+        let (predecessors, sockets): (Vec<_>, _) = running.into_iter().unzip();
+        self.all = sockets;
         let tags: Vec<ProcessTag> = predecessors.iter().map(Predecessor::tag).collect();
         self.own = (0..=ProcessTag::MAX).find(|tag| !tags.contains(tag)).unwrap_or_default();
         let packets = self.all.iter().map(|sockets| {

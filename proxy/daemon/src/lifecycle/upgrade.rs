@@ -140,13 +140,14 @@ impl Successor {
         let _ = self.0.write_all(format!("{SERVING}\n").as_bytes()).await;
     }
 
-    /// Resolves when the former daemon receives a stop that is meant for this process. Never
-    /// resolves once the former daemon has ended and this process is the service's main process.
-    pub(super) async fn stopped(&mut self) {
-        if self.0.read_u8().await.ok() != Some(STOP) {
+    /// Waits for the end of the former daemon. True if that received a stop that is meant for this
+    /// process; false if this process is the service from now on.
+    pub(super) async fn tells_to_stop(&mut self) -> bool {
+        let is_stop = self.0.read_u8().await.ok() == Some(STOP);
+        if !is_stop {
             store::say_again();
-            std::future::pending::<()>().await;
         }
+        is_stop
     }
 }
 

@@ -12,11 +12,11 @@ use std::future::pending;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use socket2::{Socket, Type};
+use socket2::{Domain, Socket, Type};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -24,6 +24,8 @@ use tracing::{info, warn};
 const FIRST: RawFd = 3;
 /// Most descriptors taken over; equals `FileDescriptorStoreMax` of the unit.
 pub(crate) const MAX_STORED: RawFd = 64;
+/// The name in the service manager's store of the socket that [`leave`] leaves there.
+const PLACE: &str = "place";
 
 /// The store of this process, if it is a daemon.
 static STORE: OnceLock<Store> = OnceLock::new();
@@ -38,6 +40,8 @@ struct Store {
     closed: Mutex<Vec<SocketAddr>>,
     /// The previous process's sockets that have not been requested yet.
     inherited: Mutex<Vec<Socket>>,
+    /// What the previous process has left at a restart.
+    place: Mutex<Option<UnixStream>>,
     /// Copies of the mesh's UDP sockets, in shard order.
     mesh: Mutex<Vec<Socket>>,
     /// Whether the next process accepts new clients.
@@ -66,8 +70,13 @@ impl Inherited {
                 })
                 .ok()
             });
+            let (places, inherited): (Vec<_>, _) = match manager {
+                Some(_) => inherited().into_iter().partition(is_place),
+                None => Default::default(),
+            };
             Store {
-                inherited: Mutex::new(if manager.is_some() { inherited() } else { Vec::new() }),
+                inherited: Mutex::new(inherited),
+                place: Mutex::new(places.into_iter().next().map(UnixStream::from)),
                 manager,
                 open: Mutex::default(),
                 closed: Mutex::default(),
@@ -76,6 +85,14 @@ impl Inherited {
             }
         });
         Self(())
+    }
+
+    /// What the previous process has [left](leave) at a restart, once.
+    pub(crate) fn place(&self) -> Option<UnixStream> {
+        let store = STORE.get()?;
+        let place = store.place.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        store.forget(PLACE);
+        Some(place)
     }
 
     /// Closes sockets that were not requested.
@@ -187,6 +204,17 @@ pub(crate) fn passed() -> io::Result<Vec<OwnedFd>> {
     all.map(|it| Ok(it.try_clone()?.into())).collect()
 }
 
+/// Leaves a socket to the next process that the service manager starts. The manager discards it
+/// when it stops the service instead, or when the other end is closed.
+///
+/// # Errors
+/// There is no store.
+pub(crate) fn leave(socket: &UnixStream) -> io::Result<()> {
+    let manager = STORE.get().and_then(|store| store.manager.as_ref());
+    let manager = manager.ok_or_else(|| io::Error::other("no service manager listens"))?;
+    send(manager, &format!("FDSTORE=1\nFDNAME={PLACE}"), Some(socket.as_fd()))
+}
+
 /// Releases the mesh's sockets: this process ends without a successor.
 pub(crate) fn close_mesh() {
     if let Some(store) = STORE.get() {
@@ -206,8 +234,12 @@ pub(crate) fn take_back() {
 pub(crate) fn adopt(sockets: impl IntoIterator<Item = OwnedFd>) {
     let Some(store) = STORE.get() else { return };
     for socket in sockets.into_iter().map(Socket::from) {
-        if address(&socket).is_some() {
-            store.inherited().push(socket);
+        if let Some(at) = address(&socket) {
+            let mut inherited = store.inherited();
+            // At a restart the service manager has passed it on as well.
+            if !inherited.iter().any(|known| address(known) == Some(at)) {
+                inherited.push(socket);
+            }
         } else if udp_address(&socket).is_some() {
             store.mesh().push(socket);
         }
@@ -243,7 +275,7 @@ pub(crate) fn make_main(pid: u32) {
 pub(crate) fn say_again() {
     let Some(store) = STORE.get() else { return };
     for address in std::mem::take(&mut *store.closed()) {
-        store.forget(address);
+        store.forget(&name(address));
     }
     for (address, socket) in &*store.open() {
         if let Err(error) = store.keep(*address, socket) {
@@ -289,14 +321,14 @@ impl Store {
             closed.push(address);
         }
         drop(closed);
-        self.forget(address);
+        self.forget(&name(address));
     }
 
-    fn forget(&self, address: SocketAddr) {
+    fn forget(&self, name: &str) {
         let Some(manager) = &self.manager else { return };
-        let message = format!("FDSTOREREMOVE=1\nFDNAME={}", name(address));
+        let message = format!("FDSTOREREMOVE=1\nFDNAME={name}");
         if let Err(error) = send(manager, &message, None) {
-            warn!(%address, %error, "the service manager keeps a closed socket open");
+            warn!(name, %error, "the service manager keeps a closed socket open");
         }
     }
 }
@@ -323,6 +355,12 @@ fn address(socket: &Socket) -> Option<SocketAddr> {
     socket.local_addr().ok().filter(|_| listens)?.as_socket()
 }
 
+/// Whether this is a socket that [`leave`] has left.
+fn is_place(socket: &Socket) -> bool {
+    socket.domain().is_ok_and(|it| it == Domain::UNIX)
+        && socket.r#type().is_ok_and(|it| it == Type::STREAM)
+}
+
 /// The address of a UDP socket.
 fn udp_address(socket: &Socket) -> Option<SocketAddr> {
     let is_udp = socket.r#type().is_ok_and(|it| it == Type::DGRAM);
@@ -336,7 +374,7 @@ fn count(pid: Option<&str>, fds: Option<&str>, own: u32) -> RawFd {
     fds.unwrap_or(0).clamp(0, MAX_STORED)
 }
 
-/// The inherited listening sockets.
+/// The inherited sockets: listeners, and what [`leave`] has left.
 #[expect(unsafe_code, reason = "inherited descriptors are known by their numbers only")]
 fn inherited() -> Vec<Socket> {
     let [pid, fds] = ["LISTEN_PID", "LISTEN_FDS"].map(|name| env::var(name).ok());
@@ -351,7 +389,9 @@ fn inherited() -> Vec<Socket> {
     // systemd leaves them open across exec, but programs that this process starts must not have
     // them.
     let is_ours = |it: &Socket| {
-        address(it).is_some() && it.set_nonblocking(true).is_ok() && it.set_cloexec(true).is_ok()
+        (address(it).is_some() || is_place(it))
+            && it.set_nonblocking(true).is_ok()
+            && it.set_cloexec(true).is_ok()
     };
     sockets.filter(is_ours).collect()
 }

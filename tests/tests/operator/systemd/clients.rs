@@ -69,8 +69,40 @@ impl Clients {
     }
 }
 
-/// Restarts, one after another.
+/// A request whose answer never ends: a line a second.
+struct Watch {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Watch {
+    fn open(machine: &Machine) -> Self {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &machine.leader.to_string(), "--all", "env", "-i"]);
+        command.args(["PATH=/usr/bin", "curl", "-sSkN", "https://127.0.0.1:7445/watch"]);
+        let log = machine.folder.path().join("watch.log");
+        let _ = fs::remove_file(&log);
+        Self { process: Process::start("watch", &mut command, &log), log }
+    }
+
+    fn lines(&self) -> usize {
+        fs::read_to_string(&self.log).unwrap_or_default().lines().count()
+    }
+
+    /// Some more lines come.
+    fn goes_on(&mut self) {
+        let before = self.lines();
+        let more = || (self.lines() > before + 1).then_some(());
+        wait::until("the watch goes on", PATIENCE, more);
+        assert!(self.process.is_running(), "the watch has ended");
+    }
+}
+
+/// Restarts, one after another. What is open before the first is open after the last, until a stop
+/// ends it.
 pub(super) fn restarts_fail_no_client(machine: &Machine) {
+    let mut watch = Watch::open(machine);
+    watch.goes_on();
     let clients = Clients::start(machine);
     for _ in 0..RESTARTS {
         let before = machine.property("MainPID");
@@ -78,7 +110,14 @@ pub(super) fn restarts_fail_no_client(machine: &Machine) {
         assert_ne!(machine.property("MainPID"), before);
         clients.go_on();
     }
+    watch.goes_on();
     clients.end(machine, &format!("{RESTARTS} restarts"));
+    machine.run(&["systemctl", "stop", "meshport"]);
+    watch.process.ended(PATIENCE);
+    let left = || machine.output(&["pgrep", "-f", "meshport run"]).status.success();
+    wait::until("no process is left", PATIENCE, || (!left()).then_some(()));
+    machine.run(&["systemctl", "start", "meshport"]);
+    machine.serves();
 }
 
 /// A replaced program is executed from its own folder. From another folder it cannot be executed,

@@ -85,7 +85,7 @@ fn commands_of_an_address_run_from_the_unit_on_gain_and_on_each_loss() {
     until_route(&machine, true, "the address is gained");
 
     // The daemon hangs: its helper does not.
-    let id = machine.property("MainPID");
+    let id = machine.process();
     machine.run(&["kill", "-s", "STOP", &id]);
     until_route(&machine, false, "the daemon hangs");
     machine.run(&["kill", "-s", "CONT", &id]);
@@ -96,7 +96,7 @@ fn commands_of_an_address_run_from_the_unit_on_gain_and_on_each_loss() {
     outlives_the_end_of_its_unit(&machine, &settings);
 }
 
-/// A command that systemd's SIGTERM to all processes of the unit meets half way.
+/// A command that is under way when the unit is stopped, or its daemon is killed.
 fn outlives_the_end_of_its_unit(machine: &Machine, settings: &str) {
     let loss = "on-loss = \"";
     assert!(settings.contains(loss), "{settings}");
@@ -112,7 +112,7 @@ fn outlives_the_end_of_its_unit(machine: &Machine, settings: &str) {
         until_route(machine, true, "and started again");
         // What starts after it cannot be what takes the route away.
         machine.write(SETTINGS, &slow.replace("site", "sight"));
-        machine.run(&["kill", "-s", "KILL", &machine.property("MainPID")]);
+        machine.run(&["kill", "-s", "KILL", &machine.process()]);
         until_route(machine, false, "the daemon is killed");
         machine.write(SETTINGS, &slow);
     }

@@ -68,6 +68,11 @@ impl Predecessor {
         self.tag
     }
 
+    /// How many sessions it has.
+    pub(super) fn open(&self) -> usize {
+        self.open.len()
+    }
+
     /// Makes sessions with its peers, which still use those of the process before.
     pub(crate) fn connect(&self, mesh: &Mesh) {
         for (node, address) in &self.peers {

@@ -9,7 +9,7 @@ use crate::sessions::registry::Sessions;
 #[tokio::test]
 async fn sockets_of_earlier_processes_are_told_from_all_others_and_keep_their_order() {
     let mut earlier = Earlier::default();
-    for _ in 0..MAX_EARLIER + 1 {
+    for _ in 0..=MAX_EARLIER {
         let (_, messages) = Channel::pair().expect("sockets");
         let packets = (0..2).map(|_| Channel::pair().expect("sockets").1).collect();
         earlier.push(Sockets { messages, packets });
@@ -19,7 +19,7 @@ async fn sockets_of_earlier_processes_are_told_from_all_others_and_keep_their_or
         earlier.copies().expect("copies").iter().map(inode).collect()
     };
     let expected = inodes(&earlier);
-    assert_eq!(expected.len(), 3 * MAX_EARLIER, "the oldest is not passed on");
+    assert_eq!(expected.len(), 3 * (MAX_EARLIER + 1));
 
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
     let udp = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a port"));

@@ -1,0 +1,304 @@
+//! All parts of a running daemon: the [`Node`], what writes its state, and the admin server.
+
+use std::io;
+use std::iter;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use meshport_config::{Revocation, Settings};
+use meshport_mesh::Shards;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::DRAIN_TIME;
+use super::starter;
+use super::stop::{Stop, drain_time};
+use super::succession::{Draining, Earlier, Predecessor};
+use super::upgrade::Prepared;
+use crate::Error;
+use crate::admin::AdminServer;
+use crate::clock;
+use crate::findings;
+use crate::node::assemble;
+use crate::node::commands::Command;
+use crate::node::postbox::{self, Destination};
+use crate::node::state_writer::StateWriter;
+use crate::node::write_queue::MAX_WRITES;
+use crate::node::{Environment, Node, Process};
+use crate::state;
+use crate::state::{Generation, Identity, StateDir, StateLock};
+use crate::tcp::Host;
+use crate::tcp::store;
+use crate::vip::sockets::VipSockets;
+
+/// How long the last accepted clients may take to get an answer while later ones wait for the next
+/// process: as long as most of their requests take, and short enough for those waiting.
+const LAST_CLIENTS: Duration = Duration::from_secs(1);
+
+/// The same in an upgrade, in which the answers may come later: only who needs a new connection to
+/// another node must be served before.
+const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
+
+/// The end of an upgrade that has not failed.
+pub(super) enum Given {
+    /// This process was told to stop in between, and so was the successor.
+    Over,
+    /// The successor serves. Sessions may go on here.
+    To(Option<Draining>),
+}
+
+/// Sockets opened before all other parts start.
+pub(super) struct Outside {
+    pub(super) shards: Shards,
+    pub(super) vip_sockets: VipSockets,
+    pub(super) predecessors: Vec<Predecessor>,
+}
+
+/// All parts of a running daemon.
+pub(super) struct Daemon {
+    pub(super) node: Node,
+    writer: JoinHandle<()>,
+    stop_writer: oneshot::Sender<()>,
+    /// Resolves when the authority revokes this node.
+    pub(super) own_revocation: Option<oneshot::Receiver<Revocation>>,
+    admin: JoinHandle<()>,
+    stop_admin: oneshot::Sender<()>,
+}
+
+impl Daemon {
+    /// Starts the daemon from the present state folder.
+    pub(super) async fn start(
+        settings: &Settings,
+        state: &StateDir,
+        outside: Outside,
+    ) -> Result<Self, Error> {
+        // Keys may be replaced while the daemon runs, so only their users keep a copy.
+        let (identity, unsettled) = state.settled_identity(clock::wall())?;
+        if let Some(error) = unsettled {
+            warn!(%error, "the new key is in use; the next start completes the change of files");
+        }
+        refuse_leaf(state, &identity)?;
+        Self::with_identity(settings, &identity, state, outside).await
+    }
+
+    async fn with_identity(
+        settings: &Settings,
+        identity: &Identity,
+        state: &StateDir,
+        Outside { shards, vip_sockets, predecessors }: Outside,
+    ) -> Result<Self, Error> {
+        // Before the start: it writes a new generation.
+        state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
+        let key = state::authority_key_in(state.path());
+        findings::of_authority_key(&key).iter().for_each(|danger| warn!("{danger}"));
+        let Generation { number: generation, unkept } = state.next_generation(clock::wall());
+        if let Some(error) = unkept {
+            warn!(
+                %error,
+                "cannot store the generation of this start. The next one comes from the clock: \
+                 nothing to do if that is right"
+            );
+        }
+        let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;
+        let environment = Environment {
+            shards,
+            host: Host::Kernel,
+            seed: assemble::seed()?,
+            generation,
+            seeds: assemble::all_seeds(settings, state),
+            directory: saved_directory(state),
+            revocations: state.revocations(&identity.credential.mesh)?,
+            renewals: state.renewals(&identity.credential),
+            nodes: known_nodes(state),
+            admin_http: admin.http_addr(),
+            vip_sockets,
+        };
+        let (writes, received) = mpsc::channel(MAX_WRITES);
+        let process = Process { writer: Some(writes), predecessors };
+        let node = Node::start_with(settings, identity, environment, process)?;
+        let (told, own_revocation) = oneshot::channel();
+        let writer = StateWriter {
+            state: state.clone(),
+            writes: received,
+            commands: node.controls.commands.clone(),
+            own_revocation: Some(told),
+        };
+        let (stop_writer, writer_stopped) = oneshot::channel();
+        let writer = tokio::spawn(writer.run(writer_stopped));
+        let (stop_admin, admin_stopped) = oneshot::channel::<()>();
+        if let Some(url) = settings.events.url.clone() {
+            let destination = Destination::Url(url, settings.events.ca_file.clone());
+            tokio::spawn(postbox::follow(destination, node.handle()));
+        }
+        let handle = node.handle();
+        let admin = tokio::spawn(admin.serve(handle, async {
+            let _ = admin_stopped.await;
+        }));
+        Ok(Self {
+            node,
+            writer,
+            stop_writer,
+            own_revocation: Some(own_revocation),
+            admin,
+            stop_admin,
+        })
+    }
+
+    /// Reports an upgrade that has failed to those who ask for the status.
+    pub(super) async fn report_upgrade(&self, failure: Option<String>) {
+        if failure.is_some() {
+            let _ = self.node.controls.commands.send(Command::FailedUpgrade(failure)).await;
+        }
+    }
+
+    /// Says goodbye, drains sessions for a bounded time, saves, and ends.
+    pub(super) async fn stop(mut self) {
+        let drain_s = DRAIN_TIME.as_secs();
+        info!(
+            drain_s,
+            "leaving: no new sessions for other nodes; open ones may continue for a \
+                        while"
+        );
+        self.node.leave(drain_time()).await;
+        if store::hand_over() {
+            sleep(LAST_CLIENTS).await;
+        }
+        self.end_saved().await;
+        store::close_mesh();
+    }
+
+    /// Leaves the place to a successor. Open sessions go on in this process, which keeps everything
+    /// needed to start again until the successor has passed its probation.
+    ///
+    /// # Errors
+    /// Why the successor does not serve.
+    pub(super) async fn give_place(
+        self,
+        mut next: Prepared,
+        lock: &StateLock,
+        earlier: &mut Earlier,
+    ) -> Result<Given, String> {
+        let pid = next.pid;
+        info!(pid, "upgrade: the successor is ready");
+        let mut stop = Stop::listen();
+        let (draining, passed) = self.withdraw(lock, earlier).await;
+        let passed = passed.map_err(|error| format!("its sockets cannot be passed on: {error}"))?;
+        let succeeded = tokio::select! {
+            biased;
+            () = stop.told() => None,
+            succeeded = next.succeed(&passed) => Some(succeeded),
+        };
+        match succeeded {
+            Some(Ok(())) => {
+                store::make_main(pid);
+                info!(pid, "upgrade: the successor serves");
+                Ok(Given::To(draining))
+            }
+            Some(Err(why)) => Err(why),
+            None => {
+                next.stop().await;
+                Ok(Given::Over)
+            }
+        }
+    }
+
+    /// Leaves the place to the next process that the service manager starts. Open sessions go on in
+    /// this process while the returned socket is open.
+    ///
+    /// # Errors
+    /// Nothing could be left.
+    pub(super) async fn leave_place(
+        self,
+        lock: &StateLock,
+        earlier: &mut Earlier,
+    ) -> io::Result<(Option<Draining>, UnixStream)> {
+        info!("restart: open sessions go on in this process");
+        let (draining, passed) = self.withdraw(lock, earlier).await;
+        let (ours, theirs) = UnixStream::pair()?;
+        starter::send(&ours, &passed?.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+        store::leave(&theirs)?;
+        Ok((draining, ours))
+    }
+
+    /// Stops accepting, saves, and ends all but the open sessions. Returns these, and the lock and
+    /// sockets for the next process.
+    async fn withdraw(
+        mut self,
+        lock: &StateLock,
+        earlier: &mut Earlier,
+    ) -> (Option<Draining>, io::Result<Vec<OwnedFd>>) {
+        self.node.release_addresses().await;
+        store::pass_on();
+        let draining = self.detach(earlier).await;
+        let passed = store::passed().and_then(|sockets| {
+            let lock = iter::once(lock.share()?);
+            Ok(lock.chain(sockets).chain(earlier.copies()?).collect())
+        });
+        (draining, passed)
+    }
+
+    /// Saves, and ends all but the open sessions.
+    async fn detach(self, earlier: &mut Earlier) -> Option<Draining> {
+        let Self { node, writer, stop_writer, mut admin, stop_admin, .. } = self;
+        let _ = stop_admin.send(());
+        // Its last requests ask the node.
+        let _ = tokio::join!(timeout(LAST_CONNECTIONS, &mut admin), sleep(LAST_CONNECTIONS));
+        let _ = stop_writer.send(());
+        // The writer ends by itself unless a disk hangs.
+        let _ = writer.await;
+        let draining = Draining::begin(node, earlier).await;
+        if !admin.is_finished() {
+            let _ = admin.await;
+        }
+        draining.inspect_err(|error| warn!(%error, "open sessions cannot go on")).ok()
+    }
+
+    /// Resets open sessions, saves, and ends.
+    pub(super) async fn end(mut self) {
+        info!("stopping: open sessions are reset");
+        self.node.abandon().await;
+        self.end_saved().await;
+        store::close_mesh();
+    }
+
+    async fn end_saved(self) {
+        let _ = self.stop_writer.send(());
+        // The writer ends by itself unless a disk hangs.
+        let _ = self.writer.await;
+        let _ = self.stop_admin.send(());
+        // Each may take a second.
+        let _ = tokio::join!(self.node.close(), self.admin);
+        info!("stopped");
+    }
+}
+
+fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
+    state.directory().unwrap_or_else(|error| {
+        warn!(%error, "starting without the saved directory; it is fetched from the seeds");
+        None
+    })
+}
+
+fn known_nodes(state: &StateDir) -> Option<Vec<u8>> {
+    state.nodes().unwrap_or_else(|error| {
+        warn!(%error, "starting without the saved nodes of the cluster; they are read anew");
+        None
+    })
+}
+
+/// Refuses an operator's credential, which is only for a leaf.
+pub(super) fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), Error> {
+    if !identity.credential.roles.is_leaf() {
+        return Ok(());
+    }
+    Err(Error::State {
+        path: state.path().to_owned(),
+        what: "the credential here is an operator's, and a daemon cannot use it".into(),
+        remedy: "Join with an invite that has the role node; an operator's machine needs only \
+                 `meshport forward --invite FILE`"
+            .into(),
+    })
+}
