@@ -222,6 +222,12 @@ struct Predecessor {
     is_gone: AtomicBool,
 }
 
+impl Predecessor {
+    fn is_running(&self) -> bool {
+        !self.is_gone.load(Ordering::Relaxed)
+    }
+}
+
 /// The earlier processes whose connections go on: those that a shard passes packets on for.
 #[derive(Debug, Default)]
 pub(super) struct Predecessors {
@@ -252,7 +258,7 @@ impl Predecessors {
 
     /// Whether any is running.
     pub(super) fn are_running(&self) -> bool {
-        self.all.iter().any(|it| !it.is_gone.load(Ordering::Relaxed))
+        self.all.iter().any(|it| it.is_running())
     }
 
     /// Sends the packets of the predecessors through `link` until each has ended.
@@ -308,18 +314,21 @@ struct Run {
 }
 
 impl Diverted {
-    /// Takes a QUIC packet if it is for a predecessor. One whose connection id no process has made
-    /// is for all, this one included: a stateless reset looks like that (RFC 9000, section 10.3).
+    /// Takes a QUIC packet if it is for a predecessor. One whose connection id no running process
+    /// has made is for all, this one included. A stateless reset looks like that (RFC 9000, section
+    /// 10.3), and this process answers with one if the connection was that of a process that has
+    /// ended.
     pub(super) fn take(&mut self, all: &Predecessors, peer: Ipv6Addr, packet: &[u8]) -> bool {
         if all.all.is_empty() {
             return false;
         }
         let Some(tag) = tag_of(packet).filter(|tag| *tag != all.own) else { return false };
-        if let Some(to) = all.all.iter().position(|it| it.tag == tag) {
+        let running = || all.all.iter().enumerate().filter(|(_, it)| it.is_running());
+        if let Some((to, _)) = running().find(|(_, it)| it.tag == tag) {
             self.add(to, peer, packet);
             return true;
         }
-        (0..all.all.len()).for_each(|to| self.add(to, peer, packet));
+        running().for_each(|(to, _)| self.add(to, peer, packet));
         false
     }
 
@@ -339,8 +348,7 @@ impl Diverted {
     /// Passes everything on.
     pub(super) fn send(&mut self, all: &Predecessors) {
         for Run { to, peer, segment, contents } in self.0.drain(..) {
-            let to = all.all.get(to).filter(|it| !it.is_gone.load(Ordering::Relaxed));
-            if let Some(to) = to {
+            if let Some(to) = all.all.get(to).filter(|it| it.is_running()) {
                 to.bridge.send(&Frame { peer, segment, contents: &contents });
             }
         }

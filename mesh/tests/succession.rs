@@ -5,11 +5,14 @@
 mod common;
 
 use std::os::fd::OwnedFd;
+use std::thread;
 use std::time::Duration;
 
 use common::*;
 use meshport_mesh::testing::Switch;
 use meshport_mesh::{Mesh, MeshConfig, MeshCount, MeshError, ProcessTag, Shards, Stream};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -112,6 +115,35 @@ async fn a_successor_that_does_not_continue_ends_the_streams() {
     still_talks(&mut from_b, b"before").await;
     drop(a.detach().unwrap());
     let _next = successor(&switch, 1, 0, &Vec::new());
+    let end = within(LIMIT, read_to_end(&mut from_b.recv)).await;
+    assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn streams_end_soon_when_the_process_that_has_them_crashes() {
+    let switch = Switch::new(1);
+    // Its tasks vanish with it, as those of a process that is killed.
+    let process = Builder::new_current_thread().enable_all().build().unwrap();
+    let handle = process.handle().clone();
+    let (kill, killed) = oneshot::channel::<()>();
+    let process = thread::spawn(move || process.block_on(killed));
+    let world = World::new(1);
+    let entered = handle.enter();
+    let (a, _a_serves) = echo(start(world.identity(1), switch.attach(at(1)), 1));
+    drop(entered);
+    let (b, _b_serves) = echo(start(world.identity(2), switch.attach(at(2)), 2));
+    a.set_peer(id(2), &[at(2)], None);
+    b.set_peer(id(1), &[at(1)], None);
+    let mut from_b = b.open_stream(id(1)).await.unwrap();
+    still_talks(&mut from_b, b"before").await;
+    let earlier: Earlier = vec![(0, a.detach().unwrap())];
+    let (_a2, _a2_serves) = echo(successor(&switch, 1, 1, &earlier));
+    drop(earlier);
+    still_talks(&mut from_b, b"after the upgrade").await;
+    kill.send(()).unwrap();
+    process.join().unwrap().unwrap();
+    drop(a);
+    write(&mut from_b.send, b"is anyone there?").await;
     let end = within(LIMIT, read_to_end(&mut from_b.recv)).await;
     assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
 }
