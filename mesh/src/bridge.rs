@@ -10,7 +10,7 @@
 //! the datagrams. Both ends are bounded by the socket's buffer and, in addition, by
 //! [`MAX_BACKLOG`]; what exceeds them is lost, as in a network.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::Ipv6Addr;
@@ -107,17 +107,31 @@ struct End {
     /// A `SOCK_SEQPACKET`, which unlike a datagram socket reports that the other end is gone.
     socket: UnixDatagram,
     backlog: Mutex<VecDeque<Vec<u8>>>,
+    addresses: Addresses,
+}
+
+/// The addresses of peers that have changed their keys since this process began. Here a peer's
+/// streams stay under its first address; a process that starts later only knows the present one.
+#[derive(Debug, Default)]
+struct Addresses {
+    present: BTreeMap<Ipv6Addr, Ipv6Addr>,
+    first: BTreeMap<Ipv6Addr, Ipv6Addr>,
 }
 
 impl Bridge {
-    /// The two ends. Called on the runtime that serves the first.
+    /// The two ends. Called on the runtime that serves the first. `moved` has the first and the
+    /// present address of each peer that has changed its key.
     ///
     /// # Errors
     /// No descriptors are left.
-    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+    pub(super) fn pair(moved: &[(Ipv6Addr, Ipv6Addr)]) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
         theirs.set_nonblocking(true)?;
-        Ok((Self::new(ours.into())?, theirs.into()))
+        let addresses = Addresses {
+            present: moved.iter().copied().collect(),
+            first: moved.iter().map(|(first, present)| (*present, *first)).collect(),
+        };
+        Ok((Self::with(ours.into(), addresses)?, theirs.into()))
     }
 
     /// The end `socket`. Called on the runtime that serves it.
@@ -125,16 +139,21 @@ impl Bridge {
     /// # Errors
     /// It is not usable.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        Self::with(socket, Addresses::default())
+    }
+
+    fn with(socket: OwnedFd, addresses: Addresses) -> io::Result<Self> {
         let socket = Socket::from(socket);
         socket.set_nonblocking(true)?;
         // The default is enough, only slower.
         let _ = socket.set_send_buffer_size(BUFFER);
         let socket = UnixDatagram::from_std(OwnedFd::from(socket).into())?;
-        Ok(Self(Arc::new(End { socket, backlog: Mutex::default() })))
+        Ok(Self(Arc::new(End { socket, backlog: Mutex::default(), addresses })))
     }
 
     /// Sends datagrams, or keeps them while the socket is full.
     pub(super) fn send(&self, frame: &Frame<'_>) {
+        let frame = Frame { peer: translated(&self.0.addresses.present, frame.peer), ..*frame };
         let mut backlog = lock(&self.0.backlog);
         let was_empty = backlog.is_empty();
         for message in frame.encode() {
@@ -179,7 +198,10 @@ impl Bridge {
             }
             let length = buffer.filled().len();
             if Frame::decode(&space[..length]).is_some() {
-                return Poll::Ready(Frame::decode(&space[..length]));
+                let first = &self.0.addresses.first;
+                let frame = Frame::decode(&space[..length]);
+                let frame = frame.map(|it| Frame { peer: translated(first, it.peer), ..it });
+                return Poll::Ready(frame);
             }
         }
     }
@@ -188,6 +210,10 @@ impl Bridge {
     pub(super) fn space() -> Vec<u8> {
         vec![0; HEADER + (1 << 16)]
     }
+}
+
+fn translated(names: &BTreeMap<Ipv6Addr, Ipv6Addr>, peer: Ipv6Addr) -> Ipv6Addr {
+    names.get(&peer).copied().unwrap_or(peer)
 }
 
 impl End {

@@ -9,10 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use common::*;
+use meshport_config::{Credential, RecordKey, Subject, Succession, UnixSeconds};
 use meshport_mesh::testing::Switch;
-use meshport_mesh::{Mesh, MeshConfig, MeshCount, MeshError, ProcessTag, Shards, Stream};
+use meshport_mesh::{Identity, Mesh, MeshConfig, MeshCount, MeshError, ProcessTag, Shards, Stream};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -146,4 +148,54 @@ async fn streams_end_soon_when_the_process_that_has_them_crashes() {
     write(&mut from_b.send, b"is anyone there?").await;
     let end = within(LIMIT, read_to_end(&mut from_b.recv)).await;
     assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
+}
+
+/// The identity of node `next`, which succeeds node `number`.
+fn next_identity(number: u8, next: u8) -> Identity {
+    let world = World::new(1);
+    let former = key(number);
+    let mesh = world.authority.public();
+    let subject = Subject {
+        node: id(next),
+        record_key: RecordKey::from_bytes([8; 32]).public(),
+        name: format!("node-{number}").parse().unwrap(),
+        site: "fra".parse().unwrap(),
+        roles: "node".parse().unwrap(),
+        succession: Some(Succession::agree(&former, &id(next), &mesh, WALL)),
+    };
+    let until = UnixSeconds(WALL.0 + 86_400);
+    let issued = Credential::issue_by_authority(&world.authority, subject, WALL, until).unwrap();
+    let credential = issued.countersign(&key(next)).unwrap();
+    Identity { key: key(next), credential, secret: world.secret }
+}
+
+#[tokio::test]
+async fn streams_of_nodes_that_have_changed_their_keys_outlive_an_upgrade() {
+    let switch = Switch::new(1);
+    let (a, b) = pair(&switch);
+    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
+    let mut from_a = a.open_stream(id(2)).await.unwrap();
+    let mut from_b = b.open_stream(id(1)).await.unwrap();
+    still_talks(&mut from_a, b"before").await;
+    still_talks(&mut from_b, b"before").await;
+    b.succeed(&next_identity(2, 3)).unwrap();
+    a.succeed(&next_identity(1, 4)).unwrap();
+    let both_follow = async {
+        while a.endpoint(&id(3)).is_none() || b.endpoint(&id(4)).is_none() {
+            yield_now().await;
+        }
+    };
+    within(LIMIT, both_follow).await;
+
+    let earlier: Earlier = vec![(0, a.detach().unwrap())];
+    let shards = Shards::one(switch.attach(at(1))).continuing(1, copies(&earlier)).unwrap();
+    let (identity, config) = (next_identity(1, 4), MeshConfig::default());
+    let started = Mesh::start_on(shards, &identity, &config, [101; 32], || WALL);
+    let (mesh, incoming) = started.unwrap();
+    let (a2, _a2_serves) = echo(Node { mesh, incoming });
+    // As its saved directory says.
+    a2.set_peer(id(3), &[at(2)], None);
+    a2.connect(&id(3));
+    still_talks(&mut from_a, b"after the upgrade of its opener").await;
+    still_talks(&mut from_b, b"after the upgrade of its server").await;
 }
