@@ -76,6 +76,9 @@ async fn streams_of_both_sides_outlive_two_upgrades_and_one_of_the_peer() {
     let mut second_from_b = b.open_stream(id(1)).await.unwrap();
     still_talks(&mut second_from_a, b"new").await;
     still_talks(&mut second_from_b, b"new").await;
+    let peers = b.peers();
+    let status = peers.iter().find(|it| it.node == id(1)).unwrap();
+    assert!(status.streams >= 4, "{status:?}");
     assert_eq!(a.counters()[MeshCount::StreamsAccepted], 1);
     assert_eq!(a2.counters()[MeshCount::StreamsAccepted], 1);
 

@@ -18,6 +18,7 @@ impl Streams {
         for live in outgoing.iter().chain(&incoming) {
             status.streams += live.streams.load(Ordering::Relaxed);
         }
+        status.streams += self.retired.streams(&status.node);
         status.quic_rtt = outgoing.or(incoming).map(|live| live.connection.rtt());
     }
 
