@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use meshport_config::{Credential, RecordKey, Subject, Succession, UnixSeconds};
-use meshport_mesh::testing::Switch;
+use meshport_mesh::testing::{Datagram, Switch};
 use meshport_mesh::{Identity, Mesh, MeshConfig, MeshCount, MeshError, ProcessTag, Shards, Stream};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -151,6 +151,52 @@ async fn streams_end_soon_when_the_process_that_has_them_crashes() {
     write(&mut from_b.send, b"is anyone there?").await;
     let end = within(LIMIT, read_to_end(&mut from_b.recv)).await;
     assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_comes_about_too_late_is_not_used() {
+    let switch = Switch::new(1);
+    let (a, b) = pair(&switch);
+    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
+    b.ping(id(1), LIMIT).await.unwrap();
+    let is_long = |datagram: &Datagram| datagram.bytes.len() > 1200;
+    // The first packet arrives, its answer and repetitions do not.
+    let (reached, has_reached) = oneshot::channel();
+    let mut reached = Some(reached);
+    switch.set_filter(move |datagram| {
+        let is_first = datagram.from == at(2) && reached.is_some();
+        if is_long(datagram) && is_first {
+            let _ = reached.take().unwrap().send(());
+        }
+        !is_long(datagram) || is_first
+    });
+    let opened = tokio::spawn({
+        let b = b.clone();
+        async move { b.open_stream(id(1)).await }
+    });
+    has_reached.await.unwrap();
+    while a.counters()[MeshCount::DatagramsReceived] < b.counters()[MeshCount::DatagramsSent] {
+        yield_now().await;
+    }
+    let earlier: Earlier = vec![(0, a.detach().unwrap())];
+    let (a2, _a2_serves) = echo(successor(&switch, 1, 1, &earlier));
+    while b.counters()[MeshCount::RestartsSeen] == 0 {
+        yield_now().await;
+    }
+    // What the first process repeats arrives before what the peer repeats.
+    let mut is_over = false;
+    switch.set_filter(move |datagram| {
+        is_over |= is_long(datagram) && datagram.from == at(1);
+        is_over || !is_long(datagram)
+    });
+    // It may end before the stream is open.
+    if let Ok(mut stream) = within(LIMIT, opened).await.unwrap() {
+        within(LIMIT, read_to_end(&mut stream.recv)).await.unwrap_err();
+    }
+    switch.clear_filter();
+    within(LIMIT, round_trip(&b, id(1), b"new")).await.unwrap();
+    assert_eq!(a.counters()[MeshCount::StreamsAccepted], 0);
+    assert_eq!(a2.counters()[MeshCount::StreamsAccepted], 1);
 }
 
 /// The identity of node `next`, which succeeds node `number`.
