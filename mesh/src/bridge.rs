@@ -10,7 +10,7 @@
 //! the datagrams. Both ends are bounded by the socket's buffer and, in addition, by
 //! [`MAX_BACKLOG`]; what exceeds them is lost, as in a network.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::Ipv6Addr;
@@ -107,17 +107,31 @@ struct End {
     /// A `SOCK_SEQPACKET`, which unlike a datagram socket reports that the other end is gone.
     socket: UnixDatagram,
     backlog: Mutex<VecDeque<Vec<u8>>>,
+    addresses: Addresses,
+}
+
+/// The addresses of peers that have changed their keys since this process began. Here a peer's
+/// streams stay under its first address; a process that starts later only knows the present one.
+#[derive(Debug, Default)]
+struct Addresses {
+    present: BTreeMap<Ipv6Addr, Ipv6Addr>,
+    first: BTreeMap<Ipv6Addr, Ipv6Addr>,
 }
 
 impl Bridge {
-    /// The two ends. Called on the runtime that serves the first.
+    /// The two ends. Called on the runtime that serves the first. `moved` has the first and the
+    /// present address of each peer that has changed its key.
     ///
     /// # Errors
     /// No descriptors are left.
-    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+    pub(super) fn pair(moved: &[(Ipv6Addr, Ipv6Addr)]) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
         theirs.set_nonblocking(true)?;
-        Ok((Self::new(ours.into())?, theirs.into()))
+        let addresses = Addresses {
+            present: moved.iter().copied().collect(),
+            first: moved.iter().map(|(first, present)| (*present, *first)).collect(),
+        };
+        Ok((Self::with(ours.into(), addresses)?, theirs.into()))
     }
 
     /// The end `socket`. Called on the runtime that serves it.
@@ -125,16 +139,21 @@ impl Bridge {
     /// # Errors
     /// It is not usable.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        Self::with(socket, Addresses::default())
+    }
+
+    fn with(socket: OwnedFd, addresses: Addresses) -> io::Result<Self> {
         let socket = Socket::from(socket);
         socket.set_nonblocking(true)?;
         // The default is enough, only slower.
         let _ = socket.set_send_buffer_size(BUFFER);
         let socket = UnixDatagram::from_std(OwnedFd::from(socket).into())?;
-        Ok(Self(Arc::new(End { socket, backlog: Mutex::default() })))
+        Ok(Self(Arc::new(End { socket, backlog: Mutex::default(), addresses })))
     }
 
     /// Sends datagrams, or keeps them while the socket is full.
     pub(super) fn send(&self, frame: &Frame<'_>) {
+        let frame = Frame { peer: translated(&self.0.addresses.present, frame.peer), ..*frame };
         let mut backlog = lock(&self.0.backlog);
         let was_empty = backlog.is_empty();
         for message in frame.encode() {
@@ -179,7 +198,10 @@ impl Bridge {
             }
             let length = buffer.filled().len();
             if Frame::decode(&space[..length]).is_some() {
-                return Poll::Ready(Frame::decode(&space[..length]));
+                let first = &self.0.addresses.first;
+                let frame = Frame::decode(&space[..length]);
+                let frame = frame.map(|it| Frame { peer: translated(first, it.peer), ..it });
+                return Poll::Ready(frame);
             }
         }
     }
@@ -188,6 +210,10 @@ impl Bridge {
     pub(super) fn space() -> Vec<u8> {
         vec![0; HEADER + (1 << 16)]
     }
+}
+
+fn translated(names: &BTreeMap<Ipv6Addr, Ipv6Addr>, peer: Ipv6Addr) -> Ipv6Addr {
+    names.get(&peer).copied().unwrap_or(peer)
 }
 
 impl End {
@@ -222,6 +248,12 @@ struct Predecessor {
     is_gone: AtomicBool,
 }
 
+impl Predecessor {
+    fn is_running(&self) -> bool {
+        !self.is_gone.load(Ordering::Relaxed)
+    }
+}
+
 /// The earlier processes whose connections go on: those that a shard passes packets on for.
 #[derive(Debug, Default)]
 pub(super) struct Predecessors {
@@ -252,7 +284,7 @@ impl Predecessors {
 
     /// Whether any is running.
     pub(super) fn are_running(&self) -> bool {
-        self.all.iter().any(|it| !it.is_gone.load(Ordering::Relaxed))
+        self.all.iter().any(|it| it.is_running())
     }
 
     /// Sends the packets of the predecessors through `link` until each has ended.
@@ -308,18 +340,21 @@ struct Run {
 }
 
 impl Diverted {
-    /// Takes a QUIC packet if it is for a predecessor. One whose connection id no process has made
-    /// is for all, this one included: a stateless reset looks like that (RFC 9000, section 10.3).
+    /// Takes a QUIC packet if it is for a predecessor. One whose connection id no running process
+    /// has made is for all, this one included. A stateless reset looks like that (RFC 9000, section
+    /// 10.3), and this process answers with one if the connection was that of a process that has
+    /// ended.
     pub(super) fn take(&mut self, all: &Predecessors, peer: Ipv6Addr, packet: &[u8]) -> bool {
         if all.all.is_empty() {
             return false;
         }
         let Some(tag) = tag_of(packet).filter(|tag| *tag != all.own) else { return false };
-        if let Some(to) = all.all.iter().position(|it| it.tag == tag) {
+        let running = || all.all.iter().enumerate().filter(|(_, it)| it.is_running());
+        if let Some((to, _)) = running().find(|(_, it)| it.tag == tag) {
             self.add(to, peer, packet);
             return true;
         }
-        (0..all.all.len()).for_each(|to| self.add(to, peer, packet));
+        running().for_each(|(to, _)| self.add(to, peer, packet));
         false
     }
 
@@ -339,8 +374,7 @@ impl Diverted {
     /// Passes everything on.
     pub(super) fn send(&mut self, all: &Predecessors) {
         for Run { to, peer, segment, contents } in self.0.drain(..) {
-            let to = all.all.get(to).filter(|it| !it.is_gone.load(Ordering::Relaxed));
-            if let Some(to) = to {
+            if let Some(to) = all.all.get(to).filter(|it| it.is_running()) {
                 to.bridge.send(&Frame { peer, segment, contents: &contents });
             }
         }

@@ -489,7 +489,7 @@ impl Mesh {
     pub fn detach(&self) -> std::io::Result<Vec<OwnedFd>> {
         let pairs = self.each().map(|shard| {
             let _entered = shard.runtime.enter();
-            Bridge::pair()
+            Bridge::pair(&shard.link.look(Core::moved))
         });
         let pairs: Vec<(Bridge, OwnedFd)> = pairs.collect::<std::io::Result<_>>()?;
         let sockets = self.each().zip(pairs).map(|(shard, (bridge, socket))| {

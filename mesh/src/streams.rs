@@ -474,6 +474,8 @@ impl Streams {
                 }
                 IpAddr::V4(_) => None,
             };
+            // A new connection is for the successor, if there is one.
+            let known = known.filter(|_| self.link.bridge().is_none());
             let Some((node, address)) = known else {
                 self.counters.bump(MeshCount::ConnectionsRefused);
                 incoming.ignore();
@@ -506,6 +508,12 @@ impl Streams {
             Ok(Ok(connection)) => connection,
             _ => return self.counters.bump(MeshCount::ConnectionsRefused),
         };
+        if self.link.bridge().is_some() {
+            // The peer knows of the successor by now and retires no further connection: its new
+            // streams would come here, where they are refused.
+            self.counters.bump(MeshCount::ConnectionsRefused);
+            return connection.close(VarInt::from_u32(CODE_CLOSED), b"closed");
+        }
         self.counters.bump(MeshCount::ConnectionsAccepted);
         let live = Live::new(connection, grants);
         let old = lock(&self.incoming).insert(node, live.clone());
@@ -583,17 +591,6 @@ impl Streams {
         if let Some(waiting) = waiting {
             // The one who asked may have given up.
             let _ = waiting.send(());
-        }
-    }
-
-    /// How far the delivery on the outgoing connection has come.
-    pub(super) fn delivery(&self, node: &NodeId) -> Option<Delivery> {
-        match lock(&self.outgoing).get(node) {
-            Some(Outgoing::Ready(live)) => {
-                let acknowledged = congestion::acknowledged(&live.connection);
-                Some(Delivery { connection: live.connection.stable_id(), acknowledged })
-            }
-            _ => None,
         }
     }
 }

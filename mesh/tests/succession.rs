@@ -5,11 +5,16 @@
 mod common;
 
 use std::os::fd::OwnedFd;
+use std::thread;
 use std::time::Duration;
 
 use common::*;
-use meshport_mesh::testing::Switch;
-use meshport_mesh::{Mesh, MeshConfig, MeshCount, MeshError, ProcessTag, Shards, Stream};
+use meshport_config::{Credential, RecordKey, Subject, Succession, UnixSeconds};
+use meshport_mesh::testing::{Datagram, Switch};
+use meshport_mesh::{Identity, Mesh, MeshConfig, MeshCount, MeshError, ProcessTag, Shards, Stream};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -71,6 +76,9 @@ async fn streams_of_both_sides_outlive_two_upgrades_and_one_of_the_peer() {
     let mut second_from_b = b.open_stream(id(1)).await.unwrap();
     still_talks(&mut second_from_a, b"new").await;
     still_talks(&mut second_from_b, b"new").await;
+    let peers = b.peers();
+    let status = peers.iter().find(|it| it.node == id(1)).unwrap();
+    assert!(status.streams >= 4, "{status:?}");
     assert_eq!(a.counters()[MeshCount::StreamsAccepted], 1);
     assert_eq!(a2.counters()[MeshCount::StreamsAccepted], 1);
 
@@ -114,4 +122,129 @@ async fn a_successor_that_does_not_continue_ends_the_streams() {
     let _next = successor(&switch, 1, 0, &Vec::new());
     let end = within(LIMIT, read_to_end(&mut from_b.recv)).await;
     assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn streams_end_soon_when_the_process_that_has_them_crashes() {
+    let switch = Switch::new(1);
+    // Its tasks vanish with it, as those of a process that is killed.
+    let process = Builder::new_current_thread().enable_all().build().unwrap();
+    let handle = process.handle().clone();
+    let (kill, killed) = oneshot::channel::<()>();
+    let process = thread::spawn(move || process.block_on(killed));
+    let world = World::new(1);
+    let entered = handle.enter();
+    let (a, _a_serves) = echo(start(world.identity(1), switch.attach(at(1)), 1));
+    drop(entered);
+    let (b, _b_serves) = echo(start(world.identity(2), switch.attach(at(2)), 2));
+    a.set_peer(id(2), &[at(2)], None);
+    b.set_peer(id(1), &[at(1)], None);
+    let mut from_b = b.open_stream(id(1)).await.unwrap();
+    still_talks(&mut from_b, b"before").await;
+    let earlier: Earlier = vec![(0, a.detach().unwrap())];
+    let (_a2, _a2_serves) = echo(successor(&switch, 1, 1, &earlier));
+    drop(earlier);
+    still_talks(&mut from_b, b"after the upgrade").await;
+    kill.send(()).unwrap();
+    process.join().unwrap().unwrap();
+    drop(a);
+    write(&mut from_b.send, b"is anyone there?").await;
+    let end = within(LIMIT, read_to_end(&mut from_b.recv)).await;
+    assert!(matches!(end, Err(MeshError::ConnectionLost { .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_comes_about_too_late_is_not_used() {
+    let switch = Switch::new(1);
+    let (a, b) = pair(&switch);
+    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
+    b.ping(id(1), LIMIT).await.unwrap();
+    let is_long = |datagram: &Datagram| datagram.bytes.len() > 1200;
+    // The first packet arrives, its answer and repetitions do not.
+    let (reached, has_reached) = oneshot::channel();
+    let mut reached = Some(reached);
+    switch.set_filter(move |datagram| {
+        let is_first = datagram.from == at(2) && reached.is_some();
+        if is_long(datagram) && is_first {
+            let _ = reached.take().unwrap().send(());
+        }
+        !is_long(datagram) || is_first
+    });
+    let opened = tokio::spawn({
+        let b = b.clone();
+        async move { b.open_stream(id(1)).await }
+    });
+    has_reached.await.unwrap();
+    while a.counters()[MeshCount::DatagramsReceived] < b.counters()[MeshCount::DatagramsSent] {
+        yield_now().await;
+    }
+    let earlier: Earlier = vec![(0, a.detach().unwrap())];
+    let (a2, _a2_serves) = echo(successor(&switch, 1, 1, &earlier));
+    while b.counters()[MeshCount::RestartsSeen] == 0 {
+        yield_now().await;
+    }
+    // What the first process repeats arrives before what the peer repeats.
+    let mut is_over = false;
+    switch.set_filter(move |datagram| {
+        is_over |= is_long(datagram) && datagram.from == at(1);
+        is_over || !is_long(datagram)
+    });
+    // It may end before the stream is open.
+    if let Ok(mut stream) = within(LIMIT, opened).await.unwrap() {
+        within(LIMIT, read_to_end(&mut stream.recv)).await.unwrap_err();
+    }
+    switch.clear_filter();
+    within(LIMIT, round_trip(&b, id(1), b"new")).await.unwrap();
+    assert_eq!(a.counters()[MeshCount::StreamsAccepted], 0);
+    assert_eq!(a2.counters()[MeshCount::StreamsAccepted], 1);
+}
+
+/// The identity of node `next`, which succeeds node `number`.
+fn next_identity(number: u8, next: u8) -> Identity {
+    let world = World::new(1);
+    let former = key(number);
+    let mesh = world.authority.public();
+    let subject = Subject {
+        node: id(next),
+        record_key: RecordKey::from_bytes([8; 32]).public(),
+        name: format!("node-{number}").parse().unwrap(),
+        site: "fra".parse().unwrap(),
+        roles: "node".parse().unwrap(),
+        succession: Some(Succession::agree(&former, &id(next), &mesh, WALL)),
+    };
+    let until = UnixSeconds(WALL.0 + 86_400);
+    let issued = Credential::issue_by_authority(&world.authority, subject, WALL, until).unwrap();
+    let credential = issued.countersign(&key(next)).unwrap();
+    Identity { key: key(next), credential, secret: world.secret }
+}
+
+#[tokio::test]
+async fn streams_of_nodes_that_have_changed_their_keys_outlive_an_upgrade() {
+    let switch = Switch::new(1);
+    let (a, b) = pair(&switch);
+    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
+    let mut from_a = a.open_stream(id(2)).await.unwrap();
+    let mut from_b = b.open_stream(id(1)).await.unwrap();
+    still_talks(&mut from_a, b"before").await;
+    still_talks(&mut from_b, b"before").await;
+    b.succeed(&next_identity(2, 3)).unwrap();
+    a.succeed(&next_identity(1, 4)).unwrap();
+    let both_follow = async {
+        while a.endpoint(&id(3)).is_none() || b.endpoint(&id(4)).is_none() {
+            yield_now().await;
+        }
+    };
+    within(LIMIT, both_follow).await;
+
+    let earlier: Earlier = vec![(0, a.detach().unwrap())];
+    let shards = Shards::one(switch.attach(at(1))).continuing(1, copies(&earlier)).unwrap();
+    let (identity, config) = (next_identity(1, 4), MeshConfig::default());
+    let started = Mesh::start_on(shards, &identity, &config, [101; 32], || WALL);
+    let (mesh, incoming) = started.unwrap();
+    let (a2, _a2_serves) = echo(Node { mesh, incoming });
+    // As its saved directory says.
+    a2.set_peer(id(3), &[at(2)], None);
+    a2.connect(&id(3));
+    still_talks(&mut from_a, b"after the upgrade of its opener").await;
+    still_talks(&mut from_b, b"after the upgrade of its server").await;
 }

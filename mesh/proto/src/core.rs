@@ -436,6 +436,13 @@ impl Core {
         self.peer(node).map(|peer| peer.address).ok_or(MeshError::UnknownPeer(*node))
     }
 
+    /// The peers whose streams are kept under the address of an earlier key: that address, and the
+    /// one of the present key.
+    pub fn moved(&self) -> Vec<(Ipv6Addr, Ipv6Addr)> {
+        let all = self.peers.iter().map(|(_, peer)| (peer.address, peer.inner.ip()));
+        all.filter(|(first, present)| first != present).collect()
+    }
+
     /// The verified credential of an admitted peer.
     pub fn credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
         self.peer(node).filter(|peer| peer.admission.admitted)?.admission.credential.clone()

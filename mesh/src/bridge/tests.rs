@@ -41,8 +41,8 @@ fn messages_carry_what_was_sent_and_bad_ones_are_none() {
 
 #[tokio::test]
 async fn each_predecessor_gets_its_packets_and_all_get_those_of_nobody() {
-    let (first, to_first) = Bridge::pair().expect("sockets");
-    let (second, to_second) = Bridge::pair().expect("sockets");
+    let (first, to_first) = Bridge::pair(&[]).expect("sockets");
+    let (second, to_second) = Bridge::pair(&[]).expect("sockets");
     let all = Predecessors::new(2, [(0, to_first), (1, to_second)]).expect("sockets");
     let packet = |tag: u8, length: usize| {
         let mut packet = vec![7; length];
@@ -80,7 +80,7 @@ async fn each_predecessor_gets_its_packets_and_all_get_those_of_nobody() {
 
 #[tokio::test]
 async fn a_full_socket_delays_packets_and_loses_no_more_than_the_bound() {
-    let (ours, theirs) = Bridge::pair().expect("sockets");
+    let (ours, theirs) = Bridge::pair(&[]).expect("sockets");
     let theirs = Bridge::new(theirs).expect("a socket");
     let contents = vec![7; 10_000];
     let count = 4 * MAX_BACKLOG;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use meshport_config::NodeId;
 
-use super::{Outgoing, Streams, lock};
+use super::{Delivery, Outgoing, Streams, congestion, lock};
 use meshport_proto::PeerStatus;
 
 impl Streams {
@@ -18,6 +18,7 @@ impl Streams {
         for live in outgoing.iter().chain(&incoming) {
             status.streams += live.streams.load(Ordering::Relaxed);
         }
+        status.streams += self.retired.streams(&status.node);
         status.quic_rtt = outgoing.or(incoming).map(|live| live.connection.rtt());
     }
 
@@ -31,5 +32,16 @@ impl Streams {
         let incoming = || lock(&self.incoming).get(node).cloned();
         let live = outgoing.or_else(incoming)?;
         Some(live.connection.stats().path.current_mtu)
+    }
+
+    /// How far the delivery on the outgoing connection has come.
+    pub(crate) fn delivery(&self, node: &NodeId) -> Option<Delivery> {
+        match lock(&self.outgoing).get(node) {
+            Some(Outgoing::Ready(live)) => {
+                let acknowledged = congestion::acknowledged(&live.connection);
+                Some(Delivery { connection: live.connection.stable_id(), acknowledged })
+            }
+            _ => None,
+        }
     }
 }

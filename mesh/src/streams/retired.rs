@@ -51,6 +51,13 @@ impl Retired {
         lock(&self.0).iter_mut().filter(|(of, _)| of == former).for_each(|it| it.0 = node);
     }
 
+    /// Streams that are open on those of a peer.
+    pub(super) fn streams(&self, node: &NodeId) -> usize {
+        let all = lock(&self.0);
+        let of_node = all.iter().filter(|(of, _)| of == node);
+        of_node.map(|(_, live)| live.streams.load(Ordering::Relaxed)).sum()
+    }
+
     /// The peers that have some.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
         lock(&self.0).iter().map(|(node, _)| *node).collect()

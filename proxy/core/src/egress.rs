@@ -139,17 +139,23 @@ pub(crate) fn present(
     revocations: &Revocations,
     credentials: &impl Credentials,
 ) -> Option<Arc<Credential>> {
-    let own = revocations.get(&Revoked::Node(holder.node));
-    let node = revocations.successor_of(&holder.node);
-    if own.is_some_and(|it| it.successor().is_none()) || revocations.has_node(&node) {
+    if is_revoked(&holder.node, revocations) {
         return None;
     }
+    let node = revocations.successor_of(&holder.node);
     // The node may have replaced the credential that opened the session.
     let known = credentials.known(&node).filter(|known| known.issued_at >= holder.issued_at);
     let present = known.unwrap_or_else(|| holder.clone());
     let invite = present.delegation.as_ref().map(|it| Revoked::Invite(it.key));
     let is_revoked = invite.is_some_and(|it| revocations.get(&it).is_some());
     (!is_revoked).then_some(present)
+}
+
+/// Whether a node, or the one that succeeds it, is revoked by its key.
+pub fn is_revoked(node: &NodeId, revocations: &Revocations) -> bool {
+    let own = revocations.get(&Revoked::Node(*node));
+    own.is_some_and(|it| it.successor().is_none())
+        || revocations.has_node(&revocations.successor_of(node))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use meshport_config::{Credential, NodeId, Revocations, Role, ServiceName};
+use meshport_config::{Credential, NodeId, Revocations, Revoked, Role, ServiceName};
 use meshport_mesh::{Mesh, Stream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -295,16 +295,47 @@ impl Egress {
     }
 
     /// Resolves once the node of a session that another process of this node carries loses access.
+    /// That process ends the session with the credential that it knows.
     pub(crate) async fn ends(&self, entry: &Entry) {
-        let mesh = &self.context.mesh;
-        let holder = entry.holder.and_then(|(_, node)| mesh.known_credential(&node));
-        match holder {
+        let Some((_, node)) = entry.holder else { return std::future::pending().await };
+        match self.credential_of(&node, &entry.service).await {
             Some(holder) if entry.service == ServiceName::way_back() => {
                 self.call_ends(&holder).await;
             }
             Some(holder) => self.access_ends(&entry.service, &holder).await,
-            // The process that carries it ends it with the credential it knows.
-            None => std::future::pending().await,
+            None => {}
+        }
+    }
+
+    /// The credential of the node of such a session, as soon as it matters. A node that is no
+    /// member and comes through a relay has shown it to the other process only: none once such a
+    /// node may have lost access, since nothing tells whether it has.
+    async fn credential_of(&self, node: &NodeId, service: &ServiceName) -> Option<Arc<Credential>> {
+        let (mut offers, mut revoked) = (self.offers.clone(), self.revoked.clone());
+        let invites = |all: &Revocations| {
+            all.iter().filter(|it| matches!(it.revoked, Revoked::Invite(_))).count()
+        };
+        let offer = offers.borrow().get(service).cloned();
+        let invites_before = invites(&revoked.borrow());
+        loop {
+            let is_known = self.context.mesh.known_credential(node);
+            if is_known.is_some() {
+                return is_known;
+            }
+            let is_changed = offers.borrow_and_update().get(service) != offer.as_ref();
+            let may_be_revoked = {
+                let all = revoked.borrow_and_update();
+                egress::is_revoked(node, &all) || invites(&all) != invites_before
+            };
+            if is_changed || may_be_revoked {
+                return None;
+            }
+            // The sender is dropped only when the daemon is about to end.
+            tokio::select! {
+                Ok(()) = offers.changed() => {}
+                Ok(()) = revoked.changed() => {}
+                else => return std::future::pending().await,
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use crate::sessions::registry::Sessions;
 use crate::testing::{Node, credential, pair, pair_with, revocations, service, three, three_with};
 
 mod calls;
+mod earlier;
 mod shares;
 mod views;
 
