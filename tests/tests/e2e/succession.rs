@@ -166,3 +166,38 @@ fn a_revoked_node_and_a_killed_successor_end_the_sessions_of_the_process_before(
     wait::until("its session ends", ENDS, || (!other.goes_on()).then_some(()));
     assert!(world.node_mut("other").process().ended(ENDS).success());
 }
+
+#[test]
+fn sessions_outlive_a_failed_upgrade_and_then_another_process() {
+    let (mut world, _) = world();
+    let program = program(&world);
+    let all = flows(&world);
+    fs::remove_file(&program).expect("it is there");
+    fs::write(&program, "#!/bin/sh\nprintf 'ready %s\\n' $$ >&0; head -c 1 >&2\n").expect("a file");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+    assert_eq!(upgrade(&world, "worker").status.code(), Some(6));
+    wait::until("it says so", SETTLE, || {
+        let output = world.node_mut("worker").process().output();
+        output.contains("the upgrade has failed").then_some(output)
+    });
+    fs::remove_file(&program).expect("it is there");
+    std::os::unix::fs::symlink(meshport(), &program).expect("a link");
+    go_on(&all, "before");
+    let _successor = upgraded(&world, "worker");
+    go_on(&all, "after one that did not");
+}
+
+#[test]
+fn peers_hear_at_once_of_a_draining_process_that_is_stopped() {
+    let (mut world, open) = world();
+    let all = flows(&world);
+    let _idle = session(&world, "worker");
+    let _next = upgraded(&world, "worker");
+    let pid = world.node_mut("worker").process().id();
+    run("kill", &["-s", "TERM", &pid.to_string()]);
+    wait::until("its sessions end", ENDS, || {
+        let all_ended = all.iter().all(|flow| !flow.goes_on());
+        all_ended.then_some(())
+    });
+    wait::until("at the origin too", ENDS, || (open.load(Ordering::SeqCst) == 0).then_some(()));
+}

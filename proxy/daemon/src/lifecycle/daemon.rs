@@ -47,7 +47,7 @@ pub(super) enum Given {
     /// This process was told to stop in between, and so was the successor.
     Over,
     /// The successor serves. Sessions may go on here.
-    To(Option<Draining>),
+    ToSuccessor,
 }
 
 /// Sockets opened before all other parts start.
@@ -180,11 +180,12 @@ impl Daemon {
         mut next: Prepared,
         lock: &StateLock,
         earlier: &mut Earlier,
+        draining: &mut Vec<Draining>,
     ) -> Result<Given, String> {
         let pid = next.pid;
         info!(pid, "upgrade: the successor is ready");
         let mut stop = Stop::listen();
-        let (draining, passed) = self.withdraw(lock, earlier).await;
+        let passed = self.withdraw(lock, earlier, draining).await;
         let passed = passed.map_err(|error| format!("its sockets cannot be passed on: {error}"))?;
         let succeeded = tokio::select! {
             biased;
@@ -195,7 +196,7 @@ impl Daemon {
             Some(Ok(())) => {
                 store::make_main(pid);
                 info!(pid, "upgrade: the successor serves");
-                Ok(Given::To(draining))
+                Ok(Given::ToSuccessor)
             }
             Some(Err(why)) => Err(why),
             None => {
@@ -206,7 +207,7 @@ impl Daemon {
     }
 
     /// Leaves the place to the next process that the service manager starts. Open sessions go on in
-    /// this process while the returned socket is open.
+    /// this process, and that process continues them, while the returned socket is open.
     ///
     /// # Errors
     /// Nothing could be left.
@@ -214,30 +215,32 @@ impl Daemon {
         self,
         lock: &StateLock,
         earlier: &mut Earlier,
-    ) -> io::Result<(Option<Draining>, UnixStream)> {
+        draining: &mut Vec<Draining>,
+    ) -> io::Result<UnixStream> {
         info!("restart: open sessions go on in this process");
-        let (draining, passed) = self.withdraw(lock, earlier).await;
+        let passed = self.withdraw(lock, earlier, draining).await?;
         let (ours, theirs) = UnixStream::pair()?;
-        starter::send(&ours, &passed?.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+        starter::send(&ours, &passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
         store::leave(&theirs)?;
-        Ok((draining, ours))
+        Ok(ours)
     }
 
-    /// Stops accepting, saves, and ends all but the open sessions. Returns these, and the lock and
-    /// sockets for the next process.
+    /// Stops accepting, saves, and ends all but the open sessions, which `draining` has then.
+    /// Returns the lock and the sockets for the next process.
+    ///
+    /// # Errors
+    /// No descriptors are left.
     async fn withdraw(
         mut self,
         lock: &StateLock,
         earlier: &mut Earlier,
-    ) -> (Option<Draining>, io::Result<Vec<OwnedFd>>) {
+        draining: &mut Vec<Draining>,
+    ) -> io::Result<Vec<OwnedFd>> {
         self.node.release_addresses().await;
         store::pass_on();
-        let draining = self.detach(earlier).await;
-        let passed = store::passed().and_then(|sockets| {
-            let lock = iter::once(lock.share()?);
-            Ok(lock.chain(sockets).chain(earlier.copies()?).collect())
-        });
-        (draining, passed)
+        draining.extend(self.detach(earlier).await);
+        let lock = iter::once(lock.share()?);
+        Ok(lock.chain(store::passed()?).chain(earlier.copies()?).collect())
     }
 
     /// Saves, and ends all but the open sessions.

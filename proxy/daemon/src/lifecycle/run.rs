@@ -109,7 +109,7 @@ enum Over {
     Stopped,
     /// Another process is the service. Open sessions may go on here.
     Left {
-        draining: Option<Draining>,
+        draining: Vec<Draining>,
         /// Kept while sessions are open: what was left for that process.
         place: Option<UnixStream>,
     },
@@ -147,6 +147,8 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
     let mut failure: Option<String> = None;
     // Processes before this one, and what this one leaves to a successor that fails.
     let (mut earlier, passed) = Earlier::from_passed(passed);
+    // Sessions of this process from before upgrades that have failed.
+    let mut draining = Vec::new();
     store::adopt(passed);
     loop {
         let vip_sockets = take_sockets(&mut vip_sockets, &reload);
@@ -169,15 +171,18 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
             former.serves().await;
         }
         let why = match serve(&mut daemon, &mut reload, starter, former.take()).await {
-            Ok(End::Succeeded(next)) => match daemon.give_place(next, &lock, &mut earlier).await {
-                Ok(Given::Over) => return Ok(Over::Stopped),
-                Ok(Given::To(draining)) => return Ok(Over::Left { draining, place: None }),
-                Err(why) => why,
-            },
+            Ok(End::Succeeded(next)) => {
+                let given = daemon.give_place(next, &lock, &mut earlier, &mut draining);
+                match given.await {
+                    Ok(Given::Over) => return Ok(Over::Stopped),
+                    Ok(Given::ToSuccessor) => return Ok(Over::Left { draining, place: None }),
+                    Err(why) => why,
+                }
+            }
             Ok(End::Restart) => {
-                let left = daemon.leave_place(&lock, &mut earlier).await;
-                let (draining, place) = left.map_err(Error::io("leave sessions to a restart"))?;
-                return Ok(Over::Left { draining, place: Some(place) });
+                let left = daemon.leave_place(&lock, &mut earlier, &mut draining).await;
+                let place = Some(left.map_err(Error::io("leave sessions to a restart"))?);
+                return Ok(Over::Left { draining, place });
             }
             end => return finish(daemon, end).await.map(|()| Over::Stopped),
         };
@@ -252,13 +257,22 @@ async fn finish(daemon: Daemon, end: Result<End, Error>) -> Result<(), Error> {
 }
 
 /// Waits for the end of the sessions that go on in this process, or a signal.
-async fn drain(draining: Option<Draining>) {
+async fn drain(mut draining: Vec<Draining>) {
     store::release();
-    if let Some(mut draining) = draining {
-        let mut stop = Stop::listen();
-        tokio::select! {
-            () = draining.ended() => {}
-            () = stop.told() => info!("stopping: open sessions are reset"),
+    let mut stop = Stop::listen();
+    let ended = async {
+        for it in &mut draining {
+            it.ended().await;
+        }
+    };
+    let is_told = tokio::select! {
+        () = ended => false,
+        () = stop.told() => true,
+    };
+    if is_told {
+        info!("stopping: open sessions are reset");
+        for it in draining {
+            it.stop().await;
         }
     }
     info!("this process ends");

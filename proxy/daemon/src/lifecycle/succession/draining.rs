@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use meshport_core::ledger::{Entry, SessionId};
 use meshport_mesh::ProcessTag;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
@@ -20,7 +21,10 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// A process that drains: a task, which ends with the last session.
 #[derive(Debug)]
-pub(crate) struct Draining(JoinHandle<()>);
+pub(crate) struct Draining {
+    task: JoinHandle<()>,
+    stop: oneshot::Sender<()>,
+}
 
 impl Draining {
     /// Begins to drain a node. Adds the sockets for its successor to `earlier`.
@@ -33,13 +37,22 @@ impl Draining {
         let (remains, packets) = node.detach().await?;
         earlier.push(Sockets { messages, packets });
         let keeper = Keeper { remains, channel, tag, reported: None };
-        Ok(Self(tokio::spawn(keeper.run())))
+        let (stop, stopped) = oneshot::channel();
+        Ok(Self { task: tokio::spawn(keeper.run(stopped)), stop })
     }
 
     /// Resolves when no session is open any more.
     pub(crate) async fn ended(&mut self) {
-        if let Err(error) = (&mut self.0).await {
+        if let Err(error) = (&mut self.task).await {
             warn!(%error, "sessions of this process have ended with an error");
+        }
+    }
+
+    /// Resets open sessions and tells the peers.
+    pub(crate) async fn stop(mut self) {
+        if !self.task.is_finished() {
+            drop(self.stop);
+            let _ = (&mut self.task).await;
         }
     }
 }
@@ -53,11 +66,12 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(mut self) {
+    async fn run(mut self, stopped: oneshot::Receiver<()>) {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut over = std::pin::pin!(sleep(MAX_DRAINING));
         let mut grace = Some(Box::pin(sleep(GRACE)));
+        let mut stopped = std::pin::pin!(stopped);
         loop {
             tokio::select! {
                 order = self.channel.receive() => match order {
@@ -82,6 +96,8 @@ impl Keeper {
                     grace = None;
                     self.remains.leaving.send_replace(true);
                 }
+                // When `Draining::stop` drops the sender. A failed upgrade keeps it.
+                _ = &mut stopped => break,
                 () = &mut over => {
                     let open = self.remains.sessions.count();
                     info!(open, "the time for sessions of this process is over: they are reset");
