@@ -2,9 +2,9 @@
 
 pub mod dashboard;
 pub(crate) mod descriptors;
-mod former;
 mod heap;
 pub mod leaf;
+mod previous;
 pub(crate) mod reload;
 pub mod run;
 mod sandbox;

@@ -184,7 +184,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     let output = upgrade(&world, "worker");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{said}");
-    assert!(said.contains("the successor ended without a word"), "{said}");
+    assert!(said.contains("the successor ended without an answer"), "{said}");
     load.goes_on(REQUESTS, PHASE);
     none_failed(load);
     assert!(world.node_mut("worker").process().is_running());

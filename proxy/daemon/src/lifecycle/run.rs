@@ -23,8 +23,8 @@ use crate::clock;
 use crate::findings;
 use crate::lifecycle::DRAIN_TIME;
 use crate::lifecycle::descriptors;
-use crate::lifecycle::former;
 use crate::lifecycle::heap;
+use crate::lifecycle::previous;
 use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
 use crate::lifecycle::starter::Starter;
@@ -106,7 +106,7 @@ async fn run_all(options: Options) -> Result<(), Error> {
     let Options { settings, source, state, inherited, starter, predecessor } = options;
     let mut former = predecessor.map(Successor::new).transpose()?;
     let lock = match former {
-        None => Some(former::lock(&state, &settings.admin.socket).await?),
+        None => Some(previous::lock(&state, &settings.admin.socket).await?),
         // The former daemon holds it until this one is ready.
         Some(_) => None,
     };
@@ -142,7 +142,7 @@ async fn run_all(options: Options) -> Result<(), Error> {
         let vip_sockets = take_sockets(&mut vip_sockets, &reload);
         let may_wait = former.is_some() || failure.is_some();
         let started = async {
-            let shards = former::bind_mesh(reload.settings(), shards, may_wait).await?;
+            let shards = previous::bind_mesh(reload.settings(), shards, may_wait).await?;
             let joined = earlier.join(shards).await;
             let (shards, predecessors) = joined.map_err(Error::io("continue open sessions"))?;
             let outside = Outside { shards, vip_sockets, predecessors };
