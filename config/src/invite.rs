@@ -145,8 +145,8 @@ pub struct Invite {
     /// Members to contact first.
     pub seeds: Vec<Seed>,
     key: DelegationKey,
-    /// By the authority, over all of the above: so whoever passes the line on cannot send the new
-    /// node to other members, or give it another secret.
+    /// By the authority, over all of the above: a person who forwards the invite cannot send the
+    /// new node to other members or give it another secret.
     signature: AuthoritySignature,
 }
 

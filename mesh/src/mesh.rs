@@ -1,4 +1,4 @@
-//! The handle.
+//! The handle of a running mesh.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ use meshport_proto::settings::{Identity, MeshConfig};
 use meshport_proto::shard::{ShardIndex, owner};
 use meshport_proto::{MeshCounters, MeshError, MeshEvent, NotBelieved, PeerStatus};
 
-/// How long [`Mesh::close`] waits for peers to hear of it.
+/// How long [`Mesh::close`] waits for peers to acknowledge it.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A running mesh. Clones are handles to the same one; it ends with [`Mesh::close`] or when the
-/// last handle is dropped.
+/// A running mesh. Clones are handles to the same mesh, which ends with [`Mesh::close`] or when
+/// the last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct Mesh {
     inner: Arc<Inner>,
@@ -42,11 +42,11 @@ pub struct Mesh {
 #[derive(Debug)]
 struct Inner {
     local: SocketAddr,
-    /// At least one. [`owner`] selects a peer's shard.
+    /// At least one. [`owner`] selects the shard of a peer.
     shards: Vec<Shard>,
 }
 
-/// A shard: everything about its peers.
+/// A shard, with all state of its peers.
 #[derive(Debug)]
 struct Shard {
     link: Arc<Link>,
@@ -61,13 +61,13 @@ struct Shard {
 trait Kept: Send + Sync + std::fmt::Debug {}
 impl<T: Send + Sync + std::fmt::Debug> Kept for T {}
 
-/// Data and streams from peers. All queues are bounded: datagrams that are not taken are dropped
-/// and counted, streams wait and are then refused.
+/// Events, datagrams and streams from peers. All queues are bounded. If they are full, datagrams
+/// are dropped and counted; streams wait, then are refused.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Events and datagrams, of all shards.
+    /// Events and datagrams from all shards.
     pub events: mpsc::Receiver<MeshEvent>,
-    /// Streams opened by peers of the first shard, which are all peers when there is one.
+    /// Streams opened by peers of the first shard: all peers if there is one shard.
     pub streams: mpsc::Receiver<(NodeId, Stream)>,
     /// Streams from peers of the other shards.
     pub others: Vec<ShardStreams>,
@@ -82,17 +82,17 @@ pub struct ShardStreams {
     pub streams: mpsc::Receiver<(NodeId, Stream)>,
 }
 
-/// State of a shard for an operator.
+/// The state of a shard, for operators.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardStatus {
-    /// Peers that belong to it.
+    /// Number of its peers.
     pub peers: usize,
     /// Its counters.
     pub counters: MeshCounters,
 }
 
 impl Shard {
-    /// Starts `core` on `io`. Answers the streams that its peers open as well.
+    /// Starts `core` on `io`. Returns the shard and the queue of streams that its peers open.
     fn start(
         mut io: ShardIo,
         mut core: Core,
@@ -129,7 +129,7 @@ impl Shard {
     }
 }
 
-/// The seeds of the shards. One shard has that of the mesh.
+/// The seeds of the shards. A single shard uses the seed of the mesh.
 fn seeds(seed: [u8; 32], shards: usize) -> Vec<[u8; 32]> {
     let mut random = StdRng::from_seed(seed);
     let mut next = || {
@@ -141,12 +141,12 @@ fn seeds(seed: [u8; 32], shards: usize) -> Vec<[u8; 32]> {
 }
 
 impl Mesh {
-    /// Starts a mesh of one shard on `socket`, inside a tokio runtime. `seed` must be new in every
-    /// process: peers tell a restarted node by what is derived from it. `wall` gives the time by
-    /// which credentials are judged.
+    /// Starts a mesh with one shard on `socket`, inside a tokio runtime. `seed` must differ in
+    /// every process: peers detect a restart by values derived from it. `wall` is the clock for the
+    /// validity of credentials.
     ///
     /// # Errors
-    /// If the identity is not valid now, a limit is out of its bounds or the socket has no address.
+    /// If the identity is not valid now, a limit is out of bounds or the socket has no address.
     #[expect(clippy::needless_pass_by_value, reason = "made for the mesh that is started")]
     pub fn start(
         identity: Identity,
@@ -158,8 +158,7 @@ impl Mesh {
         Self::start_on(Shards::one(socket), &identity, &config, seed, wall)
     }
 
-    /// Like [`Mesh::start`], on several shards: each peer is served by the one that its `NodeId`
-    /// selects.
+    /// Like [`Mesh::start`], with several shards. A peer's `NodeId` selects its shard.
     ///
     /// # Errors
     /// See [`Mesh::start`].
@@ -206,7 +205,7 @@ impl Mesh {
         Ok((Mesh { inner: Arc::new(inner) }, Incoming { events, streams, others }))
     }
 
-    /// The shard a peer belongs to.
+    /// The shard of a peer.
     fn shard(&self, node: &NodeId) -> &Shard {
         &self.inner.shards[owner(node, self.inner.shards.len())]
     }
@@ -219,13 +218,13 @@ impl Mesh {
         self.inner.shards.iter()
     }
 
-    /// The runtime of the shard of `node`: a task there uses streams with it without waking another
-    /// thread. None if there is one shard.
+    /// The runtime of a peer's shard: a task there uses the peer's streams without waking another
+    /// thread. `None` if there is one shard.
     pub fn runtime_of(&self, node: &NodeId) -> Option<&Handle> {
         (self.inner.shards.len() > 1).then(|| &self.shard(node).runtime)
     }
 
-    /// Every shard, the first one first.
+    /// The state of each shard, in order.
     pub fn shards(&self) -> Vec<ShardStatus> {
         let status = |shard: &Shard| ShardStatus {
             peers: shard.link.look(Core::peer_count),
@@ -234,12 +233,13 @@ impl Mesh {
         self.each().map(status).collect()
     }
 
-    /// This node; another one after [`Mesh::succeed`].
+    /// The id of this node; it changes with [`Mesh::succeed`].
     pub fn node_id(&self) -> NodeId {
         self.first().link.look(Core::node)
     }
 
-    /// Whether this is this node, as it is or, until [`Mesh::retire`], was.
+    /// Whether `node` is the id of this node: the current or, until [`Mesh::retire`], the previous
+    /// one.
     pub fn is_own(&self, node: &NodeId) -> bool {
         self.first().link.look(|core| core.is_me(node))
     }
@@ -249,9 +249,9 @@ impl Mesh {
         self.inner.local
     }
 
-    /// Names a peer, where it may live (the first four addresses are used) and its credential if
-    /// known. Idempotent. An address proven by the peer's own packets wins over these. A peer
-    /// whose credential is valid is admitted as soon as its session exists.
+    /// Adds or updates a peer: its possible addresses (only the first four are used) and its
+    /// credential if known. Idempotent. An address that authenticated packets of the peer come from
+    /// takes precedence. A peer with a valid credential is admitted as soon as it has a session.
     pub fn set_peer(
         &self,
         node: NodeId,
@@ -262,66 +262,65 @@ impl Mesh {
         link.turn(|core, now| core.set_peer(now, node, endpoints, credential));
     }
 
-    /// Forgets a peer and cuts its session and streams. It may reconnect with a valid credential.
+    /// Removes a peer and ends its session and streams. It may reconnect with a valid credential.
     pub fn remove_peer(&self, node: &NodeId) {
         self.shard(node).link.turn(|core, _| core.remove_peer(node));
     }
 
-    /// The caller knows a peer no more: its place is free as soon as it has no session.
+    /// Lets a peer be forgotten as soon as it has no session.
     pub fn release_peer(&self, node: &NodeId) {
         self.shard(node).link.turn(|core, _| core.release_peer(node));
     }
 
-    /// The path to a peer was dead and is back: ends the connection that this node's streams to it
-    /// go through, if nothing has arrived on it since [`Mesh::expect_answer`]; the next stream
-    /// makes a new one. The old one waits longer and longer before it tries again (RFC 9002,
-    /// section 6.2), seconds after some of silence, and holds new streams back until then. One
-    /// that was made meanwhile, or that has got through, carries sessions and goes on.
+    /// Call this when a dead path to a peer is back. Closes the connection for this node's streams
+    /// to the peer if nothing was acknowledged on it since [`Mesh::expect_answer`]; the next stream
+    /// opens a new one. The old connection backs off exponentially (RFC 9002, section 6.2), so new
+    /// streams on it could wait for seconds. A connection that is newer, or that has got through,
+    /// stays open.
     pub fn renew_connection(&self, node: &NodeId) {
         self.shard(node).streams.renew(node, "its path was dead");
     }
 
-    /// The next packets to a peer are answered within a round trip, if it has the session: without
-    /// any answer for a second a new one is made, instead of after WireGuard's 15 s. For when its
-    /// silence is known already; [`Mesh::renew_connection`] ends what has had no answer since.
+    /// Call this when a peer is known to be silent. If it does not answer the next packets within a
+    /// second, a new session is made, instead of after WireGuard's 15 s.
+    /// [`Mesh::renew_connection`] then closes a connection that has had no answer since.
     pub fn expect_answer(&self, node: &NodeId) {
         self.shard(node).streams.doubt(node);
         self.shard(node).link.turn(|core, _| core.expect_answer_of(node));
     }
 
-    /// How far a peer has acknowledged what the streams opened by this node have sent to it; none
-    /// without a connection. Compare it with an earlier one.
+    /// How much of the data on streams opened by this node the peer has acknowledged, to compare
+    /// with an earlier value. `None` without a connection.
     pub fn delivery(&self, to: &NodeId) -> Option<Delivery> {
         self.shard(to).streams.delivery(to)
     }
 
-    /// From now on identities covered by these are rejected; replaces the earlier ones. Sessions
-    /// and streams of covered peers end, and their handshakes are not answered.
+    /// Replaces the revocations. Sessions and streams of revoked peers end, and their handshakes
+    /// are not answered.
     pub fn set_revocations(&self, revocations: &Revocations) {
         for shard in self.each() {
             shard.link.turn(|core, now| core.set_revocations(revocations.clone(), now));
         }
     }
 
-    /// Holds these secrets of the mesh from now on, which the caller has kept; tells the peers that
-    /// have an older one. No session ends: each is agreed under the newest secret that both sides
-    /// have when its time comes.
+    /// Replaces the mesh secrets, which the caller has stored, and tells peers that have an older
+    /// one. No session ends: each rekeys under the newest secret that both sides have.
     pub fn set_secrets(&self, secrets: &MeshSecrets) {
         for shard in self.each() {
             shard.link.turn(|core, now| core.set_secrets(secrets.clone(), now));
         }
     }
 
-    /// Starts a handshake now if there is no session. Nothing happens for unknown peers.
+    /// Starts a handshake now if there is no session. Does nothing for an unknown peer.
     pub fn connect(&self, node: &NodeId) {
         if let Err(error) = self.shard(node).link.turn(|core, now| core.connect(now, node)) {
             tracing::debug!(%node, %error, "cannot connect");
         }
     }
 
-    /// This machine has slept for that long, or moved to another network: makes new sessions with
-    /// all peers at once instead of waiting for their silence. Connections that no peer can have
-    /// kept for so long are cut, so that their users do not wait either.
+    /// Call this when the machine has slept for `slept` or changed its network. Makes new sessions
+    /// with all peers at once instead of waiting for timeouts. After a sleep of at least the idle
+    /// timeout, closes all connections too: peers have dropped them.
     pub fn wake(&self, slept: Duration) {
         for shard in self.each() {
             shard.link.turn(Core::wake);
@@ -331,28 +330,27 @@ impl Mesh {
         }
     }
 
-    /// Tells of call-backs with these tokens, as [`MeshEvent::Called`], and of no others from now
-    /// on.
+    /// Replaces the tokens of expected call-backs, which are reported as [`MeshEvent::Called`].
     pub fn expect_calls(&self, tokens: &[CallToken]) {
-        // Such a datagram does not name its shard, so the kernel gives it to any.
+        // A call-back does not name a shard, so the kernel may give it to any.
         self.each().for_each(|shard| shard.link.turn(|core, _| core.expect_calls(tokens)));
     }
 
-    /// The source of a peer's authenticated packets.
+    /// The address that a peer's authenticated packets come from.
     pub fn endpoint(&self, node: &NodeId) -> Option<SocketAddr> {
         self.shard(node).link.look(|core| core.endpoint(node))
     }
 
-    /// Length in bytes of the largest IP packet known to reach a peer; none without a connection. A
-    /// new connection starts low and probes for larger ones.
+    /// Length in bytes of the largest IP packet known to reach a peer; `None` without a connection.
+    /// A new connection starts low and probes for more.
     pub fn path_mtu(&self, to: &NodeId) -> Option<u16> {
         let shard = self.shard(to);
         let remote = shard.link.look(|core| core.endpoint(to))?;
         Some(shard.streams.datagram_to(to)?.saturating_add(overhead(remote)))
     }
 
-    /// Closes connections that had many streams at once and have been unused since the last call,
-    /// so that their memory can be given back; the next stream makes a new one.
+    /// Closes connections that had many streams at once and were unused since the last call, so
+    /// that their memory can be returned. The next stream opens a new one.
     pub fn close_after_bursts(&self) {
         self.each().for_each(|shard| shard.streams.close_after_bursts());
     }
@@ -362,30 +360,30 @@ impl Mesh {
         self.shard(node).link.look(|core| core.credential(node))
     }
 
-    /// The verified credential of a peer, also of one without a session: what it has shown or
-    /// [`Mesh::set_peer`] was given, whichever is newer. It may have ended since.
+    /// The verified credential of a peer, with or without a session: the newer of what it presented
+    /// and what [`Mesh::set_peer`] was given. It may have expired.
     pub fn known_credential(&self, node: &NodeId) -> Option<Arc<Credential>> {
         self.shard(node).link.look(|core| core.known_credential(node))
     }
 
-    /// Shows another credential of this node to all peers from now on; no session ends.
+    /// Replaces this node's credential and presents it to all peers. No session ends.
     ///
     /// # Errors
-    /// [`MeshError::Identity`] when it is for another node or not valid now.
+    /// [`MeshError::Identity`] if it is for another node or not valid now.
     pub fn set_credential(&self, credential: &Credential) -> Result<(), MeshError> {
-        // All decide alike: if one refuses, the first does.
+        // All shards decide alike, so either all accept it or the first refuses it.
         self.each().try_for_each(|shard| {
             shard.link.turn(|core, now| core.set_credential(credential.clone(), now))
         })
     }
 
-    /// Continues as `identity`, whose credential says that it succeeds this node. Open sessions and
-    /// streams stay: each peer is shown the credential and makes a new session with the new key.
-    /// Until [`Mesh::retire`] the former key answers peers that do not know of it.
+    /// Continues as `identity`, whose credential says that it succeeds this node. Streams stay
+    /// open: each peer is shown the credential and makes a new session with the new key. Until
+    /// [`Mesh::retire`], the previous key still answers peers that do not know the new one.
     ///
     /// # Errors
-    /// [`MeshError::Identity`] if it succeeds no node or another one, if its credential is not
-    /// valid now, or if an earlier succession is not over.
+    /// [`MeshError::Identity`] if the credential does not succeed this node or is not valid now, or
+    /// if the previous succession is not over.
     pub fn succeed(&self, identity: &Identity) -> Result<(), MeshError> {
         let gate = self.first().link.look(|core| core.gate_for(identity));
         self.each().try_for_each(|shard| {
@@ -394,13 +392,13 @@ impl Mesh {
         })
     }
 
-    /// Erases the former key. Sessions that were not renewed with the present one end.
+    /// Erases the previous key. Sessions that still use it end.
     pub fn retire(&self) {
         self.each().for_each(|shard| shard.link.turn(Core::retire));
     }
 
-    /// Puts this node's signature under what an issuer has signed for it, which the caller has
-    /// looked at. The key stays here.
+    /// Countersigns a credential that an issuer has signed for this node, and that the caller has
+    /// checked. The key is not handed out.
     ///
     /// # Errors
     /// [`meshport_config::Error::WrongNodeKey`].
@@ -408,11 +406,10 @@ impl Mesh {
         self.first().link.look(|core| issued.countersign(core.key()))
     }
 
-    /// Whether this node believes a credential now that came in another way than from its holder:
-    /// its signatures, its time, and that it is not revoked.
+    /// Checks a credential that did not come from its holder: signatures, validity and revocation.
     ///
     /// # Errors
-    /// Why not.
+    /// Why this node does not believe it.
     pub fn check_credential(&self, credential: &Credential) -> Result<(), NotBelieved> {
         let link = &self.first().link;
         let now = link.now();
@@ -420,7 +417,7 @@ impl Mesh {
     }
 
     /// Sends a datagram of at most [`MAX_DATAGRAM`](meshport_proto::MAX_DATAGRAM) bytes to an inner
-    /// port of a peer. Without a session a handshake is started and the datagram waits in a bounded
+    /// port of a peer. Without a session, starts a handshake and keeps the datagram in a bounded
     /// queue. Delivery is not guaranteed.
     ///
     /// # Errors
@@ -432,11 +429,11 @@ impl Mesh {
         link.turn(|core, now| core.send_datagram(now, to, port, payload))
     }
 
-    /// Opens a stream. Handshakes are made as needed; all callers for one peer share them. Ends
-    /// within [`MeshConfig::connect_timeout`]. Dropping the future is fine at any time.
+    /// Opens a stream. Makes handshakes as needed; all callers for one peer share them. Returns
+    /// within [`MeshConfig::connect_timeout`]. The future may be dropped at any time.
     ///
     /// # Errors
-    /// [`MeshError::Unreachable`] when nothing answers in time, [`MeshError::UnknownPeer`],
+    /// [`MeshError::Unreachable`] if nothing answers in time, [`MeshError::UnknownPeer`],
     /// [`MeshError::NoEndpoint`], [`MeshError::OwnNode`], [`MeshError::ConnectionLost`] or
     /// [`MeshError::Closed`].
     pub async fn open_stream(&self, to: NodeId) -> Result<Stream, MeshError> {
@@ -447,18 +444,18 @@ impl Mesh {
         shard.streams.open(&shard.endpoint, to).await
     }
 
-    /// Round-trip time of one ICMPv6 echo through the tunnel, handshake included when there is no
-    /// session. Any admitted WireGuard peer answers it.
+    /// Measures the round-trip time of one ICMPv6 echo through the tunnel, including the handshake
+    /// if there is no session. Any admitted WireGuard peer answers it.
     ///
     /// # Errors
-    /// [`MeshError::Unreachable`] after `timeout`, and as [`Mesh::send_datagram`].
+    /// [`MeshError::Unreachable`] after `timeout`, or an error of [`Mesh::send_datagram`].
     pub async fn ping(&self, to: NodeId, timeout: Duration) -> Result<Duration, MeshError> {
         let shard = self.shard(&to);
         shard.link.check_open()?;
         shard.streams.ping(to, timeout).await
     }
 
-    /// All peers, ordered by node.
+    /// All peers, sorted by NodeId.
     pub fn peers(&self) -> Vec<PeerStatus> {
         let mut all = Vec::new();
         for Shard { link, streams, .. } in self.each() {
@@ -471,21 +468,21 @@ impl Mesh {
         all
     }
 
-    /// Everything counted since start, over all shards.
+    /// The counters since the start, summed over all shards.
     pub fn counters(&self) -> MeshCounters {
         let mut total = MeshCounters::default();
         self.each().for_each(|shard| total += shard.counters());
         total
     }
 
-    /// Leaves the sockets and the tunnels to a successor, which is another process or another mesh
-    /// of this one: see [`Shards::continuing`] for what it does with the sockets, one for each
-    /// shard. Nothing is sent or received here any more, but connections and their streams go on
-    /// through the successor, as long as that runs and until [`Mesh::close`]. New streams open on
-    /// the connections that are there, and no new connection is made.
+    /// Leaves the UDP sockets and the tunnels to a successor: another process, or another mesh in
+    /// this one. Returns one socket per shard, which the successor passes to
+    /// [`Shards::continuing`]. This mesh no longer sends or receives itself: its connections and
+    /// streams continue through the successor, while that runs and until [`Mesh::close`]. New
+    /// streams use existing connections, and no new connection is opened.
     ///
     /// # Errors
-    /// No descriptors are left. Nothing has changed then.
+    /// If the process is out of descriptors. Then nothing has changed.
     pub fn detach(&self) -> std::io::Result<Vec<OwnedFd>> {
         let pairs = self.each().map(|shard| {
             let _entered = shard.runtime.enter();
@@ -499,7 +496,7 @@ impl Mesh {
         Ok(sockets.collect())
     }
 
-    /// Closes all connections, tells the peers and ends the mesh. Waits at most a second.
+    /// Closes all connections, tells the peers and ends the mesh. Takes at most a second.
     pub async fn close(&self) {
         for shard in self.each() {
             shard.endpoint.close(VarInt::from_u32(CODE_CLOSED), b"closed");
@@ -509,7 +506,7 @@ impl Mesh {
                 shard.endpoint.wait_idle().await;
             }
         };
-        // Peers that do not answer will time out.
+        // Peers that do not answer time out by themselves.
         let _ = tokio::time::timeout(CLOSE_PATIENCE, idle).await;
         self.each().for_each(|shard| shard.link.close());
     }

@@ -1,4 +1,4 @@
-//! How QUIC is set up inside the tunnels.
+//! QUIC configuration inside the tunnels.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -24,59 +24,59 @@ use meshport_proto::settings::FIRST_STREAMS;
 use meshport_proto::tunnel::DATA_OVERHEAD;
 use meshport_proto::{MeshConfig, MeshError};
 
-/// Datagrams quinn puts into one batch at most; its own limit is 10.
+/// Datagrams per batch that the socket offers to send; quinn itself uses at most 10.
 pub(super) const MAX_BATCH: usize = 64;
-/// Bytes of a connection that were written and not acknowledged: enough to fill the longest
-/// supported path, and what waits in its streams.
+/// Unacknowledged bytes per connection: enough to fill the longest supported path and the queues of
+/// its streams.
 const SEND_WINDOW: u64 = 64 << 20;
-/// A connection without any packet ends after this: what a peer that has vanished may still hold of
-/// this node. Failures are found long before, by the probes of paths and origins.
+/// A connection ends after this long without a packet. Bounds how long the resources of a vanished
+/// peer are kept; the probes of paths and origins find failures much earlier.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// The side that opened a connection sends something this often. Each costs both sides two turns,
-/// and an origin has thousands of peers.
+/// Keepalive interval of the side that opened a connection. A keepalive wakes both sides twice, and
+/// an origin has thousands of peers.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// First guess of the RTT when the handshake did not measure it.
+/// Initial RTT if the handshake did not measure it.
 const DEFAULT_RTT: Duration = Duration::from_millis(50);
-/// Added to a measured RTT for the work at both ends.
+/// Added to a measured RTT for processing at both ends.
 const RTT_MARGIN: Duration = Duration::from_millis(5);
-/// Largest first guess: quinn's own default.
+/// Largest initial RTT: quinn's default.
 const MAX_RTT: Duration = Duration::from_millis(333);
-/// The outer MTU when the system does not say.
+/// The outer MTU if the system does not report one.
 const USUAL_MTU: u16 = 1500;
-/// Smallest datagram QUIC may rely on.
+/// Datagram size that QUIC requires of every path.
 const MIN_DATAGRAM: u16 = 1200;
-/// Bytes of handshake data buffered per connection; an exchange needs about 300.
+/// Bytes of handshake data buffered per connection; a handshake needs about 300.
 const CRYPTO_BUFFER: usize = 8192;
-/// Connection attempts of peers in progress at once.
+/// Maximum number of incoming connection attempts in progress.
 const MAX_INCOMING: usize = 1024;
-/// Bytes buffered for one of them until it is accepted, and for all together.
+/// Bytes buffered per attempt until it is accepted, and in total.
 const INCOMING_BUFFER: u64 = 64 << 10;
 const INCOMING_BUFFER_TOTAL: u64 = 4 << 20;
 /// Length of our connection ids, in bytes.
 pub(super) const CID_LENGTH: usize = 8;
-/// Length of the first destination id a client invents. It differs from [`CID_LENGTH`], which tells
-/// the two apart.
+/// Length of the random destination id in a client's first packet. It differs from [`CID_LENGTH`],
+/// so that the length tells the two kinds apart.
 const INITIAL_CID_LENGTH: usize = 16;
 
-/// Knowledge of a path before a connection uses it.
+/// What is known about a path before a connection uses it.
 #[derive(Debug, Default)]
 pub(super) struct PathHints {
     /// The outer address of the peer.
     pub(super) remote: Option<SocketAddr>,
     /// The round-trip time of the WireGuard handshake.
     pub(super) rtt: Option<Duration>,
-    /// The largest packet of the first link.
+    /// The MTU of the first link.
     pub(super) mtu: Option<u16>,
 }
 
 impl PathHints {
-    /// The round-trip time that windows are made for.
+    /// The round-trip time that windows are sized for.
     fn window_rtt(&self) -> Duration {
         self.rtt.unwrap_or(DEFAULT_RTT)
     }
 }
 
-/// Makes the configurations of one endpoint. All randomness comes from one seed.
+/// Creates the configurations of one endpoint. All randomness comes from one seed.
 #[derive(Debug)]
 pub(super) struct QuicSetup {
     crypto: Arc<NullCrypto>,
@@ -88,7 +88,7 @@ pub(super) struct QuicSetup {
 
 type Random = Arc<Mutex<StdRng>>;
 
-/// 32 bytes for one purpose, from a secret.
+/// Derives 32 bytes for one purpose from a secret.
 fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
     let mut out = [0; 32];
     Hkdf::<Sha256>::new(Some(b"meshport quic v1"), secret)
@@ -98,7 +98,7 @@ fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
 }
 
 impl QuicSetup {
-    /// `seed` is new in every process; `tag` names it in its connection ids.
+    /// `seed` must differ in every process; `tag` identifies the process in its connection ids.
     pub(super) fn new(config: &MeshConfig, seed: &[u8; 32], pools: Pools, tag: ProcessTag) -> Self {
         let random: Random = Arc::new(Mutex::new(StdRng::from_seed(derive(seed, b"ids"))));
         let source = random.clone();
@@ -106,7 +106,7 @@ impl QuicSetup {
         Self { crypto, random, tag, mtu: config.mtu, pools }
     }
 
-    /// Largest QUIC datagram for a path.
+    /// The largest QUIC datagram for a path.
     fn datagram(&self, path: &PathHints) -> u16 {
         let any = SocketAddr::from(([0; 16], 0));
         let overhead = overhead(path.remote.unwrap_or(any));
@@ -114,13 +114,14 @@ impl QuicSetup {
         mtu.saturating_sub(overhead).max(MIN_DATAGRAM)
     }
 
-    /// Largest QUIC datagram accepted from anyone.
+    /// The largest QUIC datagram accepted from any peer.
     pub(super) fn max_datagram(&self) -> u16 {
         let remote = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
         self.datagram(&PathHints { remote, mtu: Some(self.mtu), ..PathHints::default() })
     }
 
-    /// The reset key outlives the process, so that a new one can end connections of the old.
+    /// The configuration of the endpoint. Its reset key is derived from the node's key, so that a
+    /// restarted process can reset connections of the previous one.
     ///
     /// # Errors
     /// If the largest datagram is out of QUIC's bounds.
@@ -140,7 +141,7 @@ impl QuicSetup {
         Ok(config)
     }
 
-    /// For an outgoing connection.
+    /// The configuration of an outgoing connection.
     pub(super) fn client(&self, path: &PathHints, remote: Remote) -> ClientConfig {
         let mut transport = self.transport(path, Some(remote));
         // The peer opens streams on its own connection.
@@ -159,7 +160,8 @@ impl QuicSetup {
         config
     }
 
-    /// For incoming connections, of a peer if it is known.
+    /// The configuration of an incoming connection. Without `remote`, the endpoint's default, used
+    /// until the peer is known.
     pub(super) fn server(&self, path: &PathHints, remote: Option<Remote>) -> ServerConfig {
         let mut transport = self.transport(path, remote);
         transport.max_concurrent_bidi_streams(VarInt::from_u32(FIRST_STREAMS));
@@ -176,7 +178,7 @@ impl QuicSetup {
         config
     }
 
-    /// The parts of the window of a connection on a path.
+    /// The connection's share of the node's windows, on this path.
     pub(super) fn grants(&self, path: &PathHints) -> Grants {
         Grants::new(&self.pools, path.window_rtt())
     }
@@ -212,7 +214,7 @@ fn idle_timeout() -> IdleTimeout {
     IdleTimeout::try_from(IDLE_TIMEOUT).expect("minutes are within QUIC's bounds")
 }
 
-/// Connection ids: the tag of this process, then random bytes.
+/// Generates connection ids: the tag of this process, then random bytes.
 struct Ids {
     random: Random,
     tag: ProcessTag,
@@ -234,8 +236,8 @@ impl ConnectionIdGenerator for Ids {
     }
 }
 
-/// Makes the tokens of stateless resets: HKDF of the connection id under a key that is the same
-/// after a restart.
+/// Makes the tokens of stateless resets: HKDF of the connection id, under a key that survives a
+/// restart.
 struct ResetKey([u8; 32]);
 
 impl HmacKey for ResetKey {
@@ -253,7 +255,8 @@ impl HmacKey for ResetKey {
         if signature.len() == expected.len() && differs == 0 { Ok(()) } else { Err(CryptoError) }
     }
 }
-/// Overhead of an IP packet to that address around the QUIC datagram, in bytes.
+
+/// Bytes that an IP packet to `remote` adds to a QUIC datagram.
 pub(super) fn overhead(remote: SocketAddr) -> u16 {
     let ip = if remote.is_ipv4() { 20 } else { 40 };
     u16::try_from(ip + 8 + DATA_OVERHEAD + UDP_OVERHEAD).unwrap_or(u16::MAX)

@@ -1,10 +1,10 @@
-//! The UDP socket as quinn sees it: the only file that names quinn's socket trait.
+//! The UDP socket that quinn uses: the only file that implements quinn's socket trait.
 //!
-//! Addresses here are inner ones. Sending seals a whole `Transmit` into one buffer and hands it to
-//! the outer socket at once; receiving opens every datagram of the outer batches, packs the QUIC
-//! payloads of one peer contiguously into quinn's buffers and leaves everything else to the core.
-//! Sending never reports a full socket: the sealed batch is kept, and the next one has to wait in
-//! [`UdpPoller::poll_writable`].
+//! Addresses here are inner ones. Sending seals a whole `Transmit` into one buffer and passes it to
+//! the outer socket in one call. It never reports a full socket: the sealed batch is kept, and the
+//! next one waits in [`UdpPoller::poll_writable`]. Receiving opens every datagram of the outer
+//! batches, packs the QUIC payloads of each peer contiguously into quinn's buffers and leaves the
+//! rest to the core.
 
 use std::fmt::Debug;
 use std::io::{self, IoSliceMut};
@@ -28,12 +28,12 @@ use meshport_proto::tunnel::MIN_OUTPUT;
 
 /// Outer messages received per call; each may carry dozens of datagrams.
 const MESSAGES: usize = 8;
-/// Length in bytes of a receive buffer: the most the kernel joins into one message.
+/// Length in bytes of a receive buffer: the most that the kernel joins into one message (GRO).
 const MESSAGE_SIZE: usize = 1 << 16;
-/// Calls of the outer socket per poll that brought nothing for quinn, before others get a turn.
+/// Fruitless receive calls per poll before other tasks get a turn.
 const ROUNDS: usize = 16;
 
-/// quinn's view of the link.
+/// The link as a socket for quinn.
 #[derive(Debug)]
 pub(super) struct QuicSocket {
     link: Arc<Link>,
@@ -42,21 +42,21 @@ pub(super) struct QuicSocket {
     receiver: Mutex<Receiver>,
 }
 
-/// Outer messages that are received but not opened yet, and the space for them.
+/// Outer messages that are received but not opened yet, and their buffers.
 struct Receiver {
     space: Vec<u8>,
     meta: [OuterMeta; MESSAGES],
-    /// How many of `meta` are filled, which is next, and where in it.
+    /// Number of filled entries of `meta`, the next one to open, and the offset in it.
     filled: usize,
     message: usize,
     offset: usize,
-    /// The messages are one batch of another shard; it may be an initiation that claims this.
+    /// Set if the messages are an initiation that another shard has checked: what it claims.
     claimed: Option<Claim>,
-    /// Whether datagrams of other shards have the next turn; otherwise the socket has it.
+    /// Whether other shards have the next turn; otherwise the socket does.
     others_first: bool,
-    /// Buffer in which a datagram is opened, or a message of the successor received.
+    /// Buffer to open a datagram in, or to receive a message from the successor.
     opened: Vec<u8>,
-    /// Packets for earlier processes.
+    /// Packets for previous processes.
     diverted: Diverted,
 }
 
@@ -90,7 +90,7 @@ impl QuicSocket {
 }
 
 impl Receiver {
-    /// Receives from other shards and from the socket, by turns.
+    /// Receives from other shards and from the socket in turn.
     fn fill(&mut self, link: &Link, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if link.inboxes.is_alone() {
             return self.fill_from_socket(link, cx);
@@ -125,7 +125,7 @@ impl Receiver {
         Poll::Ready(Ok(()))
     }
 
-    /// Opens what is received until all is done or `pack` has no room; one turn of the core.
+    /// Opens received datagrams until none are left or `pack` is full, in one turn of the core.
     fn open(&mut self, link: &Link, pack: &mut Pack<'_, '_>) {
         link.turn(|core, now| {
             while self.message < self.filled {
@@ -156,7 +156,7 @@ impl Receiver {
         self.diverted.send(&link.predecessors);
     }
 
-    /// Receives what the successor passes on.
+    /// Receives what the successor forwards.
     fn receive_from(
         &mut self,
         bridge: &Bridge,
@@ -165,7 +165,7 @@ impl Receiver {
     ) -> Poll<()> {
         match ready!(bridge.poll_recv(cx, &mut self.opened)) {
             Some(frame) => frame.datagrams().for_each(|it| pack.push(frame.peer, it)),
-            // The successor has ended, and this process is about to.
+            // The successor has ended, and this process is about to end too.
             None => return Poll::Pending,
         }
         Poll::Ready(())
@@ -176,24 +176,25 @@ impl Receiver {
     }
 }
 
-/// quinn's buffers while they are filled: a run of datagrams of one peer and one size each.
+/// Fills quinn's buffers. Each holds a *run*: datagrams of one peer and of equal size, except that
+/// the last may be shorter.
 struct Pack<'a, 'b> {
     buffers: &'a mut [IoSliceMut<'b>],
     meta: &'a mut [RecvMeta],
     used: usize,
-    /// The last run had a shorter datagram; only the last may be shorter.
+    /// Whether the last run has ended with a shorter datagram.
     closed: bool,
 }
 
 impl Pack<'_, '_> {
-    /// Whether a datagram of any peer and size could be taken.
+    /// Whether there is room for a datagram of any peer and size.
     fn has_room(&self) -> bool {
         self.used < self.buffers.len().min(self.meta.len())
     }
 
-    /// Takes the QUIC datagram that `open` finds in an outer datagram of `length` bytes. It is
-    /// opened in its final place behind the last run, or in `scratch` if there is none. One that
-    /// `is_elsewhere` has taken is not for this process.
+    /// Adds the QUIC datagram that `open` finds in an outer datagram of `length` bytes. Opens it
+    /// right behind the last run, to avoid a copy, or in `scratch` if that is not possible. Skips
+    /// it if `is_elsewhere` has taken it for another process.
     fn open(
         &mut self,
         length: usize,
@@ -209,7 +210,7 @@ impl Pack<'_, '_> {
             }
             return;
         };
-        // The packet's headers cover the end of the run for a moment.
+        // The packet's headers overwrite the end of the run until it is restored below.
         let space = &mut self.buffers[last][start..];
         let mut covered = [0; UDP_OVERHEAD];
         covered.copy_from_slice(&space[..UDP_OVERHEAD]);
@@ -231,9 +232,9 @@ impl Pack<'_, '_> {
         }
     }
 
-    /// The last buffer, and where in it a packet has to start for its payload to follow the run;
-    /// none when the run can take nothing more or there is no room for an outer datagram of
-    /// `length` bytes to be opened.
+    /// The last buffer, and the offset at which a packet must start so that its payload follows the
+    /// run. `None` if the run is closed or there is no room to open an outer datagram of `length`
+    /// bytes.
     fn place_behind(&self, length: usize) -> Option<(usize, usize)> {
         let last = self.used.checked_sub(1).filter(|_| !self.closed)?;
         let start = self.meta[last].len.checked_sub(UDP_OVERHEAD)?;
@@ -258,7 +259,7 @@ impl Pack<'_, '_> {
         self.closed = false;
     }
 
-    /// Adds to the last run, if it fits there.
+    /// Appends to the last run if the datagram fits there.
     fn append(&mut self, from: Ipv6Addr, payload: &[u8]) -> bool {
         let Some(last) = self.used.checked_sub(1).filter(|_| !self.closed) else { return false };
         let meta = &mut self.meta[last];
@@ -324,7 +325,7 @@ impl AsyncUdpSocket for QuicSocket {
                 return Poll::Ready(Ok(pack.used));
             }
         }
-        // Only packets for others were read: come back, but let other tasks run.
+        // Nothing was for quinn so far: let other tasks run, then continue.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -334,7 +335,7 @@ impl AsyncUdpSocket for QuicSocket {
     }
 
     fn max_transmit_segments(&self) -> usize {
-        // Batches are worth it even when the outer socket sends one by one: one turn seals all.
+        // Even if the outer socket sends one by one, a batch is sealed in one turn of the core.
         super::quic_config::MAX_BATCH
     }
 
@@ -347,7 +348,7 @@ impl AsyncUdpSocket for QuicSocket {
     }
 }
 
-/// Waits for room in the outer socket, for one connection.
+/// Waits for room in the outer socket on behalf of one connection.
 struct Poller {
     link: Arc<Link>,
     writable: Option<Writable>,

@@ -1,6 +1,6 @@
-//! Threads of the shards: the first runs on the runtime that starts the mesh, each further one on
-//! its own thread and runtime. An idle shard sleeps in the kernel and costs a mostly untouched
-//! stack.
+//! The threads of the shards. The first shard runs on the runtime that starts the mesh, each other
+//! one on its own thread and runtime. An idle shard blocks in the kernel and costs little but its
+//! mostly untouched stack.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,11 +17,11 @@ use super::outer::OuterSocket;
 use super::udp::UdpOuter;
 use meshport_proto::shard::MAX_SHARDS;
 
-/// Stack of a shard's thread in bytes; what it does not touch costs nothing.
+/// Stack size of a shard's thread in bytes; untouched pages cost nothing.
 const STACK: usize = 2 << 20;
 
-/// A thread that runs tasks until this is dropped. It is not waited for: the last handle may go on
-/// that very thread.
+/// A thread that runs tasks until this is dropped. Dropping does not join it, since the last handle
+/// may be dropped on that thread.
 #[derive(Debug)]
 struct Worker {
     _stop: oneshot::Sender<()>,
@@ -33,7 +33,7 @@ impl Worker {
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let run = move || {
-            // Fails when the sender is dropped, which is the sign to end.
+            // Fails when the sender is dropped, which is the signal to end.
             let _ = runtime.block_on(stopped);
         };
         thread::Builder::new().name(format!("shard-{number}")).stack_size(STACK).spawn(run)?;
@@ -41,18 +41,18 @@ impl Worker {
     }
 }
 
-/// The runtime of a shard and its sockets and queues.
+/// The runtime of a shard, its socket and its thread.
 #[derive(Debug)]
 pub(super) struct ShardIo {
     pub(super) socket: Arc<dyn OuterSocket>,
     pub(super) runtime: Handle,
-    /// Earlier processes whose connections go on.
+    /// Previous processes whose connections continue.
     pub(super) predecessors: Predecessors,
     worker: Option<Worker>,
 }
 
 impl ShardIo {
-    /// The value to keep alive as long as the shard should run.
+    /// Returns the value to keep alive while the shard should run.
     pub(super) fn keep(self) -> impl Send + Sync + std::fmt::Debug {
         self.worker
     }
@@ -73,29 +73,29 @@ impl Shards {
         Self(vec![ShardIo { socket, runtime, predecessors, worker: None }])
     }
 
-    /// `count` shards, 1 to [`MAX_SHARDS`], that share one UDP port: the first on the current
-    /// runtime, the others on their own threads. `mtu` is as in [`UdpOuter::bind_for_mtu`]. If the
-    /// system does not let sockets share a port, there is one shard.
+    /// Binds `count` shards, 1 to [`MAX_SHARDS`], to one UDP port: the first on the current
+    /// runtime, the others on their own threads. `mtu` is as in [`UdpOuter::bind_for_mtu`]. Makes
+    /// one shard if the system does not let sockets share a port.
     ///
     /// # Errors
-    /// The address cannot be bound, or the system has no thread or descriptor left.
+    /// If the address cannot be bound, or the system is out of threads or descriptors.
     pub fn bind(address: SocketAddr, mtu: u16, count: usize) -> io::Result<Self> {
         Self::on(Self::open(address, count)?, mtu)
     }
 
-    /// The sockets for [`Shards::on`], `count` of them or one; see [`Shards::bind`].
+    /// Opens the sockets for [`Shards::on`]: `count`, or one as in [`Shards::bind`].
     ///
     /// # Errors
-    /// The address cannot be bound.
+    /// If the address cannot be bound.
     pub fn open(address: SocketAddr, count: usize) -> io::Result<Vec<Socket>> {
         UdpOuter::open_group(address, count.clamp(1, MAX_SHARDS))
     }
 
-    /// A shard on each of these sockets, in their order: those of [`Shards::open`], also of another
-    /// process that has closed its mesh.
+    /// Makes one shard per socket, in this order. The sockets come from [`Shards::open`], possibly
+    /// in another process that has closed its mesh.
     ///
     /// # Errors
-    /// The system has no thread or descriptor left.
+    /// If the system is out of threads or descriptors.
     pub fn on(group: Vec<Socket>, mtu: u16) -> io::Result<Self> {
         let mut shards = Vec::with_capacity(group.len());
         for (number, socket) in group.into_iter().enumerate() {
@@ -106,7 +106,7 @@ impl Shards {
                     (Some(worker), runtime)
                 }
             };
-            // The runtime entered is the one that watches the socket.
+            // The entered runtime watches the socket.
             let entered = runtime.enter();
             let socket = UdpOuter::new(socket, mtu)?;
             drop(entered);
@@ -116,12 +116,13 @@ impl Shards {
         Ok(Self(shards))
     }
 
-    /// Lets the connections of earlier processes go on: `earlier` has the sockets that each got
-    /// from [`Mesh::detach`](super::Mesh::detach). `tag` names this process and is none of theirs.
-    /// One that had another number of shards is left out, which ends its connections.
+    /// Continues the connections of previous processes: `earlier` has each one's tag and the
+    /// sockets it got from [`Mesh::detach`](super::Mesh::detach). `tag` identifies this process and
+    /// differs from theirs. Skips a process with another number of shards, which ends its
+    /// connections.
     ///
     /// # Errors
-    /// A socket is not usable.
+    /// If a socket is unusable.
     pub fn continuing(
         mut self,
         tag: ProcessTag,
@@ -139,7 +140,7 @@ impl Shards {
         Ok(self)
     }
 
-    /// How many there are.
+    /// The number of shards.
     pub fn count(&self) -> usize {
         self.0.len()
     }

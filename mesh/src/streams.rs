@@ -1,18 +1,17 @@
-//! QUIC connections and streams by node.
+//! QUIC connections and streams, by node.
 //!
-//! Each side of a pair opens streams on its own connection: at most one outgoing connection per
-//! peer, opened on demand and shared by all concurrent callers, and at most one incoming one, where
-//! a new one replaces the old. A connection of a peer that was removed or restarted is cut at once
-//! instead of waiting for its idle timeout. One that was unused for [`UNUSED`] is closed by the
-//! side that made it, since each of an origin's thousands of connections costs memory and
-//! keepalives. The next stream makes a new one and pays a round trip.
+//! Each side of a pair opens streams on its own connection. A peer has at most one outgoing
+//! connection, opened on demand and shared by all concurrent callers, and at most one incoming
+//! connection, which a newer one replaces. If a peer is removed or restarts, its connections are
+//! closed at once instead of at their idle timeout. The side that opened a connection closes it
+//! after it was unused for [`UNUSED`]: an origin has thousands of connections, and each costs
+//! memory and keepalives. The next stream opens a new one, at the price of a round trip.
 //!
-//! When a peer is upgraded, its earlier process keeps its connections until their streams have
-//! ended. They are *retired* here: streams go on, and new ones open on a new connection.
+//! When a peer is upgraded, its previous process keeps its connections until their streams have
+//! ended. Here they are *retired*: open streams continue, new streams use a new connection.
 //!
-//! Bounds: streams per peer and streams that wait for the user are
-//! [`MeshConfig`]'s, pings under way are [`PINGS`], retired connections per peer
-//! [`retired::MAX_RETIRED`].
+//! Bounds: [`MeshConfig`] limits streams per peer and incoming streams that wait to be accepted,
+//! [`PINGS`] the pings in flight, [`retired::MAX_RETIRED`] the retired connections per peer.
 
 mod figures;
 mod halves;
@@ -41,18 +40,17 @@ use meshport_proto::settings::FIRST_STREAMS;
 use meshport_proto::{MeshConfig, MeshCount, MeshError, SharedMeshCounters, ports};
 use retired::Retired;
 
-/// Echo requests that may be unanswered at once.
+/// Maximum number of unanswered echo requests.
 const PINGS: usize = 256;
-/// How long an incoming stream waits for the user before it is refused.
+/// How long an incoming stream waits to be accepted before it is refused.
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
-/// Interval of a check that closes outgoing connections which were not used since the last one.
+/// Interval of the check that closes outgoing connections unused since the previous check.
 pub(super) const UNUSED: Duration = Duration::from_secs(300);
-/// Concurrent streams after which quinn keeps so many small objects that they hold pages of the
-/// heap.
+/// Number of concurrent streams from which quinn keeps enough small objects to pin heap pages.
 const BURST: usize = 256;
 /// Close code: the mesh is closed.
 pub(super) const CODE_CLOSED: u32 = 0;
-/// Close code: the connection belongs to a state of the peer that is gone.
+/// Close code: the connection is cut, for the reason in its close frame.
 const CODE_CUT: u32 = 1;
 /// Close code: the peer has opened a newer connection.
 const CODE_REPLACED: u32 = 2;
@@ -61,25 +59,25 @@ const CODE_BUSY: u32 = 3;
 /// Close code: the connection is unused.
 const CODE_UNUSED: u32 = 5;
 
-/// There is no doubt about the connection.
+/// Value of [`Counted::doubted`] while the connection is not in doubt.
 const TRUSTED: u64 = u64::MAX;
 
-/// A live connection and what is counted about it. Clones are the same.
+/// A live connection and its counters. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Live(Arc<Counted>);
 
 #[derive(Debug)]
 pub(super) struct Counted {
     connection: Connection,
-    /// Streams open on it.
+    /// Number of open streams.
     streams: Arc<AtomicUsize>,
-    /// A caller wanted it since [`Streams::close_unused`] looked.
+    /// Whether a caller asked for it since the last [`Streams::close_unused`].
     wanted: AtomicBool,
-    /// The same since [`Streams::close_after_bursts`] looked.
+    /// Whether a caller asked for it since the last [`Streams::close_after_bursts`].
     wanted_lately: AtomicBool,
-    /// The most streams open on it at once.
+    /// The highest number of streams open at once.
     peak: AtomicUsize,
-    /// Bytes that had been acknowledged on it when the peer fell silent, or [`TRUSTED`].
+    /// Bytes acknowledged when the peer fell silent, or [`TRUSTED`].
     doubted: AtomicU64,
     backlog: Arc<Backlog>,
     window: Arc<Window>,
@@ -116,15 +114,15 @@ impl Live {
     }
 }
 
-/// How far a peer has acknowledged what streams to it have sent. Two that differ tell that in
-/// between something sent on them arrived there and that an answer came back.
+/// How much of the data sent on streams to a peer it has acknowledged. If two values differ, data
+/// has reached the peer in between and its acknowledgement has come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery {
     connection: usize,
     acknowledged: u64,
 }
 
-/// The outcome of a connection attempt, once there is one.
+/// The outcome of a connection attempt; `None` until it is over.
 type Outcome = watch::Receiver<Option<Result<Live, MeshError>>>;
 
 /// The outgoing connection to one peer.
@@ -138,7 +136,7 @@ enum Outgoing {
 #[derive(Debug)]
 pub(super) struct Streams {
     link: Arc<Link>,
-    /// The runtime of connections, whichever task asks for them.
+    /// The runtime that all connections run on, regardless of the calling task's runtime.
     runtime: Handle,
     setup: QuicSetup,
     connect_timeout: Duration,
@@ -148,7 +146,7 @@ pub(super) struct Streams {
     retired: Retired,
     attempts: AtomicU64,
     pings: Mutex<BTreeMap<(NodeId, u32), oneshot::Sender<()>>>,
-    /// The counters of connections and streams.
+    /// Counters of connections and streams.
     pub(super) counters: SharedMeshCounters,
 }
 
@@ -174,7 +172,7 @@ impl Streams {
         }
     }
 
-    /// Opens a stream, with everything that has to happen before.
+    /// Opens a stream. Makes a session and a connection first if there is none.
     pub(super) async fn open(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -206,7 +204,7 @@ impl Streams {
                     let link = self.link.clone();
                     return Ok(Stream::new(node, send, recv, &live, link, address));
                 }
-                // The cached connection died in between; the next round makes a new one.
+                // The cached connection has died; the next round opens a new one.
                 Err(error) => {
                     tracing::debug!(%node, %error, "cached connection is dead");
                     self.forget(&node, &live);
@@ -215,7 +213,7 @@ impl Streams {
         }
     }
 
-    /// The outgoing connection, if it is open.
+    /// The outgoing connection, if it is open. Never opens one.
     fn made(&self, node: &NodeId) -> Option<Live> {
         match lock(&self.outgoing).get(node) {
             Some(Outgoing::Ready(live)) if live.is_open() => Some(live.clone()),
@@ -223,7 +221,7 @@ impl Streams {
         }
     }
 
-    /// The outgoing connection: cached, being made, or made now.
+    /// Returns the outgoing connection. Waits for an attempt in progress or starts one.
     async fn connection(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -237,7 +235,7 @@ impl Streams {
         let done = outcome.wait_for(Option::is_some).await;
         match done.as_deref() {
             Ok(Some(result)) => result.clone(),
-            // The attempt's task was dropped: the runtime is going down.
+            // The attempt's task was dropped: the runtime is shutting down.
             _ => Err(MeshError::Closed),
         }
     }
@@ -260,7 +258,7 @@ impl Streams {
         self.runtime.spawn(async move {
             let result = streams.connect(&endpoint, node).await;
             streams.settle(node, attempt, &result);
-            // The callers may have given up meanwhile.
+            // The callers may have given up.
             let _ = done.send(Some(result));
         });
         Err(outcome)
@@ -291,14 +289,14 @@ impl Streams {
         }
     }
 
-    /// The known facts about the path to a peer.
+    /// What is known about the path to a peer.
     fn path_to(&self, node: &NodeId) -> PathHints {
         let (remote, rtt) = self.link.look(|core| (core.endpoint(node), core.handshake_rtt(node)));
         let mtu = remote.and_then(|remote| self.link.socket.mtu_towards(remote));
         PathHints { remote, rtt, mtu }
     }
 
-    /// Waits until a connection to `node` may be opened; starts the handshake.
+    /// Starts the handshake if needed and waits until a connection to `node` may be opened.
     async fn session(&self, node: NodeId) -> Result<(), MeshError> {
         loop {
             self.link.check_open()?;
@@ -315,7 +313,7 @@ impl Streams {
         }
     }
 
-    /// Puts a finished attempt into the cache, unless something newer is there.
+    /// Caches the result of an attempt, unless a newer entry has replaced the attempt.
     fn settle(&self, node: NodeId, attempt: u64, result: &Result<Live, MeshError>) {
         let counter = match result.is_ok() {
             true => MeshCount::ConnectionsOpened,
@@ -340,7 +338,7 @@ impl Streams {
         }
     }
 
-    /// Ends all connections with a peer.
+    /// Closes all connections with a peer.
     pub(super) fn cut(&self, node: &NodeId, reason: &str) {
         let incoming = lock(&self.incoming).remove(node);
         let retired = self.retired.take(node);
@@ -349,8 +347,8 @@ impl Streams {
         }
     }
 
-    /// Another process has the peer's key, and the connections of the one before go on: they serve
-    /// their streams to the end, and the next stream makes a new one.
+    /// The peer was upgraded: retires the connections with its previous process. Their streams
+    /// continue, and the next stream opens a new connection.
     pub(super) fn retire(&self, node: &NodeId) {
         let incoming = lock(&self.incoming).remove(node);
         for live in self.take_outgoing(node).into_iter().chain(incoming) {
@@ -360,15 +358,16 @@ impl Streams {
         }
     }
 
-    /// The peer's silence is known: what is open now is doubted until something more arrives.
+    /// The peer is known to be silent: puts the outgoing connection in doubt until the peer
+    /// acknowledges more data.
     pub(super) fn doubt(&self, node: &NodeId) {
         if let Some(Outgoing::Ready(live)) = lock(&self.outgoing).get(node) {
             live.doubted.store(congestion::acknowledged(&live.connection), Ordering::Relaxed);
         }
     }
 
-    /// Ends the outgoing connection if nothing has arrived on it since it was doubted, so that the
-    /// next stream begins with a new one.
+    /// Closes the outgoing connection if the peer has acknowledged nothing since
+    /// [`Streams::doubt`], so that the next stream opens a new one.
     pub(super) fn renew(&self, node: &NodeId, reason: &str) {
         let is_stuck = match lock(&self.outgoing).get(node) {
             Some(Outgoing::Ready(live)) => {
@@ -382,8 +381,8 @@ impl Streams {
         }
     }
 
-    /// Takes the outgoing connection out of use. An attempt in progress continues: its packets are
-    /// repeated until the peer answers, in whichever process.
+    /// Removes the outgoing connection from the cache. An attempt in progress continues: it
+    /// retransmits until a process of the peer answers.
     fn take_outgoing(&self, node: &NodeId) -> Option<Live> {
         let mut outgoing = lock(&self.outgoing);
         let Some(Outgoing::Ready(live)) = outgoing.get(node) else { return None };
@@ -392,11 +391,11 @@ impl Streams {
         Some(live)
     }
 
-    /// Closes the outgoing connections that were not used since the last call.
+    /// Closes the connections that were not used since the last call: outgoing and retired ones.
     pub(super) fn close_unused(&self) {
         lock(&self.outgoing).retain(|_, entry| {
             let Outgoing::Ready(live) = entry else { return true };
-            // Both are asked: a stream that stays open wants its connection.
+            // An open stream needs its connection even if no caller has asked for it.
             let is_used = live.streams.load(Ordering::Relaxed) > 0;
             live.wanted.swap(is_used, Ordering::Relaxed) || is_used || self.close_as_unused(live)
         });
@@ -405,7 +404,7 @@ impl Streams {
         }
     }
 
-    /// Closes outgoing connections that had a [`BURST`] and were not used since the last call.
+    /// Closes the outgoing connections that had a [`BURST`] and were not used since the last call.
     pub(super) fn close_after_bursts(&self) {
         lock(&self.outgoing).retain(|_, entry| {
             let Outgoing::Ready(live) = entry else { return true };
@@ -416,6 +415,7 @@ impl Streams {
         });
     }
 
+    /// Closes an unused connection. Returns false, so that `retain` drops it.
     fn close_as_unused(&self, live: &Live) -> bool {
         if live.is_open() {
             self.counters.bump(MeshCount::ConnectionsUnused);
@@ -424,21 +424,21 @@ impl Streams {
         false
     }
 
-    /// A peer is another node from now on, and its connections stay. An attempt in progress serves
-    /// those who wait for it, and no later caller.
-    pub(super) fn rename(&self, former: &NodeId, node: NodeId) {
+    /// A peer has a new NodeId: its connections stay open under that. An attempt in progress serves
+    /// only the callers that already wait for it.
+    pub(super) fn rename(&self, previous: &NodeId, node: NodeId) {
         let mut outgoing = lock(&self.outgoing);
-        if let Some(Outgoing::Ready(live)) = outgoing.remove(former) {
+        if let Some(Outgoing::Ready(live)) = outgoing.remove(previous) {
             outgoing.entry(node).or_insert(Outgoing::Ready(live));
         }
         let mut incoming = lock(&self.incoming);
-        if let Some(live) = incoming.remove(former) {
+        if let Some(live) = incoming.remove(previous) {
             incoming.entry(node).or_insert(live);
         }
-        self.retired.rename(former, node);
+        self.retired.rename(previous, node);
     }
 
-    /// The node that has the connection now; it was `node`'s.
+    /// The current NodeId of the peer of a connection that was opened by `node`.
     fn holder(&self, live: &Live, node: NodeId) -> NodeId {
         match live.connection.remote_address().ip() {
             IpAddr::V6(address) => self.link.look(|core| core.node_at(&address)).unwrap_or(node),
@@ -453,7 +453,7 @@ impl Streams {
         }
     }
 
-    /// Ends all connections with all peers.
+    /// Closes all connections with all peers.
     pub(super) fn cut_all(&self, reason: &str) {
         let mut nodes: BTreeSet<NodeId> = lock(&self.outgoing).keys().copied().collect();
         nodes.extend(lock(&self.incoming).keys());
@@ -461,7 +461,7 @@ impl Streams {
         nodes.iter().for_each(|node| self.cut(node, reason));
     }
 
-    /// Serves connections of peers until the endpoint is closed.
+    /// Accepts connections from peers until the endpoint is closed.
     pub(super) async fn accept(
         self: Arc<Self>,
         endpoint: Endpoint,
@@ -529,7 +529,7 @@ impl Streams {
         }
     }
 
-    /// Hands the peer's streams to the user until the connection ends.
+    /// Passes the peer's streams to the user until the connection ends.
     async fn take_streams(
         &self,
         node: NodeId,
@@ -542,7 +542,7 @@ impl Streams {
             let slot = tokio::time::timeout(ACCEPT_PATIENCE, streams.reserve()).await;
             let Ok(Ok(slot)) = slot else {
                 self.counters.bump(MeshCount::StreamsRefused);
-                // Both fail only when the stream is closed already.
+                // Both fail only if the stream is already closed.
                 let _ = send.reset(VarInt::from_u32(CODE_BUSY));
                 let _ = recv.stop(VarInt::from_u32(CODE_BUSY));
                 continue;
@@ -550,7 +550,7 @@ impl Streams {
             self.counters.bump(MeshCount::StreamsAccepted);
             let (link, node) = (self.link.clone(), self.holder(live, node));
             slot.send((node, Stream::new(node, send, recv, live, link, address)));
-            // Every permitted stream costs memory whether it is used or not.
+            // Every permitted stream costs memory, even if unused, so the limit grows with use.
             let open = live.streams.load(Ordering::Relaxed);
             if open * 2 > permitted as usize && permitted < self.max_streams {
                 permitted = permitted.saturating_mul(2).min(self.max_streams);
@@ -559,14 +559,14 @@ impl Streams {
         }
     }
 
-    /// Measures the round trip of an echo request through the tunnel.
+    /// Measures the round-trip time of an echo request through the tunnel.
     pub(super) async fn ping(&self, node: NodeId, limit: Duration) -> Result<Duration, MeshError> {
         let token = u32::try_from(self.attempts.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff);
         let key = (node, token.unwrap_or_default());
         let (done, answered) = oneshot::channel();
         {
             let mut pings = lock(&self.pings);
-            // A caller that stopped waiting does not take up room.
+            // Callers that stopped waiting do not count.
             pings.retain(|_, waiting| !waiting.is_closed());
             if pings.len() >= PINGS {
                 return Err(MeshError::QueueFull(node));
@@ -585,11 +585,11 @@ impl Streams {
         result
     }
 
-    /// An echo request was answered.
+    /// Handles the answer to an echo request.
     pub(super) fn pong(&self, node: &NodeId, token: u32) {
         let waiting = lock(&self.pings).remove(&(*node, token));
         if let Some(waiting) = waiting {
-            // The one who asked may have given up.
+            // The caller may have given up.
             let _ = waiting.send(());
         }
     }

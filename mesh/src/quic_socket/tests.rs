@@ -3,8 +3,7 @@ use super::*;
 const A: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const B: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
-/// Packs datagrams into `count` buffers of `size` bytes and answers the runs: sender, length,
-/// stride.
+/// Packs datagrams into `count` buffers of `size` bytes. Returns the runs: sender, length, stride.
 fn pack(
     count: usize,
     size: usize,
@@ -18,7 +17,7 @@ fn pack(
         pack.push(*from, &vec![number as u8 + 1; *length]);
     }
     let used = pack.used;
-    // Every run holds whole datagrams, each of one value.
+    // Every run holds whole datagrams, and all bytes of a datagram are equal.
     for (buffer, meta) in buffers.iter().zip(&meta).take(used) {
         for datagram in buffer[..meta.len].chunks(meta.stride) {
             assert!(datagram.iter().all(|byte| *byte == datagram[0] && *byte != 0));
@@ -60,8 +59,8 @@ fn what_does_not_fit_is_left_out() {
     assert_eq!(pack(1, 250, &[(A, 0)]), []);
 }
 
-/// Like [`pack`], with each datagram opened by the pack itself; a sender of `None` fails to open
-/// and leaves garbage.
+/// Like [`pack`], but the pack opens each datagram itself. A datagram without a sender fails to
+/// open and leaves garbage.
 fn open(
     count: usize,
     size: usize,
@@ -92,7 +91,7 @@ fn open(
     for (buffer, meta) in buffers.iter().zip(&meta).take(used) {
         let IpAddr::V6(from) = meta.addr.ip() else { panic!("inner addresses are IPv6") };
         runs.push((from, meta.len, meta.stride));
-        // Every datagram is there, whole and in order.
+        // Every datagram is complete and in order.
         for datagram in buffer[..meta.len].chunks(meta.stride) {
             let ((_, length), value) = opened.next().unwrap();
             assert_eq!(datagram, vec![value; *length]);
@@ -102,14 +101,14 @@ fn open(
 }
 
 #[test]
-fn datagrams_are_opened_where_they_are_to_lie() {
+fn datagrams_are_opened_in_their_final_place() {
     assert_eq!(open(2, 2000, &[(Some(A), 100); 9]), [(A, 900, 100)]);
     let mixed = [(Some(A), 100), (None, 100), (Some(A), 100), (Some(B), 100), (Some(B), 40)];
     assert_eq!(open(4, 2000, &mixed), [(A, 200, 100), (B, 140, 100)]);
     let longer = [(Some(A), 100), (Some(A), 120), (Some(A), 60), (Some(A), 120)];
     assert_eq!(open(4, 2000, &longer), [(A, 100, 100), (A, 180, 120), (A, 120, 120)]);
-    // Payloads shorter than the headers in front of them.
+    // Payloads shorter than their headers.
     assert_eq!(open(4, 2000, &[(Some(A), 20); 5]), [(A, 100, 20)]);
-    // No room for the packet around the last datagram, and then none for the datagram.
+    // First no room for the packet around the last datagram, then none for the datagram.
     assert_eq!(open(2, 350, &[(Some(A), 100); 4]), [(A, 300, 100), (A, 100, 100)]);
 }

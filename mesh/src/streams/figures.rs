@@ -1,4 +1,4 @@
-//! Figures and counters of connections, for callers that ask.
+//! Figures and counters of connections, for status reports.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::{Delivery, Outgoing, Streams, congestion, lock};
 use meshport_proto::PeerStatus;
 
 impl Streams {
-    /// Adds what is known about connections.
+    /// Adds the figures of the peer's connections.
     pub(crate) fn complete(&self, status: &mut PeerStatus) {
         let outgoing = match lock(&self.outgoing).get(&status.node) {
             Some(Outgoing::Ready(live)) if live.is_open() => Some(live.clone()),
@@ -22,7 +22,7 @@ impl Streams {
         status.quic_rtt = outgoing.or(incoming).map(|live| live.connection.rtt());
     }
 
-    /// Length in bytes of the largest QUIC datagram known to reach a peer; none without a
+    /// Length in bytes of the largest QUIC datagram known to reach a peer; `None` without a
     /// connection.
     pub(crate) fn datagram_to(&self, node: &NodeId) -> Option<u16> {
         let outgoing = match lock(&self.outgoing).get(node) {

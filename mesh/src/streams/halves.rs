@@ -1,4 +1,4 @@
-//! A stream's two halves, without quinn's types.
+//! The two halves of a stream, without quinn's types.
 
 use std::future::{Future, poll_fn};
 use std::net::Ipv6Addr;
@@ -17,10 +17,10 @@ use crate::link::Link;
 use crate::windows::Reading;
 use meshport_proto::MeshError;
 
-/// Code of a sending half that was dropped before it was finished.
+/// Stream code: the writing half was dropped before it was finished.
 const CODE_ABANDONED: u32 = 4;
 
-/// Counts the stream as open while a half of it lives.
+/// Counts the stream as open while one of its halves exists.
 #[derive(Debug)]
 struct Open(Arc<AtomicUsize>);
 
@@ -30,12 +30,12 @@ impl Drop for Open {
     }
 }
 
-/// A bidirectional, flow-controlled byte stream. The halves live and end on their own.
+/// A bidirectional, flow-controlled byte stream. The halves are independent.
 #[derive(Debug)]
 pub struct Stream {
-    /// For writing.
+    /// The writing half.
     pub send: SendHalf,
-    /// For reading.
+    /// The reading half.
     pub recv: RecvHalf,
 }
 
@@ -68,8 +68,8 @@ impl Stream {
     }
 }
 
-/// The writing half. Dropping it unfinished resets the stream, so that a cut transfer never looks
-/// complete.
+/// The writing half. Dropping it before [`SendHalf::finish`] resets the stream, so that an aborted
+/// transfer never looks complete.
 #[derive(Debug)]
 pub struct SendHalf {
     stream: SendStream,
@@ -83,22 +83,22 @@ pub struct SendHalf {
 }
 
 impl SendHalf {
-    /// Writes all of `chunk` without copying it. Waits while the peer's window is full and, with
-    /// much data, while other streams of the connection have more to send.
+    /// Writes all of `chunk` without copying it. Waits while the peer's window is full and, for
+    /// bulk data, until it is this stream's turn on the connection.
     ///
     /// # Errors
-    /// [`MeshError::Stopped`] when the peer stopped reading, [`MeshError::ConnectionLost`], or
-    /// [`MeshError::StreamClosed`] after an end of this half.
+    /// [`MeshError::Stopped`] if the peer has stopped reading, [`MeshError::ConnectionLost`], or
+    /// [`MeshError::StreamClosed`] after [`SendHalf::finish`] or [`SendHalf::reset`].
     pub async fn write_chunk(&mut self, chunk: Bytes) -> Result<(), MeshError> {
         let (length, backlog) = (chunk.len(), &self.live.backlog);
         let entered = backlog.enter(&mut self.share, length, &self.live.connection).await;
         let rank = entered.map_err(|error| lost(self.node, &error))?;
-        // Fails only for a stream that has ended, as the write does then.
+        // Fails only for a stream that has ended, and then the write fails too.
         let _ = self.stream.set_priority(rank.0);
         let mut writing = pin!(self.stream.write_chunk(chunk));
         let written = match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
             Poll::Ready(written) => written,
-            // A slow reader must not keep the others waiting.
+            // A slow reader must not block other streams.
             Poll::Pending => {
                 backlog.leave(length);
                 writing.await
@@ -109,29 +109,29 @@ impl SendHalf {
             WriteError::ConnectionLost(error) => lost(self.node, &error),
             WriteError::ClosedStream | WriteError::ZeroRttRejected => MeshError::StreamClosed,
         })?;
-        // The accepted bytes will be sent and acknowledged; if not, the peer is gone.
+        // A reachable peer acknowledges these bytes, so silence from now on means trouble.
         self.link.turn(|core, _| core.expect_answer(&self.address));
         Ok(())
     }
 
-    /// Says that no more data comes; what was written is still delivered.
+    /// Ends the stream's data; everything written so far is still delivered.
     ///
     /// # Errors
-    /// [`MeshError::StreamClosed`] when this half has ended before.
+    /// [`MeshError::StreamClosed`] if this half has already ended.
     pub fn finish(&mut self) -> Result<(), MeshError> {
         self.ended = true;
         self.stream.finish().map_err(|_| MeshError::StreamClosed)
     }
 
-    /// Gives up: the peer's reading half fails with `code`, undelivered data is dropped.
+    /// Aborts the stream: the peer's reading half fails with `code`, undelivered data is dropped.
     pub fn reset(&mut self, code: u32) {
         self.ended = true;
-        // Fails only when the half has ended before.
+        // Fails only if this half has already ended.
         let _ = self.stream.reset(VarInt::from_u32(code));
     }
 
-    /// Completes when the peer stops reading, with its code, or with `None` when it has received
-    /// everything up to [`SendHalf::finish`]. Needs no reference to the half while it waits.
+    /// Resolves when the peer stops reading, to its code, or when it has received everything up to
+    /// [`SendHalf::finish`], to `None`. The future does not borrow this half.
     ///
     /// # Errors
     /// [`MeshError::ConnectionLost`].
@@ -168,11 +168,11 @@ pub struct RecvHalf {
 }
 
 impl RecvHalf {
-    /// Fills the start of `chunks` with data in order, waiting for the first; answers how many, or
-    /// `None` at the end of the stream.
+    /// Waits for data and fills the start of `chunks` with it, in order. Returns the number of
+    /// chunks filled, or `None` at the end of the stream.
     ///
     /// # Errors
-    /// [`MeshError::Reset`] when the peer gave up, [`MeshError::ConnectionLost`], or
+    /// [`MeshError::Reset`] if the peer has aborted the stream, [`MeshError::ConnectionLost`], or
     /// [`MeshError::StreamClosed`] after [`RecvHalf::stop`].
     pub async fn read_chunks(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, MeshError> {
         let read = self.stream.read_chunks(chunks).await.map_err(|error| match error {
@@ -188,9 +188,9 @@ impl RecvHalf {
         Ok(read)
     }
 
-    /// Wants no more data: the peer's writing half fails with `code`.
+    /// Stops reading: the peer's writing half fails with `code`.
     pub fn stop(&mut self, code: u32) {
-        // Fails only when the half has ended before.
+        // Fails only if this half has already ended.
         let _ = self.stream.stop(VarInt::from_u32(code));
     }
 }

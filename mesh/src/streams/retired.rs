@@ -1,4 +1,4 @@
-//! Connections with earlier processes of peers: their streams go on, and no new one opens on them.
+//! Connections with previous processes of peers: their streams continue, and no new ones open.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -8,16 +8,16 @@ use meshport_config::NodeId;
 use super::Live;
 use crate::lock;
 
-/// Retired connections of one peer: both directions of as many processes as it runs at once, and
-/// more. A further one ends the one with the fewest streams.
-pub(super) const MAX_RETIRED: usize = 16;
+/// Retired connections per peer: enough for both directions of the processes that a peer may have
+/// draining at once, since most of them have no stream. One more closes the one with the fewest.
+pub(super) const MAX_RETIRED: usize = 8;
 
-/// The oldest first.
+/// All retired connections, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Retired(Mutex<Vec<(NodeId, Live)>>);
 
 impl Retired {
-    /// Adds a connection; returns one for which there is no room.
+    /// Adds a connection. If the peer has too many then, removes and returns its oldest.
     pub(super) fn add(&self, node: NodeId, live: Live) -> Option<Live> {
         let mut all = lock(&self.0);
         all.retain(|(_, live)| live.is_open());
@@ -31,12 +31,12 @@ impl Retired {
         Some(all.remove(least).1)
     }
 
-    /// Takes those of a peer.
+    /// Removes and returns those of a peer.
     pub(super) fn take(&self, node: &NodeId) -> Vec<Live> {
         self.take_if(|of, _| of == node)
     }
 
-    /// Takes those that have no stream any more.
+    /// Removes and returns those without open streams.
     pub(super) fn take_unused(&self) -> Vec<Live> {
         self.take_if(|_, live| live.streams.load(Ordering::Relaxed) == 0)
     }
@@ -46,9 +46,9 @@ impl Retired {
         all.extract_if(.., |(of, live)| is_meant(of, live)).map(|(_, live)| live).collect()
     }
 
-    /// A peer is another node from now on.
-    pub(super) fn rename(&self, former: &NodeId, node: NodeId) {
-        lock(&self.0).iter_mut().filter(|(of, _)| of == former).for_each(|it| it.0 = node);
+    /// A peer has a new NodeId.
+    pub(super) fn rename(&self, previous: &NodeId, node: NodeId) {
+        lock(&self.0).iter_mut().filter(|(of, _)| of == previous).for_each(|it| it.0 = node);
     }
 
     /// Streams that are open on those of a peer.
@@ -58,7 +58,7 @@ impl Retired {
         of_node.map(|(_, live)| live.streams.load(Ordering::Relaxed)).sum()
     }
 
-    /// The peers that have some.
+    /// The peers that have any, once per connection.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
         lock(&self.0).iter().map(|(node, _)| *node).collect()
     }

@@ -3,9 +3,9 @@
 mod daemon;
 pub mod dashboard;
 pub(crate) mod descriptors;
-mod former;
 mod heap;
 pub mod leaf;
+mod previous;
 pub(crate) mod reload;
 pub mod run;
 mod sandbox;

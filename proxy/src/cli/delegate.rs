@@ -26,10 +26,10 @@ const ELSEWHERE: &str = "run this on the machine that has it, and install the li
 /// `meshport delegate`
 #[derive(Debug, Args)]
 pub(crate) struct DelegateArgs {
-    /// The member that is to renew credentials: its name, NodeId or short NodeId
+    /// The member that shall renew credentials: its name, NodeId or short NodeId
     #[arg(value_name = "NODE", required_unless_present = "install")]
     target: Option<String>,
-    /// A role that renewed credentials may have: node, origin:SERVICE, relay, issuer; may be
+    /// A role that renewed credentials may have, such as node, origin:SERVICE or issuer; may be
     /// repeated. A node with any other role is not renewed
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', default_value = "node")]
     roles: Vec<Role>,

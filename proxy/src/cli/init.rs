@@ -25,7 +25,7 @@ pub(crate) struct InitArgs {
     /// Name of this machine in the mesh [default: its host name]
     #[arg(long)]
     pub(crate) name: Option<NodeName>,
-    /// What this machine may do: node, origin:SERVICE, relay, operator; may be repeated
+    /// What this machine may do: the roles of `meshport invite --role`; may be repeated
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', default_value = "node")]
     pub(crate) roles: Vec<Role>,
     /// How long this machine's credential is valid

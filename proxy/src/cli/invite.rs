@@ -33,8 +33,8 @@ pub(crate) struct InviteArgs {
     /// Site of the new node
     #[arg(long)]
     pub(crate) site: SiteName,
-    /// What the new node may do: node, origin:SERVICE, relay, operator, issuer, egress; may be
-    /// repeated
+    /// What the new node may do: node, origin:SERVICE, relay, operator, issuer, egress, vip,
+    /// gateway; may be repeated
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', default_value = "node")]
     pub(crate) roles: Vec<Role>,
     /// Keep apiservers from the new node's kubelet and pods (the role no-kubelet)

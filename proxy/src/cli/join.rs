@@ -229,7 +229,7 @@ fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Er
         (what, "Use --force to replace its credential")
     } else {
         let what = format!("this machine belongs to mesh {own}, and the invite to mesh {mesh}");
-        (what, "Use --force to leave the former mesh")
+        (what, "Use --force to leave that mesh for the new one")
     };
     Error::State { path: state.path().to_owned(), what, remedy: remedy.into() }
 }
@@ -310,7 +310,7 @@ pub(crate) fn name_or_host_name(chosen: Option<&NodeName>) -> Result<NodeName, E
 
 fn next_step(report: &JoinReport, paths: &Paths) -> String {
     let JoinReport { joined, state_dir, .. } = report;
-    let keys = if report.kept_keys { "with its former keys" } else { "with new keys" };
+    let keys = if report.kept_keys { "with its previous keys" } else { "with new keys" };
     let mut text = format!("{} has joined the mesh {keys}.\n", joined.name);
     if report.seeds == 0 {
         text.push_str(

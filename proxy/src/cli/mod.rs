@@ -110,24 +110,24 @@ enum Verb {
     /// Run the daemon
     ///
     /// Connects to the mesh, listens on the local addresses and serves until SIGTERM. SIGHUP
-    /// reloads the configuration, like `meshport reload`. Without a configuration file the site
-    /// comes from the credential, and all else is the default. Waits for a daemon of the same state
-    /// folder that is stopping.
+    /// reloads the configuration, like `meshport reload`. Without a configuration file, the site
+    /// comes from the credential and every other setting has its default. If another daemon of the
+    /// same state folder is stopping, waits for its end.
     #[command(after_long_help = text::RUN)]
     Run(run::RunArgs),
     /// Reload the daemon's configuration
     ///
     /// Shows each changed setting with its old and new value, and what needs a restart. No session
-    /// ends; a file with problems changes nothing.
+    /// ends unless a new `allow` list excludes it; a file with problems changes nothing.
     #[command(after_long_help = text::RELOAD)]
     Reload(query::QueryArgs),
-    /// Give the running daemon's place to the program on disk
+    /// Replace the running daemon with the program on disk
     ///
-    /// The daemon starts its successor, which reads the configuration and the state folder; only
-    /// when that is ready it lets its sessions end for up to ten seconds and passes its listening
-    /// sockets on. No client is refused. A successor that cannot run, or ends in its first seconds,
-    /// leaves the daemon serving, and this says why. Under systemd too; in a container replace the
-    /// container.
+    /// The daemon starts its successor, which reads the configuration and the state folder, and
+    /// passes its sockets on only when the successor is ready. No client is refused, and open
+    /// sessions go on in the previous process for at most ten minutes. If the successor cannot run,
+    /// or ends in its first seconds, the daemon keeps serving and this command says why. Works
+    /// under systemd too; in a container, replace the container.
     #[command(after_long_help = text::UPGRADE)]
     Upgrade(query::QueryArgs),
     /// Check whether the daemon is alive or ready (exit code only)
@@ -163,7 +163,7 @@ enum Verb {
     ///
     /// Contains the daemon's answers, the findings of `doctor`, the configuration in force, the log
     /// of the unit, limits and sockets, as far as they are available; works without a daemon. It
-    /// has names and addresses of nodes, but no keys and tokens.
+    /// contains names and addresses of nodes, but no keys or tokens.
     #[command(after_long_help = text::SUPPORT_BUNDLE)]
     SupportBundle(support_bundle::SupportBundleArgs),
     /// Show the order in which new sessions try the origins
@@ -178,30 +178,30 @@ enum Verb {
     Stats(query::StatsArgs),
     /// Explain why sessions go where they go
     ///
-    /// Shows the origin in use and the reason; what the others lack; how other nodes see each of
-    /// them; the relays that could be used; the last ten route changes with their causes.
+    /// Shows the origin in use and the reason, what the others lack, how other nodes see each of
+    /// them, the relays that could be used, and the last ten route changes with their causes.
     #[command(after_long_help = text::EXPLAIN)]
     Explain(query::ExplainArgs),
     /// Show every node in the mesh
     ///
-    /// One row per node: endpoint, age of the WireGuard handshake, bytes in both directions.
+    /// One row per node: endpoint, age of the last WireGuard handshake, bytes in both directions.
     #[command(after_long_help = text::PEERS)]
     Peers(query::PeersArgs),
-    /// Measure the round trip to a node through the mesh
+    /// Measure the round-trip time to a node through the mesh
     ///
     /// Sends probes through the tunnel, as ping(8) does outside it.
     #[command(after_long_help = text::PING)]
     Ping(query::PingArgs),
     /// Wait until a service has a healthy origin
     ///
-    /// For scripts at boot: ends when a new session would find a ready origin. The daemon may start
-    /// later than this command.
+    /// For scripts at boot: ends as soon as a new session would find a ready origin. The daemon may
+    /// start after this command.
     #[command(after_long_help = text::WAIT)]
     Wait(wait::WaitArgs),
     /// Move all sessions away from this origin
     ///
-    /// New sessions go to another origin at once, open ones within the drain window, each while
-    /// idle; if no other origin is ready, they stay. Lasts until undrain or a restart.
+    /// New sessions go to another origin at once; open ones move within the drain window, each
+    /// while it is idle. If no other origin is ready, they stay. Lasts until undrain or a restart.
     #[command(after_long_help = text::DRAIN)]
     Drain(drain::DrainArgs),
     /// End a drain: offer this origin again
@@ -217,9 +217,9 @@ enum Verb {
     Revoke(revoke::RevokeArgs),
     /// Take this node out of the mesh for good
     ///
-    /// The node's own key signs this, so it needs neither the authority nor an invite. Every
-    /// member refuses the key from then on, sessions end, and the daemon stops. To come back, join
-    /// with new keys and a new invite.
+    /// The node's own key signs this, so it needs neither the authority nor an invite. From then
+    /// on every member refuses the key; the node's sessions end and its daemon stops. To come back,
+    /// join with new keys and a new invite.
     #[command(after_long_help = text::LEAVE)]
     Leave(leave::LeaveArgs),
     /// Erase the state of this machine
@@ -249,23 +249,23 @@ enum Verb {
     Delegate(delegate::DelegateArgs),
     /// Show the authority's key, or make another one for the same mesh
     ///
-    /// Each key that the first one has endorsed signs invites, renewals and revocations as that one
-    /// does, so one can be lost or replaced while the mesh goes on.
+    /// A key that the first one has endorsed signs invites, renewals and revocations just as the
+    /// first one does. So the mesh continues if one is lost or replaced.
     #[command(after_long_help = text::AUTHORITY)]
     Authority(authority::AuthorityArgs),
     /// Replace the mesh secret while sessions continue
     ///
     /// Use it when an old invite, a laptop or a revoked node still has the current one. Members get
-    /// the new one within seconds; the former one also works until the end of the overlap, for
+    /// the new one within seconds; the previous one also works until the end of the overlap, for
     /// members that are away. Needs the authority's key.
     #[command(after_long_help = text::ROTATE_SECRET)]
     RotateSecret(rotate_secret::RotateSecretArgs),
     /// Replace this node's keys while its sessions continue
     ///
-    /// Use it when its state folder or a backup may have been seen by others. The node keeps its
-    /// name, its address and its sessions; peers learn of the new key within a second, and the
-    /// former one is revoked in the whole mesh. Signed by the authority's key or an invite, and by
-    /// the current key itself.
+    /// Use it when others may have seen its state folder or a backup. The node keeps its name, its
+    /// address and its sessions; peers learn of the new key within a second, and the previous one
+    /// is revoked in the whole mesh. Signed by the authority's key or an invite, and by the current
+    /// key itself.
     #[command(after_long_help = text::ROTATE_KEY)]
     RotateKey(rotate_key::RotateKeyArgs),
     /// Open a local address that leads to the nearest healthy origin, from any machine
@@ -301,7 +301,7 @@ enum Verb {
     Generate(generate::GenerateArgs),
     /// Demonstrate meshport on this machine
     ///
-    /// Runs three sites with an apiserver and two daemons each behind an emulated WAN, sends
+    /// Runs three sites, each with an apiserver and two daemons, behind an emulated WAN, sends
     /// requests, stops the nearest apiserver, and shows the traffic fail over and return. Needs no
     /// root and leaves nothing behind.
     #[command(after_long_help = text::DEMO)]
@@ -317,7 +317,8 @@ enum Verb {
     VipHooks(vip_hooks::VipHooksArgs),
     /// Print the version of this program and of the running daemon
     ///
-    /// They differ between an update and the next restart. It is not an error if no daemon answers.
+    /// They differ after an update, until a restart or `meshport upgrade`. It is not an error if no
+    /// daemon answers.
     #[command(after_long_help = text::VERSION)]
     Version(version::VersionArgs),
     /// Print shell completions

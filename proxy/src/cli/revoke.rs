@@ -40,7 +40,7 @@ pub(crate) struct RevokeArgs {
     #[arg(long, value_name = "LINE", conflicts_with_all = ["target", "print", "authority"])]
     pub(crate) import: Option<String>,
     /// Revoke NODE as an issuer: the mandate that `meshport delegate` made for it, and credentials
-    /// that it signed since the present part of the mandate began. It stays a member
+    /// that it signed since the current part of the mandate began. It stays a member
     #[arg(long, conflicts_with = "import")]
     pub(crate) issuer: bool,
     /// With --issuer, also revoke what it signed within this time before now

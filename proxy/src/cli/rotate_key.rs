@@ -31,7 +31,7 @@ const SUCCESSOR_TRIES: usize = 1000;
 pub(crate) struct RotateKeyArgs {
     #[command(flatten)]
     pub(crate) signer: SignerArgs,
-    /// How long the former key also works, for peers that are unreachable meanwhile
+    /// How long the previous key also works, for peers that are unreachable meanwhile
     #[arg(long, value_name = "TIME", default_value = "10m")]
     pub(crate) overlap: Lifetime,
     /// Print JSON
@@ -100,7 +100,7 @@ fn said(outcome: &Outcome) -> String {
     let Outcome { who, former, is_new, .. } = outcome;
     let node = who.node();
     let former = former.as_ref().map_or_else(String::new, |FormerKey { node, ends_at }| {
-        format!("; the former one ({}) answers until {ends_at}", node.short())
+        format!("; the previous one ({}) answers until {ends_at}", node.short())
     });
     match is_new {
         true => format!("key {} is now this node's key{former}\n", node.short()),

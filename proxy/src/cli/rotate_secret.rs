@@ -20,7 +20,7 @@ use meshport_daemon::state::{Existing, StateDir};
 /// `meshport rotate-secret`
 #[derive(Debug, Args)]
 pub(crate) struct RotateSecretArgs {
-    /// How long the former secret also works; members that are away all that time must join again
+    /// How long the previous secret also works; members that are away all that time must join again
     #[arg(long, value_name = "TIME", default_value = "7d", conflicts_with = "import")]
     pub(crate) overlap: Lifetime,
     /// Only print a line for --import on a node. It contains the secret
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
 fn said(Outcome { report, .. }: &Outcome) -> String {
     let RotateReport { number, former_ends_at, is_new } = report;
     let former = match former_ends_at {
-        Some(at) => format!("the former one works until {at}"),
+        Some(at) => format!("the previous one works until {at}"),
         None => "no other one is accepted".to_owned(),
     };
     match is_new {

@@ -50,7 +50,7 @@ ENVIRONMENT OF THE COMMAND:
   MESHPORT_ADDRESS   the local address, for programs without a kubeconfig
 
 EXIT CODES:
-  that of the command, or those of all verbs: meshport --help
+  that of the command, or those of every command: meshport --help
 ";
 
 pub(super) const DASHBOARD: &str = "\
@@ -168,8 +168,8 @@ EXAMPLES:
     meshport doctor --strict --json > doctor.json || send-alert
 
 EXIT CODES:
-  0  no error, with --strict no warning either
-  1  an error, with --strict also for a warning
+  0  no error; with --strict, no warning either
+  1  an error; with --strict, also a warning
   2  the command line is invalid
 
 Findings have stable ids: MP1xx this machine, MP2xx the mesh, MP3xx services and
@@ -284,8 +284,9 @@ EXAMPLES:
   meshport check && meshport upgrade
   systemctl kill --kill-who=main --signal=USR2 meshport
 
-EXIT CODE:
-  0 the successor serves, 6 the daemon keeps serving or does not answer
+EXIT CODES:
+  0  the successor serves
+  6  no upgrade: the daemon keeps serving, or does not answer
 ";
 
 pub(super) const UNDRAIN: &str = "\
@@ -353,7 +354,8 @@ EXAMPLES:
 pub(super) const DELEGATE: &str = "\
 EXAMPLES:
   Where the authority's key is, for a control plane with the role issuer:
-    meshport delegate cp-1 --role node,origin:kube-apiserver > cp-1.mandate
+    meshport delegate cp-1 --role node,origin:kube-apiserver,issuer \\
+      > cp-1.mandate
   and on cp-1:
     meshport delegate --install - < cp-1.mandate
 
@@ -366,10 +368,10 @@ EXAMPLES:
 
 pub(super) const AUTHORITY: &str = "\
 EXAMPLES:
-  Right after `init`, a second key on other media, for the day when one is lost:
+  Right after `init`, a second key on other media, in case one is lost:
     meshport authority --add /media/safe/authority.key
 
-  Every verb that signs takes it:
+  Every command that signs takes it:
     meshport invite --site fra --role node --authority /media/safe/authority.key
 
   Destroy a key that you replace; what it signed stays valid. A stolen one is
@@ -379,7 +381,8 @@ EXAMPLES:
 
 pub(super) const ROTATE_SECRET: &str = "\
 EXAMPLES:
-  On the machine with the authority's key; `status` lists nodes without it:
+  On the machine with the authority's key; `status` names members that may lack
+  the new secret:
     meshport rotate-secret
     meshport status
 
@@ -403,11 +406,11 @@ key. Other nodes learn the new key by themselves; new invites must name it.
 
 pub(super) const KUBECONFIG: &str = "\
 EXAMPLES:
-  In addition to the present kubeconfig, which keeps the user:
+  Next to the existing kubeconfig, which has the user:
     meshport kubeconfig > ~/.kube/meshport
     export KUBECONFIG=~/.kube/meshport:~/.kube/config
 
-  Into the present kubeconfig, as its current context:
+  Into the existing kubeconfig, as its current context:
     meshport kubeconfig --merge ~/.kube/config --use
 
   The kubelet of this node (then restart it):

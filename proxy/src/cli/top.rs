@@ -14,7 +14,7 @@ use super::query::{DaemonArgs, interval};
 /// `meshport top`
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// How often the daemon is asked
+    /// Interval between queries of the daemon
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     every: Duration,
     /// Show no colours, as with NO_COLOR

@@ -7,7 +7,7 @@ use clap::{Arg, Command};
 /// The page of a command line.
 pub(crate) fn page(command: &Command) -> String {
     let mut text = String::from(
-        "# Commands\n\nGenerated from the code. `meshport help VERB` adds examples. [Exit \
+        "# Commands\n\nGenerated from the code. `meshport help COMMAND` adds examples. [Exit \
          codes](../reference.md#commands).\n",
     );
     let mut command = command.clone();

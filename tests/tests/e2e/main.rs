@@ -37,7 +37,6 @@ mod secrets;
 mod signals;
 mod sites;
 mod state;
-mod succession;
 mod support_bundle;
 mod upgrade;
 mod view;

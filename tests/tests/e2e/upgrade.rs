@@ -1,4 +1,6 @@
-//! A running daemon gives its place to the program on disk, and keeps it when that cannot run.
+//! A running daemon hands over to the program on disk, and keeps serving if that cannot run.
+
+mod sessions;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -51,7 +53,7 @@ fn world() -> (World, PathBuf) {
     let address = world.apiserver("cp");
     world.node(&NodePlan::new("cp", "b").origin(address));
     let program = world.path("program");
-    symlink(meshport(), &program).expect("a link");
+    link(&program);
     world.node(&NodePlan::new("worker", "a").program(&program));
     world.meet();
     world.chooses("worker", "cp", SETTLE);
@@ -86,7 +88,7 @@ fn an_upgrade_refuses_no_client_and_can_be_repeated() {
     load.goes_on(REQUESTS, PHASE);
     let first = succeeded(&upgrade(&world, "worker"));
     let status = world.node_mut("worker").process().ended(SETTLE);
-    assert!(status.success(), "the former daemon says {status}");
+    assert!(status.success(), "the previous daemon: {status}");
     load.goes_on(REQUESTS, PHASE);
 
     // The successor starts one in turn.
@@ -184,7 +186,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     let output = upgrade(&world, "worker");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{said}");
-    assert!(said.contains("the successor ended without a word"), "{said}");
+    assert!(said.contains("the successor ended without an answer"), "{said}");
     load.goes_on(REQUESTS, PHASE);
     none_failed(load);
     assert!(world.node_mut("worker").process().is_running());
@@ -207,13 +209,18 @@ fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
 
     // An upgrade can succeed after it has failed twice.
     fs::remove_file(&program).expect("it is there");
-    symlink(meshport(), &program).expect("a link");
+    link(&program);
     let _successor = succeeded(&upgrade(&world, "worker"));
     load.goes_on(REQUESTS, PHASE);
     none_failed(load);
 }
 
-/// Replaces the program by a shell script.
+/// Makes the program a link to the program under test.
+fn link(program: &Path) {
+    symlink(meshport(), program).expect("a link");
+}
+
+/// Replaces the program with a shell script.
 fn script(program: &Path, text: &str) {
     fs::remove_file(program).expect("it is there");
     fs::write(program, format!("#!/bin/sh\n{text}\n")).expect("a file");

@@ -236,9 +236,10 @@ catalogue! {
     VERSIONS_DIFFER: Warning "MP206" {
         title: "the daemon's version differs from this program's or a member's",
         healthy: "daemon, program and the members asked run the same version",
-        meaning: "An update takes effect at the next restart; new features work only between nodes \
-                  that have them",
-        remedy: "Restart the daemon after an update, and finish the update on the other nodes",
+        meaning: "An update takes effect when the daemon restarts or is upgraded in place; new \
+                  features work only between nodes that have them",
+        remedy: "Run `meshport upgrade` or restart the daemon after an update, and finish the \
+                 update on the other nodes",
     }
     /// Two processes with one key.
     KEY_USED_TWICE: Error "MP207" {

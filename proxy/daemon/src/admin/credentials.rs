@@ -174,9 +174,9 @@ pub struct SecretStatus {
     pub number: u64,
     /// Time at which the authority signed it; absent for the first.
     pub rotated_at: Option<UnixSeconds>,
-    /// Time until which the former one also opens tunnels; absent if there is none.
+    /// Time until which the previous one also opens tunnels; absent if there is none.
     pub former_ends_at: Option<UnixSeconds>,
-    /// Number of members not known to have the new secret, while there is a former one.
+    /// Number of members not known to have the new secret, while there is a previous one.
     pub lagging: usize,
     /// The first of them by name.
     pub lagging_names: Vec<String>,
@@ -212,7 +212,7 @@ impl Request for RotateRequest {
 pub struct RotateReport {
     /// The number of the secret in force.
     pub number: u64,
-    /// Time until which the former one also opens tunnels; absent if there is none.
+    /// Time until which the previous one also opens tunnels; absent if there is none.
     pub former_ends_at: Option<UnixSeconds>,
     /// Whether it was news to the daemon.
     pub is_new: bool,

@@ -1,8 +1,8 @@
 //! Serves the page of any node of the mesh on a loopback address of an operator's machine.
 //!
 //! A leaf has tunnels to a few members. One of them answers for itself or relays the request to the
-//! requested node ([`meshport_core::remote_view`]). The leaf tries members in the order of its
-//! route, then by id. The page itself is part of this program.
+//! requested node ([`meshport_core::remote_view`]). The leaf first tries the node itself, then the
+//! nearest member, then the others by id. The page itself is part of this program.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,11 +27,11 @@ use crate::admin::page::{Addition, Page};
 use crate::admin::reply::{Reply, complaint, json};
 use crate::exchange::{self, Unanswered};
 
-/// Members to try for one view, one at a time.
+/// Maximum number of members tried for one view, one at a time.
 const MAX_ASKED: usize = 3;
 /// Timeout per member, including a new tunnel from it to the node.
 const LIMIT: Duration = Duration::from_secs(6);
-/// Names whose ids are cached: twice the number in a view.
+/// Maximum number of cached names: twice the number in a view.
 const MAX_NAMES: usize = 2 * crate::admin::view::MAX_NODES;
 
 /// Why there is no view.
@@ -41,7 +41,7 @@ pub enum ViewError {
     #[error("no member of the mesh answers")]
     NoMember,
     /// No node in the views that were read has that name.
-    #[error("no node is named {0}, as far as the members that were asked know")]
+    #[error("the members that were asked know no node named {0}")]
     UnknownNode(String),
     /// The node does not let this machine read its view.
     #[error("the node does not allow it: its credential check found no role operator")]
@@ -80,8 +80,8 @@ impl Viewer {
         Self { mesh, routes, names: Arc::default() }
     }
 
-    /// The view of the node with this name, or of the nearest member. Without the document if its
-    /// tag is still `tag`.
+    /// The view of the node with this name, or of the nearest member without one. The reply has no
+    /// document if its tag is still `tag`.
     ///
     /// # Errors
     /// [`ViewError`].
@@ -126,8 +126,8 @@ impl Viewer {
         Err(last)
     }
 
-    /// The members to try: the node itself if it has a tunnel to this machine, then the nearest
-    /// origins.
+    /// The members to try, among those with a tunnel: the node itself, the first hop to the nearest
+    /// origin, then the others.
     fn members(&self, node: Option<NodeId>) -> Vec<NodeId> {
         let peers = self.mesh.peers().into_iter().filter(|peer| peer.session && peer.admitted);
         let mut members: Vec<NodeId> = peers.map(|peer| peer.node).collect();
@@ -161,13 +161,13 @@ impl Viewer {
 
     fn remember(&self, reply: &ViewReply) {
         let Some(document) = &reply.document else { return };
-        // A later version's document may have another schema; its names are not resolved.
+        // The document of a later version may have another schema; then its names stay unknown.
         let Ok(Names { mut nodes }) = serde_json::from_str(document) else { return };
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if names.len() + nodes.len() > MAX_NAMES {
             names.clear();
         }
-        // An earlier node may have had the same name: the one that is alive wins.
+        // A previous node may have had the same name: the one that is alive wins.
         nodes.sort_by_key(|it| it.liveness == "alive");
         names.extend(nodes.into_iter().map(|it| (it.name, it.node)));
     }

@@ -1,36 +1,36 @@
-//! File descriptors: a session takes two at its origin, and the usual soft limit is 1,024.
+//! File descriptors: a session needs two at its origin, and the usual soft limit is 1,024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::info;
 
 use crate::tcp::Host;
 
-/// Descriptors not used by sessions: sockets, files, the runtime.
+/// Descriptors for everything but sessions: sockets, files, the runtime.
 const BESIDE_SESSIONS: u64 = 64;
 
-/// Raises the soft limit to the hard limit, without privileges. On failure the limit stays
-/// unchanged.
+/// Raises the soft limit to the hard limit, which needs no privileges. On failure, the limit stays
+/// as it is.
 pub(crate) fn raise() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
         let raised = Rlimit { current: maximum, maximum };
         if let Err(error) = setrlimit(Resource::Nofile, raised) {
-            info!(%error, "the limit on open files stays as it is");
+            info!(%error, "cannot raise the limit on open files");
         }
     }
 }
 
-/// How many files a daemon started from this process may open; `None` if unlimited.
+/// The number of files that a daemon started from this process may open; `None` if unlimited.
 pub fn most_allowed() -> Option<u64> {
     getrlimit(Resource::Nofile).maximum
 }
 
-/// How many descriptors this many sessions need.
+/// The number of descriptors that a daemon needs for this many sessions.
 pub(crate) fn needed(sessions: u64) -> u64 {
     sessions.saturating_mul(2).saturating_add(BESIDE_SESSIONS)
 }
 
-/// How many descriptors sessions may use on this machine under the current limit.
+/// The number of descriptors left for sessions under the current limit.
 pub(crate) fn for_sessions(host: &Host) -> u64 {
     match (host, getrlimit(Resource::Nofile).current) {
         (Host::Kernel, Some(limit)) => limit.saturating_sub(BESIDE_SESSIONS),
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_becomes_the_hard_one() {
+    fn the_soft_limit_is_raised_to_the_hard_limit() {
         raise();
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         assert_eq!(current, maximum);

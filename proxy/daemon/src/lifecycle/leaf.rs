@@ -1,8 +1,8 @@
-//! A leaf: the daemon's client side without a node, for the duration of one command.
+//! A leaf: the client side of a daemon, for the duration of one command.
 //!
-//! It shares the core's route choice and the racing and replay of sessions with a daemon. It has no
-//! gossip, no instances, no incoming streams and no admin socket. A task detects suspends and
-//! network changes, and then renews every tunnel.
+//! Like a daemon, it chooses routes with the core and races and replays sessions. It has no gossip,
+//! no instances, no incoming streams and no admin socket. A task detects suspends and network
+//! changes, and then renews every tunnel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -43,14 +43,14 @@ use crate::sessions::registry::Sessions;
 use crate::state::Identity;
 use crate::tcp::Host;
 
-/// The parts of a leaf.
+/// What a leaf is started with.
 #[derive(Debug)]
 pub struct Options {
-    /// Its keys and its credential, which is an operator's.
+    /// Its keys and its credential, which has the role operator.
     pub identity: Identity,
     /// Members to contact first.
     pub seeds: Vec<Seed>,
-    /// The directory saved by an earlier run.
+    /// The directory saved by a previous run.
     pub directory: Option<Vec<u8>>,
     /// The service that clients reach.
     pub service: ServiceName,
@@ -74,7 +74,7 @@ pub struct Destination {
     pub rtt: Option<Duration>,
     /// Whether the origin reports that it is ready and its path answers.
     pub healthy: bool,
-    /// Why it is first in the route.
+    /// Why the route has it first.
     pub why: String,
     line: Line,
 }
@@ -95,7 +95,7 @@ impl Destination {
         }
     }
 
-    /// Whether both are the same origin over the same path.
+    /// Whether both are the same origin over the same path: direct or through the same relay.
     pub fn is_same_way(&self, other: &Self) -> bool {
         self.line == other.line
     }
@@ -110,13 +110,14 @@ pub struct Progress {
     pub origins: usize,
     /// Origins whose path has been measured.
     pub measured: usize,
-    /// The last reason for which a member was refused or refused this leaf.
+    /// Why a member was refused, or refused this leaf, most recently.
     pub refused: Option<String>,
     /// An origin that denies this leaf access.
     pub denied: Option<String>,
 }
 
-/// A running leaf. Dropping it ends its sessions without notice; [`Leaf::stop`] says goodbye first.
+/// A running leaf. Dropping it ends its sessions without notice; [`Leaf::stop`] tells the members
+/// first.
 #[derive(Debug)]
 pub struct Leaf {
     mesh: Mesh,
@@ -144,7 +145,7 @@ impl Leaf {
         let Options { identity, seeds, directory, service, .. } = options;
         descriptors::raise();
         findings::warn_of_few_descriptors(&settings);
-        // Nodes may not open streams to a leaf: dropping the queue rejects incoming ones.
+        // Nodes may not open streams to a leaf: without a queue, incoming ones are rejected.
         let shards = assemble::bind_mesh(&settings, 1)?;
         let [mesh_seed, core_seed] = assemble::two_seeds(assemble::seed()?);
         let started = assemble::start_mesh(&settings, &identity, shards, mesh_seed)?;
@@ -195,7 +196,7 @@ impl Leaf {
         })
     }
 
-    /// The bound listen address, if any.
+    /// The bound listen address; `None` if the leaf has no clients.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.listen
     }
@@ -207,7 +208,7 @@ impl Leaf {
         Some(Destination::of(first, &route.why))
     }
 
-    /// A reader of other nodes' views; it works while this leaf runs.
+    /// Returns a reader of other nodes' views, usable while this leaf runs.
     pub fn viewer(&self) -> Viewer {
         Viewer::new(self.mesh.clone(), self.routes.clone())
     }
@@ -226,7 +227,8 @@ impl Leaf {
         }
     }
 
-    /// The certificates of all origins that are not known to be down. Each query may take `limit`.
+    /// Fetches the certificates of all origins that are not known to be down. `limit` is the
+    /// timeout per origin.
     pub async fn certificates(&self, limit: Duration) -> Vec<OriginCertificate> {
         let route = self.routes.borrow().clone();
         let up = route.candidates.iter().filter(|it| it.standing < Standing::Down);
@@ -239,8 +241,8 @@ impl Leaf {
         certificates::ask(&self.mesh, &self.service, origins, limit).await
     }
 
-    /// Waits for a possible change of [`Leaf::destination`] or [`Leaf::progress`], or for the offer
-    /// of a new secret.
+    /// Waits until [`Leaf::destination`] or [`Leaf::progress`] may have changed, or a new secret is
+    /// offered.
     pub async fn changed(&mut self) {
         tokio::select! {
             changed = self.routes.changed() => if changed.is_err() {
@@ -250,7 +252,8 @@ impl Leaf {
             Ok(()) = self.refused.changed() => {}
             Some(write) = self.writes.recv() => match write {
                 Write::Secrets(new) => self.offered = Some(new),
-                // Members send the revocations again, and a leaf has no admin socket for a key.
+                // A leaf need not store these: members send revocations again, and keys are
+                // replaced only over an admin socket.
                 write => {
                     let _ = self.commands.try_send(Command::Stored(write));
                 }
@@ -258,25 +261,25 @@ impl Leaf {
         }
     }
 
-    /// A new secret of the mesh, or the end of the previous one, not in use before
-    /// [`Leaf::take_secrets`].
+    /// The secrets that members have offered: a new one, or the end of the previous one.
+    /// [`Leaf::take_secrets`] puts them in use.
     pub fn offered_secrets(&self) -> Option<&MeshSecrets> {
         self.offered.as_ref().map(|new| &new.secrets)
     }
 
-    /// Starts to use the offered secrets. The caller stores them first, if it stores anything.
+    /// Puts the offered secrets in use. A caller that stores secrets stores them first.
     pub async fn take_secrets(&mut self) {
         let Some(new) = self.offered.take() else { return };
         // The driver outlives every call on this leaf.
         let _ = self.commands.send(Command::Stored(Write::Secrets(new))).await;
     }
 
-    /// The current directory of the mesh, for the next start.
+    /// The current directory of the mesh, to save for the next run.
     pub async fn directory(&self) -> Option<Vec<u8>> {
         node::snapshot(&self.commands).await.map(|snapshot| snapshot.directory)
     }
 
-    /// Ends the sessions and informs the members, within a second.
+    /// Ends the sessions and tells the members. Takes at most a second.
     pub async fn stop(mut self) {
         self.listeners.shutdown().await;
         self.mesh.close().await;
@@ -287,7 +290,7 @@ impl Leaf {
 /// Binds the first free address.
 fn bind(options: &Options) -> Result<(Settings, Services), Error> {
     let wanted = options.listen.iter().map(|address| vec![*address]);
-    // Without addresses, make one attempt with an empty list.
+    // Without addresses, try once with an empty list.
     let wanted = wanted.chain(options.listen.is_empty().then(Vec::new));
     let mut last = Error::Bug("there is nothing to bind".into());
     for listen in wanted {
@@ -300,7 +303,7 @@ fn bind(options: &Options) -> Result<(Settings, Services), Error> {
     Err(last)
 }
 
-/// The settings of a daemon that only serves this leaf's service.
+/// The settings of a daemon whose only service is this leaf's.
 fn settings(options: &Options, listen: Vec<SocketAddr>) -> Settings {
     let site = options.identity.credential.site.clone();
     let mut settings = Settings::with_defaults(site, &Defaults::default());
@@ -310,14 +313,14 @@ fn settings(options: &Options, listen: Vec<SocketAddr>) -> Settings {
     settings
 }
 
-/// Re-resolves the names of the seeds periodically.
+/// Resolves the names of the seeds again at intervals.
 async fn follow_names(seeds: Vec<Seed>, commands: mpsc::Sender<Command>) {
     // A leaf never advertises addresses.
     let (_nothing, advertised) = watch::channel(Vec::new());
     endpoints::follow(seeds, advertised, commands).await;
 }
 
-/// Tells the driver when this machine was suspended or changed its network.
+/// Tells the driver when this machine was suspended or has changed its network.
 async fn watch_over(mesh: Mesh, commands: mpsc::Sender<Command>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

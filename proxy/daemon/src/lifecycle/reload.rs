@@ -1,9 +1,9 @@
-//! A reload (`meshport reload`, SIGHUP): rereads configuration and credential, applies what can
-//! change in a running daemon, and reports for each changed key whether it took effect or needs a
-//! restart.
+//! A reload (`meshport reload`, SIGHUP): rereads the configuration and the credential, applies what
+//! can change in a running daemon, and reports for each changed key whether it has taken effect or
+//! needs a restart.
 //!
-//! A file with errors changes nothing, and no session is affected. A setting that needs a restart
-//! keeps its old value; `status` and every reload list it until the file matches.
+//! A file with errors changes nothing and ends no session. A setting that needs a restart keeps
+//! its old value; `status` and every reload list it until the file matches again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ use meshport_core::route::Policy;
 
 /// Where settings come from while the daemon runs.
 pub struct Source {
-    /// The file; it may be absent.
+    /// The file, which may be absent.
     pub config: PathBuf,
-    /// Reads the effective configuration again.
+    /// Rereads the effective configuration.
     pub reread: Box<dyn Fn() -> Result<Settings, Error> + Send>,
-    /// Changes the log level; `None` when the level is set elsewhere.
+    /// Changes the log level; `None` if the level is not set by the file.
     pub set_level: Option<Box<dyn Fn(LogLevel) + Send>>,
 }
 
@@ -51,10 +51,10 @@ pub(crate) struct Reload {
     process: Option<Process>,
 }
 
-/// Parts of a daemon that a simulated node does not have.
+/// What a daemon has and a simulated node does not.
 struct Process {
     source: Source,
-    /// Where the credential is reread.
+    /// Where the credential is reread from.
     state: StateDir,
     sandbox: Sandbox,
 }
@@ -103,7 +103,9 @@ impl Reload {
                 let command = Command::Credential(Box::new(identity.credential));
                 let _ = controls.commands.send(command).await;
             }
-            Err(error) => warn!(%error, "the current credential stays in use"),
+            Err(error) => {
+                warn!(%error, "credential not reloaded; the current one stays in use");
+            }
         }
     }
 
@@ -119,7 +121,7 @@ impl Reload {
         Ok(settings)
     }
 
-    /// The settings in force, for a start in the same process.
+    /// The settings in force, for another start in this process.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -147,7 +149,7 @@ impl Reload {
             applied: changes(&self.settings, &next),
             needs_restart: changes(&next, &new),
         };
-        // All fallible steps come first, so that a reload is applied entirely or not at all.
+        // All steps that can fail come first, so that a reload applies entirely or not at all.
         let mut commands = vec![Command::NeedsRestart(report.needs_restart.clone())];
         let mut added = next.clone();
         for (name, service) in &next.services {
@@ -189,7 +191,7 @@ impl Reload {
     }
 }
 
-/// Logs one line per setting.
+/// Logs one line per changed setting.
 fn say(report: &ReloadReport) {
     info!(changed = report.applied.len(), "configuration reloaded");
     let none = || "(none)".to_owned();
@@ -203,7 +205,7 @@ fn say(report: &ReloadReport) {
     }
 }
 
-/// The settings of `new` that can take effect in a daemon running with `old`.
+/// The settings of a daemon that runs with `old`, after the changes in `new` that need no restart.
 fn in_force(old: &Settings, new: &Settings) -> Settings {
     let mut next = old.clone();
     next.log.level = new.log.level;
@@ -212,7 +214,7 @@ fn in_force(old: &Settings, new: &Settings) -> Settings {
         next.mesh.advertise.clone_from(&new.mesh.advertise);
     }
     next.kubelet.clone_from(&new.kubelet);
-    // The socket is created before the sandbox, in which the daemon cannot create another.
+    // The socket is created before the sandbox, which prevents the daemon from creating another.
     let EgressSettings { socket, mode, .. } = old.egress.clone();
     next.egress = EgressSettings { socket, mode, ..new.egress.clone() };
     for (name, wanted) in &new.services {
@@ -226,18 +228,18 @@ fn in_force(old: &Settings, new: &Settings) -> Settings {
         }
         next.services.insert(name.clone(), service);
     }
-    // An `expose` entry waits for a restart if one of its services does.
+    // An `expose` entry waits for a restart if one of its services waits for one.
     let known = |it: &ExposeSettings| it.services().all(|name| next.services.contains_key(name));
     next.expose = new.expose.clone().into_iter().filter(|(_, it)| known(it)).collect();
     next
 }
 
-/// Keeps the settings of a running service that cannot change.
+/// Keeps the settings of a service that cannot change while it runs.
 fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
     service.listen.clone_from(&before.listen);
     service.allow_remote_clients = before.allow_remote_clients;
     service.cluster_kubeconfig.clone_from(&before.cluster_kubeconfig);
-    // Starting or ceasing to be an origin changes the structure of the core.
+    // The core is built with or without an instance of the service.
     if before.origin.is_some() != service.origin.is_some() {
         service.origin.clone_from(&before.origin);
         service.allow.clone_from(&before.allow);
@@ -245,8 +247,8 @@ fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
     }
 }
 
-/// The driver's commands for a service. They replace its prober even if no setting differs, because
-/// the files named in the settings may have changed.
+/// The driver's commands for a service. They always replace its prober, because the files named in
+/// the settings may have changed even if the settings have not.
 fn commands_for(
     host: &Host,
     name: &ServiceName,
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_stays_as_it_is() {
+    fn a_setting_that_needs_a_restart_keeps_its_value() {
         let old = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:1\"\n");
         let new = settings(
             "site = \"ber\"\n[mesh]\nmtu = 1400\n[log]\nlevel = \"debug\"\nformat = \"json\"\n\
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_way_back_only_the_socket_needs_a_restart() {
+    fn only_the_socket_of_the_way_back_needs_a_restart() {
         let old = settings("site = \"fra\"\n[egress]\nsocket = \"/run/egress.sock\"\n");
         let new = settings(
             "site = \"fra\"\n[egress]\nsocket = \"/run/other.sock\"\nmode = \"0600\"\n\
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn another_origin_and_its_probes_are_taken_up() {
+    fn a_changed_origin_is_used_and_probed() {
         let old = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:1\"\n");
         let new = settings("site = \"fra\"\n[service.kube-apiserver]\norigin = \"127.0.0.1:2\"\n");
         let next = in_force(&old, &new);

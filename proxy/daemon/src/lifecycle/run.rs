@@ -19,8 +19,8 @@ use crate::admin::server;
 use crate::clock;
 use crate::findings;
 use crate::lifecycle::descriptors;
-use crate::lifecycle::former;
 use crate::lifecycle::heap;
+use crate::lifecycle::previous;
 use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
 use crate::lifecycle::starter::{self, Starter};
@@ -117,15 +117,15 @@ enum Over {
 
 async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Over, Error> {
     let Options { settings, source, state, inherited, predecessor, .. } = options;
-    let mut former = predecessor.map(Successor::new).transpose()?;
-    let mut place = match former {
-        // The former daemon keeps it until this one is ready.
+    let mut previous = predecessor.map(Successor::new).transpose()?;
+    let mut place = match previous {
+        // The previous daemon keeps it until this one is ready.
         Some(_) => None,
         None => Some(take_place(&inherited, &state, &settings).await?),
     };
-    let identity = match former {
+    let identity = match previous {
         None => state.settled_identity(clock::wall())?.0,
-        // Fails while the former daemon can still stay. The state folder must not change yet.
+        // Fails while the previous daemon can still stay. The state folder must not change yet.
         Some(_) => state.identity(clock::wall())?,
     };
     refuse_leaf(&state, &identity)?;
@@ -138,8 +138,8 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
     make_folders(&settings);
     let mut vip_sockets = Some(VipSockets::open(&settings)?);
     let sandbox = Sandbox::enter(&settings, &source.config);
-    if let Some(former) = &mut former {
-        let (lock, sockets) = former.turn().await?;
+    if let Some(previous) = &mut previous {
+        let (lock, sockets) = previous.turn().await?;
         place = Some((state.take_over(lock)?, sockets));
     }
     let (lock, passed) = place.expect("it is taken above or here");
@@ -152,25 +152,25 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
     store::adopt(passed);
     loop {
         let vip_sockets = take_sockets(&mut vip_sockets, &reload);
-        let may_wait = former.is_some() || failure.is_some();
+        let may_wait = previous.is_some() || failure.is_some();
         let started = async {
-            let shards = former::bind_mesh(reload.settings(), shards, may_wait).await?;
+            let shards = previous::bind_mesh(reload.settings(), shards, may_wait).await?;
             let joined = earlier.join(shards).await;
             let (shards, predecessors) = joined.map_err(Error::io("continue open sessions"))?;
             let outside = Outside { shards, vip_sockets, predecessors };
             Daemon::start(reload.settings(), &state, outside).await
         };
         let mut daemon = started.await.inspect_err(|_| {
-            if former.is_some() {
+            if previous.is_some() {
                 store::give_back();
             }
         })?;
         daemon.report_upgrade(failure.take()).await;
         inherited.close_rest();
-        if let Some(former) = &mut former {
-            former.serves().await;
+        if let Some(previous) = &mut previous {
+            previous.serves().await;
         }
-        let why = match serve(&mut daemon, &mut reload, starter, former.take()).await {
+        let why = match serve(&mut daemon, &mut reload, starter, previous.take()).await {
             Ok(End::Succeeded(next)) => {
                 let given = daemon.give_place(next, &lock, &mut earlier, &mut draining);
                 match given.await {
@@ -207,7 +207,7 @@ async fn take_place(
     let mut left = left.unwrap_or_default().into_iter();
     match left.next() {
         Some(lock) => Ok((state.take_over(lock)?, left.collect())),
-        None => Ok((former::lock(state, &settings.admin.socket).await?, Vec::new())),
+        None => Ok((previous::lock(state, &settings.admin.socket).await?, Vec::new())),
     }
 }
 
@@ -293,12 +293,12 @@ async fn serve(
     daemon: &mut Daemon,
     reload: &mut Reload,
     starter: Option<&Starter>,
-    former: Option<Successor>,
+    previous: Option<Successor>,
 ) -> Result<End, Error> {
     let (requests, revoked) = (daemon.node.take_process_requests(), daemon.own_revocation.take());
     let replaced = async {
-        if let Some(mut former) = former
-            && former.tells_to_stop().await
+        if let Some(mut previous) = previous
+            && previous.tells_to_stop().await
         {
             return End::Stop;
         }

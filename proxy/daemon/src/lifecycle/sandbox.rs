@@ -1,8 +1,8 @@
 //! The sandbox: as soon as the daemon knows its settings, it gives up capabilities, access to other
-//! files, and system calls that a network server does not need. An attacker who takes it over gains
-//! little.
+//! files, and system calls that a network server does not need, so that an attacker who takes it
+//! over gains little.
 //!
-//! It needs no privileges. Features that the kernel lacks are logged and do not prevent a start:
+//! It needs no privileges. If the kernel lacks a feature, the daemon logs that and starts anyway:
 //! without its daemon, a node has no apiserver. Threads inherit the sandbox, so the daemon enters
 //! it before it starts any.
 
@@ -20,16 +20,16 @@ use self::files::Enforced;
 use crate::Error;
 use crate::node::roster;
 
-/// The files that remain readable.
+/// The sandbox of this process: what remains readable.
 #[derive(Debug, Clone)]
 pub(crate) struct Sandbox {
-    /// The readable folders for files named in the settings; `None` for all folders.
+    /// The readable folders of files named in the settings; `None` if all folders are readable.
     readable: Option<Vec<PathBuf>>,
 }
 
 impl Sandbox {
-    /// Enters the sandbox for the rest of the process, unless `sandbox` in the settings disables
-    /// it. The file `config` may be created later.
+    /// Enters the sandbox for the rest of the process, unless the setting `sandbox` disables it.
+    /// The file `config` may be created later.
     pub(crate) fn enter(settings: &Settings, config: &Path) -> Self {
         if !settings.sandbox {
             warn!("running without a sandbox (sandbox = false)");
@@ -50,10 +50,10 @@ impl Sandbox {
         Self { readable: enforced.then_some(readable) }
     }
 
-    /// Checks that all files named in `settings` are readable.
+    /// Checks that the sandbox lets this process read all files named in `settings`.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the first one that is not.
+    /// [`Error::Usage`] with the first file that it cannot read.
     pub(crate) fn admits(&self, settings: &Settings) -> Result<(), Error> {
         named(settings).iter().try_for_each(|file| self.admits_file(file))
     }
@@ -61,7 +61,7 @@ impl Sandbox {
     /// Checks that the sandbox lets this process read a file.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it does not.
+    /// [`Error::Usage`] if it cannot.
     pub(crate) fn admits_file(&self, file: &Path) -> Result<(), Error> {
         let Some(readable) = &self.readable else { return Ok(()) };
         let inside = |folder: &PathBuf| {
@@ -79,8 +79,8 @@ impl Sandbox {
     }
 }
 
-/// Logs which parts are in force and, for the others, the reason and the remedy. If an outer filter
-/// refuses a call, the result looks like a missing kernel feature, so the messages name both.
+/// Logs which parts are in force and, for the others, the reason and the remedy. A call that an
+/// outer filter refuses looks like a missing kernel feature, so the messages name both.
 fn say(
     kept: &rustix::io::Result<KeptCapabilities>,
     files: &Result<Enforced, landlock::RulesetError>,
@@ -127,7 +127,7 @@ fn say(
     info!(files, calls, capabilities, "sandbox enabled");
 }
 
-/// The files that are reread while the daemon runs.
+/// The files named in the settings, which the daemon rereads while it runs.
 fn named(settings: &Settings) -> Vec<PathBuf> {
     let mut named: Vec<PathBuf> = settings.events.ca_file.iter().cloned().collect();
     for service in settings.services.values() {
@@ -147,7 +147,7 @@ fn named(settings: &Settings) -> Vec<PathBuf> {
     named
 }
 
-/// Those files and the settings file, if its folder exists: the file may be created later.
+/// Those files, and the settings file if its folder exists: the file may be created later.
 fn named_with(settings: &Settings, config: &Path) -> Vec<PathBuf> {
     let mut named = named(settings);
     if folder(config).exists() {
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::testing::logged;
 
-    /// Calls that older versions of systemd have in no group allowed for services.
+    /// Calls that older versions of systemd have in no group that units allow.
     const IN_NO_GROUP: [libc::c_long; 5] = [
         libc::SYS_capset,
         libc::SYS_landlock_create_ruleset,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_a_new_folder_takes_a_restart() {
+    fn a_file_in_a_new_folder_needs_a_restart() {
         let health = |file: &str| {
             settings(&format!(
                 "origin = \"127.0.0.1:6443\"\n[service.kube-apiserver.health]\nca-file = \"{file}\""
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_daemon_may_read_needs_no_restart() {
+    fn a_file_in_a_folder_of_the_system_needs_no_restart() {
         let sandbox = Sandbox { readable: Some(Vec::new()) };
         sandbox.admits_file(Path::new("/etc/meshport/meshport.toml")).expect("it is readable");
         sandbox.admits_file(Path::new("/srv/meshport.toml")).expect_err("it is not");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed() {
+    fn a_symlink_is_followed() {
         let folder = tempfile::tempdir().expect("a folder");
         let (data, link) = (folder.path().join("data"), folder.path().join("ca.crt"));
         std::fs::create_dir(&data).expect("a folder");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_filter_around_it_refuses_is_said_with_the_remedy() {
+    fn a_part_that_an_outer_filter_refuses_is_logged_with_the_remedy() {
         // In a separate thread, since a filter cannot be removed.
         let inside = thread::spawn(|| {
             let refused = IN_NO_GROUP.into_iter().map(|call| (call, Vec::new())).collect();
@@ -258,7 +258,7 @@ mod tests {
         let said = inside.join().expect("it goes on");
         let warned = |what: &str, remedy: &str| {
             let line = said.lines().find(|line| line.contains(what));
-            let line = line.unwrap_or_else(|| panic!("{what} is not said:\n{said}"));
+            let line = line.unwrap_or_else(|| panic!("no line {what:?}:\n{said}"));
             assert!(line.contains("WARN") && line.contains(remedy), "{line}");
         };
         warned("access to files is not restricted", "Allow landlock_create_ruleset");

@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::DRAIN_TIME;
 
-/// Handlers for these signals, installed from now on.
+/// Handlers for SIGTERM and SIGINT, installed until dropped.
 #[derive(Debug)]
 pub(super) struct Stop([Option<Signal>; 2]);
 
@@ -14,7 +14,7 @@ impl Stop {
         Self([SignalKind::terminate(), SignalKind::interrupt()].map(|kind| signal(kind).ok()))
     }
 
-    /// Resolves at the first of them.
+    /// Resolves at the first signal.
     pub(super) async fn told(&mut self) {
         let [terminate, interrupt] = &mut self.0;
         tokio::select! {
@@ -25,7 +25,7 @@ impl Stop {
     }
 }
 
-/// Resolves after the drain time or at a second signal.
+/// Resolves after the drain time, or at another signal.
 pub(super) async fn drain_time() {
     let again = async {
         let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };

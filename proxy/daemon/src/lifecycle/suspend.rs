@@ -1,21 +1,21 @@
 //! Detects suspends and network changes of this machine.
 //!
-//! After either, tunnels look healthy on this side but are not: the peer has ended its sessions or
+//! After either, tunnels look healthy on this side but are not: the peer has ended its sessions, or
 //! sends to an old address. Every tick takes a reading: a clock that counts suspended time, the
 //! wall clock, and the kernel's source addresses. A stopped process looks like a suspended machine
-//! and is treated the same. [`SuspendDetector`] judges the readings; it reads nothing itself.
+//! and is treated alike. [`SuspendDetector`] evaluates the readings and does no I/O.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Interval between readings. A client may notice a network change for about a second; this is half
+/// Interval between readings. A network change may disturb clients for about a second; this is half
 /// of that, and a reading costs a few system calls.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
-/// A tick this late means that the process did not run; load alone does not delay it so much.
+/// A tick this late means that the process did not run; load alone causes smaller delays.
 const LATE: Duration = Duration::from_millis(1500);
-/// A wall clock jump of this much beyond the other clock means that a virtual machine was paused
-/// and its wall clock set afterwards. Adjustments of a running clock are far smaller.
+/// If the wall clock gains this much on the other clock, a virtual machine was paused and its wall
+/// clock was set afterwards. Adjustments of a running clock are far smaller.
 const WALL_JUMP: Duration = Duration::from_secs(10);
 /// Destinations whose source address is checked: the members and origins in use.
 pub(crate) const MAX_DESTINATIONS: usize = 8;
@@ -23,15 +23,15 @@ pub(crate) const MAX_DESTINATIONS: usize = 8;
 /// The readings of one tick.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Time since a fixed moment, including suspended time.
+    /// Time since boot, including suspended time.
     pub awake: Duration,
     /// Wall time since 1970.
     pub wall: Duration,
-    /// The source address that the kernel would use for each destination; none without a route.
+    /// The kernel's source address for each destination; `None` without a route.
     pub sources: BTreeMap<SocketAddr, Option<IpAddr>>,
 }
 
-/// The result of a reading.
+/// A reason to renew tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wakeup {
     /// How long the process did not run; zero if only the network changed.
@@ -47,7 +47,7 @@ pub struct SuspendDetector {
 }
 
 impl SuspendDetector {
-    /// Handles a reading. Returns a result if tunnels must be renewed.
+    /// Handles a reading. Returns the reason if tunnels must be renewed.
     pub fn handle_reading(&mut self, reading: Reading) -> Option<Wakeup> {
         let last = self.last.replace(reading)?;
         let now = self.last.as_mut().expect("it was just put there");
@@ -60,11 +60,11 @@ impl SuspendDetector {
         };
         let known = |to: &SocketAddr| last.sources.get(to).copied();
         let moved = now.sources.iter().any(|(to, from)| match (known(to), from) {
-            // Without a route, packets cannot leave yet.
+            // Without a route, no packets leave.
             (_, None) | (None, _) => false,
             (Some(before), from) => before != *from,
         });
-        // For a destination without a route, keep the last source address until there is a new one.
+        // A destination without a route keeps its last source address until it has a new one.
         for (to, from) in last.sources {
             now.sources.entry(to).or_insert(from);
         }
@@ -102,30 +102,30 @@ mod tests {
     const AWAY: Option<&str> = Some("198.51.100.9");
 
     #[test]
-    fn a_quiet_night_means_nothing() {
+    fn a_late_tick_and_a_clock_set_back_are_no_sleep() {
         let quiet = judge([(0, 0, HOME), (500, 501, HOME), (1900, 1900, HOME), (2400, 900, HOME)]);
-        assert_eq!(quiet, [None; 4], "a late tick and a clock that is set back are no sleep");
+        assert_eq!(quiet, [None; 4]);
     }
 
     #[test]
-    fn sleep_is_told_with_its_length() {
+    fn sleep_is_reported_with_its_length() {
         let [.., woke] = judge([(0, 0, HOME), (600_500, 600_500, HOME)]);
         assert_eq!(woke, Some(Wakeup { slept: Duration::from_millis(600_500), moved: false }));
-        let [.., halted] = judge([(0, 0, HOME), (500, 3_600_000, HOME)]);
-        assert_eq!(halted, Some(Wakeup { slept: Duration::from_secs(3600), moved: false }));
+        let [.., paused] = judge([(0, 0, HOME), (500, 3_600_000, HOME)]);
+        assert_eq!(paused, Some(Wakeup { slept: Duration::from_secs(3600), moved: false }));
     }
 
     #[test]
-    fn another_address_is_a_move_also_after_a_time_without_any() {
+    fn a_changed_address_is_a_move_even_after_a_time_without_one() {
         let moved = Some(Wakeup { slept: Duration::ZERO, moved: true });
         let steps = [(0, 0, HOME), (500, 500, AWAY), (1000, 1000, AWAY)];
         assert_eq!(judge(steps), [None, moved, None]);
         let steps = [(0, 0, HOME), (500, 500, None), (1000, 1000, None), (1500, 1500, HOME)];
-        assert_eq!(judge(steps), [None, None, None, moved], "it may be another network");
+        assert_eq!(judge(steps), [None, None, None, moved], "a return after a move");
     }
 
     #[test]
-    fn destinations_come_and_go() {
+    fn the_number_of_destinations_is_bounded() {
         let mut detector = SuspendDetector::default();
         for number in 0..100_u16 {
             let sources = BTreeMap::from([(SocketAddr::from(([10, 0, 0, 1], number)), None)]);

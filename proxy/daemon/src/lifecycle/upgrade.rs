@@ -1,12 +1,13 @@
 //! An upgrade (`meshport upgrade`, SIGUSR2): the running daemon starts the program on disk as its
 //! successor and hands over to it once it is ready.
 //!
-//! Both processes talk over one socket. The successor reads its configuration and its state folder,
+//! The two processes share a socket. The successor reads its configuration and its state folder,
 //! enters its sandbox and sends `ready PID`, or `failed WHY` if it cannot run; until then the
-//! running daemon serves normally. Then the daemon drains its sessions, stops accepting, saves, and
-//! sends the lock of the state folder and its listening sockets. The successor starts and sends
-//! `serving`. If it ends before [`PROBATION`] is over, the former daemon starts again with what it
-//! has kept.
+//! running daemon serves normally. Then the running daemon stops accepting, saves, and sends the
+//! lock on the state folder and its sockets: listeners, the mesh's UDP sockets, and those over
+//! which its open sessions continue (see module `succession`). The successor starts and sends
+//! `serving`. If it ends before [`PROBATION`] is over, the previous daemon starts again with what
+//! it has kept.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,21 +23,21 @@ use super::starter::{self, Starter};
 use crate::Error;
 use crate::tcp::store;
 
-/// How long a successor may take to read its settings and state: enough for a slow disk.
+/// How long a successor may take to read its settings and its state: enough for a slow disk.
 pub const READY_TIME: Duration = Duration::from_secs(30);
-/// How long a successor may take to serve after it received the sockets.
+/// How long a successor may take to serve once it has the sockets.
 pub const START_TIME: Duration = Duration::from_secs(15);
-/// How long a successor must run before the former daemon ends.
+/// How long a successor must run before the previous daemon gives up what it needs to start again.
 pub const PROBATION: Duration = Duration::from_secs(5);
-/// How long to wait for a stopping successor: until its sessions have ended.
+/// How long to wait for a stopping successor: its drain time and a margin.
 const STOP_TIME: Duration = Duration::from_secs(15);
-/// The longest line in bytes: an error about a file with many problems.
+/// The longest line, in bytes: an error about a file with many problems.
 const MAX_LINE: usize = 8 << 10;
 
 const READY: &str = "ready ";
 const SERVING: &str = "serving";
 const FAILED: &str = "failed ";
-/// From the daemon to its successor: stop the service.
+/// From the running daemon to its successor: stop the service.
 const STOP: u8 = b's';
 
 /// A successor that is ready to take over.
@@ -50,10 +51,10 @@ pub(super) struct Prepared {
 /// Starts a successor and waits until it is ready.
 ///
 /// # Errors
-/// [`Error::Refused`] with the reason why it cannot run.
+/// [`Error::Refused`] with the reason if there is no successor or it cannot run.
 pub(super) async fn prepare(starter: Option<&Starter>) -> Result<Prepared, Error> {
     if std::process::id() == 1 {
-        let what = "this daemon is the first process of a container, which ends with it. Replace \
+        let what = "this daemon is the main process of a container, which ends with it. Replace \
                     the container";
         return Err(Error::Refused(what.into()));
     }
@@ -67,15 +68,15 @@ pub(super) async fn prepare(starter: Option<&Starter>) -> Result<Prepared, Error
     let mut link = link.map_err(|error| {
         Error::Refused(format!("no successor can be started: {error}. Restart the daemon"))
     })?;
-    let said = said(&mut link, READY_TIME).await.map_err(Error::Refused)?;
-    let pid = said.strip_prefix(READY).and_then(|pid| pid.parse().ok());
-    let pid = pid.ok_or_else(|| Error::Refused(failure(&said)))?;
+    let answer = answer(&mut link, READY_TIME).await.map_err(Error::Refused)?;
+    let pid = answer.strip_prefix(READY).and_then(|pid| pid.parse().ok());
+    let pid = pid.ok_or_else(|| Error::Refused(failure(&answer)))?;
     Ok(Prepared { link, pid })
 }
 
 impl Prepared {
-    /// Sends the lock and the sockets to the successor, then waits until it serves and has passed
-    /// its probation.
+    /// Sends the lock and the sockets to the successor. Returns when it serves and has passed its
+    /// probation.
     ///
     /// # Errors
     /// Why it does not serve.
@@ -83,23 +84,23 @@ impl Prepared {
         let descriptors: Vec<_> = passed.iter().map(AsFd::as_fd).collect();
         let sent =
             self.link.async_io(Interest::WRITABLE, || starter::send(&self.link, &descriptors));
-        sent.await.map_err(|error| format!("the successor has ended before its turn: {error}"))?;
-        let word = said(&mut self.link, START_TIME).await?;
-        if word != SERVING {
-            return Err(failure(&word));
+        sent.await.map_err(|error| format!("the successor ended before it took over: {error}"))?;
+        let answer = answer(&mut self.link, START_TIME).await?;
+        if answer != SERVING {
+            return Err(failure(&answer));
         }
         match timeout(PROBATION, line(&mut self.link)).await {
             Err(_elapsed) => Ok(()),
-            Ok(Ok(word)) if word.starts_with(FAILED) => Err(failure(&word)),
-            Ok(_) => Err("the successor ended in its first seconds; its log lines say more".into()),
+            Ok(Ok(answer)) if answer.starts_with(FAILED) => Err(failure(&answer)),
+            Ok(_) => Err("the successor ended in its first seconds; its log says why".into()),
         }
     }
 
-    /// Stops the successor and waits for its end.
+    /// Stops the successor and waits until it has ended.
     pub(super) async fn stop(mut self) {
         if self.link.write_all(&[STOP]).await.is_ok() {
             let ended = async { while line(&mut self.link).await.is_ok() {} };
-            // The service manager handles a successor that takes longer.
+            // The service manager kills a successor that takes longer.
             let _ = timeout(STOP_TIME, ended).await;
         }
     }
@@ -112,20 +113,19 @@ pub(super) struct Successor(UnixStream);
 impl Successor {
     pub(super) fn new(link: StdStream) -> Result<Self, Error> {
         let link = link.set_nonblocking(true).and_then(|()| UnixStream::from_std(link));
-        link.map(Self).map_err(Error::io("reach the daemon that this one is to succeed"))
+        link.map(Self).map_err(Error::io("reach the running daemon"))
     }
 
-    /// Reports that this process is ready, and waits for the lock of the state folder and the
-    /// sockets.
+    /// Reports that this process is ready. Returns the lock on the state folder and the sockets
+    /// once the running daemon sends them.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the former daemon keeps running or stops for good.
+    /// [`Error::Refused`] if the running daemon does not hand over, because it keeps running or has
+    /// been stopped.
     pub(super) async fn turn(&mut self) -> Result<(OwnedFd, Vec<OwnedFd>), Error> {
         let gone = |error: Option<io::Error>| {
             let why = error.map_or_else(|| "it has withdrawn".into(), |error| error.to_string());
-            Error::Refused(format!(
-                "the daemon that this one was to succeed keeps its place: {why}"
-            ))
+            Error::Refused(format!("the running daemon does not hand over: {why}"))
         };
         let ready = format!("{READY}{}\n", std::process::id());
         self.0.write_all(ready.as_bytes()).await.map_err(|error| gone(Some(error)))?;
@@ -135,13 +135,14 @@ impl Successor {
         Ok((lock, passed.collect()))
     }
 
-    /// Reports that this process serves. The former daemon detects its end by itself.
+    /// Reports that this process serves.
     pub(super) async fn serves(&mut self) {
+        // If the previous daemon has ended meanwhile, nobody needs the report.
         let _ = self.0.write_all(format!("{SERVING}\n").as_bytes()).await;
     }
 
-    /// Waits for the end of the former daemon. True if that received a stop that is meant for this
-    /// process; false if this process is the service from now on.
+    /// Waits for the end of the previous daemon. True if that was told to stop, which is meant for
+    /// this process; false if this process is the service from now on.
     pub(super) async fn tells_to_stop(&mut self) -> bool {
         let is_stop = self.0.read_u8().await.ok() == Some(STOP);
         if !is_stop {
@@ -151,7 +152,7 @@ impl Successor {
     }
 }
 
-/// Tells the waiting daemon why this process cannot run.
+/// Tells the running daemon why this process cannot run.
 pub fn say_failure(link: &StdStream, error: &Error) {
     use std::io::Write;
     let _ = link.set_nonblocking(false);
@@ -159,25 +160,25 @@ pub fn say_failure(link: &StdStream, error: &Error) {
     let _ = (&mut &*link).write_all(format!("{FAILED}{text}\n").as_bytes());
 }
 
-/// Reads one line from a successor, with a timeout.
-async fn said(link: &mut UnixStream, limit: Duration) -> Result<String, String> {
+/// Reads a successor's answer: one line, with a timeout.
+async fn answer(link: &mut UnixStream, limit: Duration) -> Result<String, String> {
     match timeout(limit, line(link)).await {
         Ok(Ok(line)) => Ok(line),
         Ok(Err(_ended)) => {
-            Err("the successor ended without a word: is the program on disk whole, and as new as \
-                 this one? Its log lines say more"
+            Err("the successor ended without an answer: is the program on disk complete, and not \
+                 older than this one? Its log says more"
                 .into())
         }
         Err(_elapsed) => Err(format!("the successor was not ready within {} s", limit.as_secs())),
     }
 }
 
-fn failure(said: &str) -> String {
-    let why = said.strip_prefix(FAILED).unwrap_or("it says what this version does not understand");
+fn failure(answer: &str) -> String {
+    let why = answer.strip_prefix(FAILED).unwrap_or("this version does not understand its answer");
     format!("the successor cannot run: {why}")
 }
 
-/// Reads one line, at most [`MAX_LINE`] bytes of it.
+/// Reads one line and returns at most its first [`MAX_LINE`] bytes.
 async fn line(link: &mut UnixStream) -> io::Result<String> {
     let mut bytes = Vec::new();
     loop {

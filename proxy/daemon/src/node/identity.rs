@@ -53,7 +53,7 @@ impl From<IdentityError> for Error {
 pub(crate) struct CurrentIdentity {
     pub(crate) credential: Arc<Credential>,
     pub(crate) secrets: MeshSecrets,
-    /// The previous key, which still answers besides the current one.
+    /// The previous key. It answers as well while this is set.
     pub(crate) former_key: Option<FormerKey>,
     /// The credential's name, site and NodeId, in the form of reports.
     pub(crate) me: NodeRef,

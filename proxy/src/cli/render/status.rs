@@ -105,12 +105,12 @@ fn header(status: &Status, now: u64, style: Style) -> String {
             1 => "one member may lack it".to_owned(),
             many => format!("{many} members may lack it"),
         };
-        let text = format!("mesh secret {number}, the former one works for {left}; {who}");
+        let text = format!("mesh secret {number}, the previous one works for {left}; {who}");
         lines.push_str(&wrapped(&text, 0, style));
     }
     if let Some(former) = &status.former_key {
         let (key, left) = (former.node.short(), age(former.ends_at.0.saturating_sub(now)));
-        let text = format!("a new key is in use; the former one ({key}) answers for {left}");
+        let text = format!("a new key is in use; the previous one ({key}) answers for {left}");
         lines.push_str(&wrapped(&text, 0, style));
     }
     if let Some(back) = &status.way_back {

@@ -14,11 +14,24 @@ use super::wires::{NODES, Wires};
 use super::{Lan, SETTLE, V4};
 
 pub(super) const ROUTER: &str = "10.77.0.100";
-/// The router's part: it takes the routes of all nodes into its kernel.
-pub(super) const ROUTER_HEAD: &str = "router id 10.77.0.100;
-protocol device {}
-protocol kernel { ipv4 { import none; export all; }; }
-";
+
+/// The router's configuration: it peers with all nodes and installs their routes in its kernel.
+pub(super) fn router() -> String {
+    let mut text = format!(
+        "router id {ROUTER};\n\
+         protocol device {{}}\n\
+         protocol kernel {{ ipv4 {{ import none; export all; }}; }}\n"
+    );
+    for name in NODES {
+        let number = Wires::number(name);
+        text += &format!(
+            "protocol bgp {name} {{\n\
+             local {ROUTER} as 64513; neighbor 10.77.0.{number} as 64512;\n\
+             ipv4 {{ import all; export none; }};\n}}\n"
+        );
+    }
+    text
+}
 
 /// Processes end before their hosts do.
 struct Routed {
@@ -33,14 +46,8 @@ impl Routed {
         let mut routed = Self { birds: BTreeMap::new(), servers: Vec::new(), lan: Lan::new() };
         // Its daemons serve the address themselves.
         routed.lan.daemons.clear();
-        let mut peers = ROUTER_HEAD.to_owned();
         for name in NODES {
             let number = Wires::number(name);
-            peers += &format!(
-                "protocol bgp {name} {{\n\
-                 local {ROUTER} as 64513; neighbor 10.77.0.{number} as 64512;\n\
-                 ipv4 {{ import all; export none; }};\n}}\n"
-            );
             let text = of_page(
                 "text",
                 &[
@@ -52,7 +59,7 @@ impl Routed {
             routed.start_bird(name, &text);
             routed.serve(name);
         }
-        routed.start_bird("router", &peers);
+        routed.start_bird("router", &router());
         NODES.into_iter().for_each(|name| routed.start_daemon(name));
         routed
     }

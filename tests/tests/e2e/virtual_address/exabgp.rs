@@ -11,7 +11,7 @@ use meshport_tests::manual;
 use meshport_tests::process::Process;
 use meshport_tests::wait;
 
-use super::bird::{ROUTER, ROUTER_HEAD};
+use super::bird::{ROUTER, router};
 use super::wires::{NODES, Net, Wires};
 use super::{Lan, SETTLE, V4};
 
@@ -28,18 +28,9 @@ impl Anycast {
         // Nothing elects a holder.
         lan.daemons.clear();
         NODES.into_iter().for_each(|name| start_daemon(&mut lan, name));
-        let mut peers = ROUTER_HEAD.to_owned();
-        for name in NODES {
-            let number = Wires::number(name);
-            peers += &format!(
-                "protocol bgp {name} {{\n\
-                 local {ROUTER} as 64513; neighbor 10.77.0.{number} as 64512;\n\
-                 ipv4 {{ import all; export none; }};\n}}\n"
-            );
-        }
         let [config, socket] =
             ["router.conf", "router.ctl"].map(|name| lan.folder.path().join(name));
-        fs::write(&config, peers).expect("the folder can be written");
+        fs::write(&config, router()).expect("the folder can be written");
         let mut bird = lan.wires.client.command("bird");
         bird.arg("-f").arg("-c").arg(config).arg("-s").arg(socket);
         let router = Process::start("bird", &mut bird, &lan.folder.path().join("router.log"));

@@ -35,11 +35,11 @@ metrics! {
     SECRET_NUMBER: "meshport_mesh_secret_number" "" Gauge Alpha []
         "Number of the mesh secret in use; grows with every rotation.";
     SECRET_LAGGING: "meshport_mesh_secret_lagging_members" "" Gauge Alpha []
-        "Members not known to have the new mesh secret, while the former one works too.";
+        "Members not known to have the new mesh secret, while the previous one works too.";
     FORMER_SECRET_EXPIRY: "meshport_mesh_former_secret_expiry_timestamp_seconds" "seconds" Gauge
-        Alpha [] "When the former mesh secret ends, Unix time; absent without one.";
+        Alpha [] "When the previous mesh secret ends, Unix time; absent without one.";
     FORMER_KEY_EXPIRY: "meshport_former_key_expiry_timestamp_seconds" "seconds" Gauge Alpha []
-        "When the former key of this node ends, Unix time; absent without one.";
+        "When the previous key of this node ends, Unix time; absent without one.";
     MEMBERS: "meshport_members" "" Gauge Stable ["liveness"]
         "Nodes of the mesh, this one included: alive, down or left.";
     PEERS: "meshport_peers" "" Gauge Stable ["session"]

@@ -1,7 +1,7 @@
-//! A seccomp filter for system calls: allows those of a network server that keeps a few files.
+//! A seccomp filter: allows the system calls of a network server that keeps a few files.
 //!
 //! All others return `ENOSYS`, as on a kernel without them. The C library and the runtime have
-//! fallbacks for that, even for calls newer than this list.
+//! fallbacks for that, also for calls newer than this list.
 
 use std::collections::BTreeMap;
 
@@ -121,7 +121,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// Older variants of these calls, which other architectures never had.
+/// Older variants of these calls, which only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[
     libc::SYS_access,
@@ -146,18 +146,18 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// Address families allowed with any socket type: the admin socket, and netlink, with which the C
-/// library lists the machine's addresses. Netlink sockets are of type raw but reach only the
-/// kernel.
+/// Address families allowed with any socket type: Unix sockets, for the admin socket, and netlink,
+/// with which the C library lists the machine's addresses. Netlink sockets are of type raw but
+/// reach only the kernel.
 const LOCAL: &[i32] = &[libc::AF_UNIX, libc::AF_NETLINK];
-/// Address families of the mesh and its clients, allowed with non-raw socket types.
+/// Address families of the mesh and its clients, allowed with the socket types [`TYPES`].
 const NETWORK: &[i32] = &[libc::AF_INET, libc::AF_INET6];
 const TYPES: &[i32] = &[libc::SOCK_STREAM, libc::SOCK_DGRAM];
 /// The type bits in the second argument of `socket`; the flags are above them (the kernel's
 /// `SOCK_TYPE_MASK`).
 const TYPE_BITS: u64 = 0xf;
 
-/// Filters the calls of all threads of this process and of threads started later.
+/// Installs the filter for all threads of this process and those started later.
 pub(super) fn filter() -> Result<(), Error> {
     seccompiler::apply_filter_all_threads(&program()?)
 }
@@ -166,8 +166,8 @@ fn program() -> Result<BpfProgram, Error> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
         ALLOWED.iter().chain(OLDER).map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_socket, sockets()?);
-    // Allows threads but no processes. `clone3` has its flags in memory, which a filter cannot
-    // read: it returns ENOSYS, and the C library falls back to `clone`.
+    // `clone` may start threads but no processes. `clone3` has its flags in memory, which a filter
+    // cannot read, so it returns ENOSYS and the C library falls back to `clone`.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let flags = argument(0, SeccompCmpOp::MaskedEq(thread), thread)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![flags])?]);
@@ -177,7 +177,7 @@ fn program() -> Result<BpfProgram, Error> {
     Ok(filter.try_into()?)
 }
 
-/// The rules for `socket`; one of them must match.
+/// The rules for `socket`, of which one must match.
 fn sockets() -> Result<Vec<SeccompRule>, Error> {
     let is = |family: i32| argument(0, SeccompCmpOp::Eq, u64::from(family.unsigned_abs()));
     let mut rules = Vec::new();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_does_not_notice() {
+    fn a_server_works_under_the_filter() {
         filtered(|| {
             let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
             let address = listener.local_addr().expect("has an address");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_does_is_refused() {
+    fn processes_raw_sockets_and_another_root_are_refused() {
         filtered(|| {
             let refused = Command::new("/bin/true").status().expect_err("no processes");
             assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS));

@@ -1,5 +1,5 @@
-//! Capabilities (capabilities(7)): a daemon that starts as root, or with some of them, keeps only
-//! those it may need later.
+//! Capabilities (capabilities(7)): a daemon that starts as root, or with some capabilities, keeps
+//! only those that it may need later.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -32,8 +32,8 @@ impl fmt::Display for KeptCapabilities {
 }
 
 /// Drops the capabilities of this thread and of those it starts, and the means to gain any by
-/// running a program. Keeps the right to bind ports below 1024, since listeners close and open
-/// again, and for root the right to read `files` of other users.
+/// running a program. Keeps the right to bind ports below 1024, since listeners are closed and
+/// reopened, and, for root, access to those of `files` that belong to other users.
 pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
@@ -43,7 +43,7 @@ pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     }
     if before.permitted.contains(CapabilitySet::SETPCAP) {
         for other in (CapabilitySet::all() - wanted).iter() {
-            // The kernel rejects a capability it does not know; it has no such bound.
+            // Fails for a capability that the kernel does not know and so cannot grant.
             let _ = remove_capability_from_bounding_set(other);
         }
     }
@@ -51,14 +51,14 @@ pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {
     let kept = before.permitted & wanted;
     let none = CapabilitySet::empty();
     let after = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
-    // A process without capabilities may run in a sandbox that refuses the call, such as systemd's.
+    // An outer sandbox, such as systemd's, may refuse the call to a process without capabilities.
     if after != before {
         set_capabilities(None, after)?;
     }
     Ok(KeptCapabilities(kept))
 }
 
-/// Whether root needs a capability to read it.
+/// Whether root needs a capability to read the file.
 fn belongs_to_another(file: &PathBuf) -> bool {
     let Ok(metadata) = std::fs::metadata(file) else { return false };
     let private = metadata.is_dir() || metadata.mode() & READ_BY_ALL == 0;
@@ -74,18 +74,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardly_any_are_left() {
+    fn only_binding_low_ports_is_kept() {
         // Capabilities are per thread.
         let checks = thread::spawn(|| {
-            let kept = give_up(&[]).expect("it takes no privilege to give up");
+            let kept = give_up(&[]).expect("dropping needs no privileges");
             assert!((kept.0 - CapabilitySet::NET_BIND_SERVICE).is_empty(), "{kept}");
-            let now = capabilities(None).expect("they can be asked for");
+            let now = capabilities(None).expect("readable");
             assert_eq!((now.effective, now.permitted), (kept.0, kept.0));
             assert!(now.inheritable.is_empty());
-            assert!(no_new_privs().expect("it can be asked for"));
+            assert!(no_new_privs().expect("readable"));
             if geteuid().is_root() {
                 let admin = capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN);
-                assert!(!admin.expect("it can be asked for"));
+                assert!(!admin.expect("readable"));
             }
             give_up(&[]).expect("again");
         });
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_named() {
+    fn capabilities_are_listed_by_name() {
         assert_eq!(KeptCapabilities(CapabilitySet::empty()).to_string(), "none");
         let two = CapabilitySet::CHOWN | CapabilitySet::NET_BIND_SERVICE;
         assert_eq!(KeptCapabilities(two).to_string(), "CHOWN, NET_BIND_SERVICE");

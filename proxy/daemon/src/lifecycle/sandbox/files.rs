@@ -8,13 +8,12 @@ use landlock::{
     RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
-/// The newest access rights to restrict: those of Linux 6.12. An older kernel restricts those it
-/// knows.
+/// The version of the access rights to restrict: that of Linux 6.12. An older kernel restricts
+/// those that it knows.
 const NEWEST: ABI = ABI::V6;
 
-/// What the C library and the runtime read: files for name resolution (`resolv.conf` and similar
-/// files get replaced, so the whole folder), NSS modules, the number of CPUs, and the process
-/// itself.
+/// What the C library and the runtime read: files for name resolution (whole folders, since files
+/// like `resolv.conf` are replaced), NSS modules, the number of CPUs, and the process itself.
 const SYSTEM: &[&str] = &[
     "/etc",
     "/lib",
@@ -35,15 +34,15 @@ pub(super) fn system() -> impl Iterator<Item = &'static Path> {
     SYSTEM.iter().map(Path::new)
 }
 
-/// Where the runtime discards output.
+/// Writable devices: the runtime discards output there.
 const DEVICES: &[&str] = &["/dev/null"];
 
-/// How much of it the kernel enforces.
+/// How much of the restriction the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Enforced {
     /// All of it.
     Whole,
-    /// File access is restricted, but the kernel is older than the newest of the rights.
+    /// File access is restricted, but the kernel is older than the newest rights.
     InPart,
     /// Nothing: Landlock is built into the kernel but disabled.
     SwitchedOff,
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_named_can_be_read_and_only_state_written() {
+    fn only_named_folders_can_be_read_and_only_state_written() {
         restricted(|root| {
             assert_eq!(fs::read(root.join("read/file")).expect("readable"), b"read");
             let denied = fs::write(root.join("read/file"), "x").expect_err("not writable");
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_run() {
+    fn no_program_can_be_run() {
         restricted(|_| {
             let denied = Command::new("/usr/bin/true").status().expect_err("nothing runs");
             assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn others_get_no_signal_and_no_connection_by_name() {
+    fn other_processes_cannot_be_signalled_or_reached_by_abstract_socket() {
         let asked = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .scope(Scope::from_all(NEWEST));

@@ -15,7 +15,7 @@ use super::{Channel, Earlier, MAX_DRAINING, MAX_LISTED, Order, Report, Sockets};
 use crate::node::{Node, Remains};
 
 /// Interval at which ended sessions are reported.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(500);
 /// How long streams of peers that have not heard of the successor yet are accepted.
 const GRACE: Duration = Duration::from_secs(5);
 

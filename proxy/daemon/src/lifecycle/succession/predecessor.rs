@@ -18,7 +18,7 @@ use crate::egress::Egress;
 use crate::sessions::splice::Carried;
 
 /// How long an earlier process may take to say what it carries.
-const ANSWER_TIME: Duration = Duration::from_secs(2);
+const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// See the module's description.
 #[derive(Debug)]

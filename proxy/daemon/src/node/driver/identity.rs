@@ -66,7 +66,7 @@ impl Driver {
                 audit.rotated(number, until, from.as_ref());
             }
             Changed::FormerSecretErased => {
-                info!(number, "the former mesh secret is erased");
+                info!(number, "the previous mesh secret is erased");
                 audit.retired(number);
             }
             Changed::Key(former) => {
@@ -75,7 +75,7 @@ impl Driver {
                 audit.key_rotated(node, &former.node, until);
             }
             Changed::FormerKeyErased(former) => {
-                info!(former = %former.node.short(), "the former key is erased");
+                info!(former = %former.node.short(), "the previous key is erased");
                 audit.key_retired(&former.node);
             }
         }

@@ -1,84 +1,46 @@
-//! Open sessions go on while the daemons that carry them are upgraded.
+//! Open sessions continue while the daemons that carry them are upgraded.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meshport_tests::echo::{self, Flow, SERVICE, session};
-use meshport_tests::process::{meshport, run, run_ok};
+use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
-use serde_json::Value;
 
-const SETTLE: Duration = Duration::from_secs(40);
-/// Time after which a session that a restart would have ended has ended: a drain takes 10 s.
+use super::{SETTLE, link, script, succeeded, upgrade};
+
+/// How long sessions are watched: longer than the drain time of 10 s, after which a restart would
+/// have ended them.
 const LASTS: Duration = Duration::from_secs(12);
 /// How long sessions may take to end once there is a reason.
 const ENDS: Duration = Duration::from_secs(5);
 /// Sessions opened at each step.
 const SESSIONS: usize = 5;
 
-/// A daemon that is not a child of this test; it is killed on drop.
-struct Daemon(u64);
-
-impl Daemon {
-    fn is_running(&self) -> bool {
-        Path::new(&format!("/proc/{}", self.0)).exists()
-    }
-
-    fn signal(&self, signal: &str) {
-        run("kill", &["-s", signal, &self.0.to_string()]);
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.signal("KILL");
-    }
-}
-
-/// An origin 20 ms away, which can revoke the worker. How many sessions its instance has.
-fn world() -> (World, Arc<AtomicUsize>) {
+/// An origin 20 ms away, which can revoke the worker, and a worker whose program is a link that the
+/// test can replace. Returns the number of sessions at the origin's instance too.
+fn world() -> (World, PathBuf, Arc<AtomicUsize>) {
     let mut world = World::new();
     world.distance("a", "b", Duration::from_millis(20));
     let (address, open) = echo::serve();
     let origin = NodePlan::new("cp", "b").role(&format!("origin:{SERVICE}"));
     world.node(&origin.settings(&echo::offer(address)));
-    world.node(&NodePlan::new("worker", "a").program(&program(&world)).settings(&echo::usage()));
-    world.meet();
-    (world, open)
-}
-
-/// The worker's program, which a test can replace.
-fn program(world: &World) -> PathBuf {
     let program = world.path("program");
-    if !program.exists() {
-        std::os::unix::fs::symlink(meshport(), &program).expect("a link");
-    }
-    program
-}
-
-fn upgrade(world: &World, node: &str) -> std::process::Output {
-    let config = world.at(node).config().to_string_lossy().into_owned();
-    run(&meshport().to_string_lossy(), &["upgrade", "--json", "--config", &config])
-}
-
-#[track_caller]
-fn upgraded(world: &World, node: &str) -> Daemon {
-    let output = upgrade(world, node);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    Daemon(said["process"].as_u64().expect("the process"))
+    link(&program);
+    world.node(&NodePlan::new("worker", "a").program(&program).settings(&echo::usage()));
+    world.meet();
+    (world, program, open)
 }
 
 fn flows(world: &World) -> Vec<Flow> {
     (0..SESSIONS).map(|_| Flow::start(session(world, "worker"))).collect()
 }
 
-/// Watches sessions for as long as a restart would leave them open.
+/// Watches sessions for [`LASTS`]; none may end.
 #[track_caller]
 fn go_on(flows: &[Flow], when: &str) {
     let (until, mut next) = (wait::now() + LASTS, wait::now());
@@ -91,13 +53,13 @@ fn go_on(flows: &[Flow], when: &str) {
 
 #[test]
 fn sessions_outlive_upgrades_of_both_ends_and_their_processes_end_with_them() {
-    let (mut world, open) = world();
+    let (mut world, _, open) = world();
     let mut all = flows(&world);
-    let first = upgraded(&world, "worker");
+    let first = succeeded(&upgrade(&world, "worker"));
     all.extend(flows(&world));
     go_on(&all, "after the upgrade of the worker");
-    let second = upgraded(&world, "worker");
-    let origin = upgraded(&world, "cp");
+    let second = succeeded(&upgrade(&world, "worker"));
+    let origin = succeeded(&upgrade(&world, "cp"));
     all.extend(flows(&world));
     go_on(&all, "after a second one, and one of the origin");
     let status = world.at("worker").status().expect("it runs");
@@ -112,7 +74,7 @@ fn sessions_outlive_upgrades_of_both_ends_and_their_processes_end_with_them() {
     }
     for node in ["worker", "cp"] {
         let status = world.node_mut(node).process().ended(SETTLE);
-        assert!(status.success(), "the former daemon of {node} says {status}");
+        assert!(status.success(), "the previous daemon of {node}: {status}");
     }
     wait::until("the first successor ends", SETTLE, || (!first.is_running()).then_some(()));
     wait::until("no session is open", SETTLE, || (open.load(Ordering::SeqCst) == 0).then_some(()));
@@ -121,13 +83,10 @@ fn sessions_outlive_upgrades_of_both_ends_and_their_processes_end_with_them() {
 
 #[test]
 fn sessions_outlive_a_successor_that_fails() {
-    let (mut world, _) = world();
-    let program = program(&world);
+    let (mut world, program, _) = world();
     let all = flows(&world);
-    fs::remove_file(&program).expect("it is there");
     // It takes the sockets and ends.
-    fs::write(&program, "#!/bin/sh\nprintf 'ready %s\\n' $$ >&0; head -c 1 >&2\n").expect("a file");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+    script(&program, "printf 'ready %s\\n' $$ >&0; head -c 1 >&2");
     assert_eq!(upgrade(&world, "worker").status.code(), Some(6));
     let said = wait::until("it says so", SETTLE, || {
         let output = world.node_mut("worker").process().output();
@@ -136,8 +95,8 @@ fn sessions_outlive_a_successor_that_fails() {
     go_on(&all, &format!("after an upgrade that failed: {said}"));
     let more = flows(&world);
     fs::remove_file(&program).expect("it is there");
-    std::os::unix::fs::symlink(meshport(), &program).expect("a link");
-    let _successor = upgraded(&world, "worker");
+    link(&program);
+    let _successor = succeeded(&upgrade(&world, "worker"));
     go_on(&all, "after one that did not");
     for flow in all.into_iter().chain(more) {
         flow.end();
@@ -147,9 +106,9 @@ fn sessions_outlive_a_successor_that_fails() {
 
 #[test]
 fn a_revoked_node_and_a_killed_successor_end_the_sessions_of_the_process_before() {
-    let (mut world, open) = world();
+    let (mut world, _, open) = world();
     let all = flows(&world);
-    let _origin = upgraded(&world, "cp");
+    let _origin = succeeded(&upgrade(&world, "cp"));
     let state = world.at("cp").state().to_string_lossy().into_owned();
     run_ok(&meshport().to_string_lossy(), &["revoke", "worker", "--state-dir", &state]);
     wait::until("its sessions end", ENDS, || {
@@ -161,7 +120,7 @@ fn a_revoked_node_and_a_killed_successor_end_the_sessions_of_the_process_before(
     let plan = NodePlan::new("other", "a").settings(&echo::usage());
     world.node(&plan);
     let other = Flow::start(session(&world, "other"));
-    let successor = upgraded(&world, "other");
+    let successor = succeeded(&upgrade(&world, "other"));
     successor.signal("KILL");
     wait::until("its session ends", ENDS, || (!other.goes_on()).then_some(()));
     assert!(world.node_mut("other").process().ended(ENDS).success());

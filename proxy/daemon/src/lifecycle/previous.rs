@@ -1,4 +1,4 @@
-//! Waits for resources that the previous daemon still holds: the lock of the state folder and the
+//! Waits for resources that the previous daemon still holds: the lock on the state folder and the
 //! mesh's sockets.
 
 use std::io;
@@ -17,17 +17,17 @@ use crate::clock;
 use crate::node::assemble;
 use crate::state::{StateDir, StateLock};
 
-/// How long a daemon waits for a stopping one: until its sessions have ended, plus a margin.
-const SUCCESSION: Duration = super::DRAIN_TIME.saturating_add(Duration::from_secs(10));
-/// How long a folder may be locked while no daemon answers, as at a daemon's start and end.
+/// How long to wait for a stopping daemon: its drain time and a margin.
+const MAX_WAIT: Duration = super::DRAIN_TIME.saturating_add(Duration::from_secs(10));
+/// How long the folder may be locked while no daemon answers, as at a daemon's start and end.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
 /// How long the sockets of a closed mesh may stay open: its tasks end shortly after it.
 const RELEASE_TIME: Duration = Duration::from_secs(5);
 /// Interval between attempts to lock the state folder or to bind the mesh.
-const LOCK_INTERVAL: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Locks the state folder. Waits for a daemon that is stopping, since it releases the lock when its
-/// sessions have ended; fails at once for any other holder.
+/// Locks the state folder. Waits for a stopping daemon, which releases the lock once its sessions
+/// have ended. Fails at once if the holder is a daemon that keeps running.
 pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, Error> {
     let client = AdminClient::new(socket);
     let begun = clock::now();
@@ -41,22 +41,23 @@ pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, E
             Ok(status) if status.process.is_leaving => {
                 heard = clock::now();
                 if !std::mem::replace(&mut is_leaving, true) {
-                    info!("another daemon of this state folder is stopping: waiting for it to end");
+                    info!("another daemon of this state folder is stopping: waiting for its end");
                 }
             }
             Ok(_) => return Err(error),
             Err(_silent) => {}
         }
         let now = clock::now();
-        if now.duration_since(heard) > MAX_SILENCE || now.duration_since(begun) > SUCCESSION {
+        if now.duration_since(heard) > MAX_SILENCE || now.duration_since(begun) > MAX_WAIT {
             return Err(error);
         }
-        sleep(LOCK_INTERVAL).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
 /// Takes over the mesh's sockets or binds new ones. With `may_wait`, retries for [`RELEASE_TIME`]
-/// while a closed mesh still holds them: a daemon of the previous release does not pass them on.
+/// while a closed mesh holds the address: a daemon of the previous release does not pass its
+/// sockets on.
 pub(super) async fn bind_mesh(
     settings: &Settings,
     shards: usize,
@@ -70,7 +71,7 @@ pub(super) async fn bind_mesh(
                     && source.kind() == io::ErrorKind::AddrInUse
                     && clock::now().duration_since(begun) < RELEASE_TIME =>
             {
-                sleep(LOCK_INTERVAL).await;
+                sleep(RETRY_INTERVAL).await;
             }
             bound => return bound,
         }
