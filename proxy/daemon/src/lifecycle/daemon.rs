@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::DRAIN_TIME;
 use super::starter;
-use super::stop::{Stop, drain_time};
+use super::stop::{Restart, Stop, drain_time};
 use super::succession::{Draining, Earlier, Predecessor};
 use super::upgrade::Prepared;
 use crate::Error;
@@ -178,6 +178,7 @@ impl Daemon {
     pub(super) async fn give_place(
         self,
         mut next: Prepared,
+        restart: &mut Restart<'_>,
         lock: &StateLock,
         earlier: &mut Earlier,
         draining: &mut Vec<Draining>,
@@ -190,6 +191,8 @@ impl Daemon {
         let succeeded = tokio::select! {
             biased;
             () = stop.told() => None,
+            // The service manager starts another process once this one and its successor have ended.
+            () = restart.told() => None,
             succeeded = next.succeed(&passed) => Some(succeeded),
         };
         match succeeded {

@@ -24,7 +24,7 @@ use crate::lifecycle::previous;
 use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
 use crate::lifecycle::starter::{self, Starter};
-use crate::lifecycle::stop::Stop;
+use crate::lifecycle::stop::{Restart, Stop};
 use crate::lifecycle::succession::{Draining, Earlier};
 use crate::lifecycle::upgrade::{self, Prepared, Successor};
 use crate::node::assemble;
@@ -86,21 +86,22 @@ pub fn run(options: Options) -> Result<(), Error> {
 
 async fn run_all(mut options: Options) -> Result<(), Error> {
     let starter = options.starter.take();
-    match run_until_end(options, starter.as_ref()).await? {
-        Over::Stopped => {
-            if let Some(starter) = &starter {
-                starter.succeed();
-            }
-        }
-        Over::Left { draining, place } => {
+    let over = match run_until_end(options, starter.as_ref()).await {
+        Ok(Over::Left { draining, place }) => {
             if let Some(starter) = starter {
                 starter.release();
             }
             drain(draining).await;
             drop(place);
+            return Ok(());
         }
+        Ok(Over::Stopped) => Ok(()),
+        Err(error) => Err(error),
+    };
+    if let Some(starter) = &starter {
+        starter.ends(over.as_ref().err().map_or(0, Error::exit_code));
     }
-    Ok(())
+    over
 }
 
 /// How a process ends without an error.
@@ -118,6 +119,11 @@ enum Over {
 async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Over, Error> {
     let Options { settings, source, state, inherited, predecessor, .. } = options;
     let mut previous = predecessor.map(Successor::new).transpose()?;
+    let mut restart = Restart::listen(starter)?;
+    if previous.is_none() {
+        // Before the place is taken: a process that is stopped earlier leaves it to the next.
+        restart.lead();
+    }
     let mut place = match previous {
         // The previous daemon keeps it until this one is ready.
         Some(_) => None,
@@ -170,9 +176,10 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
         if let Some(previous) = &mut previous {
             previous.serves().await;
         }
-        let why = match serve(&mut daemon, &mut reload, starter, previous.take()).await {
+        let why = match serve(&mut daemon, &mut reload, &mut restart, previous.take()).await {
             Ok(End::Succeeded(next)) => {
-                let given = daemon.give_place(next, &lock, &mut earlier, &mut draining);
+                let given =
+                    daemon.give_place(next, &mut restart, &lock, &mut earlier, &mut draining);
                 match given.await {
                     Ok(Given::Over) => return Ok(Over::Stopped),
                     Ok(Given::ToSuccessor) => return Ok(Over::Left { draining, place: None }),
@@ -292,25 +299,24 @@ enum End {
 async fn serve(
     daemon: &mut Daemon,
     reload: &mut Reload,
-    starter: Option<&Starter>,
+    restart: &mut Restart<'_>,
     previous: Option<Successor>,
 ) -> Result<End, Error> {
     let (requests, revoked) = (daemon.node.take_process_requests(), daemon.own_revocation.take());
-    let replaced = async {
-        if let Some(mut previous) = previous
-            && previous.tells_to_stop().await
-        {
-            return End::Stop;
+    let starter = restart.starter;
+    let ended = async {
+        if let Some(mut previous) = previous {
+            if previous.tells_to_stop().await {
+                return End::Stop;
+            }
+            restart.lead();
         }
-        let Some(starter) = starter else { return std::future::pending().await };
-        starter.lead();
-        starter.lost().await;
-        warn!("the service's main process has ended: restarting");
+        restart.told().await;
         End::Restart
     };
     tokio::select! {
         end = wait_for_end(reload, &daemon.node.controls, requests, starter) => end,
-        end = replaced => Ok(end),
+        end = ended => Ok(end),
         error = revocation_of_this_node(revoked) => Err(error),
         () = warn_of_end(daemon.node.credential()) => Ok(End::Stop),
         () = heap::give_back(&daemon.node) => Ok(End::Stop),
@@ -350,19 +356,12 @@ async fn wait_for_end(
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut hangup = listen(SignalKind::hangup())?;
     let mut user2 = listen(SignalKind::user_defined2())?;
-    // Its default action is none, so a daemon of a release before this one ignores it.
-    let mut restart = listen(SignalKind::window_change())?;
     let mut preparing: Option<Pin<Box<_>>> = None;
     let mut asker: Option<Asker<UpgradeReport>> = None;
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(End::Stop),
             _ = interrupt.recv() => return Ok(End::Stop),
-            _ = restart.recv() => {
-                if starter.is_some_and(Starter::leads) {
-                    return Ok(End::Restart);
-                }
-            }
             // The result is in the log.
             _ = hangup.recv() => drop(reload.run(controls).await),
             _ = user2.recv() => {

@@ -60,12 +60,12 @@ mod stage {
 
 /// What the daemon orders, a byte each.
 mod order {
+    /// Bytes below this are the exit code of the daemon, which ends: the helper takes it over.
+    pub(super) const FIRST: u8 = b' ';
     /// Start a successor, with the descriptor that comes along as its standard input.
     pub(super) const START: u8 = b'f';
     /// Become the main process. The answer is the helper's process id, or 0 if it cannot.
     pub(super) const LEAD: u8 = b'm';
-    /// The daemon ends without an error: so does the helper.
-    pub(super) const SUCCEED: u8 = b'o';
     /// End now, without an error: the daemon is not the service any more.
     pub(super) const RELEASE: u8 = b'e';
 }
@@ -129,24 +129,24 @@ impl Starter {
         self.leads.get()
     }
 
-    /// Resolves if the helper ends while it is the main process. Never resolves otherwise.
+    /// Resolves when the helper has ended.
     pub(super) async fn lost(&self) {
         let link = self.link.try_clone().and_then(|link| {
             link.set_nonblocking(true)?;
             tokio::net::UnixStream::from_std(link)
         });
-        if let (true, Ok(mut link)) = (self.leads(), link) {
+        match link {
             // It says nothing without being asked.
-            let _ = link.read_u8().await;
-        } else {
-            std::future::pending::<()>().await;
+            Ok(mut link) => drop(link.read_u8().await),
+            Err(_) => std::future::pending().await,
         }
     }
 
-    /// Announces that this process ends without an error.
-    pub(super) fn succeed(&self) {
+    /// Announces with which exit code this process ends.
+    pub(super) fn ends(&self, code: u8) {
+        debug_assert!(code < order::FIRST, "{code} is an order");
         // Fails only if the helper has ended.
-        let _ = self.say(order::SUCCEED);
+        let _ = self.say(code);
     }
 
     /// Ends the helper: another process is the service from now on.

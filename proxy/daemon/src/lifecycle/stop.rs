@@ -1,9 +1,13 @@
-//! The signals that stop a daemon.
+//! The signals that stop or restart a daemon.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
+use tracing::warn;
+
 use super::DRAIN_TIME;
+use super::starter::Starter;
+use crate::Error;
 
 /// Handlers for SIGTERM and SIGINT, installed until dropped.
 #[derive(Debug)]
@@ -21,6 +25,42 @@ impl Stop {
             Some(Some(())) = async { Some(terminate.as_mut()?.recv().await) } => {}
             Some(Some(())) = async { Some(interrupt.as_mut()?.recv().await) } => {}
             else => std::future::pending().await,
+        }
+    }
+}
+
+/// The order to leave the place to a process that the service manager starts next. It comes as
+/// SIGWINCH, which processes of releases that do not know it ignore.
+#[derive(Debug)]
+pub(super) struct Restart<'a> {
+    signal: Signal,
+    pub(super) starter: Option<&'a Starter>,
+}
+
+impl<'a> Restart<'a> {
+    /// Installs the handler, for the life of the process.
+    pub(super) fn listen(starter: Option<&'a Starter>) -> Result<Self, Error> {
+        let signal =
+            signal(SignalKind::window_change()).map_err(Error::io("listen for signals"))?;
+        Ok(Self { signal, starter })
+    }
+
+    /// Makes the helper the service's main process, if the unit wants that. Without it the order
+    /// has no effect: the service manager waits for the end of this process.
+    pub(super) fn lead(&self) {
+        if let Some(starter) = self.starter {
+            starter.lead();
+        }
+    }
+
+    /// Resolves at the order, also at one from before this call, or when the main process has ended.
+    pub(super) async fn told(&mut self) {
+        let Some(starter) = self.starter.filter(|starter| starter.leads()) else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = self.signal.recv() => {}
+            () = starter.lost() => warn!("the service's main process has ended: restarting"),
         }
     }
 }

@@ -53,6 +53,7 @@ async fn attend(daemon: StdStream, command: &[OsString]) -> io::Result<ExitCode>
     daemon.set_nonblocking(true)?;
     let mut daemon = UnixStream::from_std(daemon)?;
     let mut lead: Option<Lead> = None;
+    // Of a daemon that ends without a word.
     let mut code = ExitCode::FAILURE;
     loop {
         let (order, descriptors) = tokio::select! {
@@ -74,12 +75,17 @@ async fn attend(daemon: StdStream, command: &[OsString]) -> io::Result<ExitCode>
                 let own = if lead.is_some() { std::process::id() } else { 0 };
                 daemon.write_all(&own.to_ne_bytes()).await?;
             }
-            Some(order::SUCCEED) => code = ExitCode::SUCCESS,
             Some(order::RELEASE) => return Ok(ExitCode::SUCCESS),
-            Some(_) => {}
+            Some(ends) => {
+                if ends < order::FIRST {
+                    code = ExitCode::from(ends);
+                }
+            }
             None => {
-                lead.iter().for_each(Lead::wait_for_end);
-                return Ok(code);
+                let Some(lead) = lead else { return Ok(ExitCode::SUCCESS) };
+                lead.wait_for_end();
+                // As for any process that a signal ends: a stop before the daemon handles signals.
+                return Ok(if lead.too_late.is_some() { ExitCode::SUCCESS } else { code });
             }
         }
     }
@@ -119,11 +125,13 @@ impl Lead {
     async fn forward(&mut self) {
         let [terminate, interrupt, hangup, user2, window] = &mut self.signals;
         let signal = tokio::select! {
+            // The signal to stop follows at once.
+            biased;
+            _ = window.0.recv() => window.1,
             _ = terminate.0.recv() => terminate.1,
             _ = interrupt.0.recv() => interrupt.1,
             _ = hangup.0.recv() => hangup.1,
             _ = user2.0.recv() => user2.1,
-            _ = window.0.recv() => window.1,
             () = async { match &mut self.too_late {
                 Some(too_late) => too_late.await,
                 None => pending().await,
