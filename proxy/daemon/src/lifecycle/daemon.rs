@@ -191,7 +191,8 @@ impl Daemon {
         let succeeded = tokio::select! {
             biased;
             () = stop.told() => None,
-            // The service manager starts another process once this one and its successor have ended.
+            // The service manager starts another process once this one and its successor have
+            // ended.
             () = restart.told() => None,
             succeeded = next.succeed(&passed) => Some(succeeded),
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{Credential, Revocation, Settings};
+use meshport_mesh::Shards;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -125,18 +126,14 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
         restart.lead();
     }
     let mut place = match previous {
-        // The previous daemon keeps it until this one is ready.
-        Some(_) => None,
+        Some(_) => {
+            // Fails while the previous daemon, which keeps the place until this one is ready, can
+            // still stay. The state folder must not change yet.
+            refuse_leaf(&state, &state.identity(clock::wall())?)?;
+            None
+        }
         None => Some(take_place(&inherited, &state, &settings).await?),
     };
-    let identity = match previous {
-        None => state.settled_identity(clock::wall())?.0,
-        // Fails while the previous daemon can still stay. The state folder must not change yet.
-        Some(_) => state.identity(clock::wall())?,
-    };
-    refuse_leaf(&state, &identity)?;
-    // The keys are reread at the start, which may be much later.
-    drop(identity);
     descriptors::raise();
     findings::warn_of_few_descriptors(&settings);
     // Before the sandbox: it hides the container's CPU limits and forbids creating folders.
@@ -157,14 +154,11 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
     let mut draining = Vec::new();
     store::adopt(passed);
     loop {
-        let vip_sockets = take_sockets(&mut vip_sockets, &reload);
         let may_wait = previous.is_some() || failure.is_some();
+        let bound = previous::bind_mesh(reload.settings(), shards, may_wait).await;
         let started = async {
-            let shards = previous::bind_mesh(reload.settings(), shards, may_wait).await?;
-            let joined = earlier.join(shards).await;
-            let (shards, predecessors) = joined.map_err(Error::io("continue open sessions"))?;
-            let outside = Outside { shards, vip_sockets, predecessors };
-            Daemon::start(reload.settings(), &state, outside).await
+            let vip_sockets = take_sockets(&mut vip_sockets, &reload);
+            start(&reload, &state, bound?, vip_sockets, &mut earlier).await
         };
         let mut daemon = started.await.inspect_err(|_| {
             if previous.is_some() {
@@ -193,13 +187,24 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
             }
             end => return finish(daemon, end).await.map(|()| Over::Stopped),
         };
-        error!(
-            why,
-            "the upgrade has failed: this daemon starts again, and its clients wait for that"
-        );
+        error!(why, "the upgrade has failed: this daemon starts again, and its clients wait");
         store::take_back();
         failure = Some(why);
     }
+}
+
+/// Starts the daemon next to the processes before this one.
+async fn start(
+    reload: &Reload,
+    state: &StateDir,
+    shards: Shards,
+    vip_sockets: VipSockets,
+    earlier: &mut Earlier,
+) -> Result<Daemon, Error> {
+    let joined = earlier.join(shards).await;
+    let (shards, predecessors) = joined.map_err(Error::io("continue open sessions"))?;
+    let outside = Outside { shards, vip_sockets, predecessors };
+    Daemon::start(reload.settings(), state, outside).await
 }
 
 /// Locks the state folder, or takes over what the process before a restart has left: its lock and
@@ -212,10 +217,13 @@ async fn take_place(
     // Empty if it was left for a start that has failed.
     let left = inherited.place().and_then(|place| starter::receive(&place).ok());
     let mut left = left.unwrap_or_default().into_iter();
-    match left.next() {
-        Some(lock) => Ok((state.take_over(lock)?, left.collect())),
-        None => Ok((previous::lock(state, &settings.admin.socket).await?, Vec::new())),
-    }
+    let lock = match left.next() {
+        Some(lock) => state.take_over(lock)?,
+        None => previous::lock(state, &settings.admin.socket).await?,
+    };
+    // The keys are reread at the start, which may be much later.
+    refuse_leaf(state, &state.settled_identity(clock::wall())?.0)?;
+    Ok((lock, left.collect()))
 }
 
 /// Makes the folders of the sockets.

@@ -53,7 +53,8 @@ impl<'a> Restart<'a> {
         }
     }
 
-    /// Resolves at the order, also at one from before this call, or when the main process has ended.
+    /// Resolves at the order, also at one from before this call, or when the main process has
+    /// ended.
     pub(super) async fn told(&mut self) {
         let Some(starter) = self.starter.filter(|starter| starter.leads()) else {
             return std::future::pending().await;
