@@ -332,7 +332,7 @@ impl Discovery {
         }
         match message {
             Message::Probe(nonce) => {
-                self.monitor.neighbours.handle_probe(from, now);
+                self.monitor.handle_probe(from, now);
                 self.send(from, &Message::Echo(nonce));
             }
             Message::Echo(nonce) => self.monitor.handle_echo(from, nonce, now),

@@ -18,6 +18,7 @@ mod config;
 mod contacts;
 mod core;
 mod counters;
+mod dependents;
 mod dice;
 mod directory;
 mod error;

@@ -1,4 +1,4 @@
-//! The paths that a node measures, and the neighbours that it watches.
+//! The paths that a node measures, the neighbours it watches, and the peers that depend on it.
 //!
 //! Paths lead to all origins and to peers that the caller requests. Neighbours are watched closely
 //! for membership: random probes find a crash sooner or later, these find it soon. Bounded by
@@ -11,6 +11,7 @@ use meshport_config::NodeId;
 
 use crate::config::DiscoveryConfig;
 use crate::contacts::Contacts;
+use crate::dependents::Dependents;
 use crate::directory::Directory;
 use crate::paths::{MAX_PATHS, PathState, PathUse, Paths};
 use crate::state::Distance;
@@ -21,6 +22,8 @@ pub(super) struct Monitor {
     pub(super) paths: Paths,
     /// The paths to the few members that this node watches.
     pub(super) neighbours: Paths,
+    /// The peers that measure their path to this node because of their sessions.
+    pub(super) dependents: Dependents,
     /// Members came or went, so the neighbours may have changed.
     pub(super) members_changed: bool,
     /// Paths requested by the caller; the others are those to all origins.
@@ -33,6 +36,7 @@ impl Monitor {
         Self {
             paths: Paths::new(config, seed, b'p').with_width(),
             neighbours: Paths::new(&watch, seed, b'w'),
+            dependents: Dependents::new(config.path_probe_active),
             members_changed: false,
             interests: BTreeMap::new(),
         }
@@ -46,12 +50,19 @@ impl Monitor {
     pub(super) fn handle_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
         self.paths.handle_echo(node, nonce, now);
         self.neighbours.handle_echo(node, nonce, now);
+        self.dependents.handle_echo(node);
+    }
+
+    pub(super) fn handle_probe(&mut self, node: NodeId, now: Instant) {
+        self.neighbours.handle_probe(node, now);
+        self.dependents.handle_probe(node, now);
     }
 
     /// The process did not run for this long.
     pub(super) fn stalled(&mut self, by: Duration) {
         self.paths.stalled(by);
         self.neighbours.stalled(by);
+        self.dependents.stalled(by);
     }
 
     /// Notes how often the caller wants a path measured; false if it wants too many.
@@ -126,7 +137,7 @@ impl Monitor {
 
     /// Time at which a probe is due or an answer is overdue.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let due = [self.paths.poll_timeout(), self.neighbours.poll_timeout()];
-        due.into_iter().flatten().min()
+        let paths = [self.paths.poll_timeout(), self.neighbours.poll_timeout()];
+        paths.into_iter().chain([self.dependents.poll_timeout()]).flatten().min()
     }
 }

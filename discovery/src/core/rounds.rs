@@ -63,6 +63,7 @@ impl Discovery {
         self.drain_swim(now);
         self.adjust_watch(now);
         self.drain_watch(now);
+        self.drain_dependents(now);
         self.drain_paths(now);
         self.publish(now);
         self.tell_news(now);
@@ -176,6 +177,17 @@ impl Discovery {
                 self.drain_swim(now);
                 self.tell_witnesses(node, Standing::Suspect);
             }
+        }
+    }
+
+    fn drain_dependents(&mut self, now: Instant) {
+        if self.local.has_left() {
+            return;
+        }
+        self.monitor.dependents.handle_timeout(now);
+        while let Some(silent) = self.monitor.dependents.poll_send() {
+            let nonce = self.dice.bytes();
+            self.send(silent, &Message::Probe(nonce));
         }
     }
 

@@ -149,6 +149,18 @@ fn all_ends_well_after_everything_this_level_knows() {
     assert!(shares.contains(&1.0), "{shares:?}");
 }
 
+/// The origin probes the nodes that have fallen silent, and so tells them its new address before
+/// they give up the path.
+#[test]
+fn sessions_outlast_a_change_of_their_origins_address() {
+    for seed in ["1", "2", "3"] {
+        let result = result(&["--full", "--seed", seed], &here("tests/full/rebind.toml"));
+        assert!(number(&result["sessions"]["opened"]) > 300.0, "{seed}");
+        assert_eq!(result["sessions"]["broken"], 0, "{seed}");
+        assert_eq!(result["requests"]["retried"], 0, "{seed}");
+    }
+}
+
 /// Real tunnels, real directories: no node keeps a connection with a revoked one, even after a
 /// restart that lost the revocation; and a starved or reconfigured node breaks nothing.
 #[test]

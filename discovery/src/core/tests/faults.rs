@@ -166,6 +166,28 @@ fn an_active_path_dies_in_about_a_second_and_comes_back() {
     assert_eq!(net.get(5).counters()[Count::DroppedTransmits], 0);
 }
 
+/// What they send goes to its former address, so the origin has nothing to answer.
+#[test]
+fn the_users_of_an_origin_keep_their_paths_when_its_address_changes() {
+    let mut net = Net::with_nodes(19, 6, 3, 2);
+    net.until(secs(20), "joining", Net::agreed);
+    let (origin, users) = (net.id(1), [0, 3, 4, 5]);
+    for user in users {
+        net.with(user, |node, now| node.set_path_interest(origin, Some(PathUse::Active), now));
+    }
+    for phase in 0..25 {
+        net.run(secs(5) + ms(phase * 21));
+        net.links.rebind(1, &[0, 2, 3, 4, 5]);
+        for _ in 0..100 {
+            net.run(ms(20));
+            for user in users {
+                let path = net.get(user).paths().get(&origin).expect("measured");
+                assert_eq!(path.state, PathState::Up, "{user}, phase {phase}, {:?}", net.now());
+            }
+        }
+    }
+}
+
 /// Small packets pass, and the client sends nothing long: the origin notices.
 #[test]
 fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {

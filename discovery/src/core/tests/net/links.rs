@@ -14,6 +14,8 @@ pub(in crate::core::tests) struct Links {
     /// One-way latency in milliseconds between sites.
     pub(in crate::core::tests) latency: fn(usize, usize) -> u64,
     cut: BTreeSet<(usize, usize)>,
+    /// Nodes that send to a former address of another one.
+    misled: BTreeSet<(usize, usize)>,
     dice: Dice,
 }
 
@@ -24,6 +26,7 @@ impl Links {
             narrow: None,
             latency: |a, b| if a == b { 0 } else { 10 + 7 * (a + b) as u64 },
             cut: BTreeSet::new(),
+            misled: BTreeSet::new(),
             dice: Dice::new([seed; 32], b'n'),
         }
     }
@@ -37,9 +40,18 @@ impl Links {
         self.cut.clear();
     }
 
+    /// Changes the address of a node, which others learn when it sends something to them.
+    pub(in crate::core::tests) fn rebind(&mut self, node: usize, others: &[usize]) {
+        self.misled.extend(others.iter().map(|other| (*other, node)));
+    }
+
     /// Whether the next datagram from one node to another is lost.
     pub(super) fn lose(&mut self, from: usize, to: usize) -> bool {
-        self.dice.below(100) < self.loss_percent || self.cut.contains(&(from, to))
+        let is_lost = self.dice.below(100) < self.loss_percent || self.cut.contains(&(from, to));
+        if !is_lost {
+            self.misled.remove(&(to, from));
+        }
+        is_lost || self.misled.contains(&(from, to))
     }
 
     /// How long the next datagram from one site to another takes.
