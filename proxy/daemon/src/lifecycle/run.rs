@@ -1,4 +1,4 @@
-//! The daemon's process: settings, state folder, admin server and signals around one [`Node`].
+//! The daemon's process: settings, state folder and signals around a daemon.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

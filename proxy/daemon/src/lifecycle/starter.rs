@@ -5,10 +5,10 @@
 //! socket. A compromised daemon can only ask it to run the command line that started the daemon.
 //! The helper ends with the daemon.
 //!
-//! In a unit that sets [`KEEP_SESSIONS`] the helper is the service's main process while the daemon
-//! serves: it forwards signals to the daemon, ends when the daemon has ended, and kills a daemon
-//! that does not stop in time. A restart ends the main process; the daemon then goes on without it
-//! until its open sessions have ended. See `lifecycle::succession`.
+//! In a unit that sets `MESHPORT_KEEP_SESSIONS` the helper is the service's main process while the
+//! daemon serves: it forwards signals to the daemon, ends when the daemon has ended, and kills a
+//! daemon that does not stop in time. A restart ends the main process; the daemon then goes on
+//! without it until its open sessions have ended. See `lifecycle::succession`.
 
 mod helper;
 
