@@ -25,8 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const USER: &str = "65532";
 /// Names in the apiserver's certificate; 127.0.0.1 is not one of them.
 const NAMES: [&str; 2] = ["10.99.0.11", "kubernetes.default.svc"];
-/// Out of ten; the rest is mostly its use of the network.
-const MAX_EXPOSURE: f64 = 1.2;
+/// Out of ten: its use of the network, and 0.2 for `NotifyAccess=all`, since the daemon that stores
+/// its sockets is not the main process.
+const MAX_EXPOSURE: f64 = 1.3;
 /// Settings with which the daemon restricts itself.
 const RESTRICTS: [&str; 4] =
     ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp"];
