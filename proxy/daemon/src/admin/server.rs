@@ -41,6 +41,8 @@ use crate::unix::{self, SocketFile, SocketPath};
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
 /// Maximum size of a request's head in bytes; hyper's minimum.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
+/// How long a connection without a request may still bring one when the server stops.
+const FIRST_REQUEST: Duration = Duration::from_millis(100);
 /// Maximum number of header lines in a request.
 const MAX_HEADERS: usize = 32;
 /// Lifetime of a connection; longer than the longest ping.
@@ -229,7 +231,9 @@ pub(super) async fn serve_connection<S, A: Ask>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let marker = slot.marker();
+    let (asked, mut first) = watch::channel(false);
     let service = service_fn(move |request| {
+        asked.send_replace(true);
         let (ask, answering) = (ask.clone(), marker.answering());
         async move {
             let answer = router::answer(&ask, listener, request).await;
@@ -245,9 +249,14 @@ pub(super) async fn serve_connection<S, A: Ask>(
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let conversation = async {
+        let stopped = async {
+            let _ = stopping.wait_for(|stop| *stop).await;
+            // Without a request the connection would be closed at once, and one may be on its way.
+            let _ = timeout(FIRST_REQUEST, first.wait_for(|asked| *asked)).await;
+        };
         tokio::select! {
             outcome = connection.as_mut() => return outcome,
-            _ = stopping.wait_for(|stop| *stop) => {}
+            () = stopped => {}
         }
         connection.as_mut().graceful_shutdown();
         connection.await
