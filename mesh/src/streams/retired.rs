@@ -17,7 +17,8 @@ pub(super) const MAX_RETIRED: usize = 8;
 pub(super) struct Retired(Mutex<Vec<(NodeId, Live)>>);
 
 impl Retired {
-    /// Adds a connection. If the peer has too many then, removes and returns its oldest.
+    /// Adds a connection. If the peer has too many then, removes and returns the one with the
+    /// fewest streams.
     pub(super) fn add(&self, node: NodeId, live: Live) -> Option<Live> {
         let mut all = lock(&self.0);
         all.retain(|(_, live)| live.is_open());

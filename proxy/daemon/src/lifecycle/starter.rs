@@ -40,7 +40,7 @@ const NAME: &str = "meshport-starter";
 const SUCCESSOR: &str = "MESHPORT_SUCCESSOR";
 /// Set in a unit that leaves processes other than the main one alone when it stops
 /// (`KillMode=process`) and listens to all of them (`NotifyAccess=all`).
-pub(super) const KEEP_SESSIONS: &str = "MESHPORT_KEEP_SESSIONS";
+const KEEP_SESSIONS: &str = "MESHPORT_KEEP_SESSIONS";
 /// This program, even if its file has been replaced.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Descriptors per message: below the kernel's limit (`SCM_MAX_FD`).
@@ -120,7 +120,11 @@ impl Starter {
                 store::make_main(helper);
                 self.leads.set(true);
             }
-            answer => info!(?answer, "this system cannot keep open sessions over a restart"),
+            answer => info!(
+                ?answer,
+                "open sessions will end at a restart: the helper process cannot become the \
+                 service's main process, which takes Linux 5.3"
+            ),
         }
     }
 

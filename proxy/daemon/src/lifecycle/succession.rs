@@ -166,10 +166,7 @@ impl Earlier {
                 running.push((predecessor, sockets));
             }
         }
-        // The last one may still accept streams, so it stays.
-        let earlier = running.len().saturating_sub(1);
-        running[..earlier].sort_by_key(|(predecessor, _)| predecessor.open());
-        for (predecessor, _) in running.drain(..running.len().saturating_sub(MAX_EARLIER)) {
+        for (predecessor, _) in take_surplus(&mut running, |(predecessor, _)| predecessor.open()) {
             let open = predecessor.open();
             warn!(open, "restarted too often in a short time: these sessions end");
         }
@@ -184,6 +181,14 @@ impl Earlier {
         let shards = shards.continuing(self.own, tags.into_iter().zip(packets).collect())?;
         Ok((shards, predecessors))
     }
+}
+
+/// Takes those with the fewest sessions from more than [`MAX_EARLIER`] processes. The last one may
+/// still accept streams, so it stays.
+fn take_surplus<T>(running: &mut Vec<T>, open: impl Fn(&T) -> usize) -> Vec<T> {
+    let earlier = running.len().saturating_sub(1);
+    running[..earlier].sort_by_key(open);
+    running.drain(..running.len().saturating_sub(MAX_EARLIER)).collect()
 }
 
 #[cfg(test)]

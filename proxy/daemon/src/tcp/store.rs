@@ -4,7 +4,9 @@
 //! sd_listen_fds(3)) or, as the successor in an upgrade, from this process (`lifecycle::upgrade`).
 //!
 //! A socket is in the store while this node accepts clients on it. It is removed when it is closed
-//! on purpose; otherwise its clients would wait forever. One of the few files with unsafe code:
+//! on purpose; otherwise its clients would wait forever. At a restart the store also has one socket
+//! with everything else that the next process takes over (`leave`). One of the few files with
+//! unsafe code:
 //! inherited descriptors are known only by number.
 
 use std::env;

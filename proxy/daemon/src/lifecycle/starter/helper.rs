@@ -1,4 +1,5 @@
-//! The helper's side.
+//! The helper process: starts successors for its daemon and, under the unit, is the service's main
+//! process in its place.
 
 use std::env;
 use std::ffi::OsString;

@@ -41,6 +41,15 @@ async fn messages_of_another_release_are_skipped_and_an_end_is_seen() {
 }
 
 #[test]
+fn of_too_many_processes_those_with_the_fewest_sessions_end_and_never_the_last() {
+    let mut few: Vec<usize> = (0..MAX_EARLIER).collect();
+    assert!(take_surplus(&mut few, |open| *open).is_empty());
+    let mut many: Vec<usize> = (0..MAX_EARLIER + 2).rev().collect();
+    assert_eq!(take_surplus(&mut many, |open| *open), [1, 2]);
+    assert_eq!((many.len(), many.last()), (MAX_EARLIER, Some(&0)));
+}
+
+#[test]
 fn a_message_has_room_for_the_longest_list() {
     let node = NodeId::from_bytes([255; 32]);
     let service = format!("{0}{0}", "k".repeat(31)).parse().expect("a service");
