@@ -137,11 +137,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens an entry. Sessions of this node's clients are spread over a window when reset; relayed
-    /// ones are reset at once, since the nodes of their clients spread them.
+    /// Opens an entry. Sessions of clients and those served for them are spread over a window when
+    /// reset; relayed ones are reset at once, since the nodes of their clients spread them.
     pub fn open(&mut self, service: &ServiceName, side: Side, line: Line) -> SessionId {
         self.last += 1;
-        let place = if side == Side::Client { counter_hash::fraction(self.last) } else { 0.0 };
+        let is_relayed = matches!(side, Side::Relayed | Side::RelayedFor);
+        let place = if is_relayed { 0.0 } else { counter_hash::fraction(self.last) };
         let (id, key) = (SessionId(self.last), (service.clone(), side, line));
         self.all[side as usize] += 1;
         self.peak = self.peak.max(self.count());
@@ -291,6 +292,14 @@ impl Ledger {
         let keys = sides.into_iter().flat_map(|side| self.keys(service, side, line));
         let keys: Vec<Key> = keys.collect();
         self.cut_all(&keys, how, now)
+    }
+
+    /// Resets the sessions of other nodes' clients with the local instance. Returns their number.
+    pub fn cut_served(&mut self, service: &ServiceName, how: Cut, now: Instant) -> u64 {
+        let keys = self.by_line.keys();
+        let served = keys.filter(|(of, side, _)| of == service && *side == Side::Served);
+        let served: Vec<Key> = served.cloned().collect();
+        self.cut_all(&served, how, now)
     }
 
     /// Ends the sessions from here, open or being opened, that lead to or through a node for which

@@ -161,6 +161,17 @@ fn sessions_outlast_a_change_of_their_origins_address() {
     }
 }
 
+/// Nobody learns the state of an origin's instance once the origin has announced that it leaves, so
+/// it ends the sessions of clients that would wait for an answer until the drain ends.
+#[test]
+fn no_client_waits_for_an_origin_that_leaves_while_its_instance_stalls() {
+    for seed in ["1", "2", "3"] {
+        let result = result(&["--full", "--seed", seed], &here("tests/full/leaves.toml"));
+        assert!(number(&result["requests"]["total"]) > 400.0, "{seed}");
+        assert_eq!(result["requests"]["failed"], 0, "{seed}");
+    }
+}
+
 /// Real tunnels, real directories: no node keeps a connection with a revoked one, even after a
 /// restart that lost the revocation; and a starved or reconfigured node breaks nothing.
 #[test]

@@ -53,6 +53,36 @@ fn a_cut_reaches_the_open_sessions_of_one_origin_only() {
 }
 
 #[test]
+fn served_sessions_are_reset_within_the_window_for_every_node_and_no_others() {
+    let (mut ledger, now) = (Ledger::default(), Instant::now());
+    let serve = |ledger: &mut Ledger, from| {
+        ledger.serve(&service(), node(from), node(from), 10_000).expect("there is room")
+    };
+    let served: Vec<SessionId> = (0..100).map(|from| serve(&mut ledger, from)).collect();
+    let spared = [
+        client(&mut ledger, line(1), now),
+        ledger.open(&service(), Side::RelayedFor, line(1)),
+        ledger
+            .serve(&"metrics".parse().expect("a valid name"), node(1), node(1), 10_000)
+            .expect("there is room"),
+    ];
+    let window = Duration::from_secs(1);
+    let how = Cut::Within { window, forgives: true };
+    assert_eq!(ledger.cut_served(&service(), how, now), 100);
+    assert_eq!(changed(&mut ledger), served);
+    let mut ended = |after| {
+        let ends = |id: &&SessionId| ledger.poll(**id, carried(0), now + after).is_some();
+        served.iter().filter(ends).count()
+    };
+    let half = ended(window / 2);
+    assert!((25..75).contains(&half), "{half} of 100 after half the window");
+    assert_eq!(ended(window), 100);
+    for id in spared {
+        assert_eq!(ledger.poll(id, carried(0), now + window), None);
+    }
+}
+
+#[test]
 fn an_attempt_that_is_answered_after_a_cut_continues_unless_its_line_is_over() {
     let now = Instant::now();
     for (how, shows, ends) in

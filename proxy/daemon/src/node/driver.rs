@@ -435,8 +435,13 @@ impl Driver {
             }
             Event::Reset { service, line, spread_percent, forgives, why } => {
                 let window = self.cut_windows.get(&service).copied().unwrap_or_default();
-                let window = window * spread_percent / 100;
-                let sessions = self.sessions.cut(&service, line, Cut::Within { window, forgives });
+                let how = Cut::Within { window: window * spread_percent / 100, forgives };
+                let mut sessions = self.sessions.cut(&service, line, how);
+                // Other nodes read nothing more from one that leaves: they would wait for answers
+                // until the drain ends.
+                if self.reporter.is_leaving && line == Line::Direct(self.reporter.identity.me.node) {
+                    sessions += self.sessions.cut_served(&service, how);
+                }
                 if sessions > 0 {
                     let origin = self.reporter.line(&self.core, &line);
                     warn!(%service, %origin, sessions, why, "sessions reset");

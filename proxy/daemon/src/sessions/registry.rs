@@ -199,6 +199,11 @@ impl Sessions {
         self.change(|ledger| ledger.cut(service, line, how, clock::now()))
     }
 
+    /// Resets the sessions of other nodes' clients with the local instance. Returns their number.
+    pub(crate) fn cut_served(&self, service: &ServiceName, how: Cut) -> u64 {
+        self.change(|ledger| ledger.cut_served(service, how, clock::now()))
+    }
+
     /// Ends the sessions from here, open or being opened, that lead to or through a node for which
     /// `is_over` holds. Returns their number.
     pub(crate) fn end(&self, is_over: impl Fn(&NodeId) -> bool) -> u64 {
