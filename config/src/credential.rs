@@ -74,9 +74,9 @@ pub struct Delegation {
     pub site: Option<SiteName>,
     /// The name it is for; any when absent.
     pub name: Option<NodeName>,
-    /// Credentials are issued from this time...
+    /// The earliest time at which credentials are issued.
     pub not_before: UnixSeconds,
-    /// ...until this.
+    /// The latest one.
     pub join_until: UnixSeconds,
     /// The longest a credential under it may be valid, in seconds.
     pub credential_ttl_s: u64,

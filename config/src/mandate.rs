@@ -35,7 +35,7 @@ const MAX_MANDATE_BYTES: usize = 4000;
 /// Turns in the lifetime of a credential. A node asks when a third of it is left, so a credential
 /// of the current turn nearly always has a predecessor that is still valid.
 const TURNS_PER_LIFETIME: u64 = 4;
-/// A renewal is backdated by this part of its lifetime, a day of 30, since clocks differ.
+/// A renewal is backdated by this part of its lifetime (a day of 30) to allow for clock skew.
 const SLACK_PART: u64 = 30;
 /// Among the roles of a delegation, the mark of one for renewals. No credential has it.
 const MARK: &str = "renewal";
@@ -48,13 +48,13 @@ pub struct Terms {
     pub issuer: NodeId,
     /// The roles that a renewed credential may have.
     pub roles: Roles,
-    /// The only site of nodes that it may renew; any when absent.
+    /// Restricts renewals to nodes of this site; any site when absent.
     pub site: Option<SiteName>,
     /// How long a renewed credential is valid, in seconds.
     pub lifetime_s: u64,
-    /// It begins...
+    /// Start of its validity.
     pub from: UnixSeconds,
-    /// ...and ends.
+    /// End of its validity.
     pub until: UnixSeconds,
 }
 

@@ -81,7 +81,7 @@ impl Dependents {
         }
     }
 
-    /// Asks those that are silent.
+    /// Probes silent peers.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some(node) = self.schedule.take_due(now) {
             let Some(silent) = self.all.get_mut(&node) else { continue };

@@ -1,4 +1,4 @@
-//! A bounded queue of things to do at a time.
+//! A bounded queue of timed actions.
 //!
 //! Equal times keep the order in which they were added, so that a run is repeatable. The queue can
 //! be shifted as a whole: after a stall of the process every deadline for a peer moves by the time

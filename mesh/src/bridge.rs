@@ -46,8 +46,8 @@ const LONG_CID: usize = 6;
 /// that are still running.
 pub type ProcessTag = u8;
 
-/// The process for which a QUIC packet is. `None` for the first packets of a new connection, whose
-/// id the peer has invented.
+/// The process to which a QUIC packet belongs. `None` for the first packets of a new connection,
+/// whose id the peer has invented.
 fn tag_of(packet: &[u8]) -> Option<ProcessTag> {
     let is_long = packet.first()? & LONG_HEADER != 0;
     if !is_long {
@@ -371,7 +371,7 @@ impl Diverted {
         }
     }
 
-    /// Passes everything on.
+    /// Flushes all pending datagrams.
     pub(super) fn send(&mut self, all: &Predecessors) {
         for Run { to, peer, segment, contents } in self.0.drain(..) {
             if let Some(to) = all.all.get(to).filter(|it| it.is_running()) {

@@ -95,7 +95,7 @@ impl NodePlan {
         self
     }
 
-    /// Is made and run by another build of the product.
+    /// Uses another build of the product.
     #[must_use]
     pub fn program(mut self, program: &Path) -> Self {
         program.clone_into(&mut self.program);
@@ -259,7 +259,7 @@ impl World {
     /// A world without nodes, in which every distance is zero.
     ///
     /// # Panics
-    /// If the system grants no folder or no thread.
+    /// If no folder or thread can be created.
     pub fn new() -> Self {
         /// Distinguishes the worlds of one process.
         static COUNT: AtomicU8 = AtomicU8::new(0);

@@ -58,7 +58,7 @@ impl Monitor {
         self.dependents.handle_probe(node, now);
     }
 
-    /// The process did not run for this long.
+    /// The process was suspended for this long.
     pub(super) fn stalled(&mut self, by: Duration) {
         self.paths.stalled(by);
         self.neighbours.stalled(by);

@@ -3,7 +3,7 @@
 use meshport_config::counters;
 use meshport_config::counters::{Counter, Counters, SharedCounters};
 
-/// How many there are.
+/// The number of counters.
 const COUNTERS: usize = MeshCount::ALL.len();
 
 /// Totals since start.

@@ -1,4 +1,4 @@
-//! A token bucket, which time fills: used for every rate limit.
+//! A token bucket that refills over time: used for every rate limit.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// This many in a second, and as many at once; at least one.
+    /// `count` per second with a burst of `count`; at least 1.
     pub fn per_second(count: u32) -> Self {
         let most = count.max(1);
         Self { most, each: (Duration::from_secs(1) / most).max(Duration::from_nanos(1)) }
@@ -64,7 +64,7 @@ impl Credit {
         self.left
     }
 
-    /// Whether it is as good as new.
+    /// Whether the bucket is full.
     pub fn is_full(&mut self, now: Instant) -> bool {
         self.pass(now);
         self.left == self.rate.most

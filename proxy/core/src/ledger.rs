@@ -127,8 +127,8 @@ pub struct Ledger {
     /// The most open sessions since [`Ledger::take_peak`].
     peak: u64,
     shares: Shares,
-    /// Nodes that have another key by now, while earlier sessions are open: these stay under the
-    /// line they began on, and are reported as the successor's.
+    /// Nodes whose key has changed while earlier sessions are open: these stay under the line they
+    /// began on, and are reported as the successor's.
     renamed: BTreeMap<NodeId, NodeId>,
     /// Sessions that have something to do now, or whose next time has changed.
     changed: VecDeque<SessionId>,

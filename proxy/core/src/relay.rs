@@ -275,7 +275,7 @@ pub enum Receive {
     Serve,
     /// Relay it to this node, with no hop left.
     Carry(NodeId),
-    /// It is meant for another node, and this one does not relay it there.
+    /// It is addressed to another node, to which this one does not relay.
     Refuse,
 }
 

@@ -39,7 +39,7 @@ pub enum Hops {
 pub struct Header {
     /// The service the client wants.
     pub service: ServiceName,
-    /// The origin it is meant for; `None` means the receiver.
+    /// The target origin; `None` for the receiver itself.
     pub target: Option<NodeId>,
     /// Whether the receiver may forward it.
     pub hops: Hops,
@@ -64,7 +64,7 @@ impl Header {
         Self { target: Some(origin), hops: Hops::One, ..direct }
     }
 
-    /// A request to the receiver itself, carried for the node whose credential `client` is.
+    /// A request to the receiver itself, on behalf of the node with the credential `client`.
     pub fn carried(service: ServiceName, client: Credential, deadline: Duration) -> Self {
         Self { client: Some(Box::new(client)), ..Self::direct(service, deadline) }
     }

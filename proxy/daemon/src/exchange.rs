@@ -24,7 +24,7 @@ pub(crate) enum Unanswered {
     Older,
     /// The member refuses.
     Refused(Answer),
-    /// For this reason.
+    /// The exchange failed.
     Broken(String),
 }
 
@@ -62,12 +62,12 @@ pub(crate) async fn receive<T, E: Display>(
                 Some(Answer::Connected) => match decode(message).map_err(|error| broken(&error))? {
                     Some(reply) => return Ok(reply),
                     None if message.len() <= limit => {}
-                    None => return Err(broken(&"its answer has no end")),
+                    None => return Err(broken(&"its reply exceeds the size limit")),
                 },
                 Some(Answer::BadRequest) => return Err(Unanswered::Older),
                 Some(answer) => return Err(Unanswered::Refused(answer)),
                 None => {
-                    return Err(broken(&format_args!("it answers with {code}, which is unknown")));
+                    return Err(broken(&format_args!("unknown answer code {code}")));
                 }
             }
         }

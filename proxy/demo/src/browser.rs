@@ -35,7 +35,7 @@ fn open_with(opener: &str, address: &str) -> Result<(), String> {
         .name("browser".to_owned())
         .spawn(wait)
         .map(drop)
-        .map_err(|error| format!("the system grants no thread ({error}): open {address} yourself"))
+        .map_err(|error| format!("cannot start a thread ({error}): open {address} yourself"))
 }
 
 #[cfg(test)]

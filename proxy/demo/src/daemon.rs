@@ -97,7 +97,7 @@ impl Drop for Daemon {
 /// An orderly shutdown is unnecessary: the whole mesh ends at the same moment.
 ///
 /// # Errors
-/// The system grants no thread.
+/// Cannot start a thread.
 pub fn end_with_parent() -> Result<(), Error> {
     let wait = || {
         // Nothing is ever written: an end and an error mean the same.

@@ -93,7 +93,7 @@ pub(super) fn check(
     refuse_revoked(&state.revocations(mesh)?, credential)
 }
 
-/// There is no node in the folder.
+/// The folder holds no node identity.
 pub(super) fn no_node(state: &StateDir) -> Error {
     Error::State {
         path: state.path().to_owned(),

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::output;
 use super::paths::Paths;
 
-/// The file of which a mesh has only one.
+/// The authority's key, of which a mesh has only one.
 const AUTHORITY: &str = "authority.key";
 /// Most bytes read of an answer.
 const MAX_ANSWER_BYTES: u64 = 16;

@@ -115,7 +115,7 @@ fn print(args: &RevokeArgs, revocations: &[Revocation]) -> Result<(), Error> {
     }
     let with_nodes = if args.with_nodes || args.issuer { " --with-nodes" } else { "" };
     output::advice(&format!(
-        "on any node of the mesh: meshport revoke --import {}{with_nodes}",
+        "Run on any node of the mesh: meshport revoke --import {}{with_nodes}",
         if printed.len() == 1 { "LINE" } else { "FILE" }
     ));
     Ok(())

@@ -68,7 +68,7 @@ pub fn run(client: AdminClient, options: Options) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(Error::io("start the event loop"))?;
-    // A daemon that does not answer is an error of the shell, not a picture.
+    // A daemon that does not answer is printed as an error before the screen opens.
     let first = runtime.block_on(client.ask(&ViewRequest))?;
     let (sender, receiver) = sync_channel(MAX_WAITING);
     thread::Builder::new()

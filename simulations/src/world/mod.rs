@@ -68,7 +68,7 @@ const NO_END: Duration = Duration::from_secs(100_000_000);
 enum Event {
     Happens(usize),
     Start(usize),
-    /// Its process ends, after a goodbye.
+    /// Its process leaves in order.
     Stop {
         node: usize,
         boot: u32,

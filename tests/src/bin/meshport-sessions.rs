@@ -31,10 +31,10 @@ struct Args {
     /// New connections a second
     #[arg(long, default_value_t = 0)]
     per_second: u32,
-    /// Is made when all watches are open
+    /// Created once all watches are open
     #[arg(long)]
     open: PathBuf,
-    /// Ends it when it appears
+    /// The run ends when this file appears
     #[arg(long)]
     stop: PathBuf,
 }

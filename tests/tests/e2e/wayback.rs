@@ -185,7 +185,7 @@ fn a_node_that_is_no_origin_reaches_no_kubelet() {
     assert!(log.contains("lacks the role origin:kube-apiserver"), "{log}");
 }
 
-/// Whoever has a worker's state folder is that worker, until it is revoked.
+/// A copy of a worker's state folder acts as that worker until it is revoked.
 #[test]
 fn a_stolen_worker_reaches_no_other_and_nobody_once_it_is_revoked() {
     let (mut world, socket) = world(&["worker-b", "worker-c"], &[]);

@@ -57,7 +57,7 @@ pub struct Contender {
 /// Why the address was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// A station with a lower hardware address has it, or one that does not yield.
+    /// Another station holds it: one with a lower hardware address, or one that does not yield.
     Contested(Hardware),
     /// A node that has it too, and stays, announces that over the mesh.
     Claimed(NodeId),

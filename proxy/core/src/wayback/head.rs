@@ -31,7 +31,7 @@ pub fn read(bytes: &[u8]) -> Result<Option<Endpoint>, Refused> {
         return Ok(None);
     };
     if bytes.len() > end + END.len() {
-        return Err(malformed("something follows the request before its answer"));
+        return Err(malformed("unexpected data after the request"));
     }
     let text = std::str::from_utf8(&bytes[..end]).map_err(|_| malformed("it is not ASCII"))?;
     let mut lines = text.split("\r\n");
@@ -74,7 +74,7 @@ fn is_header(line: &str) -> bool {
 }
 
 fn malformed(why: &str) -> Refused {
-    Refused::new(Refusal::Malformed, format!("not a request for CONNECT: {why}"))
+    Refused::new(Refusal::Malformed, format!("not a valid CONNECT request: {why}"))
 }
 
 #[cfg(test)]

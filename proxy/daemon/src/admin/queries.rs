@@ -28,7 +28,7 @@ macro_rules! plain {
 }
 
 plain! {
-    /// The whole view.
+    /// The full status.
     StatusRequest, "/status", Query, Status;
     /// Per service, the order in which a new session would try the origins.
     RoutesRequest, "/routes", Query, Vec<ServiceStatus>;
@@ -38,7 +38,7 @@ plain! {
     StatsRequest, "/stats", Query, Vec<StatsRow>;
     /// Every node the mesh knows.
     PeersRequest, "/peers", Query, Vec<PeerRow>;
-    /// Every member that is not away, as a seed for others; the daemon's own node first.
+    /// Every reachable member, as a seed for others; the daemon's own node first.
     SeedsRequest, "/seeds", Query, Vec<SeedRow>;
     /// All the credentials the daemon knows, its own first.
     CredentialsRequest, "/credentials", Query, Vec<CredentialRow>;

@@ -148,7 +148,7 @@ async fn again<T, F: Future<Output = Result<T, Error>>>(
             () = sleep(RETRY) => {}
         }
         if let Ok(bound) = bind().await {
-            info!("the admin interface is complete again");
+            info!("the admin interface is fully available again");
             return Some(bound);
         }
     }

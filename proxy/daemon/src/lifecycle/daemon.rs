@@ -260,7 +260,7 @@ impl Daemon {
         if !admin.is_finished() {
             let _ = admin.await;
         }
-        draining.inspect_err(|error| warn!(%error, "open sessions cannot go on")).ok()
+        draining.inspect_err(|error| warn!(%error, "cannot keep open sessions")).ok()
     }
 
     /// Resets open sessions, saves, and ends.

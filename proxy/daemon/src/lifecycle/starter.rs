@@ -140,7 +140,7 @@ impl Starter {
             tokio::net::UnixStream::from_std(link)
         });
         match link {
-            // It says nothing without being asked.
+            // It only answers.
             Ok(mut link) => drop(link.read_u8().await),
             Err(_) => std::future::pending().await,
         }

@@ -43,7 +43,7 @@ const MAX_MESSAGE: usize = 1 << 16;
 /// From the draining process.
 #[derive(Debug, Serialize, Deserialize)]
 enum Report {
-    /// The answer to [`Order::Attach`] begins. What was sent before is void.
+    /// The answer to [`Order::Attach`] begins. Discard everything sent before it.
     Begin { process: u32, tag: ProcessTag },
     /// Peers of its sessions, with the addresses of their packets.
     Peers(Vec<(NodeId, SocketAddr)>),
@@ -84,8 +84,8 @@ impl Channel {
         self.0.send(&serde_json::to_vec(message)?).await.map(drop)
     }
 
-    /// `None` when the other process has ended. Skips what another release says and this one does
-    /// not understand.
+    /// `None` when the other process has ended. Skips messages that this release does not
+    /// understand.
     async fn receive<T: DeserializeOwned>(&self) -> Option<T> {
         let mut space = vec![0; MAX_MESSAGE];
         loop {

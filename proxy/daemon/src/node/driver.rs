@@ -439,7 +439,8 @@ impl Driver {
                 let mut sessions = self.sessions.cut(&service, line, how);
                 // Other nodes read nothing more from one that leaves: they would wait for answers
                 // until the drain ends.
-                if self.reporter.is_leaving && line == Line::Direct(self.reporter.identity.me.node) {
+                if self.reporter.is_leaving && line == Line::Direct(self.reporter.identity.me.node)
+                {
                     sessions += self.sessions.cut_served(&service, how);
                 }
                 if sessions > 0 {

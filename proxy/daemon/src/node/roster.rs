@@ -105,7 +105,7 @@ async fn follow(service: ServiceName, source: Source, commands: mpsc::Sender<Com
             Ok(_) => {
                 pause = INTERVAL;
                 if told.take().is_some() {
-                    info!(%service, "the cluster's list of apiservers is read again");
+                    info!(%service, "the cluster's list of apiservers can be read again");
                 }
             }
             Err(error) => {

@@ -125,7 +125,7 @@ impl Stored {
     pub(super) fn put(socket: &impl AsFd, address: SocketAddr) -> Option<Self> {
         let store = STORE.get()?;
         let refusal = |error| {
-            warn!(%address, %error, "not kept over a restart, which refuses clients for a moment");
+            warn!(%address, %error, "socket will not survive a restart; that refuses clients briefly");
         };
         let copy = socket.as_fd().try_clone_to_owned().map_err(refusal).ok()?;
         store.open().push((address, copy.into()));
@@ -268,7 +268,7 @@ pub(crate) fn release() {
 pub(crate) fn make_main(pid: u32) {
     let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
     if let Err(error) = send(manager, &format!("MAINPID={pid}"), None) {
-        warn!(pid, %error, "the service manager does not learn of the successor");
+        warn!(pid, %error, "cannot announce the successor to the service manager");
     }
 }
 
@@ -281,7 +281,7 @@ pub(crate) fn say_again() {
     }
     for (address, socket) in &*store.open() {
         if let Err(error) = store.keep(*address, socket) {
-            warn!(%address, %error, "not kept over a restart");
+            warn!(%address, %error, "socket will not survive a restart");
         }
     }
 }

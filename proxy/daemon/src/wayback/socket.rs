@@ -86,7 +86,7 @@ pub(crate) async fn serve(requests: Requests) {
             Err(error) => {
                 if !std::mem::replace(&mut is_said, true) {
                     let retry_s = RETRY.as_secs();
-                    warn!(%error, retry_s, "no way back for apiservers until this is fixed");
+                    warn!(%error, retry_s, "apiservers cannot reach nodes until this is fixed");
                 }
                 sleep(RETRY).await;
             }

@@ -90,7 +90,7 @@ fn sessions_outlive_a_successor_that_fails() {
     assert_eq!(upgrade(&world, "worker").status.code(), Some(6));
     let said = wait::until("it says so", SETTLE, || {
         let output = world.node_mut("worker").process().output();
-        output.contains("the upgrade has failed").then_some(output)
+        output.contains("the upgrade failed").then_some(output)
     });
     go_on(&all, &format!("after an upgrade that failed: {said}"));
     fs::remove_file(&program).expect("it is there");

@@ -28,7 +28,7 @@ pub(super) struct Wire {
     pub(super) heard: Option<BootTime>,
 }
 
-/// From when on the address may be handed over again without need.
+/// The earliest times of the next voluntary handovers.
 #[derive(Debug)]
 pub(super) struct Given {
     /// To a preferred node.

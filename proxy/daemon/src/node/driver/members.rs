@@ -79,7 +79,7 @@ impl Driver {
         if *node == self.reporter.identity.me.node {
             debug!(%name, reason, "ignored");
         } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
-            warn!(%name, node = %node.short(), reason, held_back, "ignoring what a node announces");
+            warn!(%name, node = %node.short(), reason, held_back, "ignoring an announcement");
         }
     }
 

@@ -136,7 +136,7 @@ impl Driver {
                 "the issuer of this node's credential is revoked: the one before it is used until \
                  another issuer renews it"
             ),
-            Err(error) => warn!(%error, "the credential before the present one is not usable"),
+            Err(error) => warn!(%error, "the previous credential is unusable"),
         }
     }
 

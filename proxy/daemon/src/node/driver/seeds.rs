@@ -43,7 +43,7 @@ impl Driver {
     pub(crate) fn recognise_seed(&mut self, credential: &Credential) {
         if self.is_named_seed(credential) && !self.seeds.at.contains_key(&credential.node) {
             let (name, node) = (&credential.name, credential.node.short());
-            info!(%name, %node, "this is a seed of the settings");
+            info!(%name, %node, "resolved a configured seed");
             let seeds = std::mem::take(&mut self.seeds.at).into_iter().collect();
             self.set_seeds(seeds);
         }
