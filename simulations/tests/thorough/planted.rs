@@ -9,6 +9,8 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
+
 /// Seeds within which each bug must be found.
 const SEEDS: &str = "200";
 
@@ -18,6 +20,19 @@ fn hunt(name: &str, first_seed: &str, arguments: &[&str]) -> Output {
     command.args(["hunt", "--for", "3600", "--first-seed", first_seed]).args(arguments);
     command.arg("--out").arg(found).stdin(Stdio::null());
     command.output().expect("the program starts")
+}
+
+/// The result of a run at the wide level, with a bug or without.
+fn run(name: &str, text: &str, bug: Option<&str>) -> Value {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{name}-{}.toml", bug.unwrap_or("without")));
+    std::fs::write(&file, text).expect("written");
+    let mut command = Command::new(crate::program());
+    command.arg("run").arg(&file).args(["--seed", "7", "--json", "-"]).stdin(Stdio::null());
+    command.args(bug.into_iter().flat_map(|bug| ["--planted", bug]));
+    let output = command.output().expect("the program starts");
+    // A bug may break a rule, which the result says too.
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("no result: {output:?}"))
 }
 
 /// The hunt stops at the first world in which this rule is violated.
@@ -114,17 +129,46 @@ path = [{ between = ["near", "far"], rtt-ms = 3040 }]
 #[test]
 #[ignore = "needs a program with planted-bugs: ./tests/run sim"]
 fn patience_that_never_doubles() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("far.toml");
-    std::fs::write(&file, FAR).expect("written");
-    let opened = |arguments: &[&str]| {
-        let mut command = Command::new(crate::program());
-        command.arg("run").arg(&file).args(["--seed", "7"]).args(arguments);
-        let output = command.output().expect("the program starts");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let sessions = said.lines().find_map(|line| line.strip_prefix("sessions "));
-        let count = sessions.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        count.unwrap_or_else(|| panic!("no sessions in {output:?}"))
+    let opened = |bug| {
+        let result = run("far", FAR, bug);
+        result["sessions"]["opened"].as_u64().expect("a number")
     };
-    let (without, with): (u64, u64) = (opened(&[]), opened(&["--planted", "Patience"]));
+    let (without, with) = (opened(None), opened(Some("Patience")));
     assert!(without > 30 && with == 0, "{without} sessions, and {with} with the bug");
+}
+
+/// An origin crashes in a world that loses packets.
+const LOSSY: &str = r#"
+description = "A crash where one packet in ten is lost"
+duration-s = 90
+warmup-s = 20
+loss-percent = 10
+load = { sessions-per-s = 1, requests-per-s = 0.5 }
+site = [{ name = "one", nodes = 6, origins = 1 }, { name = "two", nodes = 6, origins = 1 }]
+path = [{ between = ["one", "two"], rtt-ms = 20 }]
+event = [{ at-s = 40, crash = "one-1", for-s = 20 }]
+"#;
+
+/// The wide level runs the product's own code: sessions, handshakes, choice and gossip have no
+/// second implementation, so a change of one behaviour of the product changes the trace.
+#[test]
+#[ignore = "needs a program with planted-bugs: ./tests/run sim"]
+fn a_change_of_the_product_changes_the_trace() {
+    let hash = |name, text, bug| {
+        let result = run(name, text, bug);
+        result["trace_hash"].as_str().expect("a hash").to_owned()
+    };
+    let changes = [
+        ("trace-far", FAR, "Patience"),
+        ("trace-lossy", LOSSY, "Reset"),
+        ("trace-lossy", LOSSY, "HandshakeRetry"),
+        ("trace-lossy", LOSSY, "RebalancingRate"),
+        ("trace-lossy", LOSSY, "Refutation"),
+        ("trace-lossy", LOSSY, "Health"),
+    ];
+    for (name, text, bug) in changes {
+        let before = hash(name, text, None);
+        assert_eq!(before, hash(name, text, None), "{name}");
+        assert_ne!(before, hash(name, text, Some(bug)), "{bug}");
+    }
 }

@@ -125,7 +125,7 @@ impl Stored {
     pub(super) fn put(socket: &impl AsFd, address: SocketAddr) -> Option<Self> {
         let store = STORE.get()?;
         let refusal = |error| {
-            warn!(%address, %error, "socket will not survive a restart; that refuses clients briefly");
+            warn!(%address, %error, "lost at the next restart, which refuses clients briefly");
         };
         let copy = socket.as_fd().try_clone_to_owned().map_err(refusal).ok()?;
         store.open().push((address, copy.into()));
