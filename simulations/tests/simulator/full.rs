@@ -167,7 +167,7 @@ fn sessions_outlast_a_change_of_their_origins_address() {
 fn no_client_waits_for_an_origin_that_leaves_while_its_instance_stalls() {
     for seed in ["1", "2", "3"] {
         let result = result(&["--full", "--seed", seed], &here("tests/full/leaves.toml"));
-        assert!(number(&result["requests"]["total"]) > 400.0, "{seed}");
+        assert!(number(&result["requests"]["total"]) > 3000.0, "{seed}");
         assert_eq!(result["requests"]["failed"], 0, "{seed}");
     }
 }
