@@ -1,9 +1,8 @@
 //! Carries QUIC packets between a process that has handed its mesh over and its successor.
 //!
 //! The successor owns the sockets and the tunnels. The predecessor keeps its QUIC connections until
-//! their streams have ended: it sends their packets through the successor, and the successor passes
-//! on those that arrive for it. The first byte of a connection id names the process that made it
-//! (see [`tag_of`]), so the successor tells them apart without a table.
+//! their streams have ended: it sends their packets through the successor (see `carry`), and the
+//! successor passes on those that arrive for it, which it tells by their connection ids.
 //!
 //! Each shard has a bridge of its own, a pair of sockets that keep message boundaries. A message
 //! holds datagrams of one peer: its inner address, the length of each datagram but the last, and
@@ -11,7 +10,6 @@
 //! [`MAX_BACKLOG`]; what exceeds them is lost, as in a network.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
@@ -24,9 +22,8 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::ReadBuf;
 use tokio::net::UnixDatagram;
 
-use super::link::Link;
+use super::connection_id::{ProcessTag, tag_of};
 use super::lock;
-use super::quic_config::CID_LENGTH;
 
 /// An inner address and the length of a datagram.
 const HEADER: usize = 16 + 2;
@@ -36,26 +33,6 @@ const MAX_CONTENTS: usize = 60_000;
 const MAX_BACKLOG: usize = 64;
 /// Size asked for the socket's buffer, in bytes; the system may give less.
 const BUFFER: usize = 1 << 20;
-/// The first byte of a QUIC packet with a long header has this bit (RFC 9000, section 17.2).
-const LONG_HEADER: u8 = 0x80;
-/// Where a long header has the length of the destination's connection id, and the id itself.
-const LONG_CID_LENGTH: usize = 5;
-const LONG_CID: usize = 6;
-
-/// Names a process in the connection ids that it makes. It differs from those of the predecessors
-/// that are still running.
-pub type ProcessTag = u8;
-
-/// The process to which a QUIC packet belongs. `None` for the first packets of a new connection,
-/// whose id the peer has invented.
-fn tag_of(packet: &[u8]) -> Option<ProcessTag> {
-    let is_long = packet.first()? & LONG_HEADER != 0;
-    if !is_long {
-        return packet.get(1).copied();
-    }
-    let is_ours = packet.get(LONG_CID_LENGTH).is_some_and(|it| usize::from(*it) == CID_LENGTH);
-    packet.get(LONG_CID).copied().filter(|_| is_ours)
-}
 
 /// Datagrams of one peer. All but the last have the length `segment`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,13 +219,22 @@ impl End {
 
 /// An earlier process whose connections go on, as one shard sees it.
 #[derive(Debug)]
-struct Predecessor {
+pub(super) struct Predecessor {
     tag: ProcessTag,
     bridge: Bridge,
     is_gone: AtomicBool,
 }
 
 impl Predecessor {
+    pub(super) fn bridge(&self) -> &Bridge {
+        &self.bridge
+    }
+
+    /// It has ended: nothing is passed on to it any more.
+    pub(super) fn note_end(&self) {
+        self.is_gone.store(true, Ordering::Relaxed);
+    }
+
     fn is_running(&self) -> bool {
         !self.is_gone.load(Ordering::Relaxed)
     }
@@ -287,42 +273,8 @@ impl Predecessors {
         self.all.iter().any(|it| it.is_running())
     }
 
-    /// Sends the packets of the predecessors through `link` until each has ended.
-    pub(super) fn serve(&self, link: &Arc<Link>) {
-        for predecessor in &self.all {
-            tokio::spawn(carry(predecessor.clone(), link.clone()));
-        }
-    }
-}
-
-/// Sends a predecessor's packets until one of the two ends.
-async fn carry(predecessor: Arc<Predecessor>, link: Arc<Link>) {
-    let (bridge, mut space) = (&predecessor.bridge, Bridge::space());
-    let carried = async {
-        loop {
-            let frame = poll_fn(|cx| {
-                let frame = ready!(bridge.poll_recv(cx, &mut space));
-                let frame = frame.map(|it| link.send_streams(&it.peer, it.contents, it.segment));
-                Poll::Ready(frame)
-            });
-            if frame.await.is_none() {
-                return;
-            }
-            while !link.flush_backlog() {
-                // An error shows at the next attempt to send.
-                let _ = link.socket.clone().writable().await;
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        // The next successor reads from the same socket.
-        () = link.closed() => {}
-        () = carried => {}
-    }
-    predecessor.is_gone.store(true, Ordering::Relaxed);
-    if !link.predecessors.are_running() {
-        link.turn(|core, _| core.set_continues(false));
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Predecessor>> {
+        self.all.iter()
     }
 }
 

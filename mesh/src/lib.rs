@@ -5,8 +5,8 @@
 //!
 //! `link` joins the state machine with the outer socket; `quic_socket` is quinn's view of it;
 //! `driver` does the work that is due without a packet; `streams` keeps the QUIC connections;
-//! `mesh` is the handle. A node with several `shards` has all of these once per shard. `bridge`
-//! lets the connections of a process go on when it has left its sockets to a successor.
+//! `mesh` is the handle. A node with several `shards` has all of these once per shard. `bridge` and
+//! `carry` let the connections of a process go on when it has left its sockets to a successor.
 //!
 //! A shard runs on a current-thread runtime: it receives, encrypts and sends there. Everything is
 //! still `Send` and `Sync`, so other threads may call it occasionally: each lock is held for one
@@ -16,7 +16,9 @@
 mod backlog;
 mod batched;
 mod bridge;
+mod carry;
 mod congestion;
+mod connection_id;
 mod cubic;
 mod driver;
 #[cfg(feature = "fuzzing")]
@@ -38,7 +40,7 @@ mod windows;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use bridge::ProcessTag;
+pub use connection_id::ProcessTag;
 pub use link::WallClock;
 pub use mesh::{Incoming, Mesh, ShardStatus, ShardStreams};
 pub use meshport_proto::calls::{self, CallToken};

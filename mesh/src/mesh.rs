@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::bridge::{Bridge, Predecessors};
+use super::carry::carry_all;
 use super::driver::drive;
 use super::inbox::Inboxes;
 use super::link::{Link, WallClock, now};
@@ -118,7 +119,7 @@ impl Shard {
         )
         .map_err(failed)?;
         let streams = Arc::new(Streams::new(link.clone(), runtime.clone(), setup, config));
-        link.predecessors.serve(&link);
+        carry_all(&link);
         tokio::spawn(drive(link.clone(), streams.clone()));
         let flushed = link.clone();
         tokio::spawn(poll_fn(move |cx| flushed.poll_flush(cx)));

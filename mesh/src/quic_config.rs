@@ -9,13 +9,13 @@ use meshport_config::NodeKey;
 use quinn::{ClientConfig, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig};
 use quinn::{TransportConfig, VarInt};
 use quinn_proto::crypto::{CryptoError, HmacKey};
-use quinn_proto::{ConnectionId, ConnectionIdGenerator, NoneTokenStore, ValidationTokenConfig};
+use quinn_proto::{NoneTokenStore, ValidationTokenConfig};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use sha2::Sha256;
 
-use super::bridge::ProcessTag;
 use super::congestion::{BoundedCubic, Remote};
+use super::connection_id::{self, Ids, ProcessTag, Random};
 use super::lock;
 use super::null_crypto::{NoTokens, NullCrypto};
 use super::windows::{self, Grants, Pools};
@@ -52,11 +52,6 @@ const MAX_INCOMING: usize = 1024;
 /// Bytes buffered per attempt until it is accepted, and in total.
 const INCOMING_BUFFER: u64 = 64 << 10;
 const INCOMING_BUFFER_TOTAL: u64 = 4 << 20;
-/// Length of our connection ids, in bytes.
-pub(super) const CID_LENGTH: usize = 8;
-/// Length of the random destination id in a client's first packet. It differs from [`CID_LENGTH`],
-/// so that the length tells the two kinds apart.
-const INITIAL_CID_LENGTH: usize = 16;
 
 /// What is known about a path before a connection uses it.
 #[derive(Debug, Default)]
@@ -85,8 +80,6 @@ pub(super) struct QuicSetup {
     mtu: u16,
     pools: Pools,
 }
-
-type Random = Arc<Mutex<StdRng>>;
 
 /// Derives 32 bytes for one purpose from a secret.
 fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
@@ -152,11 +145,7 @@ impl QuicSetup {
         config
             .transport_config(Arc::new(transport))
             .token_store(Arc::new(NoneTokenStore))
-            .initial_dst_cid_provider(Arc::new(move || {
-                let mut bytes = [0; INITIAL_CID_LENGTH];
-                lock(&random).fill_bytes(&mut bytes);
-                ConnectionId::new(&bytes)
-            }));
+            .initial_dst_cid_provider(Arc::new(move || connection_id::initial(&random)));
         config
     }
 
@@ -212,28 +201,6 @@ impl QuicSetup {
 
 fn idle_timeout() -> IdleTimeout {
     IdleTimeout::try_from(IDLE_TIMEOUT).expect("minutes are within QUIC's bounds")
-}
-
-/// Generates connection ids: the tag of this process, then random bytes.
-struct Ids {
-    random: Random,
-    tag: ProcessTag,
-}
-
-impl ConnectionIdGenerator for Ids {
-    fn generate_cid(&mut self) -> ConnectionId {
-        let mut bytes = [self.tag; CID_LENGTH];
-        lock(&self.random).fill_bytes(&mut bytes[1..]);
-        ConnectionId::new(&bytes)
-    }
-
-    fn cid_len(&self) -> usize {
-        CID_LENGTH
-    }
-
-    fn cid_lifetime(&self) -> Option<Duration> {
-        None
-    }
 }
 
 /// Makes the tokens of stateless resets: HKDF of the connection id, under a key that survives a

@@ -12,7 +12,8 @@ use socket2::Socket;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use super::bridge::{Predecessors, ProcessTag};
+use super::bridge::Predecessors;
+use super::connection_id::ProcessTag;
 use super::outer::OuterSocket;
 use super::udp::UdpOuter;
 use meshport_proto::shard::MAX_SHARDS;
