@@ -3,6 +3,7 @@
 mod daemon;
 pub mod dashboard;
 pub(crate) mod descriptors;
+mod draining;
 mod heap;
 pub mod leaf;
 mod previous;

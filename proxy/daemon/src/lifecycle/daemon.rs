@@ -14,9 +14,10 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::DRAIN_TIME;
+use super::draining::Draining;
 use super::starter;
 use super::stop::{Restart, Stop, drain_time};
-use super::succession::{Draining, Earlier, Predecessor};
+use super::succession::{Earlier, Predecessor};
 use super::upgrade::Prepared;
 use crate::Error;
 use crate::admin::AdminServer;

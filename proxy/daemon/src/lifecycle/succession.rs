@@ -10,7 +10,6 @@
 //! asks anew, and continues where the one before stopped. When no process has their other end any
 //! more, the draining process ends.
 
-mod draining;
 mod predecessor;
 
 use std::io;
@@ -27,7 +26,6 @@ use socket2::{Domain, Socket, Type};
 use tokio::net::UnixDatagram;
 use tracing::warn;
 
-pub(crate) use draining::Draining;
 pub(crate) use predecessor::Predecessor;
 
 /// How long sessions may go on after an upgrade. client-go ends each watch after 5 to 10 minutes
@@ -36,14 +34,14 @@ pub(crate) const MAX_DRAINING: Duration = Duration::from_secs(600);
 /// Earlier processes whose sessions this one continues. With more, those with the fewest end.
 const MAX_EARLIER: usize = 8;
 /// Elements of a list in one message. The longest takes some 500 bytes.
-const MAX_LISTED: usize = 100;
+pub(super) const MAX_LISTED: usize = 100;
 /// The longest message in bytes.
 const MAX_MESSAGE: usize = 1 << 16;
 
 /// From the draining process.
 #[derive(Debug, Serialize, Deserialize)]
-enum Report {
-    /// The answer to [`Order::Attach`] begins. Discard everything sent before it.
+pub(super) enum Report {
+    /// The answer to [`Order::Attach`] begins. What was sent before is void.
     Begin { process: u32, tag: ProcessTag },
     /// Peers of its sessions, with the addresses of their packets.
     Peers(Vec<(NodeId, SocketAddr)>),
@@ -57,7 +55,7 @@ enum Report {
 
 /// To the draining process.
 #[derive(Debug, Serialize, Deserialize)]
-enum Order {
+pub(super) enum Order {
     /// A successor asks for all sessions, and for every change from now on.
     Attach,
     /// Reset these sessions.
@@ -66,10 +64,10 @@ enum Order {
 
 /// One end of the conversation: a socket that keeps message boundaries and reports its end.
 #[derive(Debug)]
-struct Channel(UnixDatagram);
+pub(super) struct Channel(UnixDatagram);
 
 impl Channel {
-    fn pair() -> io::Result<(Self, OwnedFd)> {
+    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
         Ok((Self::new(ours.into())?, theirs.into()))
     }
@@ -80,13 +78,13 @@ impl Channel {
         UnixDatagram::from_std(OwnedFd::from(socket).into()).map(Self)
     }
 
-    async fn send(&self, message: &impl Serialize) -> io::Result<()> {
+    pub(super) async fn send(&self, message: &impl Serialize) -> io::Result<()> {
         self.0.send(&serde_json::to_vec(message)?).await.map(drop)
     }
 
-    /// `None` when the other process has ended. Skips messages that this release does not
-    /// understand.
-    async fn receive<T: DeserializeOwned>(&self) -> Option<T> {
+    /// `None` when the other process has ended. Skips what another release says and this one does
+    /// not understand.
+    pub(super) async fn receive<T: DeserializeOwned>(&self) -> Option<T> {
         let mut space = vec![0; MAX_MESSAGE];
         loop {
             let length = self.0.recv(&mut space).await.ok().filter(|length| *length > 0)?;
@@ -103,14 +101,14 @@ pub(crate) struct Earlier {
     /// The sockets to each. The last is that of the process before this one.
     all: Vec<Sockets>,
     /// The tag of this process.
-    own: ProcessTag,
+    pub(super) own: ProcessTag,
 }
 
 /// The sockets to one of them: for messages, and for the packets of each shard.
 #[derive(Debug)]
-struct Sockets {
-    messages: OwnedFd,
-    packets: Vec<OwnedFd>,
+pub(super) struct Sockets {
+    pub(super) messages: OwnedFd,
+    pub(super) packets: Vec<OwnedFd>,
 }
 
 impl Earlier {
@@ -135,7 +133,7 @@ impl Earlier {
         (Self { all: earlier, own: 0 }, others)
     }
 
-    fn push(&mut self, sockets: Sockets) {
+    pub(super) fn push(&mut self, sockets: Sockets) {
         self.all.push(sockets);
     }
 

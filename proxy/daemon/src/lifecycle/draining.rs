@@ -1,4 +1,4 @@
-//! The process that was succeeded: its sessions, and nothing else.
+//! The process that was succeeded: its sessions, and nothing else (see [`super::succession`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
-use super::{Channel, Earlier, MAX_DRAINING, MAX_LISTED, Order, Report, Sockets};
+use super::succession::{Channel, Earlier, MAX_DRAINING, MAX_LISTED, Order, Report, Sockets};
 use crate::node::{Node, Remains};
 
 /// Interval at which ended sessions are reported.
@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// A process that drains: a task, which ends with the last session.
 #[derive(Debug)]
-pub(crate) struct Draining {
+pub(super) struct Draining {
     task: JoinHandle<()>,
     stop: oneshot::Sender<()>,
 }
@@ -31,7 +31,7 @@ impl Draining {
     ///
     /// # Errors
     /// No descriptors are left. The sessions have ended then.
-    pub(crate) async fn begin(node: Node, earlier: &mut Earlier) -> io::Result<Self> {
+    pub(super) async fn begin(node: Node, earlier: &mut Earlier) -> io::Result<Self> {
         let (channel, messages) = Channel::pair()?;
         let tag = earlier.own;
         let (remains, packets) = node.detach().await?;
@@ -42,14 +42,14 @@ impl Draining {
     }
 
     /// Resolves when no session is open any more.
-    pub(crate) async fn ended(&mut self) {
+    pub(super) async fn ended(&mut self) {
         if let Err(error) = (&mut self.task).await {
             warn!(%error, "sessions of this process have ended with an error");
         }
     }
 
     /// Resets open sessions and tells the peers.
-    pub(crate) async fn stop(mut self) {
+    pub(super) async fn stop(mut self) {
         if !self.task.is_finished() {
             drop(self.stop);
             let _ = (&mut self.task).await;
