@@ -11,6 +11,7 @@
 //! `fuzzing`, which the daemon is never built with.
 
 mod admin;
+mod authority;
 mod seeds;
 mod state;
 mod statements;

@@ -1,10 +1,9 @@
 //! Inputs that real encoders write, one list per target, as a start for the fuzzer.
 
-use meshport_config::fuzzing::{Script, invite_payload};
+use meshport_config::fuzzing::invite_payload;
 use meshport_config::{
-    Credential, Delegation, DelegationKey, Grant, Invite, InviteParams, Mandate, MeshSecret,
-    NodeKey, ProxyHeader, RecordKey, Revocation, Revoked, Seed, Settings, Subject, Succession,
-    Terms, UnixSeconds, reference,
+    DelegationKey, Invite, InviteParams, Mandate, MeshSecret, NodeKey, ProxyHeader, RecordKey,
+    Revocation, Revoked, Seed, Settings, Terms, reference,
 };
 use meshport_core::expose::header::{self, Ends};
 use meshport_core::inquiry::{Call, Question, Setting, Testimony};
@@ -15,12 +14,9 @@ use meshport_daemon::state::NextIdentity;
 use rand_core::{CryptoRng, Error, RngCore};
 use std::time::Duration;
 
+use crate::authority::{DAY, NOW, authority, credential, grant};
 use crate::start;
 use crate::state::FILES;
-use crate::statements::authority;
-
-const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
-const DAY: u64 = 86_400;
 
 /// The inputs that a corpus of this target begins with; none for a name that is no target's.
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
@@ -219,50 +215,6 @@ fn discovery() -> Vec<Vec<u8>> {
         }
     }
     seeds
-}
-
-/// A credential that the authority of the corpus has signed, itself or by an invite, for a new node
-/// or a successor, as the bytes select.
-pub(crate) fn credential(choices: &[u8]) -> Credential {
-    let mut script = Script::new(choices);
-    let kind = script.byte();
-    let (delegated, succeeds) = (kind & 1 == 1, kind & 2 == 2);
-    let roles = ["node", "node,origin:kube-apiserver", "relay,node", "operator"][script.below(4)];
-    let (byte, mesh) = (script.byte(), authority().public());
-    let key = NodeKey::from_bytes([byte; 32]);
-    let node = key.public();
-    // Bits that a private key does not have make no other node.
-    let former = NodeKey::from_bytes([byte ^ 0x10; 32]);
-    let subject = Subject {
-        node,
-        record_key: RecordKey::from_bytes([script.byte(); 32]).public(),
-        name: format!("worker-{}", script.short()).parse().expect("a name"),
-        site: "fra".parse().expect("a site"),
-        roles: roles.parse().expect("roles"),
-        succession: succeeds.then(|| Succession::agree(&former, &node, &mesh, NOW)),
-    };
-    let issued = UnixSeconds(NOW.0 - u64::from(script.short()));
-    let until = NOW.saturating_add(1 + u64::from(script.short()));
-    let made = if delegated {
-        let invite = DelegationKey::from_bytes([script.byte(); 32]);
-        let grant = Grant { join_until: until, not_before: issued, ..grant(roles) };
-        let delegation = Delegation::issue(&authority(), invite.public(), grant).expect("a grant");
-        Credential::issue_by_delegation(&delegation, &invite, subject, issued, until)
-    } else {
-        Credential::issue_by_authority(&authority(), subject, issued, until)
-    };
-    made.and_then(|made| made.countersign(&key)).expect("it is within its bounds")
-}
-
-fn grant(roles: &str) -> Grant {
-    Grant {
-        roles: roles.parse().expect("roles"),
-        site: Some("fra".parse().expect("a site")),
-        name: None,
-        not_before: NOW,
-        join_until: NOW.saturating_add(DAY),
-        credential_ttl_s: 90 * DAY,
-    }
 }
 
 fn revocation(choice: u8) -> Revocation {

@@ -3,15 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use meshport_config::Revocations;
 use meshport_config::fuzzing::Script;
-use meshport_config::{Revocations, UnixSeconds};
 use meshport_daemon::StateDir;
 use meshport_daemon::state::Existing;
 use tempfile::TempDir;
 
-use crate::statements::authority;
+use crate::authority::{NOW, authority};
 
-const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 /// The files that are read, in the order of the leading byte.
 pub(crate) const FILES: [&str; 9] = [
     "node.key",

@@ -2,12 +2,11 @@
 
 use meshport_config::fuzzing::{Script, invite_line};
 use meshport_config::{
-    AuthorityKey, Credential, Defaults, Invite, Join, MAX_INVITE_BYTES, Mandate, MeshSecret,
-    MeshSecrets, NextSecret, NodeKey, RecordKey, Revocation, Revocations, Seed, UnixSeconds, parse,
-    parse_leniently,
+    Credential, Defaults, Invite, Join, MAX_INVITE_BYTES, Mandate, MeshSecret, MeshSecrets,
+    NextSecret, NodeKey, RecordKey, Revocation, Revocations, Seed, parse, parse_leniently,
 };
 
-const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+use crate::authority::{NOW, authority};
 
 /// Credentials and revocations: one value has one byte form, text and bytes agree, and a statement
 /// of the authority verifies as it is, but not with any bit changed.
@@ -19,7 +18,7 @@ pub fn credential(data: &[u8]) {
         2 => any_text(&String::from_utf8_lossy(script.all())),
         _ => {
             let (flip, bit) = (script.short(), script.byte() % 8);
-            let good = crate::seeds::credential(script.all());
+            let good = crate::authority::credential(script.all());
             changed(&good, flip, bit);
             if let Some(end) = good.ends_former() {
                 changed_end(&good, &end, flip, bit);
@@ -95,11 +94,6 @@ fn changed_end(good: &Credential, end: &Revocation, flip: u16, bit: u8) {
     }
 }
 
-/// The authority whose private key the corpus knows.
-pub(crate) fn authority() -> AuthorityKey {
-    AuthorityKey::from_bytes([1; 32])
-}
-
 /// Invites, mandates and seeds: a line that parses is written out unchanged, and a node that joins
 /// or is renewed with it gets no more than it allows.
 pub fn invite(data: &[u8]) {
@@ -139,7 +133,7 @@ fn mandate(script: &mut Script<'_>) {
     if mandate.verify(&mesh).is_err() {
         return;
     }
-    let present = crate::seeds::credential(&choices);
+    let present = crate::authority::credential(&choices);
     let Ok(issued) = mandate.renew(&present, NOW) else { return };
     let next = issued.content();
     assert_eq!((next.node, &next.roles, &next.site), (present.node, &present.roles, &present.site));
