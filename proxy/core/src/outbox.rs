@@ -9,6 +9,7 @@
 //! post.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::error::Error;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,9 @@ impl fmt::Display for Receiver {
     }
 }
 
+/// Why a post was not accepted.
+pub type Refusal = Box<dyn Error + Send + Sync>;
+
 /// The results of posts and events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutboxCounts {
@@ -68,7 +72,8 @@ pub struct Outbox {
     /// No post before this.
     not_before: Instant,
     failures: u32,
-    problem: String,
+    /// Of the last post, if it failed.
+    refusal: Option<Refusal>,
     counts: OutboxCounts,
 }
 
@@ -83,7 +88,7 @@ impl Outbox {
             under_way: 0,
             not_before: now,
             failures: 0,
-            problem: String::new(),
+            refusal: None,
             counts: OutboxCounts::default(),
         }
     }
@@ -128,21 +133,21 @@ impl Outbox {
     }
 
     /// Takes the outcome of the current post.
-    pub fn handle_outcome(&mut self, outcome: Result<(), String>, now: Instant) {
+    pub fn handle_outcome(&mut self, outcome: Result<(), Refusal>, now: Instant) {
         let sent = std::mem::take(&mut self.under_way);
         match outcome {
             Ok(()) => {
                 self.waiting.drain(..sent);
                 self.counts.posted += sent as u64;
                 self.failures = 0;
-                self.problem.clear();
+                self.refusal = None;
             }
-            Err(problem) => {
+            Err(refusal) => {
                 self.counts.failed += 1;
                 let pause = RETRY.saturating_mul(1 << self.failures.min(6)).min(MAX_RETRY);
                 self.failures = self.failures.saturating_add(1);
                 self.not_before = self.not_before.max(now + pause);
-                self.problem = problem;
+                self.refusal = Some(refusal);
             }
         }
     }
@@ -153,8 +158,9 @@ impl Outbox {
     }
 
     /// How often it has failed in a row and why the last time, once it keeps failing.
-    pub fn trouble(&self) -> Option<(u32, &str)> {
-        (self.failures >= MANY_FAILURES).then_some((self.failures, self.problem.as_str()))
+    pub fn trouble(&self) -> Option<(u32, &Refusal)> {
+        let refusal = self.refusal.as_ref().filter(|_| self.failures >= MANY_FAILURES);
+        refusal.map(|refusal| (self.failures, refusal))
     }
 }
 
@@ -214,11 +220,12 @@ mod tests {
             }
         }
         assert_eq!(tries, [0, 5, 15, 35, 75, 155, 315]);
-        assert_eq!(outbox.trouble(), Some((7, "refused")));
+        let trouble = outbox.trouble().expect("seven failures");
+        assert_eq!((trouble.0, trouble.1.to_string().as_str()), (7, "refused"));
         let now = after(start, 700_000);
         assert!(outbox.poll_transmit(now).is_some());
         outbox.handle_outcome(Ok(()), now);
-        assert_eq!(outbox.trouble(), None);
+        assert!(outbox.trouble().is_none());
         journal.note_service(Kind::Reset, &service(), "three", after(start, 700_001));
         outbox.handle_journal(&journal, after(start, 700_002));
         assert_eq!(outbox.poll_transmit(after(start, 704_999)), None, "twelve in a minute");

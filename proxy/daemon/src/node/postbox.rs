@@ -52,7 +52,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
 #[derive(Debug)]
 pub(crate) struct NextPost {
     to: Receiver,
-    outcome: Option<Result<(), String>>,
+    outcome: Option<Result<(), PostError>>,
 }
 
 impl Answer for NextPost {
@@ -64,7 +64,7 @@ impl Answer for NextPost {
         let told = &mut reporter.told;
         let events = told.outboxes.get_mut(&self.to).and_then(|outbox| {
             if let Some(outcome) = self.outcome {
-                outbox.handle_outcome(outcome, now);
+                outbox.handle_outcome(outcome.map_err(Into::into), now);
             }
             outbox.handle_journal(&told.journal, now);
             outbox.poll_transmit(now)
@@ -184,15 +184,15 @@ pub(crate) async fn follow(destination: Destination, ask: impl Ask) {
         let Ok(post) = ask.ask(NextPost { to, outcome: outcome.take() }).await else { return };
         let Some(bodies) = post else { continue };
         let posted = timeout(LIMIT, destination.post(bodies)).await;
-        let posted = posted.unwrap_or(Err(PostError::Late)).map_err(|error| error.to_string());
+        let posted = posted.unwrap_or(Err(PostError::Late));
         match &posted {
             // Logs each state once, not each attempt. The path of a URL may contain a secret.
-            Err(problem) if !is_failing => {
+            Err(error) if !is_failing => {
                 let to = match &destination {
                     Destination::Url(url, _) => url.endpoint().to_string(),
                     Destination::Kubernetes(_) => "kubernetes".to_owned(),
                 };
-                warn!(to, problem, "cannot post events; trying again, later each time");
+                warn!(to, %error, "cannot post events; trying again, later each time");
             }
             Ok(()) if is_failing => info!("events are posted again"),
             _ => {}

@@ -40,10 +40,10 @@ impl Reporter {
     /// Events that cannot be posted.
     pub(super) fn unposted(&self) -> impl Iterator<Item = Finding> {
         self.told.outboxes.iter().filter_map(|(to, outbox)| {
-            let (failures, problem) = outbox.trouble()?;
+            let (failures, refusal) = outbox.trouble()?;
             Some(
                 EVENTS_NOT_POSTED.found(format!(
-                    "{failures} posts of events {to} in a row have failed: {problem}"
+                    "{failures} posts of events {to} in a row have failed: {refusal}"
                 )),
             )
         })
