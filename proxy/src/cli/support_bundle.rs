@@ -142,8 +142,8 @@ fn pack(folder: &str, gathered: Gathered, now: UnixSeconds) -> io::Result<Packed
         let part = name.to_owned();
         let (content, removed) = match content {
             Ok(content) => censor.clean(content),
-            Err(why) => {
-                missing.push(Missing { part, why });
+            Err(error) => {
+                missing.push(Missing { part, why: error.to_string() });
                 continue;
             }
         };
@@ -201,6 +201,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 mod tests {
     use std::os::unix::fs::{MetadataExt, symlink};
 
+    use super::parts::PartError;
     use super::*;
 
     fn gathered(parts: Vec<Part>) -> Gathered {
@@ -231,12 +232,9 @@ mod tests {
 
     #[test]
     fn what_is_missing_too_large_or_secret_is_named() {
-        let part = |name, content: Result<Vec<u8>, &str>| Part {
-            name,
-            content: content.map_err(str::to_owned),
-        };
+        let part = |name, content: Result<Vec<u8>, PartError>| Part { name, content };
         let all = vec![
-            part("status.json", Err("no daemon answers")),
+            part("status.json", Err(PartError::Late)),
             part("large.txt", Ok(vec![b'x'; MAX_PART_BYTES + 1])),
             part("log.txt", Ok(b"one\nmeshport-invite-2.AAAA\n".to_vec())),
         ];

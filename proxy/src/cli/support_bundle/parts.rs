@@ -1,6 +1,6 @@
 //! The parts of a bundle: each is collected within its limit, or has the reason why it is missing.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -44,8 +44,30 @@ const COLUMNS: usize = 100;
 pub(super) struct Part {
     pub(super) name: &'static str,
     /// Its content, or the reason why there is none.
-    pub(super) content: Result<Vec<u8>, String>,
+    pub(super) content: Content,
 }
+
+/// Why a part is missing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PartError {
+    #[error("not there within {LIMIT:?}")]
+    Late,
+    /// The daemon or a check of this program.
+    #[error(transparent)]
+    Asked(#[from] Error),
+    #[error("missing for the same reason as {0}")]
+    As(&'static str),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("journalctl: {0}")]
+    Journalctl(io::Error),
+    #[error("journald has nothing of {unit}; add the log from where the daemon runs")]
+    NoLog { unit: String },
+    #[error("it has no JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+type Content = Result<Vec<u8>, PartError>;
 
 /// All parts.
 pub(super) struct Gathered {
@@ -101,29 +123,30 @@ pub(super) async fn gather(args: &DaemonArgs) -> Result<Gathered, Error> {
     let (config, state_dir) = (args.config.as_deref(), args.state_dir.as_deref());
     let loaded = load::settings(config, state_dir, &paths).map(|it| it.settings);
     let status = timeout(LIMIT, client.ask(&StatusRequest)).await;
-    let status = status.map_err(|_late| late(LIMIT)).and_then(|it| it.map_err(|it| it.to_string()));
+    let status = status.map_or(Err(PartError::Late), |it| it.map_err(Into::into));
+    let build = Build::new(status.as_ref().ok());
+    let name = status.as_ref().ok().map(|it| it.me.name.to_string());
     let pid = client.pid().await;
     let (answers, examined, log) =
-        tokio::join!(answers(&client, &status), doctor::examine(args), log(pid));
+        tokio::join!(answers(&client, status), doctor::examine(args), log(pid));
     let mut parts = answers;
     parts.extend(of_doctor(examined));
     parts.push(Part { name: "log.txt", content: log });
     let checked = check::check(config, state_dir, &paths, clock::wall());
-    parts.extend(of_settings(&loaded, checked));
     let state_dir = match (&loaded, state_dir) {
         (Ok(settings), _) => Some(settings.state_dir.clone()),
         (Err(_), named) => Some(named.unwrap_or(paths.state_dir()).to_owned()),
     };
+    parts.extend(of_settings(loaded, checked));
     let folder = state_dir.clone().unwrap_or_default();
     let of_files = tokio::task::spawn_blocking(move || files(&folder, pid));
     match timeout(LIMIT, of_files).await {
         Ok(Ok(of_files)) => parts.extend(of_files),
         Ok(Err(_)) | Err(_) => {
-            parts.push(Part { name: "system", content: Err(late(LIMIT)) });
+            parts.push(Part { name: "system", content: Err(PartError::Late) });
         }
     }
-    parts.push(Part { name: "version.json", content: to_json(&Build::new(status.as_ref().ok())) });
-    let name = status.ok().map(|it| it.me.name.to_string());
+    parts.push(Part { name: "version.json", content: to_json(&build) });
     Ok(Gathered { name: name.unwrap_or_else(machine), state_dir, parts })
 }
 
@@ -151,22 +174,19 @@ impl Build {
     }
 }
 
-async fn answers(client: &AdminClient, status: &Result<Status, String>) -> Vec<Part> {
-    let mut parts = vec![Part {
-        name: "status.json",
-        content: status.as_ref().map_err(Clone::clone).and_then(to_json),
-    }];
-    if status.is_err() {
+async fn answers(client: &AdminClient, status: Result<Status, PartError>) -> Vec<Part> {
+    let is_answered = status.is_ok();
+    let content = status.and_then(|it| to_json(&it));
+    let mut parts = vec![Part { name: "status.json", content }];
+    if !is_answered {
         // A daemon that does not answer the first query is not sent five more.
-        let why = "they are missing for the same reason".to_owned();
-        parts.push(Part { name: "the daemon's other answers", content: Err(why) });
+        let content = Err(PartError::As("status.json"));
+        parts.push(Part { name: "the daemon's other answers", content });
         return parts;
     }
     let metrics = async {
-        match timeout(LIMIT, client.metrics()).await {
-            Ok(page) => page.map_err(|error| error.to_string()),
-            Err(_late) => Err(late(LIMIT)),
-        }
+        let page = timeout(LIMIT, client.metrics()).await.or(Err(PartError::Late))?;
+        page.map_err(PartError::Asked)
     };
     let (explain, routes, peers, seeds, credentials, metrics) = tokio::join!(
         ask(client, &ExplainRequest),
@@ -188,45 +208,34 @@ async fn answers(client: &AdminClient, status: &Result<Status, String>) -> Vec<P
     parts
 }
 
-async fn ask<R: Request<Reply: Serialize>>(
-    client: &AdminClient,
-    request: &R,
-) -> Result<Vec<u8>, String> {
-    match timeout(LIMIT, client.ask(request)).await {
-        Ok(Ok(reply)) => to_json(&reply),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_late) => Err(late(LIMIT)),
-    }
+async fn ask<R: Request<Reply: Serialize>>(client: &AdminClient, request: &R) -> Content {
+    let reply = timeout(LIMIT, client.ask(request)).await.or(Err(PartError::Late))?;
+    to_json(&reply?)
 }
 
 fn of_doctor(examined: Result<doctor::report::DoctorReport, Error>) -> [Part; 2] {
     let style = Style { width: Some(COLUMNS), colour: false };
-    let text = |it: &doctor::report::DoctorReport| render::doctor(it, style).into_bytes();
-    let examined = examined.map_err(|error| error.to_string());
-    [
-        Part {
-            name: "doctor.json",
-            content: examined.as_ref().map_err(Clone::clone).and_then(to_json),
-        },
-        Part { name: "doctor.txt", content: examined.as_ref().map(text).map_err(Clone::clone) },
-    ]
+    let text = examined.as_ref().map(|it| render::doctor(it, style).into_bytes());
+    let text = text.map_err(|_| PartError::As("doctor.json"));
+    let json = examined.map_err(Into::into).and_then(|it| to_json(&it));
+    [Part { name: "doctor.json", content: json }, Part { name: "doctor.txt", content: text }]
 }
 
 /// The settings in force with every default, not the file: its comments are private.
 fn of_settings(
-    loaded: &Result<Settings, Error>,
+    loaded: Result<Settings, Error>,
     checked: Result<check::CheckReport, Error>,
 ) -> [Part; 2] {
-    let settings = loaded.as_ref().map(|it| it.to_toml().into_bytes());
-    let checked = checked.map_err(|error| error.to_string()).and_then(|it| to_json(&it));
+    let settings = loaded.map(|it| it.to_toml().into_bytes()).map_err(Into::into);
+    let checked = checked.map_err(Into::into).and_then(|it| to_json(&it));
     [
-        Part { name: "configuration.toml", content: settings.map_err(ToString::to_string) },
+        Part { name: "configuration.toml", content: settings },
         Part { name: "check.json", content: checked },
     ]
 }
 
 /// The lines of the daemon's unit in journald.
-async fn log(pid: Option<i32>) -> Result<Vec<u8>, String> {
+async fn log(pid: Option<i32>) -> Content {
     let cgroup = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
     let unit = cgroup.as_deref().and_then(unit_in).unwrap_or(UNIT).to_owned();
     let mut command = Command::new("journalctl");
@@ -234,19 +243,15 @@ async fn log(pid: Option<i32>) -> Result<Vec<u8>, String> {
     command.args(["--no-pager", "--quiet", "--output=short-iso-precise"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let work = async {
-        let mut journal = command.spawn().map_err(|error| format!("journalctl: {error}"))?;
-        let out = journal.stdout.take().ok_or("journalctl has no output")?;
+        let mut journal = command.spawn()?;
+        let out = journal.stdout.take().expect("it is piped");
         let mut text = Vec::new();
-        let read = out.take(MAX_LOG_BYTES).read_to_end(&mut text).await;
-        read.map_err(|error| format!("journalctl: {error}"))?;
-        match text.is_empty() {
-            true => Err(format!(
-                "journald has nothing of {unit}; add the log from where the daemon runs"
-            )),
-            false => Ok(text),
-        }
+        out.take(MAX_LOG_BYTES).read_to_end(&mut text).await?;
+        Ok::<_, io::Error>(text)
     };
-    timeout(LIMIT, work).await.unwrap_or_else(|_late| Err(late(LIMIT)))
+    let text = timeout(LIMIT, work).await.or(Err(PartError::Late))?;
+    let text = text.map_err(PartError::Journalctl)?;
+    if text.is_empty() { Err(PartError::NoLog { unit }) } else { Ok(text) }
 }
 
 /// The systemd unit in the text of /proc/PID/cgroup.
@@ -268,15 +273,16 @@ fn files(state_dir: &Path, pid: Option<i32>) -> Vec<Part> {
 }
 
 /// The beginning of a file that is not a link.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+fn read(path: &Path) -> Content {
     let mut bytes = Vec::new();
     let taken = open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes));
-    taken.map(|_| bytes).map_err(|error| format!("{}: {error}", path.display()))
+    taken.map(|_| bytes).map_err(|source| PartError::File { path: path.to_owned(), source })
 }
 
 /// Names, sizes and rights in a folder, and no content.
-fn listing(folder: &Path) -> Result<Vec<u8>, String> {
-    let entries = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
+fn listing(folder: &Path) -> Content {
+    let failed = |source| PartError::File { path: folder.to_owned(), source };
+    let entries = std::fs::read_dir(folder).map_err(failed)?;
     let mut lines: Vec<String> = Vec::new();
     for entry in entries.flatten().take(MAX_ENTRIES) {
         let Ok(metadata) = entry.path().symlink_metadata() else { continue };
@@ -300,12 +306,8 @@ fn machine() -> String {
     }
 }
 
-fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
-    serde_json::to_vec_pretty(value).map_err(|error| format!("it has no JSON: {error}"))
-}
-
-fn late(limit: Duration) -> String {
-    format!("not there within {limit:?}")
+fn to_json<T: Serialize>(value: &T) -> Content {
+    Ok(serde_json::to_vec_pretty(value)?)
 }
 
 #[cfg(test)]
