@@ -121,9 +121,9 @@ async fn open(options: &Options, screen: &mut Screen) -> Result<DemoMesh, Error>
     ))?;
     screen.note(&pages(&mesh))?;
     if options.open
-        && let Err(why) = browser::open(&mesh.page(STAGE))
+        && let Err(error) = browser::open(&mesh.page(STAGE))
     {
-        screen.tell(&why)?;
+        screen.tell(&error.to_string())?;
     }
     Ok(mesh)
 }

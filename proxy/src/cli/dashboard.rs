@@ -140,9 +140,9 @@ fn tell(args: &DashboardArgs, address: SocketAddr) -> Result<(), Error> {
     let page = format!("http://{address}/{node}");
     output::answer(&format!("{page}\n"))?;
     if args.open
-        && let Err(why) = browser::open(&page)
+        && let Err(error) = browser::open(&page)
     {
-        output::advice(&why);
+        output::advice(&error.to_string());
     }
     output::advice("The page of every node, read through the mesh. Ctrl-C ends it.");
     Ok(())

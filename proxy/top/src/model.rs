@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use meshport_core::units::clean;
+use meshport_daemon::Error;
 use meshport_daemon::admin::view::View;
 
 use crate::nodes::Listing;
@@ -148,7 +150,7 @@ impl Model {
     }
 
     /// Takes the daemon's answer, or the reason why there is none.
-    pub fn handle_answer(&mut self, answer: Result<View, String>, now: Instant) {
+    pub fn handle_answer(&mut self, answer: Result<View, Error>, now: Instant) {
         match answer {
             Ok(_) if self.is_held => self.silence = None,
             Ok(view) => {
@@ -157,9 +159,9 @@ impl Model {
                 self.came = now;
                 self.silence = None;
             }
-            Err(why) => {
+            Err(error) => {
                 let since = self.silence.as_ref().map_or(now, |silence| silence.since);
-                self.silence = Some(Silence { since, why });
+                self.silence = Some(Silence { since, why: clean(&error.to_string()) });
             }
         }
     }

@@ -11,7 +11,6 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use meshport_core::units::clean;
 use meshport_daemon::Error;
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::view::{View, ViewRequest};
@@ -54,7 +53,7 @@ pub struct Options {
 
 /// A message of the asking thread.
 enum News {
-    Answer(Box<Result<View, String>>),
+    Answer(Box<Result<View, Error>>),
     /// A signal asks the program to end.
     End,
 }
@@ -100,7 +99,7 @@ async fn ask(client: &AdminClient, every: Duration, sender: &SyncSender<News>) {
         if !io::stdout().is_terminal() {
             break;
         }
-        let answer = client.ask(&ViewRequest).await.map_err(|error| clean(&error.to_string()));
+        let answer = client.ask(&ViewRequest).await;
         // A full queue means that the terminal is slow: the next answer will be newer.
         let full = sender.try_send(News::Answer(Box::new(answer)));
         if matches!(full, Err(std::sync::mpsc::TrySendError::Disconnected(_))) {

@@ -5,6 +5,8 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+use meshport_daemon::Error;
+
 use crate::model::{Key, Model, Outcome, Page};
 use world::{many, view};
 
@@ -94,8 +96,8 @@ fn credentials_and_round_trips_put_what_is_unknown_last() {
 fn silence_is_counted_from_its_first_moment_and_ends_with_an_answer() {
     let mut model = model();
     let start = now();
-    model.handle_answer(Err("first".into()), start);
-    model.handle_answer(Err("second".into()), start + Duration::from_secs(5));
+    model.handle_answer(Err(Error::Negative("first".into())), start);
+    model.handle_answer(Err(Error::Negative("second".into())), start + Duration::from_secs(5));
     let silence = model.silence.clone().expect("nobody answers");
     assert_eq!((silence.since, silence.why.as_str()), (start, "second"));
     assert!(model.view.is_some(), "the last view stays");

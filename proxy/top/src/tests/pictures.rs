@@ -1,9 +1,11 @@
 //! Whole screens, compared with those in `tests/screens`. With `MESHPORT_WRITE_SCREENS=1` they are
 //! written instead: review them before committing.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use meshport_daemon::Error;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -153,7 +155,7 @@ fn texts_from_outside_command_nothing() {
         let now = now();
         let mut model = Model::new(now);
         model.handle_answer(Ok(hostile.clone()), now);
-        model.handle_answer(Err(HOSTILE.into()), now);
+        model.handle_answer(Err(Error::Negative(HOSTILE.into())), now);
         press(&mut model, &key.to_string());
         for size in SIZES {
             let buffer = picture(&mut model, size, COLOUR);
@@ -170,7 +172,9 @@ fn texts_from_outside_command_nothing() {
 fn silence_is_said_above_the_last_known_state() {
     let mut model = model();
     let start = model.came;
-    model.handle_answer(Err("no daemon answers on /run/meshport/admin.sock".into()), start);
+    let source = ErrorKind::ConnectionRefused.into();
+    let path = "/run/meshport/admin.sock".into();
+    model.handle_answer(Err(Error::NoDaemon { path, source }), start);
     let area = Rect::new(0, 0, 100, 24);
     let mut buffer = Buffer::empty(area);
     draw(&mut buffer, area, &model, COLOUR, start + Duration::from_secs(72));
