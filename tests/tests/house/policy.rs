@@ -12,26 +12,30 @@ use toml::Table;
 const PACKAGES: [&str; 3] = ["meshport_", "meshport-", "meshport:"];
 
 /// The crates of the product.
-const PRODUCT: [&str; 8] = [
+const PRODUCT: [&str; 10] = [
     "meshport",
     "meshport-config",
     "meshport-core",
     "meshport-daemon",
     "meshport-demo",
     "meshport-discovery",
+    "meshport-gateway",
     "meshport-mesh",
     "meshport-proto",
+    "meshport-top",
 ];
 
 /// Their dependencies that handle neither keys nor the network.
-const BYSTANDERS: [&str; 15] = [
+const BYSTANDERS: [&str; 17] = [
     "bytes",
     "clap",
     "clap_complete",
     "dashmap",
     "data-encoding",
     "flate2",
+    "futures-util",
     "log",
+    "ratatui",
     "strsim",
     "systemd-journal-logger",
     "terminal_size",
@@ -44,7 +48,7 @@ const BYSTANDERS: [&str; 15] = [
 
 /// Crates that parse bytes from a peer, a server, a file or a person: the product's own, and
 /// decoders it uses directly or indirectly.
-const READERS: [&str; 36] = [
+const READERS: [&str; 42] = [
     "boringtun",
     "bytes",
     "data-encoding",
@@ -55,6 +59,10 @@ const READERS: [&str; 36] = [
     "httparse",
     "hyper",
     "hyper-util",
+    "k8s-openapi",
+    "kube",
+    "kube-client",
+    "kube-core",
     "libyaml-rs",
     "meshport",
     "meshport-config",
@@ -62,8 +70,10 @@ const READERS: [&str; 36] = [
     "meshport-daemon",
     "meshport-demo",
     "meshport-discovery",
+    "meshport-gateway",
     "meshport-mesh",
     "meshport-proto",
+    "meshport-top",
     "postcard",
     "quinn",
     "quinn-proto",
@@ -85,13 +95,14 @@ const READERS: [&str; 36] = [
 
 /// Direct dependencies of the product that parse no such bytes: cryptographic primitives, which
 /// know the length of their input, sockets, and those with input only from the local user.
-const READ_NOTHING: [&str; 27] = [
+const READ_NOTHING: [&str; 29] = [
     "clap",
     "clap_complete",
     "curve25519-dalek",
     "dashmap",
     "ed25519-dalek",
     "flate2",
+    "futures-util",
     "hkdf",
     "landlock",
     "libc",
@@ -99,6 +110,7 @@ const READ_NOTHING: [&str; 27] = [
     "rand",
     "rand_chacha",
     "rand_core",
+    "ratatui",
     "rcgen",
     "rustix",
     "seccompiler",
