@@ -6,25 +6,26 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
-use meshport_proto::Unacknowledged;
+use meshport_proto::core::SEAL_OVERHEAD;
 use meshport_proto::schedule::{Content, Schedule};
+use meshport_proto::tunnel::{self, DATA_OVERHEAD};
+use meshport_proto::{QUEUE_LIMIT, Unacknowledged};
 
 use crate::flight::Payload;
 
-/// Datagrams queued for a handshake, as in the mesh.
-const MAX_WAITING: usize = 64;
-/// Bytes added to an inner payload: outer IPv4 and UDP, WireGuard, inner IPv6 and UDP.
-pub(crate) const OVERHEAD: usize = 28 + 32 + 48;
+/// Bytes of the outer IPv4 and UDP headers.
+const OUTER: usize = 20 + 8;
+/// Bytes added to an inner payload: the outer headers, WireGuard, inner IPv6 and UDP.
+pub(crate) const OVERHEAD: usize = OUTER + SEAL_OVERHEAD;
 /// An empty datagram with its outer headers, in bytes.
-pub(crate) const EMPTY: usize = 28 + 32;
+pub(crate) const EMPTY: usize = OUTER + DATA_OVERHEAD;
 /// Size of the message that reports a peer's address to it: kind, instance and IPv4 address, with
 /// all headers, in bytes.
 pub(crate) const SEEN: usize = 16 + OVERHEAD;
 /// A handshake initiation with its outer headers, in bytes.
-pub(crate) const INITIATION: usize = 148 + 28;
+pub(crate) const INITIATION: usize = OUTER + tunnel::INITIATION;
 /// A handshake response with its outer headers, in bytes.
-pub(crate) const RESPONSE: usize = 92 + 28;
-
+pub(crate) const RESPONSE: usize = OUTER + tunnel::RESPONSE;
 /// An acknowledgement of QUIC with all headers, in bytes.
 pub(crate) const ACK: usize = 32 + OVERHEAD;
 
@@ -124,7 +125,7 @@ impl Tunnels {
     /// Queues a payload for a handshake, if there is room.
     pub(crate) fn wait(&mut self, peer: u32, payload: Payload) {
         let waiting = self.waiting.entry(peer).or_default();
-        if waiting.len() < MAX_WAITING {
+        if waiting.len() < QUEUE_LIMIT {
             waiting.push(payload);
         }
     }

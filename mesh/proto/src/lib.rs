@@ -27,6 +27,7 @@ pub use core::NotBelieved;
 pub use counters::{MeshCount, MeshCounters, SharedMeshCounters};
 pub use error::MeshError;
 pub use event::{MeshEvent, PeerStatus};
+pub use peer::QUEUE_LIMIT;
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};
 pub use shard::{MAX_SHARDS, is_same_shard};
 pub use unacknowledged::Unacknowledged;

@@ -21,7 +21,7 @@ use crate::schedule::{self, Content, REJECT_AFTER, Schedule};
 use crate::tunnel::{SessionId, Tunnel};
 
 /// Packets that wait for one peer's handshake: one flight of a QUIC connection and some gossip.
-pub(crate) const QUEUE_LIMIT: usize = 64;
+pub const QUEUE_LIMIT: usize = 64;
 /// Addresses a handshake is sent to at once.
 pub(crate) const ENDPOINT_LIMIT: usize = 4;
 /// Answered sessions that may wait for their first packet: those of four initiations, each answered

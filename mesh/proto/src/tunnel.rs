@@ -36,8 +36,12 @@ mod terms;
 
 /// Bytes WireGuard adds to an inner packet: header and authentication tag.
 pub const DATA_OVERHEAD: usize = 32;
-/// Smallest output buffer: a handshake initiation.
-pub const MIN_OUTPUT: usize = 148;
+/// Length of a handshake initiation in bytes.
+pub const INITIATION: usize = 148;
+/// Length of a handshake response in bytes.
+pub const RESPONSE: usize = 92;
+/// Smallest output buffer: the longest message of a handshake.
+pub const MIN_OUTPUT: usize = INITIATION;
 /// boringtun's clock is moved before use when it is older than this.
 const TICK_GAP: Duration = Duration::from_secs(1);
 /// Period in which sources are counted.

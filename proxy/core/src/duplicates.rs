@@ -1,7 +1,7 @@
 //! Nodes whose key two processes use at once: a state folder was copied, by mistake or by a thief.
 //! Each takes over the other's tunnels, so the long sessions of both are cut repeatedly.
 //!
-//! The mesh finds them (see `mesh/src/processes.rs`); this module remembers and reports them.
+//! The mesh finds them (see `mesh/proto/src/processes.rs`); this module remembers and reports them.
 //! Bounded by [`MAX_DUPLICATES`] nodes.
 
 use std::collections::BTreeMap;

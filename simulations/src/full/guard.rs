@@ -31,7 +31,7 @@ use crate::rules::{self, FOLLOW_EVERY_S};
 use crate::scenario::service;
 
 /// How long a daemon may keep the sessions of a vanished or isolated peer: a connection times out
-/// after that long without a packet (`IDLE_TIMEOUT` in `mesh/src/io/quic_config.rs`).
+/// after that long without a packet (`IDLE_TIMEOUT` in `mesh/src/quic_config.rs`).
 const VANISHED: Duration = Duration::from_secs(90);
 /// Interval between checks of sessions that must end.
 const LOOK: Duration = Duration::from_millis(100);

@@ -85,8 +85,10 @@ fn packet() -> Vec<u8> {
 /// Two tunnels with a session that both sides use.
 fn connected() -> (Tunnel, Tunnel) {
     let (mut one, mut two) = (tunnel(1, 2), tunnel(2, 1));
-    let (opened, response) = open(&mut two, &initiation(&mut one));
+    let initiation = initiation(&mut one);
+    let (opened, response) = open(&mut two, &initiation);
     let Opened::Reply(length) = opened else { panic!("{opened:?}") };
+    assert_eq!((initiation.len(), length), (INITIATION, RESPONSE));
     let (opened, first) = open(&mut one, &response[..length]);
     let Opened::Reply(length) = opened else { panic!("{opened:?}") };
     assert_eq!(open(&mut two, &first[..length]).0, Opened::Nothing);
