@@ -1,10 +1,8 @@
 //! Sessions and streams between nodes on a network in memory, in stopped time.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use meshport_mesh::testing::Switch;
 use meshport_mesh::{MeshCount, MeshError, MeshEvent, ports};
 

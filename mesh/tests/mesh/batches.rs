@@ -1,9 +1,5 @@
 //! What is passed to the outer socket: how many datagrams at a time, and how large.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod common;
-
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use meshport_mesh::testing::Switch;
 use meshport_mesh::{OuterMeta, OuterSocket, OuterTransmit};
 

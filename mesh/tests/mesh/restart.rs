@@ -1,12 +1,8 @@
 //! Peers that go away and come back, on a network in memory, in stopped time.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use meshport_mesh::testing::Switch;
 use meshport_mesh::{Mesh, MeshConfig, MeshCount, MeshError};
 use tokio::time::Instant;

@@ -1,9 +1,5 @@
 //! A socket that is full from time to time.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod common;
-
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -12,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use meshport_mesh::testing::Switch;
 use meshport_mesh::{MeshCount, OuterMeta, OuterSocket, OuterTransmit, ports};
 use tokio::sync::Notify;

@@ -1,14 +1,10 @@
 //! Nodes of several shards, over real UDP sockets on loopback.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod common;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use meshport_mesh::testing::unsteered;
 use meshport_mesh::{MAX_SHARDS, Mesh, MeshConfig, MeshCount, Shards, UdpOuter};
 

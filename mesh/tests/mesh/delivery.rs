@@ -1,14 +1,10 @@
 //! What a node knows about the data it has sent, on a network in memory, in virtual time.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use meshport_mesh::testing::Switch;
 use meshport_mesh::{Delivery, Mesh, MeshEvent, Stream, ports};
 

@@ -2,13 +2,11 @@
 //! node, in stopped time: those that others initiated, which must pass its gate, and one that it
 //! initiated itself.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use meshport_config::{NodeId, NodeKey};
 use meshport_mesh::testing::{Datagram, Switch};
 use meshport_mesh::{Identity, Mesh, MeshCount, Stream};

@@ -1,14 +1,10 @@
 //! Bulk over distance, on a network in memory, in stopped time: results do not depend on the
 //! machine.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use meshport_mesh::testing::{Bottleneck, Switch};
 use meshport_mesh::{Incoming, Mesh, Stream};
 

@@ -1,16 +1,12 @@
 //! Streams under load, over real UDP sockets on loopback.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use meshport_mesh::{Mesh, MeshConfig, MeshCount, MeshError, Stream};
 
 const LIMIT: Duration = Duration::from_secs(180);

@@ -1,14 +1,10 @@
 //! A mesh that leaves its socket to a successor while its streams go on.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod common;
-
 use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use meshport_config::{Credential, RecordKey, Subject, Succession, UnixSeconds};
 use meshport_mesh::testing::{Datagram, Switch};
 use meshport_mesh::{Identity, Mesh, MeshConfig, MeshCount, MeshError, ProcessTag, Shards, Stream};
@@ -54,16 +50,22 @@ async fn still_talks(stream: &mut Stream, text: &[u8]) {
     .await;
 }
 
-#[tokio::test]
-async fn streams_of_both_sides_outlive_two_upgrades_and_one_of_the_peer() {
-    let switch = Switch::new(1);
-    switch.set_delay(Duration::from_millis(5));
-    let (a, b) = pair(&switch);
-    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
+/// Two nodes that answer streams, and a stream of each to the other.
+async fn talking(switch: &Switch) -> ([Mesh; 2], [Stream; 2]) {
+    let (a, b) = pair(switch);
+    let (a, b) = (echo(a).0, echo(b).0);
     let mut from_a = a.open_stream(id(2)).await.unwrap();
     let mut from_b = b.open_stream(id(1)).await.unwrap();
     still_talks(&mut from_a, b"before").await;
     still_talks(&mut from_b, b"before").await;
+    ([a, b], [from_a, from_b])
+}
+
+#[tokio::test]
+async fn streams_of_both_sides_outlive_two_upgrades_and_one_of_the_peer() {
+    let switch = Switch::new(1);
+    switch.set_delay(Duration::from_millis(5));
+    let ([a, b], [mut from_a, mut from_b]) = talking(&switch).await;
 
     let mut earlier: Earlier = vec![(0, a.detach().unwrap())];
     let late = a.open_stream(id(2));
@@ -114,10 +116,7 @@ async fn a_mesh_that_has_left_its_socket_makes_no_connection() {
 #[tokio::test]
 async fn a_successor_that_does_not_continue_ends_the_streams() {
     let switch = Switch::new(1);
-    let (a, b) = pair(&switch);
-    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
-    let mut from_b = b.open_stream(id(1)).await.unwrap();
-    still_talks(&mut from_b, b"before").await;
+    let ([a, _b], [_from_a, mut from_b]) = talking(&switch).await;
     drop(a.detach().unwrap());
     let _next = successor(&switch, 1, 0, &Vec::new());
     let end = within(LIMIT, read_to_end(&mut from_b.recv)).await;
@@ -221,12 +220,7 @@ fn next_identity(number: u8, next: u8) -> Identity {
 #[tokio::test]
 async fn streams_of_nodes_that_have_changed_their_keys_outlive_an_upgrade() {
     let switch = Switch::new(1);
-    let (a, b) = pair(&switch);
-    let ((a, _a_serves), (b, _b_serves)) = (echo(a), echo(b));
-    let mut from_a = a.open_stream(id(2)).await.unwrap();
-    let mut from_b = b.open_stream(id(1)).await.unwrap();
-    still_talks(&mut from_a, b"before").await;
-    still_talks(&mut from_b, b"before").await;
+    let ([a, b], [mut from_a, mut from_b]) = talking(&switch).await;
     b.succeed(&next_identity(2, 3)).unwrap();
     a.succeed(&next_identity(1, 4)).unwrap();
     let both_follow = async {

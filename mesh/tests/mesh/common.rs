@@ -1,8 +1,5 @@
 //! Nodes of one mesh for tests, on a network in memory or on loopback UDP.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,9 @@
 //! Tests in real time, since the tunnel's clock is the machine's.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use meshport_mesh::{MeshConfig, MeshCount};
 
 #[tokio::test]
