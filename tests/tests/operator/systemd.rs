@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use meshport_tests::process::{Process, meshport, run};
+use meshport_tests::process::{Process, meshport};
 use meshport_tests::wait;
 use rcgen::CertificateParams;
 use tempfile::TempDir;
@@ -117,11 +117,17 @@ impl Machine {
         fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it is ours");
     }
 
-    /// Runs something there, as its root.
+    /// A command there, as its root.
+    fn command(&self, command: &[&str]) -> Command {
+        let mut enter = Command::new("nsenter");
+        enter.args(["--target", &self.leader.to_string(), "--all", "env", "-i", "HOME=/"]);
+        enter.arg("PATH=/usr/local/bin:/usr/bin:/usr/sbin").args(command);
+        enter
+    }
+
+    /// Runs something there.
     fn output(&self, command: &[&str]) -> Output {
-        let leader = self.leader.to_string();
-        let enter = ["--target", &leader, "--all", "env", "-i", "HOME=/"];
-        run("nsenter", &[&enter[..], &["PATH=/usr/local/bin:/usr/bin:/usr/sbin"], command].concat())
+        self.command(command).output().expect("nsenter runs")
     }
 
     #[track_caller]

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use meshport_tests::process::{Process, meshport};
 use meshport_tests::wait;
@@ -34,9 +33,7 @@ impl Clients {
         let clients = format!(
             "for it in {CLIENTS}; do (until [ -e {ENOUGH} ]; do {client}; done)& done; wait"
         );
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &machine.leader.to_string(), "--all", "env", "-i"]);
-        command.args(["PATH=/usr/bin", "sh", "-c", &clients]);
+        let mut command = machine.command(&["sh", "-c", &clients]);
         let log = machine.folder.path().join("clients.log");
         let _ = fs::remove_file(&log);
         let clients = Self { process: Process::start("clients", &mut command, &log), log };
@@ -77,9 +74,7 @@ struct Watch {
 
 impl Watch {
     fn open(machine: &Machine) -> Self {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &machine.leader.to_string(), "--all", "env", "-i"]);
-        command.args(["PATH=/usr/bin", "curl", "-sSkN", "https://127.0.0.1:7445/watch"]);
+        let mut command = machine.command(&["curl", "-sSkN", "https://127.0.0.1:7445/watch"]);
         let log = machine.folder.path().join("watch.log");
         let _ = fs::remove_file(&log);
         Self { process: Process::start("watch", &mut command, &log), log }
