@@ -11,6 +11,8 @@
 //! A relay names the origin for which it carries a stream and presents that node's credential; that
 //! is only the relay's claim ([`crate::access`]).
 
+use std::collections::BTreeSet;
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,13 +54,9 @@ impl Own<'_> {
         let more = self.kubelet.addresses.iter().chain(said).copied();
         // A Node object may say anything; a kubelet is on this machine.
         let more = more.filter(|ip| is_local(*ip));
-        let mut all = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
-        more.for_each(|ip| {
-            if !all.contains(&ip) {
-                all.push(ip);
-            }
-        });
-        all.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+        let all = iter::once(IpAddr::from(Ipv4Addr::LOCALHOST)).chain(more);
+        let mut seen = BTreeSet::new();
+        all.filter(|ip| seen.insert(*ip)).map(|ip| SocketAddr::new(ip, port)).collect()
     }
 
     fn has_port(&self, port: u16) -> bool {
