@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use meshport_config::{
-    EgressSettings, ExposeSettings, LogLevel, MAX_SERVICES, ServiceName, ServiceSettings, Settings,
+    EgressSettings, ExposeSettings, LogLevel, MAX_SERVICES, ServiceSettings, Settings,
 };
 use tracing::{error, info, warn};
 
@@ -20,7 +20,7 @@ use crate::clock;
 use crate::health::probe::Prober;
 use crate::lifecycle::sandbox::Sandbox;
 use crate::node::assemble::{offers, session_limits, warn_of_lists};
-use crate::node::commands::{Command, Instance};
+use crate::node::commands::{Command, Instance, ServiceChange};
 use crate::node::controls::{Controls, lock};
 use crate::node::fallback;
 use crate::node::services::{self, Services};
@@ -155,7 +155,8 @@ impl Reload {
         for (name, service) in &next.services {
             let Some(old) = self.settings.services.get(name) else { continue };
             added.services.remove(name);
-            commands.extend(commands_for(&controls.context.host, name, old, service)?);
+            let changes = changes_of(&controls.context.host, old, service)?;
+            commands.extend(changes.into_iter().map(|it| Command::Service(name.clone(), it)));
         }
         let services = Services::bind(&controls.context.host, &added, services::key)?;
         let prepared = controls.exposed.0.prepare(&next)?;
@@ -247,35 +248,36 @@ fn keep_fixed(service: &mut ServiceSettings, before: &ServiceSettings) {
     }
 }
 
-/// The driver's commands for a service. They always replace its prober, because the files named in
+/// The driver's changes of a service. They always replace its prober, because the files named in
 /// the settings may have changed even if the settings have not.
-fn commands_for(
+fn changes_of(
     host: &Host,
-    name: &ServiceName,
     old: &ServiceSettings,
     new: &ServiceSettings,
-) -> Result<Vec<Command>, Error> {
-    let mut commands = Vec::new();
+) -> Result<Vec<ServiceChange>, Error> {
+    let mut changes = Vec::new();
     if Policy::from(old) != Policy::from(new) || old.weights != new.weights {
-        commands.push(Command::Policy(name.clone(), new.into(), new.into()));
+        changes.push(ServiceChange::Policy(new.into(), new.into()));
     }
     if old.cut_window != new.cut_window {
-        commands.push(Command::CutWindow(name.clone(), new.cut_window));
+        changes.push(ServiceChange::CutWindow(new.cut_window));
     }
     if DriftConfig::from(old) != DriftConfig::from(new) {
-        commands.push(Command::Drift(name.clone(), new.into()));
+        changes.push(ServiceChange::Drift(new.into()));
     }
     if let Some(origin) = &new.origin {
         let address = origin.to_string();
         let prober = Prober::new(host.clone(), address.clone(), new.health.clone())?;
         let instance = Instance { address, health: (&new.health).into(), prober };
-        commands.push(Command::Instance(name.clone(), instance));
+        changes.push(ServiceChange::Instance(instance));
     }
-    Ok(commands)
+    Ok(changes)
 }
 
 #[cfg(test)]
 mod tests {
+    use meshport_config::ServiceName;
+
     use super::*;
 
     fn settings(text: &str) -> Settings {
@@ -333,10 +335,9 @@ mod tests {
         let next = in_force(&old, &new);
         assert_eq!(next, new);
         let name = ServiceName::kube_apiserver();
-        let commands =
-            commands_for(&Host::Kernel, &name, &old.services[&name], &next.services[&name]);
-        let commands = commands.expect("no file is named");
-        let [Command::Instance(_, instance)] = commands.as_slice() else { panic!("{commands:?}") };
+        let changes = changes_of(&Host::Kernel, &old.services[&name], &next.services[&name]);
+        let changes = changes.expect("no file is named");
+        let [ServiceChange::Instance(instance)] = changes.as_slice() else { panic!("{changes:?}") };
         assert_eq!(instance.address, "127.0.0.1:2");
         assert!(instance.health.asks_ready);
     }

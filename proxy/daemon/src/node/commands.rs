@@ -25,26 +25,18 @@ pub(crate) enum Command {
     Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
     /// This node can be reached at these addresses.
     Endpoints(OwnEndpoints),
-    /// Change how a service's sessions are spread.
-    Policy(ServiceName, Policy, Weights),
-    /// Change the window within which a service's sessions are reset.
-    CutWindow(ServiceName, Duration),
-    /// Change the pace at which a service's sessions move.
-    Drift(ServiceName, DriftConfig),
-    /// Addresses of a service for when no origin in the mesh answers.
-    Fallback(ServiceName, Vec<SocketAddr>),
+    /// Change a service.
+    Service(ServiceName, ServiceChange),
     /// The cluster's own list of a service's instances, or why it could not be read.
     Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
     /// Add a service.
-    Service(Box<Addition>),
+    AddService(Box<Addition>),
     /// Store the nodes of the cluster, as the way back knows them, for the next start.
     StoreNodes(Vec<u8>),
     /// These settings wait for a restart.
     NeedsRestart(Vec<SettingChange>),
     /// An upgrade failed, for this reason, and this process continues; none when one begins.
     FailedUpgrade(Option<String>),
-    /// Change how a service's instance is probed.
-    Instance(ServiceName, Instance),
     /// This machine slept for this long, or moved to another network.
     Wake(Duration),
     /// Present this credential.
@@ -57,6 +49,21 @@ pub(crate) enum Command {
     Leave(tokio::sync::oneshot::Sender<()>),
     /// Asks for the current state, for the next start.
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+}
+
+/// A change of a service that runs.
+#[derive(Debug)]
+pub(crate) enum ServiceChange {
+    /// How its sessions are spread.
+    Policy(Policy, Weights),
+    /// The window within which its sessions are reset.
+    CutWindow(Duration),
+    /// The pace at which its sessions move.
+    Drift(DriftConfig),
+    /// Addresses for when no origin in the mesh answers.
+    Fallback(Vec<SocketAddr>),
+    /// How its local instance is probed.
+    Instance(Instance),
 }
 
 /// How a service's local instance is reached and probed.

@@ -36,7 +36,7 @@ use crate::health::probe::{Answer, Prober};
 use crate::inquiry::{self, Called};
 use crate::log_budget::LogBudgets;
 use crate::node::assemble;
-use crate::node::commands::{Addition, Command, Instance};
+use crate::node::commands::{Addition, Command, Instance, ServiceChange};
 use crate::node::driver::persistence::Persistence;
 use crate::node::driver::renewal::FromIssuer;
 use crate::node::floods;
@@ -522,33 +522,14 @@ impl Driver {
         match command {
             Command::Seeds(seeds) => self.set_seeds(seeds),
             Command::Endpoints(own) => self.set_own_endpoints(own),
-            Command::Policy(service, policy, weights) => {
-                if let Some(facts) = self.reporter.services.get_mut(&service) {
-                    facts.policy = policy.clone();
-                }
-                self.core.set_policy(&service, policy, weights, now);
-            }
-            Command::CutWindow(service, window) => {
-                self.cut_windows.insert(service, window);
-            }
-            Command::Fallback(service, addresses) => {
-                self.core.set_fallback(&service, addresses, now);
-            }
+            Command::Service(service, change) => self.change_service(service, change, now),
             Command::Listed(service, list) => {
                 self.reporter.compare(&self.core, &service, list, now);
             }
             Command::StoreNodes(bytes) => self.offer(Write::Nodes(bytes)),
-            Command::Drift(service, config) => self.core.set_drift(&service, config, now),
-            Command::Service(addition) => self.add_service(*addition, now),
+            Command::AddService(addition) => self.add_service(*addition, now),
             Command::NeedsRestart(settings) => self.reporter.needs_restart = settings,
             Command::FailedUpgrade(why) => self.reporter.process.failed_upgrade = why,
-            Command::Instance(service, Instance { address, health, prober }) => {
-                if let Some(facts) = self.reporter.services.get_mut(&service) {
-                    facts.origin = Some(address);
-                }
-                self.core.set_health(&service, health, now);
-                self.probers.insert(service, prober);
-            }
             Command::Credential(credential) => {
                 if let Err(error) = self.renew(&credential) {
                     warn!(%error, "the credential in the state folder is not used");
@@ -576,6 +557,30 @@ impl Driver {
 }
 
 impl Driver {
+    fn change_service(&mut self, service: ServiceName, change: ServiceChange, now: Instant) {
+        let facts = self.reporter.services.get_mut(&service);
+        match change {
+            ServiceChange::Policy(policy, weights) => {
+                if let Some(facts) = facts {
+                    facts.policy = policy.clone();
+                }
+                self.core.set_policy(&service, policy, weights, now);
+            }
+            ServiceChange::CutWindow(window) => drop(self.cut_windows.insert(service, window)),
+            ServiceChange::Drift(config) => self.core.set_drift(&service, config, now),
+            ServiceChange::Fallback(addresses) => {
+                self.core.set_fallback(&service, addresses, now);
+            }
+            ServiceChange::Instance(Instance { address, health, prober }) => {
+                if let Some(facts) = facts {
+                    facts.origin = Some(address);
+                }
+                self.core.set_health(&service, health, now);
+                self.probers.insert(service, prober);
+            }
+        }
+    }
+
     /// Adds a service.
     pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
         let Addition { name, config, facts, cut_window, prober, route } = addition;

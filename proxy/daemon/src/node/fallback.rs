@@ -11,7 +11,7 @@ use meshport_config::{Endpoint, ServiceName, Settings};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use crate::node::commands::Command;
+use crate::node::commands::{Command, ServiceChange};
 use crate::node::endpoints;
 use meshport_core::node::MAX_FALLBACK_ADDRESSES;
 
@@ -53,7 +53,11 @@ pub(crate) async fn follow(
                 continue;
             }
             told.insert(name.clone(), addresses.clone());
-            if commands.send(Command::Fallback(name, addresses)).await.is_err() {
+            if commands
+                .send(Command::Service(name, ServiceChange::Fallback(addresses)))
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -95,7 +99,9 @@ mod tests {
         tokio::spawn(follow(wanted, commands));
         let mut next = async || {
             let command = timeout(SOON, received.recv()).await.expect("soon").expect("it goes on");
-            let Command::Fallback(name, addresses) = command else { panic!("{command:?}") };
+            let Command::Service(name, ServiceChange::Fallback(addresses)) = command else {
+                panic!("{command:?}")
+            };
             assert_eq!(name, service());
             addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
         };

@@ -121,7 +121,7 @@ impl Services {
                 listeners.spawn(listen::serve(listener, ingress.clone()));
             }
             lock(&controls.limits).insert(name.clone(), limit);
-            commands.push(Command::Service(Box::new(Addition {
+            commands.push(Command::AddService(Box::new(Addition {
                 name: name.clone(),
                 config: assemble::service_config(service),
                 facts,
