@@ -173,42 +173,38 @@ impl Driver {
         let (findings, found) = mpsc::channel(MAX_FINDINGS);
         let (process, process_requests) = mpsc::channel(MAX_PROCESS_REQUESTS);
         let (from_issuers, renewals) = mpsc::channel(MAX_ISSUERS);
-        let (refused, refusals) = watch::channel(None);
-        let (revoked, revocations) = watch::channel(components.revocations.clone());
-        let (renewed, credential) = watch::channel(components.reporter.identity.credential.clone());
-        let persistence =
-            Persistence::new(&components.reporter.identity.secrets, components.writer);
-        let suspected = broadcast::Sender::new(MAX_SUSPICIONS);
+        let identity = &components.reporter.identity;
+        let outputs = Outputs {
+            routes: BTreeMap::new(),
+            process,
+            refused: watch::Sender::new(None),
+            revoked: watch::Sender::new(components.revocations.clone()),
+            credential: watch::Sender::new(identity.credential.clone()),
+            offered: watch::Sender::default(),
+            suspected: broadcast::Sender::new(MAX_SUSPICIONS),
+            called: broadcast::Sender::new(inquiry::MAX_CALLS),
+            renewals: from_issuers,
+        };
         let channels = Channels {
             questions,
             commands,
             findings,
             process: process_requests,
-            refused: refusals,
-            revocations,
-            credential,
-            suspected: suspected.clone(),
+            refused: outputs.refused.subscribe(),
+            revocations: outputs.revoked.subscribe(),
+            credential: outputs.credential.subscribe(),
+            suspected: outputs.suspected.clone(),
         };
+        let persistence = Persistence::new(&identity.secrets, components.writer);
         let Components { mut core, mesh, events, .. } = components;
         mesh.set_revocations(&components.revocations);
         core.restore_revocations(components.revocations, clock::now());
-        let routes = BTreeMap::new();
         let driver = Self {
             core,
             mesh,
             sessions: components.sessions,
             reporter: components.reporter,
-            outputs: Outputs {
-                routes,
-                process,
-                refused,
-                revoked,
-                credential: renewed,
-                offered: watch::channel(Arc::default()).0,
-                suspected,
-                called: broadcast::Sender::new(inquiry::MAX_CALLS),
-                renewals: from_issuers,
-            },
+            outputs,
             inputs: Inputs {
                 events,
                 questions: asked,
