@@ -4,7 +4,7 @@
 use meshport_config::{
     AuthorityKey, Credential, MeshSecret, NodeKey, RecordKey, Role, Roles, Subject, UnixSeconds,
 };
-use meshport_daemon::Identity;
+use meshport_state::Identity;
 use rand::RngCore;
 
 use crate::Error;

@@ -78,6 +78,18 @@ pub enum Error {
     Bug(String),
 }
 
+impl From<meshport_state::Error> for Error {
+    fn from(error: meshport_state::Error) -> Self {
+        match error {
+            meshport_state::Error::State { path, what, remedy } => {
+                Self::State { path, what, remedy }
+            }
+            meshport_state::Error::Io { what, source } => Self::Io { what, source },
+            meshport_state::Error::Trust(error) => Self::Trust(error),
+        }
+    }
+}
+
 impl From<TextError> for Error {
     fn from(error: TextError) -> Self {
         Self::Trust(error.into())

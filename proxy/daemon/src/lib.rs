@@ -15,7 +15,6 @@
 //! - `admin`: the admin socket and HTTP address, and their answers
 //! - `vip`: addresses of a LAN that this node holds in turn with others
 //! - `wayback`: from apiservers to kubelets, pods and services of other nodes
-//! - `state`: the state folder
 //! - `findings`: faults of this machine, for a daemon and for a check without one
 //! - `lifecycle`: start, reload, sandbox and end of the process
 
@@ -38,7 +37,6 @@ mod log_budget;
 mod node;
 mod renewal;
 pub mod sessions;
-pub mod state;
 pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -54,7 +52,6 @@ pub use lifecycle::starter::{self, Starter};
 pub use node::handle::Handle;
 pub use node::write_queue::Snapshot;
 pub use node::{Environment, Node};
-pub use state::{Identity, StateDir};
 pub use tcp::store::Inherited;
 pub use vip::hooks as vip_hooks;
 pub use vip::sockets::VipSockets;

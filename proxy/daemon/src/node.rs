@@ -44,12 +44,12 @@ use crate::node::services::Services;
 use crate::node::write_queue::{Snapshot, Write};
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
-use crate::state::{self, Identity, KnownRenewals};
 use crate::tcp::Host;
 use crate::vip::sockets::VipSockets;
 use crate::vip::start as vip;
 use crate::wayback::socket::OpenStreams;
 use crate::wayback::{self, WayBack};
+use meshport_state::{Identity, KnownRenewals};
 
 pub(crate) mod assemble;
 pub(crate) mod commands;
@@ -509,7 +509,7 @@ fn describe(
     reporter.process.way_back = WayBack::new(settings, nodes);
     reporter.process.agreeing = assemble::agreeing(settings);
     reporter.told.outboxes = assemble::outboxes(settings);
-    reporter.process.authority_key = Some(state::authority_key_in(&settings.state_dir));
+    reporter.process.authority_key = Some(meshport_state::authority_key_in(&settings.state_dir));
     announce_start(reporter);
 }
 

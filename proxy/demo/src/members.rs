@@ -13,7 +13,7 @@ use rand_core::OsRng;
 
 use super::plan::{NodePlan, Part};
 use meshport_daemon::Error;
-use meshport_daemon::state::{Existing, StateDir};
+use meshport_state::{Existing, StateDir};
 
 /// How long the demo's credentials are valid, in seconds: longer than a forgotten `--keep-running`.
 const CREDENTIAL_TTL_S: u64 = 31 * 24 * 3600;
@@ -71,7 +71,7 @@ impl NewMesh {
         state.store_mesh_secret(&self.secret, Existing::Keep)?;
         state.store_node_key(&node, Existing::Keep)?;
         state.store_record_key(&record, Existing::Keep)?;
-        state.store_credential(&credential, Existing::Keep)
+        Ok(state.store_credential(&credential, Existing::Keep)?)
     }
 
     fn init(

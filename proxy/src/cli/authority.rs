@@ -14,7 +14,7 @@ use super::query::DaemonArgs;
 use super::{clock, output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::queries::CredentialsRequest;
-use meshport_daemon::state::read_authority_key;
+use meshport_state::read_authority_key;
 
 /// Remedy where the key is not here.
 const NAME_IT: &str = "run this where it is";
@@ -88,7 +88,7 @@ impl Shown {
 }
 
 pub(crate) fn run(args: &AuthorityArgs) -> Result<(), Error> {
-    let folder = || args.daemon.state()?.authority_key();
+    let folder = || Ok::<_, Error>(args.daemon.state()?.authority_key()?);
     let key = key(args.authority.as_deref(), folder, NAME_IT)?;
     if let Some(file) = &args.add {
         return add(&key, file, args.json);
@@ -135,14 +135,14 @@ pub(super) const SIGN_ELSEWHERE: &str =
 
 /// The authority's key, from a file or from the `folder`. `otherwise` is the remedy if neither has
 /// it.
-pub(super) fn key(
+pub(super) fn key<E: Into<Error>>(
     file: Option<&Path>,
-    folder: impl FnOnce() -> Result<Option<AuthorityKey>, Error>,
+    folder: impl FnOnce() -> Result<Option<AuthorityKey>, E>,
     otherwise: &str,
 ) -> Result<AuthorityKey, Error> {
     let key = match file {
         Some(path) => read_authority_key(path)?,
-        None => folder()?,
+        None => folder().map_err(Into::into)?,
     };
     key.ok_or_else(|| {
         Error::Usage(format!(

@@ -14,8 +14,8 @@ use super::paths::Paths;
 use super::{clock, load, output};
 use meshport_core::findings::{Finding, OPEN_TO_OTHERS};
 use meshport_daemon::admin::credentials::Validity;
-use meshport_daemon::state::StateDir;
 use meshport_daemon::{Error, findings};
+use meshport_state::StateDir;
 
 /// `meshport check`
 #[derive(Debug, Args)]

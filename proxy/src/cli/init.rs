@@ -14,7 +14,7 @@ use super::lifetime::Lifetime;
 use super::paths::Paths;
 use super::{clock, output, roles};
 use meshport_daemon::Error;
-use meshport_daemon::state::{Existing, StateDir};
+use meshport_state::{Existing, StateDir};
 
 /// `meshport init`
 #[derive(Debug, Clone, Args)]

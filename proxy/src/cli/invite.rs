@@ -21,7 +21,7 @@ use meshport_daemon::Error;
 use meshport_daemon::admin::api::SeedRow;
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::SeedsRequest;
-use meshport_daemon::state::{StateDir, authority_key_in, read_authority_key};
+use meshport_state::{StateDir, authority_key_in, read_authority_key};
 
 /// The two files that an invite needs, for messages.
 const TWO_FILES: &str = "Creating an invite needs two files of the same mesh: authority.key and \
@@ -158,7 +158,8 @@ fn members(
 ) -> Result<Vec<SeedRow>, Error> {
     let known = match runtime()?.block_on(daemon.ask(&SeedsRequest)) {
         Err(Error::NoDaemon { .. }) => {
-            StateDir::open(state_dir).and_then(|state| saved_directory::members(&state, now))
+            let state = StateDir::open(state_dir).map_err(Error::from);
+            state.and_then(|state| saved_directory::members(&state, now))
         }
         outcome => outcome,
     };

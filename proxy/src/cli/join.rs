@@ -13,7 +13,7 @@ use meshport_config::{
     Revocations, Role, Roles, Seed, SiteName, UnixSeconds,
 };
 use meshport_daemon::Error;
-use meshport_daemon::state::{Existing, MAX_STORED_SEEDS, StateDir};
+use meshport_state::{Existing, MAX_STORED_SEEDS, StateDir};
 use rand_core::OsRng;
 use serde::Serialize;
 
@@ -212,7 +212,7 @@ fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> 
     let keys = match (state.node_key(), state.record_key()) {
         (Ok(node_key), Ok(record_key)) => (node_key, record_key),
         (Err(_), _) | (_, Err(_)) if force => (None, None),
-        (Err(error), _) | (_, Err(error)) => return Err(error),
+        (Err(error), _) | (_, Err(error)) => return Err(error.into()),
     };
     let seeds = if force { state.seeds().unwrap_or_default() } else { state.seeds()? };
     // They are rewritten with a valid checksum.

@@ -10,7 +10,7 @@ use meshport_config::{NodeId, NodeName, Revocation};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{RevokeRequest, Status};
 use meshport_daemon::admin::queries::StatusRequest;
-use meshport_daemon::state::{StateDir, StateLock};
+use meshport_state::{StateDir, StateLock};
 use serde::Serialize;
 use tokio::time::sleep;
 
@@ -126,7 +126,7 @@ async fn ended(state: &StateDir) -> Result<StateLock, Error> {
     loop {
         match state.lock() {
             Ok(lock) => return Ok(lock),
-            Err(error) if clock::now() >= until => return Err(error),
+            Err(error) if clock::now() >= until => return Err(error.into()),
             Err(_running) => sleep(LOOK).await,
         }
     }

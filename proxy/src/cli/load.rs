@@ -10,7 +10,7 @@ use meshport_config::{
 
 use super::paths::Paths;
 use meshport_daemon::Error;
-use meshport_daemon::state::StateDir;
+use meshport_state::StateDir;
 
 /// Settings and the file they come from; none when they come from a credential.
 #[derive(Debug)]

@@ -10,7 +10,6 @@ use meshport_core::names;
 use super::load::{socket, state_dir};
 use super::{clock, output, render, runtime, saved_directory, watch};
 use meshport_daemon::Error;
-use meshport_daemon::StateDir;
 use meshport_daemon::admin::api::{NodeRef, OriginRef, PingReport, PingRequest, SeedRow};
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::explain::Explanation;
@@ -18,6 +17,7 @@ use meshport_daemon::admin::queries::{
     ExplainRequest, PeersRequest, RoutesRequest, SeedsRequest, StatsRequest, StatusRequest,
 };
 use meshport_daemon::admin::wayback::WayRequest;
+use meshport_state::StateDir;
 
 /// Pings by a person must not load a path.
 const MIN_INTERVAL: Period = Period(Duration::from_millis(50));
@@ -144,7 +144,7 @@ impl DaemonArgs {
 
     /// The state folder of that daemon.
     pub(super) fn state(&self) -> Result<StateDir, Error> {
-        StateDir::open(state_dir(self.config.as_deref(), self.state_dir.as_deref())?)
+        Ok(StateDir::open(state_dir(self.config.as_deref(), self.state_dir.as_deref())?)?)
     }
 }
 

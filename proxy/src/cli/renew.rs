@@ -15,7 +15,7 @@ use super::signer::{Holder, SignerArgs};
 use super::{clock, output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::RenewRequest;
-use meshport_daemon::state::{Existing, StateDir};
+use meshport_state::{Existing, StateDir};
 
 /// `meshport renew`
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use meshport_daemon::Error;
-use meshport_daemon::state::{StateDir, StateLock};
+use meshport_state::{StateDir, StateLock};
 use serde::Serialize;
 
 use super::output;

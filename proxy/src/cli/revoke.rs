@@ -181,7 +181,7 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Vec<Revocation>, Erro
         let empty = "nothing to revoke: name a node, or give the line of an invite";
         return Err(Error::Usage(empty.into()));
     }
-    let folder = || args.daemon.state()?.authority_key();
+    let folder = || Ok::<_, Error>(args.daemon.state()?.authority_key()?);
     let file = args.authority.as_deref();
     let authority = authority::key(file, folder, authority::SIGN_ELSEWHERE)?;
     if args.issuer {

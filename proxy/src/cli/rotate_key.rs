@@ -21,7 +21,7 @@ use super::signer::{Holder, SignerArgs};
 use super::{clock, output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::{FormerKey, RotateKeyReport, RotateKeyRequest};
-use meshport_daemon::state::{NextIdentity, StateDir};
+use meshport_state::{NextIdentity, StateDir};
 
 /// Keys drawn until one fits: all of them fail once in 10^37 times.
 const SUCCESSOR_TRIES: usize = 1000;

@@ -15,7 +15,7 @@ use super::query::DaemonArgs;
 use super::{authority, clock, line, output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::{RotateReport, RotateRequest};
-use meshport_daemon::state::{Existing, StateDir};
+use meshport_state::{Existing, StateDir};
 
 /// `meshport rotate-secret`
 #[derive(Debug, Args)]

@@ -11,8 +11,8 @@ use super::paths::Paths;
 use super::{clock, line, load, logging};
 use meshport_daemon::Error;
 use meshport_daemon::lifecycle::upgrade;
-use meshport_daemon::state::StateDir;
 use meshport_daemon::{self, Inherited, Options, Source, Starter, starter};
+use meshport_state::StateDir;
 
 /// `meshport run`
 #[derive(Debug, Clone, Args)]

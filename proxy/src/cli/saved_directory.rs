@@ -1,9 +1,10 @@
 //! Members in the saved directory of a state folder, for verbs that run without a daemon.
 
 use meshport_config::{MAX_ENDPOINTS, MeshId, NodeId, Seed, UnixSeconds};
+use meshport_daemon::Error;
 use meshport_daemon::admin::api::SeedRow;
-use meshport_daemon::{Error, StateDir};
 use meshport_discovery::{SavedMember, members_of};
+use meshport_state::StateDir;
 
 /// The members that were present when the directory was saved and that announce addresses, this
 /// node first; none if nothing was saved.

@@ -11,7 +11,7 @@ use meshport_config::{
 use super::lifetime::Lifetime;
 use super::{authority, line};
 use meshport_daemon::Error;
-use meshport_daemon::state::StateDir;
+use meshport_state::StateDir;
 
 /// The flags that select the signer.
 #[derive(Debug, Args)]

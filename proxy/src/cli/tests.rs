@@ -12,7 +12,7 @@ use super::invite::{InviteArgs, InviteReport};
 use super::join::{JoinReport, Joined};
 use super::paths::Paths;
 use super::*;
-use meshport_daemon::state::StateDir;
+use meshport_state::StateDir;
 
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 const HOUR: u64 = 3_600;
@@ -92,7 +92,7 @@ fn invite_args(flags: &[&str]) -> InviteArgs {
     }
 }
 
-fn message(outcome: Result<impl Sized, Error>) -> String {
+fn message(outcome: Result<impl Sized, impl ToString>) -> String {
     outcome.err().expect("it is refused").to_string()
 }
 
@@ -191,7 +191,7 @@ fn three_machines_become_a_mesh() {
         (first.identity(NOW).expect("whole"), worker.identity(NOW).expect("whole"));
     worker.credential.verify(&first.credential.mesh, NOW).expect("the first believes it");
     let (a, b) = (first.credential.node, worker.credential.node);
-    let psk = |it: &meshport_daemon::Identity| it.secrets.current().psk(&a, &b);
+    let psk = |it: &meshport_state::Identity| it.secrets.current().psk(&a, &b);
     assert_eq!(psk(&first), psk(&worker));
 
     // The line may be used again, by another machine.

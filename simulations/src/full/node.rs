@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use meshport_config::{Endpoint, HealthMode, Revocations, Seed, Settings};
-use meshport_daemon::state::KnownRenewals;
 use meshport_daemon::tcp::{Host, memory};
-use meshport_daemon::{Environment, Identity, Node as Process, VipSockets};
+use meshport_daemon::{Environment, Node as Process, VipSockets};
 use meshport_mesh::Shards;
+use meshport_state::Identity;
+use meshport_state::KnownRenewals;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::watch;

@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use meshport_config::{NodeId, ServiceName, UnixSeconds};
-use meshport_daemon::Identity;
 use meshport_discovery::{Discovery, DiscoveryConfig, LocalNode, Memo, OriginState};
+use meshport_state::Identity;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

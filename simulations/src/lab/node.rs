@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use meshport_config::{Revocations, Seed};
 use meshport_daemon::admin::AdminClient;
-use meshport_daemon::state::Existing;
-use meshport_daemon::{Identity, StateDir};
 use meshport_demo::client::Client;
+use meshport_state::Existing;
+use meshport_state::{Identity, StateDir};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 use toml::{Table, Value};
@@ -103,7 +103,7 @@ impl Node {
         seeds: &[Seed],
         location: &Location<'_>,
     ) -> Result<(), Error> {
-        let state = || -> Result<(), meshport_daemon::Error> {
+        let state = || -> Result<(), meshport_state::Error> {
             let state = StateDir::create(self.folder.join("state"))?;
             let Identity { node_key, record_key, secrets, credential } = &self.identity;
             state.store_mesh_secrets(secrets, Existing::Keep)?;
@@ -118,8 +118,8 @@ impl Node {
         fs::write(&path, self.settings(scenario, location).to_string()).map_err(file(&path))
     }
 
-    fn failed(&self, source: meshport_daemon::Error) -> Error {
-        Error::Node { name: self.name().to_owned(), source }
+    fn failed(&self, source: meshport_state::Error) -> Error {
+        Error::Node { name: self.name().to_owned(), source: source.into() }
     }
 
     fn config(&self) -> PathBuf {

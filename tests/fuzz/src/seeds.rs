@@ -10,7 +10,7 @@ use meshport_core::inquiry::{Call, Question, Setting, Testimony};
 use meshport_core::remote_view;
 use meshport_core::renewal::{Refusal, Reply, Request};
 use meshport_core::wire::Header;
-use meshport_daemon::state::NextIdentity;
+use meshport_state::NextIdentity;
 use rand_core::{CryptoRng, Error, RngCore};
 use std::time::Duration;
 

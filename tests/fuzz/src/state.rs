@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use meshport_config::Revocations;
 use meshport_config::fuzzing::Script;
-use meshport_daemon::StateDir;
-use meshport_daemon::state::Existing;
+use meshport_state::{Existing, StateDir};
 use tempfile::TempDir;
 
 use crate::authority::{NOW, authority};
@@ -54,7 +53,7 @@ fn in_folder(folder: &TempDir, data: &[u8]) {
 
 /// Reads a file, stores its value, and reads that.
 fn read_and_store(dir: &StateDir, name: &str) -> Result<(), String> {
-    let told = |error: meshport_daemon::Error| error.to_string();
+    let told = |error: meshport_state::Error| error.to_string();
     macro_rules! secret {
         ($read:ident, $store:ident) => {{
             let key = dir.$read().map_err(told)?.expect("it is there");

@@ -8,17 +8,24 @@ use meshport_tests::repository::metadata;
 use serde_json::Value;
 
 /// The workspace packages that a package may depend on, in any kind of dependency.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("meshport-config", &[]),
     ("meshport-proto", &["meshport-config"]),
     ("meshport-mesh", &["meshport-config", "meshport-proto"]),
     ("meshport-discovery", &["meshport-config"]),
     ("meshport-core", &["meshport-config", "meshport-discovery"]),
+    ("meshport-state", &["meshport-config"]),
     (
         "meshport-daemon",
-        &["meshport-config", "meshport-mesh", "meshport-discovery", "meshport-core"],
+        &[
+            "meshport-config",
+            "meshport-mesh",
+            "meshport-discovery",
+            "meshport-core",
+            "meshport-state",
+        ],
     ),
-    ("meshport-demo", &["meshport-config", "meshport-daemon"]),
+    ("meshport-demo", &["meshport-config", "meshport-daemon", "meshport-state"]),
     ("meshport-top", &["meshport-config", "meshport-core", "meshport-daemon"]),
     ("meshport-gateway", &["meshport-config", "meshport-core", "meshport-daemon"]),
     (
@@ -28,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "meshport-mesh",
             "meshport-discovery",
             "meshport-core",
+            "meshport-state",
             "meshport-daemon",
             "meshport-demo",
             "meshport-top",
@@ -43,6 +51,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "meshport-mesh",
             "meshport-discovery",
             "meshport-core",
+            "meshport-state",
             "meshport-daemon",
             "meshport-demo",
         ],
@@ -66,6 +75,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "meshport-mesh",
             "meshport-discovery",
             "meshport-core",
+            "meshport-state",
             "meshport-daemon",
             "meshport-simulations",
         ],

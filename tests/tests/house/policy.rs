@@ -12,7 +12,7 @@ use toml::Table;
 const PACKAGES: [&str; 3] = ["meshport_", "meshport-", "meshport:"];
 
 /// The crates of the product.
-const PRODUCT: [&str; 10] = [
+const PRODUCT: [&str; 11] = [
     "meshport",
     "meshport-config",
     "meshport-core",
@@ -22,6 +22,7 @@ const PRODUCT: [&str; 10] = [
     "meshport-gateway",
     "meshport-mesh",
     "meshport-proto",
+    "meshport-state",
     "meshport-top",
 ];
 
@@ -48,7 +49,7 @@ const BYSTANDERS: [&str; 17] = [
 
 /// Crates that parse bytes from a peer, a server, a file or a person: the product's own, and
 /// decoders it uses directly or indirectly.
-const READERS: [&str; 42] = [
+const READERS: [&str; 43] = [
     "boringtun",
     "bytes",
     "data-encoding",
@@ -73,6 +74,7 @@ const READERS: [&str; 42] = [
     "meshport-gateway",
     "meshport-mesh",
     "meshport-proto",
+    "meshport-state",
     "meshport-top",
     "postcard",
     "quinn",

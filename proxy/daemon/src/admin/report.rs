@@ -47,11 +47,11 @@ use crate::node::renewals::Renewals;
 use crate::sessions::ingress::SessionLimits;
 use crate::sessions::registry::Sessions;
 use crate::sessions::totals::SessionCount;
-use crate::state::{Identity, KnownRenewals};
 use crate::tcp::Host;
 use crate::vip::board::Board;
 use crate::wayback::WayBack;
 use meshport_core::ledger::Side;
+use meshport_state::{Identity, KnownRenewals};
 
 pub(crate) mod access;
 mod addresses;

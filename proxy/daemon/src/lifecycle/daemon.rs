@@ -29,11 +29,10 @@ use crate::node::postbox::{self, Destination};
 use crate::node::state_writer::StateWriter;
 use crate::node::write_queue::MAX_WRITES;
 use crate::node::{Environment, Node, Process};
-use crate::state;
-use crate::state::{Generation, Identity, StateDir, StateLock};
 use crate::tcp::Host;
 use crate::tcp::store;
 use crate::vip::sockets::VipSockets;
+use meshport_state::{Generation, Identity, StateDir, StateLock};
 
 /// How long the last accepted clients may take to get an answer while later ones wait for the next
 /// process: as long as most of their requests take, and short enough for those waiting.
@@ -93,7 +92,7 @@ impl Daemon {
     ) -> Result<Self, Error> {
         // Before the start: it writes a new generation.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
-        let key = state::authority_key_in(state.path());
+        let key = meshport_state::authority_key_in(state.path());
         findings::of_authority_key(&key).iter().for_each(|danger| warn!("{danger}"));
         let Generation { number: generation, unkept } = state.next_generation(clock::wall());
         if let Some(error) = unkept {

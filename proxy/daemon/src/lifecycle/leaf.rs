@@ -40,8 +40,8 @@ use crate::node::services::Services;
 use crate::node::write_queue::{MAX_WRITES, SecretsWrite, Write};
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
-use crate::state::Identity;
 use crate::tcp::Host;
+use meshport_state::Identity;
 
 /// What a leaf is started with.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::admin::AdminClient;
 use crate::admin::queries::StatusRequest;
 use crate::clock;
 use crate::node::assemble;
-use crate::state::{StateDir, StateLock};
+use meshport_state::{StateDir, StateLock};
 
 /// How long to wait for a stopping daemon: its drain time and a margin.
 const MAX_WAIT: Duration = super::DRAIN_TIME.saturating_add(Duration::from_secs(10));
@@ -35,7 +35,7 @@ pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, E
     loop {
         let error = match state.lock() {
             Ok(lock) => return Ok(lock),
-            Err(error) => error,
+            Err(error) => Error::from(error),
         };
         match client.ask(&StatusRequest).await {
             Ok(status) if status.process.is_leaving => {

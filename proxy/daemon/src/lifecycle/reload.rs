@@ -24,10 +24,10 @@ use crate::node::commands::{Command, Instance, ServiceChange};
 use crate::node::controls::{Controls, lock};
 use crate::node::fallback;
 use crate::node::services::{self, Services};
-use crate::state::StateDir;
 use crate::tcp::Host;
 use meshport_core::drift::DriftConfig;
 use meshport_core::route::Policy;
+use meshport_state::StateDir;
 
 /// Where settings come from while the daemon runs.
 pub struct Source {

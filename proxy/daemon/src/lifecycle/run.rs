@@ -33,11 +33,11 @@ use crate::node::assemble;
 use crate::node::commands::Command;
 use crate::node::controls::Controls;
 use crate::node::driver::answers::{Asker, ProcessRequest};
-use crate::state::{StateDir, StateLock};
 use crate::tcp::store::{self, Inherited};
 use crate::unix;
 use crate::vip::sockets::VipSockets;
 use crate::wayback::socket;
+use meshport_state::{StateDir, StateLock};
 
 /// Interval between warnings about the credential's expiry, in seconds.
 const DAY_S: u64 = 86_400;

@@ -25,9 +25,9 @@ use crate::clock;
 use crate::findings;
 use crate::health::probe::Prober;
 use crate::sessions::ingress::SessionLimits;
-use crate::state::{Identity, StateDir};
 use crate::tcp::{Host, store};
 use meshport_core::egress::{Offer, Offers};
+use meshport_state::{Identity, StateDir};
 
 /// How many shards the mesh of a daemon has.
 pub(crate) fn shards(settings: &Settings) -> usize {

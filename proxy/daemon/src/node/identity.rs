@@ -11,7 +11,7 @@ use meshport_mesh::{MeshError, NotBelieved};
 use crate::Error;
 use crate::admin::api::NodeRef;
 use crate::admin::credentials::{FormerKey, RotateKeyReport, RotateReport};
-use crate::state::{Identity, NextIdentity};
+use meshport_state::{Identity, NextIdentity};
 
 #[cfg(test)]
 pub(crate) mod tests;

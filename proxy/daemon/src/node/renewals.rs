@@ -8,7 +8,7 @@ use meshport_core::renewal::{Issuer, Seeker};
 
 use crate::clock;
 use crate::node::write_queue::RenewalWrite;
-use crate::state::KnownRenewals;
+use meshport_state::KnownRenewals;
 
 /// How long the wall clock must show that a turn has ended before its key is erased: a clock that
 /// was wrong for a while erases nothing.

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::node;
 use crate::node::commands::Command;
 use crate::node::write_queue::{RevocationsWrite, Snapshot, Write};
-use crate::state::{Existing, StateDir};
+use meshport_state::{Existing, StateDir};
 
 /// Interval between writes of the directory.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
@@ -82,14 +82,14 @@ impl StateWriter {
     async fn write(&self, write: Write) -> (Option<Write>, Result<(), Error>) {
         let state = self.state.clone();
         let written = tokio::task::spawn_blocking(move || {
-            let outcome = store(&state, &write);
+            let outcome = store(&state, &write).map_err(Error::from);
             (Some(write), outcome)
         });
         written.await.unwrap_or_else(|error| (None, Err(Error::Bug(error.to_string()))))
     }
 }
 
-fn store(state: &StateDir, write: &Write) -> Result<(), Error> {
+fn store(state: &StateDir, write: &Write) -> Result<(), meshport_state::Error> {
     match write {
         Write::Revocations(revoked) => state.store_revocations(&revoked.all),
         Write::Secrets(new) => {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, Mandate, MeshSecrets, NodeId, Revocation, Revocations};
 
 use crate::admin::credentials::RotateKeyRequest;
-use crate::state::NextIdentity;
+use meshport_state::NextIdentity;
 
 /// The state for the next start.
 #[derive(Debug)]

@@ -13,12 +13,13 @@ use crate::cli::load::{self, Loaded};
 use crate::cli::paths::Paths;
 use crate::cli::query::DaemonArgs;
 use crate::cli::{clock, kubeconfig};
+use meshport_daemon::Error;
 use meshport_daemon::admin::api::{FindingRow, PeerRow, ServiceStatus, Status};
 use meshport_daemon::admin::certificates::{CertificatesRequest, OriginCertificate};
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::inquire::{InquireRequest, InquiryReport, MemberAnswer};
 use meshport_daemon::admin::queries::{PeersRequest, StatusRequest};
-use meshport_daemon::{Error, StateDir};
+use meshport_state::StateDir;
 
 /// How long the daemon may take to answer; it has the answers in memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);

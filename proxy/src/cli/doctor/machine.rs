@@ -17,7 +17,8 @@ use super::checks::{Check, Looked};
 use super::facts::{Daemon, Facts, NO_STATE};
 use super::holder::{self, Protocol};
 use crate::cli::check;
-use meshport_daemon::{Error, StateDir, findings};
+use meshport_daemon::{Error, findings};
+use meshport_state::{Error as StateError, StateDir};
 
 /// The maximum number of state folder entries to examine; it has about a dozen.
 const MAX_ENTRIES: usize = 100;
@@ -155,7 +156,9 @@ fn identity(folder: &Path, now: UnixSeconds) -> Looked {
     let opened = StateDir::open(folder);
     let state = match opened {
         Ok(state) => state,
-        Err(Error::Io { source, what }) if source.kind() == io::ErrorKind::PermissionDenied => {
+        Err(StateError::Io { source, what })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
             return Err(format!("this user may not {what}").into());
         }
         Err(error) => return Ok(vec![refused(error)]),
@@ -167,13 +170,13 @@ fn identity(folder: &Path, now: UnixSeconds) -> Looked {
     Ok(state.identity(now).err().into_iter().map(refused).collect())
 }
 
-fn refused(error: Error) -> Finding {
+fn refused(error: StateError) -> Finding {
     match error {
-        Error::State { path, what, remedy } => {
+        StateError::State { path, what, remedy } => {
             let found = NO_IDENTITY.found(format!("{}: {what}", path.display()));
             Finding { remedy: remedy.into(), ..found }
         }
-        error => NO_IDENTITY.found(error.to_string()),
+        error => NO_IDENTITY.found(Error::from(error).to_string()),
     }
 }
 

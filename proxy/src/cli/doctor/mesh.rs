@@ -22,7 +22,7 @@ use super::checks::{Check, Looked};
 use super::facts::{Daemon, Facts};
 use super::report::Skip;
 use meshport_daemon::admin::api::PeerRow;
-use meshport_daemon::{findings, state};
+use meshport_daemon::findings;
 
 /// The kinds that only the daemon can find.
 const REPORTED: [&Kind; 26] = [
@@ -215,7 +215,7 @@ fn own(facts: &Facts) -> Looked {
         return Ok(kinds.into_iter().flat_map(|kind| daemon.found(kind)).collect());
     }
     let of_credential = of_credential(facts)?.filter(|it| *it.kind == CREDENTIAL_ENDS);
-    let key = state::authority_key_in(facts.state_dir()?);
+    let key = meshport_state::authority_key_in(facts.state_dir()?);
     Ok(of_credential.into_iter().chain(findings::of_authority_key(&key)).collect())
 }
 

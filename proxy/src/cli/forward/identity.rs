@@ -16,9 +16,9 @@ use rand_core::OsRng;
 use crate::cli::paths::Paths;
 use crate::cli::{clock, join, line, output, saved_directory};
 use meshport_daemon::Error;
-use meshport_daemon::Identity;
 use meshport_daemon::lifecycle::leaf::Leaf;
-use meshport_daemon::state::{Existing, StateDir, StateLock};
+use meshport_state::Identity;
+use meshport_state::{Existing, StateDir, StateLock};
 
 /// Forwards that can run at once with one saved credential.
 const SLOTS: usize = 4;
@@ -315,9 +315,9 @@ fn unusable(folder: &Path) -> Option<Error> {
 }
 
 /// With the remedy for a leaf in place of that for a node, which would join again or renew.
-fn for_a_leaf(error: Error) -> Error {
+fn for_a_leaf(error: meshport_state::Error) -> Error {
     let of_nodes = ["meshport join", "meshport renew"];
-    match error {
+    match error.into() {
         Error::State { path, what, remedy } if of_nodes.iter().any(|it| remedy.contains(it)) => {
             Error::State { path, what, remedy: ANOTHER_INVITE.into() }
         }

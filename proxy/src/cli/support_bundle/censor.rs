@@ -11,7 +11,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
-use meshport_daemon::state;
 use zeroize::Zeroizing;
 
 /// Length in bytes of each of meshport's keys and secrets.
@@ -50,7 +49,7 @@ impl Censor {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         for entry in entries.take(MAX_FILES) {
             let name = entry.file_name();
-            if name.to_str().is_some_and(state::is_public) {
+            if name.to_str().is_some_and(meshport_state::is_public) {
                 continue;
             }
             if let Ok(Some(text)) = read(&entry.path()) {

@@ -7,8 +7,8 @@ use meshport_config::{MAX_SEEDS, NodeId, Revocation, Revocations, Revoked, Seed}
 use meshport_discovery::{Discovery, DiscoveryConfig, LocalNode, snapshot_of};
 
 use super::*;
-use meshport_daemon::Identity;
 use meshport_daemon::admin::api::SeedRow;
+use meshport_state::Identity;
 
 /// A member that a daemon knows.
 fn row(number: u8, site: &str, endpoints: &[String]) -> SeedRow {

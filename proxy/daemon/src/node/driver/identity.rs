@@ -9,7 +9,7 @@ use tracing::info;
 use crate::clock;
 use crate::node::driver::Driver;
 use crate::node::identity::{Change, Changed};
-use crate::state::NextIdentity;
+use meshport_state::NextIdentity;
 
 impl Driver {
     /// Applies a change everywhere, or nowhere if the mesh refuses it. `from` is the member that

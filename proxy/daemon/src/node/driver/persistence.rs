@@ -16,7 +16,7 @@ use crate::node::driver::answers::Asker;
 use crate::node::identity::{Change, IdentityError};
 use crate::node::write_queue::KeyWrite;
 use crate::node::write_queue::{RevocationsWrite, SecretsWrite, Write, WriteQueue};
-use crate::state::NextIdentity;
+use meshport_state::NextIdentity;
 
 /// The values being stored, the callers that wait for them, and the previous values that still have
 /// to expire.

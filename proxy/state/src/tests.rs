@@ -125,7 +125,7 @@ fn each_damaged_file_is_named_and_left_alone() {
             let path = state.path().join(name);
             fs::write(&path, damage).expect("written");
             let error = state.identity(NOW).expect_err("it is refused");
-            assert_eq!(error.exit_code(), 4);
+            assert!(!matches!(error, Error::Io { .. }), "{error}");
             let text = error.to_string();
             assert!(text.contains(name), "{text}");
             assert_eq!(fs::read(&path).expect("it is there"), damage);
@@ -287,7 +287,7 @@ fn no_flipped_bit_and_no_missing_end_of_a_file_makes_another_node() {
                 }
                 Err(error) => {
                     refused += 1;
-                    assert_eq!(error.exit_code(), 4);
+                    assert!(!matches!(error, Error::Io { .. }), "{error}");
                     let text = error.to_string();
                     assert!(named(&text) && text.contains(remedy), "{name}: {text}");
                     assert_eq!(fs::read(&path).expect("it is there"), damaged, "left alone");

@@ -25,7 +25,7 @@ impl StateLock {
     ///
     /// # Errors
     /// The system is out of descriptors.
-    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+    pub fn share(&self) -> io::Result<OwnedFd> {
         self.file.try_clone().map(Into::into)
     }
 }
@@ -36,7 +36,7 @@ impl StateDir {
     ///
     /// # Errors
     /// As [`StateDir::lock`].
-    pub(crate) fn take_over(&self, shared: OwnedFd) -> Result<StateLock, Error> {
+    pub fn take_over(&self, shared: OwnedFd) -> Result<StateLock, Error> {
         let file = File::from(shared);
         let inode = |file: &File| file.metadata().map(|it| (it.dev(), it.ino()));
         let here = self.folder.open_file(LOCK, OFlags::RDONLY);

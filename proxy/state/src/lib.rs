@@ -23,6 +23,7 @@
 //! remedy, never a silent reset; files that people may edit are used as read, with a warning about
 //! anything odd (`seal`). Each file has a bound on its size.
 
+mod error;
 mod folder;
 mod generation;
 mod known;
@@ -45,8 +46,8 @@ use meshport_config::{
 use zeroize::Zeroizing;
 
 use self::folder::{Content, Folder, state_error};
-use crate::Error;
 
+pub use self::error::Error;
 pub use self::folder::Existing;
 pub use self::generation::Generation;
 pub use self::lock::StateLock;
