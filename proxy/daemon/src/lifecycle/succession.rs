@@ -41,7 +41,7 @@ const MAX_MESSAGE: usize = 1 << 16;
 /// From the draining process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// The answer to [`Order::Attach`] begins. What was sent before is void.
+    /// The answer to [`Order::Attach`] begins. Discard everything sent before it.
     Begin { process: u32, tag: ProcessTag },
     /// Peers of its sessions, with the addresses of their packets.
     Peers(Vec<(NodeId, SocketAddr)>),
