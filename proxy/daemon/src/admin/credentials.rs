@@ -153,6 +153,9 @@ impl Drop for MandateRequest {
 }
 
 impl Request for MandateRequest {
+
+    /// A mandate has 4,000 bytes at most before base64.
+    const MAX_BODY_BYTES: usize = 8 * 1024;
     const PATH: &'static str = "/mandate";
     const KIND: Kind = Kind::Command;
     type Reply = MandateReport;
@@ -261,6 +264,34 @@ pub struct RotateKeyReport {
     pub node: NodeId,
     /// Its previous key, while that still answers.
     pub former: Option<FormerKey>,
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::{AuthorityKey, Mandate, Terms};
+    use meshport_core::testing::{WALL, credential};
+    use rand_core::OsRng;
+
+    use super::*;
+
+    #[test]
+    fn a_mandate_for_a_year_with_long_roles_is_not_too_long() {
+        let service = |number: u8| format!("origin:{}{number}", "s".repeat(60));
+        let roles: Vec<String> = (1..=9).map(service).collect();
+        let terms = Terms {
+            issuer: credential(3, "node").node,
+            roles: roles.join(",").parse().expect("roles"),
+            site: None,
+            lifetime_s: 30 * 86_400,
+            from: WALL,
+            until: WALL.saturating_add(365 * 86_400),
+        };
+        let authority = AuthorityKey::from_bytes([9; 32]);
+        let mandate = Mandate::create(&authority, &terms, &mut OsRng).expect("it fits");
+        let mandate = mandate.to_text().expect("it fits").to_string();
+        let body = serde_json::to_string(&MandateRequest { mandate }).expect("plain data");
+        assert!(body.len() > 4096 && body.len() <= MandateRequest::MAX_BODY_BYTES);
+    }
+}
     /// Whether that was news to the daemon.
     pub is_new: bool,
 }
