@@ -233,6 +233,11 @@ impl Mandate {
         self.parts.is_empty()
     }
 
+    /// Its private keys, one for each turn, for a search that must not find them.
+    pub fn keys(&self) -> impl Iterator<Item = &DelegationKey> {
+        self.parts.iter().map(|part| &part.key)
+    }
+
     /// Signs the next credential of `present`'s node: the same keys, name, site and roles. It is
     /// dated a little before `now`, and after `present`, so that it counts.
     ///

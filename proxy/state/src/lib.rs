@@ -180,6 +180,11 @@ pub fn is_public(name: &str) -> bool {
     PUBLIC.contains(&name)
 }
 
+/// Whether meshport keeps a secret in a file of this name in a state folder.
+pub fn is_secret(name: &str) -> bool {
+    ALL.contains(&name) && !is_public(name)
+}
+
 impl StateDir {
     /// An existing folder.
     ///

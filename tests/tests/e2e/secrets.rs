@@ -12,7 +12,7 @@ use aho_corasick::AhoCorasick;
 use data_encoding::{
     BASE32_NOPAD, BASE64, BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE, HEXUPPER,
 };
-use meshport_config::{Invite, MeshSecret, NodeId, NodeKey};
+use meshport_config::{Invite, Mandate, MeshSecret, NodeId, NodeKey};
 use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -23,17 +23,21 @@ mod cluster;
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// Files of a state folder that exist to hold a secret.
-const HOMES: [&str; 5] = ["node.key", "record.key", "mesh.secret", "authority.key", NEXT];
+const HOMES: [&str; 6] = ["node.key", "record.key", "mesh.secret", "authority.key", NEXT, MANDATE];
 /// New keys before they replace the previous ones.
 const NEXT: &str = "node.next";
+/// The right to renew others.
+const MANDATE: &str = "mandate";
+/// Its keys: `delegate` makes one for each 28th of a year.
+const TURNS: usize = 28;
 const SECRET_BYTES: usize = 32;
 /// Most bytes of a line with a secret: a checksum may be before it. Statements are longer.
 const MAX_LINE_BYTES: usize = SECRET_BYTES + 8;
 /// Identities that a saved invite of an operator makes.
 const SLOTS: usize = 4;
 /// Two keys of each of two nodes, before and after their change, and of each identity of a laptop;
-/// two secrets of the mesh; the authority's key.
-const KEPT: usize = 2 * 2 * 2 + 2 * SLOTS + 2 + 1;
+/// two secrets of the mesh; the authority's key; those of a mandate.
+const KEPT: usize = 2 * 2 * 2 + 2 * SLOTS + 2 + 1 + TURNS;
 /// Lines of invites: of a node, a laptop, a new key, a renewal, and one that is taken back.
 const INVITES: usize = 5;
 /// Keys of all nodes that existed, one for each pair under each of two secrets.
@@ -56,6 +60,9 @@ impl Secret {
     fn all_of(path: &Path) -> Vec<Self> {
         let home = path.file_name().expect("a file").to_string_lossy().into_owned();
         let text = fs::read_to_string(path).expect("a secret's file");
+        if home == MANDATE {
+            return Self::of_mandate(text.trim());
+        }
         let of_line = |line: &str| {
             let bytes = match line.rsplit_once('.') {
                 Some((_, tail)) => BASE64URL_NOPAD.decode(tail.as_bytes()),
@@ -69,6 +76,18 @@ impl Secret {
         let found: Vec<Self> = text.lines().filter_map(of_line).collect();
         assert!(!found.is_empty(), "{home} holds no secret");
         found
+    }
+
+    /// The keys in the line of a mandate.
+    fn of_mandate(line: &str) -> Vec<Self> {
+        let mandate: Mandate = line.parse().expect("a mandate");
+        let of_key = |key: &str| {
+            let (_, tail) = key.rsplit_once('.').expect("a tag and a payload");
+            let bytes = BASE64URL_NOPAD.decode(tail.as_bytes()).expect("base64url");
+            let bytes = bytes[bytes.len() - SECRET_BYTES..].to_vec();
+            Self { home: MANDATE.to_owned(), bytes, text: line.to_owned() }
+        };
+        mandate.keys().map(|key| of_key(&key.to_text())).collect()
     }
 
     /// The secrets of a state folder.
@@ -191,6 +210,16 @@ impl Seen {
         output.status.success()
     }
 
+    /// Makes the support bundle of a node and unpacks it in the world's folder, which is searched at
+    /// the end.
+    fn bundle(&mut self, world: &World, node: &str) {
+        let [config, bundle, unpacked] = ["toml", "tar.gz", "bundle"]
+            .map(|kind| world.path(&format!("{node}.{kind}")).display().to_string());
+        self.run_ok(&["support-bundle", "--output", &bundle, "--config", &config]);
+        fs::create_dir(&unpacked).expect("a new folder");
+        run_ok("tar", &["-xzf", &bundle, "-C", &unpacked]);
+    }
+
     /// All files below `folder` except those that hold secrets.
     fn files(&mut self, folder: &Path) {
         for entry in fs::read_dir(folder).expect("a folder") {
@@ -244,12 +273,7 @@ fn ask_everything(world: &World, cluster: &Cluster, seen: &mut Seen) -> String {
     seen.run_ok(&["kubeconfig", "--from", &source, "--config", &config]);
     let merged = world.path("merged").display().to_string();
     seen.run_ok(&["kubeconfig", "--from", &source, "--merge", &merged, "--config", &config]);
-    let bundle = world.path("bundle.tar.gz").display().to_string();
-    seen.run_ok(&["support-bundle", "--output", &bundle, "--config", &config]);
-    let unpacked = world.path("bundle");
-    fs::create_dir(&unpacked).expect("a new folder");
-    // The world's folder is searched at the end.
-    run_ok("tar", &["-xzf", &bundle, "-C", &unpacked.to_string_lossy()]);
+    seen.bundle(world, "worker");
     let socket = world.at("cp").state().join("meshport.sock").display().to_string();
     for page in ["metrics", "status", "livez", "nothing-here"] {
         let url = format!("http://meshport/{page}");
@@ -288,6 +312,20 @@ fn change_everything(world: &mut World, seen: &mut Seen) -> (Vec<Secret>, Vec<u8
     (secrets, waiting, invite)
 }
 
+/// Makes a mandate for a node and installs it there; its line is printed for whoever carries it.
+fn delegate(world: &World, node: &str, seen: &mut Seen) {
+    let state = world.at(node).state().display().to_string();
+    let line = run_ok(&meshport().to_string_lossy(), &["delegate", node, "--state-dir", &state]);
+    // Like an invite, it is where an operator keeps it.
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("line");
+    fs::write(&file, line).expect("written");
+    let file = file.display().to_string();
+    seen.run_ok(&["delegate", "--install", &file, "--state-dir", &state]);
+    seen.run_ok(&["delegate", "--install", &file, "--json", "--state-dir", &state]);
+    seen.run(&["delegate", "--install", &file, "--state-dir", "/nowhere"]);
+}
+
 /// Starts on folders with damaged secrets, and reports the damage.
 fn damage_everything(world: &World, scratch: &Path, next: &[u8], seen: &mut Seen) {
     for home in HOMES {
@@ -307,9 +345,14 @@ fn damage_everything(world: &World, scratch: &Path, next: &[u8], seen: &mut Seen
         fs::write(&path, format!("{first}!{rest}")).expect("written");
         let config = world.path("cp.toml").display().to_string();
         let state = folder.display().to_string();
-        // The daemon has no use for the authority's key, and would run.
-        if home != "authority.key" {
-            seen.run(&["run", "--config", &config, "--state-dir", &state]);
+        // The daemon has no use for the authority's key, does without a mandate, and would run.
+        match home {
+            "authority.key" => {}
+            MANDATE => {
+                let line = path.display().to_string();
+                assert!(!seen.run(&["delegate", "--install", &line, "--state-dir", &state]));
+            }
+            _ => drop(seen.run(&["run", "--config", &config, "--state-dir", &state])),
         }
         seen.run(&["invite", "--state-dir", &state]);
     }
@@ -367,6 +410,9 @@ fn no_key_material_in_anything_that_is_printed_or_written() {
     let renewal = ask_everything(&world, &cluster, &mut seen);
     let (changed, next, new_key) = change_everything(&mut world, &mut seen);
     secrets.extend(changed);
+    delegate(&world, "cp", &mut seen);
+    secrets.extend(Secret::in_folder(world.at("cp").state()));
+    seen.bundle(&world, "cp");
     let state = world.at("cp").state().display().to_string();
     let unused = world.invite("cp", &NodePlan::new("nobody", "a"));
     seen.run_ok(&["revoke", &unused, "--state-dir", &state]);

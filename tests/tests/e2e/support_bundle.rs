@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
-use meshport_config::NodeKey;
+use meshport_config::{Mandate, NodeKey};
 use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -40,10 +40,10 @@ const ALWAYS: [&str; 9] = [
     "sockets/udp.txt",
 ];
 
-fn make(world: &World, output: &Path, path: &str) -> Output {
+fn make(world: &World, node: &str, output: &Path, path: &str) -> Output {
     let mut command = Command::new(meshport());
     command.args(["support-bundle", "--json", "--output"]).arg(output);
-    command.arg("--config").arg(world.path("worker.toml"));
+    command.arg("--config").arg(world.path(&format!("{node}.toml")));
     command.env("PATH", path).env("HOME", world.path("home")).env("KUBECONFIG", world.path("none"));
     command.output().expect("it runs")
 }
@@ -83,6 +83,15 @@ fn missing(report: &Value, part: &str) -> Option<String> {
     it["why"].as_str().map(str::to_owned)
 }
 
+#[track_caller]
+fn holds_none(folder: &Path, secrets: &[Secret]) {
+    let finds = search(secrets);
+    for file in files_below(folder) {
+        let found = finds(&fs::read(&file).expect("it is there"));
+        assert!(found.is_empty(), "{}: {found:?}", file.display());
+    }
+}
+
 #[test]
 fn a_bundle_has_all_that_support_needs_and_no_secret() {
     let mut world = World::new();
@@ -105,7 +114,7 @@ fn a_bundle_has_all_that_support_needs_and_no_secret() {
     let path = journal(&world, &log);
 
     let bundle = world.path("one.tar.gz");
-    let output = make(&world, &bundle, &path);
+    let output = make(&world, "worker", &bundle, &path);
     let said = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&output.stdout).expect(&said);
     assert_eq!(fs::metadata(&bundle).expect("it is there").mode() & 0o7777, 0o600);
@@ -122,18 +131,14 @@ fn a_bundle_has_all_that_support_needs_and_no_secret() {
     assert!(missing(&report, "log.txt").is_some_and(|it| it.starts_with("4 lines")));
 
     let secrets = Secret::in_folder(&state);
-    let finds = search(&secrets);
-    assert!(finds(log.as_bytes()).len() >= 3, "the log has the key in several forms");
-    for file in files_below(&folder) {
-        let found = finds(&fs::read(&file).expect("it is there"));
-        assert!(found.is_empty(), "{}: {found:?}", file.display());
-    }
-    let again = make(&world, &bundle, &path);
+    assert!(search(&secrets)(log.as_bytes()).len() >= 3, "the log has the key in several forms");
+    holds_none(&folder, &secrets);
+    let again = make(&world, "worker", &bundle, &path);
     assert_eq!(again.status.code(), Some(2), "an archive is never replaced");
 
     world.kill("worker");
     let bundle = world.path("two.tar.gz");
-    let output = make(&world, &bundle, "/nowhere");
+    let output = make(&world, "worker", &bundle, "/nowhere");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     let (_, names) = unpack(&bundle, &world.path("two"));
@@ -142,4 +147,50 @@ fn a_bundle_has_all_that_support_needs_and_no_secret() {
     }
     assert!(missing(&report, "status.json").is_some_and(|it| it.contains("no daemon answers")));
     assert!(missing(&report, "log.txt").is_some_and(|it| it.contains("journalctl")));
+}
+
+/// The first node of a mesh has the most to hide: the authority's key and a mandate, here also in
+/// its log.
+#[test]
+fn a_bundle_of_an_issuer_with_the_authoritys_key_has_neither() {
+    let mut world = World::new();
+    world.node(&NodePlan::new("cp", "a").role("issuer"));
+    let state = world.at("cp").state().to_owned();
+    let text = state.to_string_lossy();
+    let program = meshport().to_string_lossy();
+    let line = run_ok(&program, &["delegate", "cp", "--state-dir", &text]);
+    fs::write(world.path("line"), &line).expect("written");
+    let file = world.path("line").display().to_string();
+    run_ok(&program, &["delegate", "--install", &file, "--state-dir", &text]);
+    let mandate: Mandate = line.parse().expect("a mandate");
+    let authority = fs::read_to_string(state.join("authority.key")).expect("a key");
+    let mut log = format!("mandate {line}\nkey {}\n", authority.trim());
+    for key in mandate.keys() {
+        let key = key.to_text();
+        let (_, tail) = key.rsplit_once('.').expect("a tag and a payload");
+        let bytes = BASE64URL_NOPAD.decode(tail.as_bytes()).expect("base64url");
+        log.push_str(&format!("turn {}\n", HEXLOWER.encode(&bytes)));
+    }
+    log.push_str("a calm line\n");
+    let path = journal(&world, &log);
+
+    let bundle = world.path("issuer.tar.gz");
+    let output = make(&world, "cp", &bundle, &path);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (folder, names) = unpack(&bundle, &world.path("issuer"));
+    let listed = fs::read_to_string(folder.join("state-folder.txt")).expect("it is there");
+    for name in ["authority.key", "mandate", "mandates"] {
+        assert!(listed.contains(&format!(" {name}\n")) && !names.contains(name), "{listed}");
+    }
+    let secrets = Secret::in_folder(&state);
+    let found = search(&secrets)(log.as_bytes());
+    assert!(
+        ["authority.key", "mandate"]
+            .iter()
+            .all(|home| { found.iter().any(|it| it.starts_with(&format!("{home} as "))) })
+    );
+    holds_none(&folder, &secrets);
+    let kept = fs::read_to_string(folder.join("log.txt")).expect("it is there");
+    assert_eq!(kept.lines().filter(|line| line.starts_with("turn ")).count(), 0, "{kept}");
+    assert!(kept.ends_with("a calm line\n"), "{kept}");
 }

@@ -17,8 +17,7 @@ use super::checks::{Check, Looked};
 use super::facts::{Daemon, Facts, NO_STATE};
 use super::holder::{self, Protocol};
 use crate::cli::check;
-use meshport_daemon::{Error, findings};
-use meshport_state::{Error as StateError, StateDir};
+use meshport_daemon::{Error, StateDir, findings, state};
 
 /// The maximum number of state folder entries to examine; it has about a dozen.
 const MAX_ENTRIES: usize = 100;
@@ -26,8 +25,6 @@ const MAX_ENTRIES: usize = 100;
 const NOT_THE_OWNER: u32 = 0o077;
 /// Group and others, the right to write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Files that only the daemon may read, in addition to those that end with `.key`.
-const SECRETS: [&str; 2] = ["mesh.secret", "node.next"];
 
 pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
     vec![
@@ -115,7 +112,7 @@ fn rights_of_state(path: &Path) -> io::Result<Vec<Finding>> {
         let (file, name) = (entry.path(), entry.file_name());
         let Ok(metadata) = fs::symlink_metadata(&file) else { continue };
         let name = name.to_string_lossy();
-        let is_secret = name.ends_with(".key") || SECRETS.contains(&&*name);
+        let is_secret = name.ends_with(".key") || state::is_secret(&name);
         let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
         if owner != folder.uid() {
             let (of_folder, file) = (folder.uid(), file.display());
@@ -295,11 +292,19 @@ mod tests {
         mode(path, 0o777);
         assert_eq!(look()[0].severity, Severity::Error);
         mode(path, 0o700);
-        mode(&path.join("node.key"), 0o640);
-        let [Finding { severity: Severity::Error, detail, .. }] = &look()[..] else {
-            panic!("{:?}", look())
-        };
-        assert!(detail.contains("node.key is open"), "{detail}");
+        for name in ["node.key", "mesh.secret", "node.next", "mandate", "other.key"] {
+            let file = path.join(name);
+            fs::write(&file, "x").expect("written");
+            mode(&file, 0o640);
+            let [Finding { severity: Severity::Error, detail, .. }] = &look()[..] else {
+                panic!("{:?}", look())
+            };
+            assert!(detail.contains(&format!("{name} is open")), "{detail}");
+            fs::remove_file(&file).expect("removed");
+        }
+        fs::write(path.join("credential"), "x").expect("written");
+        mode(&path.join("credential"), 0o644);
+        assert_eq!(look(), []);
         assert!(rights_of_state(&path.join("none")).is_err());
     }
 

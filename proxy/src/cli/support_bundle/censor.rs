@@ -11,6 +11,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
+use meshport_config::Mandate;
+use meshport_daemon::state;
 use zeroize::Zeroizing;
 
 /// Length in bytes of each of meshport's keys and secrets.
@@ -22,8 +24,9 @@ const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// Files of a state folder; it has a dozen.
 const MAX_FILES: usize = 100;
 /// The beginnings of secrets, wherever they are in a line.
-const SIGNS: [&[u8]; 9] = [
+const SIGNS: [&[u8]; 10] = [
     b"meshport-invite-",
+    b"meshport-mandate-",
     b"meshport-record-key-",
     b"meshport-authority-key-",
     b"meshport-delegation-key-",
@@ -61,10 +64,14 @@ impl Censor {
     }
 
     /// Adds the secrets in a file of the state folder: lines of base64, or of a tag, a dot, and
-    /// base64url, with the secret after a checksum.
+    /// base64url, with the secret after a checksum; the keys of a mandate.
     fn learn(&mut self, text: &[u8]) {
         let words = text.split(u8::is_ascii_whitespace).filter(|word| word.len() >= SECRET_BYTES);
         for word in words {
+            if let Some(mandate) = str::from_utf8(word).ok().and_then(|it| it.parse().ok()) {
+                self.learn_mandate(&mandate);
+                continue;
+            }
             let tail = word.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
             for decoded in [BASE64.decode(word), BASE64URL_NOPAD.decode(tail)] {
                 let Ok(bytes) = decoded.map(Zeroizing::new) else { continue };
@@ -73,6 +80,11 @@ impl Censor {
                 }
             }
         }
+    }
+
+    /// Most of a mandate is public, such as the id of its issuer.
+    fn learn_mandate(&mut self, mandate: &Mandate) {
+        mandate.keys().for_each(|key| self.learn(key.to_text().as_bytes()));
     }
 
     fn learn_secret(&mut self, secret: &[u8; SECRET_BYTES]) {
@@ -150,6 +162,9 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use meshport_config::{AuthorityKey, NodeKey, Terms, UnixSeconds};
+    use rand_core::OsRng;
+
     use super::*;
 
     const SECRET: [u8; SECRET_BYTES] = *b"0123456789abcdefghijklmnopqrstuv";
@@ -195,6 +210,36 @@ mod tests {
         for line in ["meshport join meshport-invite-2.AAAA", "Authorization: Bearer abc"] {
             assert_eq!(censor.clean(line.as_bytes().to_vec()).1, 1, "{line}");
         }
+    }
+
+    #[test]
+    fn every_key_of_a_mandate_is_left_out_and_its_issuer_is_not() {
+        let terms = Terms {
+            issuer: NodeKey::from_bytes([3; SECRET_BYTES]).public(),
+            roles: "node".parse().expect("a role"),
+            site: None,
+            lifetime_s: 86_400,
+            from: UnixSeconds(0),
+            until: UnixSeconds(86_400),
+        };
+        let authority = AuthorityKey::from_bytes([9; SECRET_BYTES]);
+        let mandate = Mandate::create(&authority, &terms, &mut OsRng).expect("good");
+        let folder = tempfile::tempdir().expect("a folder");
+        let line = mandate.to_text().expect("short");
+        fs::write(folder.path().join("mandate"), line.as_bytes()).expect("written");
+        let censor = Censor::of_state(folder.path());
+        let removed = |text: &str| censor.clean(text.as_bytes().to_vec()).1;
+        assert!(mandate.len() > 1);
+        for key in mandate.keys() {
+            let text = key.to_text();
+            let (_, bytes) = text.split_once('.').expect("a tag");
+            let bytes = BASE64URL_NOPAD.decode(bytes.as_bytes()).expect("base64url");
+            let secret = &bytes[bytes.len() - SECRET_BYTES..];
+            assert_eq!(removed(&HEXLOWER.encode(secret)), 1);
+            assert_eq!(removed(&BASE64.encode(secret)), 1);
+        }
+        assert_eq!(removed(&format!("issuer {}", terms.issuer)), 0);
+        assert_eq!(Censor::default().clean(line.as_bytes().to_vec()).1, 1);
     }
 
     #[test]
