@@ -2,9 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use data_encoding::BASE64;
-use meshport_config::{Credential, InnerAddr, MeshSecret, NodeId, NodeKey};
+use meshport_config::{
+    AuthorityKey, Credential, InnerAddr, MeshSecret, NodeId, NodeKey, Subject, UnixSeconds,
+};
+
+use crate::wait;
 
 /// A node as its state folder holds it.
 #[derive(Debug)]
@@ -51,4 +56,22 @@ impl Identity {
     pub fn preshared_key(&self, peer: &NodeId) -> String {
         BASE64.encode(&*self.secret.psk(&self.node(), peer))
     }
+}
+
+/// Replaces the credential in a folder with one that the authority signed so long ago, and that
+/// ends after `left`.
+///
+/// # Panics
+/// If a file is missing or damaged, or cannot be written.
+pub fn age(state: &Path, authority: &Path, age: Duration, left: Duration) {
+    let Identity { key, credential, .. } = Identity::read(state);
+    let text = fs::read_to_string(authority).expect("the authority's key");
+    let authority: AuthorityKey = text.trim().parse().expect("the authority's key");
+    let now = wait::unix_now();
+    let (from, until) = (UnixSeconds(now - age.as_secs()), UnixSeconds(now + left.as_secs()));
+    let Credential { node, record_key, name, site, roles, succession, .. } = credential;
+    let subject = Subject { node, record_key, name, site, roles, succession };
+    let issued = Credential::issue_by_authority(&authority, subject, from, until);
+    let aged = issued.expect("a good one").countersign(&key).expect("its own key");
+    fs::write(state.join("credential"), &*aged.to_text()).expect("it is ours");
 }

@@ -38,6 +38,9 @@ pub struct Request {
     pub base: Vec<u8>,
 }
 
+/// Long enough to find the time for a renewal by hand.
+const MAX_WARNING_S: u64 = 30 * 86_400;
+
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply(pub Result<Vec<u8>, Refusal>);
@@ -209,10 +212,10 @@ pub fn check_issued(own: &Credential, issued: &Issued) -> Result<(), Setback> {
     Ok(())
 }
 
-/// How long before its end a credential causes a warning when issuers renew it, in seconds: a
-/// quarter of its lifetime, when renewals have failed for a while.
+/// How long before its end a credential causes a warning, in seconds: a quarter of its lifetime,
+/// when issuers have not renewed it for a while, and 30 days at most.
 pub fn warning_s(own: &Credential) -> u64 {
-    life_s(own.issued_at, own.expires_at) / 4
+    (life_s(own.issued_at, own.expires_at) / 4).min(MAX_WARNING_S)
 }
 
 fn life_s(issued_at: UnixSeconds, expires_at: UnixSeconds) -> u64 {

@@ -16,8 +16,8 @@ pub use crate::lifecycle::descriptors::most_allowed;
 
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// The finding about this node's credential at this time: it expires within 30 days, has expired,
-/// or is not valid yet, which means that the clock is wrong.
+/// The finding about this node's credential at this time: it expires soon, has expired, or is not
+/// valid yet, which means that the clock is wrong.
 pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
     let from = own.issued_at;
     if from > now.saturating_add(MAX_CLOCK_SKEW_S) {
@@ -80,14 +80,20 @@ mod tests {
 
     use super::*;
 
-    /// Thirty days ahead, in the status as in the table and the log.
+    /// The same in the status, the table and the log.
     #[test]
-    fn the_end_is_reported_thirty_days_before_and_not_earlier() {
-        let own = credential(4, "node");
-        let before = |seconds: u64| of_credential(&own, UnixSeconds(own.expires_at.0 - seconds));
-        let thirty_days = 30 * DAY_S;
-        assert_eq!(before(thirty_days), None);
-        let soon = before(thirty_days - 1).expect("it is time");
+    fn the_end_is_reported_a_quarter_of_the_life_before_and_at_most_thirty_days() {
+        let mut own = credential(4, "node");
+        let ends = own.expires_at.0;
+        for (life_days, soon_days) in [(1, 0.25), (30, 7.5), (120, 30.0), (365, 30.0)] {
+            own.issued_at = UnixSeconds(ends - life_days * DAY_S);
+            let soon_s = (soon_days * DAY_S as f64) as u64;
+            let before = |seconds: u64| of_credential(&own, UnixSeconds(ends - seconds));
+            assert_eq!(before(soon_s), None, "of {life_days} d");
+            assert!(before(soon_s - 1).is_some(), "of {life_days} d");
+        }
+        let before = |seconds: u64| of_credential(&own, UnixSeconds(ends - seconds));
+        let soon = before(30 * DAY_S - 1).expect("it is time");
         assert_eq!(soon.detail, "this node's credential expires in 29 d 23 h");
         assert_eq!((soon.kind.id, soon.severity), ("MP203", Severity::Warning));
         let ended = before(0).expect("it has ended");

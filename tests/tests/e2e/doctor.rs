@@ -1,6 +1,8 @@
 //! `meshport doctor` on real nodes: it finds nothing in a healthy mesh, and each planted fault by
 //! its id, with a daemon and without one.
 
+mod renewals;
+
 use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -9,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use meshport_demo::wan::Cut;
+use meshport_tests::identity;
 use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -346,12 +349,15 @@ fn finds_a_credential_that_ends(lab: &mut Lab) {
     let (authority, worker) = (world.path("authority.key"), world.at("worker").state().to_owned());
     let [authority, worker] = [&authority, &worker].map(|it| it.to_string_lossy().into_owned());
     let state = world.at("cp-a").state().to_string_lossy().into_owned();
-    let flags = ["--site", "a", "--ttl", "1h", "--credential-ttl", "73h", "--endpoint", &*seed];
+    let flags = ["--site", "a", "--ttl", "1h", "--endpoint", &*seed];
     let of_state = ["invite", "--state-dir", &*state, "--authority", &*authority];
     let program = meshport().to_string_lossy();
     let line = run_ok(&program, &[&of_state[..], &flags].concat());
     world.kill("worker");
     run_ok(&program, &["join", &*line, "--state-dir", &*worker, "--name", "worker", "--force"]);
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    let key = world.path("authority.key");
+    identity::age(world.at("worker").state(), &key, hours(362 * 24), hours(73));
     world.start("worker");
     world.meet();
     world.chooses("worker", "cp-a", SETTLE);
@@ -423,6 +429,7 @@ fn a_healthy_mesh_has_no_findings_and_each_planted_fault_is_found() {
     finds_wrong_clocks(&mut lab);
     finds_faults_of_services(&mut lab);
     finds_a_network_that_is_gone(&mut lab);
+    renewals::finds_renewals_that_fail(&mut lab);
     finds_a_credential_that_ends(&mut lab);
     finds_a_daemon_that_hangs(&mut lab);
     finds_faults_without_a_daemon(&mut lab);

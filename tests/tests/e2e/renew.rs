@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use meshport_tests::echo::{self, SERVICE, answers, session};
+use meshport_tests::identity;
 use meshport_tests::process::{meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -101,15 +102,14 @@ fn twenty_days_before_the_end_log_status_and_metric_say_so() {
     let mut world = World::new();
     world.node(&NodePlan::new("cp", "fra"));
     world.make(&NodePlan::new("worker", "fra"));
-    let seed = world.shaper().public_addr("cp").expect("it has one").to_string();
-    let flags = ["--site", "fra", "--ttl", "1h", "--credential-ttl", "485h", "--endpoint", &seed];
-    let line = ok(&world, "cp", "invite", &[&flags[..], &["--role", "node"]].concat());
-    ok(&world, "worker", "join", &[&line, "--force", "--name", "worker"]);
+    let authority = world.at("cp").state().join("authority.key");
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    identity::age(world.at("worker").state(), &authority, hours(345 * 24), hours(20 * 24 + 1));
     world.start("worker");
     world.meet();
 
     let ends = row(&world, "worker", "worker")["expires_at"].as_u64().expect("a time");
-    assert_eq!(days(&world, "worker", "worker"), 20);
+    assert_eq!(days(&world, "worker", "worker"), 365);
     let metric = |world: &World| {
         world.at("worker").metrics().sum("meshport_credential_expiry_timestamp_seconds", "")
     };
@@ -127,7 +127,6 @@ fn twenty_days_before_the_end_log_status_and_metric_say_so() {
     assert!(!world.node_mut("cp").process().output().contains("credential expires in"));
 
     // Its advice works.
-    let authority = world.at("cp").state().join("authority.key");
     let flags = ["--authority", &*authority.to_string_lossy(), "--credential-ttl", "90d"];
     ok(&world, "worker", "renew", &flags);
     wait::until("nothing is warned of", SETTLE, || {

@@ -210,7 +210,7 @@ catalogue! {
     /// When this node's credential expires.
     CREDENTIAL_ENDS: Warning "MP203" {
         title: "this node's credential expires soon, or has expired",
-        healthy: "this node's credential is valid for 30 days or more",
+        healthy: "this node's credential does not expire soon",
         meaning: "Other nodes refuse a node whose credential has expired",
         remedy: "`meshport renew` replaces it without interrupting sessions",
     }

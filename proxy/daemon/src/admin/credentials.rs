@@ -11,8 +11,8 @@ use zeroize::Zeroize;
 
 use super::request::{Kind, Request};
 
-/// Remaining validity from which an expiring credential causes a warning, in seconds.
-pub const ENDS_SOON_S: u64 = 30 * 86_400;
+/// Remaining validity from which an expiring certificate causes a warning, in seconds.
+const ENDS_SOON_S: u64 = 30 * 86_400;
 
 /// The validity of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub const ENDS_SOON_S: u64 = 30 * 86_400;
 pub enum Validity {
     /// It is valid.
     Valid,
-    /// It is valid, and expires within 30 days.
+    /// It is valid, and expires soon.
     EndsSoon,
     /// It has expired.
     Ended,
@@ -29,24 +29,21 @@ pub enum Validity {
 }
 
 impl Validity {
-    /// The validity of a credential that is not revoked.
+    /// The validity of a certificate, which expires soon if 30 days are left.
     pub fn of(expires_at: UnixSeconds, now: UnixSeconds) -> Self {
-        match expires_at.seconds_since(now) {
-            0 => Self::Ended,
-            left if left < ENDS_SOON_S => Self::EndsSoon,
-            _ => Self::Valid,
-        }
+        Self::before(expires_at, ENDS_SOON_S, now)
     }
 
-    /// The same for a node's credential, which issuers renew when a third of its lifetime is left:
-    /// it counts as expiring soon when a quarter is left.
+    /// The validity of a node's credential that is not revoked: see [`warning_s`].
     pub fn of_node(credential: &Credential, now: UnixSeconds) -> Self {
-        let left_s = credential.expires_at.seconds_since(now);
-        match Self::of(credential.expires_at, now) {
-            Self::EndsSoon if credential.is_renewal() && left_s >= warning_s(credential) => {
-                Self::Valid
-            }
-            validity => validity,
+        Self::before(credential.expires_at, warning_s(credential), now)
+    }
+
+    fn before(expires_at: UnixSeconds, soon_s: u64, now: UnixSeconds) -> Self {
+        match expires_at.seconds_since(now) {
+            0 => Self::Ended,
+            left_s if left_s < soon_s => Self::EndsSoon,
+            _ => Self::Valid,
         }
     }
 
@@ -153,12 +150,12 @@ impl Drop for MandateRequest {
 }
 
 impl Request for MandateRequest {
-
-    /// A mandate has 4,000 bytes at most before base64.
-    const MAX_BODY_BYTES: usize = 8 * 1024;
     const PATH: &'static str = "/mandate";
     const KIND: Kind = Kind::Command;
     type Reply = MandateReport;
+
+    /// A mandate has 4,000 bytes at most before base64.
+    const MAX_BODY_BYTES: usize = 8 * 1024;
 }
 
 /// The result.
@@ -264,6 +261,9 @@ pub struct RotateKeyReport {
     pub node: NodeId,
     /// Its previous key, while that still answers.
     pub former: Option<FormerKey>,
+    /// Whether that was news to the daemon.
+    pub is_new: bool,
+}
 
 #[cfg(test)]
 mod tests {
@@ -291,7 +291,4 @@ mod tests {
         let body = serde_json::to_string(&MandateRequest { mandate }).expect("plain data");
         assert!(body.len() > 4096 && body.len() <= MandateRequest::MAX_BODY_BYTES);
     }
-}
-    /// Whether that was news to the daemon.
-    pub is_new: bool,
 }

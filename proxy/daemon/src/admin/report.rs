@@ -501,7 +501,7 @@ impl Reporter {
         found.extend(self.unused_way_back(now));
         found.extend(self.same_names(core));
         found.extend(secret::finding(secret));
-        found.extend(self.renewal_findings(core, clock::wall()));
+        found.extend(self.renewal_findings(clock::wall()));
         found.extend(self.process.authority_key.as_deref().and_then(findings::of_authority_key));
         found
     }

@@ -91,7 +91,7 @@ This machine
 Mesh
   late     MP201 the names of seeds resolve
              not finished within 2.0s
-  ok       MP203 this node's credential is valid for 30 days or more
+  ok       MP203 this node's credential does not expire soon
   skipped  MP202: this node has no seeds
 
 Services and Kubernetes
