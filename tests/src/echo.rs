@@ -78,7 +78,12 @@ pub struct Flow {
 
 impl Flow {
     /// Begins with a session that is open.
-    pub fn start(mut session: TcpStream) -> Self {
+    pub fn start(session: TcpStream) -> Self {
+        Self::every(FLOW_INTERVAL, session)
+    }
+
+    /// Begins with a session that is open, a byte in each interval.
+    pub fn every(interval: Duration, mut session: TcpStream) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
@@ -88,7 +93,7 @@ impl Flow {
                     return Err(count);
                 }
                 count += 1;
-                wait::pace(&mut next, FLOW_INTERVAL);
+                wait::pace(&mut next, interval);
             }
             Ok(count)
         });

@@ -1,6 +1,8 @@
 //! Members with a mandate renew the credentials of others: sessions continue, one of two issuers
 //! may be gone, and the signatures of a stolen one are revoked.
 
+mod hour;
+
 use std::fs;
 use std::time::Duration;
 
@@ -15,8 +17,6 @@ const SETTLE: Duration = Duration::from_secs(40);
 const LIFETIME: &str = "24s";
 /// Time from one renewal to the next on a busy machine.
 const NEXT: Duration = Duration::from_secs(30);
-/// Renewals of the long test, an hour's worth by default.
-const LONG: &str = "MESHPORT_TEST_RENEWALS";
 
 #[track_caller]
 fn ok(world: &World, node: &str, words: &[&str]) -> String {
@@ -25,31 +25,38 @@ fn ok(world: &World, node: &str, words: &[&str]) -> String {
     run_ok(&meshport().to_string_lossy(), &all)
 }
 
-/// Two issuers, of which the first has the authority's key, and a worker with a short credential.
-fn world() -> World {
+/// Two issuers, of which the first has the authority's key and the service. The second is the
+/// nearer one for site `near`.
+fn issuers(lifetime: &str) -> World {
     let mut world = World::new();
     let (address, _open) = echo::serve();
+    world.distance("fra", "near", Duration::from_millis(10));
     let origin = NodePlan::new("cp-a", "fra").role("issuer").role(&format!("origin:{SERVICE}"));
     world.node(&origin.settings(&echo::offer(address)));
-    world.node(&NodePlan::new("cp-b", "fra").role("issuer"));
-    let worker = NodePlan::new("worker", "fra").lifetime(LIFETIME);
-    world.node(&worker.settings(&echo::usage()));
+    // Nodes measure their distance to a relay, as to an origin.
+    world.node(&NodePlan::new("cp-b", "near").role("issuer").role("relay"));
     world.meet();
     for issuer in ["cp-a", "cp-b"] {
-        let flags = ["delegate", issuer, "--credential-ttl", LIFETIME, "--ttl", "2h"];
-        let file = world.path("mandate");
-        fs::write(&file, ok(&world, "cp-a", &flags)).expect("written");
-        let said = ok(&world, issuer, &["delegate", "--install", &file.to_string_lossy()]);
-        assert!(said.contains(&format!("{issuer} may renew credentials")), "{said}");
-        if issuer == "cp-a" {
-            let state = world.at("cp-b").state().to_string_lossy().into_owned();
-            let words = ["delegate", "--install", &*file.to_string_lossy(), "--state-dir", &state];
-            let refused = run(&meshport().to_string_lossy(), &words);
-            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-            assert!(!refused.status.success() && said.contains("is for node"), "{said}");
-        }
+        delegate(&world, "cp-a", issuer, lifetime);
     }
+    // The line for one of them is of no use to the other.
+    let line = world.path("mandate-cp-a").to_string_lossy().into_owned();
+    let state = world.at("cp-b").state().to_string_lossy().into_owned();
+    let words = ["delegate", "--install", &*line, "--state-dir", &state];
+    let refused = run(&meshport().to_string_lossy(), &words);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("is for node"), "{said}");
     world
+}
+
+/// Gives a member a mandate, signed where the authority's key is.
+#[track_caller]
+fn delegate(world: &World, signer: &str, issuer: &str, lifetime: &str) {
+    let flags = ["delegate", issuer, "--credential-ttl", lifetime, "--ttl", "4h"];
+    let file = world.path(&format!("mandate-{issuer}"));
+    fs::write(&file, ok(world, signer, &flags)).expect("written");
+    let said = ok(world, issuer, &["delegate", "--install", &file.to_string_lossy()]);
+    assert!(said.contains(&format!("{issuer} may renew credentials")), "{said}");
 }
 
 fn expires_at(world: &World, node: &str) -> u64 {
@@ -67,7 +74,10 @@ fn renewed(world: &World, before: u64) -> u64 {
 
 #[test]
 fn nodes_are_renewed_by_members_and_not_by_a_stolen_one() {
-    let mut world = world();
+    let mut world = issuers(LIFETIME);
+    let worker = NodePlan::new("worker", "near").lifetime(LIFETIME);
+    world.node(&worker.settings(&echo::usage()));
+    world.meet();
     let flow = Flow::start(session(&world, "worker"));
     let status = world.at("worker").status().expect("it answers");
     assert_eq!(status["renewal"]["issuers"], 2, "{}", status["renewal"]);
@@ -89,19 +99,4 @@ fn nodes_are_renewed_by_members_and_not_by_a_stolen_one() {
         let now = world.at("worker").status();
         now.is_none_or(|it| it["credential_expires_at"].as_u64() < Some(second)).then_some(())
     });
-}
-
-/// An hour by default; `MESHPORT_TEST_RENEWALS` sets the number of renewals.
-#[test]
-#[ignore = "takes an hour; run it by name"]
-fn an_hour_of_renewals_cuts_nothing() {
-    let renewals = std::env::var(LONG).ok().and_then(|it| it.parse().ok()).unwrap_or(225);
-    let world = world();
-    let flow = Flow::start(session(&world, "worker"));
-    let mut ends = expires_at(&world, "worker");
-    for number in 1..=renewals {
-        ends = renewed(&world, ends);
-        assert!(flow.goes_on(), "the session ended at renewal {number}");
-    }
-    println!("{renewals} renewals, {} bytes through one session", flow.end());
 }
