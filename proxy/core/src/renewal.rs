@@ -7,39 +7,54 @@
 //! [`Answer::Connected`](crate::wire::Answer) the length and the body of a [`Reply`]. It is sent
 //! only to members with the role `issuer`; an earlier version refuses it with `bad-request`. Bytes
 //! of a body after the known fields are ignored, so that a later version may add fields at its end.
+//!
+//! If an issuer does not answer directly, up to [`MAX_RELAYS`] members with the role `relay` are
+//! asked to pass the request on, one hop as with sessions. A relay can withhold it, make it for any
+//! node at any time, and answer anything. That gains it nothing: the issuer signs only the next
+//! credential of the same keys, which counts only with the signature of the node's own key, at most
+//! as often as for the node itself, and the node accepts nothing else ([`check_issued`]).
 
 mod issuer;
 mod seeker;
 #[cfg(test)]
 mod tests;
 
-use meshport_config::{Credential, Issued, MAX_CREDENTIAL_BYTES, UnixSeconds};
+use meshport_config::{Credential, Issued, MAX_CREDENTIAL_BYTES, NodeId, UnixSeconds};
 use serde::{Deserialize, Serialize};
+
+use crate::wire::Hops;
 
 pub use self::issuer::{Asked, Issuer, MAX_GIVEN};
 pub use self::seeker::{ASK_LIMIT, MAX_ISSUERS, STORE_LIMIT, Seeker};
 
+/// Most relays that are asked to pass a request on to one issuer.
+pub const MAX_RELAYS: usize = 2;
 /// Begins a request; 1 and 2 begin sessions, 3 a question.
 pub const VERSION: u8 = 4;
 /// Version and length.
 const PREFIX_BYTES: usize = 3;
-/// The longest body of a request, in bytes: a credential, and room for what later versions add.
-pub const MAX_REQUEST_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
-/// The longest body of a reply, in bytes: as much, since it is a credential too.
+/// The longest body of a request, in bytes: two credentials, and room for what later versions add.
+pub const MAX_REQUEST_BYTES: usize = 2 * MAX_CREDENTIAL_BYTES + 256;
+/// The longest body of a reply, in bytes: a credential, and as much room.
 pub const MAX_REPLY_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
 
+/// Long enough to find the time for a renewal by hand.
+const MAX_WARNING_S: u64 = 30 * 86_400;
+
 /// Requests the next credential of the node at the other end of the tunnel, whose current one was
-/// presented in the tunnel.
+/// presented in the tunnel, or of `client`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The last credential that the authority or an invite signed for it, in its byte form; empty
     /// if that is the current one. It bounds every renewal, and shows with which invite the node
     /// joined.
     pub base: Vec<u8>,
+    /// The issuer to which the receiver shall pass it on; none for the receiver.
+    pub issuer: Option<NodeId>,
+    /// The current credential of the node for which a relay passes it on, in its byte form; empty
+    /// for the relay's own. It is shown, not proven.
+    pub client: Vec<u8>,
 }
-
-/// Long enough to find the time for a renewal by hand.
-const MAX_WARNING_S: u64 = 30 * 86_400;
 
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +101,8 @@ refusals! {
     TooOften = 8, "it has renewed this credential a moment ago";
     /// The clocks of both differ too much.
     Clock = 9, "its clock and the dates of the present credential do not fit";
+    /// The credential that a relay shows is not the current one.
+    Former = 10, "it knows a later credential of this node";
     /// A reason of a later version.
     Other = 255, "it refuses for a reason that this version does not know";
 }
@@ -128,10 +145,30 @@ pub enum BadRenewal {
 }
 
 impl Request {
+    /// A request to the receiver itself.
+    pub fn new(base: Vec<u8>) -> Self {
+        Self { base, issuer: None, client: Vec::new() }
+    }
+
+    /// The same request to a relay, for this issuer.
+    pub fn through_relay(&self, issuer: NodeId) -> Self {
+        Self { issuer: Some(issuer), ..self.clone() }
+    }
+
+    /// The same request as a relay passes it on for the holder of a credential.
+    pub fn carried(&self, client: &Credential) -> Self {
+        Self { issuer: None, client: client.to_bytes(), ..self.clone() }
+    }
+
+    /// Whether a relay may pass it on: once.
+    pub fn hops(&self) -> Hops {
+        if self.client.is_empty() { Hops::One } else { Hops::None }
+    }
+
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
         let body = postcard::to_allocvec(self).expect("plain data serialises");
-        let length = u16::try_from(body.len()).expect("a credential is short");
+        let length = u16::try_from(body.len()).expect("two credentials are short");
         [&[VERSION][..], &length.to_be_bytes(), &body].concat()
     }
 
@@ -173,7 +210,7 @@ impl Reply {
         })))
     }
 
-    /// The bytes of a whole request or reply at most, with their prefix.
+    /// The bytes of a whole reply at most, with their prefix.
     pub const MAX_BYTES: usize = PREFIX_BYTES + MAX_REPLY_BYTES;
 }
 

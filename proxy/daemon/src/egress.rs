@@ -145,7 +145,7 @@ impl Egress {
                 return self.context.sessions.others().answers.note(answer);
             }
             Ok(Opening::Renewal(request)) => {
-                let answer = renewal::answer(&self.asked, peer, request, stream).await;
+                let answer = self.answer_renewal(peer, request, stream).await;
                 return self.context.sessions.others().answers.note(answer);
             }
             Ok(Opening::View(request)) => {
@@ -479,7 +479,7 @@ enum Opening {
     Call(Call, Bytes),
     /// A query to this node.
     Question(Question),
-    /// A request for the next credential of the node at the other end.
+    /// A request for the next credential of a node.
     Renewal(Request),
     /// An operator's request for the view of a node.
     View(remote_view::Request),

@@ -183,10 +183,12 @@ fn stream() -> Vec<Vec<u8>> {
         settings: vec![Setting { key: "discovery.suspicion".into(), value: "5s".into() }],
     };
     let question = Question { call: Some([7; 16]) };
-    let request = Request { base: credential(&[1]).to_bytes() };
+    let request = Request::new(credential(&[1]).to_bytes());
+    let relayed = request.through_relay(origin).encode();
+    let carried = request.carried(&credential(&[0, 1])).encode();
     let issued = mandate().renew(&credential(&[0, 0, 1]), NOW).expect("within its terms");
     let replies = [Reply(Ok(issued.to_bytes())), Reply(Err(Refusal::Revoked))];
-    let messages = [question.encode(), testimony.encode(), request.encode()];
+    let messages = [question.encode(), testimony.encode(), request.encode(), relayed, carried];
     let view = remote_view::Request::new(Some(origin), 7).carried(credential(&[1])).encode();
     let shown = remote_view::Reply::to(0, 7, "{}".into()).encode();
     let sessions = sessions.chain(messages).chain(replies.map(|it| it.encode()));

@@ -2,6 +2,7 @@
 //! may be gone, and the signatures of a stolen one are revoked.
 
 mod hour;
+mod relayed;
 
 use std::fs;
 use std::time::Duration;

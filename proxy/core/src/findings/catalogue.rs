@@ -304,9 +304,9 @@ catalogue! {
         title: "this node's credential is due for renewal, but no issuer renews it",
         healthy: "this node's credential is renewed in time, or does not depend on issuers",
         meaning: "Nothing fails yet. When the credential expires, other nodes refuse this node",
-        remedy: "Do what the message says: start a member with the role issuer, or give it a \
-                 mandate with `meshport delegate`. `meshport renew` with an invite works \
-                 immediately",
+        remedy: "Do what the message says: start a member with the role issuer, make it reachable \
+                 from this node or from a relay, or give it a mandate with `meshport delegate`. \
+                 `meshport renew` with an invite works immediately",
     }
     /// An issuer's mandate.
     MANDATE_ENDS: Warning "MP215" {

@@ -18,8 +18,11 @@ const MOST_PER_LIFETIME: u64 = 12;
 /// A node that asks. Everything is verified except `base`.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// Its credential, which was presented in the tunnel.
+    /// Its credential, which was presented in the tunnel, or is shown by a relay.
     pub present: &'a Credential,
+    /// If a relay shows it, the last one that is known here. An earlier one would count as another
+    /// renewal of the node.
+    pub known: Option<&'a Credential>,
     /// The last one that no issuer signed, as presented by the node; nothing is verified yet.
     pub base: Option<&'a Credential>,
 }
@@ -107,7 +110,10 @@ impl Issuer {
 
 /// The checks that do not depend on the mandate.
 fn check(asked: Asked<'_>, revoked: &Revocations, wall: UnixSeconds) -> Result<(), Refusal> {
-    let Asked { present, base } = asked;
+    let Asked { present, known, base } = asked;
+    if known.is_some_and(|known| known.issued_at > present.issued_at) {
+        return Err(Refusal::Former);
+    }
     if revoked.covering(present).is_some() {
         return Err(Refusal::Revoked);
     }

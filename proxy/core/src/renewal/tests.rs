@@ -212,7 +212,12 @@ impl World {
         let signer = self.issuers[issuer].as_mut().ok_or(Refusal::NoMandate)?;
         let node = &self.nodes[number];
         let base = node.own.is_renewal().then_some(&node.base);
-        let issued = signer.judge(Asked { present: &node.own, base }, &self.revoked, now, wall)?;
+        let issued = signer.judge(
+            Asked { present: &node.own, known: None, base },
+            &self.revoked,
+            now,
+            wall,
+        )?;
         check_issued(&node.own, &issued)?;
         let next = issued.countersign(&key(number)).expect("its key");
         next.verify(&authority().public(), self.clock(number))
@@ -312,7 +317,9 @@ fn an_issuer_signs_nothing_wider_and_nothing_for_others() {
     let mut issuer = Issuer::new(mandate(0, "node", WALL, 365, &mut keys));
     let none = Revocations::default();
     let mut judge = |present: &Credential, base: Option<&Credential>, at: UnixSeconds| {
-        issuer.judge(Asked { present, base }, &none, now, at).map(|it| it.content().expires_at)
+        issuer
+            .judge(Asked { present, known: None, base }, &none, now, at)
+            .map(|it| it.content().expires_at)
     };
     let late = WALL.saturating_add(25 * DAY_S);
     let worker = signed(5, "node", WALL, LIFETIME_S);
@@ -339,7 +346,7 @@ fn a_renewed_credential_is_renewed_only_with_the_one_that_its_node_joined_with()
     let later = late.saturating_add(25 * DAY_S);
     let none = Revocations::default();
     let mut judge = |base: Option<&Credential>, revoked: &Revocations| {
-        issuer.judge(Asked { present: &present, base }, revoked, now, later).map(drop)
+        issuer.judge(Asked { present: &present, known: None, base }, revoked, now, later).map(drop)
     };
     assert_eq!(judge(None, &none), Err(Refusal::Base));
     assert_eq!(judge(Some(&present), &none), Err(Refusal::Base));
@@ -348,6 +355,30 @@ fn a_renewed_credential_is_renewed_only_with_the_one_that_its_node_joined_with()
     revoked.add(Revocation::issue(&authority(), Revoked::Node(base.node), later));
     assert_eq!(judge(Some(&base), &revoked), Err(Refusal::Revoked));
     assert_eq!(judge(Some(&base), &none), Ok(()));
+}
+
+/// It has seen the credential of a node, and asks again and again in its name.
+#[test]
+fn a_relay_gains_nothing_from_a_request_that_it_makes() {
+    let mut keys = Keys(ChaCha8Rng::seed_from_u64(3));
+    let (now, none) = (Instant::now(), Revocations::default());
+    let mut issuer = Issuer::new(mandate(0, "node,relay", WALL, 365, &mut keys));
+    let (present, relay) = (signed(5, "node", WALL, LIFETIME_S), signed(6, "node,relay", WALL, 1));
+    let late = WALL.saturating_add(15 * DAY_S);
+    let asked = Asked { present: &present, known: None, base: None };
+    let given = issuer.judge(asked, &none, now, late).expect("it renews");
+    // It is no credential without the node's own key, and none of the relay.
+    assert!(given.clone().countersign(&key(6)).is_err());
+    assert!(check_issued(&relay, &given).is_err());
+    assert_eq!(check_issued(&present, &given), Ok(()));
+    // One from before a renewal is of no use.
+    let next = given.clone().countersign(&key(5)).expect("its key");
+    let former = Asked { known: Some(&next), ..asked };
+    assert_eq!(issuer.judge(former, &none, now, late).map(drop), Err(Refusal::Former));
+    // The node that asks a day later gets the same.
+    let day_later = now + Duration::from_secs(DAY_S);
+    let again = issuer.judge(asked, &none, day_later, late.saturating_add(DAY_S));
+    assert_eq!(again.map(|it| it.to_bytes()), Ok(given.to_bytes()));
 }
 
 #[test]
@@ -387,9 +418,17 @@ proptest! {
     }
 
     #[test]
-    fn requests_and_replies_are_read_as_written(base: Vec<u8>) {
-        let request = Request { base: base.clone() };
-        prop_assert_eq!(Request::decode(&request.encode()), Ok(Some(request)));
+    fn requests_and_replies_are_read_as_written(
+        base in proptest::collection::vec(any::<u8>(), 0..MAX_CREDENTIAL_BYTES),
+    ) {
+        let request = Request::new(base.clone());
+        let relayed = request.through_relay(key(1).public());
+        let carried = relayed.carried(&signed(5, "node", WALL, LIFETIME_S));
+        prop_assert_eq!((relayed.hops(), carried.hops()), (Hops::One, Hops::None));
+        prop_assert_eq!(carried.issuer, None);
+        for request in [request, relayed, carried] {
+            prop_assert_eq!(Request::decode(&request.encode()), Ok(Some(request)));
+        }
         let reply = Reply(Ok(base));
         prop_assert_eq!(Reply::decode(&reply.encode()), Ok(Some(reply)));
         let reply = Reply(Err(Refusal::Outside));

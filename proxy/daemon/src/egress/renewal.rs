@@ -1,35 +1,103 @@
-//! Answers a member that asks an issuer for its next credential.
+//! Answers a member that asks an issuer for its next credential, or passes the request on to that
+//! issuer.
 
-use meshport_config::NodeId;
-use meshport_core::renewal::Request;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Credential, NodeId, Role};
+use meshport_core::access;
+use meshport_core::egress::holder;
+use meshport_core::relay::{self, Receive};
+use meshport_core::renewal::{Reply, Request, Setback};
 use meshport_core::wire::Answer as Code;
 use meshport_mesh::Stream;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tracing::debug;
 
+use super::{Egress, Peers};
+use crate::clock;
 use crate::exchange::reply;
 use crate::node::driver::answers::Ask;
 use crate::node::driver::renewal::Judge;
+use crate::renewal;
 
-/// Concurrent requests; more are refused, so that they do not slow sessions.
+/// Concurrent requests, answered or passed on; more are refused, so that they do not slow sessions.
 const MAX_UNDER_WAY: usize = 8;
+/// How long an issuer may take to answer a request that is passed on, including a new tunnel to it;
+/// less than the asker waits.
+const CARRY_LIMIT: Duration = Duration::from_secs(3);
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
 
-/// Answers a member that asks for its next credential.
-pub(super) async fn answer<A: Ask>(
-    ask: &A,
-    asker: NodeId,
-    request: Request,
-    stream: Stream,
-) -> Code {
-    let code_and_message = async {
-        let Ok(_place) = UNDER_WAY.try_acquire() else { return (Code::Overloaded, Vec::new()) };
-        match ask.ask(Judge { asker, request }).await {
-            Ok(judged) => (Code::Connected, judged.encode()),
-            Err(_ending) => (Code::Leaving, Vec::new()),
+impl Egress {
+    /// Answers a member that asks for its next credential.
+    pub(super) async fn answer_renewal(
+        &self,
+        peer: NodeId,
+        request: Request,
+        stream: Stream,
+    ) -> Code {
+        let code_and_message = async {
+            let Ok(_place) = UNDER_WAY.try_acquire() else { return Err(Code::Overloaded) };
+            self.renewal(peer, request).await
+        };
+        let (code, message) = match code_and_message.await {
+            Ok(reply) => (Code::Connected, reply.encode()),
+            Err(code) => (code, Vec::new()),
+        };
+        reply(stream, code, &message).await;
+        code
+    }
+
+    async fn renewal(&self, peer: NodeId, request: Request) -> Result<Reply, Code> {
+        let mesh = &self.context.mesh;
+        let may_relay = self.credential.borrow().roles.contains(&Role::Relay);
+        // The requester may not know yet that this node has changed its key.
+        let target = request.issuer.filter(|issuer| !mesh.is_own(issuer));
+        match relay::receive(mesh.node_id(), peer, target, request.hops(), may_relay) {
+            Receive::Serve => {
+                let present = self.present(&peer, &request)?;
+                let asked = self.asked.ask(Judge { present, request }).await;
+                asked.map_err(|_ending| Code::Leaving)
+            }
+            Receive::Carry(issuer) => self.carry_renewal(&peer, issuer, &request).await,
+            Receive::Refuse => Err(Code::NoPath),
         }
-    };
-    let (code, message) = code_and_message.await;
-    reply(stream, code, &message).await;
-    code
+    }
+
+    /// The current credential of the node that asks, or for which a relay asks.
+    fn present(&self, peer: &NodeId, request: &Request) -> Result<Arc<Credential>, Code> {
+        let client = match request.client.as_slice() {
+            [] => None,
+            bytes => Some(Credential::from_bytes(bytes).map_err(|_| Code::BadRequest)?),
+        };
+        let peers = Peers(&self.context.mesh);
+        holder(peer, client.as_ref(), &peers, clock::wall()).map_err(|why| {
+            debug!(peer = %peer.short(), %why, "a request for a renewal is refused");
+            Code::NotAllowed
+        })
+    }
+
+    /// Passes a request on to its issuer, and returns the reply as it is.
+    async fn carry_renewal(
+        &self,
+        peer: &NodeId,
+        issuer: NodeId,
+        request: &Request,
+    ) -> Result<Reply, Code> {
+        let mesh = &self.context.mesh;
+        let client = mesh.credential(peer).ok_or(Code::NotAllowed)?;
+        access::may_use(&client, clock::wall()).map_err(|_| Code::NotAllowed)?;
+        let known = mesh.known_credential(&issuer).ok_or(Code::NoPath)?;
+        if !known.roles.contains(&Role::Issuer) {
+            return Err(Code::NoPath);
+        }
+        let onward = request.carried(&client);
+        match timeout(CARRY_LIMIT, renewal::exchange(mesh, issuer, &onward)).await {
+            Ok(Ok(issued)) => Ok(Reply(Ok(issued))),
+            Ok(Err(Setback::Refused(refusal))) => Ok(Reply(Err(refusal))),
+            Ok(Err(_)) | Err(_) => Err(Code::NoPath),
+        }
+    }
 }

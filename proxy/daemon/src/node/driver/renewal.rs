@@ -1,11 +1,14 @@
 //! The renewal of this node's credential by an issuer, and what this node signs as one: the driver
 //! asks and answers, [`meshport_core::renewal`] decides.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::{Credential, Issued, Mandate, NodeId, Revocations, Role};
 use meshport_core::node::NodeCore;
-use meshport_core::renewal::{Asked, Refusal, Reply, Request, Setback, check_issued};
+use meshport_core::renewal::{
+    Asked, MAX_ISSUERS, MAX_RELAYS, Refusal, Reply, Request, Setback, check_issued,
+};
 use meshport_discovery::Liveness;
 use tracing::{debug, info, warn};
 
@@ -24,7 +27,8 @@ pub(crate) type FromIssuer = (NodeId, Result<Vec<u8>, Setback>);
 /// A member asks for its next credential.
 #[derive(Debug)]
 pub(crate) struct Judge {
-    pub(crate) asker: NodeId,
+    /// Its current one: presented in its tunnel, or shown by a relay.
+    pub(crate) present: Arc<Credential>,
     pub(crate) request: Request,
 }
 
@@ -32,8 +36,8 @@ impl Answer for Judge {
     type Reply = Reply;
 
     fn answer(self, driver: &mut Driver, to: Asker<Reply>) {
-        let Self { asker, request } = self;
-        let judged = driver.judge(&asker, &request);
+        let Self { present, request } = self;
+        let judged = driver.judge(&present, &request);
         let _ = to.send(Ok(Reply(judged.map(|issued| issued.to_bytes()))));
     }
 }
@@ -61,15 +65,17 @@ impl Driver {
             return;
         };
         if who == own.node {
-            let issued = self.sign(&own, self.reporter.renewals.base().cloned().as_ref());
+            let base = self.reporter.renewals.base().cloned();
+            let issued = self.sign(Asked { present: &own, known: None, base: base.as_ref() });
             let issued = issued.map(|it| it.to_bytes()).map_err(Setback::from);
             return self.take_issued((who, issued));
         }
         debug!(issuer = %who.short(), "asking for a renewal");
-        let request = Request { base: self.reporter.renewals.base_bytes(&own) };
+        let request = Request::new(self.reporter.renewals.base_bytes(&own));
+        let relays = relays(&self.core, own.node, who);
         let (mesh, to) = (self.mesh.clone(), self.outputs.renewals.clone());
         tokio::spawn(async move {
-            let heard = renewal::ask(&mesh, who, &request).await;
+            let heard = renewal::ask(&mesh, who, &relays, &request).await;
             // A driver that has ended renews nothing.
             let _ = to.send((who, heard)).await;
         });
@@ -141,20 +147,23 @@ impl Driver {
     }
 
     /// The credential that this node signs for a member that asks.
-    fn judge(&mut self, asker: &NodeId, request: &Request) -> Result<Issued, Refusal> {
-        let present = self.mesh.credential(asker).ok_or(Refusal::Other)?;
+    fn judge(&mut self, present: &Credential, request: &Request) -> Result<Issued, Refusal> {
+        let known = match request.client.is_empty() {
+            true => None,
+            false => self.mesh.known_credential(&present.node),
+        };
         let base = match request.base.as_slice() {
             [] => None,
             bytes => Some(Credential::from_bytes(bytes).map_err(|_| Refusal::Base)?),
         };
-        self.sign(&present, base.as_ref())
+        self.sign(Asked { present, known: known.as_deref(), base: base.as_ref() })
     }
 
-    fn sign(&mut self, present: &Credential, base: Option<&Credential>) -> Result<Issued, Refusal> {
+    fn sign(&mut self, asked: Asked<'_>) -> Result<Issued, Refusal> {
         let issuer = self.reporter.renewals.issuer.as_mut().ok_or(Refusal::NoMandate)?;
         let revoked = self.core.discovery().revocations();
-        let asked = Asked { present, base };
         let judged = issuer.judge(asked, revoked, clock::now(), clock::wall());
+        let Asked { present, base, .. } = asked;
         let (name, node) = (&present.name, present.node.short());
         match &judged {
             Ok(issued) => {
@@ -202,7 +211,24 @@ fn issuers(core: &NodeCore, own: &Credential, is_issuer: bool) -> Vec<NodeId> {
     let mut found: Vec<NodeId> = others.map(|(node, _)| *node).collect();
     found.sort_by_key(rtt);
     // The last place in a round is this node's own.
-    found.truncate(meshport_core::renewal::MAX_ISSUERS - usize::from(is_issuer));
+    found.truncate(MAX_ISSUERS - usize::from(is_issuer));
     found.extend(is_issuer.then_some(own.node));
     found
+}
+
+/// The relays that may reach an issuer that does not answer directly, nearest first.
+fn relays(core: &NodeCore, own: NodeId, issuer: NodeId) -> Vec<NodeId> {
+    let (directory, paths) = (core.discovery().directory(), core.discovery().paths());
+    let is_relay = |node: &NodeId, credential: &Credential| {
+        ![own, issuer].contains(node) && credential.roles.contains(&Role::Relay)
+    };
+    let mut found: Vec<(Duration, NodeId)> = directory
+        .iter()
+        .filter(|(node, entry)| {
+            entry.liveness == Liveness::Alive && is_relay(node, &entry.credential)
+        })
+        .filter_map(|(node, _)| Some((paths.get(node)?.rtt?, *node)))
+        .collect();
+    found.sort_unstable();
+    found.into_iter().take(MAX_RELAYS).map(|(_, node)| node).collect()
 }

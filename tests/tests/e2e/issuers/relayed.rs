@@ -1,0 +1,46 @@
+//! A node that reaches the issuer only through a relay.
+
+use std::time::Duration;
+
+use meshport_demo::wan::Cut;
+use meshport_tests::echo::{self, Flow, SERVICE, session};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+
+use super::{delegate, expires_at};
+
+/// Long enough that a third of it is left for the direct path, which is tried first, and the relay.
+const LIFETIME: &str = "30s";
+const NEXT: Duration = Duration::from_secs(40);
+
+#[test]
+fn a_node_that_reaches_its_issuer_only_through_a_relay_is_renewed() {
+    let mut world = World::new();
+    for (one, other) in [("a", "b"), ("a", "c"), ("b", "c")] {
+        world.distance(one, other, Duration::from_millis(4));
+    }
+    let (address, _open) = echo::serve();
+    let origin = NodePlan::new("cp", "b").role("issuer").role(&format!("origin:{SERVICE}"));
+    world.node(&origin.settings(&echo::offer(address)));
+    world.node(&NodePlan::new("relay", "c").role("relay"));
+    delegate(&world, "cp", "cp", LIFETIME);
+    world.node(&NodePlan::new("worker", "a").lifetime(LIFETIME).settings(&echo::usage()));
+    world.meet();
+    world.shaper().set_down(Cut::Between("a".to_owned(), "b".to_owned()), true);
+
+    let flow = Flow::start(session(&world, "worker"));
+    let mut ends = expires_at(&world, "worker");
+    for number in 1..=2 {
+        ends = wait::until(&format!("renewal {number} comes through the relay"), NEXT, || {
+            Some(expires_at(&world, "worker")).filter(|it| *it > ends)
+        });
+        assert!(flow.goes_on(), "the session ended at renewal {number}");
+    }
+    let issuer = world.node_mut("cp").process().output();
+    assert!(issuer.matches("event=\"issued\"").count() >= 2, "{issuer}");
+    // What the worker has is a credential like any other.
+    wait::until("the issuer knows the worker's last credential", NEXT, || {
+        let rows = world.at("cp").ask("credentials", &["--json", "--within", "1s"]);
+        rows.contains(&ends.to_string()).then_some(())
+    });
+}
