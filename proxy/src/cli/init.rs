@@ -186,7 +186,9 @@ fn next_steps(report: &InitReport, paths: &Paths) -> String {
          offline, move it to another machine with a copy of mesh.secret and create invites there: \
          `meshport invite --state-dir FOLDER --site SITE --seed NODEID@HOST:PORT`; `meshport peers \
          --seeds` on a node prints seeds. Or keep it on removable media and create invites here: \
-         `meshport invite --site SITE --authority FILE`."
+         `meshport invite --site SITE --authority FILE`.\n\
+         Without a key, nobody is admitted or revoked any more. Make a second one for another \
+         place: `meshport authority{flag} --add FILE`."
     ));
     text
 }
@@ -205,7 +207,9 @@ mod tests {
             credential: None,
         };
         let text = next_steps(&report, &Paths::in_home(home).expect("a home"));
-        for words in ["two files", "authority.key", "copy of mesh.secret", "peers --seeds"] {
+        let second = "meshport authority --state-dir /home/u/authority --add FILE";
+        for words in [second, "two files", "authority.key", "copy of mesh.secret", "peers --seeds"]
+        {
             assert!(text.contains(words), "{words}: {text}");
         }
     }

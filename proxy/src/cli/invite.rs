@@ -1,11 +1,12 @@
 //! `meshport invite`: one line that lets a machine become a node.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use meshport_config::{
-    AuthorityKey, Endpoint, Grant, Invite, InviteParams, MAX_ENDPOINTS, MeshSecret, NamedSeed,
-    NodeName, Role, Roles, Seed, SiteName, UnixSeconds,
+    AuthorityKey, Endpoint, Grant, Invite, InviteParams, MAX_ENDPOINTS, MeshId, MeshSecret,
+    NamedSeed, NodeName, Period, Role, Roles, Seed, SiteName, UnixSeconds,
 };
 use rand_core::OsRng;
 use serde::Serialize;
@@ -27,6 +28,9 @@ use meshport_state::{StateDir, authority_key_in, read_authority_key};
 const TWO_FILES: &str = "Creating an invite needs two files of the same mesh: authority.key and \
                          mesh.secret";
 
+/// Lifetime of a credential that somebody has to renew, in seconds: a year.
+const UNRENEWED_S: u64 = 365 * 86_400;
+
 /// `meshport invite`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct InviteArgs {
@@ -43,9 +47,10 @@ pub(crate) struct InviteArgs {
     /// How long the invite can be used to join
     #[arg(long, value_name = "TIME", default_value = "24h")]
     pub(crate) ttl: Lifetime,
-    /// How long the new node's credential is valid
-    #[arg(long, value_name = "TIME", default_value = "365d")]
-    pub(crate) credential_ttl: Lifetime,
+    /// How long the new node's credential is valid [default: 365d, or the lifetime in a mandate that
+    /// was made in this state folder and covers such a node]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) credential_ttl: Option<Lifetime>,
     /// The only name the new node may take; with --count, the part before the number
     #[arg(long)]
     pub(crate) name: Option<NodeName>,
@@ -85,6 +90,9 @@ pub(crate) struct InviteReport {
     pub(crate) name: Option<NodeName>,
     pub(crate) join_until: UnixSeconds,
     pub(crate) credential_ttl_s: u64,
+    /// Whether a mandate made here allows to renew it, for the advice.
+    #[serde(skip)]
+    pub(crate) is_renewed: bool,
     pub(crate) seeds: Vec<String>,
 }
 
@@ -184,13 +192,16 @@ pub(crate) fn invite(
     let forbidden = args.no_kubelet.then_some(Role::NoKubelet);
     let roles = Roles::new(args.roles.iter().cloned().chain(forbidden))?;
     let join_until = now.saturating_add(args.ttl.seconds());
+    let renewed_s = renewed_lifetime_s(&state, &authority.public(), &roles, &args.site, now);
+    let chosen_s = args.credential_ttl.map(Lifetime::seconds);
+    let credential_ttl_s = chosen_s.or(renewed_s).unwrap_or(UNRENEWED_S);
     let grant = Grant {
         roles: roles.clone(),
         site: Some(args.site.clone()),
         name: args.name.clone(),
         not_before: now,
         join_until,
-        credential_ttl_s: args.credential_ttl.seconds(),
+        credential_ttl_s,
     };
     let invite = loop {
         let (grant, mesh_secret) = (grant.clone(), secret.clone());
@@ -207,9 +218,23 @@ pub(crate) fn invite(
         roles,
         name: args.name.clone(),
         join_until,
-        credential_ttl_s: args.credential_ttl.seconds(),
+        credential_ttl_s,
+        is_renewed: renewed_s.is_some(),
         seeds: seeds.iter().map(ToString::to_string).collect(),
     })
+}
+
+/// See [`StateDir::renewed_lifetime_s`]. A damaged file is reported by the verbs that it is for;
+/// here it only decides a default.
+fn renewed_lifetime_s(
+    state: &StateDir,
+    mesh: &MeshId,
+    roles: &Roles,
+    site: &SiteName,
+    now: UnixSeconds,
+) -> Option<u64> {
+    let revoked = state.revocations(mesh).ok()?;
+    state.renewed_lifetime_s(roles, site, &revoked, now).ok()?
 }
 
 /// The authority's key and the secret of the same mesh.
@@ -331,9 +356,17 @@ fn advice(report: &InviteReport) -> String {
         true => "On the operator's machine:  meshport forward --invite FILE",
         false => "On the new machine:  meshport join FILE",
     };
+    let lifetime = Duration::from_secs(report.credential_ttl_s);
+    let renewed = match report.is_renewed {
+        true => format!(
+            "The new node's credential is valid for {}; issuers renew it. ",
+            Period(lifetime)
+        ),
+        false => String::new(),
+    };
     format!(
         "Until {}, anyone who has this line can join site {} {name}with {roles}. It names {seeds}. \
-         It also holds the mesh secret: treat it as a password, even after that time.\n{used}  \
+         {renewed}It also holds the mesh secret: treat it as a password, even after that time.\n{used}  \
          (with the line in FILE; or - and the line on standard input)",
         report.join_until, report.site,
     )
@@ -352,6 +385,7 @@ mod tests {
             name: None,
             join_until: UnixSeconds(0),
             credential_ttl_s: 1,
+            is_renewed: false,
             seeds: Vec::new(),
         };
         let (node, operator) = (advice(&report("node")), advice(&report("operator")));

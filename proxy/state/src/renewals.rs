@@ -1,7 +1,9 @@
 //! Files of the state folder for renewals by issuers: the credentials before the current one, and
 //! an issuer's mandate.
 
-use meshport_config::{Credential, Mandate, NodeId, Turn, UnixSeconds};
+use meshport_config::{
+    Credential, Mandate, NodeId, Revocations, Revoked, Roles, SiteName, Terms, Turn, UnixSeconds,
+};
 use tracing::warn;
 
 use super::folder::{Content, Existing};
@@ -14,7 +16,7 @@ pub(super) const MANDATE: &str = "mandate";
 pub(super) const BASE: &str = "credential.base";
 /// The one before the current one, to which a node returns when its issuer is revoked.
 pub(super) const FORMER: &str = "credential.former";
-/// The members that got mandates from the authority's key used here, so that they can be revoked.
+/// The mandates signed here, with their members.
 pub(super) const MANDATES: &str = "mandates";
 /// A mandate has 4,000 bytes at most before base64.
 const MAX_MANDATE_TEXT_BYTES: usize = 8 * 1024;
@@ -33,6 +35,41 @@ pub struct KnownRenewals {
     pub base: Option<Credential>,
     /// The credential before the current one.
     pub former: Option<Credential>,
+}
+
+/// A line of [`MANDATES`].
+struct Recorded {
+    issuer: NodeId,
+    turn: Turn,
+    /// Absent in lines of the release before 0.1.
+    allowed: Option<Allowed>,
+}
+
+/// What a mandate allows.
+struct Allowed {
+    lifetime_s: u64,
+    roles: Roles,
+    /// The only site; any when absent.
+    site: Option<SiteName>,
+}
+
+impl Recorded {
+    fn read(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let issuer = words.next()?.parse().ok()?;
+        let mut time = || Some(UnixSeconds(words.next()?.parse().ok()?));
+        let (from, until) = (time()?, time()?);
+        let turn = Turn { from, until, key: words.next()?.parse().ok()? };
+        let allowed = match words.next() {
+            None => None,
+            Some(lifetime_s) => Some(Allowed {
+                lifetime_s: lifetime_s.parse().ok()?,
+                roles: words.next()?.parse().ok()?,
+                site: words.next().map(str::parse).transpose().ok()?,
+            }),
+        };
+        Some(Self { issuer, turn, allowed })
+    }
 }
 
 impl StateDir {
@@ -114,15 +151,19 @@ impl StateDir {
         Ok(former)
     }
 
-    /// Records for `meshport revoke` which node's mandate has which keys.
+    /// Records which node's mandate has which keys, for `meshport revoke`, and what it allows, for
+    /// `meshport invite`. The release before 0.1 ignores what follows the key.
     ///
     /// # Errors
     /// As [`StateDir::store_directory`].
     pub fn note_mandate(&self, mandate: &Mandate) -> Result<(), Error> {
-        let issuer = mandate.issuer();
-        let line = |it: Turn| format!("{issuer} {} {} {}\n", it.from.0, it.until.0, it.key);
-        let known = self.read_text(MANDATES, MAX_MANDATES_BYTES, Content::Public, GIVE_LINE)?;
-        let known = known.map(|mut it| std::mem::take(&mut *it)).unwrap_or_default();
+        let Terms { issuer, roles, site, lifetime_s, .. } = mandate.terms();
+        let site = site.map(|it| format!(" {it}")).unwrap_or_default();
+        let line = |it: Turn| {
+            let Turn { from, until, key } = it;
+            format!("{issuer} {} {} {key} {lifetime_s} {roles}{site}\n", from.0, until.0)
+        };
+        let known = self.mandates_text()?;
         let lines: String = mandate.turns().map(line).collect();
         self.folder.write(MANDATES, format!("{known}{lines}").as_bytes(), Existing::Replace)
     }
@@ -132,26 +173,55 @@ impl StateDir {
     /// # Errors
     /// [`Error::State`] when the file is damaged.
     pub fn turns_of(&self, issuer: &NodeId) -> Result<Vec<Turn>, Error> {
-        let text = self.read_text(MANDATES, MAX_MANDATES_BYTES, Content::Public, GIVE_LINE)?;
-        let text = text.map(|mut it| std::mem::take(&mut *it)).unwrap_or_default();
-        let read = |line: &str| -> Option<(NodeId, Turn)> {
-            let mut words = line.split(' ');
-            let node = words.next()?.parse().ok()?;
-            let mut time = || Some(UnixSeconds(words.next()?.parse().ok()?));
-            let (from, until) = (time()?, time()?);
-            Some((node, Turn { from, until, key: words.next()?.parse().ok()? }))
-        };
-        let mut turns = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let Some((node, turn)) = read(line) else {
-                let what = format!("line {} is not a turn of a mandate", index + 1);
-                return Err(state_error(&self.file(MANDATES), what, GIVE_LINE));
-            };
-            if node == *issuer {
-                turns.push(turn);
-            }
+        let of_issuer = self.recorded()?.into_iter().filter(|it| it.issuer == *issuer);
+        Ok(of_issuer.map(|it| it.turn).collect())
+    }
+
+    /// For how long an issuer would renew the credential of a node with these roles in this site,
+    /// in seconds, by the last mandate recorded here that allows it and lasts for at least as long;
+    /// `None` without one.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the file is damaged.
+    pub fn renewed_lifetime_s(
+        &self,
+        roles: &Roles,
+        site: &SiteName,
+        revoked: &Revocations,
+        now: UnixSeconds,
+    ) -> Result<Option<u64>, Error> {
+        // An operator's machine asks no issuer.
+        if roles.is_leaf() {
+            return Ok(None);
         }
-        Ok(turns)
+        let is_revoked = |issuer: &NodeId, key| {
+            let has_key = || revoked.iter().any(|it| it.revoked == Revoked::Invite(key));
+            revoked.has_node(issuer) || has_key()
+        };
+        let lifetime_s = |Recorded { issuer, turn, allowed }: Recorded| {
+            let Allowed { lifetime_s, roles: allowed, site: only } = allowed?;
+            let lasts = turn.until >= now.saturating_add(lifetime_s);
+            let covers = roles.is_subset(&allowed) && only.is_none_or(|it| it == *site);
+            (lasts && covers && !is_revoked(&issuer, turn.key)).then_some(lifetime_s)
+        };
+        Ok(self.recorded()?.into_iter().rev().find_map(lifetime_s))
+    }
+
+    /// Turns of mandates, in the order in which they were made.
+    fn recorded(&self) -> Result<Vec<Recorded>, Error> {
+        let text = self.mandates_text()?;
+        let read = |(index, line): (usize, &str)| {
+            Recorded::read(line).ok_or_else(|| {
+                let what = format!("line {} is not a turn of a mandate", index + 1);
+                state_error(&self.file(MANDATES), what, GIVE_LINE)
+            })
+        };
+        text.lines().enumerate().map(read).collect()
+    }
+
+    fn mandates_text(&self) -> Result<String, Error> {
+        let text = self.read_text(MANDATES, MAX_MANDATES_BYTES, Content::Public, GIVE_LINE)?;
+        Ok(text.map(|mut it| std::mem::take(&mut *it)).unwrap_or_default())
     }
 
     /// An intact credential, valid or not.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use meshport_config::{MAX_SEEDS, NodeId, Revocation, Revocations, Revoked, Seed};
+use meshport_config::{MAX_SEEDS, Mandate, NodeId, Revocation, Revocations, Revoked, Seed, Terms};
 
 use meshport_discovery::{Discovery, DiscoveryConfig, LocalNode, snapshot_of};
+use rand_core::OsRng;
 
 use super::*;
 use meshport_daemon::admin::api::SeedRow;
@@ -102,6 +103,59 @@ fn without_a_daemon_the_saved_directory_names_members() {
     assert!(saved_directory::members(&state, much_later).expect("all have ended").is_empty());
     state.store_directory(b"damaged").expect("stored");
     assert!(message(saved_directory::members(&state, NOW)).contains("directory"));
+}
+
+/// Only what an issuer will renew is short, as after a renewal.
+#[test]
+fn a_credential_is_short_where_a_mandate_made_here_covers_the_node() {
+    let machines = Machines::new();
+    machines.init("first", FIRST).expect("a mesh");
+    let state = machines.state("first");
+    let days = |flags: &[&str]| {
+        let report = machines.invite("first", &[HERE, flags].concat()).expect("a line");
+        report.credential_ttl_s / DAY
+    };
+    assert_eq!(days(&[]), 365);
+    let own = state.credential().expect("whole").expect("it is a node");
+    let authority = state.authority_key().expect("whole").expect("it is here");
+    let delegate = |roles: &str, site: &str, days: u64, lasts_days: u64| {
+        let terms = Terms {
+            issuer: own.node,
+            roles: roles.parse().expect("roles"),
+            site: Some(site.parse().expect("a site")),
+            lifetime_s: days * DAY,
+            from: NOW,
+            until: NOW.saturating_add(lasts_days * DAY),
+        };
+        let mandate = Mandate::create(&authority, &terms, &mut OsRng).expect("good");
+        state.note_mandate(&mandate).expect("stored");
+        mandate
+    };
+    let mandate = delegate("node,relay", "nyc", 30, 365);
+    assert_eq!(days(&[]), 30);
+    assert_eq!(days(&["--role", "relay"]), 30);
+    assert_eq!(days(&["--credential-ttl", "90d"]), 90);
+    // Another role, and a mandate for it in another site.
+    delegate("node,origin:x", "fra", 30, 365);
+    for role in ["node,origin:x", "operator"] {
+        assert_eq!(days(&["--role", role]), 365, "{role}");
+    }
+    // One that ends before the first renewal, and a later one.
+    delegate("node", "nyc", 30, 29);
+    assert_eq!(days(&[]), 30);
+    delegate("node", "nyc", 7, 365);
+    assert_eq!(days(&[]), 7);
+    // Its turns are revoked one by one.
+    let mut revoked = Revocations::default();
+    for turn in mandate.turns() {
+        revoked.add(Revocation::issue(&authority, Revoked::Invite(turn.key), NOW));
+    }
+    state.store_revocations(&revoked).expect("stored");
+    assert_eq!(days(&["--role", "relay"]), 365);
+    assert_eq!(days(&[]), 7);
+    revoked.add(Revocation::issue(&authority, Revoked::Node(own.node), NOW));
+    state.store_revocations(&revoked).expect("stored");
+    assert_eq!(days(&[]), 365);
 }
 
 /// A leaked one permits one name, and revoking it removes one machine.
