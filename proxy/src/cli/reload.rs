@@ -17,7 +17,10 @@ pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
     output::answer(&said(&report))
 }
 
-/// A line for each setting, with its value before and after.
+/// A setting whose change ends open sessions at a restart: they belong to shards.
+const SHARDS: &str = "mesh.shards";
+
+/// A line for each setting, with its value before and after, and how to apply the rest.
 fn said(report: &ReloadReport) -> String {
     let ReloadReport { applied, needs_restart } = report;
     let mut text = String::new();
@@ -31,6 +34,15 @@ fn said(report: &ReloadReport) -> String {
     };
     put("applied now:", applied);
     put("waits for a restart of the daemon:", needs_restart);
+    if !needs_restart.is_empty() {
+        let ends = needs_restart.iter().any(|change| change.key == SHARDS);
+        let sessions = if ends { "open sessions end (mesh.shards)" } else { "no session ends" };
+        writeln!(
+            text,
+            "restart with `meshport upgrade` or `systemctl restart meshport`: {sessions}"
+        )
+        .expect("writing to a String does not fail");
+    }
     if text.is_empty() { "no setting has changed\n".into() } else { text }
 }
 
@@ -45,13 +57,17 @@ mod tests {
             old: old.map(Into::into),
             new: new.map(Into::into),
         };
-        let report = ReloadReport {
+        let mut report = ReloadReport {
             applied: vec![change("log.level", Some("\"info\""), Some("\"debug\""))],
             needs_restart: vec![change("name", None, Some("\"cp-1\""))],
         };
         let text = "applied now:\n  log.level: \"info\" -> \"debug\"\n\
-                    waits for a restart of the daemon:\n  name: not set -> \"cp-1\"\n";
+                    waits for a restart of the daemon:\n  name: not set -> \"cp-1\"\n\
+                    restart with `meshport upgrade` or `systemctl restart meshport`: no session \
+                    ends\n";
         assert_eq!(said(&report), text);
+        report.needs_restart.push(change("mesh.shards", Some("1"), Some("2")));
+        assert!(said(&report).ends_with(": open sessions end (mesh.shards)\n"));
         assert_eq!(said(&ReloadReport::default()), "no setting has changed\n");
     }
 }

@@ -123,7 +123,8 @@ catalogue! {
         title: "changed settings need a restart",
         healthy: "no changed setting needs a restart",
         meaning: "The daemon still uses the previous values",
-        remedy: "Restart the daemon at a convenient time",
+        remedy: "Run `meshport upgrade` or `systemctl restart meshport`: no session ends, unless \
+                 `shards` under [mesh] has changed. In a container, replace the container",
     }
     /// The daemon is stopping.
     STOPPING: Warning "MP113" {
