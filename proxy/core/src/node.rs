@@ -27,7 +27,7 @@ use super::drift::DriftConfig;
 use super::evidence::{Attempted, Verdict};
 use super::health::{Health, HealthConfig};
 use super::offered::Offered;
-use super::reach::{Nat, OwnEndpoints, Reach};
+use super::reach::{OwnEndpoints, Reach};
 use super::route::{self, Candidate, Damping, Line, PathView, Policy, Route, Weights};
 
 mod event;
@@ -337,9 +337,9 @@ impl NodeCore {
         self.announce_reach(now);
     }
 
-    /// The NAT in front of this node as its peers see it; none without a NAT.
-    pub fn nat(&self) -> Option<Nat> {
-        self.reach.nat()
+    /// How its peers see this node.
+    pub const fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     fn announce_reach(&mut self, now: Instant) {

@@ -130,6 +130,32 @@ impl Reach {
         }
     }
 
+    /// The kind of NAT in front of this node as a word for reports: `none`; by RFC 4787, section
+    /// 4.1, `endpoint-independent` if all peers see one address of it, else `endpoint-dependent`;
+    /// `one-report` if a single peer has reported one; `advertised` if the settings handle NAT;
+    /// `unknown` without any report.
+    pub fn nat_kind(&self) -> &'static str {
+        match self.nat() {
+            _ if self.is_set => "advertised",
+            Some(Nat::Same(_)) => "endpoint-independent",
+            Some(Nat::PerPeer(_)) => "endpoint-dependent",
+            Some(Nat::OneReport(_)) => "one-report",
+            None if self.sights.is_empty() => "unknown",
+            None => "none",
+        }
+    }
+
+    /// Addresses at which peers see this node, at most three: those of a NAT, else its own.
+    pub fn seen_at(&self) -> Vec<SocketAddr> {
+        let at = |is_own| {
+            let sights = self.sights.values().filter(move |sight| sight.is_own == is_own);
+            sights.map(|sight| sight.at).collect::<BTreeSet<_>>()
+        };
+        let foreign = at(false);
+        let all = if foreign.is_empty() { at(true) } else { foreign };
+        all.into_iter().take(MAX_TOLD).collect()
+    }
+
     /// The endpoints to announce: this node's own, and the addresses others see it at.
     pub fn endpoints(&self) -> Vec<SocketAddr> {
         let mut all = self.own.clone();
@@ -222,17 +248,22 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_nat_is_what_peers_see() {
-        assert_eq!(reach(&[(OWN, true)]).nat(), None);
+        assert_eq!(reach(&[]).nat_kind(), "unknown");
+        let open = reach(&[(OWN, true)]);
+        assert_eq!((open.nat(), open.nat_kind(), open.seen_at()), (None, "none", vec![at(OWN)]));
         let mapped = "203.0.113.7:41000";
-        assert_eq!(reach(&[(mapped, false)]).nat(), Some(Nat::OneReport(at(mapped))));
-        let easy = reach(&[(mapped, false), (OWN, true), (mapped, false)]).nat();
-        assert_eq!(easy, Some(Nat::Same(at(mapped))));
-        let hard = reach(&[("203.0.113.7:1", false), ("203.0.113.7:2", false)]).nat();
-        let said = hard.expect("there is one").to_string();
+        let once = reach(&[(mapped, false)]);
+        assert_eq!((once.nat(), once.nat_kind()), (Some(Nat::OneReport(at(mapped))), "one-report"));
+        let easy = reach(&[(mapped, false), (OWN, true), (mapped, false)]);
+        assert_eq!(easy.nat(), Some(Nat::Same(at(mapped))));
+        assert_eq!((easy.nat_kind(), easy.seen_at()), ("endpoint-independent", vec![at(mapped)]));
+        let hard = reach(&[("203.0.113.7:1", false), ("203.0.113.7:2", false)]);
+        let said = hard.nat().expect("there is one").to_string();
         assert!(said.ends_with("(203.0.113.7:1, 203.0.113.7:2)"), "{said}");
+        assert_eq!((hard.nat_kind(), hard.seen_at().len()), ("endpoint-dependent", 2));
         let mut set = reach(&[(mapped, false)]);
         set.set_own(OwnEndpoints::Advertised(vec![at(mapped)]));
-        assert_eq!(set.nat(), None);
+        assert_eq!((set.nat(), set.nat_kind()), (None, "advertised"));
     }
 
     #[test]

@@ -151,6 +151,12 @@ fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
         let what = format!("the node outside reaches {name}");
         wait::until(&what, SETTLE, || nat.is_reached(name).then_some(()));
     }
+    // Both nodes know, for `doctor`, what is between them.
+    let seen = |name: &str| nat.ask(name, &["status"]).expect("it answers")["reach"].clone();
+    let of_router = &seen("probing")["seen_at"][0];
+    assert_eq!(seen("probing")["nat"], "one-report", "{of_router}");
+    assert!(of_router.as_str().is_some_and(|it| it.starts_with(ROUTER)), "{of_router}");
+    assert_eq!(seen("outside")["nat"], "advertised");
     let begun = wait::now();
     wait::until(
         "the mapping of a silent node ends, and its next word makes another",

@@ -61,6 +61,9 @@ pub struct Status {
     /// How its credential is renewed.
     #[serde(default)]
     pub renewal: RenewalStatus,
+    /// How members see this node; absent in an answer of a release before 0.1.
+    #[serde(default)]
+    pub reach: Option<ReachStatus>,
     /// The way back from the apiserver of this node; absent without `egress.socket`.
     #[serde(default)]
     pub way_back: Option<WayBackStatus>,
@@ -74,6 +77,17 @@ pub struct Status {
     /// The same with their ids.
     #[serde(default)]
     pub findings: Vec<FindingRow>,
+}
+
+/// How members see a node's address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReachStatus {
+    /// The NAT in front of it: `none`; `endpoint-independent`, which shows all members one address;
+    /// `endpoint-dependent`, which shows each another one; `one-report` while one member alone has
+    /// reported; `advertised` if `mesh.advertise` is set; or `unknown`.
+    pub nat: String,
+    /// Addresses at which members see it, at most three.
+    pub seen_at: Vec<SocketAddr>,
 }
 
 /// What a node serves to clients other than its own.

@@ -233,6 +233,7 @@ impl Reporter {
             secret,
             former_key: self.identity.former_key.clone(),
             renewal: self.renewal(core),
+            reach: Some(members::reach(core)),
             way_back: self.way_back(core, mesh),
             services,
             edge: EdgeStatus {
@@ -472,7 +473,7 @@ impl Reporter {
             let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
             found.extend(apart.map(|origin| {
                 let who = &origin.who.name;
-                let nat = core.nat().map_or_else(String::new, |nat| format!("; {nat}"));
+                let nat = core.reach().nat().map_or_else(String::new, |nat| format!("; {nat}"));
                 APART_BY_NAT.found(format!("{name}: {who} and this node are both behind NAT{nat}"))
             }));
             if core.health(name).is_some_and(Health::wants_credentials) {

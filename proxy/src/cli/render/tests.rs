@@ -99,6 +99,7 @@ pub(crate) fn sample() -> Status {
         secret: SecretStatus::default(),
         former_key: None,
         renewal: Default::default(),
+        reach: None,
         way_back: None,
         services: vec![service()],
         edge: EdgeStatus::default(),

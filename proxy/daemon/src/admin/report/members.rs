@@ -1,5 +1,5 @@
-//! Members: counts by liveness and release, those that are gone, and those that are asked about
-//! this node, with the facts to compare their answers with.
+//! Members: counts by liveness and release, those that are gone, how they see this node, and those
+//! that are asked about it, with the facts to compare their answers with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use meshport_discovery::{Entry, Liveness};
 use meshport_mesh::Mesh;
 
 use super::{Reporter, age_s, node_ref};
-use crate::admin::api::{AbsentMember, MemberCounts, NodeRef};
+use crate::admin::api::{AbsentMember, MemberCounts, NodeRef, ReachStatus};
 
 impl Reporter {
     /// Members by liveness, and those that are alive by release. Those whose liveness is unknown
@@ -83,4 +83,10 @@ impl Reporter {
         };
         (members.into_iter().map(node_ref).collect(), own)
     }
+}
+
+/// How members see this node's address.
+pub(super) fn reach(core: &NodeCore) -> ReachStatus {
+    let reach = core.reach();
+    ReachStatus { nat: reach.nat_kind().into(), seen_at: reach.seen_at() }
 }

@@ -51,6 +51,7 @@ fn status() -> Status {
         secret: SecretStatus::default(),
         former_key: None,
         renewal: Default::default(),
+        reach: None,
         way_back: None,
         services: Vec::new(),
         edge: EdgeStatus::default(),
