@@ -84,8 +84,10 @@ pub(super) async fn examine(args: &DaemonArgs) -> Result<DoctorReport, Error> {
     let left = MAX_TIME.saturating_sub(clock::now().saturating_duration_since(begun));
     let done = checks::run_all(all(&facts), left).await;
     let took = clock::now().saturating_duration_since(begun);
-    let reported = facts.daemon.as_ref().ok().map(|it| it.status.findings.as_slice());
-    Ok(DoctorReport::new(done, reported, took).with(facts.members()))
+    let status = facts.daemon.as_ref().ok().map(|it| &it.status);
+    let reported = status.map(|it| it.findings.as_slice());
+    let reach = status.and_then(|it| it.reach.as_ref());
+    Ok(DoctorReport::new(done, reported, took).with(reach, facts.members()))
 }
 
 /// The checks for every kind of finding.

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use meshport_core::findings::{Finding, Kind, PAGE, Severity, by_id};
-use meshport_daemon::admin::api::FindingRow;
+use meshport_daemon::admin::api::{FindingRow, ReachStatus};
 use meshport_daemon::admin::inquire::MemberAnswer;
 use serde::Serialize;
 
-/// Grows when a field changes its meaning.
+/// Of the report, in [`DoctorReport::version`].
 const VERSION: u32 = 1;
 
 /// Why a check is skipped, for the reader.
@@ -38,17 +38,23 @@ pub(super) enum Outcome {
     Late(Duration),
 }
 
-/// `meshport doctor --json`
+/// The results of all checks.
 #[derive(Debug, Serialize)]
 pub(crate) struct DoctorReport {
+    /// Grows when a field changes its meaning.
     pub(crate) version: u32,
     /// Whether there is no error.
     pub(crate) success: bool,
     /// Whether a daemon answered.
     pub(crate) daemon: bool,
+    /// Number of errors.
     pub(crate) errors: usize,
+    /// Number of warnings and of checks that ran out of time.
     pub(crate) warnings: usize,
+    /// Time for all checks together.
     pub(crate) duration_ms: u64,
+    /// How members see this node; absent without a daemon.
+    pub(crate) reach: Option<ReachStatus>,
     /// Ordered by id; a check with several findings has a row for each.
     pub(crate) checks: Vec<CheckRow>,
     /// The answers of members to the daemon.
@@ -58,11 +64,13 @@ pub(crate) struct DoctorReport {
 /// The result for one kind of finding.
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckRow {
+    /// The id of the finding, `MP203`; it keeps its meaning.
     pub(crate) id: Cow<'static, str>,
     /// The problem, or the text for a check that found none.
     pub(crate) title: &'static str,
+    /// The result.
     pub(crate) status: CheckStatus,
-    /// The severity of the finding.
+    /// `error` or `warning`; absent without a finding.
     pub(crate) severity: Option<&'static str>,
     /// The details, or why the check was skipped.
     pub(crate) detail: Option<String>,
@@ -72,6 +80,7 @@ pub(crate) struct CheckRow {
     pub(crate) hint: Option<String>,
     /// The section of the page that explains it.
     pub(crate) anchor: String,
+    /// Time for the check, which may look for several findings.
     pub(crate) duration_ms: u64,
 }
 
@@ -101,15 +110,23 @@ impl DoctorReport {
         let errors = count(&[CheckStatus::Error]);
         // A check that did not finish in time may hide a problem.
         let warnings = count(&[CheckStatus::Warning, CheckStatus::Late]);
-        let (success, duration_ms) = (errors == 0, in_ms(took));
-        let members = Vec::new();
-        Self { version: VERSION, success, daemon, errors, warnings, duration_ms, checks, members }
+        Self {
+            version: VERSION,
+            success: errors == 0,
+            daemon,
+            errors,
+            warnings,
+            duration_ms: in_ms(took),
+            reach: None,
+            checks,
+            members: Vec::new(),
+        }
     }
 
-    /// The same with the answers of members.
+    /// The same with how members see this node, and with their answers.
     #[must_use]
-    pub(super) fn with(self, members: &[MemberAnswer]) -> Self {
-        Self { members: members.to_vec(), ..self }
+    pub(super) fn with(self, reach: Option<&ReachStatus>, members: &[MemberAnswer]) -> Self {
+        Self { reach: reach.cloned(), members: members.to_vec(), ..self }
     }
 }
 
@@ -125,7 +142,8 @@ fn rows(done: Done) -> Vec<CheckRow> {
             Outcome::Looked(_) => (CheckStatus::Ok, None),
             Outcome::Skipped(Skip(why)) => (CheckStatus::Skipped, Some(why.clone())),
             Outcome::Late(limit) => {
-                (CheckStatus::Late, Some(format!("not finished within {limit:.1?}")))
+                let seconds = limit.as_secs_f64();
+                (CheckStatus::Late, Some(format!("not finished within {seconds:.1} s")))
             }
         };
         rows.push(CheckRow { status, detail, ..healthy(kind, took) });

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use meshport_core::findings::{ADDRESS_TAKEN, ALL, CREDENTIAL_ENDS, SEED_NAME, SEED_SILENT};
+use meshport_core::findings::{
+    ADDRESS_TAKEN, ALL, CREDENTIAL_ENDS, FEW_DESCRIPTORS, KUBECONFIG_PAST_US, Kind,
+    NAME_NOT_IN_CERTIFICATE, NEEDS_RESTART, NO_ORIGIN_ANSWERS, SEED_NAME, SEED_SILENT, UDP_IN,
+};
 
-use meshport_daemon::admin::api::FindingRow;
+use meshport_daemon::admin::api::{FindingRow, ReachStatus};
 
 use super::report::{CheckStatus, Done, Outcome};
 use super::*;
+use crate::cli::render::Style;
 
 const TOOK: Duration = Duration::from_millis(1_500);
 
@@ -73,40 +77,118 @@ fn what_a_newer_daemon_reports_is_not_lost() {
     assert!(text.contains("error    MP999") && text.contains("-> Wear a hat."), "{text}");
 }
 
+/// A node with several problems, one of each status.
+fn troubled() -> DoctorReport {
+    let found: [(&'static Kind, Outcome); 7] = [
+        (
+            &FEW_DESCRIPTORS,
+            Outcome::Looked(vec![FEW_DESCRIPTORS.found(
+                "the limit on open files is 1000; max-sessions of all services can need 16448",
+            )]),
+        ),
+        (
+            &NEEDS_RESTART,
+            Outcome::Looked(vec![
+                NEEDS_RESTART.found("after a restart: mesh.mtu: not set -> 1400"),
+            ]),
+        ),
+        (&SEED_NAME, Outcome::Late(Duration::from_secs(2))),
+        (&NAME_NOT_IN_CERTIFICATE, Outcome::Skipped("no kubeconfig was found here".into())),
+        (
+            &KUBECONFIG_PAST_US,
+            Outcome::Looked(vec![
+                KUBECONFIG_PAST_US
+                    .found(
+                        "/etc/kubernetes/kubelet.conf: the context default uses \
+                         https://10.77.0.11:6443, not the local address 127.0.0.1:7445",
+                    )
+                    .naming("FILE", "/etc/kubernetes/kubelet.conf"),
+            ]),
+        ),
+        (
+            &NO_ORIGIN_ANSWERS,
+            Outcome::Looked(vec![
+                NO_ORIGIN_ANSWERS
+                    .found("kube-apiserver: none of its origins answers, so clients are refused"),
+            ]),
+        ),
+        (
+            &UDP_IN,
+            Outcome::Skipped("members called back a moment ago; ask again in a few seconds".into()),
+        ),
+    ];
+    let is_other = |kind: &&&'static Kind| found.iter().all(|(it, _)| it != *kind);
+    let rest: Vec<&'static Kind> = ALL.iter().filter(is_other).copied().collect();
+    let mut done = vec![Done { kinds: rest, outcome: Outcome::Looked(Vec::new()), took: TOOK }];
+    done.extend(found.into_iter().map(|(kind, outcome)| Done {
+        kinds: vec![kind],
+        outcome,
+        took: TOOK,
+    }));
+    let reach = ReachStatus {
+        nat: "endpoint-independent".into(),
+        seen_at: vec!["203.0.113.7:41000".parse().expect("an address")],
+    };
+    DoctorReport::new(done, None, TOOK).with(Some(&reach), &[])
+}
+
+/// With `MESHPORT_WRITE_REFERENCE=1` this writes the texts instead, for a person to look at.
 #[test]
 fn a_person_reads_what_is_wrong_what_it_means_and_what_to_do() {
-    let text = render::doctor(&report(), Some(80));
-    let begun = "\
-This machine
-  error    MP101 another process uses a local address of this node
-             nginx (pid 7) uses TCP 127.0.0.1:7445
-             The daemon does not start, or clients of this node reach the other
-             process.
-             -> Stop that process (`ss -lntup` lists it), or set another address
-             in the configuration. A running daemon then takes the address back.
-             see docs/troubleshoot.md#mp101
-";
-    assert!(text.starts_with(begun), "{text}");
-    let end = "
-Mesh
-  late     MP201 the names of seeds resolve
-             not finished within 2.0s
-  ok       MP203 this node's credential does not expire soon
-  skipped  MP202: this node has no seeds
+    let report = troubled();
+    for width in [80, 200] {
+        let plain = render::doctor(&report, Some(width));
+        assert!(plain.lines().all(|line| line.chars().count() <= width), "{plain}");
+        let file = format!("{}/src/cli/doctor/looks/{width}.txt", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("MESHPORT_WRITE_REFERENCE").is_some() {
+            std::fs::write(&file, &plain).expect("it can be written");
+        }
+        assert_eq!(plain, std::fs::read_to_string(&file).expect("it is there"), "{file}");
+        let coloured = render::doctor(&report, Style { width: Some(width), colour: true });
+        let (red, yellow, end) = ("\x1b[31m", "\x1b[33m", "\x1b[0m");
+        let words = |colour| {
+            let after = coloured.split(colour).skip(1);
+            after.filter_map(|rest| Some(rest.split_once(end)?.0)).collect::<Vec<_>>()
+        };
+        assert_eq!(words(red), ["error", "1 error (MP307), 4 warnings (MP108 MP112 MP201 MP304)"]);
+        assert_eq!(words(yellow), ["warning", "warning", "late", "warning"]);
+        let without = [red, yellow, end].iter().fold(coloured.clone(), |it, c| it.replace(c, ""));
+        assert_eq!(without, plain, "colours change nothing else");
+    }
+}
 
-Services and Kubernetes
-
-2 errors, 1 warning; 1 ok, 1 skipped, in 1.5 s
-";
-    assert!(text.ends_with(end), "{text}");
-    let short = render::doctor_short(&report(), None);
+#[test]
+fn a_script_reads_a_line_for_each_finding() {
     assert_eq!(
-        short,
+        render::doctor_short(&report(), None),
         "error MP101 nginx (pid 7) uses TCP 127.0.0.1:7445\n\
          error MP101 nginx (pid 7) uses TCP [::1]:7445\n\
-         late MP201 not finished within 2.0s\n\
-         2 errors, 1 warning; 1 ok, 1 skipped, in 1.5 s\n"
+         late MP201 not finished within 2.0 s\n\
+         2 errors (MP101), 1 warning (MP201)\n1 ok, 1 skipped, in 1.5 s\n"
     );
+}
+
+#[test]
+fn every_kind_of_nat_is_a_sentence() {
+    let line = |nat: &str, seen_at: &[&str]| {
+        let seen_at = seen_at.iter().map(|it| it.parse().expect("an address")).collect();
+        let report = DoctorReport::new(Vec::new(), None, TOOK)
+            .with(Some(&ReachStatus { nat: nat.into(), seen_at }), &[]);
+        let text = render::doctor(&report, None);
+        text.lines().find_map(|line| line.strip_prefix("  NAT      ")).expect("a line").to_owned()
+    };
+    let (one, two) = (&["203.0.113.7:1"], &["203.0.113.7:1", "203.0.113.7:2"]);
+    assert_eq!(line("none", one), "none: members see this machine's own address 203.0.113.7:1");
+    assert_eq!(
+        line("endpoint-dependent", two),
+        "endpoint-dependent: each member sees another address (203.0.113.7:1, 203.0.113.7:2)"
+    );
+    assert!(line("one-report", one).ends_with("only one member sees this node, at 203.0.113.7:1"));
+    assert!(line("advertised", &[]).ends_with("members see no address"));
+    assert!(line("unknown", &[]).starts_with("unknown: no member has reported"));
+    assert_eq!(line("of-tomorrow", one), "of-tomorrow: members see 203.0.113.7:1");
+    let none = DoctorReport::new(Vec::new(), None, TOOK);
+    assert!(!render::doctor(&none, None).contains("NAT"));
 }
 
 #[test]

@@ -7,30 +7,46 @@ use super::table::{toned, wrapped};
 use crate::cli::doctor::report::{CheckRow, CheckStatus, DoctorReport};
 use meshport_core::findings::{Kind, Severity};
 use meshport_core::units::{clean, counted};
+use meshport_daemon::admin::api::ReachStatus;
 
 /// Columns of the longest status.
 const STATUS: usize = 7;
-/// Column of a finding's details: after status and id.
+/// Column of a finding's id: after the status.
 const INDENT: usize = 2 + STATUS + 2;
+/// Columns beyond which sentences are hard to read.
+const MAX_WIDTH: usize = 100;
 
-/// A block per part of the list, and a summary line.
+/// A block per part of the list, findings first, and a summary line.
 pub(crate) fn doctor(report: &DoctorReport, style: impl Into<Style>) -> String {
-    let style = style.into();
+    let style = readable(style.into());
     let mut text = String::new();
     let digit = |row: &CheckRow| row.id.chars().nth(2).unwrap_or_default();
-    for (digits, title) in
-        [('0'..='1', "This machine"), ('2'..='2', "Mesh"), ('3'..='9', "Services and Kubernetes")]
-    {
-        let part = || report.checks.iter().filter(|row| digits.contains(&digit(row)));
+    let machine = report.reach.as_ref().map(|reach| labelled("NAT", &nat(reach), style));
+    for (digits, title, end) in [
+        ('0'..='1', "This machine", machine),
+        ('2'..='2', "Mesh", None),
+        ('3'..='9', "Services and Kubernetes", None),
+    ] {
+        let part: Vec<&CheckRow> =
+            report.checks.iter().filter(|row| digits.contains(&digit(row))).collect();
         text.push_str(title);
         text.push('\n');
-        for row in part().filter(|row| row.status != CheckStatus::Skipped) {
-            text.push_str(&check(row, style));
+        for status in [CheckStatus::Error, CheckStatus::Warning, CheckStatus::Late, CheckStatus::Ok]
+        {
+            for row in part.iter().filter(|row| row.status == status) {
+                text.push_str(&check(row, style));
+            }
         }
-        text.push_str(&skipped(part(), style));
+        text.push_str(&skipped(&part, style));
+        text.push_str(&end.unwrap_or_default());
         text.push('\n');
     }
     text + &summary(report, style)
+}
+
+/// The same with lines that are not too long for sentences.
+fn readable(style: Style) -> Style {
+    Style { width: style.width.map(|width| width.min(MAX_WIDTH)), ..style }
 }
 
 /// A line for each finding, and a summary.
@@ -49,7 +65,7 @@ pub(crate) fn doctor_short(report: &DoctorReport, style: impl Into<Style>) -> St
 
 /// An entry of the list.
 pub(crate) fn explain_finding(kind: &Kind, style: impl Into<Style>) -> String {
-    let style = style.into();
+    let style = readable(style.into());
     let tone = if kind.severity == Severity::Error { Tone::Bad } else { Tone::Warn };
     let title = format!("{} ({}): {}", kind.id, kind.severity.word(), kind.title);
     let mut text = toned(&title, tone, 0, style);
@@ -61,17 +77,41 @@ pub(crate) fn explain_finding(kind: &Kind, style: impl Into<Style>) -> String {
 
 fn check(row: &CheckRow, style: Style) -> String {
     let (word, tone) = word(row.status);
-    let title = wrapped(&format!("{}  {}", row.id, row.title), INDENT, style);
-    let padded = format!("{word:STATUS$}");
-    let title = title.get(INDENT..).unwrap_or_default();
-    let mut text = format!("  {}  {title}", style.paint(&padded, tone));
-    let see = row.hint.as_ref().map(|_| format!("see {}", row.anchor));
-    let hint = row.hint.as_ref().map(|hint| format!("-> {hint}."));
-    let meaning = row.meaning.map(|it| format!("{it}."));
-    for part in [row.detail.clone(), meaning, hint, see].into_iter().flatten() {
+    let title = match row.status {
+        CheckStatus::Late => format!("{} unknown: {}", row.id, row.title),
+        _ => format!("{} {}", row.id, row.title),
+    };
+    let mark = Mark { word, tone, column: 2, columns: STATUS + 2 };
+    let mut text = mark.before(&title, style);
+    for part in [row.detail.clone(), row.meaning.map(|it| format!("{it}."))].into_iter().flatten() {
         text.push_str(&wrapped(&part, INDENT + 2, style));
     }
+    if let Some(hint) = &row.hint {
+        let arrow = Mark { word: "->", tone: Tone::Plain, column: INDENT + 2, columns: 3 };
+        text.push_str(&arrow.before(&format!("{hint}."), style));
+        text.push_str(&wrapped(&format!("see {}", row.anchor), INDENT + 2, style));
+    }
     text
+}
+
+/// A word before a text whose lines all begin after it.
+struct Mark {
+    word: &'static str,
+    tone: Tone,
+    /// Where it begins.
+    column: usize,
+    /// From there to the text.
+    columns: usize,
+}
+
+impl Mark {
+    fn before(&self, text: &str, style: Style) -> String {
+        let Self { word, tone, column, columns } = self;
+        let lines = wrapped(text, column + columns, style);
+        let first = lines.get(column + columns..).unwrap_or_default();
+        let gap = columns.saturating_sub(word.len());
+        format!("{:column$}{}{:gap$}{first}", "", style.paint(word, *tone), "")
+    }
 }
 
 fn word(status: CheckStatus) -> (&'static str, Tone) {
@@ -85,9 +125,9 @@ fn word(status: CheckStatus) -> (&'static str, Tone) {
 }
 
 /// A line for each reason, with the ids that it kept from being checked.
-fn skipped<'a>(rows: impl Iterator<Item = &'a CheckRow>, style: Style) -> String {
+fn skipped(rows: &[&CheckRow], style: Style) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for row in rows.filter(|row| row.status == CheckStatus::Skipped) {
+    for row in rows.iter().filter(|row| row.status == CheckStatus::Skipped) {
         let why = row.detail.as_deref().unwrap_or_default();
         match reasons.iter_mut().find(|(known, _)| *known == why) {
             Some((_, ids)) => ids.push(&row.id),
@@ -95,27 +135,55 @@ fn skipped<'a>(rows: impl Iterator<Item = &'a CheckRow>, style: Style) -> String
         }
     }
     let line = |(why, ids): &(&str, Vec<&str>)| {
-        let text = wrapped(&format!("{}: {why}", ids.join(" ")), INDENT, style);
-        format!("  {:STATUS$}  {}", "skipped", text.get(INDENT..).unwrap_or_default())
+        labelled("skipped", &format!("{}: {why}", ids.join(" ")), style)
     };
     reasons.iter().map(line).collect()
 }
 
+/// A text with a word in the column of the status.
+fn labelled(word: &'static str, text: &str, style: Style) -> String {
+    Mark { word, tone: Tone::Plain, column: 2, columns: STATUS + 2 }.before(text, style)
+}
+
+/// The NAT in front of this node and the addresses at which members see it.
+fn nat(reach: &ReachStatus) -> String {
+    let ReachStatus { nat, seen_at } = reach;
+    let at: Vec<String> = seen_at.iter().map(ToString::to_string).collect();
+    let at = if at.is_empty() { "no address".into() } else { at.join(", ") };
+    match nat.as_str() {
+        "none" => format!("none: members see this machine's own address {at}"),
+        "endpoint-independent" => format!("endpoint-independent: all members see {at}"),
+        "endpoint-dependent" => {
+            format!("endpoint-dependent: each member sees another address ({at})")
+        }
+        "one-report" => {
+            format!("yes, its kind is unknown: only one member sees this node, at {at}")
+        }
+        "advertised" => format!("not examined, `advertise` under [mesh] is set; members see {at}"),
+        "unknown" => "unknown: no member has reported the address of this node".into(),
+        other => format!("{other}: members see {at}"),
+    }
+}
+
+/// The counts, with the ids of what was found: on a terminal the findings may be far above.
 fn summary(report: &DoctorReport, style: Style) -> String {
     let count = |wanted| report.checks.iter().filter(|row| row.status == wanted).count();
-    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let found = |total: usize, what: &str, wanted: &[CheckStatus]| {
+        let rows = report.checks.iter().filter(|row| wanted.contains(&row.status));
+        let mut ids: Vec<&str> = rows.map(|row| &*row.id).collect();
+        ids.dedup();
+        let counted = counted(u64::try_from(total).unwrap_or(u64::MAX), what);
+        if ids.is_empty() { counted } else { format!("{counted} ({})", ids.join(" ")) }
+    };
+    let errors = found(report.errors, "error", &[CheckStatus::Error]);
+    let warnings = found(report.warnings, "warning", &[CheckStatus::Warning, CheckStatus::Late]);
     let tone = match (report.errors, report.warnings) {
         (0, 0) => Tone::Plain,
         (0, _) => Tone::Warn,
         _ => Tone::Bad,
     };
-    let found = format!(
-        "{}, {}",
-        counted(number(report.errors), "error"),
-        counted(number(report.warnings), "warning")
-    );
     let (ok, skipped) = (count(CheckStatus::Ok), count(CheckStatus::Skipped));
     let seconds = Duration::from_millis(report.duration_ms).as_secs_f64();
-    let rest = format!("; {ok} ok, {skipped} skipped, in {seconds:.1} s\n");
-    style.paint(&found, tone) + &rest
+    let rest = format!("{ok} ok, {skipped} skipped, in {seconds:.1} s");
+    toned(&format!("{errors}, {warnings}"), tone, 0, style) + &wrapped(&rest, 0, style)
 }
