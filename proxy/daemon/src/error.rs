@@ -24,7 +24,7 @@ pub enum Error {
     /// The configuration cannot be read, or a daemon would not work with it.
     #[error("{0}")]
     Unfit(String),
-    /// A verb was called in a way that cannot work.
+    /// The command line is invalid or cannot work.
     #[error("{0}")]
     Usage(String),
 
@@ -44,7 +44,7 @@ pub enum Error {
         /// The remedy for the operator.
         remedy: String,
     },
-    /// An operation on a socket or file failed.
+    /// The system refused an address, a file or a socket.
     #[error("cannot {what}: {}", reason(what, source))]
     Io {
         /// The attempted action, as a verb phrase ("listen on 127.0.0.1:7445").
@@ -65,15 +65,16 @@ pub enum Error {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// The daemon answered, but not as the verb requires.
+    /// The daemon refused the request.
     #[error("the daemon refused: {0}")]
     Refused(String),
-    /// The answer to the question is "no": nothing is healthy, a ping got no reply, a demo failed.
+    /// The answer is no: a ping without reply, a wait that timed out, a demo that failed, a finding
+    /// of `doctor`.
     #[error("{0}")]
     Negative(String),
 
     // Us.
-    /// An invariant of this program does not hold.
+    /// A bug in meshport.
     #[error("internal error: {0}. Please report it with the lines before it")]
     Bug(String),
 }
@@ -103,8 +104,8 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
-    /// The process exit code: 1 the answer is "no", 2 usage, 3 configuration, 4 trust or state
-    /// folder, 5 this machine, 6 no daemon, 70 a bug (as in `sysexits.h`).
+    /// The process exit code; 70 as in `sysexits.h`. The page of commands has these numbers with
+    /// the first comments of the variants.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Negative(_) => 1,

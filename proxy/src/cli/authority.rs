@@ -38,7 +38,9 @@ pub(crate) struct AuthorityArgs {
 /// An authority key as it is shown.
 #[derive(Debug, Serialize)]
 struct Shown {
+    /// The mesh.
     mesh: MeshId,
+    /// The public part of the key.
     key: VerifyKey,
     /// From the mesh's first key to this one; empty for the first.
     endorsements: Vec<ShownEndorsement>,
@@ -51,7 +53,9 @@ struct Shown {
 
 #[derive(Debug, Serialize)]
 struct ShownEndorsement {
+    /// The key that is endorsed.
     key: VerifyKey,
+    /// When it was endorsed.
     at: UnixSeconds,
 }
 

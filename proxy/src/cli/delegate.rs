@@ -62,10 +62,15 @@ struct Outcome {
     /// The line; only on the machine that made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     mandate: Option<String>,
+    /// The node that may renew others.
     issuer: String,
+    /// The roles that renewed nodes may have.
     roles: Roles,
+    /// The only site they may be in; absent if any.
     site: Option<SiteName>,
+    /// How long renewed credentials are valid, at most.
     credential_ttl_s: u64,
+    /// The end of the mandate.
     until: UnixSeconds,
 }
 

@@ -48,9 +48,13 @@ pub(crate) struct InitArgs {
 /// The files and the credential that were made.
 #[derive(Debug, Serialize)]
 pub(crate) struct InitReport {
+    /// The new mesh.
     pub(crate) mesh: MeshId,
+    /// The state folder.
     pub(crate) state_dir: PathBuf,
+    /// The names of the files written there.
     pub(crate) written: Vec<&'static str>,
+    /// The credential of the first node; absent with `--authority-only`.
     pub(crate) credential: Option<super::join::Joined>,
 }
 

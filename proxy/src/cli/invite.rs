@@ -84,15 +84,19 @@ pub(crate) struct InviteArgs {
 /// The line and what it allows.
 #[derive(Debug, Serialize)]
 pub(crate) struct InviteReport {
+    /// The line for `meshport join`.
     pub(crate) invite: String,
+    /// The site of nodes that join with it.
     pub(crate) site: SiteName,
+    /// Their roles.
     pub(crate) roles: Roles,
+    /// The only name that a node may take; absent if it may choose.
     pub(crate) name: Option<NodeName>,
+    /// The end of the invite.
     pub(crate) join_until: UnixSeconds,
+    /// How long a credential made with it is valid.
     pub(crate) credential_ttl_s: u64,
-    /// Whether a mandate made here allows to renew it, for the advice.
-    #[serde(skip)]
-    pub(crate) is_renewed: bool,
+    /// The members that a new node contacts first.
     pub(crate) seeds: Vec<String>,
 }
 

@@ -49,11 +49,17 @@ pub(crate) struct JoinArgs {
 /// The rights in a credential.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Joined {
+    /// The mesh.
     pub(crate) mesh: MeshId,
+    /// The node's WireGuard public key.
     pub(crate) node: NodeId,
+    /// Its name.
     pub(crate) name: NodeName,
+    /// Its site.
     pub(crate) site: SiteName,
+    /// Its roles.
     pub(crate) roles: Roles,
+    /// Expiry of the credential.
     pub(crate) expires_at: UnixSeconds,
 }
 
@@ -62,9 +68,11 @@ pub(crate) struct Joined {
 pub(crate) struct JoinReport {
     #[serde(flatten)]
     pub(crate) joined: Joined,
+    /// The state folder.
     pub(crate) state_dir: PathBuf,
     /// Whether the keys were there before; a node that renews its credential stays the same node.
     pub(crate) kept_keys: bool,
+    /// Number of members in the invite to contact first.
     pub(crate) seeds: usize,
     /// With `--now`.
     #[serde(skip_serializing_if = "Option::is_none")]

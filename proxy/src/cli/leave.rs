@@ -40,13 +40,16 @@ pub(crate) struct LeaveArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// The result of leaving.
+/// The node that has left.
 #[derive(Debug, Serialize)]
 struct Left {
+    /// Its key, which is never accepted again.
     node: NodeId,
+    /// The name it had.
     name: NodeName,
     /// The systemd unit that was disabled.
     disabled: Option<&'static str>,
+    /// With `--erase`.
     #[serde(flatten)]
     erased: Option<reset::Erased>,
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::render::{Style, Tone, wrapped};
 use meshport_daemon::Error;
 
-/// The exit code that a shell reports for a program that a closed pipe ended (128 + SIGPIPE).
+/// Standard output was closed. Shells report this for a program that SIGPIPE ended (128 + 13).
 const CLOSED_PIPE: u8 = 141;
 
 /// Begins an error.

@@ -36,7 +36,9 @@ pub(crate) struct ResetArgs {
 /// The files that were erased.
 #[derive(Debug, Serialize)]
 pub(super) struct Erased {
+    /// The state folder.
     state_dir: PathBuf,
+    /// The names of the files.
     erased: Vec<&'static str>,
 }
 

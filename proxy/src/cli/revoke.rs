@@ -66,7 +66,9 @@ pub(crate) struct RevokeArgs {
 /// The signed line, with --print.
 #[derive(Debug, Serialize)]
 struct Printed {
+    /// The line for `meshport revoke --import`.
     revocation: String,
+    /// What it revokes: `node KEY` or `invite KEY`.
     revoked: String,
 }
 

@@ -55,7 +55,9 @@ pub(crate) struct SupportBundleArgs {
 /// The file that was written.
 #[derive(Debug, Serialize)]
 struct BundleReport {
+    /// The archive.
     file: PathBuf,
+    /// Its size.
     bytes: usize,
     /// Names of the files in it.
     parts: Vec<String>,
@@ -65,7 +67,9 @@ struct BundleReport {
 
 #[derive(Debug, Serialize)]
 struct Missing {
+    /// The name it would have.
     part: String,
+    /// The reason.
     why: String,
 }
 

@@ -27,17 +27,23 @@ pub(crate) struct VersionArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
+/// The versions of this program and of the daemon.
 #[derive(Debug, Serialize)]
 struct Versions {
+    /// That of this program.
     version: &'static str,
     /// The running daemon; absent when none answers.
     daemon: Option<Daemon>,
 }
 
+/// A running daemon.
 #[derive(Debug, Serialize)]
 struct Daemon {
+    /// Its version.
     version: String,
+    /// The name of the node.
     name: String,
+    /// Seconds since it started.
     uptime_s: u64,
 }
 

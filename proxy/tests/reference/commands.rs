@@ -1,21 +1,39 @@
-//! The command line as a page: each verb with its usage and options.
+//! The command line as a page: each verb with its usage and options, and the exit codes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use clap::{Arg, Command};
 
 /// The page of a command line.
-pub(crate) fn page(command: &Command) -> String {
+pub(crate) fn page(command: &Command, exit_codes: &BTreeMap<u8, Vec<String>>) -> String {
     let mut text = String::from(
-        "# Commands\n\nGenerated from the code. `meshport help COMMAND` adds examples. [Exit \
-         codes](../reference.md#commands).\n",
+        "# Commands\n\nGenerated from the code. `meshport help COMMAND` adds examples.\n\n\
+         ## Exit codes\n\n\
+         `meshport forward` passes on the code of the command that it runs.\n\n\
+         | exit code | meaning |\n| --- | --- |\n",
     );
+    for (code, meanings) in exit_codes {
+        writeln!(text, "| {code} | {} |", meanings.join(" "))
+            .expect("writing to a String does not fail");
+    }
     let mut command = command.clone();
     command.build();
     for verb in visible(&command) {
         describe(&mut text, verb, 2);
     }
     text
+}
+
+/// The exit codes in a text: numbers that begin the lines after a heading, up to an empty line.
+pub(crate) fn codes_after(heading: &str, text: &str) -> BTreeSet<u8> {
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(heading)).skip(1);
+    let of_heading = std::iter::from_fn(|| lines.next().filter(|line| !line.trim().is_empty()));
+    let number = |line: &str| {
+        let line = line.trim_start_matches(['|', ' ']);
+        line.split([' ', '|']).next().and_then(|it| it.parse().ok())
+    };
+    of_heading.filter_map(number).collect()
 }
 
 fn visible(command: &Command) -> impl Iterator<Item = &Command> {

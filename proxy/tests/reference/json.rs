@@ -1,280 +1,220 @@
-//! The JSON of the queries as a page: read from the sources of the types, so that names, order and
-//! words are theirs.
+//! The JSON of commands and queries as a page: read from the sources of the types, so that names,
+//! order and words are theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
 
-use syn::{Attribute, Expr, Field, Fields, Item, ItemImpl, ItemStruct, Lit, Meta, Type};
+use clap::Command;
+use syn::{Field, Fields, Type};
 
-/// The documents, in the order of the page: what they answer, and the type. Queries of the request
-/// table have to be among them.
+use super::sources::{Case, Found, Sources, cases, docs, has_flag, other_name, shape};
+
+/// The documents, in the order of the page: what they answer, and the type, for several of one
+/// name with its module. Queries of the request table and commands with `--json` have to be among
+/// them.
 const DOCUMENTS: &[(&str, &str)] = &[
     ("meshport status --json, /status", "Status"),
     ("meshport routes --json, /routes", "ServiceStatus"),
     ("meshport stats --json, /stats", "StatsRow"),
     ("meshport explain --json, /explain", "Explanation"),
+    ("meshport explain --node NODE --json", "WayReport"),
     ("meshport peers --json, /peers", "PeerRow"),
     ("meshport peers --seeds --json, /seeds", "SeedRow"),
     ("meshport credentials --json, /credentials", "CredentialRow"),
     ("/view", "View"),
+    ("meshport ping --json", "PingReport"),
+    ("meshport wait --json", "OriginStatus"),
+    ("meshport drain --json, meshport undrain --json", "DrainReport"),
+    ("meshport reload --json", "ReloadReport"),
+    ("meshport upgrade --json", "Upgraded"),
+    ("meshport doctor --json", "DoctorReport"),
+    ("meshport support-bundle --json", "BundleReport"),
+    ("meshport check --json", "CheckReport"),
+    ("meshport version --json", "Versions"),
+    ("meshport init --json", "InitReport"),
+    ("meshport invite --json", "InviteReport"),
+    ("meshport join --json", "JoinReport"),
+    ("meshport renew --json", "RenewOutcome"),
+    ("meshport delegate --json", "delegate::Outcome"),
+    ("meshport authority --json", "Shown"),
+    ("meshport rotate-secret --json", "rotate_secret::Outcome"),
+    ("meshport rotate-key --json", "rotate_key::Outcome"),
+    ("meshport revoke --json", "RevokeReport"),
+    ("meshport revoke --print --json", "Printed"),
+    ("meshport leave --json", "Left"),
+    ("meshport reset --json", "Erased"),
+    ("meshport demo --json", "Summary"),
 ];
 
-/// What is known of the sources.
-#[derive(Default)]
-pub(crate) struct Sources {
-    structs: BTreeMap<String, ItemStruct>,
-    /// What the values of enums without data are called.
-    enums: BTreeMap<String, Vec<String>>,
-    /// Types of the answers of queries.
-    replies: BTreeSet<String>,
-}
-
-/// Reads the modules of the admin interface.
-pub(crate) fn sources(root: &Path) -> Sources {
-    let folders = ["proxy/daemon/src/admin", "proxy/core/src"];
-    let mut sources = Sources::default();
-    for folder in folders {
-        for entry in fs::read_dir(root.join(folder)).expect("a folder of sources") {
-            let path = entry.expect("an entry").path();
-            if path.extension().is_some_and(|it| it == "rs") {
-                sources.take(&fs::read_to_string(&path).expect("a source"));
-            }
-        }
-    }
-    sources
-}
-
-impl Sources {
-    fn take(&mut self, text: &str) {
-        for item in syn::parse_file(text).expect("sources parse").items {
-            match item {
-                Item::Struct(it) if is_serialized(&it.attrs) => {
-                    self.structs.insert(it.ident.to_string(), it);
-                }
-                Item::Enum(it) if is_serialized(&it.attrs) => {
-                    let values = it.variants.iter().map(|it| kebab(&it.ident.to_string()));
-                    self.enums.insert(it.ident.to_string(), values.collect());
-                }
-                Item::Impl(it) if is_query(&it) => self.replies.extend(reply(&it)),
-                _ => {}
-            }
-        }
-        // The requests without parameters are rows of a macro: `..., Query, Vec<Reply>;`.
-        for line in text.lines() {
-            if let Some((_, reply)) = line.trim().split_once("\", Query, ") {
-                let reply = reply.trim_end_matches(';').trim_start_matches("Vec<");
-                self.replies.insert(reply.trim_end_matches('>').to_owned());
-            }
-        }
-    }
-}
-
 /// The page of all documents.
-pub(crate) fn page(sources: &Sources) -> String {
+pub(crate) fn page(sources: &Sources, command: &Command) -> String {
     for reply in &sources.replies {
         assert!(DOCUMENTS.iter().any(|(_, name)| name == reply), "{reply} is on no page");
     }
-    let mut text = String::from(
-        "# JSON\n\nGenerated from the code: what queries answer with `--json` and over HTTP. \
-         Fields are only ever\nadded, and units are in the names. A field marked *optional* may be \
-         absent or null. Where a query\nlists several, the document is an array.\n",
-    );
-    let mut pending = Vec::new();
-    for (title, name) in DOCUMENTS {
-        table(
-            &mut text,
-            &format!("## {name}\n\n`{}`. ", title.replace(", ", "`, `")),
-            name,
-            sources,
-            &mut pending,
-        );
+    for verb in with_json(command) {
+        let of_verb = format!("meshport {verb} ");
+        let has_it = DOCUMENTS.iter().any(|(title, _)| title.contains(&of_verb));
+        assert!(has_it, "the JSON of meshport {verb} is on no page");
     }
-    let mut written: BTreeSet<String> = DOCUMENTS.iter().map(|(_, it)| (*it).to_owned()).collect();
-    text.push_str("\n## Parts\n");
-    while !pending.is_empty() {
-        for name in std::mem::take(&mut pending) {
+    let mut page = Page { sources, text: String::from(HEAD), pending: Vec::new() };
+    let mut written = BTreeSet::new();
+    for (title, path) in DOCUMENTS {
+        let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
+        let title = title.replace(", ", "`, `");
+        page.table(&format!("## {}\n\n`{title}`. ", heading(path)), page.find(name, module));
+        written.insert((*name).to_owned());
+    }
+    page.text.push_str("\n## Parts\n");
+    while !page.pending.is_empty() {
+        for it in std::mem::take(&mut page.pending) {
+            let name = it.item.ident.to_string();
             if written.insert(name.clone()) {
-                table(&mut text, &format!("### {name}\n\n"), &name, sources, &mut pending);
+                page.table(&format!("### {}\n\n", heading(&name)), it);
             }
         }
     }
-    text
+    page.text
 }
 
-/// One type as a table; the types of its fields are added to `pending`.
-fn table(
-    text: &mut String,
-    heading: &str,
-    name: &str,
-    sources: &Sources,
-    pending: &mut Vec<String>,
-) {
-    let it = sources.structs.get(name).unwrap_or_else(|| panic!("{name} is not serialized"));
-    write!(
-        text,
-        "\n{heading}{}\n\n| field | type | meaning |\n| --- | --- | --- |\n",
-        docs(&it.attrs)
-    )
-    .expect("writing to a String does not fail");
-    rows(text, it, sources, pending);
+/// The heading of a type, with its module where several have its name: the only command that prints
+/// it, else its name, which others see over HTTP.
+fn heading(path: &str) -> &str {
+    let document = DOCUMENTS.iter().find(|(_, document)| *document == path);
+    let command = document.filter(|(title, _)| !title.contains(", /"));
+    command.and_then(|(title, _)| Some(title.split_once(" --json")?.0)).unwrap_or(path)
 }
 
-fn rows(text: &mut String, it: &ItemStruct, sources: &Sources, pending: &mut Vec<String>) {
-    let Fields::Named(fields) = &it.fields else { return };
-    for field in &fields.named {
-        let (kind, inner) = shape(&field.ty);
-        if has_flag(&field.attrs, "flatten") {
-            let part = inner.as_deref().and_then(|name| sources.structs.get(name));
-            rows(text, part.expect("what is flattened is serialized"), sources, pending);
-            continue;
-        }
-        let kind = match inner.as_ref().and_then(|name| Some((name, sources.enums.get(name)?))) {
-            Some((name, values)) => kind.replace(name, &format!("`{}`", values.join("`, `"))),
-            None => kind,
-        };
-        let known = inner.filter(|name| sources.structs.contains_key(name));
-        let kind = match &known {
-            Some(name) => kind.replace(name, &format!("[{name}](#{})", name.to_lowercase())),
-            None => kind,
-        };
-        pending.extend(known);
-        writeln!(text, "| `{}` | {kind} | {} |", json_name(field), docs(&field.attrs))
+/// The anchor of a heading.
+fn anchor(heading: &str) -> String {
+    heading.to_lowercase().replace(' ', "-")
+}
+
+const HEAD: &str = "\
+# JSON
+
+Generated from the code: what commands answer with `--json`, and queries also over HTTP. Fields are
+only ever added, and units are in the names. A field marked *optional* may be absent or null. Where
+a command lists several, the document is an array.
+";
+
+/// The commands with the option `--json`.
+fn with_json(command: &Command) -> impl Iterator<Item = &str> {
+    let visible = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let has_it = |verb: &&Command| verb.get_arguments().any(|it| it.get_long() == Some("json"));
+    visible.filter(has_it).map(Command::get_name)
+}
+
+struct Page<'a> {
+    sources: &'a Sources,
+    text: String,
+    /// Types of fields that may not be on the page yet.
+    pending: Vec<&'a Found<syn::ItemStruct>>,
+}
+
+/// A row of a table, without its name.
+struct Row {
+    kind: String,
+    meaning: String,
+}
+
+impl<'a> Page<'a> {
+    fn find(&self, name: &str, module: &str) -> &'a Found<syn::ItemStruct> {
+        let found = self.sources.find(name, module);
+        found.unwrap_or_else(|| panic!("{name} is not serialized"))
+    }
+
+    /// One type as a table; the types of its fields are added to those that are pending.
+    fn table(&mut self, heading: &str, it: &'a Found<syn::ItemStruct>) {
+        let meaning = docs(&it.item.attrs);
+        let head = format!("{heading}{meaning}");
+        let head = head.trim_end();
+        let rows = self.rows(&it.item.fields, &it.module);
+        write!(self.text, "\n{head}\n\n| field | type | meaning |\n| --- | --- | --- |\n")
             .expect("writing to a String does not fail");
+        for (name, Row { kind, meaning }) in rows {
+            assert!(!meaning.is_empty(), "{}::{}.{name} has no doc", it.module, it.item.ident);
+            writeln!(self.text, "| `{name}` | {kind} | {meaning} |")
+                .expect("writing to a String does not fail");
+        }
     }
-}
 
-/// How a type is shown, and the innermost type in it.
-fn shape(ty: &Type) -> (String, Option<String>) {
-    let Type::Path(path) = ty else { return ("array".to_owned(), None) };
-    let last = path.path.segments.last().expect("a type has a name");
-    let inner = match &last.arguments {
-        syn::PathArguments::AngleBracketed(it) => it
-            .args
-            .iter()
-            .filter_map(|it| match it {
-                syn::GenericArgument::Type(ty) => Some(shape(ty)),
-                _ => None,
+    /// The rows of an object, in the order of its fields.
+    fn rows(&mut self, fields: &'a Fields, module: &str) -> Vec<(String, Row)> {
+        let Fields::Named(fields) = fields else { return Vec::new() };
+        let printed = fields.named.iter().filter(|field| !has_flag(&field.attrs, "skip"));
+        printed.flat_map(|field| self.rows_of_field(field, module)).collect()
+    }
+
+    fn rows_of_field(&mut self, field: &'a Field, module: &str) -> Vec<(String, Row)> {
+        if has_flag(&field.attrs, "flatten") {
+            return self.rows_of_type(&field.ty, module);
+        }
+        let (kind, inner) = shape(&field.ty);
+        let kind = match inner {
+            None => kind,
+            Some(name) => match (self.sources.words(&name), self.sources.find(&name, module)) {
+                (Some(values), _) => kind.replace(&name, &format!("`{}`", values.join("`, `"))),
+                (None, Some(part)) => {
+                    self.pending.push(part);
+                    kind.replace(&name, &format!("[{name}](#{})", anchor(heading(&name))))
+                }
+                (None, None) => panic!("the page does not know how {name} is printed"),
+            },
+        };
+        let own = || field.ident.as_ref().expect("a named field").to_string();
+        let name = other_name(&field.attrs).unwrap_or_else(own);
+        vec![(name, Row { kind, meaning: docs(&field.attrs) })]
+    }
+
+    /// The rows of an object that is part of another one.
+    fn rows_of_type(&mut self, ty: &Type, module: &str) -> Vec<(String, Row)> {
+        let (kind, name) = shape(ty);
+        let name = name.expect("what is flattened is an object");
+        let rows = match self.sources.union(&name, module) {
+            Some(union) => self.rows_of_cases(&cases(&union.item), &union.module),
+            None => {
+                let part = self.find(&name, module);
+                self.rows(&part.item.fields, &part.module)
+            }
+        };
+        let is_optional = kind.ends_with(OPTIONAL);
+        rows.into_iter()
+            .map(|(name, row)| (name, if is_optional { row.optional() } else { row }))
+            .collect()
+    }
+
+    /// The rows of one of several objects: fields that not all of them have are optional.
+    fn rows_of_cases(&mut self, cases: &[Case<'a>], module: &str) -> Vec<(String, Row)> {
+        let mut all: Vec<(String, Row)> = Vec::new();
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for case in cases {
+            let rows = match case {
+                Case::Of(ty) => self.rows_of_type(ty, module),
+                Case::Fields(fields) => self.rows(fields, module),
+            };
+            for (name, row) in rows {
+                *counts.entry(name.clone()).or_default() += 1;
+                if all.iter().all(|(known, _)| *known != name) {
+                    all.push((name, row));
+                }
+            }
+        }
+        let is_in_all = |name: &str| counts.get(name) == Some(&cases.len());
+        all.into_iter()
+            .map(|(name, row)| match is_in_all(&name) {
+                true => (name, row),
+                false => (name, row.optional()),
             })
-            .next_back(),
-        _ => None,
-    };
-    let name = last.ident.to_string();
-    match (name.as_str(), inner) {
-        ("Option", Some((kind, name))) => (format!("{kind}, optional"), name),
-        ("Vec", Some((kind, name))) => (format!("array of {kind}"), name),
-        ("BTreeMap", Some((kind, name))) => (format!("object of {kind}"), name),
-        ("Arc" | "Box" | "Cow", Some(inner)) => inner,
-        ("bool", _) => ("true or false".to_owned(), None),
-        ("u8" | "u16" | "u32" | "u64" | "usize" | "i64" | "UnixSeconds", _) => {
-            ("integer".to_owned(), None)
-        }
-        ("f64", _) => ("number".to_owned(), None),
-        ("Roles", _) => ("array of string".to_owned(), None),
-        (_, _) if KNOWN_TEXTS.contains(&name.as_str()) => ("string".to_owned(), None),
-        _ => (name.clone(), Some(name)),
+            .collect()
     }
 }
 
-/// Types that are a string in JSON.
-const KNOWN_TEXTS: &[&str] = &[
-    "String",
-    "NodeId",
-    "NodeName",
-    "SiteName",
-    "ServiceName",
-    "SocketAddr",
-    "VerifyKey",
-    "Seed",
-    "str",
-];
+/// Ends the type of a field that may be absent.
+const OPTIONAL: &str = ", optional";
 
-fn json_name(field: &Field) -> String {
-    field.ident.as_ref().expect("a named field").to_string()
-}
-
-/// `EndsSoon` as `ends-soon`.
-fn kebab(name: &str) -> String {
-    let mut text = String::new();
-    for c in name.chars() {
-        if c.is_ascii_uppercase() && !text.is_empty() {
-            text.push('-');
-        }
-        text.push(c.to_ascii_lowercase());
+impl Row {
+    fn optional(self) -> Self {
+        let is_so = self.kind.ends_with(OPTIONAL);
+        Self { kind: if is_so { self.kind } else { self.kind + OPTIONAL }, ..self }
     }
-    text
-}
-
-/// The documentation of an item as one line.
-fn docs(attrs: &[Attribute]) -> String {
-    let lines = attrs.iter().filter_map(|attr| match &attr.meta {
-        Meta::NameValue(it) if it.path.is_ident("doc") => match &it.value {
-            Expr::Lit(text) => match &text.lit {
-                Lit::Str(text) => Some(text.value().trim().to_owned()),
-                _ => None,
-            },
-            _ => None,
-        },
-        _ => None,
-    });
-    let text = lines.collect::<Vec<_>>().join(" ");
-    plain_links(text.trim()).replace('|', "\\|")
-}
-
-/// Without the links of rustdoc: `[text]` and `[text](path)` become `text`.
-fn plain_links(text: &str) -> String {
-    let mut plain = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('[') {
-        plain.push_str(before);
-        let Some((label, behind)) = after.split_once(']') else {
-            plain.push('[');
-            rest = after;
-            continue;
-        };
-        plain.push_str(label);
-        rest = match behind.strip_prefix('(').and_then(|it| it.split_once(')')) {
-            Some((_, behind)) => behind,
-            None => behind,
-        };
-    }
-    plain + rest
-}
-
-fn is_serialized(attrs: &[Attribute]) -> bool {
-    attrs.iter().any(|attr| match &attr.meta {
-        Meta::List(it) if it.path.is_ident("derive") => {
-            it.tokens.to_string().split(',').any(|name| name.trim() == "Serialize")
-        }
-        _ => false,
-    })
-}
-
-fn has_flag(attrs: &[Attribute], flag: &str) -> bool {
-    attrs.iter().any(|attr| match &attr.meta {
-        Meta::List(it) if it.path.is_ident("serde") => {
-            it.tokens.to_string().split(',').any(|name| name.trim() == flag)
-        }
-        _ => false,
-    })
-}
-
-fn is_query(it: &ItemImpl) -> bool {
-    let of_request = it.trait_.as_ref().is_some_and(|(_, path, _)| path.is_ident("Request"));
-    of_request
-        && it.items.iter().any(|item| match item {
-            syn::ImplItem::Const(it) if it.ident == "KIND" => match &it.expr {
-                Expr::Path(path) => path.path.segments.last().is_some_and(|it| it.ident == "Query"),
-                _ => false,
-            },
-            _ => false,
-        })
-}
-
-fn reply(it: &ItemImpl) -> Option<String> {
-    it.items.iter().find_map(|item| match item {
-        syn::ImplItem::Type(it) if it.ident == "Reply" => shape(&it.ty).1,
-        _ => None,
-    })
 }

@@ -2,10 +2,12 @@
 //!
 //! With `MESHPORT_WRITE_REFERENCE=1` they write the pages instead.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 mod commands;
 mod json;
+mod sources;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -30,7 +32,26 @@ fn check(page: &str, wanted: &str) {
 
 #[test]
 fn the_page_of_commands_is_that_of_the_command_line() {
-    check("commands.md", &commands::page(&meshport::cli::command()));
+    let page = commands::page(&meshport::cli::command(), &sources::exit_codes(&root()));
+    check("commands.md", &page);
+}
+
+#[test]
+fn every_text_about_exit_codes_has_those_of_the_program() {
+    let codes: BTreeSet<u8> = sources::exit_codes(&root()).into_keys().collect();
+    let command = meshport::cli::command();
+    let help = |command: &clap::Command| {
+        let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        commands::codes_after("EXIT CODES", &text)
+    };
+    assert_eq!(help(&command), codes, "meshport --help");
+    for verb in command.get_subcommands() {
+        assert!(help(verb).is_subset(&codes), "meshport {} --help", verb.get_name());
+    }
+    let page = root().join("docs/troubleshoot.md");
+    let text = std::fs::read_to_string(page).expect("the page is there");
+    let of_page = commands::codes_after("| exit code |", &text);
+    assert!(!of_page.is_empty() && of_page.is_subset(&codes), "docs/troubleshoot.md: {of_page:?}");
 }
 
 #[test]
@@ -50,5 +71,5 @@ fn the_page_of_the_configuration_has_every_key() {
 
 #[test]
 fn the_page_of_json_has_every_field() {
-    check("json.md", &json::page(&json::sources(&root())));
+    check("json.md", &json::page(&sources::sources(&root()), &meshport::cli::command()));
 }
