@@ -96,6 +96,9 @@ pub(crate) struct InviteReport {
     pub(crate) join_until: UnixSeconds,
     /// How long a credential made with it is valid.
     pub(crate) credential_ttl_s: u64,
+    /// Whether a mandate made here allows to renew it, for the advice.
+    #[serde(skip)]
+    pub(crate) is_renewed: bool,
     /// The members that a new node contacts first.
     pub(crate) seeds: Vec<String>,
 }

@@ -17,7 +17,8 @@ use super::checks::{Check, Looked};
 use super::facts::{Daemon, Facts, NO_STATE};
 use super::holder::{self, Protocol};
 use crate::cli::check;
-use meshport_daemon::{Error, StateDir, findings, state};
+use meshport_daemon::{Error, findings};
+use meshport_state::{self as state, Error as StateError, StateDir};
 
 /// The maximum number of state folder entries to examine; it has about a dozen.
 const MAX_ENTRIES: usize = 100;
