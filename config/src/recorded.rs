@@ -3,7 +3,7 @@
 use crate::{Credential, Invite, Revocation, Role, UnixSeconds};
 
 /// Time of the recording, in seconds.
-const THEN: UnixSeconds = UnixSeconds(1_795_707_900);
+const THEN: UnixSeconds = UnixSeconds(1_795_811_700);
 
 #[test]
 fn a_credential_an_invite_and_revocations_of_the_release_before() {

@@ -252,6 +252,30 @@ fn named_versions(text: &str) -> Vec<&str> {
     cut.map(|it| it.trim_end_matches('.')).filter(|it| it.matches('.').count() == 2).collect()
 }
 
+/// The version of the product.
+fn version() -> String {
+    let all = metadata();
+    let packages = all["packages"].as_array().expect("a list");
+    let own = packages.iter().find(|it| it["name"] == "meshport").expect("it is there");
+    text(own, "version").to_owned()
+}
+
+/// The release before this one has a lower version, and the fixtures that it wrote have it.
+#[test]
+fn the_previous_release_has_a_version_of_its_own() {
+    let tag = fs::read_to_string(root().join("tests/previous-release")).expect("it is there");
+    let line = tag.lines().find(|line| !line.starts_with('#')).expect("a version and a commit");
+    let (previous, commit) = line.split_once(' ').expect("a version and a commit");
+    let parts = |version: &str| -> Vec<u32> {
+        version.split('.').map(|part| part.parse().expect("a number")).collect()
+    };
+    assert!(parts(previous) < parts(&version()), "{previous} is not before {}", version());
+    assert!(commit.len() == 40 && commit.bytes().all(|it| it.is_ascii_hexdigit()), "{commit}");
+    let status = fs::read_to_string(root().join("tests/recorded/status.json")).expect("recorded");
+    let status: Value = serde_json::from_str(&status).expect("it is JSON");
+    assert_eq!(text(&status, "version"), previous, "tests/recorded is of another release");
+}
+
 /// A command copied from a page gets the packages of this version.
 #[test]
 fn pages_name_the_packages_of_this_version() {
@@ -259,10 +283,7 @@ fn pages_name_the_packages_of_this_version() {
         named_versions("a meshport_0.2.1-1_amd64.deb, REG/meshport:0.3.0."),
         ["0.2.1", "0.3.0"]
     );
-    let all = metadata();
-    let packages = all["packages"].as_array().expect("a list");
-    let own = packages.iter().find(|it| it["name"] == "meshport").expect("it is there");
-    let version = own["version"].as_str().expect("a version");
+    let version = version();
     let mut named = 0;
     for file in tracked_with_suffix(".md") {
         if !(file.path == "README.md" || file.path.starts_with("docs/")) {

@@ -95,6 +95,20 @@ fn counts_releases(world: &World, name: &str, current: u64, silent: u64) {
     });
 }
 
+/// Each program says which release it is, so that an operator can tell them apart.
+#[test]
+#[ignore = "needs the previous release: tests/run versions"]
+fn each_release_has_its_own_version() {
+    let tag = include_str!("../../previous-release");
+    let line = tag.lines().find(|line| !line.starts_with('#')).expect("a version and a commit");
+    let previous = line.split(' ').next().expect("a version");
+    let own = [(Version::Previous, previous), (Version::Current, env!("CARGO_PKG_VERSION"))];
+    for (release, version) in own {
+        let said = run_ok(&program(release).to_string_lossy(), &["--version"]);
+        assert_eq!(said.trim(), format!("meshport {version}"));
+    }
+}
+
 /// As an operator does it: first the nodes that only use services, then the origins, and all the
 /// way back, as after a failed upgrade.
 #[test]
