@@ -47,8 +47,8 @@ pub(crate) struct InviteArgs {
     /// How long the invite can be used to join
     #[arg(long, value_name = "TIME", default_value = "24h")]
     pub(crate) ttl: Lifetime,
-    /// How long the new node's credential is valid [default: 365d, or the lifetime in a mandate that
-    /// was made in this state folder and covers such a node]
+    /// How long the new node's credential is valid [default: 365d, or the lifetime in a mandate
+    /// that was made in this state folder and covers such a node]
     #[arg(long, value_name = "TIME")]
     pub(crate) credential_ttl: Option<Lifetime>,
     /// The only name the new node may take; with --count, the part before the number
@@ -373,8 +373,8 @@ fn advice(report: &InviteReport) -> String {
     };
     format!(
         "Until {}, anyone who has this line can join site {} {name}with {roles}. It names {seeds}. \
-         {renewed}It also holds the mesh secret: treat it as a password, even after that time.\n{used}  \
-         (with the line in FILE; or - and the line on standard input)",
+         {renewed}It also holds the mesh secret: treat it as a password, even after that time.\n\
+         {used}  (with the line in FILE; or - and the line on standard input)",
         report.join_until, report.site,
     )
 }

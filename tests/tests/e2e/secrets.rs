@@ -210,8 +210,8 @@ impl Seen {
         output.status.success()
     }
 
-    /// Makes the support bundle of a node and unpacks it in the world's folder, which is searched at
-    /// the end.
+    /// Makes the support bundle of a node and unpacks it in the world's folder, which is searched
+    /// at the end.
     fn bundle(&mut self, world: &World, node: &str) {
         let [config, bundle, unpacked] = ["toml", "tar.gz", "bundle"]
             .map(|kind| world.path(&format!("{node}.{kind}")).display().to_string());

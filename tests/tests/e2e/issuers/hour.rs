@@ -1,5 +1,5 @@
-//! Credentials of a minute for an hour: every worker has a session that must not end, and the nearer
-//! issuer is killed again and again and comes back after some minutes.
+//! Credentials of a minute for an hour: every worker has a session that must not end, and the
+//! nearer issuer is killed again and again and comes back after some minutes.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ const WORKERS: [&str; 4] = ["worker-1", "worker-2", "worker-3", "worker-4"];
 const BETWEEN_BYTES: Duration = Duration::from_secs(1);
 /// Between two looks at the credentials: a small part of their life.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
-/// How often the nearer issuer is killed in the whole run; it is down for a third of the time.
-const KILLS: u32 = 6;
+/// How often the nearer issuer is killed; it is down for a third of the time. A shorter run has one
+/// cycle.
+const CYCLE: Duration = Duration::from_secs(600);
 
 fn given(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|it| it.parse().ok()).unwrap_or(otherwise)
@@ -83,7 +84,7 @@ fn an_hour_of_renewals_cuts_nothing() {
     let bytes_before = world.shaper().counters().received_bytes;
     let (begun, mut next, mut is_up) = (wait::now(), wait::now(), true);
     while begun.elapsed() < span {
-        let down = is_down(begun.elapsed(), span / KILLS);
+        let down = is_down(begun.elapsed(), CYCLE.min(span));
         match (down, is_up) {
             (true, true) => world.kill("cp-b"),
             (false, false) => world.start("cp-b"),
