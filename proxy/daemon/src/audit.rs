@@ -256,15 +256,17 @@ impl Audit {
         );
     }
 
-    /// This node, an issuer, has renewed the credential of a node that joined with `base`.
-    pub(crate) fn issued(&self, issued: &Issued, base: &Credential) {
+    /// This node, an issuer, has renewed the credential of a node that joined with `base`, whose
+    /// request came through a relay.
+    pub(crate) fn issued(&self, issued: &Issued, base: &Credential, relay: Option<NodeId>) {
         self.0.written.fetch_add(1, Ordering::Relaxed);
         let next = issued.content();
         let invite = base.delegation.as_ref().map(|it| it.key.to_string());
+        let relay = relay.map(|it| it.to_string());
         info!(
             target: "audit",
             event = "issued",
-            node = %next.node, name = %next.name, expires_at = %next.expires_at, invite,
+            node = %next.node, name = %next.name, expires_at = %next.expires_at, invite, relay,
             suppressed = 0,
         );
     }

@@ -58,7 +58,8 @@ impl Egress {
         match relay::receive(mesh.node_id(), peer, target, request.hops(), may_relay) {
             Receive::Serve => {
                 let present = self.present(&peer, &request)?;
-                let asked = self.asked.ask(Judge { present, request }).await;
+                let relay = (!request.client.is_empty()).then_some(peer);
+                let asked = self.asked.ask(Judge { present, relay, request }).await;
                 asked.map_err(|_ending| Code::Leaving)
             }
             Receive::Carry(issuer) => self.carry_renewal(&peer, issuer, &request).await,

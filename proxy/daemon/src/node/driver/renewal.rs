@@ -29,6 +29,7 @@ pub(crate) type FromIssuer = (NodeId, Result<Vec<u8>, Setback>);
 pub(crate) struct Judge {
     /// Its current one: presented in its tunnel, or shown by a relay.
     pub(crate) present: Arc<Credential>,
+    pub(crate) relay: Option<NodeId>,
     pub(crate) request: Request,
 }
 
@@ -36,8 +37,7 @@ impl Answer for Judge {
     type Reply = Reply;
 
     fn answer(self, driver: &mut Driver, to: Asker<Reply>) {
-        let Self { present, request } = self;
-        let judged = driver.judge(&present, &request);
+        let judged = driver.judge(&self);
         let _ = to.send(Ok(Reply(judged.map(|issued| issued.to_bytes()))));
     }
 }
@@ -66,7 +66,7 @@ impl Driver {
         };
         if who == own.node {
             let base = self.reporter.renewals.base().cloned();
-            let issued = self.sign(Asked { present: &own, known: None, base: base.as_ref() });
+            let issued = self.sign(Asked { present: &own, known: None, base: base.as_ref() }, None);
             let issued = issued.map(|it| it.to_bytes()).map_err(Setback::from);
             return self.take_issued((who, issued));
         }
@@ -147,19 +147,17 @@ impl Driver {
     }
 
     /// The credential that this node signs for a member that asks.
-    fn judge(&mut self, present: &Credential, request: &Request) -> Result<Issued, Refusal> {
-        let known = match request.client.is_empty() {
-            true => None,
-            false => self.mesh.known_credential(&present.node),
-        };
+    fn judge(&mut self, asker: &Judge) -> Result<Issued, Refusal> {
+        let Judge { present, relay, request } = asker;
+        let known = relay.and_then(|_| self.mesh.known_credential(&present.node));
         let base = match request.base.as_slice() {
             [] => None,
             bytes => Some(Credential::from_bytes(bytes).map_err(|_| Refusal::Base)?),
         };
-        self.sign(Asked { present, known: known.as_deref(), base: base.as_ref() })
+        self.sign(Asked { present, known: known.as_deref(), base: base.as_ref() }, *relay)
     }
 
-    fn sign(&mut self, asked: Asked<'_>) -> Result<Issued, Refusal> {
+    fn sign(&mut self, asked: Asked<'_>, relay: Option<NodeId>) -> Result<Issued, Refusal> {
         let issuer = self.reporter.renewals.issuer.as_mut().ok_or(Refusal::NoMandate)?;
         let revoked = self.core.discovery().revocations();
         let judged = issuer.judge(asked, revoked, clock::now(), clock::wall());
@@ -168,7 +166,7 @@ impl Driver {
         match &judged {
             Ok(issued) => {
                 info!(%name, node, until = %issued.content().expires_at, "a credential is renewed");
-                self.reporter.audit.issued(issued, base.unwrap_or(present));
+                self.reporter.audit.issued(issued, base.unwrap_or(present), relay);
             }
             Err(reason) => debug!(%name, node, %reason, "a credential is not renewed"),
         }
