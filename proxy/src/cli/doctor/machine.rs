@@ -18,7 +18,7 @@ use super::facts::{Daemon, Facts, NO_STATE};
 use super::holder::{self, Protocol};
 use crate::cli::check;
 use meshport_daemon::{Error, findings};
-use meshport_state::{self as state, Error as StateError, StateDir};
+use meshport_state::{Error as StateError, StateDir};
 
 /// The maximum number of state folder entries to examine; it has about a dozen.
 const MAX_ENTRIES: usize = 100;
@@ -113,7 +113,7 @@ fn rights_of_state(path: &Path) -> io::Result<Vec<Finding>> {
         let (file, name) = (entry.path(), entry.file_name());
         let Ok(metadata) = fs::symlink_metadata(&file) else { continue };
         let name = name.to_string_lossy();
-        let is_secret = name.ends_with(".key") || state::is_secret(&name);
+        let is_secret = name.ends_with(".key") || meshport_state::is_secret(&name);
         let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
         if owner != folder.uid() {
             let (of_folder, file) = (folder.uid(), file.display());

@@ -12,7 +12,6 @@ use std::path::Path;
 
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
 use meshport_config::Mandate;
-use meshport_state as state;
 use zeroize::Zeroizing;
 
 /// Length in bytes of each of meshport's keys and secrets.
