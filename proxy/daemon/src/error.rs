@@ -68,8 +68,10 @@ pub enum Error {
     /// The daemon refused the request.
     #[error("the daemon refused: {0}")]
     Refused(String),
-    /// The answer is no: a ping without reply, a wait that timed out, a demo that failed, a finding
-    /// of `doctor`.
+    /// The daemon was not replaced by the program on disk, and serves as before.
+    #[error("no upgrade, and the daemon keeps serving: {0}")]
+    NotUpgraded(String),
+    /// The answer to the question is "no": nothing is healthy, a ping got no reply, a demo failed.
     #[error("{0}")]
     Negative(String),
 
@@ -104,8 +106,8 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
-    /// The process exit code; 70 as in `sysexits.h`. The page of commands has these numbers with
-    /// the first comments of the variants.
+    /// The process exit code: 1 the answer is "no", 2 usage, 3 configuration, 4 trust or state
+    /// folder, 5 this machine, 6 no daemon, 7 no upgrade, 70 a bug (as in `sysexits.h`).
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Negative(_) => 1,
@@ -114,6 +116,7 @@ impl Error {
             Self::Trust(_) | Self::State { .. } => 4,
             Self::Io { .. } | Self::Mesh(_) => 5,
             Self::NoDaemon { .. } | Self::Refused(_) => 6,
+            Self::NotUpgraded(_) => 7,
             Self::Bug(_) => 70,
         }
     }

@@ -286,7 +286,8 @@ EXAMPLES:
 
 EXIT CODES:
   0  the successor serves
-  6  no upgrade: the daemon keeps serving, or does not answer
+  6  no daemon answers, or it is not certain which process serves
+  7  no upgrade: the daemon keeps serving
 ";
 
 pub(super) const UNDRAIN: &str = "\

@@ -31,7 +31,11 @@ struct Upgraded {
 pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
     let done = runtime()?.block_on(async {
-        let successor = client.ask(&UpgradeRequest).await?.successor;
+        let answer = client.ask(&UpgradeRequest).await.map_err(|error| match error {
+            Error::Refused(why) => Error::NotUpgraded(why),
+            other => other,
+        });
+        let successor = answer?.successor;
         taken_over(&client, successor).await
     })?;
     if args.json {
@@ -58,7 +62,7 @@ async fn taken_over(client: &AdminClient, successor: u32) -> Result<Upgraded, Er
             // The failure of an earlier upgrade is forgotten when one begins.
             Ok(status) => {
                 if let Some(why) = status.process.failed_upgrade {
-                    return Err(Error::Refused(format!("no upgrade, and it keeps serving: {why}")));
+                    return Err(Error::NotUpgraded(why));
                 }
             }
             Err(_) => serves = None,

@@ -154,7 +154,7 @@ fn neither_a_datagram_nor_a_scraper_finds_a_closed_port_in_an_upgrade() {
     world.node_mut("second").process().ended(SETTLE);
     script(&program, "exit 1");
     let failed = upgrade(&world, "second");
-    assert_eq!(failed.status.code(), Some(6), "{failed:?}");
+    assert_eq!(failed.status.code(), Some(7), "{failed:?}");
     stop.store(true, Ordering::Relaxed);
     for (at, knocks) in ["the mesh", "the admin port"].into_iter().zip(knocks) {
         let (count, failed) = knocks.join().expect("it does not panic");
@@ -185,7 +185,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     script(&program, "exit 1");
     let output = upgrade(&world, "worker");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert_eq!(output.status.code(), Some(7), "{said}");
     assert!(said.contains("the successor ended without an answer"), "{said}");
     load.goes_on(REQUESTS, PHASE);
     none_failed(load);
@@ -201,8 +201,8 @@ fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
         script(&program, &format!("printf 'ready %s\\n' $$ >&0; head -c 1 >&2; {serves}"));
         let output = upgrade(&world, "worker");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(6), "{said}");
-        assert!(said.contains("it keeps serving: the successor ended"), "{said}");
+        assert_eq!(output.status.code(), Some(7), "{said}");
+        assert!(said.contains("the daemon keeps serving: the successor ended"), "{said}");
         assert!(world.node_mut("worker").process().is_running());
         load.goes_on(REQUESTS, PHASE);
     }

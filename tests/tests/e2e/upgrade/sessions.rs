@@ -87,7 +87,7 @@ fn sessions_outlive_a_successor_that_fails() {
     let all = flows(&world);
     // It takes the sockets and ends.
     script(&program, "printf 'ready %s\\n' $$ >&0; head -c 1 >&2");
-    assert_eq!(upgrade(&world, "worker").status.code(), Some(6));
+    assert_eq!(upgrade(&world, "worker").status.code(), Some(7));
     let said = wait::until("it says so", SETTLE, || {
         let output = world.node_mut("worker").process().output();
         output.contains("the upgrade failed").then_some(output)
