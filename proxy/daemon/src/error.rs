@@ -71,7 +71,8 @@ pub enum Error {
     /// The daemon was not replaced by the program on disk, and serves as before.
     #[error("no upgrade, and the daemon keeps serving: {0}")]
     NotUpgraded(String),
-    /// The answer to the question is "no": nothing is healthy, a ping got no reply, a demo failed.
+    /// The answer is no: a ping without reply, a wait that timed out, a demo that failed, a finding
+    /// of `doctor`.
     #[error("{0}")]
     Negative(String),
 
@@ -106,8 +107,8 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
-    /// The process exit code: 1 the answer is "no", 2 usage, 3 configuration, 4 trust or state
-    /// folder, 5 this machine, 6 no daemon, 7 no upgrade, 70 a bug (as in `sysexits.h`).
+    /// The process exit code; 70 as in `sysexits.h`. The page of commands has these numbers with
+    /// the first comments of the variants.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Negative(_) => 1,

@@ -20,6 +20,7 @@ EXIT CODES:
     4  a key, credential, invite or the state folder was refused
     5  the system refused an address, a file or a socket
     6  no daemon answers, or it refused the request
+    7  no upgrade: the daemon keeps serving
    70  a bug in meshport
   141  standard output was closed (SIGPIPE)
 
