@@ -31,7 +31,7 @@ pub type ProcessTag = u8;
 /// The source of an endpoint's connection ids and challenges.
 pub(super) type Random = Arc<Mutex<StdRng>>;
 
-/// The process for which a QUIC packet is. `None` for the first packets of a new connection, whose
+/// The process to which a QUIC packet belongs. `None` for the first packets of a connection, whose
 /// id the peer has invented.
 pub(super) fn tag_of(packet: &[u8]) -> Option<ProcessTag> {
     let is_long = packet.first()? & LONG_HEADER != 0;

@@ -82,8 +82,8 @@ impl Channel {
         self.0.send(&serde_json::to_vec(message)?).await.map(drop)
     }
 
-    /// `None` when the other process has ended. Skips what another release says and this one does
-    /// not understand.
+    /// `None` when the other process has ended. Skips messages that this release does not
+    /// understand.
     pub(super) async fn receive<T: DeserializeOwned>(&self) -> Option<T> {
         let mut space = vec![0; MAX_MESSAGE];
         loop {
