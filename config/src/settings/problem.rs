@@ -27,7 +27,7 @@ pub enum ProblemKind {
     Conflict,
 }
 
-/// A problem in a settings file. `Display` is one line.
+/// A problem in a settings file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The kind of mistake.

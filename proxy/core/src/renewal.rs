@@ -29,8 +29,11 @@ pub use self::seeker::{ASK_LIMIT, MAX_ISSUERS, STORE_LIMIT, Seeker};
 
 /// Most relays that are asked to pass a request on to one issuer.
 pub const MAX_RELAYS: usize = 2;
-/// Begins a request; 1 and 2 begin sessions, 3 a question.
+/// Begins a request to an issuer, of `base` alone; 1 and 2 begin sessions, 3 a question.
 pub const VERSION: u8 = 4;
+/// Begins a request through a relay, with all fields. Releases that do not relay renewals refuse it
+/// instead of taking it for one of the relay's own.
+pub const RELAYED_VERSION: u8 = 7;
 /// Version and length.
 const PREFIX_BYTES: usize = 3;
 /// The longest body of a request, in bytes: two credentials, and room for what later versions add.
@@ -38,6 +41,8 @@ pub const MAX_REQUEST_BYTES: usize = 2 * MAX_CREDENTIAL_BYTES + 256;
 /// The longest body of a reply, in bytes: a credential, and as much room.
 pub const MAX_REPLY_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
 
+/// A credential is renewed when this part of its life is left.
+const DUE_PART: u64 = 3;
 /// Long enough to find the time for a renewal by hand.
 const MAX_WARNING_S: u64 = 30 * 86_400;
 
@@ -167,20 +172,26 @@ impl Request {
 
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let body = postcard::to_allocvec(self).expect("plain data serialises");
+        let is_direct = self.issuer.is_none() && self.client.is_empty();
+        let (version, body) = match is_direct {
+            true => (VERSION, postcard::to_allocvec(&self.base)),
+            false => (RELAYED_VERSION, postcard::to_allocvec(self)),
+        };
+        let body = body.expect("plain data serialises");
         let length = u16::try_from(body.len()).expect("two credentials are short");
-        [&[VERSION][..], &length.to_be_bytes(), &body].concat()
+        [&[version][..], &length.to_be_bytes(), &body].concat()
     }
 
-    /// Reads a request from the front of `bytes`, of which the first is [`VERSION`]. `Ok(None)`
-    /// means that more bytes are needed.
+    /// Reads a request from the front of `bytes`, of which the first is [`VERSION`] or
+    /// [`RELAYED_VERSION`]. `Ok(None)` means that more bytes are needed.
     ///
     /// # Errors
     /// [`BadRenewal`] when no continuation of these bytes can be a request.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadRenewal> {
         match bytes.split_first() {
             None => Ok(None),
-            Some((&VERSION, rest)) => read(rest, MAX_REQUEST_BYTES),
+            Some((&VERSION, rest)) => Ok(read(rest, MAX_REQUEST_BYTES)?.map(Self::new)),
+            Some((&RELAYED_VERSION, rest)) => read(rest, MAX_REQUEST_BYTES),
             Some(_) => Err(BadRenewal::Body),
         }
     }
@@ -245,6 +256,22 @@ pub fn check_issued(own: &Credential, issued: &Issued) -> Result<(), Setback> {
     }
     if next.expires_at <= own.expires_at {
         return unfit("it ends no later than the present credential");
+    }
+    Ok(())
+}
+
+/// [`check_issued`] for an answer that came through a relay. Every request counts as one of the node,
+/// so a relay could keep answers to requests that it made early, and hand out old ones: one that is
+/// due for the next renewal already is refused.
+///
+/// # Errors
+/// [`Setback::Unfit`].
+pub fn check_relayed(own: &Credential, issued: &Issued, wall: UnixSeconds) -> Result<(), Setback> {
+    check_issued(own, issued)?;
+    let next = issued.content();
+    let life_s = life_s(next.issued_at, next.expires_at);
+    if wall.saturating_add(life_s / DUE_PART) >= next.expires_at {
+        return Err(Setback::Unfit("it is due for the next renewal already".to_owned()));
     }
     Ok(())
 }

@@ -512,7 +512,7 @@ async fn read_header(stream: &mut Stream) -> Result<Opening, NoHeader> {
                 Ok(None) => Some(Ok(None)),
                 Err(_) => Some(Err(())),
             },
-            Some(&request::VERSION) => {
+            Some(&(request::VERSION | request::RELAYED_VERSION)) => {
                 let read = Request::decode(&buffer).map_err(drop);
                 Some(read.map(|it| it.map(Opening::Renewal)))
             }

@@ -1,37 +1,51 @@
 //! Requests for renewals between members, over streams: see [`meshport_core::renewal`].
 
+use std::time::Duration;
+
 use meshport_config::NodeId;
-use meshport_core::renewal::{ASK_LIMIT, Reply, Request, Setback};
+use meshport_core::renewal::{ASK_LIMIT, Refusal, Reply, Request, Setback};
 use meshport_mesh::Mesh;
 use tokio::time::timeout;
 
 use crate::exchange::{self, Unanswered};
 
+/// Less than the asker waits in all, so that it hears why nobody has answered.
+const MARGIN: Duration = Duration::from_secs(1);
+
 /// Asks one issuer, which may need a tunnel first; if it does not answer, through each of these
-/// relays, in equal parts of [`ASK_LIMIT`].
+/// relays. A relay's answer that does not fit counts as none.
 pub(crate) async fn ask(
     mesh: &Mesh,
     issuer: NodeId,
     relays: &[NodeId],
     request: &Request,
+    fits: impl Fn(&[u8]) -> Result<(), Setback>,
 ) -> Result<Vec<u8>, Setback> {
-    let ways = u32::try_from(1 + relays.len()).expect("relays are few");
-    let part = ASK_LIMIT / ways;
-    let late = |_| Setback::Silent(format!("no answer within {part:?}"));
-    let direct = timeout(part, exchange(mesh, issuer, request)).await.map_err(late).flatten();
-    let mut problem = match direct {
+    let limit = ASK_LIMIT - MARGIN;
+    let direct = if relays.is_empty() { limit } else { limit / 2 };
+    let late = |within| move |_| Setback::Silent(format!("no answer within {within:?}"));
+    let asked = timeout(direct, exchange(mesh, issuer, request)).await;
+    let mut problem = match asked.map_err(late(direct)).flatten() {
+        Err(error @ Setback::Silent(_)) => error.to_string(),
         // Nobody but the issuer could have said that.
-        Ok(_) | Err(Setback::Refused(_)) => return direct,
-        Err(problem) => problem.to_string(),
+        said => return said,
     };
+    let part = (limit - direct) / u32::try_from(relays.len().max(1)).expect("relays are few");
     let request = request.through_relay(issuer);
+    let mut gains_nothing = false;
     for relay in relays {
-        match timeout(part, exchange(mesh, *relay, &request)).await.map_err(late).flatten() {
+        let asked = timeout(part, exchange(mesh, *relay, &request)).await;
+        let answer = asked.map_err(late(part)).flatten();
+        match answer.and_then(|issued| fits(&issued).map(|()| issued)) {
             Ok(issued) => return Ok(issued),
-            Err(other) => problem.push_str(&format!("; through relay {}: {other}", relay.short())),
+            Err(other) => {
+                gains_nothing |= other == Setback::Refused(Refusal::NothingGained);
+                problem.push_str(&format!("; through relay {}: {other}", relay.short()));
+            }
         }
     }
-    Err(Setback::Silent(problem))
+    // It is no failure. A relay that lies hides no more than it could by silence.
+    Err(if gains_nothing { Refusal::NothingGained.into() } else { Setback::Silent(problem) })
 }
 
 /// A request and its reply.

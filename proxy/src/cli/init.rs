@@ -191,8 +191,8 @@ fn next_steps(report: &InitReport, paths: &Paths) -> String {
          `meshport invite --state-dir FOLDER --site SITE --seed NODEID@HOST:PORT`; `meshport peers \
          --seeds` on a node prints seeds. Or keep it on removable media and create invites here: \
          `meshport invite --site SITE --authority FILE`.\n\
-         Without a key, nobody is admitted or revoked any more. Make a second one for another \
-         place: `meshport authority{flag} --add FILE`."
+         If this key is lost, nobody can be admitted or revoked. Make a second one and keep it \
+         elsewhere: `meshport authority{flag} --add FILE`."
     ));
     text
 }

@@ -47,8 +47,8 @@ pub(crate) struct InviteArgs {
     /// How long the invite can be used to join
     #[arg(long, value_name = "TIME", default_value = "24h")]
     pub(crate) ttl: Lifetime,
-    /// How long the new node's credential is valid [default: 365d, or the lifetime in a mandate
-    /// that was made in this state folder and covers such a node]
+    /// How long the new node's credential is valid [default: what a mandate grants that was made
+    /// with this state folder and covers the node, else 365d]
     #[arg(long, value_name = "TIME")]
     pub(crate) credential_ttl: Option<Lifetime>,
     /// The only name the new node may take; with --count, the part before the number

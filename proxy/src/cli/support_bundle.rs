@@ -65,6 +65,7 @@ struct BundleReport {
     missing: Vec<Missing>,
 }
 
+/// A part that could not be collected.
 #[derive(Debug, Serialize)]
 struct Missing {
     /// The name it would have.

@@ -19,7 +19,7 @@ const LEAVE_TIME: Duration = Duration::from_secs(20);
 /// How long a successor must have served until the upgrade counts as done.
 const PROVED: Duration = PROBATION.saturating_add(Duration::from_secs(1));
 
-/// The output with `--json`.
+/// The process that serves after the upgrade.
 #[derive(Debug, Serialize)]
 struct Upgraded {
     /// The process that serves now.

@@ -297,8 +297,8 @@ catalogue! {
         title: "members send messages that are unknown to this version",
         healthy: "this version knows all messages that members send",
         meaning: "They run a later version. Unknown messages are ignored, and sessions continue",
-        remedy: "Complete the upgrade: install the later version on this node and restart its \
-                 daemon",
+        remedy: "Complete the upgrade: install the later version on this node; without a package, \
+                 run `meshport upgrade` afterwards",
     }
     /// Issuers do not renew this node's credential.
     RENEWAL_FAILS: Warning "MP214" {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use meshport_config::{Credential, NodeId, UnixSeconds};
 
-use super::{Setback, life_s};
+use super::{DUE_PART, Setback, life_s};
 
 /// Issuers that are asked in one round; a mesh has one for each control plane.
 pub const MAX_ISSUERS: usize = 8;
@@ -83,7 +83,7 @@ impl Seeker {
     pub fn due_at(&self) -> UnixSeconds {
         let life_s = life_s(self.issued_at, self.expires_at);
         let spread_s = (life_s / SPREAD_PART).max(1);
-        UnixSeconds(self.expires_at.0.saturating_sub(life_s / 3 + self.chance % spread_s))
+        UnixSeconds(self.expires_at.0.saturating_sub(life_s / DUE_PART + self.chance % spread_s))
     }
 
     /// Rounds in a row in which no issuer renewed it, and the last reason.

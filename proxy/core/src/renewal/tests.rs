@@ -381,6 +381,35 @@ fn a_relay_gains_nothing_from_a_request_that_it_makes() {
     assert_eq!(again.map(|it| it.to_bytes()), Ok(given.to_bytes()));
 }
 
+/// It hands out what it was given long ago, to hide that it does not ask any more.
+#[test]
+fn an_old_answer_of_a_relay_is_refused() {
+    let mut keys = Keys(ChaCha8Rng::seed_from_u64(4));
+    let mandate = mandate(0, "node", WALL, 365, &mut keys);
+    let present = signed(5, "node", WALL, LIFETIME_S);
+    let early = WALL.saturating_add(5 * DAY_S);
+    let hoarded = mandate.renew(&present, early).expect("good");
+    assert_eq!(check_relayed(&present, &hoarded, early), Ok(()));
+    let life_s = hoarded.content().expires_at.seconds_since(hoarded.content().issued_at);
+    let due = UnixSeconds(hoarded.content().expires_at.0 - life_s / 3);
+    assert_eq!(check_issued(&present, &hoarded), Ok(()));
+    assert!(matches!(check_relayed(&present, &hoarded, due), Err(Setback::Unfit(_))));
+}
+
+/// What 0.0.10 sends has no more fields, and what it would misread has another first byte.
+#[test]
+fn requests_of_the_release_before_are_read_and_relayed_ones_are_not_taken_for_them() {
+    let before = [&[VERSION, 0, 4, 3][..], b"abc"].concat();
+    let request = Request::new(b"abc".to_vec());
+    assert_eq!(Request::decode(&before), Ok(Some(request.clone())));
+    assert_eq!(request.encode(), before);
+    let relayed = request.through_relay(key(1).public());
+    let carried = relayed.carried(&signed(5, "node", WALL, LIFETIME_S));
+    for request in [relayed, carried] {
+        assert_eq!(request.encode()[0], RELAYED_VERSION);
+    }
+}
+
 #[test]
 fn a_seeker_asks_the_next_one_and_rests_when_nobody_renews() {
     let own = signed(5, "node", WALL, LIFETIME_S);
@@ -413,7 +442,9 @@ fn a_seeker_asks_the_next_one_and_rests_when_nobody_renews() {
 proptest! {
     #[test]
     fn any_bytes_are_a_request_a_reply_or_an_error(bytes: Vec<u8>) {
-        let _ = Request::decode(&[&[VERSION][..], &bytes].concat());
+        for version in [VERSION, RELAYED_VERSION] {
+            let _ = Request::decode(&[&[version][..], &bytes].concat());
+        }
         let _ = Reply::decode(&bytes);
     }
 

@@ -504,7 +504,7 @@ impl Request for RevokeRequest {
     type Reply = RevokeReport;
 }
 
-/// The result.
+/// What was revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeReport {
     /// The revoked node or invite: `node KEY` or `invite KEY`.

@@ -1,11 +1,11 @@
 //! Answers a member that asks an issuer for its next credential, or passes the request on to that
 //! issuer.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meshport_config::{Credential, NodeId, Role};
-use meshport_core::access;
 use meshport_core::egress::holder;
 use meshport_core::relay::{self, Receive};
 use meshport_core::renewal::{Reply, Request, Setback};
@@ -22,13 +22,36 @@ use crate::node::driver::answers::Ask;
 use crate::node::driver::renewal::Judge;
 use crate::renewal;
 
-/// Concurrent requests, answered or passed on; more are refused, so that they do not slow sessions.
-const MAX_UNDER_WAY: usize = 8;
+/// Requests answered at once; more are refused, so that they do not slow sessions.
+const MAX_ANSWERED: usize = 8;
+/// Requests passed on at once, one of each peer: an issuer that is down holds each for
+/// [`CARRY_LIMIT`].
+const MAX_CARRIED: usize = 8;
 /// How long an issuer may take to answer a request that is passed on, including a new tunnel to it;
 /// less than the asker waits.
 const CARRY_LIMIT: Duration = Duration::from_secs(3);
 
-static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
+static ANSWERED: Semaphore = Semaphore::const_new(MAX_ANSWERED);
+
+/// The peers whose requests are passed on now, at most [`MAX_CARRIED`].
+static CARRIED: Mutex<BTreeSet<NodeId>> = Mutex::new(BTreeSet::new());
+
+/// The place of a request that is passed on.
+struct Carried(NodeId);
+
+impl Carried {
+    /// None if that peer has one already, or there is no room.
+    fn begin(peer: NodeId) -> Option<Self> {
+        let mut all = CARRIED.lock().expect("no holder of this lock can panic");
+        (all.len() < MAX_CARRIED && all.insert(peer)).then_some(Self(peer))
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        CARRIED.lock().expect("no holder of this lock can panic").remove(&self.0);
+    }
+}
 
 impl Egress {
     /// Answers a member that asks for its next credential.
@@ -38,10 +61,7 @@ impl Egress {
         request: Request,
         stream: Stream,
     ) -> Code {
-        let code_and_message = async {
-            let Ok(_place) = UNDER_WAY.try_acquire() else { return Err(Code::Overloaded) };
-            self.renewal(peer, request).await
-        };
+        let code_and_message = async { self.renewal(peer, request).await };
         let (code, message) = match code_and_message.await {
             Ok(reply) => (Code::Connected, reply.encode()),
             Err(code) => (code, Vec::new()),
@@ -57,6 +77,7 @@ impl Egress {
         let target = request.issuer.filter(|issuer| !mesh.is_own(issuer));
         match relay::receive(mesh.node_id(), peer, target, request.hops(), may_relay) {
             Receive::Serve => {
+                let Ok(_place) = ANSWERED.try_acquire() else { return Err(Code::Overloaded) };
                 let present = self.present(&peer, &request)?;
                 let relay = (!request.client.is_empty()).then_some(peer);
                 let asked = self.asked.ask(Judge { present, relay, request }).await;
@@ -89,7 +110,10 @@ impl Egress {
     ) -> Result<Reply, Code> {
         let mesh = &self.context.mesh;
         let client = mesh.credential(peer).ok_or(Code::NotAllowed)?;
-        access::may_use(&client, clock::wall()).map_err(|_| Code::NotAllowed)?;
+        if client.expires_at <= clock::wall() {
+            return Err(Code::NotAllowed);
+        }
+        let _place = Carried::begin(*peer).ok_or(Code::Overloaded)?;
         let known = mesh.known_credential(&issuer).ok_or(Code::NoPath)?;
         if !known.roles.contains(&Role::Issuer) {
             return Err(Code::NoPath);

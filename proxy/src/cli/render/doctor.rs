@@ -157,9 +157,11 @@ fn nat(reach: &ReachStatus) -> String {
             format!("endpoint-dependent: each member sees another address ({at})")
         }
         "one-report" => {
-            format!("yes, its kind is unknown: only one member sees this node, at {at}")
+            format!("unknown kind: only one member sees this node, at {at}")
         }
-        "advertised" => format!("not examined, `advertise` under [mesh] is set; members see {at}"),
+        "advertised" => {
+            format!("not examined, because `advertise` under [mesh] is set; members see {at}")
+        }
         "unknown" => "unknown: no member has reported the address of this node".into(),
         other => format!("{other}: members see {at}"),
     }

@@ -25,9 +25,6 @@ const ORIGINS: [Column; 9] = [
 ];
 const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("STATE", 0), left("FOR", 0)];
 
-/// Seconds before its end from which on a credential has a colour: the daemon warns as early.
-const CREDENTIAL_ENDS_SOON_S: u64 = 30 * 24 * 60 * 60;
-
 /// The whole page.
 pub(crate) fn status(status: &Status, now: u64, style: impl Into<Style>) -> String {
     let style = style.into();
@@ -84,7 +81,7 @@ fn header(status: &Status, now: u64, style: Style) -> String {
     }
     let (credential, tone) = match status.credential_expires_at.0.saturating_sub(now) {
         0 => ("credential has expired".to_owned(), Tone::Bad),
-        left if left < CREDENTIAL_ENDS_SOON_S => {
+        left if status.findings.iter().any(|it| it.id == "MP203") => {
             (format!("credential expires in {}", age(left)), Tone::Warn)
         }
         left => (format!("credential expires in {}", age(left)), Tone::Plain),

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, Issued, Mandate, NodeId, Revocations, Role};
 use meshport_core::node::NodeCore;
 use meshport_core::renewal::{
-    Asked, MAX_ISSUERS, MAX_RELAYS, Refusal, Reply, Request, Setback, check_issued,
+    Asked, MAX_ISSUERS, MAX_RELAYS, Refusal, Reply, Request, Setback, check_issued, check_relayed,
 };
-use meshport_discovery::Liveness;
+use meshport_discovery::{Entry, Liveness, PathState};
 use tracing::{debug, info, warn};
 
 use crate::Error;
@@ -75,7 +75,12 @@ impl Driver {
         let relays = relays(&self.core, own.node, who);
         let (mesh, to) = (self.mesh.clone(), self.outputs.renewals.clone());
         tokio::spawn(async move {
-            let heard = renewal::ask(&mesh, who, &relays, &request).await;
+            let fits = |bytes: &[u8]| {
+                let issued = Issued::from_bytes(bytes);
+                let issued = issued.map_err(|error| Setback::Unfit(error.to_string()))?;
+                check_relayed(&own, &issued, clock::wall())
+            };
+            let heard = renewal::ask(&mesh, who, &relays, &request, fits).await;
             // A driver that has ended renews nothing.
             let _ = to.send((who, heard)).await;
         });
@@ -214,19 +219,26 @@ fn issuers(core: &NodeCore, own: &Credential, is_issuer: bool) -> Vec<NodeId> {
     found
 }
 
-/// The relays that may reach an issuer that does not answer directly, nearest first.
+/// The relays that may reach an issuer that does not answer directly: first those that measure a
+/// path to it, which only origins have, then the nearest. Releases before 0.1, whose records do not
+/// name their release, know no such requests.
 fn relays(core: &NodeCore, own: NodeId, issuer: NodeId) -> Vec<NodeId> {
     let (directory, paths) = (core.discovery().directory(), core.discovery().paths());
-    let is_relay = |node: &NodeId, credential: &Credential| {
-        ![own, issuer].contains(node) && credential.roles.contains(&Role::Relay)
-    };
-    let mut found: Vec<(Duration, NodeId)> = directory
-        .iter()
-        .filter(|(node, entry)| {
-            entry.liveness == Liveness::Alive && is_relay(node, &entry.credential)
-        })
-        .filter_map(|(node, _)| Some((paths.get(node)?.rtt?, *node)))
-        .collect();
+    let knows = |entry: &Entry| entry.node_state().is_some_and(|state| state.release.is_some());
+    if !directory.get(&issuer).is_some_and(knows) {
+        return Vec::new();
+    }
+    let found = directory.iter().filter_map(|(node, entry)| {
+        let may = ![own, issuer].contains(node)
+            && entry.liveness == Liveness::Alive
+            && entry.credential.roles.contains(&Role::Relay)
+            && knows(entry);
+        let path = paths.get(node).filter(|path| may && path.state == PathState::Up)?;
+        let mut distances = entry.node_state().into_iter().flat_map(|state| &state.distances);
+        let reaches = distances.any(|it| it.origin == issuer && it.rtt_us.is_some());
+        Some((!reaches, path.rtt?, *node))
+    });
+    let mut found: Vec<_> = found.collect();
     found.sort_unstable();
-    found.into_iter().take(MAX_RELAYS).map(|(_, node)| node).collect()
+    found.into_iter().take(MAX_RELAYS).map(|(.., node)| node).collect()
 }
