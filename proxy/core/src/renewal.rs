@@ -260,9 +260,9 @@ pub fn check_issued(own: &Credential, issued: &Issued) -> Result<(), Setback> {
     Ok(())
 }
 
-/// [`check_issued`] for an answer that came through a relay. Every request counts as one of the node,
-/// so a relay could keep answers to requests that it made early, and hand out old ones: one that is
-/// due for the next renewal already is refused.
+/// [`check_issued`] for an answer that came through a relay. Every request counts as one of the
+/// node, so a relay could keep answers to requests that it made early, and hand out old ones: one
+/// that is due for the next renewal already is refused.
 ///
 /// # Errors
 /// [`Setback::Unfit`].

@@ -9,9 +9,10 @@ use meshport_tests::world::{NodePlan, World};
 
 use super::{delegate, expires_at};
 
-/// Long enough that a third of it is left for the direct path, which is tried first, and the relay.
-const LIFETIME: &str = "30s";
-const NEXT: Duration = Duration::from_secs(40);
+/// A third of it is left for the direct path, which is tried first, for the relay, and for the new
+/// credential to reach the origin by gossip, before the former one ends there.
+const LIFETIME: &str = "60s";
+const NEXT: Duration = Duration::from_secs(80);
 
 #[test]
 fn a_node_that_reaches_its_issuer_only_through_a_relay_is_renewed() {
@@ -29,17 +30,18 @@ fn a_node_that_reaches_its_issuer_only_through_a_relay_is_renewed() {
     world.shaper().set_down(Cut::Between("a".to_owned(), "b".to_owned()), true);
 
     let flow = Flow::start(session(&world, "worker"));
-    let mut ends = expires_at(&world, "worker");
-    for number in 1..=2 {
-        ends = wait::until(&format!("renewal {number} comes through the relay"), NEXT, || {
-            Some(expires_at(&world, "worker")).filter(|it| *it > ends)
-        });
-        assert!(flow.goes_on(), "the session ended at renewal {number}");
-    }
+    let first = expires_at(&world, "worker");
+    let ends = wait::until("a renewal comes through the relay", NEXT, || {
+        Some(expires_at(&world, "worker")).filter(|it| *it > first)
+    });
+    wait::until("the first credential has ended", NEXT, || {
+        (wait::unix_now() > first + 2).then_some(())
+    });
+    assert!(flow.goes_on(), "the session ended with the first credential");
     let issuer = world.node_mut("cp").process().output();
     let issued = issuer.lines().filter(|line| line.contains("event=\"issued\""));
     let relayed = issued.filter(|line| line.contains("relay=\"")).count();
-    assert!(relayed >= 2, "the issuer names the relay: {issuer}");
+    assert!(relayed >= 1, "the issuer names the relay: {issuer}");
     // What the worker has is a credential like any other.
     wait::until("the issuer knows the worker's last credential", NEXT, || {
         let rows = world.at("cp").ask("credentials", &["--json", "--within", "1s"]);
