@@ -312,7 +312,7 @@ fn change_everything(world: &mut World, seen: &mut Seen) -> (Vec<Secret>, Vec<u8
     (secrets, waiting, invite)
 }
 
-/// Makes a mandate for a node and installs it there; its line is printed for whoever carries it.
+/// Makes a mandate for a node and installs it there.
 fn delegate(world: &World, node: &str, seen: &mut Seen) {
     let state = world.at(node).state().display().to_string();
     let line = run_ok(&meshport().to_string_lossy(), &["delegate", node, "--state-dir", &state]);

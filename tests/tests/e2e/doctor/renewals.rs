@@ -49,7 +49,7 @@ pub(super) fn finds_renewals_that_fail(lab: &mut Lab) {
     identity::age(&state, &lab.world.path("authority.key"), AGE, LEFT);
     lab.world.start("depot");
     lab.world.meet();
-    wait::until("the depot has asked in vain", SETTLE, || {
+    wait::until("a renewal of the depot has failed", SETTLE, || {
         let status = lab.world.at("depot").status()?;
         let found = status["findings"].as_array()?;
         found.iter().any(|row| row["id"] == "MP214").then_some(())

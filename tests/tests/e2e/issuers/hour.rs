@@ -105,7 +105,7 @@ fn an_hour_of_renewals_cuts_nothing() {
     let least_left_s = workers.iter().map(|it| it.least_left_s).min();
     println!(
         "{span:?}, lifetime {lifetime_s} s: renewals {renewals:?}, signed by the farther issuer \
-         {} and by the nearer one {}, asked in vain {failed} times, at least {least_left_s:?} s \
+         {} and by the nearer one {}, {failed} requests failed, at least {least_left_s:?} s \
          left, {bytes} bytes between all nodes",
         signed[0], signed[1]
     );
