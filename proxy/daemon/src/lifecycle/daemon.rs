@@ -18,7 +18,7 @@ use super::draining::Draining;
 use super::starter;
 use super::stop::{Restart, Stop, drain_time};
 use super::succession::{Earlier, Predecessor};
-use super::upgrade::Prepared;
+use super::upgrade::{Failure, Prepared};
 use crate::Error;
 use crate::admin::AdminServer;
 use crate::clock;
@@ -182,23 +182,25 @@ impl Daemon {
         lock: &StateLock,
         earlier: &mut Earlier,
         draining: &mut Vec<Draining>,
-    ) -> Result<Given, String> {
+    ) -> Result<Given, Failure> {
         let pid = next.pid;
         info!(pid, "upgrade: the successor is ready");
         let mut stop = Stop::listen();
-        let passed = self.withdraw(lock, earlier, draining).await;
-        let passed = passed.map_err(|error| format!("its sockets cannot be passed on: {error}"))?;
+        let passed = self.withdraw(lock, earlier, draining).await.map_err(Failure::NotPassed)?;
         let succeeded = tokio::select! {
             biased;
             () = stop.told() => None,
             // The service manager starts another process once this one and its successor have
             // ended.
             () = restart.told() => None,
-            succeeded = next.succeed(&passed) => Some(succeeded),
+            succeeded = async {
+                next.succeed(&passed).await?;
+                store::make_main_before_the_end(pid).await;
+                Ok(())
+            } => Some(succeeded),
         };
         match succeeded {
             Some(Ok(())) => {
-                store::make_main(pid);
                 info!(pid, "upgrade: the successor serves");
                 Ok(Given::ToSuccessor)
             }

@@ -188,9 +188,9 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
             }
             end => return finish(daemon, end).await.map(|()| Over::Stopped),
         };
-        error!(why, "the upgrade failed: restarting this daemon; clients wait");
+        error!(%why, "the upgrade failed: restarting this daemon; clients wait");
         store::take_back();
-        failure = Some(why);
+        failure = Some(why.to_string());
     }
 }
 

@@ -40,6 +40,26 @@ const FAILED: &str = "failed ";
 /// From the running daemon to its successor: stop the service.
 const STOP: u8 = b's';
 
+/// Why a successor does not serve.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("its sockets cannot be passed on: {0}")]
+    NotPassed(#[source] io::Error),
+    #[error("the successor ended before it took over: {0}")]
+    Gone(#[source] io::Error),
+    #[error(
+        "the successor ended without an answer: is the program on disk complete, and not older \
+         than this one? Its log says more"
+    )]
+    NoAnswer,
+    #[error("the successor was not ready within {} s", .0.as_secs())]
+    TooLate(Duration),
+    #[error("the successor cannot run: {0}")]
+    CannotRun(String),
+    #[error("the successor ended in its first seconds; its log says why")]
+    Ended,
+}
+
 /// A successor that is ready to take over.
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -68,9 +88,10 @@ pub(super) async fn prepare(starter: Option<&Starter>) -> Result<Prepared, Error
     let mut link = link.map_err(|error| {
         Error::Refused(format!("no successor can be started: {error}. Restart the daemon"))
     })?;
-    let answer = answer(&mut link, READY_TIME).await.map_err(Error::Refused)?;
+    let refused = |failure: Failure| Error::Refused(failure.to_string());
+    let answer = answer(&mut link, READY_TIME).await.map_err(refused)?;
     let pid = answer.strip_prefix(READY).and_then(|pid| pid.parse().ok());
-    let pid = pid.ok_or_else(|| Error::Refused(failure(&answer)))?;
+    let pid = pid.ok_or_else(|| refused(failure(&answer)))?;
     Ok(Prepared { link, pid })
 }
 
@@ -80,11 +101,11 @@ impl Prepared {
     ///
     /// # Errors
     /// Why it does not serve.
-    pub(super) async fn succeed(&mut self, passed: &[OwnedFd]) -> Result<(), String> {
+    pub(super) async fn succeed(&mut self, passed: &[OwnedFd]) -> Result<(), Failure> {
         let descriptors: Vec<_> = passed.iter().map(AsFd::as_fd).collect();
         let sent =
             self.link.async_io(Interest::WRITABLE, || starter::send(&self.link, &descriptors));
-        sent.await.map_err(|error| format!("the successor ended before it took over: {error}"))?;
+        sent.await.map_err(Failure::Gone)?;
         let answer = answer(&mut self.link, START_TIME).await?;
         if answer != SERVING {
             return Err(failure(&answer));
@@ -92,7 +113,7 @@ impl Prepared {
         match timeout(PROBATION, line(&mut self.link)).await {
             Err(_elapsed) => Ok(()),
             Ok(Ok(answer)) if answer.starts_with(FAILED) => Err(failure(&answer)),
-            Ok(_) => Err("the successor ended in its first seconds; its log says why".into()),
+            Ok(_) => Err(Failure::Ended),
         }
     }
 
@@ -161,21 +182,17 @@ pub fn say_failure(link: &StdStream, error: &Error) {
 }
 
 /// Reads a successor's answer: one line, with a timeout.
-async fn answer(link: &mut UnixStream, limit: Duration) -> Result<String, String> {
+async fn answer(link: &mut UnixStream, limit: Duration) -> Result<String, Failure> {
     match timeout(limit, line(link)).await {
         Ok(Ok(line)) => Ok(line),
-        Ok(Err(_ended)) => {
-            Err("the successor ended without an answer: is the program on disk complete, and not \
-                 older than this one? Its log says more"
-                .into())
-        }
-        Err(_elapsed) => Err(format!("the successor was not ready within {} s", limit.as_secs())),
+        Ok(Err(_ended)) => Err(Failure::NoAnswer),
+        Err(_elapsed) => Err(Failure::TooLate(limit)),
     }
 }
 
-fn failure(answer: &str) -> String {
+fn failure(answer: &str) -> Failure {
     let why = answer.strip_prefix(FAILED).unwrap_or("this version does not understand its answer");
-    format!("the successor cannot run: {why}")
+    Failure::CannotRun(why.to_owned())
 }
 
 /// Reads one line and returns at most its first [`MAX_LINE`] bytes.

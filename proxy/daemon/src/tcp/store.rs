@@ -16,10 +16,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use socket2::{Domain, Socket, Type};
+use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 /// The first inherited descriptor, `SD_LISTEN_FDS_START`.
@@ -28,6 +31,11 @@ const FIRST: RawFd = 3;
 pub(crate) const MAX_STORED: RawFd = 64;
 /// The name in the service manager's store of the socket that [`leave`] leaves there.
 const PLACE: &str = "place";
+
+/// How long the service manager may take to read a message.
+const MANAGER_TIME: Duration = Duration::from_secs(60);
+/// Time between attempts to queue a message: the queue has 10 places by default.
+const QUEUE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The store of this process, if it is a daemon.
 static STORE: OnceLock<Store> = OnceLock::new();
@@ -268,7 +276,37 @@ pub(crate) fn release() {
 pub(crate) fn make_main(pid: u32) {
     let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
     if let Err(error) = send(manager, &format!("MAINPID={pid}"), None) {
-        warn!(pid, %error, "cannot announce the successor to the service manager");
+        warn!(pid, %error, "cannot announce the service's main process to the service manager");
+    }
+}
+
+/// Makes another process the service's main process, and resolves when the service manager has
+/// read that. Then this process may end: the manager ignores messages of a process that has ended,
+/// and would restart a service whose main process has (`BARRIER` in sd_notify(3)).
+pub(crate) async fn make_main_before_the_end(pid: u32) {
+    let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
+    let announced = async {
+        queue(manager, &format!("MAINPID={pid}"), None).await?;
+        // The manager closes the descriptor, also one that does not know barriers.
+        let (ours, theirs) = UnixStream::pair()?;
+        queue(manager, "BARRIER=1", Some(theirs.as_fd())).await?;
+        drop(theirs);
+        ours.set_nonblocking(true)?;
+        let mut ours = tokio::net::UnixStream::from_std(ours)?;
+        // The end of the stream is the answer.
+        let _ = ours.read_u8().await;
+        Ok::<_, io::Error>(())
+    };
+    match timeout(MANAGER_TIME, announced).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            warn!(pid, %error, "cannot announce the successor to the service manager");
+        }
+        Err(_elapsed) => warn!(
+            pid,
+            limit_s = MANAGER_TIME.as_secs(),
+            "the service manager does not read which process is the service: it may restart it"
+        ),
     }
 }
 
@@ -338,6 +376,20 @@ impl Store {
 /// The name of a socket in the service manager's store; colons are not allowed.
 fn name(address: SocketAddr) -> String {
     format!("listen-{address}").replace(':', "_")
+}
+
+/// Sends a message, once the manager's queue has room.
+async fn queue(
+    to: &UnixDatagram,
+    message: &str,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    loop {
+        match send(to, message, descriptor) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE_PAUSE).await,
+            sent => return sent,
+        }
+    }
 }
 
 fn send(to: &UnixDatagram, message: &str, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use meshport_tests::process::{Process, meshport};
 use meshport_tests::wait;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Machine, PATIENCE, PROGRAM, SETTINGS, UNIT, said};
 
@@ -12,6 +14,9 @@ use super::{Machine, PATIENCE, PROGRAM, SETTINGS, UNIT, said};
 const RESTARTS: u32 = 10;
 const UPGRADES: u32 = 2;
 const CLIENTS: &str = "1 2 3 4";
+/// A previous process that nothing delays has ended by then: five seconds after its successor
+/// serves.
+const PROBATION: Duration = Duration::from_secs(8);
 const ENOUGH: &str = "/srv/enough";
 
 /// In its own folder, which the unit then lets it execute.
@@ -139,6 +144,7 @@ pub(super) fn upgrades_in_place(machine: &Machine, settings: &str) {
 
     machine.install(meshport(), OWN_FOLDER);
     uses(OWN_FOLDER);
+    systemd_may_be_slow(machine);
     let clients = Clients::start(machine);
     for _ in 0..UPGRADES {
         let before = machine.property("MainPID");
@@ -152,6 +158,52 @@ pub(super) fn upgrades_in_place(machine: &Machine, settings: &str) {
     machine.serves();
     what_is_kept_is_the_successors(machine, settings);
     uses(PROGRAM);
+}
+
+/// systemd reads late which process is the service, as on a machine without processor time. The
+/// previous process must not end before: systemd ignores messages of a process that has ended, and
+/// would restart the service beside the successor.
+fn systemd_may_be_slow(machine: &Machine) {
+    let (start, process) = (machine.property("InvocationID"), machine.process());
+    let mut command = machine.command(&["meshport", "upgrade"]);
+    let log = machine.folder.path().join("upgrade.log");
+    let mut upgrade = Process::start("upgrade", &mut command, &log);
+    let taken_over = || (machine.process() != process).then_some(());
+    wait::until("a successor has the state folder", PATIENCE, taken_over);
+    machine.serves();
+    let successor = machine.process();
+    // The successor says so, too, once the previous process has.
+    machine.run(&["kill", "-s", "STOP", &successor]);
+    let systemd = Stopped::new(machine.leader);
+    wait::within(PROBATION, || {
+        let stat = machine.output(&["cat", &format!("/proc/{process}/stat")]);
+        (!stat.status.success() || said(&stat).contains(") Z ")).then_some(())
+    });
+    drop(systemd);
+    // It answers after it has read all messages.
+    machine.property("MainPID");
+    machine.run(&["kill", "-s", "CONT", &successor]);
+    assert!(upgrade.ended(PATIENCE).success(), "{}{}", upgrade.output(), machine.journal());
+    assert_eq!(machine.property("InvocationID"), start, "{}", machine.journal());
+    assert_eq!(machine.process(), successor);
+    machine.serves();
+}
+
+/// A process that does not run until this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(process: u32) -> Self {
+        let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process");
+        kill_process(process, Signal::STOP).expect("it runs");
+        Self(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
 }
 
 /// systemd keeps only the sockets that the successor serves, or clients would wait at an address
