@@ -287,7 +287,7 @@ EXAMPLES:
 
 EXIT CODES:
   0  the successor serves
-  6  no daemon answers, or it is not certain which process serves
+  6  no daemon answers
   7  no upgrade: the daemon keeps serving
 ";
 

@@ -53,6 +53,7 @@ async fn taken_over(client: &AdminClient, successor: u32) -> Result<Upgraded, Er
     loop {
         let pid = client.pid().await.and_then(|pid| u32::try_from(pid).ok());
         let now = clock::now();
+        let too_late = now.duration_since(begun) > limit;
         match client.ask(&StatusRequest).await {
             Ok(status) if pid == Some(successor) => {
                 if now.duration_since(*serves.get_or_insert(now)) >= PROVED {
@@ -64,14 +65,16 @@ async fn taken_over(client: &AdminClient, successor: u32) -> Result<Upgraded, Er
                 if let Some(why) = status.process.failed_upgrade {
                     return Err(Error::NotUpgraded(why));
                 }
+                if too_late {
+                    return Err(Error::NotUpgraded(format!(
+                        "the successor, process {successor}, has not taken over within {} s; its \
+                         log says why",
+                        limit.as_secs()
+                    )));
+                }
             }
+            Err(error) if too_late => return Err(error),
             Err(_) => serves = None,
-        }
-        if now.duration_since(begun) > limit {
-            return Err(Error::Refused(format!(
-                "it is not certain that the successor, process {successor}, serves: see \
-                 `meshport status` and the log"
-            )));
         }
         sleep(INTERVAL).await;
     }
