@@ -7,6 +7,7 @@ use meshport_config::{NodeId, Roles, ServiceName, SiteName, UnixSeconds};
 use meshport_core::findings::{CREDENTIAL_ENDS, NO_ORIGIN_ANSWERS};
 use meshport_core::history::SECONDS;
 use meshport_daemon::admin::api::{FindingRow, MemberCounts, NodeRef, OriginRef};
+use meshport_daemon::admin::credentials::Validity;
 use meshport_daemon::admin::explain::Seen;
 use meshport_daemon::admin::stats::{StatsKind, StatsRow};
 use meshport_daemon::admin::view::{
@@ -189,6 +190,7 @@ fn node(at: usize, sites: usize) -> NodeRow {
         version: (at != 3).then(|| if at % 10 == 9 { "0.0.9" } else { "0.1.0" }.into()),
         credential_issued_at: UnixSeconds(STARTED_AT - 86_400),
         credential_expires_at: UnixSeconds(STARTED_AT + 90 * 86_400),
+        credential_validity: Some(if at == 5 { Validity::EndsSoon } else { Validity::Valid }),
         behind_nat: at == 4,
         offers: offers.then_some(offer).into_iter().collect(),
         told_at_s: Some(NOW_S - 9),

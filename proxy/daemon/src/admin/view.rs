@@ -15,6 +15,7 @@ use meshport_config::{GroupName, Roles, ServiceName, SiteName, UnixSeconds, Virt
 use serde::{Deserialize, Serialize};
 
 use super::api::{FindingRow, MemberCounts, NodeRef, OriginRef};
+use super::credentials::Validity;
 use super::explain::{LineSessions, RelayFacts, Seen};
 use super::request::{Kind, Request};
 use super::stats::StatsRow;
@@ -292,6 +293,10 @@ pub struct NodeRow {
     pub credential_issued_at: UnixSeconds,
     /// Its expiry.
     pub credential_expires_at: UnixSeconds,
+    /// Whether it is valid and when that needs attention, as in `meshport credentials`; absent in
+    /// views of the release before 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential_validity: Option<Validity>,
     /// Whether it reports that it is behind NAT.
     pub behind_nat: bool,
     /// The services it offers and may offer.

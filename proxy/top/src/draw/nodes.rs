@@ -1,6 +1,7 @@
 //! Nodes: a list that is searched, filtered and sorted, and all facts about one of them.
 
 use meshport_core::units::age;
+use meshport_daemon::admin::credentials::Validity;
 use meshport_daemon::admin::view::{NodeRow, View};
 use ratatui::text::Line;
 
@@ -9,9 +10,6 @@ use super::{Canvas, Words};
 use crate::grid::{Cell, Grid, left, long, right};
 use crate::look::{Look, Tone, of_liveness, of_state};
 use crate::nodes::{Filter, Listing, tone};
-
-/// Seconds before its end from which on a credential needs attention: the daemon warns as early.
-const CREDENTIAL_ENDS_SOON_S: u64 = 30 * 24 * 60 * 60;
 
 /// The most important nodes, as many as fit.
 pub(super) fn panel(canvas: &mut Canvas<'_>, view: &View) {
@@ -86,7 +84,8 @@ fn table(rows: &[&NodeRow], view: &View) -> Grid {
         let (path, rtt, loss) = way(&node.path);
         let own = if node.who.node == view.node.who.node { Tone::Strong } else { Tone::Plain };
         let (left_s, ends) = credential(node, view);
-        let soon = if left_s < CREDENTIAL_ENDS_SOON_S { Tone::Warn } else { Tone::Soft };
+        let is_due = node.credential_validity == Some(Validity::EndsSoon) || left_s == 0;
+        let soon = if is_due { Tone::Warn } else { Tone::Soft };
         grid.row(vec![
             Cell::new(node.who.name.to_string(), own),
             Cell::plain(node.who.site.to_string()),

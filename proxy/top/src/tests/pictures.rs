@@ -130,14 +130,22 @@ fn without_colour_there_is_none_and_nothing_beyond_ascii_and_what_is_bad_has_a_m
 
 #[test]
 fn in_colour_what_is_broken_is_red() {
-    let buffer = picture(&mut model(), SIZES[0], COLOUR);
-    let red: String = buffer
-        .content()
-        .iter()
-        .filter(|cell| cell.fg == Color::Red)
-        .map(ratatui::buffer::Cell::symbol)
-        .collect();
+    let red = in_colour(&picture(&mut model(), SIZES[0], COLOUR), Color::Red);
     assert!(red.contains("refusing") && red.contains("1 down"), "{red}");
+}
+
+/// Not those that will be renewed before.
+#[test]
+fn in_colour_a_credential_that_ends_soon_is_yellow() {
+    let mut model = model();
+    press(&mut model, "7");
+    let yellow = in_colour(&picture(&mut model, SIZES[2], COLOUR), Color::Yellow);
+    assert!(yellow.contains("88d") && !yellow.contains("89d"), "{yellow}");
+}
+
+fn in_colour(buffer: &Buffer, colour: Color) -> String {
+    let cells = buffer.content().iter().filter(|cell| cell.fg == colour);
+    cells.map(ratatui::buffer::Cell::symbol).collect()
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn node(
         "since_at_s": if at == 5 { 580 } else { 2 },
         "version": if at == 1 { Some("0.1.0") } else { None },
         "credential_issued_at": 1_000, "credential_expires_at": 9_000_000 - u64::from(at) * 86_400,
+        "credential_validity": if at == 4 { "ends-soon" } else { "valid" },
         "behind_nat": false, "offers": offers.into_iter().collect::<Vec<_>>(), "told_at_s": 590,
         "path": path,
     })

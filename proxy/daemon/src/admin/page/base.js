@@ -126,9 +126,9 @@ function nodeHealth(node) {
   if (node.liveness === "down") return "bad";
   if (node.liveness === "left" || node.liveness === "unknown") return "idle";
   if (node.path.kind === "dead") return "bad";
-  const left = node.credential_expires_at - wallS();
+  const ended = node.credential_expires_at <= wallS();
   return worst(pathHealth(node.path), ...node.offers.map((it) => stateHealth(it.state)),
-    left <= 0 ? "bad" : left < 30 * 86400 ? "warn" : "ok");
+    ended ? "bad" : node.credential_validity === "ends-soon" ? "warn" : "ok");
 }
 const livenessWord = (node) => (node.liveness === "alive" ? "present" : node.liveness);
 

@@ -12,8 +12,10 @@ use meshport_mesh::Mesh;
 
 use super::rounded;
 use crate::admin::api::NodeRef;
+use crate::admin::credentials::Validity;
 use crate::admin::report::{Reporter, in_ms, node_ref};
 use crate::admin::view::{MAX_NODES, NodeRow, Offer, PathRow};
+use crate::clock;
 
 /// The state of the tunnel with a peer.
 #[derive(Debug, Clone, Default)]
@@ -89,6 +91,7 @@ impl Reporter {
                 version: None,
                 credential_issued_at: credential.issued_at,
                 credential_expires_at: credential.expires_at,
+                credential_validity: Some(Validity::of_node(credential, clock::wall())),
                 behind_nat: false,
                 offers: Vec::new(),
                 told_at_s: None,
@@ -112,6 +115,7 @@ impl Reporter {
             version: entry.node_state().and_then(|state| state.release.as_deref().map(Into::into)),
             credential_issued_at: entry.credential.issued_at,
             credential_expires_at: entry.credential.expires_at,
+            credential_validity: Some(Validity::of_node(&entry.credential, clock::wall())),
             behind_nat: entry.node_state().is_some_and(|state| state.behind_nat),
             offers: entry.services().map(offer).collect(),
             told_at_s: entry.state.as_ref().map(|_| self.at_s(entry.told)),
