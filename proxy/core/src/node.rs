@@ -383,9 +383,15 @@ impl NodeCore {
     }
 
     /// Announces that this node leaves. What [`NodeCore::poll_transmit`] returns afterwards should
-    /// still be sent.
+    /// still be sent. A reset on its own instance that was due before is repeated: from now on it
+    /// includes the sessions of other nodes, which learn nothing more from this one.
     pub fn leave(&mut self, now: Instant) {
         self.discovery.leave(now);
+        let own = Line::Direct(self.me);
+        for service in self.services.values_mut() {
+            self.stale |= service.doomed.remove(&own);
+        }
+        self.settle(now);
     }
 
     /// The next datagram for the gossip port.

@@ -80,3 +80,22 @@ fn all_that_stall_together_keep_their_sessions_and_the_route() {
         }
     }
 }
+
+/// What it serves to others is reset with it then, see the driver.
+#[test]
+fn a_node_that_leaves_repeats_the_reset_on_its_own_instance() {
+    let mut net = net([0, 0]);
+    let own = Line::Direct(net.id(1));
+    let resets = |net: &Net| {
+        let of_origin = net.events.iter().filter(|(at, _)| *at == 1);
+        of_origin.filter(|(_, it)| matches!(it, Event::Reset { line, .. } if *line == own)).count()
+    };
+    net.stalled.insert(1);
+    net.until(MEET, |net| resets(net) == 1).expect("its own clients are cut");
+    net.pass(CALM);
+    assert_eq!(resets(&net), 1);
+    let now = net.now;
+    net.nodes[1].leave(now);
+    net.pass(CALM);
+    assert_eq!(resets(&net), 2);
+}
