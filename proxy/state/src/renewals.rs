@@ -41,7 +41,8 @@ pub struct KnownRenewals {
 struct Recorded {
     issuer: NodeId,
     turn: Turn,
-    /// Absent in lines of the release before 0.1.
+    /// Absent in lines of the release before 0.1, and if it cannot be read: a revocation needs only
+    /// the turn.
     allowed: Option<Allowed>,
 }
 
@@ -53,6 +54,16 @@ struct Allowed {
     site: Option<SiteName>,
 }
 
+impl Allowed {
+    fn read<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Self> {
+        Some(Self {
+            lifetime_s: words.next()?.parse().ok()?,
+            roles: words.next()?.parse().ok()?,
+            site: words.next().map(str::parse).transpose().ok()?,
+        })
+    }
+}
+
 impl Recorded {
     fn read(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
@@ -60,14 +71,7 @@ impl Recorded {
         let mut time = || Some(UnixSeconds(words.next()?.parse().ok()?));
         let (from, until) = (time()?, time()?);
         let turn = Turn { from, until, key: words.next()?.parse().ok()? };
-        let allowed = match words.next() {
-            None => None,
-            Some(lifetime_s) => Some(Allowed {
-                lifetime_s: lifetime_s.parse().ok()?,
-                roles: words.next()?.parse().ok()?,
-                site: words.next().map(str::parse).transpose().ok()?,
-            }),
-        };
+        let allowed = Allowed::read(words);
         Some(Self { issuer, turn, allowed })
     }
 }

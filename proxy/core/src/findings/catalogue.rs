@@ -307,7 +307,7 @@ catalogue! {
         meaning: "Nothing fails yet. When the credential expires, other nodes refuse this node",
         remedy: "Do what the message says: start a member with the role issuer, make it reachable \
                  from this node or from a relay, or give it a mandate with `meshport delegate`. \
-                 `meshport renew` with an invite works immediately",
+                 `meshport renew` with an invite (`--credential-ttl 365d`) works immediately",
     }
     /// An issuer's mandate.
     MANDATE_ENDS: Warning "MP215" {
