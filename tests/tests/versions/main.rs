@@ -2,4 +2,5 @@
 //! previous one (tests/previous-release) and names it in `MESHPORT_PREVIOUS_BIN`.
 
 mod pairs;
+mod roles;
 mod steps;
