@@ -287,6 +287,7 @@ EXAMPLES:
 
 EXIT CODES:
   0  the successor serves
+  1  it is not certain which process serves
   6  no daemon answers
   7  no upgrade: the daemon keeps serving
 ";

@@ -31,12 +31,13 @@ struct Upgraded {
 pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
     let done = runtime()?.block_on(async {
+        let before = process(&client).await;
         let answer = client.ask(&UpgradeRequest).await.map_err(|error| match error {
             Error::Refused(why) => Error::NotUpgraded(why),
             other => other,
         });
         let successor = answer?.successor;
-        taken_over(&client, successor).await
+        taken_over(&client, before, successor).await
     })?;
     if args.json {
         return output::json(&done);
@@ -45,15 +46,24 @@ pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
     output::answer(&format!("process {process} serves now, version {version}\n"))
 }
 
+/// The process that answers.
+async fn process(client: &AdminClient) -> Option<u32> {
+    client.pid().await.and_then(|pid| u32::try_from(pid).ok())
+}
+
 /// Waits until the successor has proved itself, or has failed.
-async fn taken_over(client: &AdminClient, successor: u32) -> Result<Upgraded, Error> {
+async fn taken_over(
+    client: &AdminClient,
+    before: Option<u32>,
+    successor: u32,
+) -> Result<Upgraded, Error> {
     let limit = LEAVE_TIME + START_TIME + PROVED;
     let begun = clock::now();
     let mut serves: Option<Instant> = None;
     loop {
-        let pid = client.pid().await.and_then(|pid| u32::try_from(pid).ok());
+        let pid = process(client).await;
         let now = clock::now();
-        let too_late = now.duration_since(begun) > limit;
+        let is_late = now.duration_since(begun) > limit;
         match client.ask(&StatusRequest).await {
             Ok(status) if pid == Some(successor) => {
                 if now.duration_since(*serves.get_or_insert(now)) >= PROVED {
@@ -65,17 +75,29 @@ async fn taken_over(client: &AdminClient, successor: u32) -> Result<Upgraded, Er
                 if let Some(why) = status.process.failed_upgrade {
                     return Err(Error::NotUpgraded(why));
                 }
-                if too_late {
-                    return Err(Error::NotUpgraded(format!(
-                        "the successor, process {successor}, has not taken over within {} s; its \
-                         log says why",
-                        limit.as_secs()
-                    )));
+                if is_late {
+                    return Err(late(before == pid, successor, limit));
                 }
             }
-            Err(error) if too_late => return Err(error),
+            Err(error @ Error::NoDaemon { .. }) if is_late => return Err(error),
+            Err(_) if is_late => return Err(late(false, successor, limit)),
             Err(_) => serves = None,
         }
         sleep(INTERVAL).await;
     }
+}
+
+/// The result where a daemon answers that is not the successor.
+fn late(is_the_same: bool, successor: u32, limit: Duration) -> Error {
+    let limit = limit.as_secs();
+    if is_the_same {
+        return Error::NotUpgraded(format!(
+            "the successor, process {successor}, has not taken over within {limit} s; its log says \
+             why"
+        ));
+    }
+    Error::Negative(format!(
+        "it is not certain which process serves: the successor, process {successor}, has not \
+         answered within {limit} s, or has been restarted"
+    ))
 }

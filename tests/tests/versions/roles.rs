@@ -18,7 +18,9 @@ use crate::steps::{Version, nobody_was_misread, program};
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// Lifetime of a renewed credential. Renewal is due when a third is left.
-const LIFETIME: &str = "24s";
+const LIFETIME: &str = "45s";
+/// Time from one renewal to the next on a busy machine.
+const NEXT: Duration = Duration::from_secs(50);
 /// A service of the cluster, its node's side of the cable to it, and the other side.
 const CLUSTER_IP: &str = "10.96.0.10";
 const NODE_SIDE: &str = "10.244.7.1";
@@ -36,33 +38,41 @@ fn verb(world: &World, node: &str, version: Version, words: &[&str]) -> String {
     run_ok(&program(version).to_string_lossy(), &all)
 }
 
-/// The mandate is made by the other version's program than the one that uses it.
 #[test]
 #[ignore = "needs the previous release: tests/run versions"]
-fn an_issuer_renews_nodes_of_the_other_release() {
-    for (issuer, node) in PAIRS {
-        let mut world = World::new();
-        let origin = NodePlan::new("cp", "a").role("issuer").role(&format!("origin:{SERVICE}"));
-        let origin = origin.settings(&echo::offer(echo::serve().0)).program(program(issuer));
-        world.node(&origin);
-        world.meet();
-        let file = world.path("mandate");
-        let flags = ["delegate", "cp", "--credential-ttl", LIFETIME, "--ttl", "4h"];
-        fs::write(&file, verb(&world, "cp", node, &flags)).expect("written");
-        verb(&world, "cp", issuer, &["delegate", "--install", &file.to_string_lossy()]);
-        let worker = NodePlan::new("worker", "a").lifetime(LIFETIME).settings(&echo::usage());
-        world.node(&worker.program(program(node)));
-        world.meet();
-        let flow = Flow::start(session(&world, "worker"));
-        let ends = || world.at("worker").status()?["credential_expires_at"].as_u64();
-        let mut before = wait::until("the worker answers", SETTLE, ends);
-        for count in 1..=2 {
-            let what = format!("a {issuer:?} issuer renews a {node:?} node, time {count}");
-            before = wait::until(&what, SETTLE, || ends().filter(|it| *it > before));
-        }
-        assert!(flow.goes_on(), "a renewal ends no session: {issuer:?}, {node:?}");
-        nobody_was_misread(&mut world, &["cp", "worker"]);
+fn a_new_issuer_renews_an_old_node() {
+    renews(Version::Current, Version::Previous);
+}
+
+#[test]
+#[ignore = "needs the previous release: tests/run versions"]
+fn an_old_issuer_renews_a_new_node() {
+    renews(Version::Previous, Version::Current);
+}
+
+/// The mandate is made by the other release's program than the one that uses it.
+fn renews(issuer: Version, node: Version) {
+    let mut world = World::new();
+    let origin = NodePlan::new("cp", "a").role("issuer").role(&format!("origin:{SERVICE}"));
+    let origin = origin.settings(&echo::offer(echo::serve().0)).program(program(issuer));
+    world.node(&origin);
+    world.meet();
+    let file = world.path("mandate");
+    let flags = ["delegate", "cp", "--credential-ttl", LIFETIME, "--ttl", "4h"];
+    fs::write(&file, verb(&world, "cp", node, &flags)).expect("written");
+    verb(&world, "cp", issuer, &["delegate", "--install", &file.to_string_lossy()]);
+    let worker = NodePlan::new("worker", "a").lifetime(LIFETIME).settings(&echo::usage());
+    world.node(&worker.program(program(node)));
+    world.meet();
+    let flow = Flow::start(session(&world, "worker"));
+    let ends = || world.at("worker").status()?["credential_expires_at"].as_u64();
+    let mut before = wait::until("the worker answers", SETTLE, ends);
+    for count in 1..=2 {
+        let what = format!("a {issuer:?} issuer renews a {node:?} node, time {count}");
+        before = wait::until(&what, NEXT, || ends().filter(|it| *it > before));
     }
+    assert!(flow.goes_on(), "a renewal ends no session: {issuer:?}, {node:?}");
+    nobody_was_misread(&mut world, &["cp", "worker"]);
 }
 
 /// Hosts on which a service has an address that its node reaches, as kube-proxy has it.

@@ -113,17 +113,17 @@ impl Starter {
             self.say(order::LEAD)?;
             let mut answer = [0; size_of::<u32>()];
             (&self.link).read_exact(&mut answer)?;
-            Ok::<_, io::Error>(u32::from_ne_bytes(answer))
+            match u32::from_ne_bytes(answer) {
+                0 => Err(io::Error::other("this takes Linux 5.3")),
+                helper => store::make_main(helper),
+            }
         };
         match answer() {
-            Ok(helper) if helper != 0 => {
-                store::make_main(helper);
-                self.leads.set(true);
-            }
-            answer => info!(
-                ?answer,
+            Ok(()) => self.leads.set(true),
+            Err(error) => info!(
+                %error,
                 "open sessions will end at a restart: the helper process cannot become the \
-                 service's main process, which takes Linux 5.3"
+                 service's main process"
             ),
         }
     }

@@ -272,12 +272,16 @@ pub(crate) fn release() {
     }
 }
 
-/// Makes another process the service's main process instead of this one.
-pub(crate) fn make_main(pid: u32) {
-    let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
-    if let Err(error) = send(manager, &format!("MAINPID={pid}"), None) {
-        warn!(pid, %error, "cannot announce the service's main process to the service manager");
-    }
+/// Makes another process the service's main process instead of this one, if a service manager
+/// listens.
+///
+/// # Errors
+/// The manager's queue is full.
+pub(crate) fn make_main(pid: u32) -> io::Result<()> {
+    let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else {
+        return Ok(());
+    };
+    send(manager, &format!("MAINPID={pid}"), None)
 }
 
 /// Makes another process the service's main process, and resolves when the service manager has
@@ -305,7 +309,8 @@ pub(crate) async fn make_main_before_the_end(pid: u32) {
         Err(_elapsed) => warn!(
             pid,
             limit_s = MANAGER_TIME.as_secs(),
-            "the service manager does not read which process is the service: it may restart it"
+            "the service manager has not read which process is the main one; it may restart the \
+             service beside the successor"
         ),
     }
 }

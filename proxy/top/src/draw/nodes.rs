@@ -11,6 +11,9 @@ use crate::grid::{Cell, Grid, left, long, right};
 use crate::look::{Look, Tone, of_liveness, of_state};
 use crate::nodes::{Filter, Listing, tone};
 
+/// Remaining validity below which a credential needs attention where the view does not say so.
+const UNRENEWED_S: u64 = 7 * 24 * 60 * 60;
+
 /// The most important nodes, as many as fit.
 pub(super) fn panel(canvas: &mut Canvas<'_>, view: &View) {
     let look = canvas.look;
@@ -84,8 +87,11 @@ fn table(rows: &[&NodeRow], view: &View) -> Grid {
         let (path, rtt, loss) = way(&node.path);
         let own = if node.who.node == view.node.who.node { Tone::Strong } else { Tone::Plain };
         let (left_s, ends) = credential(node, view);
-        let is_due = node.credential_validity == Some(Validity::EndsSoon) || left_s == 0;
-        let soon = if is_due { Tone::Warn } else { Tone::Soft };
+        let soon = match node.credential_validity {
+            Some(Validity::Valid) => Tone::Soft,
+            None if left_s >= UNRENEWED_S => Tone::Soft,
+            _ => Tone::Warn,
+        };
         grid.row(vec![
             Cell::new(node.who.name.to_string(), own),
             Cell::plain(node.who.site.to_string()),

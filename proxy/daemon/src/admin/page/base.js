@@ -126,9 +126,9 @@ function nodeHealth(node) {
   if (node.liveness === "down") return "bad";
   if (node.liveness === "left" || node.liveness === "unknown") return "idle";
   if (node.path.kind === "dead") return "bad";
-  const ended = node.credential_expires_at <= wallS();
+  const validity = { ended: "bad", "ends-soon": "warn" }[node.credential_validity] || "ok";
   return worst(pathHealth(node.path), ...node.offers.map((it) => stateHealth(it.state)),
-    ended ? "bad" : node.credential_validity === "ends-soon" ? "warn" : "ok");
+    node.credential_expires_at <= wallS() ? "bad" : validity);
 }
 const livenessWord = (node) => (node.liveness === "alive" ? "present" : node.liveness);
 
