@@ -8,8 +8,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Pause between two checks: short compared with the wait, long compared with the cost of a check.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Shortest and longest pause between two looks.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+/// A look may take a process: pauses are this many times as long, so that tests that wait leave the
+/// processors to those that work.
+const REST: u32 = 3;
 
 /// Looks until `look` finds something, at most for `limit`.
 ///
@@ -27,14 +30,16 @@ pub fn until<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) ->
 pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = now() + limit;
     loop {
-        let last = now() >= deadline;
+        let begun = now();
+        let last = begun >= deadline;
         if let Some(found) = look() {
             return Some(found);
         }
         if last {
             return None;
         }
-        std::thread::sleep(PAUSE);
+        let [shortest, longest] = PAUSES;
+        std::thread::sleep((begun.elapsed() * REST).clamp(shortest, longest));
     }
 }
 

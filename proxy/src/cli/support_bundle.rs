@@ -145,8 +145,8 @@ fn pack(folder: &str, gathered: Gathered, now: UnixSeconds) -> io::Result<Packed
     let (mut names, mut missing, mut total) = (Vec::new(), Vec::new(), 0);
     for Part { name, content } in parts {
         let part = name.to_owned();
-        let (content, removed) = match content {
-            Ok(content) => censor.clean(content),
+        let content = match content {
+            Ok(content) => content,
             Err(error) => {
                 missing.push(Missing { part, why: error.to_string() });
                 continue;
@@ -157,6 +157,7 @@ fn pack(folder: &str, gathered: Gathered, now: UnixSeconds) -> io::Result<Packed
             missing.push(Missing { part, why });
             continue;
         }
+        let (content, removed) = censor.clean(content);
         if removed > 0 {
             let why = format!("{removed} lines that contained a secret were left out");
             missing.push(Missing { part: part.clone(), why });

@@ -11,7 +11,7 @@ use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
 /// The size of each large transfer.
-const LARGE: u64 = 1 << 30;
+const LARGE: u64 = 1 << 28;
 /// The slower of two transfers gets at least this share of the faster one's rate.
 const FAIR_SHARE: f64 = 0.6;
 const SESSIONS: usize = 200;

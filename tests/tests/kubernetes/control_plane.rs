@@ -99,6 +99,7 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     println!("cp-1 answered {early} times before it was ready again");
     cluster.chooses(1, "cp-1");
     cluster.chooses(WORKER, "cp-1");
+    drop(own);
 
     // One stops permanently.
     cluster.process("cp-1").signal("TERM");
@@ -112,5 +113,4 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     cluster.chooses(WORKER, "cp-2");
     calls.pass(wait::now(), START_LIMIT);
     all_succeeded(calls);
-    drop(own);
 }
