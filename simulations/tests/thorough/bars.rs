@@ -1,5 +1,5 @@
-//! Limits for runs with six hours of rekeys, revocations, a thousand nodes under faults, ten hours of
-//! starvation, and growing meshes. They take minutes unless the program is optimised: `./tests/run
+//! Limits for runs with six hours of rekeys, revocations, a thousand nodes under faults, ten hours
+//! of starvation, and growing meshes. They take minutes unless the program is optimised: `./tests/run
 //! sim` names an optimised one in `MESHPORT_SIM`.
 
 use std::path::Path;
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 /// Pairs of nodes in the bar of rekeys.
 const PAIRS: u64 = 3;
-/// Handshakes of a pair in six hours: each session is renewed at an age of 110 to 120 s, which gives
-/// 180 to 197, and a few more where one was lost or both ends started one.
+/// Handshakes of a pair in six hours: each session is renewed at an age of 110 to 120 s, which
+/// gives 180 to 197, and a few more where one was lost or both ends started one.
 const HANDSHAKES: std::ops::RangeInclusive<u64> = 180..=217;
 /// Nodes that must learn of each revocation: the thousand without those revoked or gone.
 const CONCERNED: u64 = 990;
