@@ -1,6 +1,6 @@
 //! Limits for runs with six hours of rekeys, revocations, a thousand nodes under faults, ten hours
-//! of starvation, and growing meshes. They take minutes unless the program is optimised: `./tests/run
-//! sim` names an optimised one in `MESHPORT_SIM`.
+//! of starvation, and growing meshes. They take minutes unless the program is optimised:
+//! `./tests/run sim` names an optimised one in `MESHPORT_SIM`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
