@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Shortest and longest pause between two looks.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
-/// A look may take a process: pauses are this many times as long, so that tests that wait leave the
-/// processors to those that work.
+/// Pauses are this many times as long as the look before them. Many looks start a process, and
+/// tests that wait must leave the processors to those that work.
 const REST: u32 = 3;
 
 /// Looks until `look` finds something, at most for `limit`.

@@ -383,8 +383,8 @@ impl NodeCore {
     }
 
     /// Announces that this node leaves. What [`NodeCore::poll_transmit`] returns afterwards should
-    /// still be sent. If sessions on its own instance were reset before, that is repeated: from now
-    /// on it includes the sessions of other nodes, which learn nothing more from this one.
+    /// still be sent. Repeats a reset of the sessions on its own instance: from now on a reset also
+    /// ends sessions of other nodes, since those no longer learn the instance's state.
     pub fn leave(&mut self, now: Instant) {
         self.discovery.leave(now);
         let own = Line::Direct(self.me);

@@ -72,7 +72,7 @@ pub enum Error {
     #[error("no upgrade, and the daemon keeps serving: {0}")]
     NotUpgraded(String),
     /// The answer is no: a ping without reply, a wait that timed out, a demo that failed, a finding
-    /// of `doctor`.
+    /// of `doctor`, an upgrade with an uncertain result.
     #[error("{0}")]
     Negative(String),
 

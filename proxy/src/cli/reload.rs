@@ -21,6 +21,9 @@ pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
 const SHARDS: &str = "mesh.shards";
 
 /// A line for each setting, with its value before and after, and how to apply the rest.
+/// What becomes of open sessions.
+const CONTINUE: &str = "open sessions continue, except through a virtual address";
+
 fn said(report: &ReloadReport) -> String {
     let ReloadReport { applied, needs_restart } = report;
     let mut text = String::new();
@@ -36,7 +39,7 @@ fn said(report: &ReloadReport) -> String {
     put("waits for a restart of the daemon:", needs_restart);
     if !needs_restart.is_empty() {
         let ends = needs_restart.iter().any(|change| change.key == SHARDS);
-        let sessions = if ends { "open sessions end (mesh.shards)" } else { "no session ends" };
+        let sessions = if ends { "open sessions end (mesh.shards)" } else { CONTINUE };
         writeln!(
             text,
             "restart with `meshport upgrade` or `systemctl restart meshport`: {sessions}"
@@ -63,8 +66,8 @@ mod tests {
         };
         let text = "applied now:\n  log.level: \"info\" -> \"debug\"\n\
                     waits for a restart of the daemon:\n  name: not set -> \"cp-1\"\n\
-                    restart with `meshport upgrade` or `systemctl restart meshport`: no session \
-                    ends\n";
+                    restart with `meshport upgrade` or `systemctl restart meshport`: open \
+                    sessions continue, except through a virtual address\n";
         assert_eq!(said(&report), text);
         report.needs_restart.push(change("mesh.shards", Some("1"), Some("2")));
         assert!(said(&report).ends_with(": open sessions end (mesh.shards)\n"));

@@ -75,7 +75,7 @@ fn renews(issuer: Version, node: Version) {
     nobody_was_misread(&mut world, &["cp", "worker"]);
 }
 
-/// Hosts on which a service has an address that its node reaches, as kube-proxy has it.
+/// Hosts with an address of a service that the nodes reach, as with kube-proxy.
 fn hosts() -> (Namespace, Namespace) {
     netns::remove_stale();
     let (nodes, services) = (Namespace::new(), Namespace::new());
@@ -116,6 +116,23 @@ fn the_way_back_reaches_nodes_of_the_other_release() {
             nobody_was_misread(&mut world, &["cp", "worker", "exit"]);
         });
     }
+}
+
+/// A member whose role the other release does not know is a member for it all the same.
+#[test]
+#[ignore = "needs the previous release: tests/run versions"]
+fn holders_of_later_roles_are_members_for_the_previous_release() {
+    let mut world = World::new();
+    let apiserver = world.apiserver("cp");
+    world.node(&NodePlan::new("cp", "a").origin(apiserver).program(program(Version::Current)));
+    for role in ["vip", "gateway", "no-kubelet"] {
+        world.node(&NodePlan::new(role, "a").role(role).program(program(Version::Current)));
+    }
+    world.node(&NodePlan::new("worker", "a").program(program(Version::Previous)));
+    world.meet();
+    world.chooses("worker", "cp", SETTLE);
+    assert_eq!(world.get("worker", "/version").status, 200);
+    nobody_was_misread(&mut world, &["cp", "vip", "gateway", "no-kubelet", "worker"]);
 }
 
 /// The report of a doctor of this version on a node.

@@ -123,8 +123,9 @@ catalogue! {
         title: "changed settings need a restart",
         healthy: "no changed setting needs a restart",
         meaning: "The daemon still uses the previous values",
-        remedy: "Run `meshport upgrade` or `systemctl restart meshport`: no session ends, unless \
-                 `shards` under [mesh] has changed. In a container, replace the container",
+        remedy: "Run `meshport upgrade` or `systemctl restart meshport`: open sessions continue, \
+                 except through a virtual address, or if `shards` under [mesh] has changed. In a \
+                 container, replace the container",
     }
     /// The daemon is stopping.
     STOPPING: Warning "MP113" {
@@ -307,7 +308,8 @@ catalogue! {
         meaning: "Nothing fails yet. When the credential expires, other nodes refuse this node",
         remedy: "Do what the message says: start a member with the role issuer, make it reachable \
                  from this node or from a relay, or give it a mandate with `meshport delegate`. \
-                 `meshport renew` with an invite (`--credential-ttl 365d`) works immediately",
+                 `meshport renew` with an invite made with `--credential-ttl 365d` works \
+                 immediately",
     }
     /// An issuer's mandate.
     MANDATE_ENDS: Warning "MP215" {

@@ -114,7 +114,7 @@ impl Starter {
             let mut answer = [0; size_of::<u32>()];
             (&self.link).read_exact(&mut answer)?;
             match u32::from_ne_bytes(answer) {
-                0 => Err(io::Error::other("this takes Linux 5.3")),
+                0 => Err(io::Error::other("this needs Linux 5.3 or later")),
                 helper => store::make_main(helper),
             }
         };

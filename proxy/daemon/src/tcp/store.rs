@@ -291,7 +291,7 @@ pub(crate) async fn make_main_before_the_end(pid: u32) {
     let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
     let announced = async {
         queue(manager, &format!("MAINPID={pid}"), None).await?;
-        // The manager closes the descriptor, also one that does not know barriers.
+        // The manager closes the descriptor, even one that does not know barriers.
         let (ours, theirs) = UnixStream::pair()?;
         queue(manager, "BARRIER=1", Some(theirs.as_fd())).await?;
         drop(theirs);

@@ -156,7 +156,7 @@ fn a_credential_is_short_where_a_mandate_made_here_covers_the_node() {
     revoked.add(Revocation::issue(&authority, Revoked::Node(own.node), NOW));
     state.store_revocations(&revoked).expect("stored");
     assert_eq!(days(&[]), 365);
-    // To revoke the keys it takes no bounds, which a later release may write in another way.
+    // Revoking the keys does not need the bounds, which a later release may write differently.
     let (file, turns) = (state.path().join("mandates"), state.turns_of(&own.node).expect("whole"));
     let text = fs::read_to_string(&file).expect("it is there");
     fs::write(&file, text.replace(&format!(" {} ", 30 * DAY), " month ")).expect("written");

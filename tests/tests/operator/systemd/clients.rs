@@ -14,8 +14,8 @@ use super::{Machine, PATIENCE, PROGRAM, SETTINGS, UNIT, said};
 const RESTARTS: u32 = 10;
 const UPGRADES: u32 = 2;
 const CLIENTS: &str = "1 2 3 4";
-/// A previous process that nothing delays has ended by then: five seconds after its successor
-/// serves.
+/// A previous process ends five seconds after its successor serves if nothing delays it; the rest
+/// is the machine's.
 const PROBATION: Duration = Duration::from_secs(8);
 const ENOUGH: &str = "/srv/enough";
 
@@ -172,7 +172,7 @@ fn systemd_may_be_slow(machine: &Machine) {
     wait::until("a successor has the state folder", PATIENCE, taken_over);
     machine.serves();
     let successor = machine.process();
-    // The successor says so, too, once the previous process has.
+    // Otherwise it would name its own helper to systemd as soon as the previous process has ended.
     machine.run(&["kill", "-s", "STOP", &successor]);
     let systemd = Stopped::new(machine.leader);
     wait::within(PROBATION, || {

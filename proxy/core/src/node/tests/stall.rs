@@ -81,7 +81,7 @@ fn all_that_stall_together_keep_their_sessions_and_the_route() {
     }
 }
 
-/// What it serves to others is reset with it then, see the driver.
+/// The driver then also resets the sessions that the node serves to others.
 #[test]
 fn a_node_that_leaves_repeats_the_reset_on_its_own_instance() {
     let mut net = net([0, 0]);
