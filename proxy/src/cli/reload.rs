@@ -20,10 +20,10 @@ pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
 /// A setting whose change ends open sessions at a restart: they belong to shards.
 const SHARDS: &str = "mesh.shards";
 
-/// A line for each setting, with its value before and after, and how to apply the rest.
-/// What becomes of open sessions.
+/// What becomes of open sessions at a restart.
 const CONTINUE: &str = "open sessions continue, except through a virtual address";
 
+/// A line for each setting, with its value before and after, and how to apply the rest.
 fn said(report: &ReloadReport) -> String {
     let ReloadReport { applied, needs_restart } = report;
     let mut text = String::new();

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use meshport_demo::wan::Cut;
 use meshport_tests::echo::{self, SERVICE, answers, session};
-use meshport_tests::process::{Process, run_ok};
+use meshport_tests::process::Process;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
-use crate::steps::{Version, nobody_was_misread, program};
+use crate::steps::{Version, nobody_was_misread, program, verb};
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// A revoked node's sessions end within this.
@@ -59,9 +59,7 @@ impl Stage {
 
     /// A verb of the version that the node runs.
     fn verb(&self, node: &str, version: Version, words: &[&str]) -> String {
-        let state = self.world.at(node).state().to_string_lossy().into_owned();
-        let all = [words, &["--state-dir", &state]].concat();
-        run_ok(&program(version).to_string_lossy(), &all)
+        verb(&self.world, node, version, words)
     }
 
     /// A forward on a machine in the nodes' site, and its local address.

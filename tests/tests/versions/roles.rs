@@ -9,12 +9,11 @@ use std::time::Duration;
 use meshport_tests::echo::{self, Flow, SERVICE, session};
 use meshport_tests::kubelet::{self, of, whoami};
 use meshport_tests::netns::{self, Namespace};
-use meshport_tests::process::run_ok;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
 
-use crate::steps::{Version, nobody_was_misread, program};
+use crate::steps::{Version, nobody_was_misread, program, verb};
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// Lifetime of a renewed credential. Renewal is due when a third is left.
@@ -29,14 +28,6 @@ const PORT: u16 = 8443;
 
 const PAIRS: [(Version, Version); 2] =
     [(Version::Current, Version::Previous), (Version::Previous, Version::Current)];
-
-/// A verb of this version on the state folder of a node.
-#[track_caller]
-fn verb(world: &World, node: &str, version: Version, words: &[&str]) -> String {
-    let state = world.at(node).state().to_string_lossy().into_owned();
-    let all = [words, &["--state-dir", &state]].concat();
-    run_ok(&program(version).to_string_lossy(), &all)
-}
 
 #[test]
 #[ignore = "needs the previous release: tests/run versions"]

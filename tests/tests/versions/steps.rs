@@ -32,6 +32,14 @@ pub(crate) fn program(version: Version) -> &'static Path {
     }
 }
 
+/// A verb of this version on the state folder of a node.
+#[track_caller]
+pub(crate) fn verb(world: &World, node: &str, version: Version, words: &[&str]) -> String {
+    let state = world.at(node).state().to_string_lossy().into_owned();
+    let all = [words, &["--state-dir", &state]].concat();
+    run_ok(&program(version).to_string_lossy(), &all)
+}
+
 /// Every node of either version could read everything that another one sent. Records that come
 /// before their credential are rejected in any mesh; the log reports those that cannot be read.
 #[track_caller]

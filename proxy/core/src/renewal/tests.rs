@@ -98,8 +98,6 @@ struct World {
     ids: [NodeId; ISSUERS],
     nodes: Vec<Node>,
     issuers: Vec<Option<Issuer>>,
-    /// Seconds by which clocks are ahead.
-    ahead: Vec<i64>,
     /// The hour until which a node reaches no others.
     apart_until: Vec<u64>,
     /// The hour until which an issuer is down.
@@ -125,7 +123,6 @@ impl World {
             ids: std::array::from_fn(|number| key(number).public()),
             nodes: (0..NODES).map(node).collect(),
             issuers: (0..ISSUERS).map(issuer).collect(),
-            ahead: vec![0; NODES],
             apart_until: vec![0; NODES],
             down_until: [0; ISSUERS],
             revoked: Revocations::default(),
@@ -142,19 +139,20 @@ impl World {
         self.begun + Duration::from_secs(self.hour * HOUR_S)
     }
 
+    /// A clock that drifts by up to two seconds an hour either way: ten hours in two years.
     fn clock(&self, number: usize) -> UnixSeconds {
-        UnixSeconds(self.true_time().0.saturating_add_signed(self.ahead[number]))
+        let hours = i64::try_from(self.hour).expect("two years");
+        let ahead_s = hours * (i64::try_from(number * 3 % 5).expect("small") - 2);
+        UnixSeconds(self.true_time().0.saturating_add_signed(ahead_s))
     }
 
     fn below(&mut self, bound: u64) -> u64 {
         self.rng.next_u64() % bound
     }
 
-    /// Clocks drift, links and issuers fail, for hours or days.
+    /// Links and issuers fail, for hours or days.
     fn disturb(&mut self) {
         for number in 0..NODES {
-            // Up to two seconds an hour either way: ten hours in two years.
-            self.ahead[number] += i64::try_from(number * 3 % 5).expect("small") - 2;
             if self.below(24 * 60) == 0 {
                 self.apart_until[number] = self.hour + 1 + self.below(5 * 24);
             }
