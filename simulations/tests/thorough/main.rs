@@ -17,3 +17,9 @@ fn program() -> PathBuf {
     let named = std::env::var_os("MESHPORT_SIM");
     named.map_or_else(|| env!("CARGO_BIN_EXE_meshport-sim").into(), PathBuf::from)
 }
+
+/// Whether all is played at its whole size and with every seed, as suite hunt does, or what the
+/// checks of each change have time for.
+fn plays_all() -> bool {
+    std::env::var_os("MESHPORT_SIM_ALL").is_some()
+}

@@ -201,10 +201,9 @@ fn judge_hole(level: Level, number: usize, bytes: u32) -> Option<String> {
     }
 }
 
-/// Plays each case with one of the seeds, or with all where `MESHPORT_SEEDS` is set, as in suite
-/// hunt; fails with all problems.
+/// Plays each case with one of the seeds, or with all in suite hunt; fails with all problems.
 fn play(level: Level, is_played: impl Fn(&Case) -> bool) {
-    let all = std::env::var_os("MESHPORT_SEEDS").is_some();
+    let all = crate::plays_all();
     let cases = CASES.iter().enumerate().filter(|(_, case)| is_played(case));
     let runs = cases.flat_map(|(number, case)| {
         let seeds = SEEDS.into_iter().enumerate();
