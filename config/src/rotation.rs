@@ -278,7 +278,8 @@ impl MeshSecrets {
         self.former.as_ref().and(self.rotation.as_ref()).map(|rotation| rotation.retire_at)
     }
 
-    /// These secrets after a new one of `mesh`; `None` if it is not newer.
+    /// These secrets after a new one of `mesh`; `None` if it is not newer. The previous one is kept
+    /// even if its time has expired, since the clock may be wrong: see [`Self::retire`].
     ///
     /// # Errors
     /// As [`NextSecret::verify`].
@@ -286,7 +287,6 @@ impl MeshSecrets {
         &self,
         next: &NextSecret,
         mesh: &MeshId,
-        now: UnixSeconds,
     ) -> Result<Option<Self>, Error> {
         check_mesh(mesh, &next.rotation.mesh)?;
         let known = self.rotation.as_ref();
@@ -303,7 +303,6 @@ impl MeshSecrets {
             // From an invite that was made after the rotation.
             taken.former.clone_from(&self.former);
         }
-        taken.retire(now);
         Ok(Some(taken))
     }
 

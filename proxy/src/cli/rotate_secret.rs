@@ -156,7 +156,7 @@ pub(crate) fn write(
     let _lock = state.lock()?;
     let held = secrets(state)?;
     let mesh = mesh(state)?.unwrap_or(next.rotation().mesh);
-    match held.take(next, &mesh, now)? {
+    match held.take(next, &mesh)? {
         Some(taken) => {
             // The daemon may run as another user, who owns the file.
             state.store_mesh_secrets(&taken, Existing::ReplaceForOwner)?;

@@ -160,7 +160,7 @@ fn rotated(state: &StateDir, authority: &AuthorityKey) -> MeshSecrets {
     let held = state.mesh_secrets().expect("whole").expect("there is one");
     let secret = MeshSecret::generate(&mut OsRng);
     let next = NextSecret::issue(authority, 1, secret, NOW, NOW.saturating_add(DAY));
-    held.take(&next, &authority.public(), NOW).expect("signed").expect("it is newer")
+    held.take(&next, &authority.public()).expect("signed").expect("it is newer")
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Core {
         let (mesh, revoked) = (self.local.mesh(), &self.blocked.revocations);
         let taken = NextSecret::from_bytes(next).and_then(|next| {
             let is_void = revoked.ends(next.rotation().chain());
-            if is_void { Ok(None) } else { self.secrets.take(&next, mesh, now.wall) }
+            if is_void { Ok(None) } else { self.secrets.take(&next, mesh) }
         });
         match taken {
             Ok(Some(secrets)) => {

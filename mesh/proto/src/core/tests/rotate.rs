@@ -23,7 +23,7 @@ fn next(number: u8) -> NextSecret {
 fn both(number: u8) -> MeshSecrets {
     let mesh = AuthorityKey::from_bytes([1; 32]).public();
     let before = MeshSecrets::from(secret(number - 1));
-    before.take(&next(number), &mesh, WALL).unwrap().expect("it is newer")
+    before.take(&next(number), &mesh).unwrap().expect("it is newer")
 }
 
 fn hold(net: &mut Net, number: u8, secrets: &MeshSecrets) {

@@ -73,7 +73,7 @@ impl Driver {
     /// An operator supplies a secret; answered when it is stored and in use.
     pub(crate) fn rotate(&mut self, next: &NextSecret, asker: Asker<RotateReport>) {
         let own = &self.reporter.identity;
-        let answer = match own.secrets.take(next, &own.credential.mesh, clock::wall()) {
+        let answer = match own.secrets.take(next, &own.credential.mesh) {
             Ok(Some(secrets)) if self.persistence.secret_asker.is_none() => {
                 self.persistence.secret_asker = Some((secrets.number(), asker));
                 return self.offer_secrets(secrets, None);

@@ -41,7 +41,7 @@ pub(crate) fn secrets() -> MeshSecrets {
 pub(crate) fn rotated(secrets: &MeshSecrets, retire_at: UnixSeconds) -> MeshSecrets {
     let (number, secret) = (secrets.number() + 1, MeshSecret::from_bytes([2; 32]));
     let next = NextSecret::issue(&authority(), number, secret, WALL, retire_at);
-    let taken = secrets.take(&next, &authority().public(), WALL);
+    let taken = secrets.take(&next, &authority().public());
     taken.expect("it is signed").expect("it is newer")
 }
 
