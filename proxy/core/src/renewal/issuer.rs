@@ -60,7 +60,8 @@ impl Issuer {
 
     /// Signs the next credential of a requesting node, or returns why not. No request counts as too
     /// early: the node's clock may differ, and a credential that ends no later than the current one
-    /// is refused anyway. A node that asks again gets the same one, since an answer may be lost.
+    /// is refused anyway. A node that asks again gets the same one, since an answer may be lost;
+    /// unless that is dated in the future, as when the clock here was ahead: no node accepts it.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -78,6 +79,7 @@ impl Issuer {
         if let Some(given) = self.given.get(&present.node)
             && now.saturating_duration_since(given.at) < gap
             && revoked.covering(given.issued.content()).is_none()
+            && given.issued.content().issued_at <= wall.saturating_add(MAX_CLOCK_SKEW_S)
         {
             let is_same = given.follows == follows;
             return if is_same { Ok(given.issued.clone()) } else { Err(Refusal::TooOften) };

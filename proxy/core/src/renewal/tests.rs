@@ -378,6 +378,20 @@ fn a_relay_gains_nothing_from_a_request_that_it_makes() {
     assert_eq!(again.map(|it| it.to_bytes()), Ok(given.to_bytes()));
 }
 
+/// Nodes refuse what is not valid yet, so an issuer that repeated it would renew nobody.
+#[test]
+fn an_issuer_whose_clock_was_ahead_signs_again_once_it_is_right() {
+    let mut keys = Keys(ChaCha8Rng::seed_from_u64(4));
+    let (now, none) = (Instant::now(), Revocations::default());
+    let mut issuer = Issuer::new(mandate(0, "node", WALL, 365, &mut keys));
+    let present = signed(5, "node", WALL, LIFETIME_S);
+    let asked = Asked { present: &present, known: None, base: None };
+    let (ahead, right) = (WALL.saturating_add(20 * DAY_S), WALL.saturating_add(15 * DAY_S));
+    issuer.judge(asked, &none, now, ahead).expect("its clock is ahead");
+    let issued = issuer.judge(asked, &none, now + Duration::from_secs(20), right);
+    assert!(issued.expect("its clock is right").content().issued_at <= right);
+}
+
 /// It hands out what it was given long ago, to hide that it does not ask any more.
 #[test]
 fn an_old_answer_of_a_relay_is_refused() {
