@@ -207,21 +207,45 @@ pub(crate) async fn follow(
         back.serves().await;
     }
     let mut reader = Reader::new(source, whose, back, commands);
-    let (mut pause, mut told) = (Duration::ZERO, None);
     loop {
-        sleep(pause).await;
         let error = reader.read().await;
-        if let ReadError::Gone = error {
-            pause = MIN_PAUSE;
-            continue;
-        }
-        pause = (pause * 2).clamp(MIN_PAUSE, MAX_PAUSE);
-        let problem = error.to_string();
-        // Logs each state once, not each attempt.
-        if told.as_ref() != Some(&problem) {
+        let pause = reader.attempts.handle_failure(&error);
+        if let Some(problem) = reader.attempts.news(&error) {
             reader.complain(&problem);
-            told = Some(problem);
         }
+        sleep(pause).await;
+    }
+}
+
+/// The attempts to read them since the last event of a watch.
+#[derive(Debug, Default)]
+struct Attempts {
+    pause: Duration,
+    /// The problem that was logged last.
+    told: Option<String>,
+}
+
+impl Attempts {
+    /// A watch has brought something: what fails next is something new.
+    fn handle_event(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How long to wait before the next attempt.
+    fn handle_failure(&mut self, error: &ReadError) -> Duration {
+        let doubled = if let ReadError::Gone = error { MIN_PAUSE } else { self.pause * 2 };
+        self.pause = doubled.clamp(MIN_PAUSE, MAX_PAUSE);
+        self.pause
+    }
+
+    /// The problem, unless it is nothing to act on or was logged already.
+    fn news(&mut self, error: &ReadError) -> Option<String> {
+        let problem = error.to_string();
+        if matches!(error, ReadError::Gone) || self.told.as_ref() == Some(&problem) {
+            return None;
+        }
+        self.told = Some(problem.clone());
+        Some(problem)
     }
 }
 
@@ -230,6 +254,7 @@ struct Reader {
     whose: Whose,
     back: WayBack,
     commands: mpsc::Sender<Command>,
+    attempts: Attempts,
     nodes: Nodes,
     stored: Vec<u8>,
     store_at: Instant,
@@ -237,8 +262,9 @@ struct Reader {
 
 impl Reader {
     fn new(source: Source, whose: Whose, back: WayBack, commands: mpsc::Sender<Command>) -> Self {
+        let attempts = Attempts::default();
         let (nodes, stored, store_at) = (Nodes::default(), Vec::new(), now());
-        Self { source, whose, back, commands, nodes, stored, store_at }
+        Self { source, whose, back, commands, attempts, nodes, stored, store_at }
     }
 
     fn complain(&self, problem: &str) {
@@ -321,6 +347,7 @@ impl Reader {
                     continue;
                 }
                 is_changed |= self.take(&line, &mut version)?;
+                self.attempts.handle_event();
             }
             if buffer.len() > MAX_EVENT_BYTES {
                 return Err(ReadError::Body("an event of the watch is too long".into()));

@@ -39,6 +39,24 @@ fn what_a_node_object_lacks_is_left_open() {
     assert!(serde_json::from_str::<Object>(r#"{"status":{"addresses":7}}"#).is_err());
 }
 
+#[test]
+fn attempts_wait_longer_until_a_watch_has_brought_something() {
+    let mut attempts = Attempts::default();
+    let pauses = |attempts: &mut Attempts, failures: usize| -> Vec<u64> {
+        let fails = |_| attempts.handle_failure(&ReadError::Late).as_secs();
+        (0..failures).map(fails).collect()
+    };
+    assert_eq!(pauses(&mut attempts, 9), [2, 4, 8, 16, 32, 64, 128, 256, 300]);
+    let problem = ReadError::Status(500);
+    assert!(attempts.news(&problem).is_some() && attempts.news(&problem).is_none());
+    assert_eq!(attempts.news(&ReadError::Gone), None, "it is read again, and nothing is wrong");
+    // Hours later.
+    attempts.handle_event();
+    assert_eq!(pauses(&mut attempts, 2), [2, 4]);
+    assert!(attempts.news(&problem).is_some(), "it is new again");
+    assert_eq!(attempts.handle_failure(&ReadError::Gone), MIN_PAUSE);
+}
+
 #[tokio::test]
 async fn a_watch_adds_changes_and_takes_away() {
     let (commands, _stored) = mpsc::channel(1);
