@@ -75,7 +75,8 @@ impl Session {
     /// Its traffic: requests and answers instead of bytes.
     pub(super) fn traffic(&self) -> Traffic {
         let waits = self.request.is_some();
-        Traffic { bytes: u64::from(self.step) * 2 + u64::from(!waits), waits }
+        let bytes = u64::from(self.step) * 2 + u64::from(!waits);
+        Traffic { bytes, waits, holds: false }
     }
 
     /// The origin it goes to.

@@ -10,6 +10,9 @@ use crate::policy::reset_after;
 /// A session without traffic for this long is between two exchanges, as far as one can see without
 /// reading them: the best moment to end it.
 pub const QUIET: Duration = Duration::from_millis(200);
+/// The same where its client sent last and so may wait for an answer: twice what the service level
+/// objectives of Kubernetes allow for 99 % of all calls but lists.
+const QUIET_WAITING: Duration = Duration::from_secs(2);
 /// How long a session that should move may stay busy before another one goes instead.
 pub const MAX_UNREST: Duration = Duration::from_secs(10);
 
@@ -24,6 +27,15 @@ pub struct Traffic {
     pub bytes: u64,
     /// Whether its client may be waiting for an answer: it sent last.
     pub waits: bool,
+    /// Whether bytes of one side have not been taken by the other yet, or one side has ended: however
+    /// long that lasts, the session is not quiet.
+    pub holds: bool,
+}
+
+impl Traffic {
+    fn quiet_time(self) -> Duration {
+        if self.waits { QUIET_WAITING } else { QUIET }
+    }
 }
 
 /// How sessions are reset.
@@ -74,9 +86,11 @@ struct Leave {
     until: Instant,
     /// Whether it ends even if it is never quiet.
     insist: bool,
-    /// The bytes carried when that number last changed, and when that was.
+    /// The bytes carried when that number last changed, and when that was or bytes were last held.
     bytes: Option<u64>,
     since: Instant,
+    /// How long nothing must have been carried since then.
+    quiet_time: Duration,
 }
 
 /// The pending ends of one session.
@@ -121,7 +135,8 @@ impl Life {
 
     /// Permits it to move.
     pub(super) fn grant(&mut self, insist: bool, now: Instant) {
-        self.leave = Some(Leave { until: now + MAX_UNREST, insist, bytes: None, since: now });
+        let (until, quiet_time) = (now + MAX_UNREST, QUIET);
+        self.leave = Some(Leave { until, insist, bytes: None, since: now, quiet_time });
     }
 
     pub(super) fn has_leave(&self) -> bool {
@@ -143,7 +158,7 @@ impl Life {
     /// The decision about it now. One that is never quiet loses its leave after [`MAX_UNREST`],
     /// unless it must end.
     pub(super) fn poll(&mut self, traffic: Traffic, now: Instant) -> Option<End> {
-        let Traffic { bytes, waits } = traffic;
+        let Traffic { bytes, waits, holds } = traffic;
         self.waits = waits;
         if let Some(due) = &mut self.due {
             due.looked = now;
@@ -152,10 +167,11 @@ impl Life {
             }
         }
         let leave = self.leave.as_mut()?;
-        if leave.bytes != Some(bytes) {
+        if leave.bytes != Some(bytes) || holds {
             (leave.bytes, leave.since) = (Some(bytes), now);
         }
-        let quiet = now.saturating_duration_since(leave.since) >= QUIET;
+        leave.quiet_time = traffic.quiet_time();
+        let quiet = now.saturating_duration_since(leave.since) >= leave.quiet_time;
         let is_over = leave.until <= now;
         if quiet || (is_over && leave.insist) {
             return Some(End::Moved { quiet });
@@ -171,7 +187,7 @@ impl Life {
             let at = due.at(self.place, self.waits);
             if self.waits { at } else { at.min(due.looked + LOOK) }
         });
-        let looks = self.leave.map(|it| (it.since + QUIET).min(it.until));
+        let looks = self.leave.map(|it| (it.since + it.quiet_time).min(it.until));
         resets.into_iter().chain(looks).min()
     }
 }
@@ -186,7 +202,7 @@ mod tests {
     }
 
     fn carried(bytes: u64) -> Traffic {
-        Traffic { bytes, waits: false }
+        Traffic { bytes, ..Traffic::default() }
     }
 
     #[test]
@@ -257,6 +273,42 @@ mod tests {
         assert_eq!((life.poll(carried(9), now + ms(900)), life.poll_timeout()), (None, None));
     }
 
+    /// A call that takes half a second is answered first; a client that never gets an answer does not
+    /// hold its session for ever.
+    #[test]
+    fn a_session_whose_client_may_wait_is_quiet_later() {
+        let now = Instant::now();
+        let mut life = Life::new(0.0);
+        life.grant(false, now);
+        let asks = Traffic { waits: true, ..carried(7) };
+        assert_eq!((life.poll(asks, now), life.poll(asks, now + ms(1999))), (None, None));
+        assert_eq!(life.poll_timeout(), Some(now + QUIET_WAITING));
+        let moved = Some(End::Moved { quiet: true });
+        assert_eq!(life.poll(asks, now + QUIET_WAITING), moved);
+        assert_eq!(life.poll(carried(8), now + ms(1000)), None, "answered");
+        assert_eq!(life.poll(carried(8), now + ms(1200)), moved);
+    }
+
+    /// A side that takes nothing stops the count of bytes, but what is held for it would be lost.
+    #[test]
+    fn a_session_that_holds_bytes_is_never_quiet() {
+        let now = Instant::now();
+        for insist in [false, true] {
+            let mut life = Life::new(0.0);
+            life.grant(insist, now);
+            let holds = Traffic { holds: true, ..carried(7) };
+            let (mut at, mut end, mut looks) = (now, None, 0);
+            while end.is_none() && life.has_leave() {
+                end = life.poll(holds, at);
+                at = life.poll_timeout().unwrap_or(at);
+                looks += 1;
+            }
+            assert_eq!(at, now + MAX_UNREST);
+            assert!(looks < 60, "{looks}");
+            assert_eq!(end, insist.then_some(End::Moved { quiet: false }));
+        }
+    }
+
     /// A client that sends a request, before the news or while its session waits for its turn, is
     /// not kept waiting.
     #[test]
@@ -265,9 +317,9 @@ mod tests {
         let mut life = Life::new(0.9);
         life.handle_cut(Cut::Within { window: ms(1000), forgives: true }, now);
         assert_eq!(life.poll(carried(0), now), None);
-        assert_eq!(life.poll(Traffic { bytes: 0, waits: true }, now), None);
+        assert_eq!(life.poll(Traffic { waits: true, ..carried(0) }, now), None);
         assert_eq!(life.poll_timeout(), Some(now + ms(90)), "nothing to look for until then");
-        let asks = Traffic { bytes: 7, waits: true };
+        let asks = Traffic { waits: true, ..carried(7) };
         assert_eq!(life.poll(carried(0), now + ms(300)), None);
         assert_eq!(life.poll(asks, now + ms(350)), Some(End::Cut));
     }

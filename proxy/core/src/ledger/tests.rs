@@ -25,7 +25,7 @@ fn client(ledger: &mut Ledger, line: Line, now: Instant) -> SessionId {
 }
 
 fn carried(bytes: u64) -> Traffic {
-    Traffic { bytes, waits: false }
+    Traffic { bytes, ..Traffic::default() }
 }
 
 /// The entries that have something to do.

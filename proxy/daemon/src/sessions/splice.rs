@@ -6,8 +6,9 @@
 //! most [`READ_BYTES`] per direction, in addition to the kernel's and the mesh's windows. Idle
 //! sessions hold no buffer.
 //!
-//! A session that is ended with nothing in flight gets a FIN, as if the other side had finished. A
-//! client that sends data afterwards gets a reset.
+//! The client of a session that is ended with nothing in flight gets a FIN, as if the other side had
+//! finished, and the other side gets one once the client has closed. If the client sends data instead,
+//! or if bytes of either side are held here, both get a reset: what is cut off must not look complete.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -46,6 +47,11 @@ pub(crate) struct Carried {
     pub(crate) down: AtomicU64,
     /// The last of them came from the TCP connection.
     asked: AtomicBool,
+    /// Bytes from the TCP connection are held until the other side takes them. Also set once it has
+    /// ended: what comes after that is ended by the other side alone.
+    holds_up: AtomicBool,
+    /// The same for bytes to the TCP connection.
+    holds_down: AtomicBool,
     /// Further counters of a client's session, updated as bytes pass.
     counted: Option<Counted>,
 }
@@ -97,7 +103,13 @@ impl Carried {
 
     /// As the session ledger needs it.
     pub(crate) fn traffic(&self) -> Traffic {
-        Traffic { bytes: self.total(), waits: self.asked.load(Ordering::Relaxed) }
+        let waits = self.asked.load(Ordering::Relaxed);
+        Traffic { bytes: self.total(), waits, holds: self.holds() }
+    }
+
+    /// Whether bytes of one side have not been taken by the other yet, or one of them has ended.
+    fn holds(&self) -> bool {
+        [&self.holds_up, &self.holds_down].into_iter().any(|it| it.load(Ordering::Relaxed))
     }
 
     /// Bytes in both directions.
@@ -120,7 +132,8 @@ pub(crate) struct Early {
 pub(crate) enum Ending {
     /// Both sides are reset: data may be in flight.
     Reset,
-    /// Both sides get a FIN, as if the other one had finished.
+    /// The client gets a FIN, as if the other side had finished, and the other side once the client
+    /// has closed; both are reset if bytes are held or the client sends more.
     Farewell,
 }
 
@@ -145,7 +158,9 @@ pub(crate) async fn with_stream(
     };
     match result {
         Over::Done => {}
-        Over::Ended(Ending::Farewell) if send.finish().is_ok() && take_leave(&tcp).await => {
+        Over::Ended(Ending::Farewell)
+            if !carried.holds() && take_leave(&tcp).await && send.finish().is_ok() =>
+        {
             recv.stop(ABORTED);
         }
         Over::Ended(_) | Over::Broken(_) => {
@@ -168,19 +183,17 @@ pub(crate) async fn with_tcp(
 ) -> io::Result<()> {
     let unfinished = [Unfinished::new(&one), Unfinished::new(&two)];
     let both = pin!(async {
-        let down = between(&two, &one, early.down, |bytes| carried.add_down(bytes));
-        let up = between(&one, &two, vec![early.up], |bytes| carried.add_up(bytes));
+        let add_down = |bytes| carried.add_down(bytes);
+        let add_up = |bytes| carried.add_up(bytes);
+        let down = between(&two, &one, early.down, &carried.holds_down, add_down);
+        let up = between(&one, &two, vec![early.up], &carried.holds_up, add_up);
         tokio::try_join!(down, up).map(drop)
     });
     let result = unless(pin!(end), both).await;
-    if let Over::Ended(Ending::Farewell) = result {
-        two.finish();
-        if take_leave(&one).await {
-            unfinished.into_iter().for_each(Unfinished::done);
-            return Ok(());
-        }
+    match result {
+        Over::Ended(Ending::Farewell) if !carried.holds() && take_leave(&one).await => two.finish(),
+        Over::Done | Over::Ended(_) | Over::Broken(_) => result.into_result()?,
     }
-    result.into_result()?;
     unfinished.into_iter().for_each(Unfinished::done);
     Ok(())
 }
@@ -277,6 +290,14 @@ pub(crate) async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     }
 }
 
+/// Like [`write()`]; `holds` is set until all is written.
+async fn write_held(tcp: &Tcp, chunks: &mut [Bytes], holds: &AtomicBool) -> io::Result<()> {
+    holds.store(true, Ordering::Relaxed);
+    write(tcp, chunks).await?;
+    holds.store(false, Ordering::Relaxed);
+    Ok(())
+}
+
 /// Writes what the connection takes now and removes it from `chunks`. A separate function, since
 /// [`write()`] would keep the slices while it waits.
 fn try_write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
@@ -301,11 +322,14 @@ async fn to_stream(
     while let Some(bytes) = next {
         let length = bytes.len() as u64;
         if length > 0 {
+            carried.holds_up.store(true, Ordering::Relaxed);
             send.write_chunk(bytes).await.map_err(io::Error::other)?;
             carried.add_up(length);
+            carried.holds_up.store(false, Ordering::Relaxed);
         }
         next = read(tcp).await?;
     }
+    carried.holds_up.store(true, Ordering::Relaxed);
     send.finish().map_err(io::Error::other)
 }
 
@@ -316,12 +340,13 @@ async fn to_tcp(
     carried: &Carried,
 ) -> io::Result<()> {
     carried.add_down(total(&first));
-    write(tcp, &mut first).await?;
+    write_held(tcp, &mut first, &carried.holds_down).await?;
     let mut chunks = Vec::new();
-    while gather(recv, &mut chunks).await? {
+    while gather(recv, &mut chunks, &carried.holds_down).await? {
         carried.add_down(total(&chunks));
-        write(tcp, &mut chunks).await?;
+        write_held(tcp, &mut chunks, &carried.holds_down).await?;
     }
+    carried.holds_down.store(true, Ordering::Relaxed);
     tcp.finish();
     Ok(())
 }
@@ -331,11 +356,16 @@ async fn to_tcp(
 ///
 /// While other streams are busy, data arrives one datagram at a time, and writing each datagram
 /// separately would cost more than everything else. So other tasks, including the receiver, run
-/// first for as long as each round brings more data.
-async fn gather(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
+/// first for as long as each round brings more data. Sets `holds` with the first of it.
+async fn gather(
+    recv: &mut RecvHalf,
+    chunks: &mut Vec<Bytes>,
+    holds: &AtomicBool,
+) -> io::Result<bool> {
     if !next(recv, chunks).await? {
         return Ok(false);
     }
+    holds.store(true, Ordering::Relaxed);
     while chunks.len() < READ_CHUNKS && total(chunks) < READ_BYTES as u64 {
         after_others().await;
         if !more(recv, chunks).await? {
@@ -410,14 +440,16 @@ async fn between(
     from: &Tcp,
     to: &Tcp,
     mut first: Vec<Bytes>,
+    holds: &AtomicBool,
     count: impl Fn(u64),
 ) -> io::Result<()> {
     count(total(&first));
-    write(to, &mut first).await?;
+    write_held(to, &mut first, holds).await?;
     while let Some(bytes) = read(from).await? {
         count(bytes.len() as u64);
-        write(to, &mut [bytes]).await?;
+        write_held(to, &mut [bytes], holds).await?;
     }
+    holds.store(true, Ordering::Relaxed);
     to.finish();
     Ok(())
 }

@@ -64,8 +64,8 @@ async fn an_emptied_connection_is_not_read_again_before_there_is_more() {
     }
 }
 
-/// Moved while nothing is in flight: both sides see an end and no error. A client that still sends
-/// something learns that it was not accepted.
+/// Moved while nothing is in flight: both sides see an end and no error. Where the client still sends
+/// something, both learn that it was not all.
 #[tokio::test]
 async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
     for (host, speaks) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
@@ -76,14 +76,49 @@ async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
             with_tcp(near, far, Early::default(), &Carried::default(), end).await
         });
         assert_eq!(client.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
-        assert_eq!(server.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
         if speaks {
             client.write_all(b"question").await.expect("writes");
             assert!(splice.await.expect("no panic").is_err());
+            server.read(&mut [0; 1]).await.expect_err("a reset, not an end");
         } else {
             drop(client);
             splice.await.expect("no panic").expect("a clean end");
+            assert_eq!(server.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
         }
+    }
+}
+
+/// However long a side takes nothing: what is held for it would be lost, and the rest of the transfer
+/// would look complete.
+#[tokio::test]
+async fn a_farewell_while_bytes_are_held_or_one_side_has_ended_is_a_reset() {
+    for (host, ended) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
+        let (mut client, near) = pair(&host).await;
+        let (far, mut server) = pair(&host).await;
+        let carried = Arc::new(Carried::default());
+        let (end, is_over) = tokio::sync::oneshot::channel::<Ending>();
+        let splice = tokio::spawn({
+            let carried = Arc::clone(&carried);
+            async move {
+                let end = async { is_over.await.expect("sent below") };
+                with_tcp(near, far, Early::default(), &carried, end).await
+            }
+        });
+        if ended {
+            client.write_all(b"question").await.expect("writes");
+            client.shutdown().await.expect("half-closes");
+            let mut question = Vec::new();
+            server.read_to_end(&mut question).await.expect("reads to the end");
+        } else {
+            // Until nobody takes more of it: the client reads nothing.
+            let piece = [7; READ_BYTES];
+            let full = async { while server.write_all(&piece).await.is_ok() {} };
+            timeout(Duration::from_secs(1), full).await.expect_err("the client reads nothing");
+        }
+        assert!(carried.traffic().holds);
+        end.send(Ending::Farewell).expect("it is awaited");
+        assert!(splice.await.expect("no panic").is_err());
+        client.read_to_end(&mut Vec::new()).await.expect_err("a reset, not an end");
     }
 }
 
