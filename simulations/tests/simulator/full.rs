@@ -62,15 +62,14 @@ impl Drop for Load {
 
 #[test]
 fn one_seed_is_one_trace_also_on_a_busy_machine_and_another_seed_another() {
-    for story in ["kill", "black-hole"] {
-        let file = here(&format!("tests/compared/{story}.toml"));
-        let first = hash("7", &file);
-        assert_eq!(first, hash("7", &file), "{story}: a second run differs");
-        let load = Load::new();
-        assert_eq!(first, hash("7", &file), "{story}: a run on a busy machine differs");
-        drop(load);
-        assert_ne!(first, hash("8", &file), "{story}: the seed does not matter");
-    }
+    let [kill, black_hole] =
+        ["kill", "black-hole"].map(|story| here(&format!("tests/compared/{story}.toml")));
+    let first = hash("7", &kill);
+    let load = Load::new();
+    assert_eq!(first, hash("7", &kill), "a run on a busy machine differs");
+    drop(load);
+    assert_ne!(first, hash("8", &kill), "the seed does not matter");
+    assert_eq!(hash("7", &black_hole), hash("7", &black_hole), "a second run differs");
 }
 
 #[test]
@@ -187,18 +186,18 @@ fn revoked_nodes_are_shut_out() {
     assert_eq!(result["requests"]["failed"], 0);
 }
 
-/// An hour with 30 rekeys of each tunnel, and one datagram in a hundred lost from each node to each
-/// other, also within a site; `tests/full/day.toml` runs for 24 hours.
+/// Half an hour with 15 rekeys of each tunnel, and one datagram in a hundred lost from each node to
+/// each other, also within a site; `tests/full/day.toml` runs for 24 hours.
 #[test]
 fn rekeys_cost_no_request() {
     let name = format!("meshport-{}-rekeys.trace", std::process::id());
     let path = std::env::temp_dir().join(name);
-    let arguments = ["--full", "--until", "3600", "--trace", path.to_str().expect("a name")];
+    let arguments = ["--full", "--until", "1800", "--trace", path.to_str().expect("a name")];
     let result = result(&arguments, &here("tests/full/day.toml"));
     let text = std::fs::read_to_string(&path).expect("the trace");
     std::fs::remove_file(&path).expect("it is there");
     assert_eq!(result["requests"]["failed"], 0);
-    assert!(number(&result["requests"]["total"]) > 250.0);
+    assert!(number(&result["requests"]["total"]) > 120.0);
     // How many datagrams each node has sent to each other, and how many of them were lost.
     let mut paths = BTreeMap::<(&str, &str), (f64, f64)>::new();
     for line in text.lines() {
@@ -211,7 +210,7 @@ fn rekeys_cost_no_request() {
     }
     assert_eq!(paths.len(), 4 * 3);
     for (path, (sent, lost)) in paths {
-        assert!(sent > 1000.0 && (0.005..0.02).contains(&(lost / sent)), "{path:?}: {lost}/{sent}");
+        assert!(sent > 500.0 && (0.005..0.02).contains(&(lost / sent)), "{path:?}: {lost}/{sent}");
     }
 }
 
