@@ -283,11 +283,7 @@ impl MeshSecrets {
     ///
     /// # Errors
     /// As [`NextSecret::verify`].
-    pub fn take(
-        &self,
-        next: &NextSecret,
-        mesh: &MeshId,
-    ) -> Result<Option<Self>, Error> {
+    pub fn take(&self, next: &NextSecret, mesh: &MeshId) -> Result<Option<Self>, Error> {
         check_mesh(mesh, &next.rotation.mesh)?;
         let known = self.rotation.as_ref();
         if known.is_some_and(|known| next.rotation.order(known) != Ordering::Greater) {

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
     }
     let outcome = match next {
         Some(next) => hand_over(args, &state, &next, now)?,
-        None => Outcome { report: report(&secrets(&state)?, false), in_force: false },
+        None => Outcome { report: report(&secrets(&state)?, false, now), in_force: false },
     };
     if args.json {
         return output::json(&outcome);
@@ -160,15 +160,16 @@ pub(crate) fn write(
         Some(taken) => {
             // The daemon may run as another user, who owns the file.
             state.store_mesh_secrets(&taken, Existing::ReplaceForOwner)?;
-            Ok(report(&taken, true))
+            Ok(report(&taken, true, now))
         }
-        None => Ok(report(&held, false)),
+        None => Ok(report(&held, false, now)),
     }
 }
 
-fn report(secrets: &MeshSecrets, is_new: bool) -> RotateReport {
-    let (number, former_ends_at) = (secrets.number(), secrets.retires_at());
-    RotateReport { number, former_ends_at, is_new }
+fn report(secrets: &MeshSecrets, is_new: bool, now: UnixSeconds) -> RotateReport {
+    // One that is over stays in the file until the daemon trusts its clock.
+    let former_ends_at = secrets.retires_at().filter(|at| *at > now);
+    RotateReport { number: secrets.number(), former_ends_at, is_new }
 }
 
 fn secrets(state: &StateDir) -> Result<MeshSecrets, Error> {

@@ -62,7 +62,7 @@ fn any_text(text: &str) {
         assert_eq!(*read.to_text().expect("it is within its bounds"), text.trim());
         let taken = MeshSecrets::from(MeshSecret::from_bytes([6; 32]));
         // Only the authority of the corpus could have signed it.
-        let taken = taken.take(&read, &authority().public(), NOW);
+        let taken = taken.take(&read, &authority().public());
         assert_eq!(taken.is_ok(), read.verify(&authority().public()).is_ok());
     }
 }

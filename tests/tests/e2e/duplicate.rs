@@ -74,6 +74,10 @@ fn a_state_folder_that_runs_twice_is_named_by_both_and_by_others_with_the_remedy
     for words in ["meshport rotate-key", "meshport revoke real"] {
         assert!(said.iter().all(|it| it.contains(words)), "{words}");
     }
+    for name in ["cp", "real"] {
+        let duplicates = world.at(name).metrics().sum("meshport_duplicate_identities", "");
+        assert!(duplicates >= 1.0, "{name}: {duplicates}");
+    }
     let [cp, real] = ["cp", "real"].map(|name| world.node_mut(name).process().output());
     let logs = [cp, real, copy.output()];
     for log in logs {

@@ -49,17 +49,22 @@ const BYSTANDERS: [&str; 17] = [
 
 /// Crates that parse bytes from a peer, a server, a file or a person: the product's own, and
 /// decoders it uses directly or indirectly.
-const READERS: [&str; 43] = [
+const READERS: [&str; 51] = [
     "boringtun",
     "bytes",
+    "cobs",
     "data-encoding",
     "foca",
     "h2",
     "http",
     "http-body-util",
     "httparse",
+    "httpdate",
     "hyper",
     "hyper-util",
+    "jiff",
+    "json-patch",
+    "jsonptr",
     "k8s-openapi",
     "kube",
     "kube-client",
@@ -76,6 +81,8 @@ const READERS: [&str; 43] = [
     "meshport-proto",
     "meshport-state",
     "meshport-top",
+    "pem",
+    "percent-encoding",
     "postcard",
     "quinn",
     "quinn-proto",
@@ -86,6 +93,7 @@ const READERS: [&str; 43] = [
     "serde",
     "serde_core",
     "serde_json",
+    "serde_spanned",
     "tokio-rustls",
     "toml",
     "toml_datetime",
