@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// Bytes cannot be decoded.
     #[error(
-        "{what} cannot be decoded: it is cut short, damaged or of another version; get it again"
+        "{what} cannot be decoded: it is truncated, damaged or of another version; get it again"
     )]
     Malformed {
         /// The expected thing, with its article.

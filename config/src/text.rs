@@ -35,7 +35,7 @@ pub enum TextError {
         max: usize,
     },
     /// A list that needs at least one element has none.
-    #[error("there are no {what}; give at least one")]
+    #[error("no {what} given; give at least one")]
     Empty {
         /// Its elements, in the plural.
         what: &'static str,

@@ -5,7 +5,7 @@
 pub enum DiscoveryError {
     /// Environment: the snapshot is truncated, altered or no snapshot at all. Nothing was restored.
     #[error(
-        "the saved directory is damaged ({what}) and is ignored; nothing to do: seeds and peers \
+        "the saved directory is damaged ({what}) and is ignored; no action needed: seeds and peers \
          send it again"
     )]
     SnapshotDamaged {
@@ -15,7 +15,7 @@ pub enum DiscoveryError {
     /// Environment: the snapshot was written by another version. Nothing was restored.
     #[error(
         "the saved directory has format {found}, this version reads {expected}, and is ignored; \
-         nothing to do: seeds and peers send it again"
+         no action needed: seeds and peers send it again"
     )]
     SnapshotVersion {
         /// The format number found.

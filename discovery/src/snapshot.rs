@@ -145,7 +145,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Body<'_>, DiscoveryError> {
     }
     let (content, checksum) = bytes.split_at(bytes.len() - CHECKSUM);
     if Sha256::digest(content)[..] != *checksum {
-        return Err(damaged("the checksum does not fit"));
+        return Err(damaged("the checksum does not match"));
     }
     if content[MAGIC.len()] != FORMAT {
         return Err(DiscoveryError::SnapshotVersion {

@@ -78,8 +78,8 @@ impl UdpOuter {
             return Ok(group);
         }
         if let Err(error) = steer(&group[0], count) {
-            tracing::info!(%error, "the kernel accepts no filter; shards hand packets to each \
-                                    other");
+            tracing::info!(%error, "the kernel accepts no packet filter; shards pass packets to \
+                                    each other");
         }
         Ok(group)
     }
@@ -101,7 +101,7 @@ impl UdpOuter {
             receive_buffer = sizes.0,
             send_buffer = sizes.1,
             gso = batched.as_ref().map_or(1, |batched| batched.segments(&socket)),
-            "UDP socket is bound"
+            "UDP socket bound"
         );
         let socket = watch(socket, Interest::READABLE)?;
         Ok(Self { mapped: local.is_ipv6(), wildcard: local.ip().is_unspecified(), socket, batched })

@@ -167,10 +167,10 @@ impl Rules<'_, '_> {
             self.conflict(KEY, None, format!("a socket path of {bytes} bytes"), expected);
         } else if !socket.is_absolute() {
             let found = format!("\"{}\"", socket.display());
-            self.conflict(KEY, None, found, "an absolute path, as the apiserver knows it");
+            self.conflict(KEY, None, found, "an absolute path, as the apiserver sees it");
         } else if *socket == settings.admin.socket && self.are_good(&["admin.socket"]) {
             let found = format!("\"{}\", which is admin.socket", socket.display());
-            self.conflict(KEY, None, found, "a path of its own");
+            self.conflict(KEY, None, found, "a path that no other setting uses");
         }
     }
 

@@ -374,7 +374,7 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "hold",
-        about: "How long a new session waits for an origin when there is none. Clients give up \
+        about: "How long a new session waits for an origin when none is usable. Clients give up \
                 after about 10s.",
         example: None,
         kind: period!(hold, Duration::ZERO, Duration::from_secs(8)),

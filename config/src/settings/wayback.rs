@@ -313,7 +313,10 @@ mod tests {
             ("[egress]\nuids = [\"root\"]", "a user id"),
             ("[egress]\nuids = [\"+0\"]", "a user id"),
             ("[egress]\nsocket = \"egress.sock\"", "an absolute path"),
-            ("[egress]\nsocket = \"/var/lib/meshport/meshport.sock\"", "a path of its own"),
+            (
+                "[egress]\nsocket = \"/var/lib/meshport/meshport.sock\"",
+                "a path that no other setting uses",
+            ),
             ("[egress]\nservice-cidrs = [\"10.96.0.1/12\"]", "a network"),
             ("[egress]\nnodes = [\"worker-7\"]", "a node's name and an address"),
             ("[egress]\noutside = [\"0.0.0.0:1\"]", "a host and port"),

@@ -300,7 +300,9 @@ fn explain_exposed(text: &mut String) {
     text.push_str(EXPOSED);
     let name = Some("ci".parse().expect("a name"));
     each(text, expose::KEYS, &Named { name, settings: ExposeSettings::example() });
-    text.push_str("#\n# A listener may lead to several services, told apart by TLS server name:\n");
+    text.push_str(
+        "#\n# A listener may lead to several services, distinguished by TLS server name:\n",
+    );
     text.push_str("#\n# [[expose.rule]]\n");
     let sni = vec!["*.prod.example.com".parse().expect("a name")];
     let service = Some("prod".parse().expect("a name"));

@@ -14,7 +14,7 @@ use crate::verify::Rejected;
 use crate::wire::{BadDatagram, Claim, Item, Message, Short, Standing};
 
 /// The reason given for a node that is connected here and has no place in the directory.
-const NO_ROOM: &str = "the directory is full; `meshport status` says which nodes fill it";
+const NO_ROOM: &str = "the directory is full; `meshport status` shows which nodes fill it";
 
 /// How records arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

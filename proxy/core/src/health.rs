@@ -353,9 +353,10 @@ impl Health {
                     self.detail = format!("silent for {} probes", self.silent_in_row);
                 } else {
                     self.alive = Alive::Broken;
-                    self.detail = "cannot be asked: not reached, no TLS or HTTP there, or ca-file \
+                    self.detail =
+                        "cannot be probed: not reached, no TLS or HTTP there, or ca-file \
                                    is missing or has not signed its certificate"
-                        .into();
+                            .into();
                 }
             }
         }

@@ -97,15 +97,15 @@ refusals! {
     /// The node, or the invite that it joined with, is revoked.
     Revoked = 4, "this node or the invite that it joined with is revoked";
     /// The credential that it joined with is missing or does not match the current one.
-    Base = 5, "the credential that this node joined with is missing or does not fit";
+    Base = 5, "the credential that this node joined with is missing or does not match";
     /// The current credential has expired.
-    Ended = 6, "the present credential has expired";
+    Ended = 6, "the current credential has expired";
     /// The renewed one would end no later than the current one.
-    NothingGained = 7, "what it would sign ends no later than the present credential";
+    NothingGained = 7, "what it would sign expires no later than the current credential";
     /// It has just signed one for this node.
-    TooOften = 8, "it has renewed this credential a moment ago";
+    TooOften = 8, "it renewed this credential moments ago";
     /// The clocks of both differ too much.
-    Clock = 9, "its clock and the dates of the present credential do not fit";
+    Clock = 9, "its clock disagrees with the dates in the current credential";
     /// The credential that a relay shows is not the current one.
     Former = 10, "it knows a later credential of this node";
     /// A reason of a later version.
@@ -252,10 +252,10 @@ pub fn check_issued(own: &Credential, issued: &Issued) -> Result<(), Setback> {
         return unfit("it is not the same node with the same name, site and roles");
     }
     if next.issued_at <= own.issued_at {
-        return unfit("it is dated before the present credential");
+        return unfit("it is dated before the current credential");
     }
     if next.expires_at <= own.expires_at {
-        return unfit("it ends no later than the present credential");
+        return unfit("it expires no later than the current credential");
     }
     Ok(())
 }

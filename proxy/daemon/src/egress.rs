@@ -283,13 +283,13 @@ impl Egress {
             Crowded::Full => warn!(
                 %node, %name, relay,
                 "no room for more sessions of other nodes: new ones are refused (overloaded). \
-                 `meshport status` says which nodes have most"
+                 `meshport status` shows which nodes have the most"
             ),
             Crowded::Share(_, held) => warn!(
                 %node, %name, relay, held,
                 "a node has reached its share of sessions here: its new ones are refused \
-                 (overloaded), others are not. `meshport status` says which nodes have most, and \
-                 what to do"
+                 (overloaded), others are not. `meshport status` shows which nodes have the \
+                 most, and what to do"
             ),
         }
     }

@@ -137,7 +137,7 @@ impl DemoMesh {
                 Err(error) => error.to_string(),
             };
             if let Some(how) = daemon.ended() {
-                return Err(self.failure(index, &format!("it ended by itself ({how})")));
+                return Err(self.failure(index, &format!("it exited by itself ({how})")));
             }
             if clock() >= deadline {
                 let limit = READY_LIMIT.as_secs();
@@ -162,7 +162,7 @@ impl DemoMesh {
     pub(super) fn check(&mut self) -> Result<(), Error> {
         for index in 0..self.daemons.len() {
             if let Some(how) = self.daemons[index].ended() {
-                return Err(self.failure(index, &format!("it ended by itself ({how})")));
+                return Err(self.failure(index, &format!("it exited by itself ({how})")));
             }
         }
         Ok(())

@@ -366,7 +366,7 @@ impl Summary {
             None if planned => "not seen".to_owned(),
             None => "not tried".to_owned(),
         };
-        let verdict = if self.succeeded() { "All well." } else { "This is not as it should be." };
+        let verdict = if self.succeeded() { "The demo succeeded." } else { "The demo failed." };
         format!(
             "{verdict}\n  requests          {:>9}\n  failed            {:>9}\n  nearest chosen    \
              {:>8.1}%\n  failover          {:>9}\n  returned          {:>9}",

@@ -25,7 +25,7 @@ pub enum Error {
     #[error("the apiserver refuses: {0}; `meshport-gateway --rbac` prints the rights it needs")]
     Cluster(#[source] Box<kube::Error>),
     /// A watch has ended permanently.
-    #[error("the watch of the cluster has ended")]
+    #[error("the watch on the cluster has ended")]
     Ended,
     /// A system call failed.
     #[error("{what}: {source}")]

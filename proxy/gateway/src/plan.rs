@@ -109,10 +109,10 @@ pub(crate) enum Cause {
         why: String,
     },
     /// The names derived for a Service of the class are too long.
-    #[error("{0:?} is no name of a service in the mesh; set the annotation {EXPOSE}")]
+    #[error("{0:?} is not a valid mesh service name; set the annotation {EXPOSE}")]
     BadName(String),
     /// There is no such TCP port.
-    #[error("{0} is no TCP port of this Service")]
+    #[error("{0} is not a TCP port of this Service")]
     NoPort(String),
     /// Several ports, and none is named.
     #[error("this Service has {0} TCP ports and needs one, unless {EXPOSE} is \"NAME:PORT\"")]
@@ -269,7 +269,7 @@ impl Making<'_> {
                 return Err(Cause::NameTaken { name: name.clone(), holder: key(&offer.service) });
             }
             if !names.insert(name) {
-                let why = format!("{name} is there twice");
+                let why = format!("{name} is listed twice");
                 return Err(Cause::BadAnnotation { annotation: EXPOSE, why });
             }
             let holder = self.ports.get(&number(port)).filter(|_| has_address(service));

@@ -144,7 +144,7 @@ fn tell(args: &DashboardArgs, address: SocketAddr) -> Result<(), Error> {
     {
         output::advice(&error.to_string());
     }
-    output::advice("The page of every node, read through the mesh. Ctrl-C ends it.");
+    output::advice("Every node's dashboard, read through the mesh. Press Ctrl-C to stop.");
     Ok(())
 }
 

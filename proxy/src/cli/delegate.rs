@@ -26,7 +26,7 @@ const ELSEWHERE: &str = "run this on the machine that has it, and install the li
 /// `meshport delegate`
 #[derive(Debug, Args)]
 pub(crate) struct DelegateArgs {
-    /// The member that shall renew credentials: its name, NodeId or short NodeId
+    /// The member that may renew credentials: its name, NodeId or short NodeId
     #[arg(value_name = "NODE", required_unless_present = "install")]
     target: Option<String>,
     /// A role that renewed credentials may have, such as node, origin:SERVICE or issuer; may be

@@ -104,7 +104,7 @@ fn unheard(error: Error) -> Error {
 /// The departure, signed by the node's own key, if some node can hear it.
 fn departure(state: &StateDir, status: &Status) -> Result<Revocation, Error> {
     let (Some(key), Some(credential)) = (state.node_key()?, state.credential()?) else {
-        return Err(Error::Usage("this machine is no node: there is nothing to leave".into()));
+        return Err(Error::Usage("this machine is not a node: there is nothing to leave".into()));
     };
     if key.public() != status.me.node {
         return Err(Error::Usage(
@@ -115,8 +115,8 @@ fn departure(state: &StateDir, status: &Status) -> Result<Revocation, Error> {
     }
     if status.members.alive <= 1 {
         return Err(Error::Negative(
-            "no other member is here, so nobody would hear that this node leaves. Try again when \
-             `meshport status` counts some; to only erase this machine: meshport reset"
+            "no other member is up to learn that this node leaves. Try again when `meshport \
+             status` counts some; to only erase this machine: meshport reset"
                 .into(),
         ));
     }

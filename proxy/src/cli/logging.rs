@@ -97,7 +97,7 @@ fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
 fn replace(level: LogLevel, reload: impl FnOnce(EnvFilter) -> Result<(), reload::Error>) {
     let filter = filter(level.as_str()).expect("each level is a directive");
     if let Err(error) = reload(filter) {
-        warn!(%error, "the log level stays");
+        warn!(%error, "log level unchanged");
     }
 }
 

@@ -125,9 +125,9 @@ enum Verb {
     ///
     /// The daemon starts its successor, which reads the configuration and the state folder, and
     /// passes its sockets on only when the successor is ready. No client is refused, and open
-    /// sessions go on in the previous process for at most ten minutes. If the successor cannot run,
-    /// or ends in its first seconds, the daemon keeps serving and this command says why. Works
-    /// under systemd too; in a container, replace the container.
+    /// sessions continue in the previous process for at most ten minutes. If the successor cannot
+    /// run, or exits in its first seconds, the daemon keeps serving and this command says why.
+    /// Works under systemd too; in a container, replace the container.
     #[command(after_long_help = text::UPGRADE)]
     Upgrade(query::QueryArgs),
     /// Check whether the daemon is alive or ready (exit code only)

@@ -153,7 +153,7 @@ fn pack(folder: &str, gathered: Gathered, now: UnixSeconds) -> io::Result<Packed
             }
         };
         if content.len() > MAX_PART_BYTES || total + content.len() > MAX_ALL_BYTES {
-            let why = format!("its {} bytes are more than the archive may have", content.len());
+            let why = format!("its {} bytes exceed the archive's size limit", content.len());
             missing.push(Missing { part, why });
             continue;
         }

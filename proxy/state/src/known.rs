@@ -26,7 +26,7 @@ impl StateDir {
     /// As [`StateDir::store_node_key`].
     pub fn store_directory(&self, snapshot: &[u8]) -> Result<(), Error> {
         if snapshot.len() > MAX_DIRECTORY_BYTES {
-            let what = format!("{} bytes are more than this file may have", snapshot.len());
+            let what = format!("{} bytes exceed this file's size limit", snapshot.len());
             let remedy = "The mesh has too many members for this node";
             return Err(state_error(&self.file(DIRECTORY), what, remedy));
         }
@@ -49,7 +49,7 @@ impl StateDir {
     /// As [`StateDir::store_node_key`].
     pub fn store_nodes(&self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() > MAX_NODES_BYTES {
-            let what = format!("{} bytes are more than this file may have", bytes.len());
+            let what = format!("{} bytes exceed this file's size limit", bytes.len());
             let remedy = "The cluster has too many nodes for this file";
             return Err(state_error(&self.file(NODES), what, remedy));
         }

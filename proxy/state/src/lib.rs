@@ -73,7 +73,7 @@ const MESH_SECRET: &str = "mesh.secret";
 const AUTHORITY_KEY: &str = "authority.key";
 /// Remedy for an attempt to create a mesh where there is one.
 const IN_USE: &str = "This machine is in a mesh; add others to it with `meshport invite`. --force \
-                      creates another mesh in its place, which every node must then join anew";
+                      creates another mesh in its place, which every node must then join again";
 const CREDENTIAL: &str = "credential";
 const SEEDS: &str = "seeds";
 const GENERATION: &str = "generation";
@@ -150,7 +150,7 @@ const JOIN_AGAIN: &str =
     "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
 const ALTERED: &str = "its content does not match its signature";
 const UNSIGNED: &str = "is from an earlier meshport: the node has not signed it";
-const RENEW: &str = "Have it issued again: `meshport renew` where the authority's key is, \
+const RENEW: &str = "Reissue it: `meshport renew` where the authority's key is, \
                      `meshport renew INVITE` elsewhere";
 const TOLD_AGAIN: &str =
     "Restore it from a backup, or remove it: other nodes send the revocations again";

@@ -148,8 +148,8 @@ impl StateDir {
         });
         if former.is_some() {
             warn!(
-                "the present credential was signed by an issuer that is revoked: the one before it \
-                 is used until another issuer renews it"
+                "the current credential was signed by a revoked issuer; using the previous one \
+                 until another issuer renews it"
             );
         }
         Ok(former)

@@ -91,7 +91,7 @@ pub fn page(
         @for it in run.violations.iter().take(MAX_ROWS) { (violation(it, &again(it))) }
         @match &run.film {
             Some(film) => (moments(run, film)),
-            None => { h2 { "Where nodes go at the end" } figure tabindex="0" { (map(run)) } },
+            None => { h2 { "Final routes" } figure tabindex="0" { (map(run)) } },
         }
         h2 { "What happened, and what clients saw" }
         (timelines(run))
@@ -104,7 +104,7 @@ pub fn page(
                 tr { td.name { (name) } td.words { (words) } }
             }
         } }
-        h2 { "Again" }
+        h2 { "Reproduce" }
         p { "The same file and seed give the same run, to the last byte." }
         pre tabindex="0" { (command) }
     };

@@ -361,7 +361,8 @@ fn serves_with(world: &World, state: &Path, script: &str) -> String {
 fn starts_without_writing(world: &World, state: &Path) {
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\"";
     let said = serves_with(world, state, script);
-    for words in ["WARN", "cannot store the generation of this start", "Read-only file system"] {
+    for words in ["WARN", "cannot save the generation (the start counter)", "Read-only file system"]
+    {
         assert!(said.contains(words), "{words}: {said}");
     }
 }
@@ -378,7 +379,9 @@ fn starts_without_room(world: &World, state: &Path) {
     let script = "mount -t tmpfs -o size=64k,mode=0700 small \"$1\" && cp -a \"$4/.\" \"$1\" && \
                   { cat /dev/zero >\"$1/fill\" 2>/dev/null || true; }";
     let said = serves_with(world, state, script);
-    for words in ["WARN", "cannot store the generation of this start", "No space left on device"] {
+    for words in
+        ["WARN", "cannot save the generation (the start counter)", "No space left on device"]
+    {
         assert!(said.contains(words), "{words}: {said}");
     }
 }

@@ -87,7 +87,7 @@ fn an_operator_reads_the_view_of_every_node_through_one_member() {
 
     let unknown = get(at, "/view?node=nobody", "");
     assert_eq!(unknown.status, 404);
-    assert!(unknown.body.contains("know no node named nobody"), "{}", unknown.body);
+    assert!(unknown.body.contains("knows a node named nobody"), "{}", unknown.body);
     world.kill("worker");
     let gone = get(at, "/view?node=worker", "");
     assert_eq!(gone.status, 502, "{}", gone.body);

@@ -68,7 +68,7 @@ fn a_damaged_directory_is_reported_and_learned_again_from_others() {
         let line = said.lines().find(|line| line.contains("the file directory"));
         let line = line.unwrap_or_else(|| panic!("nothing is said of it: {said}"));
         println!("{line}");
-        let said = ["nothing to do: seeds and peers send it again", "next save replaces"];
+        let said = ["no action needed: seeds and peers send it again", "next save replaces"];
         for words in ["WARN", "the saved directory is damaged"].into_iter().chain(said) {
             assert!(line.contains(words), "{words}: {line}");
         }

@@ -186,7 +186,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     let output = upgrade(&world, "worker");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{said}");
-    assert!(said.contains("the successor ended without an answer"), "{said}");
+    assert!(said.contains("the successor exited without an answer"), "{said}");
     load.goes_on(REQUESTS, PHASE);
     none_failed(load);
     assert!(world.node_mut("worker").process().is_running());
@@ -202,7 +202,7 @@ fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
         let output = upgrade(&world, "worker");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(7), "{said}");
-        assert!(said.contains("the daemon keeps serving: the successor ended"), "{said}");
+        assert!(said.contains("the daemon keeps serving: the successor exited"), "{said}");
         assert!(world.node_mut("worker").process().is_running());
         load.goes_on(REQUESTS, PHASE);
     }

@@ -297,7 +297,7 @@ fn a_node_that_was_killed_is_named_and_open_streams_end() {
     assert!(answer.starts_with("HTTP/1.1 503 worker-b in b "), "{answer}");
     wait::until("it is said to be down", SETTLE, || {
         let answer = connect(&socket, &of("worker-b")).expect_err("it is gone");
-        answer.contains("worker-b in b is down since ").then_some(())
+        answer.contains("worker-b in b has been down for ").then_some(())
     });
     open.set_read_timeout(Some(SETTLE)).expect("a timeout");
     assert_eq!(open.read(&mut [0; 16]).expect("its end"), 0);

@@ -91,7 +91,7 @@ impl Core {
             match need {
                 Need::Forget => {
                     self.out.counters[MeshCount::ProvisionalExpired] += 1;
-                    self.remove(slot, "no credential in time");
+                    self.remove(slot, "timed out waiting for its credential");
                     return;
                 }
                 Need::Tunnel(need) => self.serve_tunnel(slot, now, need),

@@ -160,7 +160,7 @@ catalogue! {
     OVERLOADED: Warning "MP117" {
         title: "sessions of other nodes are refused (overloaded)",
         healthy: "there is room for sessions of other nodes",
-        meaning: "A node may hold at most as many sessions here as remain available to others",
+        meaning: "A node may hold no more sessions here than the number of free slots",
         remedy: "Find out what opens them on those nodes, or revoke a compromised node. Raise \
                  LimitNOFILE if the limit on open files is low",
     }

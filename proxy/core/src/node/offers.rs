@@ -25,7 +25,7 @@ impl NodeCore {
     ) -> Result<BTreeMap<ServiceName, Refusal>, NoGateway> {
         let judged = offered::judge(wanted, own, |name| self.services.contains_key(name))?;
         let Judged { offers, refused } = judged;
-        self.replace_offers(offers, Some(now + lasts), "the program says so", now);
+        self.replace_offers(offers, Some(now + lasts), "the program withdrew it", now);
         Ok(refused)
     }
 

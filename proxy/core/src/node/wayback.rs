@@ -127,7 +127,7 @@ impl NodeCore {
             paths::to_any(able.iter().map(prospect).collect(), self.wayback_relays(&self.site));
         let first = paths.first().and_then(Line::origin);
         let Some(first) = able.iter().find(|it| Some(it.node) == first) else {
-            let said = "no member with the role egress is there to dial services";
+            let said = "no reachable member has the role egress";
             return Err(Refused::new(Refusal::NoEgress, said));
         };
         let who = format!("{} in {}", first.name, first.site);
@@ -140,7 +140,7 @@ impl NodeCore {
         let (name, site) = (&entry.credential.name, &entry.credential.site);
         let since_s = now.saturating_duration_since(entry.since).as_secs();
         match entry.liveness {
-            Liveness::Down => Some(format!("{name} in {site} is down since {since_s} s")),
+            Liveness::Down => Some(format!("{name} in {site} has been down for {since_s} s")),
             Liveness::Left => Some(format!("{name} in {site} has left the mesh")),
             Liveness::Alive | Liveness::Unknown => None,
         }

@@ -103,7 +103,7 @@ impl Seeker {
             State::Resting { until } | State::Storing { until } if now < *until => return None,
             State::Round { asked: Some((_, until)), .. } if now < *until => return None,
             State::Storing { .. } => {
-                self.end_round(Setback::NotStored("the disk does not answer".into()), now);
+                self.end_round(Setback::NotStored("timed out writing to disk".into()), now);
                 return None;
             }
             State::Resting { .. } if !self.is_due(wall) => {

@@ -168,7 +168,7 @@ impl Nodes {
                 let ip = ip.to_canonical();
                 let address = SocketAddr::new(ip, port);
                 if is_nowhere(ip) {
-                    let said = format!("{address} is no address of a node, a pod or a service");
+                    let said = format!("{address} is not the address of a node, pod or service");
                     return Err(Refused::new(Refusal::Loopback, said));
                 }
                 if let Some(object) = self.one(ip, |it| it.addresses.contains(&ip))? {
@@ -196,7 +196,7 @@ impl Nodes {
             return Ok(object);
         }
         if name == "localhost" {
-            return Err(Refused::new(Refusal::Loopback, "localhost is no node"));
+            return Err(Refused::new(Refusal::Loopback, "localhost is not a node"));
         }
         let found = self.one(name, |it| it.is_called(name))?;
         found.ok_or_else(|| {

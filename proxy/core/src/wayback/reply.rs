@@ -22,7 +22,7 @@ impl Refused {
             Want::Service(address) => format!("the service at {address}"),
         };
         let rule = match why {
-            Refusal::NoPath => return Self::new(why, format!("no way to {who}")),
+            Refusal::NoPath => return Self::new(why, format!("no path to {who}")),
             Refusal::Silent => return Self::new(why, format!("{who} does not answer")),
             Refusal::Connection => "the connection is refused there",
             Refusal::Timeout => "it does not answer there",
@@ -36,9 +36,9 @@ impl Refused {
             Refusal::NoKubelet => "its credential does not allow a way back",
             Refusal::Off => "kubelet.serve is false there",
             Refusal::Port => "that is not the port of its kubelet (kubelet.port there)",
-            Refusal::Pod => "that is none of its pod networks (kubelet.pod-cidrs there)",
+            Refusal::Pod => "that is not in its pod networks (kubelet.pod-cidrs there)",
             Refusal::OwnAddress => "that is an address of the machine itself",
-            Refusal::Service => "that is no service network (egress.service-cidrs there)",
+            Refusal::Service => "that is not in a service network (egress.service-cidrs there)",
             Refusal::NotEgress => "it lacks the role egress",
             _ => "it does not say why",
         };
@@ -75,9 +75,12 @@ mod tests {
 
     #[test]
     fn a_sentence_stays_in_its_line() {
-        let refused = Refused::new(Refusal::Down, "a\r\nX: b\r\n\r\nÄ is down since 40 s");
+        let refused = Refused::new(Refusal::Down, "a\r\nX: b\r\n\r\nÄ has been down for 40 s");
         let answer = String::from_utf8(refused.answer()).expect("ASCII");
-        assert!(answer.starts_with("HTTP/1.1 503 a??X: b????? is down since 40 s\r\n"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 503 a??X: b????? has been down for 40 s\r\n"),
+            "{answer}"
+        );
         assert_eq!(answer.matches("\r\n\r\n").count(), 1);
         assert!(answer.ends_with("\r\n\r\n"));
         let long = Refused::new(Refusal::Down, "x".repeat(5_000)).answer();

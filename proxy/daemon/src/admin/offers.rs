@@ -87,7 +87,7 @@ impl OfferedService {
                 .instances
                 .iter()
                 .find(|it| it.address.port() == 0 || it.address.ip().is_unspecified())?;
-            Some(format!("{name}: {} is no address of an instance", wrong.address))
+            Some(format!("{name}: {} is not a valid instance address", wrong.address))
         }
     }
 }

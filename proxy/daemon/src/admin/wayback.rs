@@ -22,7 +22,7 @@ impl Request for WayRequest {
 
     fn check(&self) -> Result<(), Error> {
         let is_name = format!("{}:1", self.node).parse::<Endpoint>().is_ok();
-        let said = || Error::Usage(format!("{:?} is no name of a node", self.node));
+        let said = || Error::Usage(format!("{:?} is not a valid node name", self.node));
         if is_name { Ok(()) } else { Err(said()) }
     }
 }

@@ -121,8 +121,8 @@ impl Prober {
                 Ok(made) => drop(prober.tls.set(made)),
                 Err(error) => warn!(
                     %error, address = prober.address,
-                    "the local apiserver is not probed until this is fixed, so nobody is sent \
-                     there; clients of this node use other origins"
+                    "cannot probe the local apiserver; no node routes to it until this is fixed, \
+                     and clients of this node use other origins"
                 ),
             }
         }
@@ -212,7 +212,7 @@ impl Prober {
         let (address, settings) = (self.address.clone(), self.settings.clone());
         let made = tokio::task::spawn_blocking(move || tls(&address, &settings)).await;
         let made = made.ok()?.ok()?;
-        info!(address = self.address, "the files for probes of the local apiserver are there");
+        info!(address = self.address, "health-probe files found; probing the local apiserver");
         Some(self.tls.get_or_init(|| made).clone())
     }
 

@@ -78,7 +78,7 @@ impl Daemon {
         // Keys may be replaced while the daemon runs, so only their users keep a copy.
         let (identity, unsettled) = state.settled_identity(clock::wall())?;
         if let Some(error) = unsettled {
-            warn!(%error, "the new key is in use; the next start completes the change of files");
+            warn!(%error, "the new key is in use; the next start finishes replacing the files");
         }
         refuse_leaf(state, &identity)?;
         Self::with_identity(settings, &identity, state, outside).await
@@ -98,8 +98,8 @@ impl Daemon {
         if let Some(error) = unkept {
             warn!(
                 %error,
-                "cannot store the generation of this start. The next one comes from the clock: \
-                 nothing to do if that is right"
+                "cannot save the generation (the start counter); the next start derives it from \
+                 the clock (no action needed if the clock is correct)"
             );
         }
         let admin = AdminServer::bind(&settings.admin.socket, settings.admin.http).await?;
@@ -170,8 +170,8 @@ impl Daemon {
         store::close_mesh();
     }
 
-    /// Leaves the place to a successor. Open sessions go on in this process, which keeps everything
-    /// needed to start again until the successor has passed its probation.
+    /// Leaves the place to a successor. Open sessions continue in this process, which keeps
+    /// everything needed to start again until the successor has passed its probation.
     ///
     /// # Errors
     /// Why the successor does not serve.
@@ -212,8 +212,8 @@ impl Daemon {
         }
     }
 
-    /// Leaves the place to the next process that the service manager starts. Open sessions go on in
-    /// this process, and that process continues them, while the returned socket is open.
+    /// Leaves the place to the next process that the service manager starts. Open sessions continue
+    /// in this process, and that process continues them, while the returned socket is open.
     ///
     /// # Errors
     /// Nothing could be left.
@@ -223,7 +223,7 @@ impl Daemon {
         earlier: &mut Earlier,
         draining: &mut Vec<Draining>,
     ) -> io::Result<UnixStream> {
-        info!("restart: open sessions go on in this process");
+        info!("restart: open sessions continue in this process");
         let passed = self.withdraw(lock, earlier, draining).await?;
         let (ours, theirs) = UnixStream::pair()?;
         starter::send(&ours, &passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
@@ -293,7 +293,7 @@ fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
 
 fn known_nodes(state: &StateDir) -> Option<Vec<u8>> {
     state.nodes().unwrap_or_else(|error| {
-        warn!(%error, "starting without the saved nodes of the cluster; they are read anew");
+        warn!(%error, "starting without the saved nodes of the cluster; they are read again");
         None
     })
 }

@@ -41,7 +41,7 @@ pub enum ViewError {
     #[error("no member of the mesh answers")]
     NoMember,
     /// No node in the views that were read has that name.
-    #[error("the members that were asked know no node named {0}")]
+    #[error("no member that was asked knows a node named {0}")]
     UnknownNode(String),
     /// The node does not let this machine read its view.
     #[error("the node does not allow it: its credential check found no role operator")]

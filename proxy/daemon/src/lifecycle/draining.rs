@@ -44,7 +44,7 @@ impl Draining {
     /// Resolves when no session is open any more.
     pub(super) async fn ended(&mut self) {
         if let Err(error) = (&mut self.task).await {
-            warn!(%error, "sessions of this process have ended with an error");
+            warn!(%error, "this process's sessions ended with an error");
         }
     }
 
@@ -83,7 +83,7 @@ impl Keeper {
                         ids.into_iter().for_each(|id| self.remains.sessions.end_one(id));
                     }
                     None => {
-                        info!("the successor has ended, and so do the sessions of this process");
+                        info!("successor exited; closing this process's sessions");
                         break;
                     }
                 },
@@ -100,7 +100,7 @@ impl Keeper {
                 _ = &mut stopped => break,
                 () = &mut over => {
                     let open = self.remains.sessions.count();
-                    info!(open, "the time for sessions of this process is over: they are reset");
+                    info!(open, "drain timeout reached; resetting remaining sessions");
                     break;
                 }
             }

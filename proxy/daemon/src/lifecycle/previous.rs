@@ -41,7 +41,9 @@ pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, E
             Ok(status) if status.process.is_leaving => {
                 heard = clock::now();
                 if !std::mem::replace(&mut is_leaving, true) {
-                    info!("another daemon of this state folder is stopping: waiting for its end");
+                    info!(
+                        "another daemon of this state folder is stopping: waiting for it to exit"
+                    );
                 }
             }
             Ok(_) => return Err(error),

@@ -291,7 +291,7 @@ async fn drain(mut draining: Vec<Draining>) {
             it.stop().await;
         }
     }
-    info!("this process ends");
+    info!("exiting");
 }
 
 /// How a daemon ends without an error.

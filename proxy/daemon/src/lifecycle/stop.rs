@@ -61,7 +61,7 @@ impl<'a> Restart<'a> {
         };
         tokio::select! {
             _ = self.signal.recv() => {}
-            () = starter.lost() => warn!("the service's main process has ended: restarting"),
+            () = starter.lost() => warn!("the service's main process exited: restarting"),
         }
     }
 }

@@ -156,17 +156,17 @@ impl Earlier {
         let mut running = Vec::new();
         for sockets in std::mem::take(&mut self.all) {
             if sockets.packets.len() != shards.count() {
-                warn!(
-                    "the mesh has another number of shards than before (mesh.shards): sessions of \
-                     the process before end"
-                );
+                warn!("mesh.shards changed; closing the previous process's sessions");
             } else if let Some(predecessor) = Predecessor::greet(&sockets).await? {
                 running.push((predecessor, sockets));
             }
         }
         for (predecessor, _) in take_surplus(&mut running, |(predecessor, _)| predecessor.open()) {
             let open = predecessor.open();
-            warn!(open, "restarted too often in a short time: these sessions end");
+            warn!(
+                open,
+                "restarted too often in a short time; closing the sessions of an earlier process"
+            );
         }
         let (predecessors, sockets): (Vec<_>, _) = running.into_iter().unzip();
         self.all = sockets;

@@ -45,10 +45,10 @@ const STOP: u8 = b's';
 pub(super) enum Failure {
     #[error("its sockets cannot be passed on: {0}")]
     NotPassed(#[source] io::Error),
-    #[error("the successor ended before it took over: {0}")]
+    #[error("the successor exited before it took over: {0}")]
     Gone(#[source] io::Error),
     #[error(
-        "the successor ended without an answer: is the program on disk complete, and not older \
+        "the successor exited without an answer: is the program on disk complete, and not older \
          than this one? Its log says more"
     )]
     NoAnswer,
@@ -56,7 +56,7 @@ pub(super) enum Failure {
     TooLate(Duration),
     #[error("the successor cannot run: {0}")]
     CannotRun(String),
-    #[error("the successor ended in its first seconds; its log says why")]
+    #[error("the successor exited in its first seconds; its log says why")]
     Ended,
 }
 

@@ -502,11 +502,11 @@ impl Driver {
             let seeds = std::mem::take(&mut self.seeds.at).into_iter().collect();
             self.set_seeds(seeds);
         } else if what.is_departure() {
-            info!(%what, %at, "a node has left for good; its sessions end");
+            info!(%what, %at, "a node has left for good; closing its sessions");
             let (now, name) = (clock::now(), what.to_string());
             self.reporter.note(Kind::Revoked, name, "by itself", now);
         } else {
-            warn!(revoked = %what, %at, "revoked by the authority; its sessions end");
+            warn!(revoked = %what, %at, "revoked by the authority; closing its sessions");
             let (now, name) = (clock::now(), what.to_string());
             self.reporter.note(Kind::Revoked, name, "by the authority", now);
         }

@@ -192,7 +192,7 @@ pub(crate) async fn follow(destination: Destination, ask: impl Ask) {
                     Destination::Url(url, _) => url.endpoint().to_string(),
                     Destination::Kubernetes(_) => "kubernetes".to_owned(),
                 };
-                warn!(to, %error, "cannot post events; trying again, later each time");
+                warn!(to, %error, "cannot post events; retrying with backoff");
             }
             Ok(()) if is_failing => info!("events are posted again"),
             _ => {}

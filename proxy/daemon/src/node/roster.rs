@@ -72,7 +72,7 @@ pub(crate) enum ListError {
     Connect { address: SocketAddr, source: io::Error },
     #[error("the request failed: {0}")]
     Http(#[from] hyper::Error),
-    #[error("no answer in time")]
+    #[error("timed out")]
     Late,
     #[error("the apiserver answers {0}")]
     Status(u16),

@@ -100,7 +100,7 @@ fn store(state: &StateDir, write: &Write) -> Result<(), meshport_state::Error> {
             state.store_next(&next.identity)?;
             // From here on the next start uses the new identity, so this process must too.
             if let Err(error) = state.settle_next() {
-                warn!(%error, "the new key is stored; the next start completes the change of \
+                warn!(%error, "the new key is stored; the next start finishes replacing the \
                                files");
             }
             Ok(())

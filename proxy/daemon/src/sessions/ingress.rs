@@ -517,7 +517,7 @@ impl<'a> Search<'a> {
                 running.attempt.abort();
                 if !overdue {
                     ingress.totals.counts.bump(SessionCount::Cancelled);
-                } else if !self.fail(id, running.line, Failure::Path("no answer in time".into())) {
+                } else if !self.fail(id, running.line, Failure::Path("timed out".into())) {
                     return false;
                 }
                 self.shared.release(id);

@@ -75,8 +75,8 @@ impl Inherited {
                     Ok(socket)
                 });
                 connected.inspect_err(|error| {
-                    info!(%error, "the service manager does not listen: a restart refuses clients \
-                                   for a moment");
+                    info!(%error, "cannot connect to systemd's notify socket; a restart briefly \
+                                   refuses clients");
                 })
                 .ok()
             });
@@ -133,7 +133,10 @@ impl Stored {
     pub(super) fn put(socket: &impl AsFd, address: SocketAddr) -> Option<Self> {
         let store = STORE.get()?;
         let refusal = |error| {
-            warn!(%address, %error, "lost at the next restart, which refuses clients briefly");
+            warn!(
+                %address, %error,
+                "could not hand this socket to systemd; the next restart briefly refuses clients"
+            );
         };
         let copy = socket.as_fd().try_clone_to_owned().map_err(refusal).ok()?;
         store.open().push((address, copy.into()));
@@ -304,13 +307,13 @@ pub(crate) async fn make_main_before_the_end(pid: u32) {
     match timeout(MANAGER_TIME, announced).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            warn!(pid, %error, "cannot announce the successor to the service manager");
+            warn!(pid, %error, "cannot announce the successor to systemd");
         }
         Err(_elapsed) => warn!(
             pid,
             limit_s = MANAGER_TIME.as_secs(),
-            "the service manager has not read which process is the main one; it may restart the \
-             service beside the successor"
+            "systemd has not acknowledged the new main process; it may restart the service \
+             alongside the successor"
         ),
     }
 }
@@ -373,7 +376,7 @@ impl Store {
         let Some(manager) = &self.manager else { return };
         let message = format!("FDSTOREREMOVE=1\nFDNAME={name}");
         if let Err(error) = send(manager, &message, None) {
-            warn!(name, %error, "the service manager keeps a closed socket open");
+            warn!(name, %error, "systemd keeps a closed socket open");
         }
     }
 }

@@ -210,15 +210,15 @@ impl Hook {
             match self.attempt(text, limit).await {
                 Ok(Some(status)) if status.success() => info!(%name, what, "command has run"),
                 Ok(Some(status)) if status.signal().is_some() && attempt < MAX_ATTEMPTS => {
-                    warn!(%name, what, %status, "command was ended; running it again");
+                    warn!(%name, what, %status, "command was killed; running it again");
                     continue;
                 }
-                Ok(Some(status)) => warn!(%name, what, %status, "command has failed"),
+                Ok(Some(status)) => warn!(%name, what, %status, "command failed"),
                 Ok(None) => {
                     let limit_s = limit.as_secs();
-                    warn!(%name, what, limit_s, "command took too long and was ended");
+                    warn!(%name, what, limit_s, "command timed out and was killed");
                 }
-                Err(error) => warn!(%name, what, %error, "command cannot be run"),
+                Err(error) => warn!(%name, what, %error, "cannot run the command"),
             }
             return;
         }

@@ -23,7 +23,7 @@ pub(crate) enum Obstacle {
     #[error("this node's credential lacks the role vip")]
     NoRole,
     /// The process that runs its commands has ended.
-    #[error("the process that runs on-gain and on-loss has ended: restart the daemon")]
+    #[error("the process that runs on-gain and on-loss has exited: restart the daemon")]
     NoHooks,
     /// The interface does not exist.
     #[error("there is no interface {0}")]

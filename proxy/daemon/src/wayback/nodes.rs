@@ -73,7 +73,7 @@ enum ReadError {
     Connect(#[from] std::io::Error),
     #[error("the request failed: {0}")]
     Http(#[from] hyper::Error),
-    #[error("no answer in time")]
+    #[error("timed out")]
     Late,
     #[error("the answer is too long or incomplete: {0}")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -286,7 +286,7 @@ impl Reader {
 
     async fn list_and_watch(&mut self) -> Result<std::convert::Infallible, ReadError> {
         let mut version = self.list().await?;
-        info!(nodes = self.nodes.len(), "the nodes of the cluster are read");
+        info!(nodes = self.nodes.len(), "loaded the cluster's nodes");
         loop {
             version = self.watch(version).await?;
         }

@@ -92,7 +92,7 @@ pub(crate) async fn serve(requests: Requests) {
             }
         }
     };
-    info!(socket = %at.path.display(), "apiservers reach nodes through the mesh here");
+    info!(socket = %at.path.display(), "apiservers can reach nodes through the mesh");
     accept(listener, requests).await;
 }
 
@@ -289,7 +289,7 @@ async fn read_head(client: &mut Tcp) -> Result<Option<Endpoint>, Refused> {
         match read {
             Ok(0) | Err(_) if buffer.is_empty() => return Ok(None),
             Ok(0) | Err(_) => {
-                return Err(Refused::new(Refusal::Malformed, "the request ends early"));
+                return Err(Refused::new(Refusal::Malformed, "the request is truncated"));
             }
             Ok(_) => {}
         }
@@ -322,8 +322,8 @@ pub(crate) fn warn_of_missing_role(settings: &EgressSettings, credential: &Crede
     let role = Role::Origin(ServiceName::kube_apiserver());
     if settings.socket.is_some() && !credential.roles.contains(&role) {
         warn!(
-            "egress.socket is set, and this node lacks the role {role}: every node refuses its \
-             way back. Make an invite with that role and join again"
+            "egress.socket is set, but this node lacks the role {role}: every node refuses its \
+             connections; rejoin with an invite that has the role"
         );
     }
 }

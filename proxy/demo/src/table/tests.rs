@@ -130,7 +130,7 @@ fn the_summary_has_exactly_the_promised_keys() {
     let json =
         r#"{"requests":300,"failed":0,"nearest_share":0.99,"failover_ms":42,"home_again_ms":1800}"#;
     assert_eq!(good.json(), json);
-    assert!(good.text().starts_with("All well."), "{}", good.text());
+    assert!(good.text().starts_with("The demo succeeded."), "{}", good.text());
     let bad = [
         Summary { requests: 0, ..good },
         Summary { failed: 1, ..good },
@@ -141,7 +141,7 @@ fn the_summary_has_exactly_the_promised_keys() {
     ];
     for summary in bad {
         assert!(!summary.succeeded(), "{summary:?}");
-        assert!(!summary.text().starts_with("All well."), "{}", summary.text());
+        assert!(!summary.text().starts_with("The demo succeeded."), "{}", summary.text());
     }
     assert!(bad[4].json().contains("\"failover_ms\":null"));
     assert!(bad[4].text().contains("not seen"));

@@ -139,7 +139,7 @@ const ROWS: &[Row] = &[
                 Shape::Stat,
                 "none",
                 "Members down",
-                "As the node that knows most of them.",
+                "As the node that knows the most of them sees it.",
                 &[(r#"max(meshport_members{liveness="down"})"#, "")],
             ),
             panel(
@@ -269,7 +269,7 @@ const ROWS: &[Row] = &[
                 Shape::Graph,
                 "cps",
                 "Connections",
-                "By what became of them.",
+                "By outcome.",
                 &[(
                     "sum by (outcome) (rate(meshport_sessions_total\
                      {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval]))",

@@ -83,7 +83,9 @@ fn listed(text: &str) -> Result<Vec<NodeName>, Error> {
         let wrong = |what: String| Error::Usage(format!("line {}: {what}", index + 1));
         let name: NodeName = line.parse().map_err(|error| wrong(format!("{error}")))?;
         if !known.insert(name.clone()) {
-            return Err(wrong(format!("{name} is there twice; a name is one machine's")));
+            return Err(wrong(format!(
+                "{name} is listed twice; each machine needs a name of its own"
+            )));
         }
         names.push(name);
         if names.len() > usize::from(MAX_COUNT) {
@@ -91,7 +93,7 @@ fn listed(text: &str) -> Result<Vec<NodeName>, Error> {
         }
     }
     if names.is_empty() {
-        return Err(Error::Usage("the list has no names: write one a line".into()));
+        return Err(Error::Usage("the list has no names: write one per line".into()));
     }
     Ok(names)
 }
@@ -132,7 +134,7 @@ mod tests {
             ("", "no names"),
             ("# only this", "no names"),
             ("a\nB\n", "line 2"),
-            ("a\nb\na\n", "a is there twice"),
+            ("a\nb\na\n", "a is listed twice"),
         ] {
             let refused = listed(text).expect_err(text).to_string();
             assert!(refused.contains(why), "{refused}");

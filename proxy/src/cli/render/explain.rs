@@ -135,7 +135,9 @@ fn compared(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
         () if first.standing != candidate.standing => "no problem".into(),
         () if more >= 0.0 => format!("costs {} more than {name}", milliseconds(more)),
         () => {
-            format!("costs {} less than {name}: too little, or too recent", { milliseconds(-more) })
+            format!("costs {} less than {name}: not by enough, or not for long enough", {
+                milliseconds(-more)
+            })
         }
     }
 }

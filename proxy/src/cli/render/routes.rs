@@ -72,7 +72,7 @@ fn distance(first: &OriginStatus, origin: &OriginStatus) -> Option<String> {
     let of = |it: &OriginStatus| if it.path == "own" { Some(0.0) } else { it.rtt_ms };
     let more = of(origin)? - of(first)?;
     Some(match more < 0.0 {
-        true => format!("nearer by {}: too little, or too recent", milliseconds(-more)),
+        true => format!("nearer by {}: not by enough, or not for long enough", milliseconds(-more)),
         false => format!("farther by {}", milliseconds(more)),
     })
 }

@@ -38,7 +38,7 @@ mod tests {
             addresses: vec!["10.0.0.7".into()],
             who: Some("worker-7 in fra".into()),
             paths: vec!["direct".into(), "through relay-1".into()],
-            problem: Some("worker-7 in fra is down since 40 s".into()),
+            problem: Some("worker-7 in fra has been down for 40 s".into()),
             has_socket: true,
             known_nodes: 3,
             ..WayReport::default()
@@ -50,7 +50,7 @@ kubelet    port 10250
 addresses  10.0.0.7
 pods       none known
 paths      direct, through relay-1
-problem    worker-7 in fra is down since 40 s
+problem    worker-7 in fra has been down for 40 s
 ";
         assert_eq!(way("worker-7", &report), expected);
         let bare = way("a", &WayReport::default());

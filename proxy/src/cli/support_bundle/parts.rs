@@ -50,7 +50,7 @@ pub(super) struct Part {
 /// Why a part is missing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PartError {
-    #[error("not there within {LIMIT:?}")]
+    #[error("timed out after {LIMIT:?}")]
     Late,
     /// The daemon or a check of this program.
     #[error(transparent)]

@@ -11,7 +11,7 @@ const ALL: [(&str, &str); 17] = [
     ("up, down, j, k", "one row"),
     ("PgUp, PgDn, g, G", "several rows, the first, the last"),
     ("v", "the next service, where there are several"),
-    ("space", "hold the picture, and let it go on"),
+    ("space", "pause and resume"),
     ("? and q, Ctrl-C", "this help; quit"),
     ("", ""),
     ("on Nodes", ""),
@@ -22,7 +22,7 @@ const ALL: [(&str, &str); 17] = [
     ("", ""),
     ("whose view", "states: what each origin's own node says"),
     ("", "paths, sessions, events: what this node sees"),
-    ("", "round trips between sites: what the nodes there tell"),
+    ("", "round trips between sites: as the nodes there report"),
     ("", "the rest: what all members agree on"),
 ];
 
@@ -52,9 +52,9 @@ pub(super) fn keys(canvas: &mut Canvas<'_>, model: &Model) {
             keys.push(("v", "service"));
         }
         if model.is_held {
-            keys.push(("space", "go on"));
+            keys.push(("space", "resume"));
         } else if model.page != Page::Nodes {
-            keys.push(("space", "hold"));
+            keys.push(("space", "pause"));
         }
         keys.extend([("?", "help"), ("q", "quit")]);
     }

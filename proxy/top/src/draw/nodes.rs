@@ -41,7 +41,7 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, listing: &Listing) -> u
         return canvas.lines(3, &lines, 0);
     }
     if rows.is_empty() {
-        canvas.line(3, &Line::from(look.text("No node is like that; Esc clears", Tone::Soft)));
+        canvas.line(3, &Line::from(look.text("No matching nodes; Esc clears", Tone::Soft)));
         return 0;
     }
     let room = canvas.height().saturating_sub(3);
@@ -157,9 +157,12 @@ fn details(node: &NodeRow, view: &View, look: Look) -> Vec<Line<'static>> {
         fact("version", &[(node.version.as_deref().unwrap_or("not known here"), Tone::Plain)]),
         fact(
             "credential",
-            &[(&format!("issued {issued} ago, ends in {}", credential(node, view).1), Tone::Plain)],
+            &[(
+                &format!("issued {issued} ago, expires in {}", credential(node, view).1),
+                Tone::Plain,
+            )],
         ),
-        fact("record", &[(&format!("its last one came {told}"), Tone::Plain)]),
+        fact("record", &[(&format!("last received {told}"), Tone::Plain)]),
         fact("NAT", &[(if node.behind_nat { "behind NAT" } else { "not seen" }, Tone::Plain)]),
     ]
 }

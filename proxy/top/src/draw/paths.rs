@@ -98,10 +98,10 @@ pub(super) fn matrix(canvas: &mut Canvas<'_>, view: &View) {
 fn distances(view: &View, width: usize, look: Look) -> Vec<Line<'static>> {
     let told = view.distances.iter().map(|row| row.told_at_s).max();
     let note = told.map_or_else(
-        || "no node has told distances yet".to_owned(),
+        || "no distances reported yet".to_owned(),
         |at_s| {
             let ago = age(view.now_s.saturating_sub(at_s));
-            format!("medians, as the nodes of each site say, {ago} ago")
+            format!("medians reported by the nodes of each site, {ago} ago")
         },
     );
     let mut lines = vec![look.rule("Round trips", &note, width)];

@@ -98,7 +98,7 @@ fn an_hour_of_renewals_cuts_nothing() {
 
     let signed = ["cp-a", "cp-b"].map(|node| count(&mut world, node, "event=\"issued\""));
     let failed: usize = WORKERS
-        .map(|node| count(&mut world, node, "an issuer does not renew this node"))
+        .map(|node| count(&mut world, node, "an issuer did not renew this node's credential"))
         .into_iter()
         .sum();
     let renewals: Vec<u64> = workers.iter().map(|it| it.renewals).collect();

@@ -77,7 +77,7 @@ fn commands_of_an_address_run_from_the_unit_on_gain_and_on_each_loss() {
     // Without the page's drop-in nothing is run, and the journal says so.
     restart(&machine);
     wait::until("the journal has that they cannot be run", PATIENCE, || {
-        machine.journal().contains("command cannot be run").then_some(())
+        machine.journal().contains("cannot run the command").then_some(())
     });
     assert!(!has_route(&machine));
     machine.write(COMMANDS, &of_page("ini", "ExecPaths"));

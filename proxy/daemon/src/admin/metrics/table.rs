@@ -55,12 +55,12 @@ metrics! {
     EVENTS: "meshport_events_total" "" Counter Alpha ["outcome"]
         "Events for the address in `[events]`: posted, or dropped because too many waited.";
     EVENT_FAILURES: "meshport_event_posts_failed_total" "" Counter Alpha []
-        "Posts of events that failed; each is tried again.";
+        "Posts of events that failed; each is retried.";
 
     SERVICE_USABLE: "meshport_service_usable" "" Gauge Stable ["service"]
         "1 if new sessions have an origin to go to.";
     ORIGIN_READY: "meshport_origin_ready" "" Gauge Stable ["service", "origin", "site"]
-        "1 if the origin says that it is ready.";
+        "1 if the origin reports that it is ready.";
     ORIGIN_USABLE: "meshport_origin_usable" "" Gauge Stable ["service", "origin", "site"]
         "1 if new sessions may go to the origin.";
     ORIGIN_CHOSEN: "meshport_origin_chosen" "" Gauge Stable ["service", "origin", "site"]
@@ -89,7 +89,7 @@ metrics! {
     SESSIONS_ACCEPTED: "meshport_sessions_accepted_total" "" Counter Stable ["service"]
         "Connections accepted from clients.";
     SESSIONS: "meshport_sessions_total" "" Counter Stable ["service", "outcome"]
-        "What became of connections of clients.";
+        "Client connections by outcome.";
     SESSIONS_PACED: "meshport_sessions_paced_total" "" Counter Alpha ["service"]
         "Connections that had to wait, because their client resets most that it opens.";
     OVER_SHARE_UID: "meshport_sessions_over_share_uid" "" Gauge Alpha ["service"]
@@ -120,7 +120,7 @@ metrics! {
     WAYBACK_CONNECTED: "meshport_wayback_connected_total" "" Counter Alpha ["target"]
         "Connections of apiservers that reached a target, on both nodes that carry them.";
     WAYBACK_RELAYED: "meshport_wayback_relayed_total" "" Counter Alpha []
-        "Those of them that came through a relay.";
+        "Apiserver connections that arrived through a relay.";
     WAYBACK_REFUSED: "meshport_wayback_refused_total" "" Counter Alpha ["at", "reason"]
         "Connections of apiservers that were refused: on the socket, or as a stream of a node.";
     WAYBACK_NODES: "meshport_wayback_nodes" "" Gauge Alpha ["state"]
@@ -132,7 +132,7 @@ metrics! {
         "Connections of the listener that may be open at once (`max-sessions`).";
     EXPOSED_CONNECTIONS: "meshport_exposed_connections_total" "" Counter Stable
         ["listener", "outcome"]
-        "What became of connections to exposed listeners: served, or why they were refused.";
+        "Connections to exposed listeners by outcome: served, or why they were refused.";
     EXPOSED_ENDED: "meshport_exposed_ended_total" "" Counter Alpha ["listener", "reason"]
         "Sessions of exposed listeners that this node ended: idle, or withdrawn by a reload.";
     EXPOSED_BYTES: "meshport_exposed_bytes_total" "bytes" Counter Stable ["listener", "direction"]
@@ -141,13 +141,13 @@ metrics! {
     VIRTUAL_ADDRESS_HELD: "meshport_virtual_address_held" "" Gauge Stable ["name"]
         "1 while this node answers for the virtual address.";
     VIRTUAL_ADDRESS_FIT: "meshport_virtual_address_fit" "" Gauge Stable ["name"]
-        "1 while nothing keeps this node from the virtual address.";
+        "1 while this node is eligible to hold the virtual address.";
     VIRTUAL_ADDRESS_OTHERS: "meshport_virtual_address_others" "" Gauge Alpha ["name"]
         "Other nodes of the address's group that are heard over the mesh.";
     VIRTUAL_ADDRESS_CHANGES: "meshport_virtual_address_changes_total" "" Counter Stable ["change"]
         "How often this node gained and lost virtual addresses, of all of them.";
     VIRTUAL_ADDRESS_CLAIMS: "meshport_virtual_address_claims_total" "" Counter Alpha ["outcome"]
-        "Claims of other nodes by what became of them.";
+        "Claims of other nodes by outcome.";
 
     MESH_SHARD_PEERS: "meshport_mesh_shard_peers" "" Gauge Alpha ["shard"]
         "Nodes served by each thread of the mesh.";
@@ -164,7 +164,7 @@ metrics! {
     DISCOVERY_BYTES: "meshport_discovery_bytes_total" "bytes" Counter Alpha ["direction"]
         "Bytes of membership, records and path probes, without the headers below.";
     DISCOVERY_SENT_BYTES: "meshport_discovery_sent_bytes_total" "bytes" Counter Alpha ["kind"]
-        "Sent bytes of discovery, by what they were for.";
+        "Bytes sent by discovery, by purpose.";
     DISCOVERY_DROPPED: "meshport_discovery_dropped_total" "" Counter Alpha ["reason"]
         "Messages and claims that discovery dropped.";
     DISCOVERY_EVENTS: "meshport_discovery_events_total" "" Counter Alpha ["event"]

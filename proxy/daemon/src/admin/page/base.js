@@ -94,7 +94,7 @@ function duration(us) {
 }
 function until(unixS) {
   const left = unixS - wallS();
-  return left <= 0 ? `ended ${age(-left)} ago` : `ends in ${age(left)}`;
+  return left <= 0 ? `expired ${age(-left)} ago` : `expires in ${age(left)}`;
 }
 
 // Health: ok, warn, bad or idle.

@@ -92,7 +92,7 @@ function drawAddresses(view) {
       h("th", { scope: "row" }, h("span", { class: "mono" }, it.address),
         h("span", { class: "under" }, it.name)),
       h("td", {}, it.group), h("td", {}, it.service),
-      h("td", {}, h("span", { class: "state" }, dot(health), h("span", {}, it.holder || "nobody",
+      h("td", {}, h("span", { class: "state" }, dot(health), h("span", {}, it.holder || "no node",
         h("span", { class: "under" }, since(it.since_at_s, "for ", ""))))),
       h("td", {}, it.state, it.obstacle && h("span", { class: "under" }, it.obstacle)),
       h("td", { class: "wide" }, it.others.join(", ") || "none"));
@@ -175,7 +175,7 @@ function drawDetail(view) {
   const site = view.sites.find((it) => it.name === (node ? null : what.site));
   if (node) return detailOfNode(view, node);
   if (site) return detailOfSite(view, site);
-  return h("p", { class: "fine" }, dot("none"), "This node or site is known no more");
+  return h("p", { class: "fine" }, dot("none"), "This node or site is no longer known");
 }
 
 function detailOfSite(view, site) {

@@ -31,7 +31,7 @@ function drawAll() {
   say("origins-whose", `state as each origin's own node says; path as ${me} measures it`);
   say("charts-title", `Last ${lasting(spanOf(view)[0])}`);
   say("charts-whose", `clients of ${me}`);
-  say("matrix-whose", "medians, as the nodes of each site say");
+  say("matrix-whose", "medians reported by the nodes of each site");
   say("events-whose", `as ${me} saw them`);
   draw("services", [view.services, shown.service], () => drawServices(view));
   draw("findings", view.findings, () => drawFindings(view));
@@ -43,7 +43,7 @@ function drawAll() {
   draw("origins", [view.services, shown.service], () => drawOrigins(view));
   const addresses = view.addresses || []; // absent in views of earlier versions
   byId("addresses-card").hidden = addresses.length === 0;
-  say("addresses-whose", `holder as it says itself; others as ${me} hears them`);
+  say("addresses-whose", `holder by its own report; others as heard by ${me}`);
   if (addresses.length > 0) draw("addresses", addresses, () => drawAddresses(view));
   draw("charts", [Math.floor(nowS()), byId("charts").clientWidth, shown.service],
     () => drawCharts(view));

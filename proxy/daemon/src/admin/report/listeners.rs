@@ -1,4 +1,4 @@
-//! Troubles at the local addresses.
+//! Problems with local addresses.
 
 use std::time::Instant;
 

@@ -39,7 +39,7 @@ impl Predecessor {
         let channel = Channel::new(sockets.messages.try_clone()?)?;
         let answer = timeout(ANSWER_TIME, Self::ask(channel)).await;
         Ok(answer.unwrap_or_else(|_elapsed| {
-            warn!("an earlier process does not say which sessions it carries: they end");
+            warn!("a previous process did not report its sessions; closing them");
             None
         }))
     }
@@ -85,7 +85,7 @@ impl Predecessor {
     /// Resolves when it has ended.
     pub(crate) async fn follow(mut self, egress: Egress) {
         let (open, process) = (self.open.len(), self.process);
-        info!(process, open, "sessions of the process before go on");
+        info!(process, open, "sessions continue in the previous process");
         let mut sessions = Followed { egress, open: BTreeMap::new(), tasks: JoinSet::new() };
         let (over, mut ended) = mpsc::channel(MAX_LISTED);
         for entry in std::mem::take(&mut self.open) {
@@ -115,7 +115,7 @@ impl Predecessor {
             () = orders => {}
             () = reports => {}
         }
-        info!(process, "the process before has ended");
+        info!(process, "previous process exited");
     }
 }
 

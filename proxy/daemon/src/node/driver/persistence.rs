@@ -192,7 +192,7 @@ impl Driver {
             }
             Write::Renewal(_) => self.lose_renewal(error),
             Write::Mandate(_) => {
-                warn!(%error, "cannot erase expired keys of the mandate; trying again later");
+                warn!(%error, "cannot erase expired keys of the mandate; retrying later");
             }
             Write::Nodes(_) => warn!(%error, "cannot store the nodes of the cluster"),
             Write::Directory(_) => {}

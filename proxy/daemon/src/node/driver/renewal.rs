@@ -98,7 +98,9 @@ impl Driver {
         let name = self.reporter.name(&self.core, &from);
         match &outcome {
             Err(Setback::Refused(Refusal::NothingGained)) | Ok(()) => {}
-            Err(error) => warn!(issuer = %name, %error, "an issuer does not renew this node"),
+            Err(error) => {
+                warn!(issuer = %name, %error, "an issuer did not renew this node's credential");
+            }
         }
         self.reporter.renewals.seeker.handle_answer(from, outcome, clock::now());
     }
@@ -144,8 +146,8 @@ impl Driver {
         match self.change_identity(Change::Renewed(Box::new(former)), None) {
             Ok(()) => warn!(
                 %until,
-                "the issuer of this node's credential is revoked: the one before it is used until \
-                 another issuer renews it"
+                "the issuer of this node's credential is revoked; using the previous credential \
+                 until another issuer renews it"
             ),
             Err(error) => warn!(%error, "the previous credential is unusable"),
         }
@@ -170,10 +172,10 @@ impl Driver {
         let (name, node) = (&present.name, present.node.short());
         match &judged {
             Ok(issued) => {
-                info!(%name, node, until = %issued.content().expires_at, "a credential is renewed");
+                info!(%name, node, until = %issued.content().expires_at, "renewed a credential");
                 self.reporter.audit.issued(issued, base.unwrap_or(present), relay);
             }
-            Err(reason) => debug!(%name, node, %reason, "a credential is not renewed"),
+            Err(reason) => debug!(%name, node, %reason, "refused to renew a credential"),
         }
         judged
     }
