@@ -6,6 +6,7 @@
 
 pub mod clients;
 pub mod curl;
+pub mod doctor;
 pub mod echo;
 pub mod flood;
 pub mod http;

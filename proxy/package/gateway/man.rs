@@ -2,13 +2,16 @@
 //! where a system looks for them: `meshport-gateway-man USR`.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
-use std::{env, io};
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 use meshport_gateway::cli::Cli;
+
+#[path = "../written.rs"]
+mod written;
 
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "share/bash-completion/completions/meshport-gateway"),
@@ -17,19 +20,11 @@ const COMPLETIONS: [(Shell, &str); 3] = [
 ];
 
 fn main() -> ExitCode {
-    let Some(folder) = env::args_os().nth(1).map(PathBuf::from) else {
-        return failed("name the folder for the files");
-    };
-    match write(&folder) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&format!("{}: {error}", folder.display())),
-    }
+    written::run("meshport-gateway-man", write)
 }
 
 fn write(folder: &Path) -> io::Result<()> {
-    let pages = folder.join("share/man/man1");
-    fs::create_dir_all(&pages)?;
-    clap_mangen::generate_to(Cli::command(), pages)?;
+    written::pages(Cli::command(), &folder.join("share/man/man1"))?;
     for (shell, path) in COMPLETIONS {
         let path = folder.join(path);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
@@ -37,10 +32,4 @@ fn write(folder: &Path) -> io::Result<()> {
         clap_complete::generate(shell, &mut Cli::command(), "meshport-gateway", &mut file);
     }
     Ok(())
-}
-
-#[expect(clippy::print_stderr, reason = "a program of the build, which says what went wrong")]
-fn failed(why: &str) -> ExitCode {
-    eprintln!("meshport-gateway-man: {why}");
-    ExitCode::FAILURE
 }

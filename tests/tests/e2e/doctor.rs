@@ -11,11 +11,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use meshport_demo::wan::Cut;
+use meshport_tests::doctor::{self, Examined};
 use meshport_tests::identity;
 use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
-use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// Limit for a whole report, with faults too.
@@ -52,45 +52,15 @@ fn lab() -> Lab {
     Lab { world, said: Vec::new() }
 }
 
-struct Examined {
-    code: Option<i32>,
-    report: Value,
-}
-
-impl Examined {
-    /// The ids of the findings, each once.
-    fn ids(&self) -> Vec<&str> {
-        let rows = self.report["checks"].as_array().expect("rows").iter();
-        let bad = rows.filter(|row| !["ok", "skipped"].iter().any(|it| row["status"] == *it));
-        let mut ids: Vec<&str> = bad.filter_map(|row| row["id"].as_str()).collect();
-        ids.dedup();
-        ids
-    }
-
-    /// The detail of one finding.
-    fn detail(&self, id: &str) -> &str {
-        let rows = self.report["checks"].as_array().expect("rows");
-        let row = rows.iter().find(|row| row["id"] == id).expect("it is checked");
-        row["detail"].as_str().unwrap_or_default()
-    }
-}
-
 fn command(world: &World, node: &str, flags: &[&str]) -> Command {
-    let mut command = Command::new(meshport());
-    command.args(["doctor", "--config"]).arg(world.path(&format!("{node}.toml"))).args(flags);
-    // Not the kubeconfigs of the user who runs the tests.
-    command.env("KUBECONFIG", world.path("kubeconfig")).env("HOME", world.path("home"));
-    command
+    doctor::command(meshport(), world, node, flags)
 }
 
 #[track_caller]
 fn examine(lab: &mut Lab, node: &str, what: &str) -> Examined {
     let begun = wait::now();
-    let output = command(&lab.world, node, &["--json"]).output().expect("it runs");
+    let examined = doctor::examine(meshport(), &lab.world, node);
     let took = begun.elapsed();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let report: Value = serde_json::from_slice(&output.stdout).expect(&said);
-    let examined = Examined { code: output.status.code(), report };
     lab.said.push(format!("{what}: {:?} in {:.2} s", examined.ids(), took.as_secs_f64()));
     assert!(took < LIMIT, "{what}: {took:?}");
     let errors = examined.report["errors"].as_u64().expect("a number");
@@ -191,11 +161,11 @@ fn finds_faults_beside_a_daemon(lab: &mut Lab) {
     restart(&mut lab.world, "worker", str::to_owned);
 }
 
-/// Waits until the daemon of the worker knows of it.
+/// Waits until the daemon of the node knows of it.
 #[track_caller]
-fn until_known(world: &World, id: &str) {
-    wait::until(&format!("the worker reports {id}"), SETTLE, || {
-        let status = world.at("worker").status()?;
+fn until_known(world: &World, node: &str, id: &str) {
+    wait::until(&format!("{node} reports {id}"), SETTLE, || {
+        let status = world.at(node).status()?;
         let found = status["findings"].as_array()?;
         found.iter().any(|row| row["id"] == id).then_some(())
     });
@@ -316,7 +286,7 @@ fn finds_faults_of_services(lab: &mut Lab) {
     for name in ["cp-a", "cp-b"] {
         lab.world.kill_apiserver(name);
     }
-    until_known(&lab.world, "MP307");
+    until_known(&lab.world, "worker", "MP307");
     let none = examine(lab, "worker", "no apiserver runs");
     assert_eq!((none.ids(), none.code), (vec!["MP307"], Some(1)));
     for name in ["cp-a", "cp-b"] {
@@ -338,7 +308,7 @@ fn finds_faults_of_services(lab: &mut Lab) {
 
 fn finds_a_network_that_is_gone(lab: &mut Lab) {
     lab.world.shaper().set_down(Cut::Node("worker".into()), true);
-    until_known(&lab.world, "MP104");
+    until_known(&lab.world, "worker", "MP104");
     let alone = examine(lab, "worker", "a network that is gone");
     lab.world.shaper().set_down(Cut::Node("worker".into()), false);
     assert!(alone.ids().contains(&"MP104"), "{:?}", alone.ids());

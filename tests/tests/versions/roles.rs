@@ -3,15 +3,14 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Duration;
 
+use meshport_tests::doctor;
 use meshport_tests::echo::{self, Flow, SERVICE, session};
 use meshport_tests::kubelet::{self, of, whoami};
 use meshport_tests::netns::{self, Namespace};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
-use serde_json::Value;
 
 use crate::steps::{Version, nobody_was_misread, program, verb};
 
@@ -126,17 +125,6 @@ fn holders_of_later_roles_are_members_for_the_previous_release() {
     nobody_was_misread(&mut world, &["cp", "vip", "gateway", "no-kubelet", "worker"]);
 }
 
-/// The report of a doctor of this version on a node.
-fn examine(world: &World, node: &str, version: Version) -> Value {
-    let mut command = Command::new(program(version));
-    command.args(["doctor", "--json", "--config"]).arg(world.path(&format!("{node}.toml")));
-    // Not the kubeconfigs of the user who runs the tests.
-    command.env("KUBECONFIG", world.path("kubeconfig")).env("HOME", world.path("home"));
-    let output = command.output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).expect(&said)
-}
-
 /// The doctor of the node's own release, while the member that calls back runs the other one; then
 /// the other release's. Each reports that versions differ, and nothing else.
 #[test]
@@ -154,21 +142,14 @@ fn doctors_are_answered_by_the_other_release() {
         let key = world.at("cp").state().join("authority.key");
         fs::rename(key, world.path("authority.key")).expect("it is there");
         let own = wait::until("the member calls back", SETTLE, || {
-            let report = examine(&world, "worker", examined);
-            (report["members"][0]["call"] == "arrived").then_some(report)
+            let own = doctor::examine(program(examined), &world, "worker");
+            (own.report["members"][0]["call"] == "arrived").then_some(own)
         });
-        assert_eq!(found(&own), ["MP206"], "{examined:?} among {members:?}: {own:#}");
-        let other = examine(&world, "worker", members);
-        assert_eq!(found(&other), ["MP206"], "{members:?} beside {examined:?}: {other:#}");
+        let said = &own.report;
+        assert_eq!(own.ids(), ["MP206"], "{examined:?} among {members:?}: {said:#}");
+        let other = doctor::examine(program(members), &world, "worker");
+        let said = &other.report;
+        assert_eq!(other.ids(), ["MP206"], "{members:?} beside {examined:?}: {said:#}");
         nobody_was_misread(&mut world, &["cp", "worker"]);
     }
-}
-
-/// The ids of a report's findings, each once.
-fn found(report: &Value) -> Vec<&str> {
-    let rows = report["checks"].as_array().expect("rows").iter();
-    let bad = rows.filter(|row| !["ok", "skipped"].iter().any(|it| row["status"] == *it));
-    let mut ids: Vec<&str> = bad.filter_map(|row| row["id"].as_str()).collect();
-    ids.dedup();
-    ids
 }

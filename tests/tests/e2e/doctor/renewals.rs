@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use meshport_tests::identity;
 use meshport_tests::process::{meshport, run_ok};
-use meshport_tests::wait;
 
-use super::{Lab, SETTLE, examine};
+use super::{Lab, examine, until_known};
 
 /// A third of the life of a credential is left, so it is due, and more than a quarter, so it does
 /// not end soon.
@@ -49,11 +48,7 @@ pub(super) fn finds_renewals_that_fail(lab: &mut Lab) {
     identity::age(&state, &lab.world.path("authority.key"), AGE, LEFT);
     lab.world.start("depot");
     lab.world.meet();
-    wait::until("a renewal of the depot has failed", SETTLE, || {
-        let status = lab.world.at("depot").status()?;
-        let found = status["findings"].as_array()?;
-        found.iter().any(|row| row["id"] == "MP214").then_some(())
-    });
+    until_known(&lab.world, "depot", "MP214");
     let due = examine(lab, "depot", "a renewal that every issuer refuses");
     assert_eq!(due.ids(), ["MP214"]);
     assert!(due.detail("MP214").ends_with("it holds no mandate"), "{}", due.detail("MP214"));
