@@ -295,6 +295,11 @@ impl Discovery {
         self.settle(now);
     }
 
+    /// Whether this node has announced that it leaves.
+    pub fn has_left(&self) -> bool {
+        self.local.has_left()
+    }
+
     /// The next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.outbox.poll_transmit()

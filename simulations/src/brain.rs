@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use meshport_config::{
     Credential, Endpoint, NodeId, RecordKey, Revocation, Revocations, ServiceName, ServiceSettings,
@@ -14,11 +14,9 @@ use meshport_config::{
 };
 use meshport_core::connect::ConnectConfig;
 use meshport_core::counter_hash::mix;
-use meshport_core::drift::{Cause, Leave};
 use meshport_core::health::{HealthConfig, Outcome, Question};
 use meshport_core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
 use meshport_core::reach::OwnEndpoints;
-use meshport_core::route::Draw;
 use meshport_daemon::admin::onlooker::Diary;
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
 
@@ -29,6 +27,7 @@ mod seen;
 pub(crate) use seen::Beside;
 
 pub(crate) use meshport_core::connect::{Action, Connect, Kind, SearchContext, Searches};
+pub(crate) use meshport_core::drift::Leave;
 pub(crate) use meshport_core::evidence::{Attempted, Verdict};
 pub(crate) use meshport_core::ledger::{Cut, End, Ledger, SessionId, Side, Traffic};
 pub(crate) use meshport_core::route::{Candidate, Line, Route};
@@ -48,6 +47,16 @@ pub(crate) struct Birth<'a> {
     pub(crate) now: Instant,
 }
 
+/// The sessions of a line that a node resets.
+#[derive(Debug)]
+pub(crate) struct Reset {
+    pub(crate) line: Line,
+    pub(crate) how: Cut,
+    /// Whether those that the local instance serves to other nodes end too.
+    pub(crate) served: bool,
+    pub(crate) why: &'static str,
+}
+
 /// An action or a message of a node.
 #[derive(Debug)]
 pub(crate) enum Wish {
@@ -57,10 +66,10 @@ pub(crate) enum Wish {
     Ask(Question),
     /// The route changed; whether its first candidate did.
     Route { first_changed: bool },
-    /// Resets sessions on this line within this time.
-    Reset { line: Line, how: Cut, why: &'static str },
-    /// This many sessions on this line may end when quiet, or must if `insist` is set.
-    Move { line: Line, count: u64, insist: bool },
+    /// Resets sessions.
+    Reset(Reset),
+    /// Some sessions may end when quiet.
+    Move(Leave),
     /// The state of the local instance changed.
     Own(OriginState),
     /// Where a node may be reached.
@@ -81,7 +90,6 @@ pub(crate) enum Wish {
 pub(crate) struct Brain {
     core: NodeCore,
     service: ServiceName,
-    cut_window: Duration,
     patience: ConnectConfig,
     /// The addresses of its machine.
     endpoints: Vec<SocketAddr>,
@@ -112,8 +120,8 @@ impl Brain {
         };
         let mut core = NodeCore::new(config, me, birth.generation, birth.seed, birth.now);
         core.set_fallback(&service, fallback(settings), birth.now);
-        let (cut_window, patience) = (settings.cut_window, settings.into());
-        Self { core, service, cut_window, patience, endpoints: Vec::new(), diary: None }
+        let patience = settings.into();
+        Self { core, service, patience, endpoints: Vec::new(), diary: None }
     }
 
     /// Loads what an earlier process saved.
@@ -153,7 +161,6 @@ impl Brain {
         self.core.set_health(&self.service, HealthConfig::from(&settings.health), now);
         self.core.set_drift(&self.service, settings.into(), now);
         self.core.set_fallback(&self.service, fallback(settings), now);
-        self.cut_window = settings.cut_window;
         self.patience = settings.into();
     }
 
@@ -192,11 +199,9 @@ impl Brain {
         self.core.handle_verdicts(&service, verdicts, now);
     }
 
-    /// Reports the number of sessions per line, if due.
+    /// Tells how many sessions each line has, if asked.
     pub(crate) fn counts(&mut self, open: impl Fn(&Line) -> u64, now: Instant) {
-        if self.core.wants_counts(now) {
-            self.core.handle_counts(|_, line| open(line), now);
-        }
+        self.core.handle_counts(|_, line| open(line), now);
     }
 
     /// Starts a client's search for an instance that answers.
@@ -224,13 +229,10 @@ impl Brain {
             }
             return Some(match event {
                 Event::Route { change, .. } => Wish::Route { first_changed: change.is_some() },
-                Event::Reset { line, spread_percent, forgives, why, .. } => {
-                    let window = self.cut_window * spread_percent / 100;
-                    Wish::Reset { line, how: Cut::Within { window, forgives }, why }
+                Event::Reset { line, how, served, why, .. } => {
+                    Wish::Reset(Reset { line, how, served, why })
                 }
-                Event::Move { leave: Leave { line, count, cause }, .. } => {
-                    Wish::Move { line, count, insist: cause == Cause::Drain }
-                }
+                Event::Move { leave, .. } => Wish::Move(leave),
                 Event::Own { state, .. } => Wish::Own(state),
                 // The mesh tries all endpoints. Here each node has one address; the one peers saw
                 // most recently is last.
@@ -277,11 +279,7 @@ impl Brain {
 
     /// The ticket of a session of `client`; `turn` counts the sessions of this node.
     pub(crate) fn ticket(&self, turn: u64, client: u64) -> u64 {
-        match self.route().draw() {
-            Draw::Turns => turn,
-            Draw::TwoChoices | Draw::Least => mix(turn),
-            Draw::Source => mix(client),
-        }
+        self.route().draw().ticket(turn, || mix(client))
     }
 
     pub(crate) fn directory(&self) -> &Directory {

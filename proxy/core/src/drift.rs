@@ -21,24 +21,34 @@ const TICK: Duration = Duration::from_secs(1);
 /// The period of the share [`DriftConfig::home_percent`].
 const HOME_PERIOD: Duration = Duration::from_secs(10);
 
-/// How fast sessions move.
+/// How fast sessions leave a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriftConfig {
     /// The share of sessions that returns every ten seconds, in percent; 0 for none.
     pub home_percent: u8,
     /// Time within which sessions leave a draining origin.
     pub drain_window: Duration,
+    /// Time within which the sessions of a bad origin are reset.
+    pub cut_window: Duration,
 }
 
 impl Default for DriftConfig {
     fn default() -> Self {
-        Self { home_percent: 10, drain_window: Duration::from_secs(60) }
+        Self {
+            home_percent: 10,
+            drain_window: Duration::from_secs(60),
+            cut_window: Duration::from_secs(1),
+        }
     }
 }
 
 impl From<&ServiceSettings> for DriftConfig {
     fn from(service: &ServiceSettings) -> Self {
-        Self { home_percent: service.drift_percent, drain_window: service.drain_window }
+        Self {
+            home_percent: service.drift_percent,
+            drain_window: service.drain_window,
+            cut_window: service.cut_window,
+        }
     }
 }
 
@@ -58,8 +68,8 @@ pub struct Leave {
     pub line: Line,
     /// How many sessions; zero withdraws unused permissions.
     pub count: u64,
-    /// Why.
-    pub cause: Cause,
+    /// Whether those that are never quiet must end too.
+    pub insist: bool,
 }
 
 #[derive(Debug)]
@@ -85,6 +95,11 @@ impl Drift {
     /// No moves in progress.
     pub fn new(config: DriftConfig) -> Self {
         Self { config, moves: BTreeMap::new(), next: None }
+    }
+
+    /// The pace.
+    pub fn config(&self) -> &DriftConfig {
+        &self.config
     }
 
     /// Sets the pace from now on.
@@ -138,7 +153,7 @@ impl Drift {
             // Leave that no session takes is not saved up for later ones.
             let count = step.due(config, open(line), now);
             if count > 0 {
-                leaves.push(Leave { line: *line, count, cause: step.cause });
+                leaves.push(Leave { line: *line, count, insist: step.cause == Cause::Drain });
             }
         }
         leaves
@@ -195,7 +210,7 @@ mod tests {
             drift.set([(line(), cause)], now);
             now += TICK;
             for leave in drift.handle_counts(|_| open.get(), now) {
-                assert_eq!((leave.line, leave.cause), (line(), cause));
+                assert_eq!((leave.line, leave.insist), (line(), cause == Cause::Drain));
                 open.set(open.get() - leave.count);
             }
             left.push(open.get());

@@ -254,14 +254,8 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Whether [`NodeCore::handle_counts`] is due.
-    pub fn wants_counts(&self, now: Instant) -> bool {
-        let mut due = self.services.values().filter_map(|service| service.drift.poll_timeout());
-        due.any(|due| due <= now)
-    }
-
-    /// Handles the number of local clients' sessions open on a line of a service, and releases some
-    /// that belong on another line so that they move.
+    /// Releases some sessions of local clients that belong on another line so that they move, given
+    /// how many are open on a line of a service. Asks nothing before it is time.
     pub fn handle_counts(&mut self, open: impl Fn(&ServiceName, &Line) -> u64, now: Instant) {
         for (name, service) in &mut self.services {
             for leave in service.drift.handle_counts(|line| open(name, line), now) {
@@ -558,6 +552,7 @@ impl NodeCore {
     fn choose_routes(&mut self, now: Instant) {
         let names: Vec<ServiceName> = self.services.keys().cloned().collect();
         let relays = self.relays();
+        let left = self.discovery.has_left().then_some(Line::Direct(self.me));
         for name in names {
             let direct = self.direct_views(&name);
             let mut service = self.services.remove(&name).expect("the name comes from this map");
@@ -584,7 +579,7 @@ impl NodeCore {
             if changed {
                 service.route = Arc::new(route);
             }
-            self.events.extend(service.judge(&name, &self.busy, now));
+            self.events.extend(service.judge(&name, &self.busy, left, now));
             if changed {
                 let change = service.changes.iter().next().filter(|_| choice_changed).cloned();
                 let (service, route) = (name.clone(), service.route.clone());

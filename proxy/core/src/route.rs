@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use meshport_config::ServiceSettings;
 use meshport_discovery::OriginState;
 
+use super::counter_hash::mix;
 use super::relay;
 
 pub use super::damping::Damping;
@@ -146,6 +147,17 @@ pub enum Draw {
     Least,
     /// By client. The ticket is a number that belongs to the client.
     Source,
+}
+
+impl Draw {
+    /// The ticket of a session; `turn` counts the sessions of this node.
+    pub fn ticket(self, turn: u64, client: impl FnOnce() -> u64) -> u64 {
+        match self {
+            Self::Turns => turn,
+            Self::TwoChoices | Self::Least => mix(turn),
+            Self::Source => client(),
+        }
+    }
 }
 
 impl Standing {

@@ -184,7 +184,6 @@ impl Node {
             sessions: sessions.clone(),
             reporter,
             probers: assemble::probers(&env.host, settings, Prober::at_start)?,
-            cut_windows: assemble::cut_windows(settings),
             seed_names,
             writer: process.writer,
             revocations: env.revocations,

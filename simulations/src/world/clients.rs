@@ -90,7 +90,7 @@ impl Session {
 pub(super) enum Owner {
     /// A session of its own clients, in this slot.
     Own(u32),
-    /// A session that it relays.
+    /// A session of another node that it relays or serves.
     Carried(SessionRef),
 }
 
@@ -125,13 +125,13 @@ pub(super) struct Clients {
     pub(super) sessions: Vec<Option<Session>>,
     free: Vec<u32>,
     numbers: u64,
-    /// The daemon's own ledger: sessions and attempts of its clients, and those it relays for
-    /// others.
+    /// The daemon's own ledger: sessions and attempts of its clients, and those it relays and
+    /// serves for others.
     pub(super) ledger: Ledger,
     pub(super) service: ServiceName,
     /// The sessions that the entries belong to.
     owners: BTreeMap<SessionId, Owner>,
-    /// The entries of other nodes' sessions that this one relays.
+    /// The entries of other nodes' sessions that this one relays or serves.
     carried: BTreeMap<SessionRef, SessionId>,
     /// The maximum on each line since the process began.
     peaks: BTreeMap<Line, u64>,
@@ -213,9 +213,9 @@ impl Clients {
         Some(session)
     }
 
-    /// Adds a session that is relayed.
-    pub(super) fn carry(&mut self, line: Line, session: SessionRef) {
-        let entry = self.ledger.open(&self.service, Side::Relayed, line);
+    /// Adds a session that is relayed or served.
+    pub(super) fn carry(&mut self, side: Side, line: Line, session: SessionRef) {
+        let entry = self.ledger.open(&self.service, side, line);
         self.carried.insert(session, entry);
         self.owners.insert(entry, Owner::Carried(session));
     }
@@ -225,6 +225,11 @@ impl Clients {
         if let Some(entry) = self.carried.remove(&session) {
             self.quit(entry);
         }
+    }
+
+    /// The entry of one.
+    pub(super) fn carried(&self, session: SessionRef) -> Option<SessionId> {
+        self.carried.get(&session).copied()
     }
 
     /// Adds a session or attempt in a slot, on this line.

@@ -13,7 +13,7 @@ use rand::Rng;
 
 use super::clients::Attempt;
 use super::{Event, Packet, World, number};
-use crate::brain::Line;
+use crate::brain::{Line, Side};
 use crate::flight::{Flight, Payload, SessionRef, Step, loss_time, probe_timeout};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::level::Judge;
@@ -104,27 +104,38 @@ impl World {
         self.flight_later(at, next, flight, wait);
     }
 
-    /// A session is open through a relay, which watches its path to the origin and resets the
-    /// session when that path dies, as in the daemon.
+    /// A session is open. A relay watches its path to the origin and resets the session when that
+    /// path dies; an origin may reset what it serves. Both as in the daemon.
     pub(super) fn carry(&mut self, target: &Attempt, session: SessionRef) {
-        if let Some((relay, line)) = self.onward_from_relay(target) {
-            self.nodes[relay].clients.carry(line, session);
-            self.tell_busy(relay);
+        for (node, side, line) in self.carriers(target, session.node) {
+            self.nodes[node].clients.carry(side, line, session);
+            self.tell_busy(node);
         }
     }
 
-    /// A relayed session has ended.
+    /// A session has ended.
     pub(super) fn carry_no_more(&mut self, target: &Attempt, session: SessionRef) {
-        if let Some((relay, _)) = self.onward_from_relay(target) {
-            self.nodes[relay].clients.carry_no_more(session);
-            self.tell_busy(relay);
+        for (node, ..) in self.carriers(target, session.node) {
+            self.nodes[node].clients.carry_no_more(session);
+            self.tell_busy(node);
         }
     }
 
-    /// The relay of a session, and its line from there; none without a relay.
-    fn onward_from_relay(&self, target: &Attempt) -> Option<(usize, Line)> {
-        let way = target.way.filter(|way| way.is_relayed())?;
-        Some((way.hop, Line::Direct(self.nodes[way.origin].credential.node)))
+    /// The relay and the origin of a session of a node, with the line under which each counts it.
+    fn carriers(
+        &self,
+        target: &Attempt,
+        client: usize,
+    ) -> impl Iterator<Item = (usize, Side, Line)> + use<> {
+        let to = |node: usize| Line::Direct(self.nodes[node].credential.node);
+        let way = target.way.filter(|way| way.origin != client);
+        let relay = way.filter(|way| way.is_relayed());
+        let relay = relay.map(|way| (way.hop, Side::Relayed, to(way.origin)));
+        let origin = way.map(|way| {
+            let peer = if way.is_relayed() { way.hop } else { client };
+            (way.origin, Side::Served, to(peer))
+        });
+        relay.into_iter().chain(origin)
     }
 
     /// A liar passes a stream to a wrong node, with its target and no hop left.

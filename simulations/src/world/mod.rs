@@ -502,14 +502,14 @@ impl World {
                 self.queue.push(self.scene.now + delay, event);
             }
             Wish::Route { first_changed } => self.reroutes(at, first_changed),
-            Wish::Reset { line, how, why } => {
-                let (sessions, now) = (self.nodes[at].clients.count(line), self.instant());
+            Wish::Reset(reset) => {
+                let (sessions, now) = (self.nodes[at].clients.count(reset.line), self.instant());
                 if let Some(brain) = &mut self.nodes[at].brain {
-                    brain.note_reset(line, sessions, why, now);
+                    brain.note_reset(reset.line, sessions, reset.why, now);
                 }
-                self.cut_sessions(at, line, how, why);
+                self.cut_sessions(at, &reset);
             }
-            Wish::Move { line, count, insist } => self.move_sessions(at, line, count, insist),
+            Wish::Move(leave) => self.move_sessions(at, leave),
             Wish::Own(state) => self.announced(at, state),
             Wish::Peer(node, at_endpoint) => {
                 let address = at_endpoint.and_then(whose).map(|(address, _)| address);

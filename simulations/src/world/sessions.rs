@@ -41,6 +41,8 @@ pub(super) enum Timer {
     Cut,
     /// The node checks whether it should end.
     Look,
+    /// This node, which relays or serves it, checks that.
+    Carried(usize),
 }
 
 impl Session {
@@ -259,6 +261,7 @@ impl World {
             }
             Timer::Cut if is_open => self.broken(node, slot),
             Timer::Look => self.look_at(node, slot),
+            Timer::Carried(at) => self.look_at_carried(at, of),
             _ => {}
         }
     }

@@ -9,6 +9,7 @@ use meshport_discovery::OriginState;
 use crate::changes::Change;
 use crate::drift::Leave;
 use crate::egress::Offers;
+use crate::ledger::Cut;
 use crate::route::{Line, Route};
 
 /// An event that the driver must carry out or may log.
@@ -29,11 +30,10 @@ pub enum Event {
         service: ServiceName,
         /// The origin, and the path to it.
         line: Line,
-        /// The part of the service's window over which the resets are spread, in percent: clients
-        /// with another origin to go to must not all reconnect at once.
-        spread_percent: u32,
-        /// Whether a session that is being opened continues if its origin still answers.
-        forgives: bool,
+        /// How: clients with another origin to go to must not all reconnect at once.
+        how: Cut,
+        /// Whether the sessions that the local instance serves to other nodes end too.
+        served: bool,
         /// Why, as a phrase.
         why: &'static str,
     },

@@ -10,9 +10,10 @@ use meshport_discovery::OriginState;
 
 use super::{Event, ServiceConfig};
 use crate::changes::Changes;
-use crate::drift::{Cause, Drift, Leave};
+use crate::drift::{Drift, Leave};
 use crate::evidence::{Attempted, Evidence, Verdict};
 use crate::health::Health;
+use crate::ledger::Cut;
 use crate::policy::{self, Fate};
 use crate::relay::Paths;
 use crate::route::{Line, OriginView, Policy, Preference, Route, Standing, Weights};
@@ -97,11 +98,13 @@ impl Service {
 
     /// Decides which sessions end on each line; returns those to be reset since the last call. A
     /// line's sessions are reset once per failure: sessions that succeed on it afterwards have
-    /// shown that they work.
+    /// shown that they work. A node that has `left` also resets what it serves on its own line:
+    /// others read nothing more from it, and would wait for answers until its drain ends.
     pub(super) fn judge(
         &mut self,
         name: &ServiceName,
         busy: &BTreeSet<Line>,
+        left: Option<Line>,
         now: Instant,
     ) -> Vec<Event> {
         let mut events = Vec::new();
@@ -119,20 +122,17 @@ impl Service {
                 Fate::Reset { spread_percent, forgives, why } => {
                     self.doomed.insert(line);
                     if !before.contains(&line) {
-                        events.push(Event::Reset {
-                            service: name.clone(),
-                            line,
-                            spread_percent,
-                            forgives,
-                            why,
-                        });
+                        let window = self.drift.config().cut_window * spread_percent / 100;
+                        let (service, how) = (name.clone(), Cut::Within { window, forgives });
+                        let served = left == Some(line);
+                        events.push(Event::Reset { service, line, how, served, why });
                     }
                 }
             }
         }
         self.views = views;
         for line in self.drift.set(moves, now) {
-            let leave = Leave { line, count: 0, cause: Cause::Home };
+            let leave = Leave { line, count: 0, insist: false };
             events.push(Event::Move { service: name.clone(), leave });
         }
         events

@@ -163,7 +163,6 @@ impl Leaf {
             sessions: sessions.clone(),
             reporter,
             probers: BTreeMap::new(),
-            cut_windows: assemble::cut_windows(&settings),
             seed_names: Vec::new(),
             writer: Some(writer),
             // Members send the revocations again on the first query.

@@ -259,9 +259,6 @@ fn changes_of(
     if Policy::from(old) != Policy::from(new) || old.weights != new.weights {
         changes.push(ServiceChange::Policy(new.into(), new.into()));
     }
-    if old.cut_window != new.cut_window {
-        changes.push(ServiceChange::CutWindow(new.cut_window));
-    }
     if DriftConfig::from(old) != DriftConfig::from(new) {
         changes.push(ServiceChange::Drift(new.into()));
     }

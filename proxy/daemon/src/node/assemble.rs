@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use meshport_config::{
     Allow, Credential, HealthSettings, NamedSeed, Period, Role, ServiceName, ServiceSettings,
@@ -136,12 +135,6 @@ pub(crate) fn outboxes(settings: &Settings) -> BTreeMap<Receiver, Outbox> {
     let url = events.url.as_ref().map(|_| (Receiver::Url, new()));
     let kubernetes = events.kubernetes.then(|| new().of(Kind::is_of_this_node));
     url.into_iter().chain(kubernetes.map(|it| (Receiver::Kubernetes, it))).collect()
-}
-
-/// The window within which a bad origin's sessions are reset.
-pub(crate) fn cut_windows(settings: &Settings) -> BTreeMap<ServiceName, Duration> {
-    let services = settings.services.iter();
-    services.map(|(name, service)| (name.clone(), service.cut_window)).collect()
 }
 
 /// The addresses at which services of the settings are dialled, and the nodes that may use each.

@@ -56,8 +56,6 @@ pub(crate) enum Command {
 pub(crate) enum ServiceChange {
     /// How its sessions are spread.
     Policy(Policy, Weights),
-    /// The window within which its sessions are reset.
-    CutWindow(Duration),
     /// The pace at which its sessions move.
     Drift(DriftConfig),
     /// Addresses for when no origin in the mesh answers.
@@ -80,7 +78,6 @@ pub(crate) struct Addition {
     pub(crate) name: ServiceName,
     pub(crate) config: ServiceConfig,
     pub(crate) facts: ServiceFacts,
-    pub(crate) cut_window: Duration,
     pub(crate) prober: Option<Prober>,
     pub(crate) route: watch::Sender<Arc<Route>>,
 }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use meshport_config::{
     Credential, NodeId, NodeName, Revocation, Revocations, ServiceName, UnixSeconds,
@@ -18,11 +18,10 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use meshport_core::drift::{Cause, Leave};
 use meshport_core::egress::Offers;
 use meshport_core::health::Question as Probe;
 use meshport_core::journal::Kind;
-use meshport_core::ledger::{Cut, Side};
+use meshport_core::ledger::Side;
 use meshport_core::names;
 use meshport_core::node::{Event, NodeCore};
 use meshport_core::renewal::MAX_ISSUERS;
@@ -95,8 +94,6 @@ pub(crate) struct Components {
     pub(crate) sessions: Sessions,
     pub(crate) reporter: Reporter,
     pub(crate) probers: BTreeMap<ServiceName, Prober>,
-    /// The window within which a bad origin's sessions are reset.
-    pub(crate) cut_windows: BTreeMap<ServiceName, Duration>,
     /// The seeds that the settings list without an address.
     pub(crate) seed_names: Vec<NodeName>,
     /// Stores durable values and answers each [`Write`] with a command. Without it everything
@@ -159,7 +156,6 @@ pub(crate) struct Driver {
     seeds: Seeds,
     /// Data acknowledged so far on the paths whose probes are overdue.
     deliveries: BTreeMap<NodeId, Delivery>,
-    cut_windows: BTreeMap<ServiceName, Duration>,
     budgets: LogBudgets,
     /// The values being stored.
     persistence: Persistence,
@@ -216,7 +212,6 @@ impl Driver {
             load: Load::default(),
             seeds: Seeds { at: BTreeMap::new(), names: components.seed_names },
             deliveries: BTreeMap::new(),
-            cut_windows: components.cut_windows,
             budgets: LogBudgets::new(clock::now()),
             persistence,
         };
@@ -376,13 +371,10 @@ impl Driver {
         let now = clock::now();
         self.renew_in_time(now);
         self.hand_over(now);
-        if self.core.wants_counts(now) {
-            let sessions = &self.sessions;
-            let open = |service: &ServiceName, line: &Line| {
-                sessions.count_line(service, Side::Client, *line)
-            };
-            self.core.handle_counts(open, now);
-        }
+        let sessions = &self.sessions;
+        let open =
+            |service: &ServiceName, line: &Line| sessions.count_line(service, Side::Client, *line);
+        self.core.handle_counts(open, now);
         self.reporter.floods.look(now, || floods::held_off(&self.mesh.counters()));
         self.reporter.crowding.look(self.core.discovery().directory().crowding());
         while let Some(event) = self.core.poll_event() {
@@ -429,14 +421,9 @@ impl Driver {
                     sender.send_replace(route);
                 }
             }
-            Event::Reset { service, line, spread_percent, forgives, why } => {
-                let window = self.cut_windows.get(&service).copied().unwrap_or_default();
-                let how = Cut::Within { window: window * spread_percent / 100, forgives };
+            Event::Reset { service, line, how, served, why } => {
                 let mut sessions = self.sessions.cut(&service, line, how);
-                // Other nodes read nothing more from one that leaves: they would wait for answers
-                // until the drain ends.
-                if self.reporter.is_leaving && line == Line::Direct(self.reporter.identity.me.node)
-                {
+                if served {
                     sessions += self.sessions.cut_served(&service, how);
                 }
                 if sessions > 0 {
@@ -446,10 +433,7 @@ impl Driver {
                     self.reporter.note_service(Kind::Reset, &service, &said, clock::now());
                 }
             }
-            Event::Move { service, leave } => {
-                let Leave { line, count, cause } = leave;
-                self.sessions.release(&service, line, count, cause == Cause::Drain);
-            }
+            Event::Move { service, leave } => self.sessions.release(&service, leave),
             Event::Offered { offers, why } => self.publish_offers(offers, why),
             Event::Own { service, state, detail } => {
                 let instance = names::local_instance(&service);
@@ -562,7 +546,6 @@ impl Driver {
                 }
                 self.core.set_policy(&service, policy, weights, now);
             }
-            ServiceChange::CutWindow(window) => drop(self.cut_windows.insert(service, window)),
             ServiceChange::Drift(config) => self.core.set_drift(&service, config, now),
             ServiceChange::Fallback(addresses) => {
                 self.core.set_fallback(&service, addresses, now);
@@ -579,12 +562,11 @@ impl Driver {
 
     /// Adds a service.
     pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
-        let Addition { name, config, facts, cut_window, prober, route } = addition;
+        let Addition { name, config, facts, prober, route } = addition;
         if config.health.is_some() {
             assemble::warn_of_missing_role(&name, &self.reporter.identity.credential);
         }
         self.reporter.services.insert(name.clone(), facts);
-        self.cut_windows.insert(name.clone(), cut_window);
         prober.and_then(|prober| self.probers.insert(name.clone(), prober));
         self.core.add_service(name.clone(), config, now);
         route.send_replace(self.core.route(&name).cloned().unwrap_or_default());

@@ -125,7 +125,6 @@ impl Services {
                 name: name.clone(),
                 config: assemble::service_config(service),
                 facts,
-                cut_window: service.cut_window,
                 prober: probers.remove(name),
                 route,
             })));

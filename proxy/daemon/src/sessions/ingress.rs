@@ -19,13 +19,12 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tracing::debug;
 
 use meshport_core::connect::{Action, Connect, ConnectConfig, SearchContext, Searches};
-use meshport_core::counter_hash::mix;
 use meshport_core::evidence::{Attempted, Verdict};
 use meshport_core::ledger::{End, Side};
 use meshport_core::opening::Opening;
 use meshport_core::patience::Patience;
 use meshport_core::quota::Quota;
-use meshport_core::route::{Draw, Line, Route, client_number};
+use meshport_core::route::{Line, Route, client_number};
 use meshport_core::wire::MAX_DEADLINE;
 
 use crate::clock;
@@ -366,11 +365,7 @@ impl Ingress {
 
     fn ticket(&self, route: &Route, client: impl FnOnce() -> u64) -> u64 {
         let turn = self.tickets.fetch_add(1, Ordering::Relaxed);
-        match route.draw() {
-            Draw::Turns => turn,
-            Draw::TwoChoices | Draw::Least => mix(turn),
-            Draw::Source => client(),
-        }
+        route.draw().ticket(turn, client)
     }
 
     fn searches<T>(&self, look: impl FnOnce(&mut Searches) -> T) -> T {

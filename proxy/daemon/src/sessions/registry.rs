@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use dashmap::DashMap;
 use meshport_config::{NodeId, ServiceName};
+use meshport_core::drift::Leave;
 use meshport_core::ledger::{
     Crowded, Crowding, Cut, End, Entry, Ledger, MAX_SERVED, SessionId, Side,
 };
@@ -217,7 +218,8 @@ impl Sessions {
     }
 
     /// Lets sessions of this node's clients on a line move, see [`Ledger::release`].
-    pub(crate) fn release(&self, service: &ServiceName, line: Line, count: u64, insist: bool) {
+    pub(crate) fn release(&self, service: &ServiceName, leave: Leave) {
+        let Leave { line, count, insist } = leave;
         self.change(|ledger| ledger.release(service, line, count, insist, clock::now()));
     }
 

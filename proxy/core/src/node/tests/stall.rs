@@ -81,21 +81,24 @@ fn all_that_stall_together_keep_their_sessions_and_the_route() {
     }
 }
 
-/// The driver then also resets the sessions that the node serves to others.
 #[test]
 fn a_node_that_leaves_repeats_the_reset_on_its_own_instance() {
     let mut net = net([0, 0]);
     let own = Line::Direct(net.id(1));
-    let resets = |net: &Net| {
+    let resets = |net: &Net| -> Vec<bool> {
         let of_origin = net.events.iter().filter(|(at, _)| *at == 1);
-        of_origin.filter(|(_, it)| matches!(it, Event::Reset { line, .. } if *line == own)).count()
+        let resets = of_origin.filter_map(|(_, event)| match event {
+            Event::Reset { line, served, .. } if *line == own => Some(*served),
+            _ => None,
+        });
+        resets.collect()
     };
     net.stalled.insert(1);
-    net.until(MEET, |net| resets(net) == 1).expect("its own clients are cut");
+    net.until(MEET, |net| resets(net) == [false]).expect("its own clients are cut");
     net.pass(CALM);
-    assert_eq!(resets(&net), 1);
+    assert_eq!(resets(&net), [false]);
     let now = net.now;
     net.nodes[1].leave(now);
     net.pass(CALM);
-    assert_eq!(resets(&net), 2);
+    assert_eq!(resets(&net), [false, true], "with those that it serves to others");
 }

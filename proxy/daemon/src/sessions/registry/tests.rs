@@ -36,7 +36,7 @@ async fn a_session_that_has_leave_moves_when_it_carries_nothing() {
     let session = sessions.open(&service, Side::Client, line(1));
     let carried = Carried::default();
     let traffic = async {
-        sessions.release(&service, line(1), 1, false);
+        sessions.release(&service, Leave { line: line(1), count: 1, insist: false });
         for _ in 0..20 {
             carried.up.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(QUIET / 2).await;
