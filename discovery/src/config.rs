@@ -8,7 +8,6 @@ use std::time::Duration;
 use meshport_config::{DiscoverySettings, ServiceName};
 
 use crate::verify::Memo;
-use crate::wire::MAX_ASKED_SERVICES;
 
 /// Settings of one node's discovery. All nodes of a mesh should use the same values, yet nothing
 /// breaks when they differ.
@@ -48,12 +47,26 @@ pub struct DiscoveryConfig {
     pub forget_after: Duration,
     /// The shortest time between two versions of this node's record that carry no urgent news.
     pub publish_interval: Duration,
+}
+
+/// What the discovery of a node starts with: settings, and what is not for people to set.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// The settings.
+    pub config: DiscoveryConfig,
     /// Makes this node a leaf that wants the origins of these services, at most
     /// [`crate::MAX_ASKED_SERVICES`]: it asks members and takes no part in gossip. None: a member.
     pub leaf_of: Option<Vec<ServiceName>>,
     /// Cache of what other nodes of this process have verified, for simulations of many nodes in
     /// one process. None: verify everything.
     pub memo: Option<Memo>,
+}
+
+impl From<DiscoveryConfig> for Setup {
+    /// A member that verifies everything.
+    fn from(config: DiscoveryConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
 }
 
 impl Default for DiscoveryConfig {
@@ -73,8 +86,6 @@ impl Default for DiscoveryConfig {
             announce_longest: Duration::from_secs(30),
             forget_after: Duration::from_secs(24 * 3600),
             publish_interval: Duration::from_secs(1),
-            leaf_of: None,
-            memo: None,
         }
     }
 }
@@ -116,11 +127,6 @@ impl DiscoveryConfig {
             announce_longest: self.announce_longest.clamp(announce_first, ms(600_000)),
             forget_after: self.forget_after.clamp(ms(10_000), ms(30 * 24 * 3_600_000)),
             publish_interval: self.publish_interval.clamp(ms(100), ms(600_000)),
-            leaf_of: self.leaf_of.map(|mut services| {
-                services.truncate(MAX_ASKED_SERVICES);
-                services
-            }),
-            memo: self.memo,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, NodeId, ServiceName, UnixSeconds};
 
 use crate::attach::Attach;
-use crate::config::DiscoveryConfig;
+use crate::config::{DiscoveryConfig, Setup};
 use crate::counters::{Count, Counters};
 use crate::dice::Dice;
 use crate::directory::{Directory, Entry, Liveness};
@@ -18,7 +18,7 @@ use crate::local::{LocalRecord, Urgency};
 use crate::paths::{PathUse, Paths};
 use crate::state::{Life, OriginState};
 use crate::swim::Swim;
-use crate::wire::Message;
+use crate::wire::{MAX_ASKED_SERVICES, Message};
 
 mod admission;
 mod clock;
@@ -85,25 +85,29 @@ impl Discovery {
     /// A node that knows no others yet. `generation` must be greater than in any earlier run of
     /// this node. `seed` drives all random choices.
     pub fn new(
-        config: DiscoveryConfig,
+        setup: impl Into<Setup>,
         me: LocalNode,
         generation: u64,
         seed: [u8; 32],
         now: Instant,
     ) -> Self {
+        let Setup { config, leaf_of, memo } = setup.into();
         let config = config.sanitized();
         let node = me.credential.node;
         let dice = Dice::new(seed, b'd');
         let life = Life { generation, renewal: 0 };
         let mut discovery = Self {
             peers: Peers::new(node, me.credential.site.clone()),
-            trust: Trust::new(me.credential.mesh, config.memo.clone()),
+            trust: Trust::new(me.credential.mesh, memo),
             monitor: Monitor::new(&config, seed),
             local: LocalRecord::new(me, generation, config.publish_interval, now),
             swim: Swim::new(&config, node, life, seed),
             gossip: Gossip::new(&config, now),
             doubts: Doubts::default(),
-            attach: config.leaf_of.clone().map(|services| Attach::new(services, now)),
+            attach: leaf_of.map(|mut services| {
+                services.truncate(MAX_ASKED_SERVICES);
+                Attach::new(services, now)
+            }),
             leaves: Leaves::default(),
             ended: Ended::default(),
             outbox: Outbox::default(),

@@ -46,7 +46,7 @@ pub use crate::core::{
     Discovery, Event, LocalNode, MAX_EVENTS, MAX_LEAVES, MAX_TRANSMITS, Transmit,
 };
 pub use attach::MAX_ATTACHED;
-pub use config::DiscoveryConfig;
+pub use config::{DiscoveryConfig, Setup};
 pub use counters::{Count, Counters};
 pub use directory::{
     Crowding, Directory, Entry, Liveness, MAX_MEMBERS, MAX_OF_INVITE, MAX_TOMBSTONES,

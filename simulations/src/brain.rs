@@ -18,7 +18,7 @@ use meshport_core::health::{HealthConfig, Outcome, Question};
 use meshport_core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
 use meshport_core::reach::OwnEndpoints;
 use meshport_daemon::admin::onlooker::Diary;
-use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState};
+use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState, Setup};
 
 use crate::scenario::{Tuning, service};
 
@@ -109,9 +109,9 @@ impl Brain {
             drift: settings.into(),
             health,
         };
-        let mut discovery =
-            DiscoveryConfig { memo: birth.memo, ..(&birth.settings.discovery).into() };
+        let mut discovery = DiscoveryConfig::from(&birth.settings.discovery);
         birth.tuning.apply(&mut discovery);
+        let discovery = Setup { memo: birth.memo, ..discovery.into() };
         let config =
             CoreConfig { discovery, services: BTreeMap::from([(service.clone(), config)]) };
         let me = LocalNode {

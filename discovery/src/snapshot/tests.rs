@@ -7,7 +7,7 @@ use crate::Count;
 use crate::core::{Discovery, Event};
 use crate::tests::{Member, Mesh, WALL, base};
 use crate::wire::{Item, Message};
-use crate::{DiscoveryConfig, Liveness};
+use crate::{DiscoveryConfig, Liveness, Setup};
 
 fn node(mesh: &Mesh, number: u32) -> Discovery {
     discovery(&mesh.member(number, "a", "node"))
@@ -100,8 +100,8 @@ fn a_leaf_whose_seeds_are_all_down_asks_members_of_the_saved_directory() {
     let bytes = informed(&mesh).snapshot();
     let me = mesh.member(9, "a", "operator").local();
     let leaf_of = Some(vec![meshport_config::ServiceName::kube_apiserver()]);
-    let config = DiscoveryConfig { leaf_of, ..DiscoveryConfig::default() };
-    let mut leaf = Discovery::new(config, me, 1, [3; 32], base());
+    let setup = Setup { leaf_of, ..Setup::default() };
+    let mut leaf = Discovery::new(setup, me, 1, [3; 32], base());
     let seeds = (100..108).map(|number| mesh.member(number, "b", "node").credential.node);
     leaf.set_seeds(seeds.collect(), base());
     leaf.restore(&bytes, base(), WALL).expect("whole");

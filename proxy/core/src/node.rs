@@ -19,7 +19,7 @@ use meshport_config::{
     UnixSeconds,
 };
 use meshport_discovery::{
-    Discovery, DiscoveryConfig, Event as Found, LocalNode, OriginState, PathUse, Rejected, Transmit,
+    Discovery, Event as Found, LocalNode, OriginState, PathUse, Rejected, Setup, Transmit,
 };
 
 use super::changes::{Change, Trigger};
@@ -71,7 +71,7 @@ pub struct ServiceConfig {
 #[derive(Debug, Clone)]
 pub struct CoreConfig {
     /// Settings of membership, records and path probes.
-    pub discovery: DiscoveryConfig,
+    pub discovery: Setup,
     /// The services it uses or offers.
     pub services: BTreeMap<ServiceName, ServiceConfig>,
 }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use meshport_config::{NodeId, ServiceName, UnixSeconds};
-use meshport_discovery::{Discovery, DiscoveryConfig, LocalNode, Memo, OriginState};
+use meshport_discovery::{Discovery, LocalNode, Memo, OriginState, Setup};
 use meshport_state::Identity;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -53,11 +53,10 @@ impl Reader {
         now: Instant,
         wall: UnixSeconds,
     ) -> Vec<(NodeId, Record)> {
-        let config =
-            DiscoveryConfig { memo: Some(self.memo.clone()), ..DiscoveryConfig::default() };
+        let setup = Setup { memo: Some(self.memo.clone()), ..Setup::default() };
         let Identity { credential, record_key, .. } = &self.me;
         let me = LocalNode { credential: credential.clone(), record_key: record_key.clone() };
-        let mut discovery = Discovery::new(config, me, 1, [0; 32], now);
+        let mut discovery = Discovery::new(setup, me, 1, [0; 32], now);
         discovery.restore(saved, now, wall).expect("what a node saved can be read");
         let entries = discovery.directory().iter();
         let others = entries.filter(|(node, _)| **node != self.me.credential.node);
@@ -94,7 +93,7 @@ mod tests {
         let id = member.credential.node;
         let me = LocalNode { credential: member.credential, record_key: member.record_key };
         let seed = bytes32(&mut rng);
-        let mut node = Discovery::new(DiscoveryConfig::default(), me, 7, seed, now);
+        let mut node = Discovery::new(Setup::default(), me, 7, seed, now);
         let now = now + Duration::from_secs(5);
         node.handle_timeout(now, wall);
         let reader = Reader::new(&scenario, &mesh).expect("a reader");

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use meshport_config::{NodeId, UnixSeconds};
 
 use crate::Count;
-use crate::DiscoveryConfig;
 use crate::core::{Discovery, Event};
 use crate::directory::Liveness;
 use crate::state::OriginState;
 use crate::tests::{Member, Mesh, WALL, base};
 pub(super) use crate::tests::{ms, secs};
 use crate::verify::Memo;
+use crate::{DiscoveryConfig, Setup};
 
 mod events;
 mod links;
@@ -48,6 +48,7 @@ pub(super) struct Net {
     pub(super) mesh: Mesh,
     pub(super) nodes: Vec<Node>,
     pub(super) config: DiscoveryConfig,
+    memo: Memo,
     pub(super) links: Links,
     pub(super) hash: u64,
     pub(super) unroutable: u64,
@@ -63,7 +64,8 @@ impl Net {
         Self {
             mesh: Mesh::new(1),
             nodes: Vec::new(),
-            config: DiscoveryConfig { memo: Some(Memo::default()), ..DiscoveryConfig::default() },
+            config: DiscoveryConfig::default(),
+            memo: Memo::default(),
             links: Links::new(seed),
             hash: 0xcbf2_9ce4_8422_2325,
             unroutable: 0,
@@ -127,11 +129,10 @@ impl Net {
         let mut seed = [self.seed; 32];
         seed[..4].copy_from_slice(&(number as u32).to_le_bytes());
         seed[4] = node.generation as u8;
-        let mut config = self.config.clone();
-        if me.credential.roles.is_leaf() {
-            config.leaf_of = Some(vec![SERVICE.parse().unwrap()]);
-        }
-        let mut discovery = Discovery::new(config, me, node.generation, seed, now);
+        let is_leaf = me.credential.roles.is_leaf();
+        let leaf_of = is_leaf.then(|| vec![SERVICE.parse().unwrap()]);
+        let setup = Setup { config: self.config.clone(), leaf_of, memo: Some(self.memo.clone()) };
+        let mut discovery = Discovery::new(setup, me, node.generation, seed, now);
         let endpoint = format!("10.{}.{}.{}:51820", node.site, number / 256, number % 256);
         discovery.set_endpoints(vec![endpoint.parse().unwrap()], now);
         if let Some(snapshot) = snapshot {

@@ -70,7 +70,7 @@ impl Net {
                 health,
             };
             let config = CoreConfig {
-                discovery: DiscoveryConfig::default(),
+                discovery: Setup::default(),
                 services: BTreeMap::from([(service(), config)]),
             };
             let record_key = RecordKey::from_bytes([number; 32]);

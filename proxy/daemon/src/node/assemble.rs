@@ -7,7 +7,7 @@ use meshport_config::{
     Allow, Credential, HealthSettings, NamedSeed, Period, Role, ServiceName, ServiceSettings,
     Settings,
 };
-use meshport_discovery::LocalNode;
+use meshport_discovery::{DiscoveryConfig, LocalNode};
 use meshport_mesh::{Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
@@ -90,7 +90,7 @@ pub(crate) fn build_core(
 fn core_config(settings: &Settings) -> CoreConfig {
     let services = settings.services.iter();
     CoreConfig {
-        discovery: (&settings.discovery).into(),
+        discovery: DiscoveryConfig::from(&settings.discovery).into(),
         services: services.map(|(name, it)| (name.clone(), service_config(it))).collect(),
     }
 }
@@ -227,7 +227,6 @@ pub(crate) fn two_seeds(seed: [u8; 32]) -> [[u8; 32]; 2] {
 
 #[cfg(test)]
 mod tests {
-    use meshport_discovery::DiscoveryConfig;
 
     use super::*;
 
