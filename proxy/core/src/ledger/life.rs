@@ -27,8 +27,8 @@ pub struct Traffic {
     pub bytes: u64,
     /// Whether its client may be waiting for an answer: it sent last.
     pub waits: bool,
-    /// Whether bytes of one side have not been taken by the other yet, or one side has ended: however
-    /// long that lasts, the session is not quiet.
+    /// Whether bytes of one side have not been taken by the other yet, or one side has ended:
+    /// however long that lasts, the session is not quiet.
     pub holds: bool,
 }
 
@@ -273,8 +273,8 @@ mod tests {
         assert_eq!((life.poll(carried(9), now + ms(900)), life.poll_timeout()), (None, None));
     }
 
-    /// A call that takes half a second is answered first; a client that never gets an answer does not
-    /// hold its session for ever.
+    /// A call that takes half a second is answered first; a client that never gets an answer does
+    /// not hold its session for ever.
     #[test]
     fn a_session_whose_client_may_wait_is_quiet_later() {
         let now = Instant::now();

@@ -6,9 +6,10 @@
 //! most [`READ_BYTES`] per direction, in addition to the kernel's and the mesh's windows. Idle
 //! sessions hold no buffer.
 //!
-//! The client of a session that is ended with nothing in flight gets a FIN, as if the other side had
-//! finished, and the other side gets one once the client has closed. If the client sends data instead,
-//! or if bytes of either side are held here, both get a reset: what is cut off must not look complete.
+//! The client of a session that is ended with nothing in flight gets a FIN, as if the other side
+//! had finished, and the other side gets one once the client has closed. If the client sends data
+//! instead, or if bytes of either side are held here, both get a reset: what is cut off must not
+//! look complete.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};

@@ -64,8 +64,8 @@ async fn an_emptied_connection_is_not_read_again_before_there_is_more() {
     }
 }
 
-/// Moved while nothing is in flight: both sides see an end and no error. Where the client still sends
-/// something, both learn that it was not all.
+/// Moved while nothing is in flight: both sides see an end and no error. Where the client still
+/// sends something, both learn that it was not all.
 #[tokio::test]
 async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
     for (host, speaks) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
@@ -88,8 +88,8 @@ async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
     }
 }
 
-/// However long a side takes nothing: what is held for it would be lost, and the rest of the transfer
-/// would look complete.
+/// However long a side takes nothing: what is held for it would be lost, and the rest of the
+/// transfer would look complete.
 #[tokio::test]
 async fn a_farewell_while_bytes_are_held_or_one_side_has_ended_is_a_reset() {
     for (host, ended) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
