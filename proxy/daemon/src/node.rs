@@ -42,6 +42,7 @@ use crate::node::renewals::Renewals;
 use crate::node::roster::Source;
 use crate::node::services::Services;
 use crate::node::write_queue::{Snapshot, Write};
+use crate::sessions::claim::IfTaken;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
 use crate::tcp::Host;
@@ -149,7 +150,8 @@ impl Node {
     /// once.
     ///
     /// # Errors
-    /// An address cannot be bound, a configured file is unusable, or the identity is not valid now.
+    /// An address cannot be bound (one that another process has is left for later), a configured
+    /// file is unusable, or the identity is not valid now.
     pub fn start(
         settings: &Settings,
         identity: &Identity,
@@ -170,12 +172,13 @@ impl Node {
         let started = assemble::start_mesh(settings, identity, env.shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
         let sessions = Sessions::within(descriptors::for_sessions(&env.host));
-        let mut services = Services::bind(&env.host, settings, services::key)?;
+        let mut services = Services::bind(&env.host, settings, IfTaken::Wait, services::key)?;
         let mut reporter =
             Reporter::new(identity, &mesh, &sessions, services.facts(settings), &env.host);
-        let prepared = reporter.process.exposures.prepare(settings)?;
+        let prepared = reporter.process.exposures.prepare(settings, IfTaken::Wait)?;
         reporter.renewals = Renewals::new(env.renewals, &identity.credential);
         describe(settings, env.nodes.as_deref(), env.admin_http, &mut reporter);
+        services.announce();
         let sources = sources(settings, &reporter, &env.host);
         let (mut driver, channels) = Driver::new(Components {
             core: assemble::build_core(settings, identity, env.generation, core_seed, None),
@@ -518,7 +521,6 @@ fn announce_start(reporter: &Reporter) {
         name = %me.name, site = %me.site, node = %me.node.short(), %mesh,
         version = env!("CARGO_PKG_VERSION"), "started"
     );
-    reporter.services.iter().for_each(|(service, facts)| facts.announce(service));
 }
 
 /// Passes the addresses of this node, its seeds and the nodes of the saved directory to the core,

@@ -2,6 +2,7 @@
 
 pub(crate) mod arrived;
 pub(crate) mod attempt;
+pub(crate) mod claim;
 pub mod client;
 pub(crate) mod durations;
 pub(crate) mod exposed;

@@ -1,11 +1,13 @@
 //! Clients of a node that hold its local address: they say nothing, or a byte now and then. Others
-//! are refused at once, other services do not notice, and nothing remains when they leave.
+//! are refused at once, other services do not notice, and nothing remains when they leave. And a
+//! local address that another process has when the daemon starts.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use meshport_tests::echo::{self, SERVICE, answers, session};
+use meshport_tests::process::{meshport, run};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -48,9 +50,13 @@ fn over_limit(world: &World) -> f64 {
     world.at("worker").metrics().sum("meshport_sessions_total", labels)
 }
 
-/// The warnings in the node's status.
+/// The warnings in the worker's status.
 fn warnings(world: &World) -> String {
-    let status = world.at("worker").status().expect("it answers");
+    warnings_of(world, "worker")
+}
+
+fn warnings_of(world: &World, node: &str) -> String {
+    let status = world.at(node).status().expect("it answers");
     status["warnings"].to_string()
 }
 
@@ -119,4 +125,64 @@ fn clients_that_send_nothing_or_drip_hold_their_slots_and_no_more() {
     assert!(!warnings(&world).contains("client sessions is reached"), "{}", warnings(&world));
     let log = world.node_mut("worker").process().output()[before..].to_owned();
     assert!(!log.contains("to=cp-c"), "the route changed: {log}");
+}
+
+#[test]
+fn a_local_address_that_is_taken_does_not_stop_the_node() {
+    let mut world = World::new();
+    let address = world.apiserver("cp-a");
+    world.make(&NodePlan::new("cp-a", "a").origin(address));
+    let local = world.at("cp-a").local;
+    let thief = TcpListener::bind(local).expect("it is free before the start");
+    world.start("cp-a");
+    world.node(&NodePlan::new("worker", "b"));
+    world.meet();
+    world.chooses("worker", "cp-a", SETTLE);
+    assert_eq!(world.get("worker", "/version").status, 200, "the apiserver is offered");
+    let lost = format!("listens on the local address {local}");
+    let warned = warnings_of(&world, "cp-a");
+    assert!(warned.contains(&lost) && warned.contains("MP101"), "{warned}");
+    let log = world.node_mut("cp-a").process().output();
+    let said: Vec<&str> = log.lines().filter(|line| line.contains("MP101")).collect();
+    let [line] = said[..] else { panic!("it is logged once: {said:?}") };
+    assert!(line.contains("holder=\"user "), "{line}");
+
+    drop(thief);
+    wait::until("its own clients are served", AT_ONCE * 5, || {
+        world.curl().get(local, "/version").ok().filter(|answer| answer.status == 200)
+    });
+    assert!(!warnings_of(&world, "cp-a").contains("MP101"), "{}", warnings_of(&world, "cp-a"));
+}
+
+#[test]
+fn an_exposed_address_that_is_taken_is_reported_and_served_once_it_is_free() {
+    let thief = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let taken = thief.local_addr().expect("bound");
+    let (mut world, (echo, _)) = (World::new(), echo::serve());
+    let origin = NodePlan::new("cp-1", "a").role(&format!("origin:{SERVICE}"));
+    world.node(&origin.settings(&echo::offer(echo)));
+    let exposed = format!(
+        "\n[service.{SERVICE}]\nlisten = []\n\n[[expose]]\nname = \"out\"\n\
+         listen = [\"{taken}\"]\nservice = \"{SERVICE}\"\nallow = [\"127.0.0.0/8\"]\n"
+    );
+    world.node(&NodePlan::new("gate", "a").settings(&exposed));
+    world.meet();
+    let lost = |world: &World| world.at("gate").status().expect("it answers")["exposed"].clone();
+    assert_eq!(lost(&world)[0]["lost"][0].as_str(), Some(&*taken.to_string()));
+    let said = format!("out: another process listens on the exposed address {taken}");
+    let warned = warnings_of(&world, "gate");
+    assert!(warned.contains(&said) && warned.contains("MP101"), "{warned}");
+    let config = world.at("gate").config().to_string_lossy().into_owned();
+    let doctor = run(&meshport().to_string_lossy(), &["doctor", "--short", "--config", &config]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let holder = format!("(pid {}) uses TCP {taken}", std::process::id());
+    assert!(doctor.contains("error MP101") && doctor.contains(&holder), "{doctor}");
+
+    drop(thief);
+    wait::until("clients are served", SETTLE, || {
+        let mut client = TcpStream::connect(taken).ok()?;
+        client.set_read_timeout(Some(AT_ONCE)).ok()?;
+        answers(&mut client).then_some(())
+    });
+    assert_eq!(lost(&world)[0]["lost"].as_array().map(Vec::len), Some(0));
 }

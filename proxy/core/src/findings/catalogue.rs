@@ -31,9 +31,10 @@ catalogue! {
     ADDRESS_TAKEN: Error "MP101" {
         title: "another process uses a local address of this node",
         healthy: "local addresses are free or used by this daemon",
-        meaning: "The daemon does not start, or clients of this node reach the other process",
-        remedy: "Stop that process (`ss -lntup` lists it), or set another address in the \
-                 configuration. A running daemon then takes the address back",
+        meaning: "Clients of this node reach the other process. The daemon runs without the \
+                  address; it does not start if the address is that of the mesh (UDP)",
+        remedy: "Stop that process (`ss -lntup` lists it): a running daemon takes the address once \
+                 it is free. Or set another address in the configuration and restart the daemon",
     }
     /// Rights or owner of the state folder and of files with secrets.
     OPEN_TO_OTHERS: Warning "MP102" {

@@ -1,19 +1,22 @@
 //! One exposed listener, with any number of addresses.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use meshport_config::{ExposeSettings, ListenerName, ProxyHeader, ServiceName};
 use meshport_core::expose::gate::{Gate, Rules, Source};
 use meshport_core::expose::names::Names;
+use meshport_core::findings::ADDRESS_TAKEN;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::audit::{Audit, ExposedBudgets};
 use crate::clock;
+use crate::sessions::claim::{Claim, Place};
+use crate::sessions::client::ClientId;
 use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
 use crate::tcp::{Closed, Listener, store};
@@ -203,37 +206,58 @@ impl Drop for Permit {
     }
 }
 
+/// What clients find at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    /// This node accepts them.
+    Open,
+    /// They are refused, since no origin answers.
+    Closed,
+    /// Another process has the address.
+    Lost,
+}
+
 /// Accepts clients at one address for its current listener until the next process does.
 ///
 /// Like a service's own addresses, it is open only while one of its services may be reachable, so
-/// that clients and load balancers in front switch to another node immediately.
+/// that clients and load balancers in front switch to another node immediately. An address that
+/// another process has is opened once it is free.
 pub(super) async fn serve(
-    listener: Listener,
-    address: SocketAddr,
+    claim: Claim,
+    place: Place,
     mut owner: watch::Receiver<Arc<Exposed>>,
-    is_open: watch::Sender<bool>,
+    door: watch::Sender<Door>,
 ) {
     tokio::select! {
         biased;
         () = store::handed_over() => {}
-        () = serve_at(listener, address, &mut owner, &is_open) => {}
+        () = serve_at(claim, &place, &mut owner, &door) => {}
     }
 }
 
 async fn serve_at(
-    mut listener: Listener,
-    address: SocketAddr,
+    claim: Claim,
+    place: &Place,
     owner: &mut watch::Receiver<Arc<Exposed>>,
-    is_open: &watch::Sender<bool>,
+    door: &watch::Sender<Door>,
 ) {
+    let address = place.address;
+    let mut listener = match claim {
+        Claim::Bound(listener) => listener,
+        Claim::Taken(_) => {
+            let listener = open(None, place, owner, door).await;
+            let name = owner.borrow().name.clone();
+            info!(listener = %name, %address, "the address is free: exposed");
+            listener
+        }
+    };
     loop {
         accept(&listener, owner).await;
         let name = owner.borrow().name.clone();
         let closed = listener.close();
-        is_open.send_replace(false);
+        door.send_replace(Door::Closed);
         warn!(listener = %name, %address, "no origin answers: exposed address closed");
-        listener = reopen(closed, address, owner).await;
-        is_open.send_replace(true);
+        listener = reopen(closed, place, owner, door).await;
         info!(listener = %name, %address, "an origin answers: exposed address open again");
     }
 }
@@ -273,44 +297,44 @@ async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) 
 /// Waits until a service is reachable, then for the address if another process has taken it.
 async fn reopen(
     closed: std::io::Result<Closed>,
-    address: SocketAddr,
+    place: &Place,
     owner: &mut watch::Receiver<Arc<Exposed>>,
+    door: &watch::Sender<Door>,
 ) -> Listener {
     loop {
         let exposed = owner.borrow_and_update().clone();
         let mut configs = exposed.config.subscribe();
         let config = configs.borrow_and_update().clone();
         tokio::select! {
-            () = config.hopeful() => {}
-            Ok(()) = owner.changed() => continue,
-            Ok(()) = configs.changed() => continue,
-        }
-        let mut complained = false;
-        loop {
-            let opened = match &closed {
-                Ok(closed) => closed.open(),
-                Err(_given_up) => exposed.listen(&config, address),
-            };
-            let error = match opened {
-                Ok(listener) => return listener,
-                Err(error) => error,
-            };
-            if !std::mem::replace(&mut complained, true) {
-                warn!(
-                    listener = %exposed.name, %address, %error,
-                    "cannot open the exposed address again; retrying"
-                );
-            }
-            tokio::time::sleep(RETRY_INTERVAL).await;
+            () = config.hopeful() => break,
+            Ok(()) = owner.changed() => {}
+            Ok(()) = configs.changed() => {}
         }
     }
+    // If closing failed, the address was given up.
+    open(closed.as_ref().ok(), place, owner, door).await
 }
 
-impl Exposed {
-    /// Binds an address again.
-    fn listen(&self, config: &Config, address: SocketAddr) -> std::io::Result<Listener> {
-        let mut hosts = config.ingresses.values().map(|ingress| &ingress.context.host);
-        let host = hosts.next().ok_or(std::io::ErrorKind::NotFound)?;
-        host.listen(address)
+/// Opens the address once no other process has it. Without a reserved socket it is bound again.
+async fn open(
+    closed: Option<&Closed>,
+    place: &Place,
+    owner: &watch::Receiver<Arc<Exposed>>,
+    door: &watch::Sender<Door>,
+) -> Listener {
+    loop {
+        let error = match closed.map_or_else(|| place.listen(), Closed::open) {
+            Ok(listener) => {
+                door.send_replace(Door::Open);
+                return listener;
+            }
+            Err(error) => error,
+        };
+        if door.send_replace(Door::Lost) != Door::Lost {
+            let (name, address) = (owner.borrow().name.clone(), place.address);
+            let holder = ClientId::listening(&place.host, address);
+            warn!(listener = %name, %address, %holder, %error, "{ADDRESS_TAKEN}");
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }

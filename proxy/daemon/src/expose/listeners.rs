@@ -10,12 +10,13 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
-use super::listener::{self, Config, Exposed};
+use super::listener::{self, Config, Door, Exposed};
 use crate::admin::api::ExposedStatus;
 use crate::audit::Audit;
+use crate::sessions::claim::{Claim, IfTaken, Place};
 use crate::sessions::exposed::{ExposeCount, ListenerTotals, is_refusal};
 use crate::sessions::ingress::Ingress;
-use crate::tcp::{Host, Listener};
+use crate::tcp::Host;
 use crate::{Error, clock};
 
 /// The exposed listeners of a node. Cheap to clone.
@@ -43,7 +44,7 @@ struct Address {
     /// The address as configured.
     asked: SocketAddr,
     bound: SocketAddr,
-    is_open: watch::Receiver<bool>,
+    door: watch::Receiver<Door>,
     /// The listener that serves its clients.
     owner: watch::Sender<Arc<Exposed>>,
     task: AbortHandle,
@@ -56,15 +57,17 @@ impl Address {
     }
 }
 
-/// The listeners that new settings add, already bound, so that applying them cannot fail.
+/// The listeners that new settings add, already bound as far as possible, so that applying them
+/// cannot fail.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared(Vec<Bound>);
 
 #[derive(Debug)]
 struct Bound {
     name: ListenerName,
-    asked: SocketAddr,
-    listener: Listener,
+    /// The address as configured.
+    place: Place,
+    claim: Claim,
 }
 
 /// Ends the listeners and their sessions when dropped.
@@ -108,8 +111,12 @@ impl Exposures {
     /// Binds the addresses that `settings` add. Nothing has changed until [`Exposures::apply`].
     ///
     /// # Errors
-    /// An address cannot be bound.
-    pub(crate) fn prepare(&self, settings: &Settings) -> Result<Prepared, Error> {
+    /// An address cannot be bound. What happens if another process has it is up to `if_taken`.
+    pub(crate) fn prepare(
+        &self,
+        settings: &Settings,
+        if_taken: IfTaken,
+    ) -> Result<Prepared, Error> {
         let running = self.running();
         let mut bound = Vec::new();
         for (name, exposed) in &settings.expose {
@@ -117,19 +124,16 @@ impl Exposures {
                 if running.addresses.iter().any(|address| address.is(name, *asked)) {
                     continue;
                 }
-                let what = || format!("listen on {asked} (expose.{name}.listen)");
                 // Its address may appear after the daemon starts: a finding reports it.
                 let mut addresses = settings.virtual_addresses.values();
-                let bound_now = match addresses.any(|it| it.address == asked.ip()) {
-                    true => self.0.host.listen_ahead(*asked),
-                    false => self.0.host.listen(*asked),
-                };
-                let listener = bound_now.map_err(|source| {
-                    // Taken by a listener of this node on all addresses, or one that will release
-                    // it.
-                    Error::Io { what: what(), source }
+                let is_virtual = addresses.any(|it| it.address == asked.ip());
+                let place = Place { host: self.0.host.clone(), address: *asked, is_virtual };
+                let claim = place.claim(if_taken).map_err(|source| {
+                    // At a reload also if a listener of this node has all addresses of the port,
+                    // or one that will release it.
+                    Error::Io { what: format!("listen on {asked} (expose.{name}.listen)"), source }
                 })?;
-                bound.push(Bound { name: name.clone(), asked: *asked, listener });
+                bound.push(Bound { name: name.clone(), place, claim });
             }
         }
         Ok(Prepared(bound))
@@ -185,9 +189,9 @@ impl Exposures {
             }
             stays
         });
-        for Bound { name, asked, listener } in bound {
+        for Bound { name, place, claim } in bound {
             if let Some(exposed) = listeners.get(&name) {
-                addresses.extend(open(exposed, asked, listener));
+                addresses.extend(open(exposed, place, claim));
             }
         }
     }
@@ -211,13 +215,15 @@ impl Exposures {
         let running = self.running();
         let one = |exposed: &Arc<Exposed>| {
             let own = || running.addresses.iter().filter(|it| it.name == exposed.name);
+            let behind = |door| own().filter(move |it| *it.door.borrow() == door);
             let refused = ExposeCount::ALL.iter().filter(|count| is_refusal(**count));
             let refused = refused
                 .map(|count| (count.row().value.to_owned(), exposed.totals.counts.get(*count)));
             ExposedStatus {
                 name: exposed.name.clone(),
                 listen: own().map(|it| it.bound).collect(),
-                closed: own().filter(|it| !*it.is_open.borrow()).map(|it| it.bound).collect(),
+                closed: behind(Door::Closed).map(|it| it.bound).collect(),
+                lost: behind(Door::Lost).map(|it| it.bound).collect(),
                 services: exposed.config().ingresses.keys().cloned().collect(),
                 sessions_open: exposed.open().into(),
                 sessions_total: exposed.totals.counts.get(ExposeCount::Served),
@@ -244,16 +250,21 @@ impl Exposures {
 }
 
 /// Starts to accept at an address.
-fn open(exposed: &Arc<Exposed>, asked: SocketAddr, listener: Listener) -> Option<Address> {
-    let bound = listener.local_addr().ok()?;
+fn open(exposed: &Arc<Exposed>, place: Place, claim: Claim) -> Option<Address> {
+    let (asked, bound) = (place.address, claim.address()?);
     let owner = watch::Sender::new(exposed.clone());
-    let (opened, is_open) = watch::channel(true);
-    let serving = listener::serve(listener, bound, owner.subscribe(), opened);
+    // One that another process has is reported as lost by its task.
+    let is_open = matches!(claim, Claim::Bound(_));
+    let (sender, door) = watch::channel(if is_open { Door::Open } else { Door::Closed });
+    let place = Place { address: bound, ..place };
+    let serving = listener::serve(claim, place, owner.subscribe(), sender);
     let task = tokio::spawn(serving).abort_handle();
-    let services: Vec<String> =
-        exposed.config().ingresses.keys().map(ToString::to_string).collect();
-    info!(listener = %exposed.name, address = %bound, services = services.join(","), "exposed");
-    Some(Address { name: exposed.name.clone(), asked, bound, is_open, owner, task })
+    if is_open {
+        let services: Vec<String> =
+            exposed.config().ingresses.keys().map(ToString::to_string).collect();
+        info!(listener = %exposed.name, address = %bound, services = services.join(","), "exposed");
+    }
+    Some(Address { name: exposed.name.clone(), asked, bound, door, owner, task })
 }
 
 /// Reports that clients cannot connect.
@@ -262,3 +273,6 @@ fn warn_of(name: &ListenerName, settings: &ExposeSettings) {
         warn!(listener = %name, "allow under [[expose]] {name}: {doubt}");
     }
 }
+
+#[cfg(test)]
+mod tests;

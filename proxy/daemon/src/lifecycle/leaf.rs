@@ -38,6 +38,7 @@ use crate::node::driver::{Channels, Components, Driver, Question};
 use crate::node::endpoints;
 use crate::node::services::Services;
 use crate::node::write_queue::{MAX_WRITES, SecretsWrite, Write};
+use crate::sessions::claim::IfTaken;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
 use crate::tcp::Host;
@@ -294,7 +295,7 @@ fn bind(options: &Options) -> Result<(Settings, Services), Error> {
     let mut last = Error::Bug("there is nothing to bind".into());
     for listen in wanted {
         let settings = settings(options, listen);
-        match Services::bind(&Host::Kernel, &settings, |_| "--listen".into()) {
+        match Services::bind(&Host::Kernel, &settings, IfTaken::Fail, |_| "--listen".into()) {
             Ok(services) => return Ok((settings, services)),
             Err(error) => last = error,
         }

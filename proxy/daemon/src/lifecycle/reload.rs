@@ -24,6 +24,7 @@ use crate::node::commands::{Command, Instance, ServiceChange};
 use crate::node::controls::{Controls, lock};
 use crate::node::fallback;
 use crate::node::services::{self, Services};
+use crate::sessions::claim::IfTaken;
 use crate::tcp::Host;
 use meshport_core::drift::DriftConfig;
 use meshport_core::route::Policy;
@@ -158,8 +159,9 @@ impl Reload {
             let changes = changes_of(&controls.context.host, old, service)?;
             commands.extend(changes.into_iter().map(|it| Command::Service(name.clone(), it)));
         }
-        let services = Services::bind(&controls.context.host, &added, services::key)?;
-        let prepared = controls.exposed.0.prepare(&next)?;
+        let services =
+            Services::bind(&controls.context.host, &added, IfTaken::Fail, services::key)?;
+        let prepared = controls.exposed.0.prepare(&next, IfTaken::Fail)?;
         commands.extend(services.join(&added, controls)?);
         controls.exposed.0.apply(prepared, &next);
         for command in commands {

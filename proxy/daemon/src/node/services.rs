@@ -18,9 +18,10 @@ use crate::node::assemble;
 use crate::node::commands::{Addition, Command};
 use crate::node::controls::{Controls, Limits, Listeners, lock};
 use crate::node::driver::Driver;
+use crate::sessions::claim::{Claim, IfTaken};
 use crate::sessions::ingress::{Context, Ingress};
 use crate::sessions::listen;
-use crate::tcp::{Host, Listener};
+use crate::tcp::Host;
 
 /// The key that says where clients of a service connect.
 pub(crate) fn key(service: &ServiceName) -> String {
@@ -28,9 +29,9 @@ pub(crate) fn key(service: &ServiceName) -> String {
 }
 
 /// The local addresses of all services, bound before anything starts: if one cannot be bound,
-/// startup fails.
+/// startup fails. Only an address that another process has may be left for later.
 pub(crate) struct Services {
-    bound: BTreeMap<ServiceName, Vec<Listener>>,
+    claims: BTreeMap<ServiceName, Vec<Claim>>,
 }
 
 impl Services {
@@ -38,26 +39,39 @@ impl Services {
     pub(crate) fn bind(
         host: &Host,
         settings: &Settings,
+        if_taken: IfTaken,
         said: impl Fn(&ServiceName) -> String,
     ) -> Result<Self, Error> {
-        let mut bound = BTreeMap::new();
+        let mut claims = BTreeMap::new();
         for (name, service) in &settings.services {
-            let listeners = listen::bind_all(host, &service.listen).map_err(|error| match error {
+            let all = listen::bind_all(host, &service.listen, if_taken);
+            let all = all.map_err(|error| match error {
                 Error::Io { what, source } => {
                     Error::Io { what: format!("{what} ({})", said(name)), source }
                 }
                 error => error,
             });
-            bound.insert(name.clone(), listeners?);
+            claims.insert(name.clone(), all?);
         }
-        Ok(Self { bound })
+        Ok(Self { claims })
+    }
+
+    /// Logs where clients connect.
+    pub(crate) fn announce(&self) {
+        for (service, claims) in &self.claims {
+            for claim in claims.iter().filter(|it| matches!(it, Claim::Bound(_))) {
+                if let Some(address) = claim.address() {
+                    info!(%service, %address, "clients connect here");
+                }
+            }
+        }
     }
 
     pub(crate) fn facts(&self, settings: &Settings) -> BTreeMap<ServiceName, ServiceFacts> {
         let of = |(name, service): (&ServiceName, &ServiceSettings)| {
-            let bound = self.bound.get(name).into_iter().flatten();
+            let claims = self.claims.get(name).into_iter().flatten();
             let facts = ServiceFacts {
-                listen: bound.filter_map(|listener| listener.local_addr().ok()).collect(),
+                listen: claims.filter_map(Claim::address).collect(),
                 policy: service.into(),
                 origin: service.origin.as_ref().map(ToString::to_string),
                 limits: None,
@@ -86,8 +100,8 @@ impl Services {
             let ingress = Ingress::new(context.clone(), name.clone(), routes, current);
             let ingress = Arc::new(ingress);
             driver.reporter.process.exposures.add_service(&ingress);
-            for listener in self.bound.remove(name).unwrap_or_default() {
-                listeners.spawn(listen::serve(listener, ingress.clone()));
+            for claim in self.claims.remove(name).unwrap_or_default() {
+                listeners.spawn(listen::serve(claim, ingress.clone()));
             }
             driver.outputs.routes.insert(name.clone(), route);
             limits.insert(name.clone(), limit);
@@ -105,6 +119,7 @@ impl Services {
             self.facts(settings),
             assemble::probers(&controls.context.host, settings, Prober::new)?,
         );
+        self.announce();
         let mut commands = Vec::new();
         for (name, service) in &settings.services {
             controls.context.sessions.register(name);
@@ -112,13 +127,12 @@ impl Services {
             let (limit, current) = watch::channel(Arc::new(assemble::session_limits(service)));
             let mut facts = facts.remove(name).expect("there are facts for each");
             facts.limits = Some(current.clone());
-            facts.announce(name);
             let ingress =
                 Arc::new(Ingress::new(controls.context.clone(), name.clone(), routes, current));
             controls.exposed.0.add_service(&ingress);
             let mut listeners = lock(&controls.listeners);
-            for listener in self.bound.remove(name).unwrap_or_default() {
-                listeners.spawn(listen::serve(listener, ingress.clone()));
+            for claim in self.claims.remove(name).unwrap_or_default() {
+                listeners.spawn(listen::serve(claim, ingress.clone()));
             }
             lock(&controls.limits).insert(name.clone(), limit);
             commands.push(Command::AddService(Box::new(Addition {
@@ -130,14 +144,5 @@ impl Services {
             })));
         }
         Ok(commands)
-    }
-}
-
-impl ServiceFacts {
-    /// Logs where its clients connect.
-    pub(crate) fn announce(&self, service: &ServiceName) {
-        for address in &self.listen {
-            info!(%service, %address, "clients connect here");
-        }
     }
 }

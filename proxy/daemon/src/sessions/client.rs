@@ -5,9 +5,11 @@
 //! netlink in an outer sandbox, or after the client has closed its end, it is unknown.
 
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::tcp::Host;
 
 /// `NETLINK_SOCK_DIAG`, of `linux/netlink.h`.
 const SOCK_DIAG: i32 = 4;
@@ -58,6 +60,20 @@ impl ClientId {
                 Self::Address(network.into())
             }
             ip => Self::Address(ip),
+        }
+    }
+
+    /// The user whose process listens on an address of this machine.
+    pub(crate) fn listening(host: &Host, address: SocketAddr) -> Self {
+        let nobody: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        match host {
+            Host::Kernel => {
+                owner(address, SocketAddr::new(nobody, 0)).map_or(Self::Unknown, Self::User)
+            }
+            Host::Memory(_) => Self::Unknown,
         }
     }
 }
@@ -146,6 +162,18 @@ mod tests {
                 ClientId::Unknown,
                 "a closed end is nobody's"
             );
+        }
+    }
+
+    #[test]
+    fn the_kernel_tells_the_user_that_listens() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let local = listener.local_addr().expect("bound");
+            let me = ClientId::User(rustix::process::getuid().as_raw());
+            assert_eq!(ClientId::listening(&Host::Kernel, local), me, "{address}");
+            drop(listener);
+            assert_eq!(ClientId::listening(&Host::Kernel, local), ClientId::Unknown);
         }
     }
 

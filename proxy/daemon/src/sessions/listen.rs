@@ -13,6 +13,7 @@ use crate::Error;
 
 use crate::clock;
 use crate::sessions::arrived::Arrived;
+use crate::sessions::claim::{Claim, IfTaken, Place};
 use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
@@ -29,22 +30,24 @@ const SAY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Binds all addresses of a service. On a machine without IPv6 it leaves out the IPv6 addresses if
 /// others remain, since the default names both loopbacks.
-pub(crate) fn bind_all(host: &Host, addresses: &[SocketAddr]) -> Result<Vec<Listener>, Error> {
-    let mut bound = Vec::new();
+pub(crate) fn bind_all(
+    host: &Host,
+    addresses: &[SocketAddr],
+    if_taken: IfTaken,
+) -> Result<Vec<Claim>, Error> {
+    let has_ipv4 = addresses.iter().any(SocketAddr::is_ipv4);
+    let mut claims = Vec::new();
     for address in addresses {
-        match bind(host, *address) {
-            Ok(listener) => bound.push(listener),
-            Err(Error::Io { source, .. }) if address.is_ipv6() && lacks_ipv6(&source) => {
-                let others = addresses.iter().any(SocketAddr::is_ipv4);
-                if !others {
-                    return Err(Error::Io { what: format!("listen on {address}"), source });
-                }
+        let place = Place { host: host.clone(), address: *address, is_virtual: false };
+        match place.claim(if_taken) {
+            Ok(claim) => claims.push(claim),
+            Err(error) if address.is_ipv6() && lacks_ipv6(&error) && has_ipv4 => {
                 warn!(%address, "this machine has no IPv6: not listening there");
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(Error::io(format!("listen on {address}"))(error)),
         }
     }
-    Ok(bound)
+    Ok(claims)
 }
 
 fn lacks_ipv6(error: &io::Error) -> bool {
@@ -52,26 +55,22 @@ fn lacks_ipv6(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// Binds one local address.
-fn bind(host: &Host, address: SocketAddr) -> Result<Listener, Error> {
-    host.listen(address).map_err(Error::io(format!("listen on {address}")))
-}
-
 /// Serves clients until dropped; dropping also ends the sessions.
 ///
 /// The address is open only while an origin may answer. Once none has been usable for the service's
 /// hold time and no trial is answered, it is closed: clients are then refused immediately instead
 /// of waiting for their own timeouts. It stays bound, so no other process can take it, and opens
-/// again with the first usable route.
+/// again with the first usable route. An address that another process has is opened once it is
+/// free.
 ///
 /// When the next process accepts the clients, the address is left to it, and sessions go on.
-pub(crate) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
-    let Ok(address) = listener.local_addr() else { return };
+pub(crate) async fn serve(claim: Claim, ingress: Arc<Ingress>) {
+    let Some(address) = claim.address() else { return };
     let mut sessions = JoinSet::new();
     tokio::select! {
         biased;
         () = store::handed_over() => {}
-        () = serve_at(address, listener, &ingress, &mut sessions) => {}
+        () = serve_at(address, claim, &ingress, &mut sessions) => {}
     }
     let mut logged = LastLogged::default();
     loop {
@@ -87,11 +86,21 @@ pub(crate) async fn serve(listener: Listener, ingress: Arc<Ingress>) {
 
 async fn serve_at(
     address: SocketAddr,
-    mut listener: Listener,
+    claim: Claim,
     ingress: &Arc<Ingress>,
     sessions: &mut JoinSet<()>,
 ) {
     let service = &ingress.service;
+    let mut listener = match claim {
+        Claim::Bound(listener) => listener,
+        Claim::Taken(_) => {
+            // Nothing is open yet. It does not wait for an origin, so that nobody else takes the
+            // address next.
+            let listener = open(None, address, ingress).await;
+            info!(%service, %address, "the address is free: clients connect here");
+            listener
+        }
+    };
     loop {
         accept(&listener, ingress, sessions).await;
         let closed = listener.close();
@@ -239,26 +248,8 @@ async fn reopen(
 ) -> Listener {
     let opened = async {
         ingress.hopeful().await;
-        loop {
-            let opened = match &closed {
-                Ok(closed) => closed.open(),
-                Err(_given_up) => ingress.context.host.listen(address),
-            };
-            let error = match opened {
-                Ok(listener) => {
-                    ingress.totals.addresses.note_taken(address, false);
-                    return listener;
-                }
-                Err(error) => error,
-            };
-            if ingress.totals.addresses.note_taken(address, true) {
-                warn!(
-                    service = %ingress.service, %address, %error,
-                    "{ADDRESS_TAKEN}"
-                );
-            }
-            tokio::time::sleep(EXHAUSTED_PAUSE).await;
-        }
+        // If closing failed, the address was given up.
+        open(closed.as_ref().ok(), address, ingress).await
     };
     tokio::pin!(opened);
     loop {
@@ -266,6 +257,28 @@ async fn reopen(
             listener = &mut opened => return listener,
             Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
         }
+    }
+}
+
+/// Opens the address once no other process has it. Without a reserved socket it is bound again.
+async fn open(closed: Option<&Closed>, address: SocketAddr, ingress: &Ingress) -> Listener {
+    let host = &ingress.context.host;
+    loop {
+        let error = match closed.map_or_else(|| host.listen(address), Closed::open) {
+            Ok(listener) => {
+                ingress.totals.addresses.note_taken(address, false);
+                return listener;
+            }
+            Err(error) => error,
+        };
+        if ingress.totals.addresses.note_taken(address, true) {
+            let holder = ClientId::listening(host, address);
+            warn!(
+                service = %ingress.service, %address, %holder, %error,
+                "{ADDRESS_TAKEN}"
+            );
+        }
+        tokio::time::sleep(EXHAUSTED_PAUSE).await;
     }
 }
 

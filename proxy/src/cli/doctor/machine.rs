@@ -45,9 +45,9 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
 fn addresses(facts: &Facts) -> Looked {
     match &facts.daemon {
         Ok(daemon) => {
-            let services = daemon.status.services.iter();
-            let lost = services.flat_map(|it| &it.lost).map(|lost| (Protocol::Tcp, *lost));
-            Ok(lost.map(|(protocol, address)| taken(address, protocol)).collect())
+            let services = daemon.status.services.iter().flat_map(|it| &it.lost);
+            let exposed = daemon.status.edge.exposed.iter().flat_map(|it| &it.lost);
+            Ok(services.chain(exposed).map(|lost| taken(*lost, Protocol::Tcp)).collect())
         }
         // A daemon that this user cannot query holds the addresses, as it should.
         Err(error) if is_closed(error) => Err("this user may not query the daemon".into()),

@@ -141,6 +141,7 @@ fn an_exposed_listener_is_shown_with_what_it_refused() {
         name: "ci".parse().expect("a name"),
         listen: vec![address("203.0.113.5:6443")],
         closed: Vec::new(),
+        lost: Vec::new(),
         services: vec!["kube-apiserver".parse().expect("a service name")],
         sessions_open: 1,
         sessions_total: 340,

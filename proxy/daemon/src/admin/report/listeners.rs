@@ -64,6 +64,15 @@ impl Reporter {
                 )));
             }
         }
+        for exposed in self.process.exposures.status() {
+            for address in exposed.lost {
+                found.push(ADDRESS_TAKEN.found(format!(
+                    "{}: another process listens on the exposed address {address} and gets this \
+                     node's clients",
+                    exposed.name
+                )));
+            }
+        }
         found
     }
 }

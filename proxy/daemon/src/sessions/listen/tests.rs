@@ -27,22 +27,54 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
+fn bind(addresses: &[SocketAddr]) -> Result<Vec<Claim>, Error> {
+    bind_all(&Host::Kernel, addresses, IfTaken::Fail)
+}
+
 #[tokio::test]
 async fn an_ipv6_address_this_machine_lacks_is_left_out_beside_an_ipv4_one() {
     // The documentation prefix (RFC 3849) belongs to no machine.
     let missing = address("[2001:db8::1]:0");
-    let bound = bind_all(&Host::Kernel, &[address("127.0.0.1:0"), missing]).expect("one is left");
+    let bound = bind(&[address("127.0.0.1:0"), missing]).expect("one is left");
     assert_eq!(bound.len(), 1);
-    let error = bind_all(&Host::Kernel, &[missing]).expect_err("none is left").to_string();
+    let error = bind(&[missing]).expect_err("none is left").to_string();
     assert!(error.contains("2001:db8::1"), "{error}");
 }
 
 #[tokio::test]
 async fn a_taken_address_is_named() {
-    let first = bind_all(&Host::Kernel, &[address("127.0.0.1:0")]).expect("free");
-    let taken = first[0].local_addr().expect("bound");
-    let error = bind_all(&Host::Kernel, &[taken]).expect_err("taken").to_string();
+    let first = bind(&[address("127.0.0.1:0")]).expect("free");
+    let taken = first[0].address().expect("bound");
+    let error = bind(&[taken]).expect_err("taken").to_string();
     assert!(error.contains(&taken.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_at_a_start_is_served_once_it_is_free() {
+    let (near, _far) = testing::pair();
+    let (own, _count) = instance();
+    let (ingress, _routes) = ingress(&near, Host::Kernel, &own);
+    let thief = Plain::bind(LOCAL).expect("free");
+    let local = thief.local_addr().expect("bound");
+    let claims = bind_all(&Host::Kernel, &[local], IfTaken::Wait).expect("it may wait");
+    let [claim] = <[Claim; 1]>::try_from(claims).expect("one address");
+    assert!(matches!(claim, Claim::Taken(address) if address == local), "{claim:?}");
+    tokio::spawn(serve(claim, ingress.clone()));
+    until("it is lost", async || ingress.totals.addresses.taken() == [local]).await;
+    drop(thief);
+    until("it is served", async || ingress.totals.addresses.taken().is_empty()).await;
+    let mut client = TcpStream::connect(local).await.expect("it is open");
+    client.write_all(b"x").await.expect("it is there");
+    let answer = timeout(SOON, client.read_u8()).await.expect("in time").expect("an answer");
+    assert_eq!(answer, b'x');
+}
+
+#[tokio::test]
+async fn only_a_taken_address_is_waited_for() {
+    // The documentation prefix (RFC 5737) belongs to no machine.
+    let missing = address("192.0.2.1:7445");
+    let error = bind_all(&Host::Kernel, &[missing], IfTaken::Wait).expect_err("it is not here");
+    assert!(error.to_string().contains("192.0.2.1"), "{error}");
 }
 
 /// A route to one node, whose path is dead or alive.
@@ -79,7 +111,7 @@ async fn an_address_that_refuses_clients_cannot_be_taken() {
     let (ingress, routes) = ingress(&near, Host::Kernel, &nobody.to_string());
     let listener = Host::Kernel.listen(address(LOCAL)).expect("free");
     let local = listener.local_addr().expect("bound");
-    tokio::spawn(serve(listener, ingress));
+    tokio::spawn(serve(Claim::Bound(listener), ingress));
     TcpStream::connect(local).await.expect("open at first");
     routes.send_replace(route(near.mesh.node_id(), PathView::Dead));
     let refused = async || {
@@ -101,7 +133,8 @@ async fn an_address_that_another_process_has_is_said_to_be_lost() {
     let host = Host::Memory(machine.clone());
     let (ingress, routes) = ingress(&near, host.clone(), "127.0.0.1:1");
     let local = address("127.0.0.1:7445");
-    tokio::spawn(serve(host.listen(local).expect("free"), ingress.clone()));
+    let bound = Claim::Bound(host.listen(local).expect("free"));
+    tokio::spawn(serve(bound, ingress.clone()));
     routes.send_replace(route(near.mesh.node_id(), PathView::Dead));
     until("it is closed", async || host.connect("127.0.0.1:7445").await.is_err()).await;
     let thief = host.listen(local).expect("in memory everybody may");
@@ -153,7 +186,7 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     let (ingress, _routes) = ingress(&near, Host::Kernel, &own);
     let listener = Host::Kernel.listen(address(LOCAL)).expect("free");
     let local = listener.local_addr().expect("bound");
-    tokio::spawn(serve(listener, ingress.clone()));
+    tokio::spawn(serve(Claim::Bound(listener), ingress.clone()));
     let begun = clock::now();
     for _ in 0..FLOOD / 100 {
         let all: JoinSet<()> = (0..100).map(|_| open_and_reset(local)).collect();
@@ -209,7 +242,7 @@ async fn a_herd_that_uses_what_it_opens_never_waits() {
     let (ingress, _routes) = ingress(&near, Host::Kernel, &own);
     let listener = Host::Kernel.listen(address(LOCAL)).expect("free");
     let local = listener.local_addr().expect("bound");
-    tokio::spawn(serve(listener, ingress.clone()));
+    tokio::spawn(serve(Claim::Bound(listener), ingress.clone()));
     let one = |_| async move {
         let mut client = TcpStream::connect(local).await.expect("it is open");
         client.write_all(b"x").await.expect("it is there");

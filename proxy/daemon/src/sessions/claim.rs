@@ -1,0 +1,71 @@
+//! A local address that this node wants to listen on, which another process may have.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::tcp::{Host, Listener};
+
+/// What happens if another process has an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IfTaken {
+    /// Binding fails: someone waits for the result, and can choose another address.
+    Fail,
+    /// The node runs without the address and takes it once it is free. Otherwise any user of this
+    /// machine could stop the daemon by taking one address between two starts.
+    Wait,
+}
+
+/// An address at its start.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// This node listens there.
+    Bound(Listener),
+    /// Another process has it.
+    Taken(SocketAddr),
+}
+
+/// Where to listen.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) host: Host,
+    pub(crate) address: SocketAddr,
+    /// Whether the machine has the address only at times.
+    pub(crate) is_virtual: bool,
+}
+
+impl Place {
+    /// Listens there.
+    ///
+    /// # Errors
+    /// Those of [`Host::listen`].
+    pub(crate) fn listen(&self) -> io::Result<Listener> {
+        match self.is_virtual {
+            true => self.host.listen_ahead(self.address),
+            false => self.host.listen(self.address),
+        }
+    }
+
+    /// Listens there, unless another process does and `if_taken` allows to wait.
+    ///
+    /// # Errors
+    /// Those of [`Host::listen`].
+    pub(crate) fn claim(&self, if_taken: IfTaken) -> io::Result<Claim> {
+        match self.listen() {
+            Ok(listener) => Ok(Claim::Bound(listener)),
+            Err(error) => match (error.kind(), if_taken) {
+                (io::ErrorKind::AddrInUse, IfTaken::Wait) => Ok(Claim::Taken(self.address)),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+impl Claim {
+    /// The address that clients connect to; none if the socket is unusable.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Bound(listener) => listener.local_addr().ok(),
+            Self::Taken(address) => Some(*address),
+        }
+    }
+}
