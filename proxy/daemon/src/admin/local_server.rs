@@ -2,11 +2,11 @@
 //! `meshport dashboard` and the simulator.
 //!
 //! It answers programs of this machine and its own page: Host is checked for every request, and
-//! requests from pages of other sites are refused ([`super::loopback`]).
+//! requests from pages of other sites are refused ([`super::loopback`]). Any user of the machine
+//! can connect, so connections are bounded per user as those of the admin server (`slots.rs`).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -15,16 +15,17 @@ use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::loopback::{is_for_loopback, is_from_here};
 use super::reply::{Reply, complaint};
+use super::slots::{self, Slot, Slots};
 use crate::Error;
+use crate::sessions::client::ClientId;
 
 /// Concurrent connections: several tabs.
-pub const MAX_CONNECTIONS: usize = 64;
+pub const MAX_CONNECTIONS: usize = slots::MAX_CONNECTIONS;
 /// Head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How long a client may take for the head of its request.
@@ -50,9 +51,9 @@ pub async fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
 pub async fn serve<A, F>(listener: TcpListener, answer: A)
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Reply> + Send,
+    F: Future<Output = Reply> + Send + 'static,
 {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Slots::default();
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -63,27 +64,27 @@ where
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
-        let answer = answer.clone();
-        connections.spawn(async move {
-            serve_connection(stream, answer).await;
-            drop(slot);
-        });
+        let Some(slot) = slots.take(ClientId::of(&stream)) else { continue };
+        connections.spawn(serve_connection(stream, answer.clone(), slot));
+        // A request that has already arrived is read before more connections are accepted.
+        tokio::task::yield_now().await;
     }
 }
 
-async fn serve_connection<A, F>(stream: TcpStream, answer: A)
+async fn serve_connection<A, F>(stream: TcpStream, answer: A, mut slot: Slot)
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Reply> + Send,
+    F: Future<Output = Reply> + Send + 'static,
 {
+    let marker = slot.marker();
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = answer.clone();
+        let (answer, answering) = (answer.clone(), marker.answering());
         async move {
             let reply = match refusal(&request) {
                 Some(refused) => refused,
                 None => answer(request).await,
             };
+            drop(answering);
             Ok::<_, Infallible>(reply)
         }
     });
@@ -92,8 +93,12 @@ where
         .header_read_timeout(MAX_HEAD_TIME)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    // A connection that breaks, or lasts too long, belongs to a tab, which reconnects.
-    let _ = timeout(MAX_CONNECTION_TIME, connection).await;
+    // A connection that breaks, lasts too long or loses its slot belongs to a tab, which
+    // reconnects.
+    tokio::select! {
+        _ = timeout(MAX_CONNECTION_TIME, connection) => {}
+        () = slot.taken() => {}
+    }
 }
 
 /// Why a request on a loopback port is refused before anything else is read.
@@ -117,6 +122,8 @@ pub fn parameter(query: Option<&str>, key: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     #[test]
@@ -124,6 +131,30 @@ mod tests {
         assert_eq!(parameter(Some("anode=x&node=fra-1"), "node"), Some("fra-1".into()));
         assert_eq!(parameter(Some("node"), "node"), None);
         assert_eq!(parameter(None, "node"), None);
+    }
+
+    /// All connections of a test are of one user. Other users have shares of their own, see
+    /// `slots.rs`.
+    #[tokio::test]
+    async fn silent_connections_lock_nobody_out() {
+        let listener = bind("127.0.0.1:0".parse().expect("an address")).await.expect("free");
+        let local = listener.local_addr().expect("bound");
+        let answer = |_request| async { complaint(StatusCode::NOT_FOUND, "nothing here") };
+        let server = tokio::spawn(serve(listener, answer));
+        let mut silent = Vec::new();
+        for _ in 0..2 * MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(local).await.expect("it listens"));
+        }
+        let asked = async {
+            let mut client = TcpStream::connect(local).await.expect("it listens");
+            let request = format!("GET / HTTP/1.1\r\nHost: {local}\r\nConnection: close\r\n\r\n");
+            client.write_all(request.as_bytes()).await.expect("it is connected");
+            let mut text = String::new();
+            client.read_to_string(&mut text).await.map(|_| text)
+        };
+        let text = timeout(MAX_HEAD_TIME / 2, asked).await.expect("in time").expect("an answer");
+        assert!(text.starts_with("HTTP/1.1 404"), "{text}");
+        server.abort();
     }
 
     #[tokio::test]

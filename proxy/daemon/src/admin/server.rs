@@ -180,10 +180,7 @@ impl Listener for KernelListener {
 
     async fn next(&self) -> io::Result<(TcpStream, ClientId)> {
         let stream = self.accept().await?;
-        let who = match (stream.peer_addr(), stream.local_addr()) {
-            (Ok(peer), Ok(local)) => ClientId::behind(peer, local),
-            _ => ClientId::Unknown,
-        };
+        let who = ClientId::of(&stream);
         Ok((stream, who))
     }
 }

@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpStream;
 
 use crate::tcp::Host;
 
@@ -51,6 +52,14 @@ impl std::fmt::Display for ClientId {
 }
 
 impl ClientId {
+    /// The client of an accepted connection.
+    pub(crate) fn of(stream: &TcpStream) -> Self {
+        match (stream.peer_addr(), stream.local_addr()) {
+            (Ok(peer), Ok(local)) => Self::behind(peer, local),
+            _ => Self::Unknown,
+        }
+    }
+
     /// The client of a connection from `peer` to `local`.
     pub(crate) fn behind(peer: SocketAddr, local: SocketAddr) -> Self {
         match peer.ip().to_canonical() {
