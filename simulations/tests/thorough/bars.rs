@@ -1,7 +1,7 @@
 //! Limits for runs with six hours of rekeys, revocations, hundreds of nodes under faults, hours of
 //! starvation, and growing meshes. They take minutes unless the program is optimised:
-//! `./tests/run sim` names an optimised one in `MESHPORT_SIM`. Suite hunt plays the largest whole: a
-//! thousand nodes, and ten hours.
+//! `./tests/run sim` names an optimised one in `MESHPORT_SIM`. Suite hunt plays the largest whole:
+//! a thousand nodes, and ten hours.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,8 +18,8 @@ const CONCERNED: u64 = 990;
 /// 99 % of them know within this.
 const KNOWN_S: f64 = 3.0;
 
-/// 99 % of all nodes know of an unready origin within this, of a crashed node within that, and of one
-/// in their own site within the last.
+/// 99 % of all nodes know of an unready origin within this, of a crashed node within that, and of
+/// one in their own site within the last.
 const UNREADY_S: f64 = 1.5;
 const CRASH_S: f64 = 8.0;
 const NEAR_CRASH_S: f64 = 5.0;
@@ -35,7 +35,8 @@ const FLAT: std::ops::RangeInclusive<f64> = 0.75..=1.25;
 const NODES_PER_SITE: [u64; 2] = [200, 100];
 /// Requests that those of one site send at least in ten minutes, for each of its nodes.
 const REQUESTS_PER_NODE: u64 = 100;
-/// How many nodes of the starvation run take part, and for how long: in suite hunt, and in the checks.
+/// How many nodes of the starvation run take part, and for how many seconds: in suite hunt, and in
+/// the checks.
 const STARVED: [(u64, u64); 2] = [(60, 36_000), (30, 10_800)];
 /// Settings under which nodes judge too quickly, with ten times the loss, for a fraction of the
 /// time.
@@ -181,8 +182,8 @@ fn hours_of_starved_nodes_evict_nobody_by_mistake() {
     let [kept, lost] = [&calm, &hasty].map(|it| count(&it["false_evictions"]));
     let suspected = count(&calm["false_suspicions"]);
     println!(
-        "{until_s} s of {nodes} nodes: {suspected} suspected by mistake, {kept} evicted by mistake; \
-         in haste {lost} in {HASTY_S} s"
+        "{until_s} s of {nodes} nodes: {suspected} suspected by mistake, {kept} evicted by \
+         mistake; in haste {lost} in {HASTY_S} s"
     );
     assert_eq!(kept, 0);
     // No node is down, so every eviction is a mistake, whatever excuses it.
