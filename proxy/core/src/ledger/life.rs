@@ -11,7 +11,7 @@ use crate::policy::reset_after;
 /// reading them: the best moment to end it.
 pub const QUIET: Duration = Duration::from_millis(200);
 /// The same where its client sent last and so may wait for an answer: twice what the service level
-/// objectives of Kubernetes allow for 99 % of all calls but lists.
+/// objectives of Kubernetes allow for 99 % of all calls except lists.
 const QUIET_WAITING: Duration = Duration::from_secs(2);
 /// How long a session that should move may stay busy before another one goes instead.
 pub const MAX_UNREST: Duration = Duration::from_secs(10);

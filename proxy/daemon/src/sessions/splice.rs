@@ -35,6 +35,9 @@ const READ_BYTES: usize = 64 * 1024;
 const READ_CHUNKS: usize = 32;
 /// How long a client may take to close a connection after it got a FIN.
 const MAX_FAREWELL: Duration = Duration::from_secs(2);
+/// Most bytes of the record with which TLS says that nothing more is sent (`close_notify`, RFC
+/// 8446, section 6.1): two bytes with their header and what encryption adds to them.
+const MAX_CLOSE_NOTIFY: usize = 64;
 /// The code for resets and stops of a session's stream. One is enough: the other side's connection
 /// broke.
 pub(crate) const ABORTED: u32 = 1;
@@ -200,10 +203,25 @@ pub(crate) async fn with_tcp(
 }
 
 /// Sends a FIN to a client and waits until it closes; false if it sends data instead or takes too
-/// long.
+/// long. TLS says that it closes before it does.
 async fn take_leave(tcp: &Tcp) -> bool {
     tcp.finish();
-    matches!(timeout(MAX_FAREWELL, read(tcp)).await, Ok(Ok(None)))
+    let closes = async {
+        match read(tcp).await {
+            Ok(None) => true,
+            Ok(Some(bytes)) if may_be_close_notify(&bytes) => matches!(read(tcp).await, Ok(None)),
+            Ok(Some(_)) | Err(_) => false,
+        }
+    };
+    timeout(MAX_FAREWELL, closes).await.unwrap_or(false)
+}
+
+/// Whether these bytes are one short TLS record: an alert, which TLS 1.3 hides as application data.
+fn may_be_close_notify(bytes: &[u8]) -> bool {
+    const ALERT: u8 = 21;
+    const APPLICATION_DATA: u8 = 23;
+    let [ALERT | APPLICATION_DATA, 3, _, high, low, rest @ ..] = bytes else { return false };
+    bytes.len() <= MAX_CLOSE_NOTIFY && usize::from(u16::from_be_bytes([*high, *low])) == rest.len()
 }
 
 /// Joins two streams until both are done; `rest` was already read from `one`. Returns `Err` if one

@@ -88,6 +88,89 @@ async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
     }
 }
 
+/// With its record of the end, as most clients here send it.
+#[tokio::test]
+async fn a_client_of_tls_that_closes_has_said_farewell() {
+    for (host, after) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
+        let (mut client, near) = pair(&host).await;
+        let (far, mut server) = pair(&host).await;
+        let splice = tokio::spawn(async move {
+            let end = async { Ending::Farewell };
+            with_tcp(near, far, Early::default(), &Carried::default(), end).await
+        });
+        assert_eq!(client.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
+        let record = [&[23, 3, 3, 0, 19][..], &[7; 19]].concat();
+        client.write_all(&record).await.expect("writes");
+        if after {
+            client.write_all(&record).await.expect("writes");
+        }
+        client.shutdown().await.expect("closes");
+        assert_eq!(splice.await.expect("no panic").is_ok(), !after);
+        let end = server.read(&mut [0; 1]).await;
+        assert_eq!(end.is_ok(), !after, "{end:?}");
+    }
+    for (bytes, is_notice) in [
+        (&[21, 3, 3, 0, 2, 1, 0][..], true),
+        (&[21, 3, 3, 0, 2, 1][..], false),
+        (&[22, 3, 3, 0, 2, 1, 0][..], false),
+        (&[23, 3, 3, 0][..], false),
+        (&b"question"[..], false),
+    ] {
+        assert_eq!(may_be_close_notify(bytes), is_notice, "{bytes:?}");
+    }
+    let long = [&[23, 3, 3, 0, 60][..], &[7; 60]].concat();
+    assert!(!may_be_close_notify(&long), "as long as a request");
+}
+
+/// The same through the mesh, as nearly all sessions go.
+#[tokio::test]
+async fn a_farewell_through_the_mesh_ends_the_stream_once_the_client_has_closed() {
+    let (one, mut other) = crate::testing::pair();
+    for (speaks, holds) in [(false, false), (true, false), (false, true)] {
+        let mut far = one.mesh.open_stream(other.mesh.node_id()).await.expect("opens");
+        far.send.write_chunk(Bytes::from_static(b"answer")).await.expect("the window has room");
+        let (_, taken) = other.incoming.streams.recv().await.expect("arrives");
+        let (mut client, near) = pair(&Host::Kernel).await;
+        let (carried, (end, is_over)) =
+            (Arc::new(Carried::default()), tokio::sync::oneshot::channel());
+        let splice = tokio::spawn({
+            let carried = Arc::clone(&carried);
+            async move {
+                let end = async { is_over.await.expect("sent below") };
+                with_stream(near, taken, Early::default(), &carried, end).await
+            }
+        });
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer).await.expect("the answer");
+        if holds {
+            client.write_all(b"question").await.expect("writes");
+            client.shutdown().await.expect("half-closes");
+            let asked = async {
+                while !carried.traffic().holds {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(Duration::from_secs(20), asked).await.expect("the end is passed on");
+        }
+        end.send(Ending::Farewell).expect("it is awaited");
+        if speaks {
+            client.read_to_end(&mut Vec::new()).await.expect("an end, not a reset");
+            client.write_all(b"question").await.expect("writes");
+        }
+        if !speaks && !holds {
+            client.read_to_end(&mut Vec::new()).await.expect("an end, not a reset");
+            drop(client);
+        }
+        let is_clean = !speaks && !holds;
+        assert_eq!(splice.await.expect("no panic").is_ok(), is_clean, "{speaks} {holds}");
+        let mut chunks = [Bytes::new()];
+        if !holds {
+            let end = far.recv.read_chunks(&mut chunks).await;
+            assert_eq!(end.is_ok(), is_clean, "{end:?}");
+        }
+    }
+}
+
 /// However long a side takes nothing: what is held for it would be lost, and the rest of the
 /// transfer would look complete.
 #[tokio::test]
@@ -112,8 +195,8 @@ async fn a_farewell_while_bytes_are_held_or_one_side_has_ended_is_a_reset() {
         } else {
             // Until nobody takes more of it: the client reads nothing.
             let piece = [7; READ_BYTES];
-            let full = async { while server.write_all(&piece).await.is_ok() {} };
-            timeout(Duration::from_secs(1), full).await.expect_err("the client reads nothing");
+            let wait = Duration::from_secs(1);
+            while timeout(wait, server.write_all(&piece)).await.is_ok() {}
         }
         assert!(carried.traffic().holds);
         end.send(Ending::Farewell).expect("it is awaited");
