@@ -217,7 +217,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// The attempts to read them since the last event of a watch.
+/// The attempts to read them since a watch has worked.
 #[derive(Debug, Default)]
 struct Attempts {
     pause: Duration,
@@ -226,9 +226,12 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// A watch has brought something: what fails next is something new.
-    fn handle_event(&mut self) {
-        *self = Self::default();
+    /// A watch has brought something. Once it has lasted for longer than the pause before it, what
+    /// fails next is something new.
+    fn handle_event(&mut self, lasted: Duration) {
+        if lasted > self.pause {
+            *self = Self::default();
+        }
     }
 
     /// How long to wait before the next attempt.
@@ -327,7 +330,8 @@ impl Reader {
         let answer = timeout(LIMIT, self.get(&query)).await.unwrap_or(Err(ReadError::Late))?;
         let mut body = answer.into_body();
         let mut buffer = Vec::new();
-        let until = now() + Duration::from_secs(WATCH_S) + WATCH_GRACE;
+        let begun = now();
+        let until = begun + Duration::from_secs(WATCH_S) + WATCH_GRACE;
         loop {
             let frame = timeout_at(until.min(self.store_at_if_due(until)), body.frame()).await;
             match frame {
@@ -347,7 +351,7 @@ impl Reader {
                     continue;
                 }
                 is_changed |= self.take(&line, &mut version)?;
-                self.attempts.handle_event();
+                self.attempts.handle_event(now().saturating_duration_since(begun));
             }
             if buffer.len() > MAX_EVENT_BYTES {
                 return Err(ReadError::Body("an event of the watch is too long".into()));

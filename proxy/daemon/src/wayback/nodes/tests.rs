@@ -40,7 +40,7 @@ fn what_a_node_object_lacks_is_left_open() {
 }
 
 #[test]
-fn attempts_wait_longer_until_a_watch_has_brought_something() {
+fn attempts_wait_longer_until_a_watch_has_lasted() {
     let mut attempts = Attempts::default();
     let pauses = |attempts: &mut Attempts, failures: usize| -> Vec<u64> {
         let fails = |_| attempts.handle_failure(&ReadError::Late).as_secs();
@@ -50,8 +50,10 @@ fn attempts_wait_longer_until_a_watch_has_brought_something() {
     let problem = ReadError::Status(500);
     assert!(attempts.news(&problem).is_some() && attempts.news(&problem).is_none());
     assert_eq!(attempts.news(&ReadError::Gone), None, "it is read again, and nothing is wrong");
-    // Hours later.
-    attempts.handle_event();
+    // An apiserver that breaks each watch after its first events.
+    attempts.handle_event(Duration::from_secs(7));
+    assert_eq!(pauses(&mut attempts, 1), [300]);
+    attempts.handle_event(Duration::from_secs(3600));
     assert_eq!(pauses(&mut attempts, 2), [2, 4]);
     assert!(attempts.news(&problem).is_some(), "it is new again");
     assert_eq!(attempts.handle_failure(&ReadError::Gone), MIN_PAUSE);
