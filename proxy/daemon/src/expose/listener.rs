@@ -1,6 +1,7 @@
 //! One exposed listener, with any number of addresses.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -322,6 +323,7 @@ async fn open(
     owner: &watch::Receiver<Arc<Exposed>>,
     door: &watch::Sender<Door>,
 ) -> Listener {
+    let mut told = None;
     loop {
         let error = match closed.map_or_else(|| place.listen(), Closed::open) {
             Ok(listener) => {
@@ -330,10 +332,16 @@ async fn open(
             }
             Err(error) => error,
         };
-        if door.send_replace(Door::Lost) != Door::Lost {
-            let (name, address) = (owner.borrow().name.clone(), place.address);
-            let holder = ClientId::listening(&place.host, address);
-            warn!(listener = %name, %address, %holder, %error, "{ADDRESS_TAKEN}");
+        let is_taken = error.kind() == ErrorKind::AddrInUse;
+        door.send_replace(if is_taken { Door::Lost } else { Door::Closed });
+        if told.replace(error.kind()) != Some(error.kind()) {
+            let (listener, address) = (owner.borrow().name.clone(), place.address);
+            if is_taken {
+                let holder = ClientId::listening(&place.host, address);
+                warn!(%listener, %address, %holder, %error, "{ADDRESS_TAKEN}");
+            } else {
+                warn!(%listener, %address, %error, "cannot open the exposed address; retrying");
+            }
         }
         tokio::time::sleep(RETRY_INTERVAL).await;
     }

@@ -23,7 +23,7 @@ use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, S
 use meshport_core::quota::OverQuota;
 
 /// Pause after an accept failed for lack of descriptors or memory, since a retry would fail
-/// immediately.
+/// immediately, and between attempts to open an address.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 /// Interval between log lines about too many clients, of which thousands may arrive.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
@@ -97,7 +97,7 @@ async fn serve_at(
             // Nothing is open yet. It does not wait for an origin, so that nobody else takes the
             // address next.
             let listener = open(None, address, ingress).await;
-            info!(%service, %address, "the address is free: clients connect here");
+            info!(%service, %address, "clients connect here");
             listener
         }
     };
@@ -262,7 +262,8 @@ async fn reopen(
 
 /// Opens the address once no other process has it. Without a reserved socket it is bound again.
 async fn open(closed: Option<&Closed>, address: SocketAddr, ingress: &Ingress) -> Listener {
-    let host = &ingress.context.host;
+    let (host, service) = (&ingress.context.host, &ingress.service);
+    let mut told = None;
     loop {
         let error = match closed.map_or_else(|| host.listen(address), Closed::open) {
             Ok(listener) => {
@@ -271,12 +272,15 @@ async fn open(closed: Option<&Closed>, address: SocketAddr, ingress: &Ingress) -
             }
             Err(error) => error,
         };
-        if ingress.totals.addresses.note_taken(address, true) {
-            let holder = ClientId::listening(host, address);
-            warn!(
-                service = %ingress.service, %address, %holder, %error,
-                "{ADDRESS_TAKEN}"
-            );
+        let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+        ingress.totals.addresses.note_taken(address, is_taken);
+        if told.replace(error.kind()) != Some(error.kind()) {
+            if is_taken {
+                let holder = ClientId::listening(host, address);
+                warn!(%service, %address, %holder, %error, "{ADDRESS_TAKEN}");
+            } else {
+                warn!(%service, %address, %error, "cannot open the local address; retrying");
+            }
         }
         tokio::time::sleep(EXHAUSTED_PAUSE).await;
     }

@@ -163,6 +163,11 @@ fn exposed_block(exposed: &ExposedStatus, style: Style) -> String {
         let closed = format!("closed, since no origin answers: {}", closed.join(" and "));
         text.push_str(&toned(&closed, Tone::Bad, 2, style));
     }
+    if !exposed.lost.is_empty() {
+        let lost: Vec<String> = exposed.lost.iter().map(ToString::to_string).collect();
+        let lost = format!("lost, another process has it: {}", lost.join(" and "));
+        text.push_str(&toned(&lost, Tone::Bad, 2, style));
+    }
     let counts = format!(
         "{} open, {} since start",
         counted(exposed.sessions_open, "connection"),
