@@ -167,7 +167,7 @@ pub(crate) fn write(
 }
 
 fn report(secrets: &MeshSecrets, is_new: bool, now: UnixSeconds) -> RotateReport {
-    // One that is over stays in the file until the daemon trusts its clock.
+    // One that is over stays in the file until a daemon trusts its clock, or the next rotation.
     let former_ends_at = secrets.retires_at().filter(|at| *at > now);
     RotateReport { number: secrets.number(), former_ends_at, is_new }
 }

@@ -167,9 +167,9 @@ impl CurrentIdentity {
     }
 
     /// The answer to an operator who supplied a secret.
-    pub(crate) fn secret_report(&self, is_new: bool) -> RotateReport {
-        let secrets = &self.secrets;
-        RotateReport { number: secrets.number(), former_ends_at: secrets.retires_at(), is_new }
+    pub(crate) fn secret_report(&self, is_new: bool, now: UnixSeconds) -> RotateReport {
+        let former_ends_at = self.secrets.retires_at().filter(|at| *at > now);
+        RotateReport { number: self.secrets.number(), former_ends_at, is_new }
     }
 
     /// The answer to an operator who supplied keys.

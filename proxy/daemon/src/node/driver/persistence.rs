@@ -81,7 +81,7 @@ impl Driver {
             Ok(Some(_)) => {
                 Err(Error::Refused("another new secret is being written; try again".to_owned()))
             }
-            Ok(None) => Ok(own.secret_report(false)),
+            Ok(None) => Ok(own.secret_report(false, clock::wall())),
             Err(error) => Err(Error::Refused(error.to_string())),
         };
         let _ = asker.send(answer);
@@ -151,7 +151,7 @@ impl Driver {
                     (new.secrets.number(), Change::Rotated(Box::new(new.secrets)));
                 let changed = self.change_identity(change, new.from);
                 let own = &self.reporter.identity;
-                let answer = changed.map(|()| own.secret_report(true));
+                let answer = changed.map(|()| own.secret_report(true, clock::wall()));
                 self.persistence.former_secret = Overlap::default();
                 self.persistence.look_at = own.secrets.retires_at().map(|_| now);
                 self.persistence.answer_secret(

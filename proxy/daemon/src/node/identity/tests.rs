@@ -69,10 +69,10 @@ fn a_former_secret_is_erased_once() {
     let two = rotated(&own.secrets, WALL.saturating_add(DAY_S));
     let erased = two.without_former();
     assert_eq!(own.apply(Change::Rotated(Box::new(two.clone()))), Changed::Secret);
-    assert_eq!(own.secret_report(true).former_ends_at, two.retires_at());
+    assert_eq!(own.secret_report(true, WALL).former_ends_at, two.retires_at());
     assert_eq!(own.apply(Change::Rotated(Box::new(erased.clone()))), Changed::FormerSecretErased);
     assert_eq!(own.apply(Change::Rotated(Box::new(erased))), Changed::Nothing);
-    assert_eq!((own.secret_report(false).number, own.secrets.former().is_some()), (1, false));
+    assert_eq!((own.secret_report(false, WALL).number, own.secrets.former().is_some()), (1, false));
 }
 
 #[test]
