@@ -187,7 +187,7 @@ fn a_session_is_rekeyed_over_the_change_and_after_the_end() {
     let world = world();
     let flow = Flow::start(session(&world, "worker-1"));
     let said = rotate(&world, "cp", &["--overlap", "150s"]);
-    assert!(said.contains("mesh secret 1 is in force"), "{said}");
+    assert!(said.contains("mesh secret 1 is in use"), "{said}");
     let before = world.at("worker-1").metrics();
     wait::throughout("the session flows", Duration::from_secs(290), || flow.goes_on());
     let grown = world.at("worker-1").metrics().grown_since(&before);

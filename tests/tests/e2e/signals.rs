@@ -147,7 +147,7 @@ fn a_daemon_that_stops_accepts_clients_to_its_end_and_the_next_one_waits_for_it(
         Process::start("next", Command::new(program).args(["run", "--config", &config]), &log);
     wait::until("the next one waits", SETTLE, || {
         assert!(next.is_running(), "it has given up: {}", next.output());
-        next.output().contains("waiting for its end").then_some(())
+        next.output().contains("waiting for it to exit").then_some(())
     });
     TcpStream::connect(local).expect("clients are accepted meanwhile");
     let mut open = Some(open);

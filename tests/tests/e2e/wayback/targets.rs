@@ -115,7 +115,7 @@ fn pods_are_those_of_the_node(world: &mut World, socket: &Path) {
         assert_eq!(connected(world, worker, "pod"), 1.0, "{worker}");
     }
     for (target, worker, rule, said) in [
-        (CLAIMED, "worker-c", "pod", "none of its pod networks"),
+        (CLAIMED, "worker-c", "pod", "not in its pod networks"),
         (BRIDGE, "worker-b", "own-address", "an address of the machine itself"),
     ] {
         is_refused_by(world, socket, target, worker, rule, said);
@@ -130,7 +130,7 @@ fn services_go_to_the_nearest(world: &mut World, socket: &Path) {
     let by = |world: &World, node: &str| connected(world, node, "service");
     assert_eq!((by(world, "egress-a"), by(world, "egress-b")), (1.0, 0.0));
     for (target, rule, said) in [
-        (OTHER_SERVICE, "service", "no service network"),
+        (OTHER_SERVICE, "service", "not in a service network"),
         (OWN_SERVICE, "own-address", "an address of the machine itself"),
     ] {
         is_refused_by(world, socket, target, "egress-a", rule, said);

@@ -138,7 +138,7 @@ pub(super) fn upgrades_in_place(machine: &Machine, settings: &str) {
     let before = machine.property("MainPID");
     replace(PROGRAM);
     let refused = machine.output(&["meshport", "upgrade"]);
-    assert!(said(&refused).contains("ended without an answer"), "{}", said(&refused));
+    assert!(said(&refused).contains("exited without an answer"), "{}", said(&refused));
     assert_eq!(machine.property("MainPID"), before);
     machine.serves();
 
