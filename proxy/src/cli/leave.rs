@@ -115,8 +115,8 @@ fn departure(state: &StateDir, status: &Status) -> Result<Revocation, Error> {
     }
     if status.members.alive <= 1 {
         return Err(Error::Negative(
-            "no other member is up to learn that this node leaves. Try again when `meshport \
-             status` counts some; to only erase this machine: meshport reset"
+            "no other member is up, so none would learn that this node leaves. Try again when \
+             `meshport status` counts some; to only erase this machine: meshport reset"
                 .into(),
         ));
     }

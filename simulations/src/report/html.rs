@@ -148,7 +148,7 @@ fn document(title: &str, body: &Markup, has_film: bool) -> String {
 fn moments(run: &Run, film: &Film) -> Markup {
     let end = run.outcome.virtual_time;
     html! {
-        h2 { "Where nodes go, from moment to moment" }
+        h2 { "Routes over time" }
         section.film aria-label="Film of the run" {
             div.map #map {}
             div.strip #strip {}

@@ -24,7 +24,7 @@ use super::slots::{self, Slot, Slots};
 use crate::Error;
 use crate::sessions::client::ClientId;
 
-/// Concurrent connections: several tabs.
+/// Concurrent connections of all users; `slots.rs` has the share of one.
 pub const MAX_CONNECTIONS: usize = slots::MAX_CONNECTIONS;
 /// Head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;

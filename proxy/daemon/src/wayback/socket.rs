@@ -323,7 +323,7 @@ pub(crate) fn warn_of_missing_role(settings: &EgressSettings, credential: &Crede
     if settings.socket.is_some() && !credential.roles.contains(&role) {
         warn!(
             "egress.socket is set, but this node lacks the role {role}: every node refuses its \
-             connections; rejoin with an invite that has the role"
+             requests to dial; rejoin with an invite that has the role"
         );
     }
 }

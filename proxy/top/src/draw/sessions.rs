@@ -244,7 +244,7 @@ fn addresses(canvas: &mut Canvas<'_>, view: &View, row: usize) {
             (Some(_), None) => Tone::Plain,
         };
         let passed = age(view.now_s.saturating_sub(it.since_at_s));
-        let holder = it.holder.as_deref().unwrap_or("no node");
+        let holder = it.holder.as_deref().unwrap_or("no holder");
         let why = it.obstacle.as_ref().map_or_else(String::new, |why| format!(": {why}"));
         let (name, address, own) = (&it.name, it.address, &it.state);
         let line = format!("{name} {address}: {holder} for {passed}; this node {own}{why}");

@@ -92,7 +92,7 @@ function drawAddresses(view) {
       h("th", { scope: "row" }, h("span", { class: "mono" }, it.address),
         h("span", { class: "under" }, it.name)),
       h("td", {}, it.group), h("td", {}, it.service),
-      h("td", {}, h("span", { class: "state" }, dot(health), h("span", {}, it.holder || "no node",
+      h("td", {}, h("span", { class: "state" }, dot(health), h("span", {}, it.holder || "no holder",
         h("span", { class: "under" }, since(it.since_at_s, "for ", ""))))),
       h("td", {}, it.state, it.obstacle && h("span", { class: "under" }, it.obstacle)),
       h("td", { class: "wide" }, it.others.join(", ") || "none"));
