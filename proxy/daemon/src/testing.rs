@@ -11,13 +11,25 @@ use meshport_config::{
 use meshport_discovery::OriginState;
 use meshport_mesh::{Identity, Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards, UdpOuter};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
 
-use meshport_core::route::{Candidate, OriginView, PathView, Standing};
+use meshport_core::connect::ConnectConfig;
+use meshport_core::route::{
+    Candidate, OriginView, PathView, Policy, Preference, Route, Standing, choose,
+};
 use meshport_core::testing::WALL;
 pub(crate) use meshport_core::testing::credential;
 
-use crate::tcp::Tcp;
+use crate::clock;
+use crate::sessions::ingress::{Context, Ingress, SessionLimits};
+use crate::sessions::registry::Sessions;
+use crate::tcp::{Host, Tcp};
 
+/// How long anything on this machine may take.
+const SOON: Duration = Duration::from_secs(20);
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_millis(5);
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A node of the mesh that all nodes of a test share.
@@ -96,6 +108,38 @@ pub(crate) fn candidate(node: NodeId) -> Candidate {
     let view = OriginView::of_node(node, "cp-1".into(), site, OriginState::Ready);
     let origin = OriginView { path: PathView::Up(cost), ..view };
     Candidate { origin, standing: Standing::Healthy, cost }
+}
+
+/// A route to one node, whose path is dead or alive.
+pub(crate) fn route(node: NodeId, path: PathView) -> Arc<Route> {
+    let origin = OriginView { path, ..candidate(node).origin };
+    Arc::new(choose(vec![origin], &Policy::Spread, &Preference::default(), clock::now()).0)
+}
+
+/// The ingress of a node to its local instance, and the sender that changes the route.
+pub(crate) fn ingress(
+    near: &Node,
+    host: Host,
+    own: &str,
+) -> (Arc<Ingress>, watch::Sender<Arc<Route>>) {
+    let (sender, routes) = watch::channel(route(near.mesh.node_id(), PathView::Own));
+    let connect = ConnectConfig { connect_timeout: SOON, hold: Duration::ZERO, hedge: None };
+    let limits =
+        SessionLimits { connect, max_sessions: 10_000, local_instance: Some(own.to_owned()) };
+    let (mesh, findings) = (near.mesh.clone(), mpsc::channel(1).0);
+    let context = Context { mesh, host, sessions: Sessions::default(), findings };
+    let limits = watch::channel(Arc::new(limits)).1;
+    (Arc::new(Ingress::new(context, service(), routes, limits)), sender)
+}
+
+/// Waits until something holds.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let found = timeout(SOON, async {
+        while !holds().await {
+            sleep(LOOK).await;
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
 /// The default service.

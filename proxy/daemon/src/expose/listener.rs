@@ -1,7 +1,7 @@
 //! One exposed listener, with any number of addresses.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use crate::tcp::{Closed, Listener, store};
 
 /// Younger connections may be short requests, which end soon; older ones are long-lived.
 const SHORT: Duration = Duration::from_secs(1);
-/// Pause between attempts to reopen an address or to accept.
+/// Pause between attempts to accept.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The settings of a listener; replaced as a whole on reload.
@@ -297,7 +297,7 @@ async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) 
 
 /// Waits until a service is reachable, then for the address if another process has taken it.
 async fn reopen(
-    closed: std::io::Result<Closed>,
+    closed: io::Result<Closed>,
     place: &Place,
     owner: &mut watch::Receiver<Arc<Exposed>>,
     door: &watch::Sender<Door>,
@@ -323,26 +323,18 @@ async fn open(
     owner: &watch::Receiver<Arc<Exposed>>,
     door: &watch::Sender<Door>,
 ) -> Listener {
-    let mut told = None;
-    loop {
-        let error = match closed.map_or_else(|| place.listen(), Closed::open) {
-            Ok(listener) => {
-                door.send_replace(Door::Open);
-                return listener;
-            }
-            Err(error) => error,
-        };
-        let is_taken = error.kind() == ErrorKind::AddrInUse;
-        door.send_replace(if is_taken { Door::Lost } else { Door::Closed });
-        if told.replace(error.kind()) != Some(error.kind()) {
-            let (listener, address) = (owner.borrow().name.clone(), place.address);
-            if is_taken {
-                let holder = ClientId::listening(&place.host, address);
-                warn!(%listener, %address, %holder, %error, "{ADDRESS_TAKEN}");
-            } else {
-                warn!(%listener, %address, %error, "cannot open the exposed address; retrying");
-            }
+    let address = place.address;
+    let fails = |error: &io::Error, holder: Option<ClientId>| {
+        let listener = owner.borrow().name.clone();
+        if let Some(holder) = holder {
+            door.send_replace(Door::Lost);
+            warn!(%listener, %address, %holder, %error, "{ADDRESS_TAKEN}");
+        } else {
+            door.send_replace(Door::Closed);
+            warn!(%listener, %address, %error, "cannot open the exposed address; retrying");
         }
-        tokio::time::sleep(RETRY_INTERVAL).await;
-    }
+    };
+    let listener = place.open(closed, fails).await;
+    door.send_replace(Door::Open);
+    listener
 }

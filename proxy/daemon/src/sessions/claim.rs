@@ -2,8 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use crate::tcp::{Host, Listener};
+use crate::sessions::client::ClientId;
+use crate::tcp::{Closed, Host, Listener};
+
+/// Pause between attempts to open an address.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What happens if another process has an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +47,31 @@ impl Place {
         match self.is_virtual {
             true => self.host.listen_ahead(self.address),
             false => self.host.listen(self.address),
+        }
+    }
+
+    /// Listens there as soon as that is possible; on the reserved socket if there is one. `fails`
+    /// gets the first failure of each kind in a row, and the user that has the address if it is in
+    /// use.
+    pub(crate) async fn open(
+        &self,
+        reserved: Option<&Closed>,
+        mut fails: impl FnMut(&io::Error, Option<ClientId>),
+    ) -> Listener {
+        let mut last = None;
+        loop {
+            match reserved.map_or_else(|| self.listen(), Closed::open) {
+                Ok(listener) => return listener,
+                Err(error) => {
+                    let kind = error.kind();
+                    if last.replace(kind) != Some(kind) {
+                        let is_taken = kind == io::ErrorKind::AddrInUse;
+                        let holder = || ClientId::listening(&self.host, self.address);
+                        fails(&error, is_taken.then(holder));
+                    }
+                }
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 

@@ -23,7 +23,7 @@ use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, S
 use meshport_core::quota::OverQuota;
 
 /// Pause after an accept failed for lack of descriptors or memory, since a retry would fail
-/// immediately, and between attempts to open an address.
+/// immediately.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 /// Interval between log lines about too many clients, of which thousands may arrive.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
@@ -262,28 +262,20 @@ async fn reopen(
 
 /// Opens the address once no other process has it. Without a reserved socket it is bound again.
 async fn open(closed: Option<&Closed>, address: SocketAddr, ingress: &Ingress) -> Listener {
-    let (host, service) = (&ingress.context.host, &ingress.service);
-    let mut told = None;
-    loop {
-        let error = match closed.map_or_else(|| host.listen(address), Closed::open) {
-            Ok(listener) => {
-                ingress.totals.addresses.note_taken(address, false);
-                return listener;
-            }
-            Err(error) => error,
-        };
-        let is_taken = error.kind() == io::ErrorKind::AddrInUse;
-        ingress.totals.addresses.note_taken(address, is_taken);
-        if told.replace(error.kind()) != Some(error.kind()) {
-            if is_taken {
-                let holder = ClientId::listening(host, address);
-                warn!(%service, %address, %holder, %error, "{ADDRESS_TAKEN}");
-            } else {
-                warn!(%service, %address, %error, "cannot open the local address; retrying");
-            }
+    let (service, addresses) = (&ingress.service, &ingress.totals.addresses);
+    let host = ingress.context.host.clone();
+    let place = Place { host, address, is_virtual: false };
+    let fails = |error: &io::Error, holder: Option<ClientId>| {
+        addresses.note_taken(address, holder.is_some());
+        if let Some(holder) = holder {
+            warn!(%service, %address, %holder, %error, "{ADDRESS_TAKEN}");
+        } else {
+            warn!(%service, %address, %error, "cannot open the local address; retrying");
         }
-        tokio::time::sleep(EXHAUSTED_PAUSE).await;
-    }
+    };
+    let listener = place.open(closed, fails).await;
+    addresses.note_taken(address, false);
+    listener
 }
 
 #[cfg(test)]

@@ -1,26 +1,23 @@
 use std::io::ErrorKind;
 use std::net::TcpListener as Plain;
 
-use meshport_config::NodeId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::*;
 use crate::sessions::client::ClientId;
-use crate::sessions::ingress::{Context, SessionLimits};
 use crate::sessions::quota::Slot;
-use crate::sessions::registry::Sessions;
 use crate::sessions::totals::{OverShare, SessionCount};
 use crate::tcp::memory;
-use crate::testing::{self, Node};
-use meshport_core::connect::ConnectConfig;
-use meshport_core::route::{OriginView, PathView, Policy, Preference, Route, choose};
+use crate::testing::{self, ingress, route, until};
+use meshport_core::route::PathView;
 use std::sync::atomic::Ordering;
 
 const SOON: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(5);
+/// How long a client waits for an answer before it resets.
+const SHORT: Duration = Duration::from_millis(5);
 const LOCAL: &str = "127.0.0.1:0";
 
 fn address(text: &str) -> SocketAddr {
@@ -75,33 +72,6 @@ async fn only_a_taken_address_is_waited_for() {
     let missing = address("192.0.2.1:7445");
     let error = bind_all(&Host::Kernel, &[missing], IfTaken::Wait).expect_err("it is not here");
     assert!(error.to_string().contains("192.0.2.1"), "{error}");
-}
-
-/// A route to one node, whose path is dead or alive.
-fn route(node: NodeId, path: PathView) -> Arc<Route> {
-    let origin = OriginView { path, ..testing::candidate(node).origin };
-    Arc::new(choose(vec![origin], &Policy::Spread, &Preference::default(), clock::now()).0)
-}
-
-/// The ingress of a node to its local instance, and the sender that changes the route.
-fn ingress(near: &Node, host: Host, own: &str) -> (Arc<Ingress>, watch::Sender<Arc<Route>>) {
-    let (sender, routes) = watch::channel(route(near.mesh.node_id(), PathView::Own));
-    let connect = ConnectConfig { connect_timeout: SOON, hold: Duration::ZERO, hedge: None };
-    let limits =
-        SessionLimits { connect, max_sessions: 10_000, local_instance: Some(own.to_owned()) };
-    let (mesh, findings) = (near.mesh.clone(), mpsc::channel(1).0);
-    let context = Context { mesh, host, sessions: Sessions::default(), findings };
-    let limits = watch::channel(Arc::new(limits)).1;
-    (Arc::new(Ingress::new(context, testing::service(), routes, limits)), sender)
-}
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let found = timeout(SOON, async {
-        while !holds().await {
-            sleep(LOOK).await;
-        }
-    });
-    found.await.unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
 #[tokio::test]
@@ -170,7 +140,7 @@ fn instance() -> (String, watch::Receiver<u32>) {
 /// beyond its queue, some of them before this end knows that it is connected.
 async fn open_and_reset(local: SocketAddr) {
     let Ok(client) = TcpStream::connect(local).await else { return };
-    let _told = timeout(LOOK, client.readable()).await;
+    let _told = timeout(SHORT, client.readable()).await;
     socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket");
 }
 

@@ -3,6 +3,7 @@
 use std::future::pending;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
 
 use super::*;
 use crate::tcp::{Host, memory};
@@ -64,18 +65,24 @@ async fn an_emptied_connection_is_not_read_again_before_there_is_more() {
     }
 }
 
+/// A client that has seen the end of its session, which moves, the server, and the session.
+async fn moved(host: &Host) -> (Tcp, Tcp, JoinHandle<io::Result<()>>) {
+    let (mut client, near) = pair(host).await;
+    let (far, server) = pair(host).await;
+    let splice = tokio::spawn(async move {
+        let end = async { Ending::Farewell };
+        with_tcp(near, far, Early::default(), &Carried::default(), end).await
+    });
+    assert_eq!(client.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
+    (client, server, splice)
+}
+
 /// Moved while nothing is in flight: both sides see an end and no error. Where the client still
 /// sends something, both learn that it was not all.
 #[tokio::test]
 async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
     for (host, speaks) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
-        let (mut client, near) = pair(&host).await;
-        let (far, mut server) = pair(&host).await;
-        let splice = tokio::spawn(async move {
-            let end = async { Ending::Farewell };
-            with_tcp(near, far, Early::default(), &Carried::default(), end).await
-        });
-        assert_eq!(client.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
+        let (mut client, mut server, splice) = moved(&host).await;
         if speaks {
             client.write_all(b"question").await.expect("writes");
             assert!(splice.await.expect("no panic").is_err());
@@ -92,13 +99,7 @@ async fn a_farewell_is_an_end_for_both_sides_unless_the_client_still_speaks() {
 #[tokio::test]
 async fn a_client_of_tls_that_closes_has_said_farewell() {
     for (host, after) in hosts().into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
-        let (mut client, near) = pair(&host).await;
-        let (far, mut server) = pair(&host).await;
-        let splice = tokio::spawn(async move {
-            let end = async { Ending::Farewell };
-            with_tcp(near, far, Early::default(), &Carried::default(), end).await
-        });
-        assert_eq!(client.read(&mut [0; 1]).await.expect("an end, not a reset"), 0);
+        let (mut client, mut server, splice) = moved(&host).await;
         let record = [&[23, 3, 3, 0, 19][..], &[7; 19]].concat();
         client.write_all(&record).await.expect("writes");
         if after {
