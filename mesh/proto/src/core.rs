@@ -48,7 +48,6 @@ pub use hand_over::{Batch, HandOver};
 use local::Local;
 pub use receive::{Claim, StreamPacket};
 use revoke::Blocked;
-pub use revoke::NotBelieved;
 
 pub use send::{Datagrams, SEAL_OVERHEAD, StreamBatch};
 

@@ -1,8 +1,17 @@
 //! The error type of this crate, grouped by who caused it.
 
-use meshport_config::NodeId;
+use meshport_config::{Error, NodeId, Revoked};
 
-use crate::NotBelieved;
+/// Why a credential is rejected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotBelieved {
+    /// It is not signed for this mesh, or not valid now.
+    #[error(transparent)]
+    Invalid(#[from] Error),
+    /// A revocation covers it.
+    #[error("the authority has revoked {0}")]
+    Revoked(Revoked),
+}
 
 /// Why the mesh could not do what was requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

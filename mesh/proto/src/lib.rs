@@ -23,9 +23,8 @@ pub mod shard;
 pub mod tunnel;
 mod unacknowledged;
 
-pub use core::NotBelieved;
 pub use counters::{MeshCount, MeshCounters, SharedMeshCounters};
-pub use error::MeshError;
+pub use error::{MeshError, NotBelieved};
 pub use event::{MeshEvent, PeerStatus};
 pub use peer::QUEUE_LIMIT;
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};

@@ -17,6 +17,7 @@ mod mesh;
 pub(super) mod report;
 #[cfg(test)]
 mod tests;
+pub(super) mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use self::checks::Check;
 use self::facts::Facts;
 use self::report::DoctorReport;
 use super::query::DaemonArgs;
-use super::{clock, output, render, runtime};
+use super::{clock, output, runtime};
 use meshport_daemon::Error;
 
 /// The limit for all checks together: people and timers wait for the result.
@@ -57,7 +58,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
     if let Some(id) = &args.explain {
         let kind = findings::by_id(id).ok_or_else(|| unknown(id))?;
-        return output::answer(&render::explain_finding(kind, output::style())).map(|()| 0);
+        return output::answer(&text::explained(kind, output::style())).map(|()| 0);
     }
     let runtime = runtime()?;
     let report = runtime.block_on(examine(&args.daemon));
@@ -67,9 +68,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
     if args.json {
         output::json(&report)?;
     } else if args.short {
-        output::answer(&render::doctor_short(&report, output::style()))?;
+        output::answer(&text::short(&report, output::style()))?;
     } else {
-        output::answer(&render::doctor(&report, output::style()))?;
+        output::answer(&text::full(&report, output::style()))?;
     }
     Ok(u8::from(!report.success || (args.strict && report.warnings > 0)))
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, Error};
 use zeroize::Zeroizing;
 
-use super::revoke::NotBelieved;
 use super::send::udp_packet;
 use super::{Core, Notice, Source};
 use crate::MeshCount;
@@ -14,7 +13,7 @@ use crate::admission::{Control, unknown};
 use crate::event::{MeshEvent, Now};
 use crate::inner::Udp;
 use crate::peers::Slot;
-use crate::{MeshError, ports};
+use crate::{MeshError, NotBelieved, ports};
 
 /// Shortest time between two verified credentials of a peer, each of which costs up to four
 /// signatures: less than an honest peer waits before it repeats a hello.

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, Error, MAX_REVOCATIONS, NodeId, Revocations, Revoked};
+use meshport_config::{Credential, MAX_REVOCATIONS, NodeId, Revocations, Revoked};
 
 use super::Core;
 use crate::MeshCount;
+use crate::error::NotBelieved;
 use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
 use crate::peers::Slot;
@@ -17,17 +18,6 @@ const KNOCK_GAP: Duration = Duration::from_secs(600);
 /// Names remembered for that, 48 bytes each; as many as the authority can revoke. Beyond them
 /// handshakes are only counted, until one of these is old.
 pub(super) const MAX_KNOCKS: usize = MAX_REVOCATIONS;
-
-/// Why a credential is rejected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotBelieved {
-    /// It is not signed for this mesh, or not valid now.
-    #[error(transparent)]
-    Invalid(#[from] Error),
-    /// A revocation covers it.
-    #[error("the authority has revoked {0}")]
-    Revoked(Revoked),
-}
 
 /// Identities that are ignored whatever they present.
 #[derive(Default)]

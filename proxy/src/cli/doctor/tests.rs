@@ -73,7 +73,7 @@ fn what_a_newer_daemon_reports_is_not_lost() {
     let report = DoctorReport::new(Vec::new(), Some(&[row("MP999"), row("MP203")]), TOOK);
     let [only] = &report.checks[..] else { panic!("{:?}", report.checks) };
     assert!(only.id == "MP999" && only.status == CheckStatus::Error, "{only:?}");
-    let text = render::doctor(&report, None);
+    let text = text::full(&report, None);
     assert!(text.contains("error    MP999") && text.contains("-> Wear a hat."), "{text}");
 }
 
@@ -137,14 +137,14 @@ fn troubled() -> DoctorReport {
 fn a_person_reads_what_is_wrong_what_it_means_and_what_to_do() {
     let report = troubled();
     for width in [80, 200] {
-        let plain = render::doctor(&report, Some(width));
+        let plain = text::full(&report, Some(width));
         assert!(plain.lines().all(|line| line.chars().count() <= width), "{plain}");
         let file = format!("{}/src/cli/doctor/looks/{width}.txt", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("MESHPORT_WRITE_REFERENCE").is_some() {
             std::fs::write(&file, &plain).expect("it can be written");
         }
         assert_eq!(plain, std::fs::read_to_string(&file).expect("it is there"), "{file}");
-        let coloured = render::doctor(&report, Style { width: Some(width), colour: true });
+        let coloured = text::full(&report, Style { width: Some(width), colour: true });
         let (red, yellow, end) = ("\x1b[31m", "\x1b[33m", "\x1b[0m");
         let words = |colour| {
             let after = coloured.split(colour).skip(1);
@@ -160,7 +160,7 @@ fn a_person_reads_what_is_wrong_what_it_means_and_what_to_do() {
 #[test]
 fn a_script_reads_a_line_for_each_finding() {
     assert_eq!(
-        render::doctor_short(&report(), None),
+        text::short(&report(), None),
         "error MP101 nginx (pid 7) uses TCP 127.0.0.1:7445\n\
          error MP101 nginx (pid 7) uses TCP [::1]:7445\n\
          late MP201 not finished within 2.0 s\n\
@@ -174,7 +174,7 @@ fn every_kind_of_nat_is_a_sentence() {
         let seen_at = seen_at.iter().map(|it| it.parse().expect("an address")).collect();
         let report = DoctorReport::new(Vec::new(), None, TOOK)
             .with(Some(&ReachStatus { nat: nat.into(), seen_at }), &[]);
-        let text = render::doctor(&report, None);
+        let text = text::full(&report, None);
         text.lines().find_map(|line| line.strip_prefix("  NAT      ")).expect("a line").to_owned()
     };
     let (one, two) = (&["203.0.113.7:1"], &["203.0.113.7:1", "203.0.113.7:2"]);
@@ -188,12 +188,12 @@ fn every_kind_of_nat_is_a_sentence() {
     assert!(line("unknown", &[]).starts_with("unknown: no member has reported"));
     assert_eq!(line("of-tomorrow", one), "of-tomorrow: members see 203.0.113.7:1");
     let none = DoctorReport::new(Vec::new(), None, TOOK);
-    assert!(!render::doctor(&none, None).contains("NAT"));
+    assert!(!text::full(&none, None).contains("NAT"));
 }
 
 #[test]
 fn an_entry_of_the_list_is_explained_by_its_id() {
-    let text = render::explain_finding(&CREDENTIAL_ENDS, None);
+    let text = text::explained(&CREDENTIAL_ENDS, None);
     assert!(text.starts_with("MP203 (warning): this node's credential"), "{text}");
     assert!(text.ends_with("  see docs/troubleshoot.md#mp203\n"), "{text}");
     assert_eq!(unknown("MP999").exit_code(), 2);

@@ -5,7 +5,6 @@
 //! characters.
 
 mod credentials;
-mod doctor;
 mod explain;
 mod peers;
 mod ping;
@@ -17,7 +16,6 @@ mod table;
 mod way;
 
 pub(crate) use self::credentials::credentials;
-pub(crate) use self::doctor::{doctor, doctor_short, explain_finding};
 pub(crate) use self::explain::explain;
 pub(crate) use self::peers::peers;
 pub(crate) use self::ping::{PingSummary, ping_header, ping_line, ping_summary};
@@ -25,7 +23,7 @@ pub(crate) use self::routes::routes;
 pub(crate) use self::stats::{stats, stats_csv};
 pub(crate) use self::status::status;
 pub(crate) use self::style::{Style, Tone};
-pub(crate) use self::table::wrapped;
+pub(crate) use self::table::{toned, wrapped};
 pub(crate) use self::way::way;
 pub(crate) use meshport_core::units::{age, counted};
 

@@ -155,7 +155,7 @@ pub(crate) fn wrapped(text: &str, indent: usize, style: impl Into<Style>) -> Str
 }
 
 /// The same in a tone.
-pub(super) fn toned(text: &str, tone: Tone, indent: usize, style: impl Into<Style>) -> String {
+pub(crate) fn toned(text: &str, tone: Tone, indent: usize, style: impl Into<Style>) -> String {
     let (text, style) = (clean(text), style.into());
     let width = style.width;
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(MIN_CELL));

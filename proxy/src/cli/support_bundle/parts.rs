@@ -16,7 +16,7 @@ use super::censor::open;
 use crate::cli::paths::Paths;
 use crate::cli::query::DaemonArgs;
 use crate::cli::render::Style;
-use crate::cli::{check, clock, doctor, load, render};
+use crate::cli::{check, clock, doctor, load};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::Status;
 use meshport_daemon::admin::client::AdminClient;
@@ -215,7 +215,7 @@ async fn ask<R: Request<Reply: Serialize>>(client: &AdminClient, request: &R) ->
 
 fn of_doctor(examined: Result<doctor::report::DoctorReport, Error>) -> [Part; 2] {
     let style = Style { width: Some(COLUMNS), colour: false };
-    let text = examined.as_ref().map(|it| render::doctor(it, style).into_bytes());
+    let text = examined.as_ref().map(|it| doctor::text::full(it, style).into_bytes());
     let text = text.map_err(|_| PartError::As("doctor.json"));
     let json = examined.map_err(Into::into).and_then(|it| to_json(&it));
     [Part { name: "doctor.json", content: json }, Part { name: "doctor.txt", content: text }]

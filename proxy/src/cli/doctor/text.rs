@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::style::{Style, Tone};
-use super::table::{toned, wrapped};
-use crate::cli::doctor::report::{CheckRow, CheckStatus, DoctorReport};
+use super::report::{CheckRow, CheckStatus, DoctorReport};
+use crate::cli::render::{Style, Tone, toned, wrapped};
 use meshport_core::findings::{Kind, Severity};
 use meshport_core::units::{clean, counted};
 use meshport_daemon::admin::api::ReachStatus;
@@ -17,7 +16,7 @@ const INDENT: usize = 2 + STATUS + 2;
 const MAX_WIDTH: usize = 100;
 
 /// A block per part of the list, findings first, and a summary line.
-pub(crate) fn doctor(report: &DoctorReport, style: impl Into<Style>) -> String {
+pub(in crate::cli) fn full(report: &DoctorReport, style: impl Into<Style>) -> String {
     let style = readable(style.into());
     let mut text = String::new();
     let digit = |row: &CheckRow| row.id.chars().nth(2).unwrap_or_default();
@@ -50,7 +49,7 @@ fn readable(style: Style) -> Style {
 }
 
 /// A line for each finding, and a summary.
-pub(crate) fn doctor_short(report: &DoctorReport, style: impl Into<Style>) -> String {
+pub(super) fn short(report: &DoctorReport, style: impl Into<Style>) -> String {
     let style = style.into();
     let line = |row: &CheckRow| {
         let (word, tone) = word(row.status);
@@ -64,7 +63,7 @@ pub(crate) fn doctor_short(report: &DoctorReport, style: impl Into<Style>) -> St
 }
 
 /// An entry of the list.
-pub(crate) fn explain_finding(kind: &Kind, style: impl Into<Style>) -> String {
+pub(super) fn explained(kind: &Kind, style: impl Into<Style>) -> String {
     let style = readable(style.into());
     let tone = if kind.severity == Severity::Error { Tone::Bad } else { Tone::Warn };
     let title = format!("{} ({}): {}", kind.id, kind.severity.word(), kind.title);
