@@ -17,7 +17,7 @@ use meshport_core::counter_hash::mix;
 use meshport_core::health::{HealthConfig, Outcome, Question};
 use meshport_core::node::{CoreConfig, Event, NodeCore, ServiceConfig};
 use meshport_core::reach::OwnEndpoints;
-use meshport_daemon::admin::onlooker::Diary;
+use meshport_daemon::report::onlooker::Diary;
 use meshport_discovery::{Directory, DiscoveryConfig, LocalNode, Memo, OriginState, Setup};
 
 use crate::scenario::{Tuning, service};

@@ -11,6 +11,8 @@
 mod calls;
 mod inquiry;
 mod renewal;
+mod search;
+pub(crate) mod socket;
 mod views;
 
 use std::io;
@@ -38,7 +40,7 @@ use meshport_core::wire::{Answer, BadHeader, Header, MAX_HEADER_BYTES};
 
 use crate::audit::{Audit, RefusedStream};
 use crate::clock;
-use crate::node::handle::Handle;
+use crate::driver::handle::Handle;
 use crate::sessions::ingress::{Context, Finding};
 use crate::sessions::registry::Guard;
 use crate::sessions::splice::{self, ABORTED, Carried, Early, Ending};

@@ -3,16 +3,16 @@
 
 use std::path::Path;
 
-use meshport_config::{Credential, MAX_CLOCK_SKEW_S, ServiceName, Settings, UnixSeconds};
+use meshport_config::{Credential, MAX_CLOCK_SKEW_S, Role, ServiceName, Settings, UnixSeconds};
 use meshport_core::findings::{
     AUTHORITY_KEY_HERE, CREDENTIAL_ENDS, FEW_DESCRIPTORS, Finding, ROLE_MISSING, WRONG_CLOCK,
 };
 use tracing::warn;
 
 use crate::admin::credentials::Validity;
-use crate::lifecycle::descriptors;
+use crate::descriptors;
 
-pub use crate::lifecycle::descriptors::most_allowed;
+pub use crate::descriptors::most_allowed;
 
 const DAY_S: u64 = 24 * 60 * 60;
 
@@ -45,6 +45,13 @@ pub fn of_role(service: &ServiceName) -> Finding {
     ROLE_MISSING.found(format!(
         "this node's credential lacks the role origin:{service}, so other nodes ignore its origin"
     ))
+}
+
+/// Logs it if the role is missing: every other node ignores the service, and it can be fixed here.
+pub(crate) fn warn_of_missing_role(service: &ServiceName, own: &Credential) {
+    if !own.roles.contains(&Role::Origin(service.clone())) {
+        warn!(%service, "{}", of_role(service));
+    }
 }
 
 /// Whether the authority's key is in the state folder, whatever its file mode.

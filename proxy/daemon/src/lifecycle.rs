@@ -2,7 +2,6 @@
 
 mod daemon;
 pub mod dashboard;
-pub(crate) mod descriptors;
 mod draining;
 mod heap;
 pub mod leaf;
@@ -12,7 +11,6 @@ pub mod run;
 mod sandbox;
 pub mod starter;
 mod stop;
-pub(crate) mod succession;
 pub mod suspend;
 pub mod upgrade;
 

@@ -25,48 +25,41 @@ use meshport_core::reach::OwnEndpoints;
 use meshport_core::route::Route;
 
 use crate::Handle;
-use crate::admin::report::Reporter;
 use crate::clock;
+use crate::descriptors;
+use crate::driver::answers::ProcessRequest;
+use crate::driver::commands::Command;
+use crate::driver::write_queue::{Snapshot, Write};
+use crate::driver::{Channels, Components, Driver};
+use crate::driver::{endpoints, seeds};
 use crate::egress::Egress;
+use crate::egress::socket::{self, OpenStreams};
 use crate::health::probe::Prober;
-use crate::lifecycle::descriptors;
-use crate::lifecycle::reload::Reload;
-use crate::lifecycle::succession::Predecessor;
-use crate::node::commands::Command;
+use crate::kubernetes::nodes;
+use crate::kubernetes::roster::{self, Source};
 use crate::node::controls::{Controls, Names};
-use crate::node::driver::answers::ProcessRequest;
-use crate::node::driver::seeds;
-use crate::node::driver::{Channels, Components, Driver};
 use crate::node::postbox::Destination;
-use crate::node::renewals::Renewals;
-use crate::node::roster::Source;
 use crate::node::services::Services;
-use crate::node::write_queue::{Snapshot, Write};
+use crate::random;
+use crate::renewal::state::Renewals;
+use crate::report::Reporter;
 use crate::sessions::claim::IfTaken;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
+use crate::succession::Predecessor;
 use crate::tcp::Host;
 use crate::vip::sockets::VipSockets;
 use crate::vip::start as vip;
-use crate::wayback::socket::OpenStreams;
-use crate::wayback::{self, WayBack};
+use crate::wayback::WayBack;
 use meshport_state::{Identity, KnownRenewals};
 
 pub(crate) mod assemble;
-pub(crate) mod commands;
 pub(crate) mod controls;
-pub(crate) mod driver;
-pub(crate) mod endpoints;
 pub(crate) mod fallback;
-pub(crate) mod floods;
-pub(crate) mod handle;
-pub(crate) mod identity;
 pub(crate) mod postbox;
-pub(crate) mod renewals;
-pub(crate) mod roster;
+pub(crate) mod reload;
 pub(crate) mod services;
 pub(crate) mod state_writer;
-pub(crate) mod write_queue;
 
 /// Shortest time a node keeps running after it announced that it leaves, which is repeated until
 /// acknowledged.
@@ -168,7 +161,7 @@ impl Node {
         process: Process,
     ) -> Result<Self, Error> {
         let (seeds, seed_names) = seeds::split(env.seeds);
-        let [mesh_seed, core_seed] = assemble::two_seeds(env.seed);
+        let [mesh_seed, core_seed] = random::two_seeds(env.seed);
         let started = assemble::start_mesh(settings, identity, env.shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
         let sessions = Sessions::within(descriptors::for_sessions(&env.host));
@@ -208,8 +201,8 @@ impl Node {
         continue_sessions(process.predecessors, &egress, &mut tasks);
         let release = serve_vips(settings, env.vip_sockets, env.generation, &driver, &mut tasks);
         tasks.spawn(driver.run());
-        let back_streams =
-            wayback::start::start(&egress, settings, &sources, &commands, &mut tasks);
+        follow_nodes(settings, &egress, &sources, &commands, &mut tasks);
+        let back_streams = socket::start(&egress, &mut tasks);
         write_events(settings, &sources, &handle, &mut tasks);
         let names = follow(settings, seeds, sources, &commands, &mut tasks);
         let back = egress.back.clone();
@@ -290,9 +283,8 @@ impl Node {
     /// # Errors
     /// A configured file is unusable. Nothing has changed then.
     pub async fn reload(&self, old: Settings, new: Settings) -> Result<Settings, Error> {
-        let mut reload = Reload::new(old);
-        reload.apply(new, &self.controls).await?;
-        Ok(reload.into_settings())
+        let (settings, _) = reload::apply(&old, &new, false, &self.controls).await?;
+        Ok(settings)
     }
 
     /// Releases its virtual addresses, announces that it leaves, and accepts no new sessions from
@@ -475,6 +467,20 @@ fn follow(
     tasks.spawn(fallback::follow(wanted, commands.clone()));
     roster::start(sources, commands, tasks);
     Names { advertise, fallbacks }
+}
+
+/// Starts to read the Node objects for the way back, if it needs any.
+fn follow_nodes(
+    settings: &Settings,
+    egress: &Egress,
+    sources: &[(ServiceName, Source)],
+    commands: &mpsc::Sender<Command>,
+    tasks: &mut JoinSet<()>,
+) {
+    let source = nodes::source(settings, &egress.credential.borrow(), sources);
+    if let Some((source, whose)) = source {
+        tasks.spawn(nodes::follow(source, whose, egress.back.clone(), commands.clone()));
+    }
 }
 
 /// Writes events of this node to the cluster, if configured.

@@ -9,6 +9,8 @@ use tokio::time::timeout;
 
 use crate::exchange::{self, Unanswered};
 
+pub(crate) mod state;
+
 /// Less than the asker waits in all, so that it hears why nobody has answered.
 const MARGIN: Duration = Duration::from_secs(1);
 

@@ -1,30 +1,25 @@
 //! The way back from apiservers, see [`meshport_core::wayback`].
 //!
-//! - `socket`: the Unix socket of an apiserver's node, and the requests on it
-//! - `search`: the attempts of one request
-//! - `dial`: the connection to a target, made by the node that serves it
-//! - `nodes`: the Node objects, read from Kubernetes and kept for a cold boot
+//! Here is the state that its parts share, and `dial`, the connection to a target, made by the node
+//! that serves it. [`crate::egress`] serves requests of apiservers and streams of their nodes,
+//! [`crate::kubernetes`] reads the Node objects, [`crate::driver`] finds the node of a target.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use meshport_config::counters::{Counter, Counters, SharedCounters};
-use meshport_config::{Credential, EgressSettings, KubeletSettings, Settings, counters};
+use meshport_config::{Credential, EgressSettings, KubeletSettings, NodeId, Settings, counters};
 use meshport_core::wayback::Refusal;
 use meshport_core::wayback::call::Want;
 use meshport_core::wayback::judge::{self, Own};
 use meshport_core::wayback::nodes::Nodes;
+use meshport_mesh::Mesh;
 use tokio::sync::watch;
 
 use crate::tcp::Host;
 
 pub(crate) mod dial;
-pub(crate) mod find;
-pub(crate) mod nodes;
-mod search;
-pub(crate) mod socket;
-pub(crate) mod start;
 
 counters! {
     /// Outcomes of requests and streams.
@@ -193,7 +188,7 @@ impl WayBack {
         self.0.accepted.load(Ordering::Relaxed)
     }
 
-    fn note_accepted(&self) {
+    pub(crate) fn note_accepted(&self) {
         self.0.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -208,7 +203,7 @@ impl WayBack {
         }
     }
 
-    fn note_outside(&self) {
+    pub(crate) fn note_outside(&self) {
         self.0.counts.bump(WayCount::Outside);
     }
 
@@ -226,4 +221,10 @@ impl WayBack {
         let [socket, stream] = &self.0.refused;
         [("socket", socket.read()), ("stream", stream.read())]
     }
+}
+
+/// Source address of an admitted peer's tunnel.
+pub(crate) fn tunnel(mesh: &Mesh, node: &NodeId) -> Option<IpAddr> {
+    mesh.credential(node)?;
+    mesh.endpoint(node).map(|at| at.ip().to_canonical())
 }

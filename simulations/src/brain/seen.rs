@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use meshport_config::{Credential, NodeId, ServiceSettings, UnixSeconds};
 use meshport_core::history::Counts;
-use meshport_daemon::admin::onlooker::{Diary, Onlooker, Reset};
 use meshport_daemon::admin::view::{SessionCounts, View};
+use meshport_daemon::report::onlooker::{Diary, Onlooker, Reset};
 
 use super::{Brain, Line};
 

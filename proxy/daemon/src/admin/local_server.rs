@@ -102,7 +102,7 @@ where
 }
 
 /// Why a request on a loopback port is refused before anything else is read.
-pub(super) fn refusal<B>(request: &Request<B>) -> Option<Reply> {
+pub(crate) fn refusal<B>(request: &Request<B>) -> Option<Reply> {
     if !is_for_loopback(request) {
         let text = "this port answers only to localhost and loopback addresses in the Host header";
         return Some(complaint(StatusCode::MISDIRECTED_REQUEST, text));

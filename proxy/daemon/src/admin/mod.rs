@@ -1,4 +1,5 @@
-//! The admin interface of a running daemon: types, server and client.
+//! The admin interface of a running daemon: requests and replies, client, and the parts of servers
+//! of local HTTP. [`crate::server`] answers.
 //!
 //! The daemon answers over HTTP/1.1 on a unix socket, whose file mode decides who may ask, and, for
 //! requests that reveal no secret and change nothing, on a loopback TCP port for scrapers and
@@ -10,26 +11,19 @@ pub mod certificates;
 pub mod client;
 pub mod credentials;
 pub mod explain;
-#[cfg(feature = "fuzzing")]
-pub(crate) mod fuzzing;
 pub mod inquire;
 pub mod local_server;
 pub mod loopback;
 pub mod metrics;
 pub mod offers;
-pub mod onlooker;
 pub mod page;
 pub(crate) mod ping;
 pub mod queries;
 pub mod reply;
-pub(crate) mod report;
 pub mod request;
-mod router;
-pub(crate) mod server;
-mod slots;
+pub(crate) mod slots;
 pub mod stats;
 pub mod view;
 pub mod wayback;
 
 pub use client::AdminClient;
-pub(crate) use server::AdminServer;

@@ -109,7 +109,7 @@ impl Page {
 }
 
 /// The page of the daemon.
-pub(super) fn answer() -> Response<Full<Bytes>> {
+pub(crate) fn answer() -> Response<Full<Bytes>> {
     PAGE.answer()
 }
 

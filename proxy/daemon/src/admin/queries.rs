@@ -9,7 +9,9 @@ use super::credentials::CredentialRow;
 use super::explain::Explanation;
 use super::request::{Kind, Request};
 use super::stats::StatsRow;
-use crate::lifecycle::upgrade::READY_TIME;
+
+/// How long a successor may take to read its settings and its state: enough for a slow disk.
+pub(crate) const READY_TIME: Duration = Duration::from_secs(30);
 
 macro_rules! plain {
     ($($(#[$doc:meta])* $name:ident, $path:literal, $kind:ident, $reply:ty;)*) => {

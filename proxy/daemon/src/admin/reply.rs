@@ -21,7 +21,7 @@ struct Complaint<'a> {
 }
 
 /// An answer that is not to be stored.
-pub(super) fn text(status: StatusCode, content_type: &'static str, body: String) -> Reply {
+pub(crate) fn text(status: StatusCode, content_type: &'static str, body: String) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::from(body)));
     *reply.status_mut() = status;
     let headers = reply.headers_mut();

@@ -16,13 +16,13 @@ use tokio::sync::oneshot;
 use crate::sessions::client::ClientId;
 
 /// Connections of one listener at once: a handful of scrapers, probes and people.
-pub(super) const MAX_CONNECTIONS: usize = 64;
+pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// Connections of one client, so that three other clients have room too.
-pub(super) const MAX_OF_ONE: usize = 16;
+pub(crate) const MAX_OF_ONE: usize = 16;
 
 /// All connections of a listener. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Slots(Arc<Mutex<Held>>);
+pub(crate) struct Slots(Arc<Mutex<Held>>);
 
 #[derive(Debug, Default)]
 struct Held {
@@ -66,7 +66,7 @@ impl Held {
 
 /// A connection's slot, until dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     slots: Slots,
     id: u64,
     taken: oneshot::Receiver<()>,
@@ -75,7 +75,7 @@ pub(super) struct Slot {
 impl Slots {
     /// A slot for a connection that waits for its first request; none if all that could make room
     /// are being answered.
-    pub(super) fn take(&self, who: ClientId) -> Option<Slot> {
+    pub(crate) fn take(&self, who: ClientId) -> Option<Slot> {
         let mut held = self.lock();
         if !held.make_room(who) {
             return None;
@@ -101,12 +101,12 @@ impl Slots {
 
 impl Slot {
     /// A marker for the answering of requests.
-    pub(super) fn marker(&self) -> Marker {
+    pub(crate) fn marker(&self) -> Marker {
         Marker { slots: self.slots.clone(), id: self.id }
     }
 
     /// Resolves when another connection takes this slot.
-    pub(super) async fn taken(&mut self) {
+    pub(crate) async fn taken(&mut self) {
         // Nothing is ever sent.
         let _ = (&mut self.taken).await;
     }
@@ -120,14 +120,14 @@ impl Drop for Slot {
 
 /// Marks a connection as one whose request is being answered.
 #[derive(Debug, Clone)]
-pub(super) struct Marker {
+pub(crate) struct Marker {
     slots: Slots,
     id: u64,
 }
 
 impl Marker {
     /// A request counts as being answered until the result is dropped.
-    pub(super) fn answering(&self) -> Answering {
+    pub(crate) fn answering(&self) -> Answering {
         self.slots.mark(self.id, false);
         Answering(self.clone())
     }
@@ -135,7 +135,7 @@ impl Marker {
 
 /// See [`Marker::answering`].
 #[derive(Debug)]
-pub(super) struct Answering(Marker);
+pub(crate) struct Answering(Marker);
 
 impl Drop for Answering {
     fn drop(&mut self) {

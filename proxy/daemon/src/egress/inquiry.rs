@@ -13,9 +13,9 @@ use tokio::sync::Semaphore;
 use tokio::time::interval;
 
 use crate::clock;
+use crate::driver::Driver;
+use crate::driver::answers::{Answer, Ask, Asker};
 use crate::exchange::reply;
-use crate::node::driver::Driver;
-use crate::node::driver::answers::{Answer, Ask, Asker};
 
 /// Most addresses called back per asker: its tunnel's source address, and some that it announces.
 const MAX_CALLED: usize = 4;

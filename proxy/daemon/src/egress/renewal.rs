@@ -17,9 +17,9 @@ use tracing::debug;
 
 use super::{Egress, Peers};
 use crate::clock;
+use crate::driver::answers::Ask;
+use crate::driver::renewal::Judge;
 use crate::exchange::reply;
-use crate::node::driver::answers::Ask;
-use crate::node::driver::renewal::Judge;
 use crate::renewal;
 
 /// Requests answered at once; more are refused, so that they do not slow sessions.

@@ -16,8 +16,8 @@ use super::{Egress, Peers};
 use crate::admin::request::{self, MAX_ANSWER_TIME, Request as _};
 use crate::admin::view::ViewRequest;
 use crate::clock;
+use crate::driver::answers::Ask;
 use crate::exchange::{self, Unanswered, reply};
-use crate::node::driver::answers::Ask;
 
 /// Concurrent requests, answered or relayed; more are refused, so that they do not slow sessions.
 const MAX_UNDER_WAY: usize = 8;

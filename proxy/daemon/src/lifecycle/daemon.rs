@@ -17,18 +17,19 @@ use super::DRAIN_TIME;
 use super::draining::Draining;
 use super::starter;
 use super::stop::{Restart, Stop, drain_time};
-use super::succession::{Earlier, Predecessor};
 use super::upgrade::{Failure, Prepared};
 use crate::Error;
-use crate::admin::AdminServer;
 use crate::clock;
+use crate::driver::commands::Command;
+use crate::driver::write_queue::MAX_WRITES;
 use crate::findings;
 use crate::node::assemble;
-use crate::node::commands::Command;
 use crate::node::postbox::{self, Destination};
 use crate::node::state_writer::StateWriter;
-use crate::node::write_queue::MAX_WRITES;
 use crate::node::{Environment, Node, Process};
+use crate::random;
+use crate::server::AdminServer;
+use crate::succession::{Earlier, Predecessor};
 use crate::tcp::Host;
 use crate::tcp::store;
 use crate::vip::sockets::VipSockets;
@@ -106,7 +107,7 @@ impl Daemon {
         let environment = Environment {
             shards,
             host: Host::Kernel,
-            seed: assemble::seed()?,
+            seed: random::seed()?,
             generation,
             seeds: assemble::all_seeds(settings, state),
             directory: saved_directory(state),

@@ -1,4 +1,4 @@
-//! The process that was succeeded: its sessions, and nothing else (see [`super::succession`]).
+//! The process that was succeeded: its sessions, and nothing else (see [`crate::succession`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
-use super::succession::{Channel, Earlier, MAX_DRAINING, MAX_LISTED, Order, Report, Sockets};
 use crate::node::{Node, Remains};
+use crate::succession::{Channel, Earlier, MAX_DRAINING, MAX_LISTED, Order, Report, Sockets};
 
 /// Interval at which ended sessions are reported.
 const LOOK: Duration = Duration::from_millis(500);

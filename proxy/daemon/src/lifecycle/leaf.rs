@@ -24,20 +24,21 @@ use crate::admin::api::OriginRef;
 use crate::admin::certificates::OriginCertificate;
 use meshport_core::route::{Candidate, Line, OriginView, PathView, Route, Standing};
 
-use crate::admin::report::Reporter;
 use crate::clock;
+use crate::descriptors;
+use crate::driver::commands::Command;
+use crate::driver::endpoints;
+use crate::driver::write_queue::{MAX_WRITES, SecretsWrite, Write};
+use crate::driver::{Channels, Components, Driver, Question};
 use crate::findings;
 use crate::health::certificates::{self, Origins};
 use crate::lifecycle::dashboard::Viewer;
-use crate::lifecycle::descriptors;
 use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK};
 use crate::node;
 use crate::node::assemble;
-use crate::node::commands::Command;
-use crate::node::driver::{Channels, Components, Driver, Question};
-use crate::node::endpoints;
 use crate::node::services::Services;
-use crate::node::write_queue::{MAX_WRITES, SecretsWrite, Write};
+use crate::random;
+use crate::report::Reporter;
 use crate::sessions::claim::IfTaken;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
@@ -148,7 +149,7 @@ impl Leaf {
         findings::warn_of_few_descriptors(&settings);
         // Nodes may not open streams to a leaf: without a queue, incoming ones are rejected.
         let shards = assemble::bind_mesh(&settings, 1)?;
-        let [mesh_seed, core_seed] = assemble::two_seeds(assemble::seed()?);
+        let [mesh_seed, core_seed] = random::two_seeds(random::seed()?);
         let started = assemble::start_mesh(&settings, &identity, shards, mesh_seed)?;
         let (mesh, Incoming { events, .. }) = started;
         let sessions = Sessions::default();

@@ -16,10 +16,12 @@ use tracing::{error, info, warn};
 use super::daemon::{Daemon, Given, Outside, refuse_leaf};
 use crate::Error;
 use crate::admin::api::UpgradeReport;
-use crate::admin::server;
 use crate::clock;
+use crate::descriptors;
+use crate::driver::answers::{Asker, ProcessRequest};
+use crate::driver::commands::Command;
+use crate::egress::socket;
 use crate::findings;
-use crate::lifecycle::descriptors;
 use crate::lifecycle::draining::Draining;
 use crate::lifecycle::heap;
 use crate::lifecycle::previous;
@@ -27,16 +29,14 @@ use crate::lifecycle::reload::{Reload, Source};
 use crate::lifecycle::sandbox::Sandbox;
 use crate::lifecycle::starter::{self, Starter};
 use crate::lifecycle::stop::{Restart, Stop};
-use crate::lifecycle::succession::Earlier;
 use crate::lifecycle::upgrade::{self, Prepared, Successor};
 use crate::node::assemble;
-use crate::node::commands::Command;
 use crate::node::controls::Controls;
-use crate::node::driver::answers::{Asker, ProcessRequest};
+use crate::server;
+use crate::succession::Earlier;
 use crate::tcp::store::{self, Inherited};
 use crate::unix;
 use crate::vip::sockets::VipSockets;
-use crate::wayback::socket;
 use meshport_state::{StateDir, StateLock};
 
 /// Interval between warnings about the credential's expiry, in seconds.
@@ -147,7 +147,7 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
         place = Some((state.take_over(lock)?, sockets));
     }
     let (lock, passed) = place.expect("it is taken above or here");
-    let mut reload = Reload::within(settings, source, state.clone(), sandbox);
+    let mut reload = Reload { settings, source, state: state.clone(), sandbox };
     let mut failure: Option<String> = None;
     // Processes before this one, and what this one leaves to a successor that fails.
     let (mut earlier, passed) = Earlier::from_passed(passed);
@@ -156,7 +156,7 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
     store::adopt(passed);
     loop {
         let may_wait = previous.is_some() || failure.is_some();
-        let bound = previous::bind_mesh(reload.settings(), shards, may_wait).await;
+        let bound = previous::bind_mesh(&reload.settings, shards, may_wait).await;
         let started = async {
             let vip_sockets = take_sockets(&mut vip_sockets, &reload);
             start(&reload, &state, bound?, vip_sockets, &mut earlier).await
@@ -205,7 +205,7 @@ async fn start(
     let joined = earlier.join(shards).await;
     let (shards, predecessors) = joined.map_err(Error::io("continue open sessions"))?;
     let outside = Outside { shards, vip_sockets, predecessors };
-    Daemon::start(reload.settings(), state, outside).await
+    Daemon::start(&reload.settings, state, outside).await
 }
 
 /// Locks the state folder, or takes over what the process before a restart has left: its lock and
@@ -242,7 +242,7 @@ fn make_folders(settings: &Settings) {
 /// Takes the sockets of virtual addresses. They can be opened only once, before the sandbox.
 fn take_sockets(sockets: &mut Option<VipSockets>, reload: &Reload) -> VipSockets {
     let taken = sockets.take();
-    if taken.is_none() && !reload.settings().virtual_addresses.is_empty() {
+    if taken.is_none() && !reload.settings.virtual_addresses.is_empty() {
         warn!("virtual addresses are not served until the next restart: other nodes hold them");
     }
     taken.unwrap_or_default()

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use self::capabilities::KeptCapabilities;
 use self::files::Enforced;
 use crate::Error;
-use crate::node::roster;
+use crate::kubernetes::access;
 
 /// The sandbox of this process: what remains readable.
 #[derive(Debug, Clone)]
@@ -140,7 +140,7 @@ fn named(settings: &Settings) -> Vec<PathBuf> {
         ];
         named.extend(files.into_iter().flatten().cloned());
         if let Some(kubeconfig) = &service.cluster_kubeconfig {
-            named.extend(roster::files_of(kubeconfig));
+            named.extend(access::files_of(kubeconfig));
             named.push(kubeconfig.clone());
         }
     }

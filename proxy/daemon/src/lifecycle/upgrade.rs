@@ -21,10 +21,9 @@ use tracing::info;
 
 use super::starter::{self, Starter};
 use crate::Error;
+use crate::admin::queries::READY_TIME;
 use crate::tcp::store;
 
-/// How long a successor may take to read its settings and its state: enough for a slow disk.
-pub const READY_TIME: Duration = Duration::from_secs(30);
 /// How long a successor may take to serve once it has the sockets.
 pub const START_TIME: Duration = Duration::from_secs(15);
 /// How long a successor must run before the previous daemon gives up what it needs to start again.

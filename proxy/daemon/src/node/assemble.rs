@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::thread::available_parallelism;
 
 use meshport_config::{
-    Allow, Credential, HealthSettings, NamedSeed, Period, Role, ServiceName, ServiceSettings,
-    Settings,
+    Allow, Credential, HealthSettings, NamedSeed, Period, ServiceName, ServiceSettings, Settings,
 };
 use meshport_discovery::{DiscoveryConfig, LocalNode};
 use meshport_mesh::{Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards};
-use rand::rngs::StdRng;
-use rand::{RngCore, SeedableRng};
 use tracing::warn;
 
 use crate::Error;
@@ -161,20 +158,12 @@ pub(crate) fn probers(
         .collect()
 }
 
-/// Every other node ignores a service that is offered without its role: report it here, where it
-/// can be fixed.
+/// Logs which services of this node are offered without their roles.
 fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
     for (name, service) in &settings.services {
         if service.origin.is_some() {
-            warn_of_missing_role(name, credential);
+            findings::warn_of_missing_role(name, credential);
         }
-    }
-}
-
-/// The same for one service.
-pub(crate) fn warn_of_missing_role(name: &ServiceName, credential: &Credential) {
-    if !credential.roles.contains(&Role::Origin(name.clone())) {
-        warn!(service = %name, "{}", findings::of_role(name));
     }
 }
 
@@ -203,26 +192,6 @@ pub(crate) fn all_seeds(settings: &Settings, state: &StateDir) -> Vec<NamedSeed>
         }
     }
     seeds
-}
-
-/// From the operating system.
-pub(crate) fn seed() -> Result<[u8; 32], Error> {
-    let mut seed = [0; 32];
-    rand_core::RngCore::try_fill_bytes(&mut rand_core::OsRng, &mut seed).map_err(|error| {
-        let source = std::io::Error::other(error.to_string());
-        Error::Io { what: "read random bytes".into(), source }
-    })?;
-    Ok(seed)
-}
-
-/// Two independent seeds from one.
-pub(crate) fn two_seeds(seed: [u8; 32]) -> [[u8; 32]; 2] {
-    let mut random = StdRng::from_seed(seed);
-    [(); 2].map(|()| {
-        let mut seed = [0; 32];
-        random.fill_bytes(&mut seed);
-        seed
-    })
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use meshport_config::{Endpoint, ServiceName};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::driver::commands::Command;
 use crate::expose::ExposeOwner;
-use crate::node::commands::Command;
 use crate::node::fallback::Fallbacks;
 use crate::sessions::ingress::{Context, SessionLimits};
 use crate::wayback::WayBack;

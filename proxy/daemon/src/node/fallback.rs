@@ -11,8 +11,8 @@ use meshport_config::{Endpoint, ServiceName, Settings};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use crate::node::commands::{Command, ServiceChange};
-use crate::node::endpoints;
+use crate::driver::commands::{Command, ServiceChange};
+use crate::driver::endpoints;
 use meshport_core::node::MAX_FALLBACK_ADDRESSES;
 
 /// Interval between look-ups of all names.

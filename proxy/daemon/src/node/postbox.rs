@@ -29,9 +29,9 @@ use tokio_rustls::TlsConnector;
 use tracing::{info, warn};
 
 use crate::clock;
-use crate::node::driver::Driver;
-use crate::node::driver::answers::{Answer, Ask, Asker};
-use crate::node::roster::{ListError, Source};
+use crate::driver::Driver;
+use crate::driver::answers::{Answer, Ask, Asker};
+use crate::kubernetes::roster::{ListError, Source};
 
 mod kubernetes;
 

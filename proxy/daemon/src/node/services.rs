@@ -12,12 +12,12 @@ use tracing::info;
 use crate::Error;
 use meshport_core::route::Route;
 
-use crate::admin::report::ServiceFacts;
+use crate::driver::Driver;
+use crate::driver::commands::{Addition, Command};
 use crate::health::probe::Prober;
 use crate::node::assemble;
-use crate::node::commands::{Addition, Command};
 use crate::node::controls::{Controls, Limits, Listeners, lock};
-use crate::node::driver::Driver;
+use crate::report::ServiceFacts;
 use crate::sessions::claim::{Claim, IfTaken};
 use crate::sessions::ingress::{Context, Ingress};
 use crate::sessions::listen;

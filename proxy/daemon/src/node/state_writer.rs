@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::Error;
+use crate::driver::commands::Command;
+use crate::driver::write_queue::{RevocationsWrite, Snapshot, Write};
 use crate::node;
-use crate::node::commands::Command;
-use crate::node::write_queue::{RevocationsWrite, Snapshot, Write};
 use meshport_state::{Existing, StateDir};
 
 /// Interval between writes of the directory.
@@ -121,8 +121,8 @@ mod tests {
     use meshport_core::testing::WALL;
 
     use super::*;
-    use crate::node::identity::tests::{rotated, secrets};
-    use crate::node::write_queue::{MAX_WRITES, SecretsWrite};
+    use crate::driver::write_queue::{MAX_WRITES, SecretsWrite};
+    use crate::identity::tests::{rotated, secrets};
     use crate::testing::{self, credential};
 
     struct Bench {

@@ -20,16 +20,12 @@ use meshport_core::route::Line;
 
 use crate::tcp::Host;
 
-use self::link::Link;
-
-mod certificate;
 pub(crate) mod failure;
 mod link;
 mod shared;
 
-pub(crate) use self::certificate::certificate;
 pub(crate) use self::failure::Failure;
-pub(crate) use self::link::Connection;
+pub(crate) use self::link::{Connection, Link};
 pub(crate) use self::shared::Shared;
 
 /// The link to a candidate's instance, and the bytes already exchanged on it.

@@ -9,7 +9,8 @@ use meshport_core::journal::{Event, Kind};
 use serde_json::json;
 
 use super::PostError;
-use crate::node::roster::{Access, ListError, Source};
+use crate::kubernetes::access::Access;
+use crate::kubernetes::roster::{ListError, Source};
 
 /// Where Events of objects without a namespace are kept.
 const PATH: &str = "/api/v1/namespaces/default/events";

@@ -25,7 +25,7 @@ pub(crate) enum Connection {
 
 /// A link being tried; closed on drop.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     connection: Option<Connection>,
     pub(super) connected: bool,
     opened: Instant,
@@ -34,7 +34,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) async fn open(target: &Target) -> Result<Self, Failure> {
+    pub(crate) async fn open(target: &Target) -> Result<Self, Failure> {
         let (service, left) = (target.service.clone(), target.left);
         let opened = clock::now();
         let mut link = match target.line {
@@ -95,7 +95,7 @@ impl Link {
     }
 
     /// Takes the link, which is then no longer closed on drop.
-    pub(super) fn take_connection(&mut self) -> Connection {
+    pub(crate) fn take_connection(&mut self) -> Connection {
         self.connection.take().expect("it is taken once")
     }
 
@@ -104,7 +104,7 @@ impl Link {
     }
 
     /// Sends bytes of the client; returns how many.
-    pub(super) async fn forward(&mut self, bytes: Bytes) -> Result<usize, Failure> {
+    pub(crate) async fn forward(&mut self, bytes: Bytes) -> Result<usize, Failure> {
         let length = bytes.len();
         let sent = match self.connection() {
             Connection::Mesh(stream) => {
@@ -119,7 +119,7 @@ impl Link {
 
     /// The candidate's next message: `Ok(None)` is its "connected", `Ok(Some)` the first bytes of
     /// the instance's answer (empty if it ended without any).
-    pub(super) async fn recv(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
+    pub(crate) async fn recv(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
         let connected = self.connected;
         match self.connection() {
             Connection::Plain(tcp) => match splice::read(tcp).await {

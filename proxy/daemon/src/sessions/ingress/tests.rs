@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::*;
-use crate::node::driver::revoked::close_revoked_sessions;
+use crate::driver::revoked::close_revoked_sessions;
 use crate::sessions::pacing::Admission;
 use crate::testing::{self, Node, pair, service, three};
 use meshport_core::ledger::Cut;

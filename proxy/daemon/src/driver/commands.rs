@@ -1,0 +1,83 @@
+//! Commands to the driver, and their contents.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshport_config::{Credential, NodeId, ServiceName};
+use meshport_core::drift::DriftConfig;
+use meshport_core::health::HealthConfig;
+use meshport_core::node::ServiceConfig;
+use meshport_core::reach::OwnEndpoints;
+use meshport_core::route::{Policy, Route, Weights};
+use tokio::sync::watch;
+
+use crate::admin::api::SettingChange;
+use crate::driver::write_queue::{Snapshot, Write};
+use crate::health::probe::Prober;
+use crate::report::ServiceFacts;
+
+/// Commands from the rest of the daemon.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Announce to these nodes, at these addresses.
+    Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
+    /// This node can be reached at these addresses.
+    Endpoints(OwnEndpoints),
+    /// Change a service.
+    Service(ServiceName, ServiceChange),
+    /// The cluster's own list of a service's instances, or why it could not be read.
+    Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
+    /// Add a service.
+    AddService(Box<Addition>),
+    /// Store the nodes of the cluster, as the way back knows them, for the next start.
+    StoreNodes(Vec<u8>),
+    /// These settings wait for a restart.
+    NeedsRestart(Vec<SettingChange>),
+    /// An upgrade failed, for this reason, and this process continues; none when one begins.
+    FailedUpgrade(Option<String>),
+    /// This machine slept for this long, or moved to another network.
+    Wake(Duration),
+    /// Present this credential.
+    Credential(Box<Credential>),
+    /// This is stored: use it.
+    Stored(Write),
+    /// This could not be stored, for this reason.
+    NotStored(Write, String),
+    /// Announce that this node leaves; answered once the last datagram is handed over.
+    Leave(tokio::sync::oneshot::Sender<()>),
+    /// Asks for the current state, for the next start.
+    Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+}
+
+/// A change of a service that runs.
+#[derive(Debug)]
+pub(crate) enum ServiceChange {
+    /// How its sessions are spread.
+    Policy(Policy, Weights),
+    /// The pace at which its sessions move.
+    Drift(DriftConfig),
+    /// Addresses for when no origin in the mesh answers.
+    Fallback(Vec<SocketAddr>),
+    /// How its local instance is probed.
+    Instance(Instance),
+}
+
+/// How a service's local instance is reached and probed.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) address: String,
+    pub(crate) health: HealthConfig,
+    pub(crate) prober: Prober,
+}
+
+/// A service to add to a running node.
+#[derive(Debug)]
+pub(crate) struct Addition {
+    pub(crate) name: ServiceName,
+    pub(crate) config: ServiceConfig,
+    pub(crate) facts: ServiceFacts,
+    pub(crate) prober: Option<Prober>,
+    pub(crate) route: watch::Sender<Arc<Route>>,
+}

@@ -1,0 +1,75 @@
+//! Reports of peers: where they see this node, and two processes with one key.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use meshport_config::NodeId;
+use meshport_core::findings::KEY_USED_TWICE;
+use tracing::{debug, info, warn};
+
+use meshport_core::node::NodeCore;
+use meshport_core::reach::OwnEndpoints;
+
+use crate::clock;
+use crate::driver::Driver;
+
+impl Driver {
+    /// Sets this node's addresses as known without asking peers.
+    pub(crate) fn set_own_endpoints(&mut self, own: OwnEndpoints) {
+        self.change_reach(|core| core.set_endpoints(own, clock::now()));
+    }
+
+    /// A peer sees this node at this address.
+    pub(crate) fn take_sight(&mut self, by: NodeId, at: SocketAddr) {
+        debug!(by = %by.short(), %at, "a peer says where it sees this node");
+        self.change_reach(|core| core.handle_sight(by, at, is_own(at.ip()), clock::now()));
+    }
+
+    /// A tunnel has ended, and with it the address that its peer saw.
+    pub(crate) fn lose_session(&mut self, node: NodeId) {
+        self.change_reach(|core| core.handle_session(node, false, clock::now()));
+    }
+
+    fn change_reach(&mut self, change: impl FnOnce(&mut NodeCore)) {
+        let before = self.core.discovery().is_behind_nat();
+        change(&mut self.core);
+        let behind_nat = self.core.discovery().is_behind_nat();
+        if before != behind_nat {
+            let word = if behind_nat { "is behind NAT" } else { "is no longer behind NAT" };
+            info!("this node {word}, as its peers see it");
+        }
+    }
+
+    /// Two processes use one key: this node's own if `by` is set, otherwise a peer's.
+    pub(crate) fn note_duplicate(&mut self, node: NodeId, at: Vec<SocketAddr>, by: Option<NodeId>) {
+        let name = match node == self.reporter.identity.me.node {
+            true => self.reporter.identity.me.name.to_string(),
+            false => self.reporter.name(&self.core, &node),
+        };
+        let addresses: Vec<String> = at.iter().map(ToString::to_string).collect();
+        let addresses = addresses.join(" ");
+        if self.reporter.duplicates.note(node, at, by, clock::now()) {
+            self.reporter.audit.duplicate(&node, &addresses, by.as_ref());
+            let by = by.map(|by| self.reporter.name(&self.core, &by));
+            warn!(
+                %name, node = %node.short(), at = addresses, by,
+                "{KEY_USED_TWICE}"
+            );
+        }
+    }
+}
+
+/// Whether an address is one of this machine's: a socket can be bound to it.
+fn is_own(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_addresses_are_distinguished_from_others() {
+        assert!(is_own("127.0.0.1".parse().expect("an address")));
+        assert!(!is_own("192.0.2.1".parse().expect("an address")));
+    }
+}

@@ -1,0 +1,229 @@
+//! The queue of durable values to be stored. No socket, no disk, no clock.
+//!
+//! No secret and no key is used before it is stored: the driver offers it here, a writer
+//! ([`crate::node::state_writer`]) stores it, and the driver uses it once the writer reports that.
+//! A revocation is in force at once and is stored for the next start. A crash in between leaves
+//! complete files, from which the next start continues.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meshport_config::{Mandate, MeshSecrets, NodeId, Revocation, Revocations};
+
+use crate::admin::credentials::RotateKeyRequest;
+use crate::renewal::state::RenewalWrite;
+use meshport_state::NextIdentity;
+
+/// The state for the next start.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// All nodes, in discovery's own form.
+    pub directory: Vec<u8>,
+    /// The generation of this process, which may be above the one it started with.
+    pub generation: u64,
+}
+
+/// The new identity of this node, and how long its previous key still answers.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyWrite {
+    pub(crate) identity: Arc<NextIdentity>,
+    pub(crate) overlap: Duration,
+}
+
+impl KeyWrite {
+    /// Parses the identity that an operator supplies.
+    ///
+    /// # Errors
+    /// The text is not a new identity.
+    pub(crate) fn of(request: &RotateKeyRequest) -> Result<Self, meshport_config::Error> {
+        let identity: NextIdentity = request.identity.parse()?;
+        let overlap = Duration::from_secs(request.overlap_s);
+        Ok(Self { identity: Arc::new(identity), overlap })
+    }
+}
+
+/// Pause after a failed write before the next of its kind.
+const RETRY: Duration = Duration::from_secs(5);
+/// Writes passed to the writer: one of each kind.
+pub(crate) const MAX_WRITES: usize = KINDS;
+/// The directory is absent: the writer fetches it when it has time to write it.
+const KINDS: usize = 6;
+
+/// Something to store.
+#[derive(Debug)]
+pub(crate) enum Write {
+    Revocations(RevocationsWrite),
+    Secrets(Box<SecretsWrite>),
+    Key(KeyWrite),
+    Renewal(Box<RenewalWrite>),
+    Mandate(Box<Mandate>),
+    /// Those of the cluster, as the way back stores them.
+    Nodes(Vec<u8>),
+    Directory(Snapshot),
+}
+
+/// All revocations, and the one among them that ends this node.
+#[derive(Debug, Clone)]
+pub(crate) struct RevocationsWrite {
+    pub(crate) all: Revocations,
+    pub(crate) own: Option<Revocation>,
+}
+
+/// Mesh secrets after a rotation, or without the previous one.
+#[derive(Debug, Clone)]
+pub(crate) struct SecretsWrite {
+    pub(crate) secrets: MeshSecrets,
+    /// The member that passed them on; none for an operator and for the end of a previous secret.
+    pub(crate) from: Option<NodeId>,
+    /// Stored first: a node that passes a secret on must know who was revoked before it.
+    pub(crate) revoked: Revocations,
+}
+
+impl Write {
+    fn slot(&self) -> Option<usize> {
+        match self {
+            Self::Revocations(_) => Some(0),
+            Self::Secrets(_) => Some(1),
+            Self::Key(_) => Some(2),
+            Self::Renewal(_) => Some(3),
+            Self::Mandate(_) => Some(4),
+            Self::Nodes(_) => Some(5),
+            Self::Directory(_) => None,
+        }
+    }
+
+    /// An offer never replaces one with a higher number.
+    fn number(&self) -> u64 {
+        match self {
+            Self::Secrets(new) => new.secrets.number(),
+            _ => 0,
+        }
+    }
+}
+
+/// One kind: at most one write is in progress, and at most one waits.
+#[derive(Debug, Default)]
+struct Slot {
+    waiting: Option<Write>,
+    is_under_way: bool,
+    /// The highest number in progress or waiting.
+    number: u64,
+    rests_until: Option<Instant>,
+}
+
+/// The writes of a node.
+#[derive(Debug, Default)]
+pub(crate) struct WriteQueue {
+    slots: [Slot; KINDS],
+}
+
+impl WriteQueue {
+    /// Queues a value to be stored soon. A later offer of the same kind replaces one that waits.
+    pub(crate) fn offer(&mut self, write: Write) {
+        let Some(slot) = write.slot().map(|at| &mut self.slots[at]) else { return };
+        if write.number() >= slot.number {
+            slot.number = write.number();
+            slot.waiting = Some(write);
+        }
+    }
+
+    /// Whether secrets are being written or wait.
+    pub(crate) fn has_secrets(&self) -> bool {
+        self.slots[1].is_under_way || self.slots[1].waiting.is_some()
+    }
+
+    /// The next write for the writer, which answers each.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Write> {
+        let is_due = |slot: &&mut Slot| {
+            let rests = slot.rests_until.is_some_and(|until| now < until);
+            slot.waiting.is_some() && !slot.is_under_way && !rests
+        };
+        let slot = self.slots.iter_mut().find(is_due)?;
+        slot.is_under_way = true;
+        slot.waiting.take()
+    }
+
+    /// The writer stored it or failed.
+    pub(crate) fn handle(&mut self, write: &Write, is_stored: bool, now: Instant) {
+        let Some(slot) = write.slot().map(|at| &mut self.slots[at]) else { return };
+        slot.is_under_way = false;
+        slot.number = slot.waiting.as_ref().map_or(0, Write::number);
+        slot.rests_until = (!is_stored).then(|| now + RETRY);
+    }
+
+    /// When to poll again.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let waiting = self.slots.iter().filter(|it| it.waiting.is_some() && !it.is_under_way);
+        waiting.filter_map(|slot| slot.rests_until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_core::testing::WALL;
+
+    use super::*;
+    use crate::clock;
+    use crate::identity::tests::{rotated, secrets};
+
+    fn offer(secrets: &MeshSecrets) -> Write {
+        let (secrets, revoked) = (secrets.clone(), Revocations::default());
+        Write::Secrets(Box::new(SecretsWrite { secrets, from: None, revoked }))
+    }
+
+    fn revocations() -> Write {
+        Write::Revocations(RevocationsWrite { all: Revocations::default(), own: None })
+    }
+
+    fn number(write: Option<Write>) -> u64 {
+        write.expect("it is due").number()
+    }
+
+    #[test]
+    fn one_of_each_kind_is_under_way_and_revocations_go_first() {
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
+        writes.offer(offer(&secrets()));
+        writes.offer(revocations());
+        let first = writes.poll(now).expect("it is due");
+        assert!(matches!(first, Write::Revocations(_)));
+        let second = writes.poll(now).expect("it is due");
+        assert!(matches!(second, Write::Secrets(_)));
+        writes.offer(revocations());
+        assert!(writes.poll(now).is_none(), "the writer has one of each");
+        writes.handle(&first, true, now);
+        assert!(matches!(writes.poll(now), Some(Write::Revocations(_))));
+        assert!(writes.poll(now).is_none() && writes.has_secrets());
+        writes.handle(&second, true, now);
+        assert!(!writes.has_secrets());
+    }
+
+    #[test]
+    fn an_older_secret_does_not_follow_a_newer_one() {
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
+        let one = rotated(&secrets(), WALL);
+        let two = rotated(&one, WALL);
+        writes.offer(offer(&two));
+        writes.offer(offer(&one));
+        let under_way = writes.poll(now).expect("it is due");
+        assert_eq!(under_way.number(), 2);
+        // The same while the newer one is being written.
+        writes.offer(offer(&one));
+        writes.handle(&under_way, true, now);
+        assert!(writes.poll(now).is_none());
+    }
+
+    #[test]
+    fn after_a_failure_the_latest_offer_is_written_when_the_rest_is_over() {
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
+        let one = rotated(&secrets(), WALL);
+        writes.offer(offer(&rotated(&one, WALL)));
+        let failed = writes.poll(now).expect("it is due");
+        writes.handle(&failed, false, now);
+        assert_eq!(writes.poll_timeout(), None, "nothing waits");
+        // A failed write reserves no number: members offer theirs again.
+        writes.offer(offer(&one));
+        assert!(writes.poll(now).is_none());
+        assert_eq!(writes.poll_timeout(), Some(now + RETRY));
+        assert_eq!(number(writes.poll(now + RETRY)), 1);
+    }
+}

@@ -1,0 +1,26 @@
+//! Seeds of all randomness.
+
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+
+use crate::Error;
+
+/// From the operating system.
+pub(crate) fn seed() -> Result<[u8; 32], Error> {
+    let mut seed = [0; 32];
+    rand_core::RngCore::try_fill_bytes(&mut rand_core::OsRng, &mut seed).map_err(|error| {
+        let source = std::io::Error::other(error.to_string());
+        Error::Io { what: "read random bytes".into(), source }
+    })?;
+    Ok(seed)
+}
+
+/// Two independent seeds from one.
+pub(crate) fn two_seeds(seed: [u8; 32]) -> [[u8; 32]; 2] {
+    let mut random = StdRng::from_seed(seed);
+    [(); 2].map(|()| {
+        let mut seed = [0; 32];
+        random.fill_bytes(&mut seed);
+        seed
+    })
+}

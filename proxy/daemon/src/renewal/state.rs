@@ -1,0 +1,148 @@
+//! What a node needs for the renewal of its own credential and, as an issuer, of others'. No
+//! socket, no disk, no clock.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::{Credential, Mandate, Revocations, UnixSeconds};
+use meshport_core::renewal::{Issuer, Seeker};
+
+use crate::clock;
+use meshport_state::KnownRenewals;
+
+/// How long the wall clock must show that a turn has ended before its key is erased: a clock that
+/// was wrong for a while erases nothing.
+const MOST_DOUBT: Duration = Duration::from_secs(3600);
+
+/// The next credential of this node, and those before it.
+#[derive(Debug, Clone)]
+pub(crate) struct RenewalWrite {
+    pub(crate) next: Credential,
+    /// The last one not signed by an issuer.
+    pub(crate) base: Credential,
+    pub(crate) former: Credential,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct Renewals {
+    pub(crate) seeker: Seeker,
+    pub(crate) issuer: Option<Issuer>,
+    /// The last credential that no issuer signed; absent if that is the current one.
+    base: Option<Credential>,
+    /// The credential before the current one.
+    former: Option<Credential>,
+    /// Since when the first turn of the mandate has seemed to be over.
+    over_since: Option<Instant>,
+}
+
+impl Renewals {
+    pub(crate) fn new(known: KnownRenewals, own: &Credential) -> Self {
+        let KnownRenewals { mandate, base, former } = known;
+        let issuer = mandate.filter(|it| it.issuer() == own.node).map(Issuer::new);
+        let seeker = Seeker::new(own, clock::now());
+        Self { seeker, issuer, base, former, over_since: None }
+    }
+
+    /// The credential that is shown to an issuer in addition to `own`, in its byte form.
+    pub(crate) fn base_bytes(&self, own: &Credential) -> Vec<u8> {
+        let base = self.base.as_ref().filter(|_| own.is_renewal());
+        base.map_or(Vec::new(), Credential::to_bytes)
+    }
+
+    /// The base in its own form, for this node as its own issuer.
+    pub(crate) fn base(&self) -> Option<&Credential> {
+        self.base.as_ref()
+    }
+
+    /// The values to store when `next` is to follow `own`.
+    pub(crate) fn write(&self, own: &Credential, next: Credential) -> RenewalWrite {
+        let base = self.base.as_ref().filter(|_| own.is_renewal()).unwrap_or(own);
+        RenewalWrite { next, base: base.clone(), former: own.clone() }
+    }
+
+    /// It is stored.
+    pub(crate) fn take_stored(&mut self, write: &RenewalWrite) {
+        (self.base, self.former) = (Some(write.base.clone()), Some(write.former.clone()));
+    }
+
+    /// The credential to return to if the current one was revoked with its issuer.
+    pub(crate) fn former(
+        &self,
+        own: &Credential,
+        revoked: &Revocations,
+        now: UnixSeconds,
+    ) -> Option<&Credential> {
+        let is_lost = own.is_renewal() && revoked.covering(own).is_some();
+        let former = self.former.as_ref().filter(|_| is_lost && !revoked.has_node(&own.node))?;
+        let opens = former.node == own.node && now < former.expires_at;
+        (opens && revoked.covering(former).is_none()).then_some(former)
+    }
+
+    /// The mandate without the turns that have certainly ended, if more have since the last call:
+    /// their keys must be erased from the disk too.
+    pub(crate) fn erase_ended(&mut self, now: Instant, wall: UnixSeconds) -> Option<Mandate> {
+        let issuer = self.issuer.as_mut()?;
+        let is_over = issuer.mandate().turns().next().is_some_and(|first| first.until < wall);
+        if !is_over || issuer.mandate().len() == 1 {
+            self.over_since = None;
+            return None;
+        }
+        let doubt = Duration::from_secs(issuer.mandate().lifetime_s() / 4).min(MOST_DOUBT);
+        let since = *self.over_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < doubt {
+            return None;
+        }
+        self.over_since = None;
+        let left = issuer.mandate().without_ended(wall)?;
+        issuer.set_mandate(left.clone());
+        Some(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::{AuthorityKey, Terms};
+    use meshport_core::testing::{WALL, credential};
+    use rand_core::OsRng;
+
+    use super::*;
+
+    const DAY_S: u64 = 86_400;
+
+    fn renewals() -> Renewals {
+        let own = credential(3, "node");
+        let terms = Terms {
+            issuer: own.node,
+            roles: own.roles.clone(),
+            site: None,
+            lifetime_s: 30 * DAY_S,
+            from: WALL,
+            until: WALL.saturating_add(90 * DAY_S),
+        };
+        let authority = AuthorityKey::from_bytes([9; 32]);
+        let mandate = Some(Mandate::create(&authority, &terms, &mut OsRng).expect("good"));
+        Renewals::new(KnownRenewals { mandate, ..KnownRenewals::default() }, &own)
+    }
+
+    #[test]
+    fn keys_of_turns_that_are_over_are_erased_and_a_wrong_clock_erases_none() {
+        let (mut renewals, now) = (renewals(), clock::now());
+        let turns = |it: &Renewals| it.issuer.as_ref().expect("it has one").mandate().len();
+        let (all, ahead) = (turns(&renewals), WALL.saturating_add(400 * DAY_S));
+        assert!(renewals.erase_ended(now, ahead).is_none());
+        assert!(renewals.erase_ended(now + MOST_DOUBT / 2, WALL).is_none());
+        assert!(renewals.erase_ended(now + MOST_DOUBT, ahead).is_none());
+        assert_eq!(turns(&renewals), all);
+        let later = WALL.saturating_add(20 * DAY_S);
+        assert!(renewals.erase_ended(now + MOST_DOUBT, later).is_none());
+        let left = renewals.erase_ended(now + 2 * MOST_DOUBT, later).expect("it is beyond doubt");
+        assert_eq!((left.len(), turns(&renewals)), (all - 2, all - 2));
+    }
+
+    #[test]
+    fn a_mandate_of_another_node_is_none() {
+        let mandate = renewals().issuer.map(|it| it.mandate().clone());
+        let known = KnownRenewals { mandate, ..KnownRenewals::default() };
+        assert!(Renewals::new(known, &credential(4, "node")).issuer.is_none());
+    }
+}
