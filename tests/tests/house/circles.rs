@@ -1,65 +1,106 @@
-//! No circles of files: a reader of a file needs only the files that it uses.
+//! No circles of modules: a reader of a module needs only the modules that it uses.
 //!
 //! The files of a crate use each other by paths: in `use` declarations, and in code if they begin
-//! with `crate` or `super`. A file and the files of its submodules may use each other; together
-//! they are one module. Strings and macros are not understood, and tests are left out.
+//! with `crate` or `super`. A name that a file takes over from another belongs to the other one. A
+//! module with all its submodules is one, and so is each of them among its siblings. Strings and
+//! macros are not understood, and tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
 use meshport_tests::repository::{TrackedFile, tracked_with_suffix};
 
-/// The files of one crate by the path of their module.
-type Modules<'a> = BTreeMap<Vec<&'a str>, &'a TrackedFile>;
-/// The files that each file uses, by their paths.
-type Graph<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+/// A file of a crate, and the paths in it.
+struct File<'a> {
+    path: &'a str,
+    paths: Vec<Vec<&'a str>>,
+}
 
-/// The circles in each crate: the paths of the files that use each other.
+/// The files of one crate by the path of their module.
+type Modules<'a> = BTreeMap<Vec<&'a str>, File<'a>>;
+/// The modules that each module uses, and a file that does, by their paths.
+type Graph<'a> = BTreeMap<String, BTreeMap<String, &'a str>>;
+
+/// Files that take over a name from each other before it is where it belongs.
+const MAX_STEPS: usize = 8;
+
+/// The circles in each crate: a line for each use.
 fn circles(files: &[TrackedFile]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Modules<'_>> = BTreeMap::new();
-    for file in files {
-        let Some((package, path)) = file.path.split_once("src/") else { continue };
-        let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
-        let names = path.split('/').filter(|it| !["lib", "main"].contains(it));
+    for TrackedFile { path, text } in files {
+        let Some((package, name)) = path.split_once("src/") else { continue };
+        let name = name.trim_end_matches(".rs").trim_end_matches("/mod");
+        let names = name.split('/').filter(|it| !["lib", "main"].contains(it));
         let module: Vec<&str> = names.collect();
         if !module.contains(&"tests") {
+            let file = File { path, paths: paths(text) };
             crates.entry(package).or_default().insert(module, file);
         }
     }
-    crates.values().flat_map(|modules| circles_of(&graph(modules))).collect()
+    crates.iter().flat_map(|(package, modules)| circles_of(&graph(package, modules))).collect()
 }
 
-fn circles_of(graph: &Graph<'_>) -> BTreeSet<String> {
-    let reached: Graph<'_> = graph.keys().map(|file| (*file, reached(graph, file))).collect();
-    let in_circles = reached.iter().filter(|(file, others)| others.contains(*file));
-    let circles = in_circles.map(|(file, others)| {
-        let circle = others.iter().filter(|it| reached[**it].contains(file)).copied();
-        circle.collect::<Vec<_>>().join(" ")
-    });
-    circles.collect()
+fn circles_of(graph: &Graph<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (module, uses) in graph {
+        for (used, file) in uses {
+            if reached(graph, used).contains(module.as_str()) {
+                lines.push(format!("{module} uses {used} in {file}"));
+            }
+        }
+    }
+    lines
 }
 
-/// The files that `file` uses, directly or through others.
-fn reached<'a>(graph: &Graph<'a>, file: &'a str) -> BTreeSet<&'a str> {
-    let (mut seen, mut waiting) = (BTreeSet::new(), vec![file]);
+/// The modules that `module` uses, directly or through others.
+fn reached<'a>(graph: &'a Graph<'_>, module: &'a str) -> BTreeSet<&'a str> {
+    let (mut seen, mut waiting) = (BTreeSet::new(), vec![module]);
     while let Some(next) = waiting.pop() {
-        waiting.extend(graph[next].iter().filter(|used| seen.insert(**used)));
+        let used = graph.get(next).into_iter().flat_map(BTreeMap::keys);
+        waiting.extend(used.map(String::as_str).filter(|it| seen.insert(*it)));
     }
     seen
 }
 
-fn graph<'a>(modules: &Modules<'a>) -> Graph<'a> {
-    let edges = modules.iter().map(|(module, file)| {
-        let paths = paths(&file.text);
-        let used = paths.iter().filter_map(|path| resolve(modules, module, path));
-        (file.path.as_str(), used.collect())
-    });
-    edges.collect()
+/// Of modules that use each other, those just below what they have in common.
+fn graph<'a>(package: &str, modules: &Modules<'a>) -> Graph<'a> {
+    let mut graph = Graph::new();
+    for (module, file) in modules {
+        for used in file.paths.iter().filter_map(|path| resolve(modules, module, path)) {
+            let common = iter::zip(module, used).take_while(|(one, other)| one == other).count();
+            if common < module.len().min(used.len()) {
+                let [from, to] =
+                    [module, used].map(|it| format!("{package}src/{}", it[..=common].join("/")));
+                graph.entry(from).or_default().insert(to, file.path);
+            }
+        }
+    }
+    graph
 }
 
-/// The file that a path leads to from the file of `module`. None for the files of `module` and of
-/// those around it, and for other crates.
-fn resolve<'a>(modules: &Modules<'a>, module: &[&str], path: &[&str]) -> Option<&'a str> {
+/// The module to which a path leads from `module`. None for other crates.
+fn resolve<'m, 'a>(
+    modules: &'m Modules<'a>,
+    module: &[&'a str],
+    path: &[&'a str],
+) -> Option<&'m [&'a str]> {
+    let (mut used, mut name) = step(modules, module, path)?;
+    for _ in 0..MAX_STEPS {
+        let Some(known) = name.filter(|it| !["*", "self"].contains(it)) else { break };
+        let mut taken = modules[used].paths.iter().filter(|it| it.last() == Some(&known));
+        let next = taken.find_map(|it| step(modules, used, it).filter(|(at, _)| *at != used));
+        let Some(next) = next else { break };
+        (used, name) = next;
+    }
+    Some(used)
+}
+
+/// The module whose file a path names, and the name in it.
+fn step<'m, 'a>(
+    modules: &'m Modules<'a>,
+    module: &[&'a str],
+    path: &[&'a str],
+) -> Option<(&'m [&'a str], Option<&'a str>)> {
     let ups = path.iter().take_while(|it| **it == "super").count();
     let from_root = match path[0] {
         "crate" => path[1..].to_vec(),
@@ -69,8 +110,8 @@ fn resolve<'a>(modules: &Modules<'a>, module: &[&str], path: &[&str]) -> Option<
         _ => return None,
     };
     let mut prefixes = (0..=from_root.len()).rev().map(|length| &from_root[..length]);
-    let used = prefixes.find(|it| modules.contains_key(*it))?;
-    (!module.starts_with(used)).then(|| modules[used].path.as_str())
+    let (used, _) = prefixes.find_map(|it| modules.get_key_value(it))?;
+    Some((used, from_root.get(used.len()).copied()))
 }
 
 /// The paths in a file: of each name that `use` declares, and those in code.
@@ -130,15 +171,16 @@ fn add_tree<'a>(
 }
 
 #[test]
-fn files_do_not_use_each_other_in_a_circle() {
+fn modules_do_not_use_each_other_in_a_circle() {
     let found = circles(&tracked_with_suffix(".rs"));
-    assert!(found.is_empty(), "files that use each other:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "modules that use each other:\n{}", found.join("\n"));
 }
 
 #[test]
 fn a_planted_circle_is_seen() {
-    let circles_in = |texts: [&str; 4]| {
-        let paths = ["p/src/lib.rs", "p/src/a.rs", "p/src/a/part.rs", "p/src/b.rs"];
+    let circles_in = |texts: [&str; 5]| {
+        let paths =
+            ["p/src/lib.rs", "p/src/a.rs", "p/src/a/part.rs", "p/src/a/other.rs", "p/src/b.rs"];
         let files = paths.into_iter().zip(texts).map(|(path, text)| {
             let (path, text) = (path.to_owned(), text.to_owned());
             TrackedFile { path, text }
@@ -147,11 +189,21 @@ fn a_planted_circle_is_seen() {
     };
     let a = "mod part;\nuse part::{C as D};\nuse crate::b::{self, A};";
     let tests = "// use super::a;\n#[cfg(test)]\nmod tests {\n    use crate::a::B;\n}";
-    assert_eq!(circles_in(["mod a;\nuse a::X;", a, "use super::*;", tests]), [""; 0]);
+    assert_eq!(circles_in(["mod a;\nuse a::X;", a, "use super::*;", "", tests]), [""; 0]);
+    let both = ["p/src/a uses p/src/b in p/src/a.rs", "p/src/b uses p/src/a in p/src/b.rs"];
     for b in ["use super::{lib, a::{x::Y, B},};", "fn f() -> crate::a::B {}", "use crate::{a};"] {
-        assert_eq!(circles_in(["", a, "", b]), ["p/src/a.rs p/src/b.rs"], "{b}");
+        assert_eq!(circles_in(["", a, "", "", b]), both, "{b}");
     }
-    let part = "use super::super::b::A;";
-    let all = ["p/src/a.rs p/src/a/part.rs p/src/b.rs"];
-    assert_eq!(circles_in(["", "use part::C;", part, "use super::a;"]), all);
+    // The name is one of `a`, whatever else the root has.
+    let root = "mod a;\nmod b;\npub use a::{Y, X};\nfn f() -> crate::X {}";
+    assert_eq!(circles_in([root, a, "", "", "use crate::X;"]), both);
+    // No file in this one uses itself through others, but each of the modules does.
+    let folders = ["p/src/a uses p/src/b in p/src/a/part.rs", both[1]];
+    assert_eq!(circles_in(["", "", "use crate::b::A;", "", "use crate::a::other::B;"]), folders);
+    // Within a module.
+    let siblings = ["part", "other"].map(|it| format!("p/src/a/{it}"));
+    let [part, other] = &siblings;
+    let within = [(other, part), (part, other)]
+        .map(|(user, used)| format!("{user} uses {used} in {user}.rs"));
+    assert_eq!(circles_in(["", "", "use super::other::A;", "use super::part;", ""]), within);
 }
