@@ -39,8 +39,8 @@ use crate::health::probe::{Answer, Prober};
 use crate::identity::{Change, IdentityError};
 use crate::inquiry::{self, Called};
 use crate::log_budget::LogBudgets;
-use crate::report::Reporter;
 use crate::report::floods;
+use crate::report::{LocalState, Reporter};
 use crate::sessions::ingress::{Finding, MAX_FINDINGS};
 use crate::sessions::registry::Sessions;
 
@@ -97,7 +97,7 @@ pub(crate) struct Components {
     pub(crate) mesh: Mesh,
     pub(crate) events: mpsc::Receiver<MeshEvent>,
     pub(crate) sessions: Sessions,
-    pub(crate) reporter: Reporter,
+    pub(crate) state: LocalState,
     pub(crate) probers: BTreeMap<ServiceName, Prober>,
     /// The seeds that the settings list without an address.
     pub(crate) seed_names: Vec<NodeName>,
@@ -153,7 +153,7 @@ pub(crate) struct Driver {
     pub(crate) core: NodeCore,
     pub(crate) mesh: Mesh,
     pub(crate) sessions: Sessions,
-    pub(crate) reporter: Reporter,
+    pub(crate) state: LocalState,
     pub(crate) outputs: Outputs,
     inputs: Inputs,
     probers: BTreeMap<ServiceName, Prober>,
@@ -174,7 +174,7 @@ impl Driver {
         let (findings, found) = mpsc::channel(MAX_FINDINGS);
         let (process, process_requests) = mpsc::channel(MAX_PROCESS_REQUESTS);
         let (from_issuers, renewals) = mpsc::channel(MAX_ISSUERS);
-        let identity = &components.reporter.identity;
+        let identity = &components.state.identity;
         let outputs = Outputs {
             routes: BTreeMap::new(),
             process,
@@ -204,7 +204,7 @@ impl Driver {
             core,
             mesh,
             sessions: components.sessions,
-            reporter: components.reporter,
+            state: components.state,
             outputs,
             inputs: Inputs {
                 events,
@@ -223,14 +223,19 @@ impl Driver {
         (driver, channels)
     }
 
+    /// Answers questions about this node as it is now.
+    pub(crate) fn reporter(&self) -> Reporter<'_> {
+        Reporter { core: &self.core, state: &self.state }
+    }
+
     /// Runs until the mesh ends or all handles are dropped.
     pub(crate) async fn run(mut self) {
         let (outcome_sender, mut outcomes) = mpsc::channel::<OutcomeOf>(MAX_OUTCOMES);
         let mut probes = JoinSet::new();
         loop {
             self.carry_out(&outcome_sender, &mut probes);
-            let history = Some(self.reporter.history.poll_timeout());
-            let renewal = Some(self.reporter.renewals.seeker.poll_timeout(clock::now()));
+            let history = Some(self.state.history.poll_timeout());
+            let renewal = Some(self.state.renewals.seeker.poll_timeout(clock::now()));
             let persistence = self.persistence.poll_timeout();
             let wake = [self.core.poll_timeout(), persistence, history, renewal];
             let wake = wake.into_iter().flatten().min();
@@ -268,7 +273,7 @@ impl Driver {
                     self.credit_deliveries();
                     self.note_load();
                     let (now, wall) = (clock::now(), clock::wall());
-                    self.reporter.note_history(now);
+                    self.state.note_history(now);
                     self.core.handle_timeout(now, wall);
                     self.end_former(now, wall);
                 }
@@ -320,24 +325,24 @@ impl Driver {
             MeshEvent::Admitted { credential } => {
                 let (name, site) = (&credential.name, &credential.site);
                 info!(%name, %site, node = %credential.node.short(), "peer admitted");
-                self.reporter.audit.admitted(&credential);
+                self.state.audit.admitted(&credential);
                 self.core.handle_credential(&credential, now, wall);
             }
             MeshEvent::SessionUp(node) => {
                 // A peer whose credential came by gossip presents a known one.
                 if let Some(credential) = self.mesh.credential(&node) {
-                    self.reporter.audit.admitted(&credential);
+                    self.state.audit.admitted(&credential);
                     self.core.handle_credential(&credential, now, wall);
                 }
                 self.core.handle_session(node, true, now);
             }
             MeshEvent::SessionDown(node) => {
-                self.reporter.audit.gone(&node);
+                self.state.audit.gone(&node);
                 self.lose_session(node);
             }
             MeshEvent::Succeeded { former, credential } => self.follow(former, &credential),
             MeshEvent::Rotated { from, secrets } => self.offer_secrets(*secrets, Some(from)),
-            MeshEvent::Knocked { node, why } => self.reporter.audit.knocked(&node, &why),
+            MeshEvent::Knocked { node, why } => self.state.audit.knocked(&node, &why),
             MeshEvent::Unacknowledged(node) => self.core.handle_unacknowledged(node, now),
             MeshEvent::SeenAt { by, at } => self.take_sight(by, at),
             MeshEvent::Duplicate { node, at } => self.note_duplicate(node, at.to_vec(), None),
@@ -346,13 +351,13 @@ impl Driver {
                 let _ = self.outputs.called.send(Called { token, from });
             }
             MeshEvent::OwnDuplicate { by, at } => {
-                self.note_duplicate(self.reporter.identity.me.node, vec![at], Some(by));
+                self.note_duplicate(self.state.identity.me.node, vec![at], Some(by));
             }
             MeshEvent::Unknown { from, what } => self.note_unknown(from, what),
             MeshEvent::Refused { node, reason } => {
-                self.reporter.audit.refused_peer(&node, &reason);
-                let name = self.reporter.name(&self.core, &node);
-                self.reporter.note(Kind::Refused, name, &reason, now);
+                self.state.audit.refused_peer(&node, &reason);
+                let name = self.reporter().name(&node);
+                self.state.journal.note(Kind::Refused, name, &reason, now);
                 self.outputs.refused.send_replace(Some(reason.clone()));
                 // Anyone with the mesh secret can make up keys and be refused.
                 if let Some(held_back) = self.budgets.refusals.take(now) {
@@ -380,8 +385,8 @@ impl Driver {
         let open =
             |service: &ServiceName, line: &Line| sessions.count_line(service, Side::Client, *line);
         self.core.handle_counts(open, now);
-        self.reporter.floods.look(now, || floods::held_off(&self.mesh.counters()));
-        self.reporter.crowding.look(self.core.discovery().directory().crowding());
+        self.state.floods.look(now, || floods::held_off(&self.mesh.counters()));
+        self.state.crowding.look(self.core.discovery().directory().crowding());
         while let Some(event) = self.core.poll_event() {
             self.take_decision(event);
         }
@@ -406,7 +411,7 @@ impl Driver {
 
     /// Applies a new credential of this node. Returns whether it differs.
     fn renew(&mut self, credential: &Credential) -> Result<bool, IdentityError> {
-        if !self.reporter.identity.judge_renewal(credential)? {
+        if !self.state.identity.judge_renewal(credential)? {
             return Ok(false);
         }
         let change = Change::Renewed(Box::new(credential.clone()));
@@ -419,8 +424,8 @@ impl Driver {
             Event::Route { service, route, change } => {
                 if let Some(change) = change {
                     route_log::route(&service, &change, &route);
-                    let said = self.reporter.change(&self.core, &change);
-                    self.reporter.note_service(Kind::Route, &service, &said, change.at);
+                    let said = self.reporter().change(&change);
+                    self.state.journal.note_service(Kind::Route, &service, &said, change.at);
                 }
                 if let Some(sender) = self.outputs.routes.get(&service) {
                     sender.send_replace(route);
@@ -432,10 +437,10 @@ impl Driver {
                     sessions += self.sessions.cut_served(&service, how);
                 }
                 if sessions > 0 {
-                    let origin = self.reporter.line(&self.core, &line);
+                    let origin = self.reporter().line(&line);
                     warn!(%service, %origin, sessions, why, "sessions reset");
                     let said = format!("{sessions} to {origin}: {why}");
-                    self.reporter.note_service(Kind::Reset, &service, &said, clock::now());
+                    self.state.journal.note_service(Kind::Reset, &service, &said, clock::now());
                 }
             }
             Event::Move { service, leave } => self.sessions.release(&service, leave),
@@ -444,7 +449,7 @@ impl Driver {
                 let instance = names::local_instance(&service);
                 info!(%service, %state, detail, "{instance} changed state");
                 let said = format!("{instance} is {state}: {detail}");
-                self.reporter.note_service(Kind::Instance, &service, &said, clock::now());
+                self.state.journal.note_service(Kind::Instance, &service, &said, clock::now());
             }
             Event::Peer { node, endpoints, credential } => {
                 self.take_peer(node, &endpoints, &credential);
@@ -460,7 +465,7 @@ impl Driver {
             // Seeds are never forgotten.
             Event::Forgotten(node) if self.seeds.at.contains_key(&node) => {}
             Event::Forgotten(node) => {
-                self.reporter.process.board.forget_member(&node);
+                self.state.process.board.forget_member(&node);
                 self.mesh.release_peer(&node);
             }
             Event::Member { node, up } => self.tell_member(&node, up),
@@ -478,14 +483,14 @@ impl Driver {
         let (what, at) = (&revocation.revoked, revocation.at);
         close_revoked_sessions(&all, &self.mesh, &self.sessions);
         self.fall_back(&all);
-        let own = all.covering(&self.reporter.identity.credential);
+        let own = all.covering(&self.state.identity.credential);
         if own.is_some_and(|it| it.successor().is_none()) {
             // No node serves this one any more: its clients need not wait for timeouts.
             self.sessions.end(|_| true);
         }
         self.store_revocations(all.clone());
         self.outputs.revoked.send_replace(all);
-        self.reporter.audit.revoked(revocation);
+        self.state.audit.revoked(revocation);
         if let (Some(node), Some(by)) = (what.node(), revocation.successor()) {
             self.sessions.rename(node, by);
             let seeds = std::mem::take(&mut self.seeds.at).into_iter().collect();
@@ -493,11 +498,11 @@ impl Driver {
         } else if what.is_departure() {
             info!(%what, %at, "a node has left for good; closing its sessions");
             let (now, name) = (clock::now(), what.to_string());
-            self.reporter.note(Kind::Revoked, name, "by itself", now);
+            self.state.journal.note(Kind::Revoked, name, "by itself", now);
         } else {
             warn!(revoked = %what, %at, "revoked by the authority; closing its sessions");
             let (now, name) = (clock::now(), what.to_string());
-            self.reporter.note(Kind::Revoked, name, "by the authority", now);
+            self.state.journal.note(Kind::Revoked, name, "by the authority", now);
         }
     }
 
@@ -509,12 +514,13 @@ impl Driver {
             Command::Endpoints(own) => self.set_own_endpoints(own),
             Command::Service(service, change) => self.change_service(service, change, now),
             Command::Listed(service, list) => {
-                self.reporter.compare(&self.core, &service, list, now);
+                let me = self.state.identity.me.node;
+                self.state.rosters.handle(&self.core, me, &service, list, now);
             }
             Command::StoreNodes(bytes) => self.offer(Write::Nodes(bytes)),
             Command::AddService(addition) => self.add_service(*addition, now),
-            Command::NeedsRestart(settings) => self.reporter.needs_restart = settings,
-            Command::FailedUpgrade(why) => self.reporter.process.failed_upgrade = why,
+            Command::NeedsRestart(settings) => self.state.process.needs_restart = settings,
+            Command::FailedUpgrade(why) => self.state.process.failed_upgrade = why,
             Command::Credential(credential) => {
                 if let Err(error) = self.renew(&credential) {
                     warn!(%error, "the credential in the state folder is not used");
@@ -527,7 +533,7 @@ impl Driver {
                 self.core.wake(now);
             }
             Command::Leave(done) => {
-                self.reporter.is_leaving = true;
+                self.state.process.is_leaving = true;
                 self.core.leave(now);
                 self.send_all();
                 let _ = done.send(());
@@ -543,7 +549,7 @@ impl Driver {
 
 impl Driver {
     fn change_service(&mut self, service: ServiceName, change: ServiceChange, now: Instant) {
-        let facts = self.reporter.services.get_mut(&service);
+        let facts = self.state.services.get_mut(&service);
         match change {
             ServiceChange::Policy(policy, weights) => {
                 if let Some(facts) = facts {
@@ -569,9 +575,9 @@ impl Driver {
     pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
         let Addition { name, config, facts, prober, route } = addition;
         if config.health.is_some() {
-            findings::warn_of_missing_role(&name, &self.reporter.identity.credential);
+            findings::warn_of_missing_role(&name, &self.state.identity.credential);
         }
-        self.reporter.services.insert(name.clone(), facts);
+        self.state.services.insert(name.clone(), facts);
         prober.and_then(|prober| self.probers.insert(name.clone(), prober));
         self.core.add_service(name.clone(), config, now);
         route.send_replace(self.core.route(&name).cloned().unwrap_or_default());

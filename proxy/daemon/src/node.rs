@@ -42,7 +42,7 @@ use crate::node::postbox::Destination;
 use crate::node::services::Services;
 use crate::random;
 use crate::renewal::state::Renewals;
-use crate::report::Reporter;
+use crate::report::LocalState;
 use crate::sessions::claim::IfTaken;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
@@ -166,19 +166,19 @@ impl Node {
         let (mesh, Incoming { events, streams, others }) = started;
         let sessions = Sessions::within(descriptors::for_sessions(&env.host));
         let mut services = Services::bind(&env.host, settings, IfTaken::Wait, services::key)?;
-        let mut reporter =
-            Reporter::new(identity, &mesh, &sessions, services.facts(settings), &env.host);
-        let prepared = reporter.process.exposures.prepare(settings, IfTaken::Wait)?;
-        reporter.renewals = Renewals::new(env.renewals, &identity.credential);
-        describe(settings, env.nodes.as_deref(), env.admin_http, &mut reporter);
+        let mut state =
+            LocalState::new(identity, &mesh, &sessions, services.facts(settings), &env.host);
+        let prepared = state.process.exposures.prepare(settings, IfTaken::Wait)?;
+        state.renewals = Renewals::new(env.renewals, &identity.credential);
+        describe(settings, env.nodes.as_deref(), env.admin_http, &mut state);
         services.announce();
-        let sources = sources(settings, &reporter, &env.host);
+        let sources = sources(settings, &state, &env.host);
         let (mut driver, channels) = Driver::new(Components {
             core: assemble::build_core(settings, identity, env.generation, core_seed, None),
             mesh: mesh.clone(),
             events,
             sessions: sessions.clone(),
-            reporter,
+            state,
             probers: assemble::probers(&env.host, settings, Prober::at_start)?,
             seed_names,
             writer: process.writer,
@@ -190,7 +190,7 @@ impl Node {
         let context =
             Context { mesh: mesh.clone(), host: env.host, sessions: sessions.clone(), findings };
         let (limits, listeners) = services.serve(settings, &context, &mut driver);
-        let exposed = driver.reporter.process.exposures.start(prepared, settings);
+        let exposed = driver.state.process.exposures.start(prepared, settings);
         let (offers, offered) = watch::channel(Arc::new(assemble::offers(settings)));
         let (leaving, is_leaving) = watch::channel(false);
         let handle = Handle::new(questions);
@@ -394,14 +394,14 @@ fn egress(
         asked: asked.clone(),
         context: context.clone(),
         credential: driver.outputs.credential.subscribe(),
-        audit: driver.reporter.audit.clone(),
+        audit: driver.state.audit.clone(),
         offers,
         offered: driver.outputs.offered.subscribe(),
         turn: Arc::default(),
         revoked: driver.outputs.revoked.subscribe(),
         max_relayed: u64::from(settings.mesh.max_relayed),
         leaving,
-        back: driver.reporter.process.way_back.clone(),
+        back: driver.state.process.way_back.clone(),
     }
 }
 
@@ -428,11 +428,11 @@ fn serve_vips(
     tasks: &mut JoinSet<()>,
 ) -> vip::Release {
     let parts = vip::Parts {
-        board: &driver.reporter.process.board,
+        board: &driver.state.process.board,
         mesh: &driver.mesh,
         credential: driver.outputs.credential.subscribe(),
         routes: &subscribe(&driver.outputs.routes),
-        exposures: &driver.reporter.process.exposures,
+        exposures: &driver.state.process.exposures,
         generation,
     };
     vip::start(settings, sockets, &parts, tasks)
@@ -497,32 +497,32 @@ fn write_events(
 }
 
 /// Sources of the cluster's own lists, for services with a kubeconfig.
-fn sources(settings: &Settings, reporter: &Reporter, host: &Host) -> Vec<(ServiceName, Source)> {
+fn sources(settings: &Settings, state: &LocalState, host: &Host) -> Vec<(ServiceName, Source)> {
     let each = settings.services.iter().filter_map(|(name, service)| {
         let kubeconfig = service.cluster_kubeconfig.clone()?;
-        let local = *reporter.services.get(name)?.listen.first()?;
+        let local = *state.services.get(name)?.listen.first()?;
         Some((name.clone(), Source { host: host.clone(), local, kubeconfig }))
     });
     each.collect()
 }
 
-/// Passes the settings to the reporter, and logs that the node starts.
+/// Takes over the settings, and logs that the node starts.
 fn describe(
     settings: &Settings,
     nodes: Option<&[u8]>,
     admin_http: Option<SocketAddr>,
-    reporter: &mut Reporter,
+    state: &mut LocalState,
 ) {
-    reporter.process.admin_http = admin_http;
-    reporter.process.way_back = WayBack::new(settings, nodes);
-    reporter.process.agreeing = assemble::agreeing(settings);
-    reporter.told.outboxes = assemble::outboxes(settings);
-    reporter.process.authority_key = Some(meshport_state::authority_key_in(&settings.state_dir));
-    announce_start(reporter);
+    state.process.admin_http = admin_http;
+    state.process.way_back = WayBack::new(settings, nodes);
+    state.process.agreeing = assemble::agreeing(settings);
+    state.outboxes = assemble::outboxes(settings);
+    state.process.authority_key = Some(meshport_state::authority_key_in(&settings.state_dir));
+    announce_start(state);
 }
 
-fn announce_start(reporter: &Reporter) {
-    let (me, mesh) = (&reporter.identity.me, reporter.process.mesh_listen);
+fn announce_start(state: &LocalState) {
+    let (me, mesh) = (&state.identity.me, state.process.mesh_listen);
     info!(
         name = %me.name, site = %me.site, node = %me.node.short(), %mesh,
         version = env!("CARGO_PKG_VERSION"), "started"

@@ -1,61 +1,37 @@
-//! Builds the answers of [`crate::admin::api`] from the daemon's state.
-//!
-//! Reads only; builds nothing unless it is asked.
+//! What a node knows of itself beside its core ([`LocalState`]), and the answers of
+//! [`crate::admin::api`] from both ([`Reporter`]).
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, ServiceName, UnixSeconds};
+use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::{Entry, Liveness, OriginState};
 use meshport_mesh::Mesh;
-use tokio::sync::watch;
 
 use crate::Error;
 use crate::admin::api::{
     Chosen, EdgeStatus, FindingRow, NodeRef, Offering, OriginRef, OriginStatus, PeerRow,
-    ProcessStatus, ServiceStatus, SettingChange, Status,
+    ProcessStatus, ServiceStatus, Status,
 };
 use crate::admin::credentials::SecretStatus;
-use meshport_core::duplicates::Duplicates;
 use meshport_core::findings::{
     BOTH_BEHIND_NAT as APART_BY_NAT, Finding, NARROW_PATH, NO_ORIGIN, NO_ORIGIN_ANSWERS,
     PROBE_REFUSED, SEED_SILENT,
 };
 use meshport_core::health::Health;
-use meshport_core::history::History;
-use meshport_core::inquiry::{CallBudget, Setting};
-use meshport_core::journal::{Journal, Kind};
+use meshport_core::journal::Kind;
 use meshport_core::names;
 use meshport_core::node::NodeCore;
-use meshport_core::outbox::{Outbox, Receiver};
 use meshport_core::reach::{BOTH_BEHIND_NAT, BOTH_BEHIND_NAT_REMEDY};
-use meshport_core::roster::Roster;
-use meshport_core::route::{Candidate, Line, OriginView, PathView, Policy, Standing};
-use meshport_core::unknown::Unknown;
+use meshport_core::route::{Candidate, Line, OriginView, PathView, Standing};
 
-use crate::audit::Audit;
 use crate::clock;
-use crate::expose::Exposures;
 use crate::findings;
 use crate::health::certificates::Origins;
-use crate::identity::CurrentIdentity;
-use crate::renewal::state::Renewals;
-use crate::report::floods::Floods;
-use crate::sessions::ingress::SessionLimits;
-use crate::sessions::registry::Sessions;
 use crate::sessions::totals::SessionCount;
-use crate::tcp::Host;
-use crate::vip::board::Board;
-use crate::wayback::WayBack;
 use meshport_core::ledger::Side;
-use meshport_state::{Identity, KnownRenewals};
 
 pub(crate) mod access;
 mod addresses;
-mod compare;
 mod credentials;
 mod crowding;
 mod explain;
@@ -66,204 +42,83 @@ mod members;
 mod offered;
 pub mod onlooker;
 mod renewal;
+mod rosters;
 mod samples;
 mod secret;
 mod seeds;
+mod state;
 mod stats;
 mod view;
 mod wayback;
 
-pub(crate) use crowding::CrowdingLog;
 pub(crate) use explain::change;
+pub(crate) use state::{LocalState, ServiceFacts};
 pub(crate) use view::nodes::Peer;
 
 /// Most narrow paths reported, each in a sentence: those of a site have one cause.
 const MAX_NARROW: usize = 3;
 
-/// Answers questions about this node, from what it observes and from its identity.
+/// Answers questions about this node. Reads only; builds nothing unless it is asked.
 #[derive(Debug)]
-pub(crate) struct Reporter {
-    /// This node's identity; only [`Driver::change_identity`] changes it.
-    ///
-    /// [`Driver::change_identity`]: crate::driver::Driver::change_identity
-    pub(crate) identity: CurrentIdentity,
-    pub(crate) process: ProcessFacts,
-    pub(crate) sessions: Sessions,
-    pub(crate) audit: Audit,
-    pub(crate) duplicates: Duplicates,
-    /// The members that send messages unknown to this version.
-    pub(crate) unknown: Unknown,
-    pub(crate) floods: Floods,
-    pub(crate) crowding: CrowdingLog,
-    pub(crate) services: BTreeMap<ServiceName, ServiceFacts>,
-    /// Settings that differ from the file until a restart.
-    pub(crate) needs_restart: Vec<SettingChange>,
-    /// Whether this daemon is stopping.
-    pub(crate) is_leaving: bool,
-    /// The cluster's own lists, for services whose list is read.
-    pub(crate) rosters: BTreeMap<ServiceName, Roster>,
-    pub(crate) history: History,
-    pub(crate) told: Told,
-    /// How this node's credential is renewed, and whether it renews others.
-    pub(crate) renewals: Renewals,
+pub(crate) struct Reporter<'a> {
+    pub(crate) core: &'a NodeCore,
+    pub(crate) state: &'a LocalState,
 }
 
-/// Events so far, and the queues to members and receivers.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) journal: Journal,
-    /// One for each receiver of events in the settings.
-    pub(crate) outboxes: BTreeMap<Receiver, Outbox>,
-    /// Limits call-backs to members.
-    pub(crate) calls: CallBudget,
-}
-
-/// Facts fixed for the life of the process, and its last upgrade.
-#[derive(Debug)]
-pub(crate) struct ProcessFacts {
-    pub(crate) started: Instant,
-    /// The start time by this machine's clock.
-    pub(crate) started_at: UnixSeconds,
-    pub(crate) mesh_listen: SocketAddr,
-    pub(crate) admin_http: Option<SocketAddr>,
-    /// Where the authority's key is, if it is in the state folder.
-    pub(crate) authority_key: Option<PathBuf>,
-    /// Settings that must be the same on all nodes.
-    pub(crate) agreeing: Vec<Setting>,
-    /// The listeners for clients without meshport.
-    pub(crate) exposures: Exposures,
-    pub(crate) way_back: WayBack,
-    /// Its virtual addresses, and the nodes that may hold some.
-    pub(crate) board: Board,
-    /// Why the last upgrade failed.
-    pub(crate) failed_upgrade: Option<String>,
-}
-
-/// Facts about a service that the core does not have.
-#[derive(Debug, Clone)]
-pub(crate) struct ServiceFacts {
-    pub(crate) listen: Vec<SocketAddr>,
-    pub(crate) policy: Policy,
-    pub(crate) origin: Option<String>,
-    /// The limits of its sessions; absent until its clients are accepted.
-    pub(crate) limits: Option<watch::Receiver<Arc<SessionLimits>>>,
-}
-
-impl ServiceFacts {
-    /// The limit of open client sessions.
-    fn max_sessions(&self) -> Option<u64> {
-        Some(self.limits.as_ref()?.borrow().max_sessions)
-    }
-}
-
-impl Reporter {
-    /// At the start of a process without admin server and state folder.
-    pub(crate) fn new(
-        identity: &Identity,
-        mesh: &Mesh,
-        sessions: &Sessions,
-        services: BTreeMap<ServiceName, ServiceFacts>,
-        host: &Host,
-    ) -> Self {
-        let mut reporter =
-            Self::beside(CurrentIdentity::new(identity), mesh.local_addr(), sessions, services);
-        reporter.process.exposures = Exposures::new(host.clone(), reporter.audit.clone());
-        reporter
-    }
-
-    /// The same for a node that is reached at this address.
-    pub(crate) fn beside(
-        identity: CurrentIdentity,
-        mesh_listen: SocketAddr,
-        sessions: &Sessions,
-        services: BTreeMap<ServiceName, ServiceFacts>,
-    ) -> Self {
-        let (now, audit) = (clock::now(), Audit::default());
-        let process = ProcessFacts {
-            failed_upgrade: None,
-            started: now,
-            started_at: clock::wall(),
-            mesh_listen,
-            admin_http: None,
-            authority_key: None,
-            agreeing: Vec::new(),
-            exposures: Exposures::new(Host::default(), audit.clone()),
-            way_back: WayBack::default(),
-            board: Board::default(),
-        };
-        let renewals = Renewals::new(KnownRenewals::default(), &identity.credential);
-        Self {
-            identity,
-            process,
-            sessions: sessions.clone(),
-            audit,
-            duplicates: Duplicates::default(),
-            unknown: Unknown::default(),
-            floods: Floods::new(now),
-            crowding: CrowdingLog::default(),
-            services,
-            rosters: BTreeMap::new(),
-            history: History::new(now),
-            told: Told::default(),
-            renewals,
-            needs_restart: Vec::new(),
-            is_leaving: false,
-        }
-    }
-
-    pub(crate) fn status(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Status {
-        let services = self.services(core, now);
-        let secret = self.secret(core, mesh);
-        let found = self.findings(core, &services, &secret, now);
+impl Reporter<'_> {
+    pub(crate) fn status(&self, mesh: &Mesh, now: Instant) -> Status {
+        let services = self.services(now);
+        let secret = self.secret(mesh);
+        let found = self.findings(&services, &secret, now);
         Status {
             process: ProcessStatus {
                 version: env!("CARGO_PKG_VERSION").into(),
-                uptime_s: age_s(self.process.started, now),
-                mesh_listen: self.process.mesh_listen,
-                admin_http: self.process.admin_http,
-                needs_restart: self.needs_restart.clone(),
-                failed_upgrade: self.process.failed_upgrade.clone(),
-                is_leaving: self.is_leaving,
+                uptime_s: age_s(self.state.process.started, now),
+                mesh_listen: self.state.process.mesh_listen,
+                admin_http: self.state.process.admin_http,
+                needs_restart: self.state.process.needs_restart.clone(),
+                failed_upgrade: self.state.process.failed_upgrade.clone(),
+                is_leaving: self.state.process.is_leaving,
             },
-            me: self.identity.me.clone(),
-            roles: self.identity.credential.roles.clone(),
-            credential_expires_at: self.identity.credential.expires_at,
-            members: self.members(core),
-            absent: self.absent(core, now),
+            me: self.state.identity.me.clone(),
+            roles: self.state.identity.credential.roles.clone(),
+            credential_expires_at: self.state.identity.credential.expires_at,
+            members: self.members(),
+            absent: self.absent(now),
             warnings: found.iter().map(ToString::to_string).collect(),
             findings: found.iter().map(FindingRow::from).collect(),
             secret,
-            former_key: self.identity.former_key.clone(),
-            renewal: self.renewal(core),
-            reach: Some(members::reach(core)),
-            way_back: self.way_back(core, mesh),
+            former_key: self.state.identity.former_key.clone(),
+            renewal: self.renewal(),
+            reach: Some(members::reach(self.core)),
+            way_back: self.way_back(mesh),
             services,
             edge: EdgeStatus {
-                exposed: self.process.exposures.status(),
-                virtual_addresses: self.virtual_addresses(core, now),
-                offered: offered::offered(core, now),
+                exposed: self.state.process.exposures.status(),
+                virtual_addresses: self.virtual_addresses(now),
+                offered: offered::offered(self.core, now),
             },
         }
     }
 
-    pub(crate) fn services(&self, core: &NodeCore, now: Instant) -> Vec<ServiceStatus> {
-        core.services().map(|name| self.service(core, name, now)).collect()
+    pub(crate) fn services(&self, now: Instant) -> Vec<ServiceStatus> {
+        self.core.services().map(|name| self.service(name, now)).collect()
     }
 
-    pub(crate) fn peers(&self, core: &NodeCore, mesh: &Mesh) -> Vec<PeerRow> {
-        let directory = core.discovery().directory();
+    pub(crate) fn peers(&self, mesh: &Mesh) -> Vec<PeerRow> {
+        let directory = self.core.discovery().directory();
         let row = |peer: meshport_mesh::PeerStatus| {
             let entry = directory.get(&peer.node);
             // A leaf is in no directory; only its tunnel reveals it.
-            let leaf = core.discovery().is_leaf(&peer.node);
+            let leaf = self.core.discovery().is_leaf(&peer.node);
             let shown = leaf.then(|| mesh.credential(&peer.node)).flatten();
             let credential = entry.map(|entry| &entry.credential).or(shown.as_ref());
             let unknown = if leaf { "leaf" } else { "unknown" };
-            let rtt = core.discovery().paths().get(&peer.node).and_then(|path| path.rtt);
-            let is_apart = !peer.session && core.discovery().both_behind_nat(&peer.node);
+            let rtt = self.core.discovery().paths().get(&peer.node).and_then(|path| path.rtt);
+            let is_apart = !peer.session && self.core.discovery().both_behind_nat(&peer.node);
             PeerRow {
                 lacks: is_apart.then(|| BOTH_BEHIND_NAT_REMEDY.into()),
-                way_back: credential.and_then(|it| self.way_back_to(core, it)),
+                way_back: credential.and_then(|it| self.way_back_to(it)),
                 node: peer.node,
                 name: credential.map(|credential| credential.name.clone()),
                 site: credential.map(|credential| credential.site.clone()),
@@ -285,18 +140,20 @@ impl Reporter {
     ///
     /// # Errors
     /// [`Error::Usage`] when the target is this node, several nodes, or none.
-    pub(crate) fn find(&self, core: &NodeCore, target: &str) -> Result<NodeRef, Error> {
+    pub(crate) fn find(&self, target: &str) -> Result<NodeRef, Error> {
         let matches = |who: &NodeRef| explain::is_meant(who, target);
-        let entries = core.discovery().directory().iter();
+        let entries = self.core.discovery().directory().iter();
         let mut found = entries.map(|(_, entry)| node_ref(entry)).filter(matches);
         match (found.next(), found.next()) {
-            _ if matches(&self.identity.me) => Err(Error::Usage("that is this node itself".into())),
+            _ if matches(&self.state.identity.me) => {
+                Err(Error::Usage("that is this node itself".into()))
+            }
             (Some(who), None) => Ok(who),
             (Some(_), Some(_)) => Err(Error::Usage(format!(
                 "{target} matches several nodes; use a NodeId from `meshport peers`"
             ))),
             (None, _) => {
-                let entries = core.discovery().directory().iter();
+                let entries = self.core.discovery().directory().iter();
                 let names = entries.map(|(_, entry)| entry.credential.name.as_ref());
                 Err(Error::Usage(names::unknown(target, names)))
             }
@@ -307,46 +164,47 @@ impl Reporter {
     ///
     /// # Errors
     /// [`Error::Refused`] when this node has no such service.
-    pub(crate) fn to_ask(&self, core: &NodeCore, service: &ServiceName) -> Result<Origins, Error> {
+    pub(crate) fn to_ask(&self, service: &ServiceName) -> Result<Origins, Error> {
         let unknown = || Error::Refused(format!("there is no service {service}"));
-        let route = core.route(service).ok_or_else(unknown)?;
-        let named = |it: &Candidate| (self.origin_ref(core, it), it.clone());
-        let local_instance = self.services.get(service).and_then(|facts| facts.origin.clone());
+        let route = self.core.route(service).ok_or_else(unknown)?;
+        let named = |it: &Candidate| (self.origin_ref(it), it.clone());
+        let local_instance =
+            self.state.services.get(service).and_then(|facts| facts.origin.clone());
         Ok(Origins { origins: route.candidates.iter().map(named).collect(), local_instance })
     }
 
     /// A node's name, or the short form of its id while the name is unknown.
-    pub(crate) fn name(&self, core: &NodeCore, node: &NodeId) -> String {
-        name(core, node)
+    pub(crate) fn name(&self, node: &NodeId) -> String {
+        name(self.core, node)
     }
 
     /// A line as described in logs.
-    pub(crate) fn line(&self, core: &NodeCore, it: &Line) -> String {
-        line(core, it)
+    pub(crate) fn line(&self, it: &Line) -> String {
+        line(self.core, it)
     }
 
-    fn origin_ref(&self, core: &NodeCore, candidate: &Candidate) -> OriginRef {
+    fn origin_ref(&self, candidate: &Candidate) -> OriginRef {
         let OriginView { line, name, site, .. } = &candidate.origin;
         let relay = match line {
-            Line::Relayed { relay, .. } => Some(self.name(core, relay)),
+            Line::Relayed { relay, .. } => Some(self.name(relay)),
             Line::Direct(_) | Line::Outside(_) => None,
         };
         OriginRef { node: line.origin(), name: name.clone(), site: site.clone(), relay }
     }
 
-    fn service(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> ServiceStatus {
-        let facts = self.services.get(name);
-        let route = core.route(name).cloned().unwrap_or_default();
-        let totals = self.sessions.totals(name);
+    fn service(&self, name: &ServiceName, now: Instant) -> ServiceStatus {
+        let facts = self.state.services.get(name);
+        let route = self.core.route(name).cloned().unwrap_or_default();
+        let totals = self.state.sessions.totals(name);
         let first = route.choice();
         let chosen = first.map(|first| Chosen {
-            who: self.origin_ref(core, first),
+            who: self.origin_ref(first),
             why: route.why.clone(),
-            since_s: core.preferred_since(name).map_or(0, |since| age_s(since, now)),
+            since_s: self.core.preferred_since(name).map_or(0, |since| age_s(since, now)),
         });
         let place = |(at, candidate): (usize, &Candidate)| OriginStatus {
             chosen: at == 0 && chosen.is_some(),
-            ..self.origin(core, name, candidate, now)
+            ..self.origin(name, candidate, now)
         };
         ServiceStatus {
             name: name.clone(),
@@ -354,27 +212,21 @@ impl Reporter {
             lost: totals.addresses.taken(),
             policy: facts.map_or("nearest", |facts| facts.policy.word()).into(),
             origins: route.candidates.iter().enumerate().map(place).collect(),
-            offering: self.offering(core, name, now),
-            sessions_open: self.sessions.count_side(name, Side::Client),
+            offering: self.offering(name, now),
+            sessions_open: self.state.sessions.count_side(name, Side::Client),
             sessions_total: totals.counts.get(SessionCount::Accepted),
             sessions_failed: totals.counts.get(SessionCount::Failed),
             chosen,
         }
     }
 
-    fn origin(
-        &self,
-        core: &NodeCore,
-        service: &ServiceName,
-        candidate: &Candidate,
-        now: Instant,
-    ) -> OriginStatus {
+    fn origin(&self, service: &ServiceName, candidate: &Candidate, now: Instant) -> OriginStatus {
         let origin = &candidate.origin;
         let hop = origin.line.first_hop();
-        let path = hop.and_then(|hop| core.discovery().paths().get(&hop));
+        let path = hop.and_then(|hop| self.core.discovery().paths().get(&hop));
         let state_since = match origin.path {
-            PathView::Own => core.health(service).map(Health::since),
-            _ => origin.line.origin().and_then(|node| core.state_since(service, &node)),
+            PathView::Own => self.core.health(service).map(Health::since),
+            _ => origin.line.origin().and_then(|node| self.core.state_since(service, &node)),
         };
         let (word, rtt) = match (origin.path, origin.line) {
             (PathView::Own, _) => ("own", None),
@@ -386,22 +238,22 @@ impl Reporter {
             (PathView::Unmeasured, _) => ("unmeasured", None),
         };
         OriginStatus {
-            who: self.origin_ref(core, candidate),
+            who: self.origin_ref(candidate),
             state: origin.state.to_string(),
             state_since_s: state_since.map_or(0, |since| age_s(since, now)),
             path: word.into(),
             rtt_ms: rtt.map(in_ms),
             loss_percent: rtt.and(origin.line.origin()).map(|_| origin.loss_percent),
-            sessions: self.sessions.count_line(service, Side::Client, origin.line),
+            sessions: self.state.sessions.count_line(service, Side::Client, origin.line),
             usable: candidate.standing < Standing::Down,
             chosen: false,
-            lacks: Self::lacks(core, service, candidate, path.map(|path| age_s(path.since, now))),
+            lacks: self.lacks(service, candidate, path.map(|path| age_s(path.since, now))),
         }
     }
 
     /// Describes what an origin lacks.
     fn lacks(
-        core: &NodeCore,
+        &self,
         service: &ServiceName,
         candidate: &Candidate,
         path_age_s: Option<u64>,
@@ -412,52 +264,51 @@ impl Reporter {
         match (path, line) {
             // For its local instance a node knows the result of the last probe.
             (PathView::Own, _) if candidate.standing >= Standing::Doubtful && !is_drained => {
-                core.health(service).map_or_else(String::new, Health::detail)
+                self.core.health(service).map_or_else(String::new, Health::detail)
             }
-            (_, Line::Direct(node)) if is_apart && core.discovery().both_behind_nat(&node) => {
+            (_, Line::Direct(node)) if is_apart && self.core.discovery().both_behind_nat(&node) => {
                 BOTH_BEHIND_NAT.into()
             }
             _ => lacks(candidate, path_age_s),
         }
     }
 
-    fn offering(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> Option<Offering> {
-        let health = core.health(name)?;
-        let state = core.own_state(name)?;
-        let drained = core.drained_since(name).filter(|_| state == OriginState::Draining);
+    fn offering(&self, name: &ServiceName, now: Instant) -> Option<Offering> {
+        let health = self.core.health(name)?;
+        let state = self.core.own_state(name)?;
+        let drained = self.core.drained_since(name).filter(|_| state == OriginState::Draining);
         let detail = health.detail();
         Some(Offering {
-            address: self.services.get(name)?.origin.clone()?,
+            address: self.state.services.get(name)?.origin.clone()?,
             state: state.to_string(),
             since_s: age_s(drained.unwrap_or(health.since()), now),
             detail: match drained {
                 Some(_) => format!("{}; {detail}", unhealthy(state)),
                 None => detail,
             },
-            sessions: self.sessions.count_side(name, Side::Served),
+            sessions: self.state.sessions.count_side(name, Side::Served),
         })
     }
 
     fn findings(
         &self,
-        core: &NodeCore,
         services: &[ServiceStatus],
         secret: &SecretStatus,
         now: Instant,
     ) -> Vec<Finding> {
         let mut found = Vec::new();
-        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.identity.me.node;
-        let alone = core.discovery().directory().iter().all(is_me);
+        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.state.identity.me.node;
+        let alone = self.core.discovery().directory().iter().all(is_me);
         if alone {
             found
                 .push(SEED_SILENT.broken("no other node has answered yet: normal until one joins"));
         }
-        found.extend(self.isolation(core));
+        found.extend(self.isolation());
         found.extend(self.address_findings());
-        let paths = core.discovery().paths().iter();
+        let paths = self.core.discovery().paths().iter();
         let narrow = paths.filter(|(_, path)| path.narrow).take(MAX_NARROW);
         found.extend(narrow.map(|(node, _)| {
-            let name = self.name(core, node);
+            let name = self.name(node);
             NARROW_PATH.found(format!("the path to {name} drops large packets"))
         }));
         for service in services {
@@ -475,37 +326,40 @@ impl Reporter {
             let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
             found.extend(apart.map(|origin| {
                 let who = &origin.who.name;
-                let nat = core.reach().nat().map_or_else(String::new, |nat| format!("; {nat}"));
+                let nat =
+                    self.core.reach().nat().map_or_else(String::new, |nat| format!("; {nat}"));
                 APART_BY_NAT.found(format!("{name}: {who} and this node are both behind NAT{nat}"))
             }));
-            if core.health(name).is_some_and(Health::wants_credentials) {
+            if self.core.health(name).is_some_and(Health::wants_credentials) {
                 let who = names::local_instance(name);
                 let refused = PROBE_REFUSED
                     .found(format!("{name}: {who} answers 401, so readiness is unknown"));
                 found.push(refused.naming("service.NAME", &format!("service.{name}")));
             }
         }
-        let name = |node: &NodeId| match *node == self.identity.me.node {
-            true => self.identity.me.name.to_string(),
-            false => self.name(core, node),
+        let name = |node: &NodeId| match *node == self.state.identity.me.node {
+            true => self.state.identity.me.name.to_string(),
+            false => self.name(node),
         };
-        found.extend(self.duplicates.findings(&self.identity.me.node, name, now));
-        found.extend(self.unknown.finding(name, now));
+        found.extend(self.state.duplicates.findings(&self.state.identity.me.node, name, now));
+        found.extend(self.state.unknown.finding(name, now));
         found.extend(self.full(services));
         found.extend(self.listener_findings(services, now));
-        found.extend(self.crowding(core, now));
-        found.extend(self.floods.finding(now));
-        found.extend(core.discovery().directory().crowding().as_ref().map(crowding::finding));
-        found.extend(self.denials(core));
+        found.extend(self.crowding(now));
+        found.extend(self.state.floods.finding(now));
+        found.extend(self.core.discovery().directory().crowding().as_ref().map(crowding::finding));
+        found.extend(self.denials());
         found.extend(self.unoffered());
-        found.extend(access::misfits(core));
-        found.extend(self.differences());
-        found.extend(self.unposted());
+        found.extend(access::misfits(self.core));
+        found.extend(self.state.rosters.findings());
+        found.extend(self.state.unposted());
         found.extend(self.unused_way_back(now));
-        found.extend(self.same_names(core));
+        found.extend(self.same_names());
         found.extend(secret::finding(secret));
         found.extend(self.renewal_findings(clock::wall()));
-        found.extend(self.process.authority_key.as_deref().and_then(findings::of_authority_key));
+        found.extend(
+            self.state.process.authority_key.as_deref().and_then(findings::of_authority_key),
+        );
         found
     }
 }

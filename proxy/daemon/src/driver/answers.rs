@@ -179,20 +179,20 @@ macro_rules! read_off {
 }
 
 read_off! {
-    Lacking, Vec<ServiceName>, |it| it.reporter.lacking(&it.core);
+    Lacking, Vec<ServiceName>, |it| it.reporter().lacking();
     Samples, Vec<Sample>,
-        |it| it.reporter.samples(&it.core, &it.mesh, clock::now());
+        |it| it.reporter().samples(&it.mesh, clock::now());
     StatusRequest, <Self as Request>::Reply,
-        |it| it.reporter.status(&it.core, &it.mesh, clock::now());
-    ViewRequest, <Self as Request>::Reply, |it| it.reporter.view(&it.core, &it.mesh, clock::now());
-    RoutesRequest, <Self as Request>::Reply, |it| it.reporter.services(&it.core, clock::now());
+        |it| it.reporter().status(&it.mesh, clock::now());
+    ViewRequest, <Self as Request>::Reply, |it| it.reporter().view(&it.mesh, clock::now());
+    RoutesRequest, <Self as Request>::Reply, |it| it.reporter().services(clock::now());
     ExplainRequest, <Self as Request>::Reply,
-        |it| it.reporter.explanations(&it.core, clock::now());
-    StatsRequest, <Self as Request>::Reply, |it| it.reporter.stats(&it.core);
-    PeersRequest, <Self as Request>::Reply, |it| it.reporter.peers(&it.core, &it.mesh);
-    SeedsRequest, <Self as Request>::Reply, |it| it.reporter.seeds(&it.core);
+        |it| it.reporter().explanations(clock::now());
+    StatsRequest, <Self as Request>::Reply, |it| it.reporter().stats();
+    PeersRequest, <Self as Request>::Reply, |it| it.reporter().peers(&it.mesh);
+    SeedsRequest, <Self as Request>::Reply, |it| it.reporter().seeds();
     CredentialsRequest, <Self as Request>::Reply,
-        |it| it.reporter.credentials(&it.core, &it.mesh, clock::wall());
+        |it| it.reporter().credentials(&it.mesh, clock::wall());
 }
 
 impl Answer for ReloadRequest {
@@ -244,7 +244,7 @@ impl Answer for RenewRequest {
         let renewed = Credential::from_text(&self.credential)
             .map_err(Error::Trust)
             .and_then(|it| driver.renew(&it).map_err(Error::from));
-        let expires_at = driver.reporter.identity.credential.expires_at;
+        let expires_at = driver.state.identity.credential.expires_at;
         let _ = to.send(renewed.map(|is_new| RenewReport { expires_at, is_new }));
     }
 }
@@ -275,7 +275,7 @@ impl Answer for CertificatesRequest {
     type Reply = <Self as Request>::Reply;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        let origins = driver.reporter.to_ask(&driver.core, &self.service);
+        let origins = driver.reporter().to_ask(&self.service);
         certificates::start(driver.mesh.clone(), self.service, origins, to);
     }
 }
@@ -288,7 +288,7 @@ impl Answer for InquireRequest {
             Ok(seed) => seed,
             Err(error) => return drop(to.send(Err(error))),
         };
-        let (members, own) = driver.reporter.to_inquire(&driver.core, &driver.mesh);
+        let (members, own) = driver.reporter().to_inquire(&driver.mesh);
         let (mesh, calls) = (driver.mesh.clone(), driver.outputs.called.subscribe());
         inquiry::start(Inquiry { mesh, members, own, calls, seed }, to);
     }
@@ -298,7 +298,7 @@ impl Answer for PingRequest {
     type Reply = <Self as Request>::Reply;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        match driver.reporter.find(&driver.core, &self.target) {
+        match driver.reporter().find(&self.target) {
             Ok(who) => {
                 let lacks = driver.core.discovery().both_behind_nat(&who.node);
                 let lacks = lacks.then(|| BOTH_BEHIND_NAT_REMEDY.to_owned());

@@ -33,16 +33,16 @@ impl Driver {
                 self.mesh.succeed(&meshport_mesh::Identity {
                     key: node_key.clone(),
                     credential: credential.clone(),
-                    secret: self.reporter.identity.secrets.current().clone(),
+                    secret: self.state.identity.secrets.current().clone(),
                 })?;
                 self.core.succeed(LocalNode { credential, record_key }, now);
             }
             Change::Retired => self.mesh.retire(),
         }
-        let changed = self.reporter.identity.apply(change);
+        let changed = self.state.identity.apply(change);
         if matches!(changed, Changed::Credential | Changed::Key(_)) {
-            let own = self.reporter.identity.credential.clone();
-            self.reporter.renewals.seeker.follow(&own, now);
+            let own = self.state.identity.credential.clone();
+            self.state.renewals.seeker.follow(&own, now);
             self.outputs.credential.send_replace(own);
         }
         self.tell_change(&changed, from);
@@ -50,7 +50,7 @@ impl Driver {
     }
 
     fn tell_change(&self, changed: &Changed, from: Option<NodeId>) {
-        let (own, audit) = (&self.reporter.identity, &self.reporter.audit);
+        let (own, audit) = (&self.state.identity, &self.state.audit);
         let Credential { node, expires_at: until, roles, .. } = &*own.credential;
         let number = own.secrets.number();
         match changed {

@@ -21,7 +21,7 @@ impl Driver {
         credential: &Arc<Credential>,
     ) {
         self.recognise_seed(credential);
-        self.reporter.process.board.note_member(credential);
+        self.state.process.board.note_member(credential);
         let configured = self.seeds.at.get(&node).map_or(&[][..], Vec::as_slice);
         let hints = endpoints::hints(configured, announced);
         self.mesh.set_peer(node, &hints, Some(credential));
@@ -30,7 +30,7 @@ impl Driver {
     /// A member's claim about a virtual address.
     pub(crate) fn take_claim(&mut self, from: NodeId, datagram: &[u8]) {
         let credential = self.mesh.credential(&from);
-        let board = &self.reporter.process.board;
+        let board = &self.state.process.board;
         if let Some(what) = board.hear(from, credential.as_deref(), datagram) {
             self.note_unknown(from, what);
         }
@@ -44,10 +44,10 @@ impl Driver {
     }
 
     pub(crate) fn tell_member(&mut self, node: &NodeId, up: bool) {
-        let name = self.reporter.name(&self.core, node);
+        let name = self.reporter().name(node);
         info!(%name, "member {}", if up { "up" } else { "down" });
         let (kind, said) = member(&self.core, node, up);
-        self.reporter.note(kind, name, said, clock::now());
+        self.state.journal.note(kind, name, said, clock::now());
     }
 
     /// Resets apiservers' streams on a dead path, including those that this node serves or relays:
@@ -55,13 +55,13 @@ impl Driver {
     pub(crate) fn cut_way_back(&self, node: &NodeId) {
         let sessions = self.sessions.sever(&ServiceName::way_back(), node);
         if sessions > 0 {
-            let name = self.reporter.name(&self.core, node);
+            let name = self.reporter().name(node);
             warn!(%name, sessions, "streams of the way back reset: the path is dead");
         }
     }
 
     pub(crate) fn tell_suspected(&self, node: &NodeId) {
-        debug!(name = %self.reporter.name(&self.core, node), "member suspected");
+        debug!(name = %self.reporter().name(node), "member suspected");
         // In a daemon there is no observer.
         let _ = self.outputs.suspected.send(*node);
     }
@@ -69,14 +69,14 @@ impl Driver {
     pub(crate) fn tell_narrow(&self, node: &NodeId) {
         let path = self.core.discovery().paths().get(node);
         if path.is_some_and(|path| path.narrow) {
-            warn!(name = %self.reporter.name(&self.core, node), "{NARROW_PATH}");
+            warn!(name = %self.reporter().name(node), "{NARROW_PATH}");
         }
     }
 
     /// Faults of this node itself were reported at its start.
     pub(crate) fn tell_ignored(&mut self, node: &NodeId, reason: &str) {
-        let name = self.reporter.name(&self.core, node);
-        if *node == self.reporter.identity.me.node {
+        let name = self.reporter().name(node);
+        if *node == self.state.identity.me.node {
             debug!(%name, reason, "ignored");
         } else if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
             warn!(%name, node = %node.short(), reason, held_back, "ignoring an announcement");
@@ -85,9 +85,9 @@ impl Driver {
 
     /// A peer sends a message that this version does not know.
     pub(crate) fn note_unknown(&mut self, from: NodeId, what: String) {
-        let name = self.reporter.name(&self.core, &from);
+        let name = self.reporter().name(&from);
         let said = what.clone();
-        if self.reporter.unknown.note(from, what, clock::now())
+        if self.state.unknown.note(from, what, clock::now())
             && let Some(held_back) = self.budgets.ignored.take(clock::now())
         {
             warn!(%name, node = %from.short(), what = said, held_back, "{UNKNOWN_MESSAGES}");
@@ -96,8 +96,8 @@ impl Driver {
 
     pub(crate) fn tell_denied(&mut self, service: &ServiceName, origin: &NodeId) {
         if let Some(held_back) = self.budgets.ignored.take(clock::now()) {
-            let origin = self.reporter.name(&self.core, origin);
-            let why = self.reporter.denial(service, &origin);
+            let origin = self.reporter().name(origin);
+            let why = self.reporter().denial(service, &origin);
             warn!(%service, %origin, held_back, "{why}");
         }
     }

@@ -24,7 +24,7 @@ impl Answer for OffersRequest {
 impl Driver {
     fn take_offers(&mut self, request: &OffersRequest) -> Result<OffersReport, Error> {
         let lasts = Duration::from_secs(request.ttl_s);
-        let own = self.reporter.identity.credential.clone();
+        let own = self.state.identity.credential.clone();
         let wanted = request.wanted()?;
         let refused = self.core.handle_offers(wanted, &own, lasts, clock::now());
         let refused = refused.map_err(|error| Error::Refused(error.to_string()))?;

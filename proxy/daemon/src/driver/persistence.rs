@@ -72,7 +72,7 @@ impl Persistence {
 impl Driver {
     /// An operator supplies a secret; answered when it is stored and in use.
     pub(crate) fn rotate(&mut self, next: &NextSecret, asker: Asker<RotateReport>) {
-        let own = &self.reporter.identity;
+        let own = &self.state.identity;
         let answer = match own.secrets.take(next, &own.credential.mesh) {
             Ok(Some(secrets)) if self.persistence.secret_asker.is_none() => {
                 self.persistence.secret_asker = Some((secrets.number(), asker));
@@ -104,7 +104,7 @@ impl Driver {
                 self.persistence.key_asker = Some(asker);
                 return self.persistence.writes.offer(Write::Key(next));
             }
-            Ok(false) => Ok(self.reporter.identity.key_report(false)),
+            Ok(false) => Ok(self.state.identity.key_report(false)),
             Err(error) => Err(error.into()),
         };
         let _ = asker.send(answer);
@@ -115,7 +115,7 @@ impl Driver {
         if self.persistence.key_asker.is_some() {
             return Err(IdentityError::Busy);
         }
-        if !self.reporter.identity.judge_succession(next)? {
+        if !self.state.identity.judge_succession(next)? {
             return Ok(false);
         }
         self.mesh.check_credential(&next.credential)?;
@@ -124,7 +124,7 @@ impl Driver {
 
     /// These revocations are in force already; they are stored for the next start.
     pub(crate) fn store_revocations(&mut self, all: Revocations) {
-        let own = all.covering(&self.reporter.identity.credential).cloned();
+        let own = all.covering(&self.state.identity.credential).cloned();
         self.persistence.writes.offer(Write::Revocations(RevocationsWrite { all, own }));
     }
 
@@ -150,7 +150,7 @@ impl Driver {
                 let (number, change) =
                     (new.secrets.number(), Change::Rotated(Box::new(new.secrets)));
                 let changed = self.change_identity(change, new.from);
-                let own = &self.reporter.identity;
+                let own = &self.state.identity;
                 let answer = changed.map(|()| own.secret_report(true, clock::wall()));
                 self.persistence.former_secret = Overlap::default();
                 self.persistence.look_at = own.secrets.retires_at().map(|_| now);
@@ -164,7 +164,7 @@ impl Driver {
                 match self.change_identity(Change::Succeeded(identity, ends_at), None) {
                     Ok(()) => {
                         self.persistence.former_key_until = Some(now + overlap);
-                        self.persistence.answer_key(Ok(self.reporter.identity.key_report(true)));
+                        self.persistence.answer_key(Ok(self.state.identity.key_report(true)));
                     }
                     Err(error) => self.lose_key(error.to_string()),
                 }
@@ -182,7 +182,7 @@ impl Driver {
             Write::Secrets(new) => {
                 // Members offer theirs again.
                 warn!(%error, "a new mesh secret cannot be stored, so it is not used");
-                self.persistence.look_at = self.reporter.identity.secrets.retires_at().map(|_| now);
+                self.persistence.look_at = self.state.identity.secrets.retires_at().map(|_| now);
                 self.persistence.answer_secret(new.secrets.number(), Err(Error::Refused(error)));
             }
             Write::Key(_) => self.lose_key(error),
@@ -216,7 +216,7 @@ impl Driver {
             // This change cannot be refused.
             let _ = self.change_identity(Change::Retired, None);
         }
-        let own = &self.reporter.identity;
+        let own = &self.state.identity;
         let Some(end) = own.secrets.retires_at() else { return };
         if self.persistence.look_at.is_none_or(|at| now < at) {
             return;

@@ -56,23 +56,23 @@ impl Driver {
     /// Asks an issuer when it is time, and erases expired keys of this node's own mandate.
     pub(crate) fn renew_in_time(&mut self, now: Instant) {
         let wall = clock::wall();
-        if let Some(left) = self.reporter.renewals.erase_ended(now, wall) {
+        if let Some(left) = self.state.renewals.erase_ended(now, wall) {
             self.offer(Write::Mandate(Box::new(left)));
         }
-        let own = self.reporter.identity.credential.clone();
-        let (core, renewals) = (&self.core, &mut self.reporter.renewals);
+        let own = self.state.identity.credential.clone();
+        let (core, renewals) = (&self.core, &mut self.state.renewals);
         let is_issuer = renewals.issuer.is_some();
         let Some(who) = renewals.seeker.poll(|| issuers(core, &own, is_issuer), now, wall) else {
             return;
         };
         if who == own.node {
-            let base = self.reporter.renewals.base().cloned();
+            let base = self.state.renewals.base().cloned();
             let issued = self.sign(Asked { present: &own, known: None, base: base.as_ref() }, None);
             let issued = issued.map(|it| it.to_bytes()).map_err(Setback::from);
             return self.take_issued((who, issued));
         }
         debug!(issuer = %who.short(), "asking for a renewal");
-        let request = Request::new(self.reporter.renewals.base_bytes(&own));
+        let request = Request::new(self.state.renewals.base_bytes(&own));
         let relays = relays(&self.core, own.node, who);
         let (mesh, to) = (self.mesh.clone(), self.outputs.renewals.clone());
         tokio::spawn(async move {
@@ -91,26 +91,26 @@ impl Driver {
     pub(crate) fn take_issued(&mut self, (from, heard): FromIssuer) {
         let outcome = heard.and_then(|bytes| {
             let next = self.accept(&bytes)?;
-            let own = &self.reporter.identity.credential;
-            let write = self.reporter.renewals.write(own, next);
+            let own = &self.state.identity.credential;
+            let write = self.state.renewals.write(own, next);
             self.offer(Write::Renewal(Box::new(write)));
             Ok(())
         });
-        let name = self.reporter.name(&self.core, &from);
+        let name = self.reporter().name(&from);
         match &outcome {
             Err(Setback::Refused(Refusal::NothingGained)) | Ok(()) => {}
             Err(error) => {
                 warn!(issuer = %name, %error, "an issuer did not renew this node's credential");
             }
         }
-        self.reporter.renewals.seeker.handle_answer(from, outcome, clock::now());
+        self.state.renewals.seeker.handle_answer(from, outcome, clock::now());
     }
 
     /// The credential that an issuer has signed, with this node's own signature added.
     fn accept(&self, bytes: &[u8]) -> Result<Credential, Setback> {
         let unfit = |error: meshport_config::Error| Setback::Unfit(error.to_string());
         let issued = Issued::from_bytes(bytes).map_err(unfit)?;
-        check_issued(&self.reporter.identity.credential, &issued)?;
+        check_issued(&self.state.identity.credential, &issued)?;
         let next = self.mesh.countersign(issued).map_err(unfit)?;
         let believed = self.mesh.check_credential(&next);
         believed.map(|()| next).map_err(|error| Setback::Unfit(error.to_string()))
@@ -118,12 +118,12 @@ impl Driver {
 
     /// It is stored, so it takes effect.
     pub(crate) fn take_renewal(&mut self, write: &RenewalWrite) {
-        let own = &self.reporter.identity.credential;
+        let own = &self.state.identity.credential;
         // An operator may have supplied a later one meanwhile.
         if own.issued_at >= write.next.issued_at || own.node != write.next.node {
             return;
         }
-        self.reporter.renewals.take_stored(write);
+        self.state.renewals.take_stored(write);
         if let Err(error) =
             self.change_identity(Change::Renewed(Box::new(write.next.clone())), None)
         {
@@ -134,14 +134,14 @@ impl Driver {
     /// It could not be stored, so it is not used.
     pub(crate) fn lose_renewal(&mut self, error: String) {
         warn!(%error, "a renewed credential is not used");
-        self.reporter.renewals.seeker.handle_lost(error, clock::now());
+        self.state.renewals.seeker.handle_lost(error, clock::now());
     }
 
     /// Returns to the previous credential if the current one was revoked with its issuer: the node
     /// itself is not revoked.
     pub(crate) fn fall_back(&mut self, revoked: &Revocations) {
-        let own = &self.reporter.identity.credential;
-        let former = self.reporter.renewals.former(own, revoked, clock::wall());
+        let own = &self.state.identity.credential;
+        let former = self.state.renewals.former(own, revoked, clock::wall());
         let Some(former) = former.cloned() else { return };
         let until = former.expires_at;
         match self.change_identity(Change::Renewed(Box::new(former)), None) {
@@ -166,7 +166,7 @@ impl Driver {
     }
 
     fn sign(&mut self, asked: Asked<'_>, relay: Option<NodeId>) -> Result<Issued, Refusal> {
-        let issuer = self.reporter.renewals.issuer.as_mut().ok_or(Refusal::NoMandate)?;
+        let issuer = self.state.renewals.issuer.as_mut().ok_or(Refusal::NoMandate)?;
         let revoked = self.core.discovery().revocations();
         let judged = issuer.judge(asked, revoked, clock::now(), clock::wall());
         let Asked { present, base, .. } = asked;
@@ -174,7 +174,7 @@ impl Driver {
         match &judged {
             Ok(issued) => {
                 info!(%name, node, until = %issued.content().expires_at, "renewed a credential");
-                self.reporter.audit.issued(issued, base.unwrap_or(present), relay);
+                self.state.audit.issued(issued, base.unwrap_or(present), relay);
             }
             Err(reason) => debug!(%name, node, %reason, "refused to renew a credential"),
         }
@@ -183,14 +183,14 @@ impl Driver {
 
     /// An operator supplies a mandate, which is already stored.
     fn take_mandate(&mut self, mandate: Mandate) -> Result<MandateReport, meshport_config::Error> {
-        let own = &self.reporter.identity.credential;
+        let own = &self.state.identity.credential;
         mandate.verify(&own.mesh)?;
         let (expected, found) = (own.node, mandate.issuer());
         if expected != found {
             return Err(meshport_config::Error::ForeignMandate { expected, found });
         }
         let until = mandate.until();
-        let renewals = &mut self.reporter.renewals;
+        let renewals = &mut self.state.renewals;
         let is_new = renewals.issuer.as_ref().is_none_or(|it| *it.mandate() != mandate);
         match &mut renewals.issuer {
             Some(issuer) => issuer.set_mandate(mandate),

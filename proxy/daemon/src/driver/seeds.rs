@@ -71,7 +71,7 @@ impl Driver {
     }
 
     fn is_named_seed(&self, credential: &Credential) -> bool {
-        credential.node != self.reporter.identity.me.node
+        credential.node != self.state.identity.me.node
             && self.seeds.names.contains(&credential.name)
     }
 }

@@ -41,15 +41,15 @@ impl Driver {
 
     /// Two processes use one key: this node's own if `by` is set, otherwise a peer's.
     pub(crate) fn note_duplicate(&mut self, node: NodeId, at: Vec<SocketAddr>, by: Option<NodeId>) {
-        let name = match node == self.reporter.identity.me.node {
-            true => self.reporter.identity.me.name.to_string(),
-            false => self.reporter.name(&self.core, &node),
+        let name = match node == self.state.identity.me.node {
+            true => self.state.identity.me.name.to_string(),
+            false => self.reporter().name(&node),
         };
         let addresses: Vec<String> = at.iter().map(ToString::to_string).collect();
         let addresses = addresses.join(" ");
-        if self.reporter.duplicates.note(node, at, by, clock::now()) {
-            self.reporter.audit.duplicate(&node, &addresses, by.as_ref());
-            let by = by.map(|by| self.reporter.name(&self.core, &by));
+        if self.state.duplicates.note(node, at, by, clock::now()) {
+            self.state.audit.duplicate(&node, &addresses, by.as_ref());
+            let by = by.map(|by| self.reporter().name(&by));
             warn!(
                 %name, node = %node.short(), at = addresses, by,
                 "{KEY_USED_TWICE}"

@@ -26,14 +26,13 @@ impl Answer for FindTarget {
 }
 
 fn find(driver: &Driver, target: &Endpoint) -> Result<Destination, Refused> {
-    let reporter = &driver.reporter;
-    let back = &reporter.process.way_back;
+    let back = &driver.state.process.way_back;
     let (nodes, egress) = (back.nodes(), back.egress());
     let known = Known {
         nodes: nodes.as_deref(),
         addresses: &egress.nodes,
         services: &egress.service_cidrs,
-        own: &reporter.identity.credential,
+        own: &driver.state.identity.credential,
         tunnel: |node: &NodeId| tunnel(&driver.mesh, node),
     };
     driver.core.find_target(target, &known, clock::wall())
@@ -43,7 +42,7 @@ impl Answer for WayRequest {
     type Reply = WayReport;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        let back = &driver.reporter.process.way_back;
+        let back = &driver.state.process.way_back;
         let nodes = back.nodes();
         let object = nodes.as_ref().and_then(|nodes| nodes.get(&self.node)).cloned();
         let object = object.unwrap_or_else(|| NodeObject::named(self.node.as_str()));
@@ -77,7 +76,7 @@ fn in_words(driver: &Driver, line: &Line) -> String {
         Line::Direct(node) if driver.mesh.is_own(node) => "on this machine".into(),
         Line::Direct(_) => "direct".into(),
         Line::Relayed { relay, .. } => {
-            format!("through {}", driver.reporter.name(&driver.core, relay))
+            format!("through {}", driver.reporter().name(relay))
         }
         Line::Outside(address) => address.to_string(),
     }

@@ -70,7 +70,7 @@ impl Driver {
         let call = match call_to.len() {
             0 if *wants_call => Call::NoAddress,
             0 => Call::NotAsked,
-            _ if !self.reporter.told.calls.take(*asker, clock::now()) => {
+            _ if !self.state.calls.take(*asker, clock::now()) => {
                 call_to.clear();
                 Call::TooOften
             }
@@ -83,7 +83,7 @@ impl Driver {
             mtu: self.mesh.path_mtu(asker),
             is_narrow,
             call,
-            settings: self.reporter.process.agreeing.clone(),
+            settings: self.state.process.agreeing.clone(),
         };
         Witness { testimony, call_to }
     }

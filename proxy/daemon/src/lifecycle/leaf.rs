@@ -38,7 +38,7 @@ use crate::node;
 use crate::node::assemble;
 use crate::node::services::Services;
 use crate::random;
-use crate::report::Reporter;
+use crate::report::LocalState;
 use crate::sessions::claim::IfTaken;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
@@ -155,7 +155,7 @@ impl Leaf {
         let sessions = Sessions::default();
         let facts = services.facts(&settings);
         let listen = facts.values().find_map(|facts| facts.listen.first().copied());
-        let reporter = Reporter::new(&identity, &mesh, &sessions, facts, &Host::Kernel);
+        let state = LocalState::new(&identity, &mesh, &sessions, facts, &Host::Kernel);
         let (writer, writes) = mpsc::channel(MAX_WRITES);
         let leaf_of = Some(vec![service.clone()]);
         let (mut driver, channels) = Driver::new(Components {
@@ -163,7 +163,7 @@ impl Leaf {
             mesh: mesh.clone(),
             events,
             sessions: sessions.clone(),
-            reporter,
+            state,
             probers: BTreeMap::new(),
             seed_names: Vec::new(),
             writer: Some(writer),

@@ -60,16 +60,15 @@ impl Answer for NextPost {
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
         let (now, wall) = (clock::now(), clock::wall());
-        let reporter = &mut driver.reporter;
-        let told = &mut reporter.told;
-        let events = told.outboxes.get_mut(&self.to).and_then(|outbox| {
+        let state = &mut driver.state;
+        let events = state.outboxes.get_mut(&self.to).and_then(|outbox| {
             if let Some(outcome) = self.outcome {
                 outbox.handle_outcome(outcome.map_err(Into::into), now);
             }
-            outbox.handle_journal(&told.journal, now);
+            outbox.handle_journal(&state.journal, now);
             outbox.poll_transmit(now)
         });
-        let me = &reporter.identity.me;
+        let me = &state.identity.me;
         let at = |event: &Event| {
             let age = now.saturating_duration_since(event.at).as_secs();
             UnixSeconds(wall.0.saturating_sub(age))

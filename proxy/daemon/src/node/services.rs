@@ -94,12 +94,12 @@ impl Services {
             let route = driver.core.route(name).cloned().unwrap_or_default();
             let (route, routes) = watch::channel::<Arc<Route>>(route);
             let (limit, current) = watch::channel(Arc::new(assemble::session_limits(service)));
-            if let Some(facts) = driver.reporter.services.get_mut(name) {
+            if let Some(facts) = driver.state.services.get_mut(name) {
                 facts.limits = Some(current.clone());
             }
             let ingress = Ingress::new(context.clone(), name.clone(), routes, current);
             let ingress = Arc::new(ingress);
-            driver.reporter.process.exposures.add_service(&ingress);
+            driver.state.process.exposures.add_service(&ingress);
             for claim in self.claims.remove(name).unwrap_or_default() {
                 listeners.spawn(listen::serve(claim, ingress.clone()));
             }

@@ -19,15 +19,15 @@ use meshport_core::ledger::{Crowding, Holder};
 /// Most origins or nodes in warnings, each in a sentence.
 const MAX_SHOWN: usize = 3;
 
-impl Reporter {
+impl Reporter<'_> {
     /// The services with no free client slot.
     pub(super) fn full<'a>(
         &'a self,
         services: &'a [ServiceStatus],
     ) -> impl Iterator<Item = Finding> + 'a {
         services.iter().filter_map(|ServiceStatus { name, .. }| {
-            let most = self.services.get(name)?.max_sessions()?;
-            let totals = self.sessions.totals(name);
+            let most = self.state.services.get(name)?.max_sessions()?;
+            let totals = self.state.sessions.totals(name);
             let turned_away = totals.counts.get(SessionCount::OverLimit);
             (totals.open.load(Ordering::Relaxed) >= most).then(|| {
                 SESSIONS_FULL.found(format!(
@@ -40,9 +40,9 @@ impl Reporter {
 
     /// Services that this node may offer, and for which it has no instance.
     pub(super) fn unoffered(&self) -> impl Iterator<Item = Finding> {
-        self.identity.credential.roles.iter().filter_map(|role| {
+        self.state.identity.credential.roles.iter().filter_map(|role| {
             let Role::Origin(name) = role else { return None };
-            let offers = self.services.get(name).is_some_and(|it| it.origin.is_some());
+            let offers = self.state.services.get(name).is_some_and(|it| it.origin.is_some());
             (!offers).then(|| {
                 OFFERS_NOTHING
                     .found(format!("this node has the role {role}, but offers no {name}"))
@@ -53,14 +53,14 @@ impl Reporter {
 
     /// Whether streams of other nodes were recently refused for lack of slots, and which node has
     /// most.
-    pub(super) fn crowding(&self, core: &NodeCore, now: Instant) -> Option<Finding> {
-        let Crowding { turned_away, most } = self.sessions.crowding(now)?;
+    pub(super) fn crowding(&self, now: Instant) -> Option<Finding> {
+        let Crowding { turned_away, most } = self.state.sessions.crowding(now)?;
         let name = |node: &NodeId| {
-            let entry = core.discovery().directory().get(node);
+            let entry = self.core.discovery().directory().get(node);
             entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
         };
         let all: Vec<String> = most.iter().map(|(who, count)| said(who, *count, name)).collect();
-        let limits = match self.sessions.lacks_descriptors() {
+        let limits = match self.state.sessions.lacks_descriptors() {
             true => "; the limit on open files is low",
             false => "",
         };
@@ -72,19 +72,19 @@ impl Reporter {
     }
 
     /// The origins that deny this node access.
-    pub(super) fn denials(&self, core: &NodeCore) -> Vec<Finding> {
+    pub(super) fn denials(&self) -> Vec<Finding> {
         let of_service = |service: &ServiceName| {
-            let route = core.route(service).cloned().unwrap_or_default();
+            let route = self.core.route(service).cloned().unwrap_or_default();
             let denied = route.candidates.iter().filter(|it| it.origin.denied);
             let names = denied.map(|it| it.origin.name.clone()).take(MAX_SHOWN);
             names.map(|name| self.denial(service, &name)).collect::<Vec<_>>()
         };
-        core.services().flat_map(of_service).collect()
+        self.core.services().flat_map(of_service).collect()
     }
 
     /// Why an origin denies this node access, as far as this node can know.
     pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> Finding {
-        let me = &self.identity.credential;
+        let me = &self.state.identity.credential;
         NOT_ALLOWED
             .found(format!(
                 "{service}: {origin} refuses this node: its `allow` under [service.{service}] \

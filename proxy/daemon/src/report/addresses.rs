@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use meshport_config::NodeId;
 use meshport_core::findings::{Finding, VIRTUAL_ADDRESS_ALONE, VIRTUAL_ADDRESS_OBSTACLE};
-use meshport_core::node::NodeCore;
 use meshport_core::vip::claim::Stance;
 
 use super::{Reporter, age_s};
@@ -13,14 +12,10 @@ use crate::admin::view::AddressRow;
 use crate::vip::board::Shown;
 use crate::vip::station::Obstacle;
 
-impl Reporter {
+impl Reporter<'_> {
     /// Each address as the status shows it.
-    pub(super) fn virtual_addresses(
-        &self,
-        core: &NodeCore,
-        now: Instant,
-    ) -> Vec<VirtualAddressStatus> {
-        let name = |node: &NodeId| self.name(core, node);
+    pub(super) fn virtual_addresses(&self, now: Instant) -> Vec<VirtualAddressStatus> {
+        let name = |node: &NodeId| self.name(node);
         let one = |Shown { name: own, settings, state }: Shown| VirtualAddressStatus {
             name: own,
             address: settings.address,
@@ -34,33 +29,33 @@ impl Reporter {
             holder: state.holder.as_ref().map(name),
             others: state.others.iter().map(name).collect(),
         };
-        self.process.board.shown().into_iter().map(one).collect()
+        self.state.process.board.shown().into_iter().map(one).collect()
     }
 
     /// Each address as the view shows it.
-    pub(super) fn address_rows(&self, core: &NodeCore) -> Vec<AddressRow> {
+    pub(super) fn address_rows(&self) -> Vec<AddressRow> {
         let one = |Shown { name, settings, state }: Shown| {
             let is_own = state.stance.answers();
-            let other = state.holder.as_ref().map(|node| self.name(core, node));
+            let other = state.holder.as_ref().map(|node| self.name(node));
             AddressRow {
                 name,
                 address: settings.address,
                 group: settings.group,
                 service: settings.service,
                 state: word(state.stance).to_owned(),
-                holder: if is_own { Some(self.identity.me.name.to_string()) } else { other },
+                holder: if is_own { Some(self.state.identity.me.name.to_string()) } else { other },
                 since_at_s: self.at_s(if is_own { state.since } else { state.holder_since }),
                 obstacle: state.obstacle.map(|obstacle| obstacle.to_string()),
-                others: state.others.iter().map(|node| self.name(core, node)).collect(),
+                others: state.others.iter().map(|node| self.name(node)).collect(),
             }
         };
-        self.process.board.shown().into_iter().map(one).collect()
+        self.state.process.board.shown().into_iter().map(one).collect()
     }
 
     /// Why this node cannot hold its addresses. A lack of usable origins has its own findings.
     pub(super) fn address_findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
-        for Shown { name, state, .. } in self.process.board.shown() {
+        for Shown { name, state, .. } in self.state.process.board.shown() {
             match state.obstacle {
                 None if state.others.is_empty() => found.push(VIRTUAL_ADDRESS_ALONE.found(
                     format!("the virtual address {name}: no other node of its group is reachable"),

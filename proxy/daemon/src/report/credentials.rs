@@ -4,32 +4,26 @@ use meshport_config::{Credential, Revocation, Revocations, Revoked, UnixSeconds}
 use meshport_mesh::Mesh;
 
 use crate::admin::credentials::{CredentialRow, Validity};
-use meshport_core::node::NodeCore;
 
 use super::{Reporter, secret};
 
-impl Reporter {
+impl Reporter<'_> {
     /// This node's first, then those of others by expiry, then revoked ones.
-    pub(crate) fn credentials(
-        &self,
-        core: &NodeCore,
-        mesh: &Mesh,
-        now: UnixSeconds,
-    ) -> Vec<CredentialRow> {
-        let discovery = core.discovery();
+    pub(crate) fn credentials(&self, mesh: &Mesh, now: UnixSeconds) -> Vec<CredentialRow> {
+        let discovery = self.core.discovery();
         let entries = discovery.directory().iter().map(|(_, entry)| entry.credential.clone());
-        let members = entries.filter(|it| it.node != self.identity.me.node);
+        let members = entries.filter(|it| it.node != self.state.identity.me.node);
         // A leaf is in no directory.
         let peers = mesh.peers().into_iter().filter(|peer| discovery.is_leaf(&peer.node));
         let leaves = peers.filter_map(|peer| mesh.credential(&peer.node));
         let mut rows: Vec<CredentialRow> =
             members.chain(leaves).map(|it| row(&it, false, now)).collect();
         rows.sort_by(|a, b| (a.expires_at, &a.name).cmp(&(b.expires_at, &b.name)));
-        rows.insert(0, row(&self.identity.credential, true, now));
+        rows.insert(0, row(&self.state.identity.credential, true, now));
         let said = secret::numbers(mesh);
         for row in &mut rows {
             row.secret_number = match row.own {
-                true => Some(self.identity.secrets.number()),
+                true => Some(self.state.identity.secrets.number()),
                 false => row.node.and_then(|node| said.get(&node).copied()),
             };
         }

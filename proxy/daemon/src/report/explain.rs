@@ -26,15 +26,15 @@ const MAX_SAME_NAMES: usize = 3;
 /// Ids shown of such nodes.
 const MAX_SHORTS: usize = 4;
 
-impl Reporter {
+impl Reporter<'_> {
     /// Every service and the reason for its route.
-    pub(crate) fn explanations(&self, core: &NodeCore, now: Instant) -> Vec<Explanation> {
-        core.services().map(|name| self.explanation(core, name, now)).collect()
+    pub(crate) fn explanations(&self, now: Instant) -> Vec<Explanation> {
+        self.core.services().map(|name| self.explanation(name, now)).collect()
     }
 
-    fn explanation(&self, core: &NodeCore, name: &ServiceName, now: Instant) -> Explanation {
-        let status = self.service(core, name, now);
-        let route = core.route(name).cloned().unwrap_or_default();
+    fn explanation(&self, name: &ServiceName, now: Instant) -> Explanation {
+        let status = self.service(name, now);
+        let route = self.core.route(name).cloned().unwrap_or_default();
         let facts = |(candidate, status)| {
             let candidate: &Candidate = candidate;
             let view = &candidate.origin;
@@ -45,15 +45,15 @@ impl Reporter {
                 standing: candidate.standing.word().into(),
                 cost_ms: in_ms(candidate.cost),
                 deviation_ms: measured.then(|| in_ms(view.deviation)),
-                evidence: (core.evidence(name, &view.line, now) * 10.0).round() / 10.0,
-                seen: origin.map(|origin| self.seen(core, &origin)),
-                relays: self.relays(core, name, candidate, now),
+                evidence: (self.core.evidence(name, &view.line, now) * 10.0).round() / 10.0,
+                seen: origin.map(|origin| self.seen(&origin)),
+                relays: self.relays(name, candidate, now),
             }
         };
         let change = |change: &Change| RouteChange {
             age_s: age_s(change.at, now),
-            from: change.from.as_ref().map(|it| choice(core, it)),
-            to: change.to.as_ref().map(|it| choice(core, it)),
+            from: change.from.as_ref().map(|it| choice(self.core, it)),
+            to: change.to.as_ref().map(|it| choice(self.core, it)),
             cause: change.cause.into(),
         };
         Explanation {
@@ -61,21 +61,23 @@ impl Reporter {
             policy: status.policy,
             chosen: status.chosen,
             candidates: route.candidates.iter().zip(status.origins).map(facts).collect(),
-            sessions: self.lines(core, name),
-            changes: core.changes(name).map(change).collect(),
+            sessions: self.lines(name),
+            changes: self.core.changes(name).map(change).collect(),
         }
     }
 
     /// A change of a route in words: "cp-1 to cp-2: refusing".
-    pub(crate) fn change(&self, core: &NodeCore, it: &Change) -> String {
-        change(core, it)
+    pub(crate) fn change(&self, it: &Change) -> String {
+        change(self.core, it)
     }
 
     /// How all others see an origin.
-    pub(super) fn seen(&self, core: &NodeCore, origin: &NodeId) -> Seen {
-        let others = core.discovery().directory().iter();
+    pub(super) fn seen(&self, origin: &NodeId) -> Seen {
+        let others = self.core.discovery().directory().iter();
         let others = others.filter(|(node, entry)| {
-            **node != self.identity.me.node && *node != origin && entry.liveness == Liveness::Alive
+            **node != self.state.identity.me.node
+                && *node != origin
+                && entry.liveness == Liveness::Alive
         });
         let told = others.filter_map(|(_, entry)| {
             let mut distances = entry.node_state()?.distances.iter();
@@ -88,17 +90,17 @@ impl Reporter {
 
     pub(super) fn relays(
         &self,
-        core: &NodeCore,
         service: &ServiceName,
         candidate: &Candidate,
         now: Instant,
     ) -> Vec<RelayFacts> {
         let line = candidate.origin.line;
-        let Some(origin) = line.origin().filter(|origin| *origin != self.identity.me.node) else {
+        let Some(origin) = line.origin().filter(|origin| *origin != self.state.identity.me.node)
+        else {
             return Vec::new();
         };
         let facts = |offer: Offer| {
-            let credential = &core.discovery().directory().get(&offer.relay)?.credential;
+            let credential = &self.core.discovery().directory().get(&offer.relay)?.credential;
             Some(RelayFacts {
                 name: credential.name.clone(),
                 site: credential.site.clone(),
@@ -110,7 +112,7 @@ impl Reporter {
                 used: line == Line::Relayed { origin, relay: offer.relay },
             })
         };
-        let offers = core.offers(service, origin, now);
+        let offers = self.core.offers(service, origin, now);
         let mut relays: Vec<RelayFacts> = offers.into_iter().filter_map(facts).collect();
         // The one in use may no longer be the best.
         relays.sort_by_key(|relay| !relay.used);
@@ -119,31 +121,31 @@ impl Reporter {
     }
 
     /// The sessions of this node's clients by line.
-    pub(super) fn lines(&self, core: &NodeCore, service: &ServiceName) -> Vec<LineSessions> {
-        let directory = core.discovery().directory();
+    pub(super) fn lines(&self, service: &ServiceName) -> Vec<LineSessions> {
+        let directory = self.core.discovery().directory();
         let named = |(line, open): (Line, u64)| {
             let entry = line.origin().and_then(|node| directory.get(&node));
             let relay = match line {
-                Line::Relayed { relay, .. } => Some(self.name(core, &relay)),
+                Line::Relayed { relay, .. } => Some(self.name(&relay)),
                 Line::Direct(_) | Line::Outside(_) => None,
             };
             let name = match line {
-                Line::Relayed { origin, .. } => self.name(core, &origin),
-                Line::Direct(_) | Line::Outside(_) => self.line(core, &line),
+                Line::Relayed { origin, .. } => self.name(&origin),
+                Line::Direct(_) | Line::Outside(_) => self.line(&line),
             };
             let site = entry.map(|entry| entry.credential.site.clone());
             LineSessions { who: OriginRef { node: line.origin(), name, site, relay }, open }
         };
-        let lines = self.sessions.lines(service, Side::Client);
+        let lines = self.state.sessions.lines(service, Side::Client);
         lines.into_iter().map(named).collect()
     }
 
     /// Names that several nodes have, in words: such a name refers to none of them.
-    pub(super) fn same_names(&self, core: &NodeCore) -> Vec<Finding> {
+    pub(super) fn same_names(&self) -> Vec<Finding> {
         let here = |entry: &&Entry| matches!(entry.liveness, Liveness::Alive | Liveness::Unknown);
-        let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
+        let entries = self.core.discovery().directory().iter().map(|(_, entry)| entry);
         let others = entries.filter(here).map(|entry| (&entry.credential.name, entry.node()));
-        same_names(others.chain([(&self.identity.me.name, self.identity.me.node)]))
+        same_names(others.chain([(&self.state.identity.me.name, self.state.identity.me.node)]))
     }
 }
 

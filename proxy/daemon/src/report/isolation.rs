@@ -4,7 +4,6 @@ use meshport_discovery::{Liveness, PathState};
 
 use super::Reporter;
 use meshport_core::findings::{Finding, NO_ANSWERS};
-use meshport_core::node::NodeCore;
 
 /// Paths that are all dead although their members may live: one alone may be that member's.
 const MIN_DEAD_PATHS: usize = 2;
@@ -18,25 +17,25 @@ struct Others {
     working_paths: usize,
 }
 
-impl Reporter {
+impl Reporter<'_> {
     /// Whether all members that answered before are silent.
-    pub(super) fn isolation(&self, core: &NodeCore) -> Option<Finding> {
+    pub(super) fn isolation(&self) -> Option<Finding> {
         let mut others = Others::default();
-        for (node, entry) in core.discovery().directory().iter() {
+        for (node, entry) in self.core.discovery().directory().iter() {
             match entry.liveness {
-                _ if *node == self.identity.me.node => continue,
+                _ if *node == self.state.identity.me.node => continue,
                 Liveness::Alive => others.alive += 1,
                 Liveness::Down => others.down += 1,
                 // No answer is expected from these.
                 Liveness::Left | Liveness::Unknown => continue,
             }
-            match core.discovery().paths().get(node).map(|path| path.state) {
+            match self.core.discovery().paths().get(node).map(|path| path.state) {
                 Some(PathState::Dead) => others.dead_paths += 1,
                 Some(_) => others.working_paths += 1,
                 None => {}
             }
         }
-        others.finding(self.process.mesh_listen.port())
+        others.finding(self.state.process.mesh_listen.port())
     }
 }
 

@@ -8,21 +8,20 @@ use crate::admin::api::ServiceStatus;
 use meshport_core::findings::{
     ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, STOPPING,
 };
-use meshport_core::node::NodeCore;
 use meshport_core::route::Standing;
 
 use super::Reporter;
 use crate::sessions::totals::{OverShare, SessionCount};
 
-impl Reporter {
+impl Reporter<'_> {
     /// The services that clients of this node use and that have no healthy origin.
-    pub(crate) fn lacking(&self, core: &NodeCore) -> Vec<ServiceName> {
-        let exposed = self.process.exposures.services();
+    pub(crate) fn lacking(&self) -> Vec<ServiceName> {
+        let exposed = self.state.process.exposures.services();
         let is_used =
             |name: &ServiceName, listen: &[_]| !listen.is_empty() || exposed.contains(name);
-        let used = self.services.iter().filter(|(name, facts)| is_used(name, &facts.listen));
+        let used = self.state.services.iter().filter(|(name, facts)| is_used(name, &facts.listen));
         let lacks = |name: &ServiceName| {
-            let first = core.route(name).and_then(|route| route.first());
+            let first = self.core.route(name).and_then(|route| route.first());
             first.is_none_or(|first| first.standing != Standing::Healthy)
         };
         used.map(|(name, _)| name).filter(|name| lacks(name)).cloned().collect()
@@ -34,11 +33,12 @@ impl Reporter {
         now: Instant,
     ) -> Vec<Finding> {
         let mut found = Vec::new();
-        if self.is_leaving {
+        if self.state.process.is_leaving {
             found.push(STOPPING.found(STOPPING.title));
         }
-        if !self.needs_restart.is_empty() {
-            let all: Vec<String> = self.needs_restart.iter().map(ToString::to_string).collect();
+        if !self.state.process.needs_restart.is_empty() {
+            let all: Vec<String> =
+                self.state.process.needs_restart.iter().map(ToString::to_string).collect();
             found.push(NEEDS_RESTART.found(format!("after a restart: {}", all.join("; "))));
         }
         for service in services {
@@ -49,7 +49,7 @@ impl Reporter {
                      node's clients"
                 )));
             }
-            let totals = self.sessions.totals(name);
+            let totals = self.state.sessions.totals(name);
             if let Some(who) = totals.addresses.paced(now) {
                 found.push(CLIENT_RESETS.found(format!(
                     "{name}: a client ({who}) resets most of the connections it opens"
@@ -64,7 +64,7 @@ impl Reporter {
                 )));
             }
         }
-        for exposed in self.process.exposures.status() {
+        for exposed in self.state.process.exposures.status() {
             for address in exposed.lost {
                 found.push(ADDRESS_TAKEN.found(format!(
                     "{}: another process listens on the exposed address {address} and gets this \

@@ -13,13 +13,13 @@ use meshport_mesh::Mesh;
 use super::{Reporter, age_s, node_ref};
 use crate::admin::api::{AbsentMember, MemberCounts, NodeRef, ReachStatus};
 
-impl Reporter {
+impl<'a> Reporter<'a> {
     /// Members by liveness, and those that are alive by release. Those whose liveness is unknown
     /// are not counted: only their record is here, from before a restart or from others.
-    pub(super) fn members(&self, core: &NodeCore) -> MemberCounts {
-        let releases = self.releases(core);
+    pub(super) fn members(&self) -> MemberCounts {
+        let releases = self.releases();
         let mut members = MemberCounts { alive: 1, down: 0, left: 0, releases };
-        for entry in self.others(core) {
+        for entry in self.others() {
             match entry.liveness {
                 Liveness::Alive => members.alive += 1,
                 Liveness::Down => members.down += 1,
@@ -31,9 +31,9 @@ impl Reporter {
     }
 
     /// Members that are alive by release, this node included.
-    fn releases(&self, core: &NodeCore) -> BTreeMap<String, usize> {
+    fn releases(&self) -> BTreeMap<String, usize> {
         let mut releases = BTreeMap::from([(env!("CARGO_PKG_VERSION").to_owned(), 1)]);
-        for entry in self.others(core).filter(|entry| entry.liveness == Liveness::Alive) {
+        for entry in self.others().filter(|entry| entry.liveness == Liveness::Alive) {
             let release = entry.node_state().and_then(|state| state.release.as_deref());
             *releases.entry(release.unwrap_or("unknown").to_owned()).or_default() += 1;
         }
@@ -41,9 +41,9 @@ impl Reporter {
     }
 
     /// Members that are down or have left, most recent first.
-    pub(super) fn absent(&self, core: &NodeCore, now: Instant) -> Vec<AbsentMember> {
+    pub(super) fn absent(&self, now: Instant) -> Vec<AbsentMember> {
         let gone =
-            self.others(core).filter(|it| matches!(it.liveness, Liveness::Down | Liveness::Left));
+            self.others().filter(|it| matches!(it.liveness, Liveness::Down | Liveness::Left));
         let mut absent: Vec<AbsentMember> = gone
             .map(|entry| AbsentMember {
                 who: node_ref(entry),
@@ -55,20 +55,20 @@ impl Reporter {
         absent
     }
 
-    fn others<'a>(&self, core: &'a NodeCore) -> impl Iterator<Item = &'a Entry> {
-        let own = self.identity.me.node;
-        let all = core.discovery().directory().iter();
+    fn others(&self) -> impl Iterator<Item = &'a Entry> {
+        let own = self.state.identity.me.node;
+        let all = self.core.discovery().directory().iter();
         all.filter_map(move |(node, entry)| (*node != own).then_some(entry))
     }
 
     /// Members that are present: those with a tunnel first, and of these origins and relays, whose
     /// firewalls matter most to others.
-    pub(crate) fn to_inquire(&self, core: &NodeCore, mesh: &Mesh) -> (Vec<NodeRef>, Own) {
+    pub(crate) fn to_inquire(&self, mesh: &Mesh) -> (Vec<NodeRef>, Own) {
         let peers = mesh.peers();
         let with_tunnel: BTreeSet<NodeId> =
             peers.iter().filter(|it| it.session).map(|it| it.node).collect();
         let mut members: Vec<&Entry> =
-            self.others(core).filter(|entry| entry.liveness == Liveness::Alive).collect();
+            self.others().filter(|entry| entry.liveness == Liveness::Alive).collect();
         members.sort_by_key(|entry| {
             let credential = &entry.credential;
             let is_used =
@@ -77,9 +77,9 @@ impl Reporter {
         });
         let own = Own {
             version: env!("CARGO_PKG_VERSION").into(),
-            settings: self.process.agreeing.clone(),
-            port: self.process.mesh_listen.port(),
-            is_behind_nat: core.discovery().is_behind_nat(),
+            settings: self.state.process.agreeing.clone(),
+            port: self.state.process.mesh_listen.port(),
+            is_behind_nat: self.core.discovery().is_behind_nat(),
         };
         (members.into_iter().map(node_ref).collect(), own)
     }

@@ -13,7 +13,7 @@ use meshport_core::names;
 use meshport_core::node::{Event, NodeCore};
 use meshport_core::route::{Line, Policy};
 
-use super::{Peer, Reporter, ServiceFacts, change, line, member, name};
+use super::{LocalState, Peer, Reporter, ServiceFacts, change, line, member, name};
 use crate::admin::explain::LineSessions;
 use crate::admin::view::{SessionCounts, View};
 use crate::identity::CurrentIdentity;
@@ -118,10 +118,11 @@ pub struct Onlooker<'a> {
 impl Onlooker<'_> {
     /// Everything that is shown about it, with this many open sessions of its clients on each line.
     pub fn view(&self, core: &NodeCore, open: impl Fn(&Line) -> u64, now: Instant) -> View {
-        let reporter = self.reporter();
+        let state = &self.state();
+        let reporter = Reporter { core, state };
         let session = || Peer { session: true, ..Peer::default() };
         let peers = self.tunnels.iter().map(|node| (*node, session())).collect();
-        let mut view = reporter.view_beside(core, &peers, &reporter.secret_alone(), now);
+        let mut view = reporter.view_beside(&peers, &reporter.secret_alone(), now);
         // Bytes and times are not simulated.
         view.stats.clear();
         for service in view.services.iter_mut().filter(|it| it.name == self.service) {
@@ -140,7 +141,7 @@ impl Onlooker<'_> {
         view
     }
 
-    fn reporter(&self) -> Reporter {
+    fn state(&self) -> LocalState {
         // This is not a real secret, and none is shown.
         let secrets = MeshSecret::from_bytes([0; 32]).into();
         let identity = CurrentIdentity::of(self.credential.clone(), secrets);
@@ -151,13 +152,13 @@ impl Onlooker<'_> {
             limits: None,
         };
         let services = BTreeMap::from([(self.service.clone(), facts)]);
-        let mut reporter =
-            Reporter::beside(identity, self.mesh_listen, &Sessions::default(), services);
-        reporter.process.started = self.started;
-        reporter.process.started_at = self.started_at;
-        reporter.history = self.diary.history.clone();
-        reporter.told.journal = self.diary.journal.clone();
-        reporter.is_leaving = self.is_leaving;
-        reporter
+        let mut state =
+            LocalState::beside(identity, self.mesh_listen, &Sessions::default(), services);
+        state.process.started = self.started;
+        state.process.started_at = self.started_at;
+        state.history = self.diary.history.clone();
+        state.journal = self.diary.journal.clone();
+        state.process.is_leaving = self.is_leaving;
+        state
     }
 }

@@ -2,7 +2,6 @@
 
 use meshport_config::{Credential, Mandate, Role, UnixSeconds};
 use meshport_core::findings::{Finding, MANDATE_ENDS, RENEWAL_FAILS};
-use meshport_core::node::NodeCore;
 use meshport_core::renewal::{Issuer, Refusal, Seeker, Setback};
 use meshport_discovery::Liveness;
 
@@ -17,12 +16,12 @@ const DAY_S: u64 = 86_400;
 /// Longest remaining validity of a mandate that causes a warning.
 const MANDATE_ENDS_SOON_S: u64 = 60 * DAY_S;
 
-impl Reporter {
-    pub(super) fn renewal(&self, core: &NodeCore) -> RenewalStatus {
-        let renewals = &self.renewals;
+impl Reporter<'_> {
+    pub(super) fn renewal(&self) -> RenewalStatus {
+        let renewals = &self.state.renewals;
         let failing = renewals.seeker.failing();
         let mandate = renewals.issuer.as_ref().map(|it| it.mandate().until());
-        let issuers = self.issuers(core);
+        let issuers = self.issuers();
         RenewalStatus {
             issuers,
             due_at: (issuers > 0).then(|| renewals.seeker.due_at()),
@@ -33,18 +32,18 @@ impl Reporter {
     }
 
     /// Members that are up and may renew this node, itself included.
-    fn issuers(&self, core: &NodeCore) -> usize {
-        let me = self.identity.me.node;
+    fn issuers(&self) -> usize {
+        let me = self.state.identity.me.node;
         let is_one = |it: &Credential| it.roles.contains(&Role::Issuer);
-        let others = core.discovery().directory().iter().filter(|(node, entry)| {
+        let others = self.core.discovery().directory().iter().filter(|(node, entry)| {
             **node != me && entry.liveness == Liveness::Alive && is_one(&entry.credential)
         });
-        others.count() + usize::from(self.renewals.issuer.is_some())
+        others.count() + usize::from(self.state.renewals.issuer.is_some())
     }
 
     pub(super) fn renewal_findings(&self, now: UnixSeconds) -> Vec<Finding> {
-        let own = &*self.identity.credential;
-        let renewals = &self.renewals;
+        let own = &*self.state.identity.credential;
+        let renewals = &self.state.renewals;
         let fails = setback(own, &renewals.seeker, now).map(|(rounds, setback)| {
             RENEWAL_FAILS.found(format!(
                 "this node's credential is due for renewal, and no issuer has renewed it in \

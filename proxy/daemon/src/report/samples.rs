@@ -75,19 +75,19 @@ impl Page {
     }
 }
 
-impl Reporter {
+impl Reporter<'_> {
     /// The metrics page, in a stable order.
-    pub(crate) fn samples(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> Vec<Sample> {
+    pub(crate) fn samples(&self, mesh: &Mesh, now: Instant) -> Vec<Sample> {
         let mut page = Page::default();
-        let status = self.status(core, mesh, now);
-        self.node_page(&mut page, &status, core, now);
+        let status = self.status(mesh, now);
+        self.node_page(&mut page, &status, now);
         for service in &status.services {
             let (name, labels) = (&service.name, [service.name.as_ref()]);
             page.flag(&metrics::SERVICE_USABLE, &labels, service.chosen.is_some());
-            for (cause, count) in core.change_counts(name) {
+            for (cause, count) in self.core.change_counts(name) {
                 page.count(&metrics::ROUTE_CHANGES, &[name.as_ref(), cause], count);
             }
-            if let Some(health) = core.health(name) {
+            if let Some(health) = self.core.health(name) {
                 // Their names come from outside, so they are no label: `status` and log have them.
                 let failing = health.failing().count() as u64;
                 page.count(&metrics::FAILING_CHECKS, &labels, failing);
@@ -98,17 +98,17 @@ impl Reporter {
         self.exposed_page(&mut page);
         self.addresses_page(&mut page);
         self.rosters_page(&mut page);
-        self.way_back_page(&mut page, core, mesh, now);
-        served_page(&mut page, UNKNOWN, self.sessions.others());
+        self.way_back_page(&mut page, mesh, now);
+        served_page(&mut page, UNKNOWN, self.state.sessions.others());
         mesh_page(&mut page, mesh);
-        page.counters(core.discovery().counters(), &[]);
+        page.counters(self.core.discovery().counters(), &[]);
         page.samples
     }
 
     /// The metrics of the node as a whole.
-    fn node_page(&self, page: &mut Page, status: &Status, core: &NodeCore, now: Instant) {
+    fn node_page(&self, page: &mut Page, status: &Status, now: Instant) {
         page.count(&metrics::BUILD_INFO, &[&status.process.version], 1);
-        page.time(&metrics::START_TIME, self.process.started_at);
+        page.time(&metrics::START_TIME, self.state.process.started_at);
         for finding in &status.findings {
             let severity = if finding.is_error { Severity::Error } else { Severity::Warning };
             let same = |it: &&FindingRow| (&it.id, it.is_error) == (&finding.id, finding.is_error);
@@ -129,13 +129,13 @@ impl Reporter {
         for (liveness, count) in counts {
             page.count(&metrics::MEMBERS, &[liveness], count as u64);
         }
-        page.count(&metrics::LEAVES, &[], core.discovery().leaves() as u64);
-        page.count(&metrics::SERVICES_IGNORED, &[], ignored_services(core));
-        page.count(&metrics::DUPLICATES, &[], self.duplicates.count(now).into());
-        for (outcome, count) in self.audit.counts() {
+        page.count(&metrics::LEAVES, &[], self.core.discovery().leaves() as u64);
+        page.count(&metrics::SERVICES_IGNORED, &[], ignored_services(self.core));
+        page.count(&metrics::DUPLICATES, &[], self.state.duplicates.count(now).into());
+        for (outcome, count) in self.state.audit.counts() {
             page.count(&metrics::AUDIT_LINES, &[outcome], count);
         }
-        let outboxes = || self.told.outboxes.values().map(Outbox::counts);
+        let outboxes = || self.state.outboxes.values().map(Outbox::counts);
         let (posted, dropped) =
             (outboxes().map(|it| it.posted).sum(), outboxes().map(|it| it.dropped).sum());
         for (outcome, count) in [("posted", posted), ("dropped", dropped)] {
@@ -145,7 +145,7 @@ impl Reporter {
     }
 
     fn exposed_page(&self, page: &mut Page) {
-        for ExposedCounts { name, open, limit, totals } in self.process.exposures.counts() {
+        for ExposedCounts { name, open, limit, totals } in self.state.process.exposures.counts() {
             let name = name.as_ref();
             page.count(&metrics::EXPOSED_OPEN, &[name], open);
             page.count(&metrics::EXPOSED_LIMIT, &[name], limit);
@@ -154,7 +154,7 @@ impl Reporter {
     }
 
     fn addresses_page(&self, page: &mut Page) {
-        let shown = self.process.board.shown();
+        let shown = self.state.process.board.shown();
         for Shown { name, state, .. } in &shown {
             let name = [name.as_ref()];
             page.flag(&metrics::VIRTUAL_ADDRESS_HELD, &name, state.stance.answers());
@@ -162,12 +162,12 @@ impl Reporter {
             page.count(&metrics::VIRTUAL_ADDRESS_OTHERS, &name, state.others.len() as u64);
         }
         if !shown.is_empty() {
-            page.counters(&self.process.board.counts(), &[]);
+            page.counters(&self.state.process.board.counts(), &[]);
         }
     }
 
     fn rosters_page(&self, page: &mut Page) {
-        for (service, roster) in &self.rosters {
+        for (service, roster) in self.state.rosters.iter() {
             let service = service.as_ref();
             page.count(&metrics::CLUSTER_APISERVERS, &[service], roster.listed() as u64);
             page.flag(&metrics::CLUSTER_DIFFERS, &[service], roster.difference().is_some());
@@ -177,15 +177,15 @@ impl Reporter {
         }
     }
 
-    fn way_back_page(&self, page: &mut Page, core: &NodeCore, mesh: &Mesh, now: Instant) {
-        let back = &self.process.way_back;
+    fn way_back_page(&self, page: &mut Page, mesh: &Mesh, now: Instant) {
+        let back = &self.state.process.way_back;
         page.count(&metrics::WAYBACK_ACCEPTED, &[], back.accepted());
         page.counters(&back.counts(), &[]);
         for (at, refused) in back.refusals() {
             page.counters(&refused, &[("at", at)]);
         }
         if back.egress().socket.is_some() {
-            for (state, count) in self.kubelets(core, mesh) {
+            for (state, count) in self.kubelets(mesh) {
                 page.count(&metrics::WAYBACK_NODES, &[state], count);
             }
         }
@@ -197,13 +197,13 @@ impl Reporter {
         let sides =
             [("client", Side::Client), ("served", Side::Served), ("relayed", Side::Relayed)];
         for (word, side) in sides {
-            let open = self.sessions.count_side(service, side);
+            let open = self.state.sessions.count_side(service, side);
             page.count(&metrics::SESSIONS_OPEN, &[name, word], open);
         }
-        if let Some(most) = self.services.get(service).and_then(ServiceFacts::max_sessions) {
+        if let Some(most) = self.state.services.get(service).and_then(ServiceFacts::max_sessions) {
             page.count(&metrics::SESSIONS_LIMIT, &[name], most);
         }
-        let totals = self.sessions.totals(service);
+        let totals = self.state.sessions.totals(service);
         page.counters(&totals.counts.read(), &[("service", name)]);
         page.spread(&metrics::CONNECT_DURATION, &[name], totals.connects.read());
         page.spread(&metrics::SESSION_DURATION, &[name], totals.sessions.read());

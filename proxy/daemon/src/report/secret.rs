@@ -8,16 +8,15 @@ use meshport_mesh::Mesh;
 use crate::admin::credentials::SecretStatus;
 use crate::clock;
 use meshport_core::findings::{Finding, SECRET_LAGGING};
-use meshport_core::node::NodeCore;
 
 use super::Reporter;
 
 /// Names listed; the rest is counted.
 const MAX_NAMES: usize = 10;
 
-impl Reporter {
-    pub(super) fn secret(&self, core: &NodeCore, mesh: &Mesh) -> SecretStatus {
-        self.secret_with(|number| self.lagging(core, mesh, number))
+impl Reporter<'_> {
+    pub(super) fn secret(&self, mesh: &Mesh) -> SecretStatus {
+        self.secret_with(|number| self.lagging(mesh, number))
     }
 
     /// Like `secret`, for a node outside any rotation.
@@ -26,7 +25,7 @@ impl Reporter {
     }
 
     fn secret_with(&self, lagging: impl FnOnce(u64) -> Vec<String>) -> SecretStatus {
-        let secrets = &self.identity.secrets;
+        let secrets = &self.state.identity.secrets;
         // A secret whose end has passed by the clock opens nothing, erased or not.
         let former_ends_at = secrets.retires_at().filter(|at| clock::wall() < *at);
         // Without a former secret, members that lag can no longer connect.
@@ -44,11 +43,11 @@ impl Reporter {
     }
 
     /// Absent members count: they must return before the former secret ends.
-    fn lagging(&self, core: &NodeCore, mesh: &Mesh, number: u64) -> Vec<String> {
+    fn lagging(&self, mesh: &Mesh, number: u64) -> Vec<String> {
         let said = numbers(mesh);
         let has = |node: &NodeId| said.get(node).is_some_and(|said| *said >= number);
-        let others = core.discovery().directory().iter();
-        let lag = others.filter(|(node, _)| **node != self.identity.me.node && !has(node));
+        let others = self.core.discovery().directory().iter();
+        let lag = others.filter(|(node, _)| **node != self.state.identity.me.node && !has(node));
         let mut names: Vec<String> =
             lag.map(|(_, entry)| entry.credential.name.to_string()).collect();
         names.sort();

@@ -4,21 +4,20 @@ use meshport_config::{MAX_ENDPOINTS, Seed};
 use meshport_discovery::{Entry, Liveness};
 
 use crate::admin::api::SeedRow;
-use meshport_core::node::NodeCore;
 
 use super::Reporter;
 
-impl Reporter {
+impl Reporter<'_> {
     /// This node first, then every present member with known endpoints.
-    pub(crate) fn seeds(&self, core: &NodeCore) -> Vec<SeedRow> {
-        let entries = core.discovery().directory().iter().map(|(_, entry)| entry);
+    pub(crate) fn seeds(&self) -> Vec<SeedRow> {
+        let entries = self.core.discovery().directory().iter().map(|(_, entry)| entry);
         let mut rows: Vec<SeedRow> = entries.filter_map(|entry| self.seed(entry)).collect();
         rows.sort_by(|a, b| (!a.own, &a.site, &a.name).cmp(&(!b.own, &b.site, &b.name)));
         rows
     }
 
     fn seed(&self, entry: &Entry) -> Option<SeedRow> {
-        let own = entry.node() == self.identity.me.node;
+        let own = entry.node() == self.state.identity.me.node;
         if !own && matches!(entry.liveness, Liveness::Down | Liveness::Left) {
             return None;
         }

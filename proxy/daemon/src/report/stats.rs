@@ -6,7 +6,6 @@ use std::time::Duration;
 use meshport_config::ServiceName;
 use meshport_config::counters::Counter;
 use meshport_core::ledger::Side;
-use meshport_core::node::NodeCore;
 
 use super::{Reporter, in_ms};
 use crate::admin::metrics::Distribution;
@@ -19,46 +18,40 @@ use crate::sessions::totals::{SessionCount, Totals};
 /// The share of sessions, in percent, that the reported time covers.
 const MOST_PERCENT: u64 = 95;
 
-impl Reporter {
+impl Reporter<'_> {
     /// Listeners first, then each service with its origins.
-    pub(crate) fn stats(&self, core: &NodeCore) -> Vec<StatsRow> {
+    pub(crate) fn stats(&self) -> Vec<StatsRow> {
         let mut rows: Vec<StatsRow> =
-            self.process.exposures.counts().iter().map(of_listener).collect();
-        for service in core.services() {
-            let totals = self.sessions.totals(service);
-            let open = self.sessions.count_side(service, Side::Client);
+            self.state.process.exposures.counts().iter().map(of_listener).collect();
+        for service in self.core.services() {
+            let totals = self.state.sessions.totals(service);
+            let open = self.state.sessions.count_side(service, Side::Client);
             rows.push(of_service(service, &totals, open));
             let origins = totals.origins.all();
-            let rows_of =
-                origins.iter().map(|(whose, it)| self.of_origin(core, service, *whose, it));
+            let rows_of = origins.iter().map(|(whose, it)| self.of_origin(service, *whose, it));
             rows.extend(rows_of);
         }
         rows
     }
 
-    fn of_origin(
-        &self,
-        core: &NodeCore,
-        service: &ServiceName,
-        whose: Whose,
-        totals: &OriginTotals,
-    ) -> StatsRow {
+    fn of_origin(&self, service: &ServiceName, whose: Whose, totals: &OriginTotals) -> StatsRow {
         let (name, site) = match whose {
-            Whose::Node(node) if node == self.identity.me.node => {
-                (self.identity.me.name.to_string(), Some(self.identity.me.site.clone()))
+            Whose::Node(node) if node == self.state.identity.me.node => {
+                (self.state.identity.me.name.to_string(), Some(self.state.identity.me.site.clone()))
             }
             Whose::Node(node) => {
-                let entry = core.discovery().directory().get(&node);
+                let entry = self.core.discovery().directory().get(&node);
                 let site = entry.map(|entry| entry.credential.site.clone());
-                (self.name(core, &node), site)
+                (self.name(&node), site)
             }
             Whose::Outside(address) => (address.to_string(), None),
             Whose::Others => ("others".to_owned(), None),
         };
-        let route = core.route(service).cloned().unwrap_or_default();
+        let route = self.core.route(service).cloned().unwrap_or_default();
         let lines = route.candidates.iter().map(|it| it.origin.line);
         let own = lines.filter(|line| Whose::from(line) == whose);
-        let open = own.map(|line| self.sessions.count_line(service, Side::Client, line)).sum();
+        let open =
+            own.map(|line| self.state.sessions.count_line(service, Side::Client, line)).sum();
         let times = totals.connects.read();
         StatsRow {
             kind: StatsKind::Origin,

@@ -1,15 +1,13 @@
 //! The document of `/view`, as [`crate::admin::view`].
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use meshport_config::{NodeId, ServiceName};
 use meshport_core::findings::{Finding, Severity};
 use meshport_core::health::Health;
-use meshport_core::history::{Counts, SECONDS};
+use meshport_core::history::SECONDS;
 use meshport_core::journal::{Event, Kind};
-use meshport_core::node::NodeCore;
 use meshport_core::route::{Candidate, PathView};
 use meshport_mesh::Mesh;
 
@@ -21,7 +19,6 @@ use crate::admin::view::{
 };
 
 use super::{Reporter, in_ms};
-use crate::sessions::totals::SessionCount;
 use nodes::Peer;
 
 pub(crate) mod nodes;
@@ -31,22 +28,21 @@ mod sites;
 /// would change the view.
 const HEARD_STEP_S: u64 = 10;
 
-impl Reporter {
+impl Reporter<'_> {
     /// Everything that is shown of this node. Costs time in proportion to the nodes known.
-    pub(crate) fn view(&self, core: &NodeCore, mesh: &Mesh, now: Instant) -> View {
-        self.view_beside(core, &nodes::peers(mesh, core), &self.secret(core, mesh), now)
+    pub(crate) fn view(&self, mesh: &Mesh, now: Instant) -> View {
+        self.view_beside(&nodes::peers(mesh, self.core), &self.secret(mesh), now)
     }
 
     /// The same of a node with these peers.
     pub(crate) fn view_beside(
         &self,
-        core: &NodeCore,
         peers: &BTreeMap<NodeId, Peer>,
         secret: &SecretStatus,
         now: Instant,
     ) -> View {
-        let services = self.services(core, now);
-        let mut found = self.findings(core, &services, secret, now);
+        let services = self.services(now);
+        let mut found = self.findings(&services, secret, now);
         found.sort_by_key(|finding| finding.severity != Severity::Error);
         let finding = |it: &Finding| FindingView {
             row: FindingRow::from(it),
@@ -54,100 +50,60 @@ impl Reporter {
             meaning: it.kind.meaning.into(),
             anchor: it.kind.anchor(),
         };
-        let (nodes, nodes_left_out) = self.node_rows(core, peers, now);
+        let (nodes, nodes_left_out) = self.node_rows(peers, now);
         View {
             format: FORMAT,
-            node: self.viewer(core),
-            services: services.into_iter().map(|it| self.service_view(core, it, now)).collect(),
-            sites: self.site_rows(core),
-            distances: self.distances(core),
+            node: self.viewer(),
+            services: services.into_iter().map(|it| self.service_view(it, now)).collect(),
+            sites: self.site_rows(),
+            distances: self.distances(),
             nodes,
             nodes_left_out,
             findings: found.iter().map(finding).collect(),
-            stats: self.stats(core),
-            addresses: self.address_rows(core),
+            stats: self.stats(),
+            addresses: self.address_rows(),
             history: self.history_rows(),
             events: self.events(),
             now_s: self.at_s(now),
         }
     }
 
-    /// Takes the counters of this second, if it is time to.
-    pub(crate) fn note_history(&mut self, now: Instant) {
-        let (services, sessions) = (&self.services, &self.sessions);
-        let counts = || {
-            let mut sum = Counts::default();
-            for service in services.keys() {
-                let totals = sessions.totals(service);
-                let (counts, connects) = (&totals.counts, &totals.connects);
-                sum.open += totals.open.load(Ordering::Relaxed);
-                sum.connected += counts.get(SessionCount::Connected);
-                sum.failed += counts.get(SessionCount::Failed);
-                sum.connect_us += connects.sum_us();
-                sum.up_bytes += counts.get(SessionCount::UpBytes);
-                sum.down_bytes += counts.get(SessionCount::DownBytes);
-                sum.slowest_us = sum.slowest_us.max(connects.take_longest_us());
-            }
-            sum
-        };
-        self.history.handle_counts(counts, now);
-    }
-
-    /// See [`Journal::note`](meshport_core::journal::Journal::note).
-    pub(crate) fn note(&mut self, kind: Kind, name: String, detail: &str, now: Instant) {
-        self.told.journal.note(kind, name, detail, now);
-    }
-
-    /// See [`Journal::note_service`](meshport_core::journal::Journal::note_service).
-    pub(crate) fn note_service(
-        &mut self,
-        kind: Kind,
-        service: &ServiceName,
-        detail: &str,
-        now: Instant,
-    ) {
-        self.told.journal.note_service(kind, service, detail, now);
-    }
-
     /// A time as whole seconds since the daemon's start.
     pub(super) fn at_s(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.process.started).as_secs()
+        at.saturating_duration_since(self.state.process.started).as_secs()
     }
 
-    fn viewer(&self, core: &NodeCore) -> Viewer {
+    fn viewer(&self) -> Viewer {
         Viewer {
-            who: self.identity.me.clone(),
+            who: self.state.identity.me.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            roles: self.identity.credential.roles.clone(),
-            credential_expires_at: self.identity.credential.expires_at,
-            started_at: self.process.started_at,
-            mesh_listen: self.process.mesh_listen,
-            behind_nat: core.discovery().is_behind_nat(),
-            members: self.members(core),
-            is_leaving: self.is_leaving,
+            roles: self.state.identity.credential.roles.clone(),
+            credential_expires_at: self.state.identity.credential.expires_at,
+            started_at: self.state.process.started_at,
+            mesh_listen: self.state.process.mesh_listen,
+            behind_nat: self.core.discovery().is_behind_nat(),
+            members: self.members(),
+            is_leaving: self.state.process.is_leaving,
         }
     }
 
-    fn service_view(&self, core: &NodeCore, status: ServiceStatus, now: Instant) -> ServiceView {
+    fn service_view(&self, status: ServiceStatus, now: Instant) -> ServiceView {
         let name = status.name.clone();
-        let route = core.route(&name).cloned().unwrap_or_default();
+        let route = self.core.route(&name).cloned().unwrap_or_default();
         let rows = route.candidates.iter().enumerate();
         let is_chosen = |at| at == 0 && status.chosen.is_some();
         let origins: Vec<OriginRow> = rows
-            .map(|(at, it)| OriginRow {
-                chosen: is_chosen(at),
-                ..self.origin_row(core, &name, it, now)
-            })
+            .map(|(at, it)| OriginRow { chosen: is_chosen(at), ..self.origin_row(&name, it, now) })
             .collect();
         let chosen = status.chosen.map(|chosen| Choice {
             who: chosen.who,
             why: chosen.why,
-            since_at_s: core.preferred_since(&name).map_or(0, |since| self.at_s(since)),
+            since_at_s: self.core.preferred_since(&name).map_or(0, |since| self.at_s(since)),
         });
         let offering = status.offering.map(|it| OfferingRow {
             address: it.address,
             state: it.state,
-            since_at_s: core.health(&name).map_or(0, |health| self.at_s(health.since())),
+            since_at_s: self.core.health(&name).map_or(0, |health| self.at_s(health.since())),
             detail: it.detail,
             sessions: it.sessions,
         });
@@ -159,7 +115,7 @@ impl Reporter {
             chosen,
             origins,
             offering,
-            lines: self.lines(core, &name),
+            lines: self.lines(&name),
             sessions: SessionCounts {
                 open: status.sessions_open,
                 total: status.sessions_total,
@@ -169,20 +125,14 @@ impl Reporter {
         }
     }
 
-    fn origin_row(
-        &self,
-        core: &NodeCore,
-        service: &ServiceName,
-        candidate: &Candidate,
-        now: Instant,
-    ) -> OriginRow {
-        let status = self.origin(core, service, candidate, now);
+    fn origin_row(&self, service: &ServiceName, candidate: &Candidate, now: Instant) -> OriginRow {
+        let status = self.origin(service, candidate, now);
         let origin = &candidate.origin;
         let hop = origin.line.first_hop();
-        let measured = hop.and_then(|hop| core.discovery().paths().get(&hop));
+        let measured = hop.and_then(|hop| self.core.discovery().paths().get(&hop));
         let state_at = match origin.path {
-            PathView::Own => core.health(service).map(Health::since),
-            _ => origin.line.origin().and_then(|node| core.state_since(service, &node)),
+            PathView::Own => self.core.health(service).map(Health::since),
+            _ => origin.line.origin().and_then(|node| self.core.state_since(service, &node)),
         };
         let kind = match status.path.as_str() {
             "relayed" => "relay",
@@ -200,9 +150,9 @@ impl Reporter {
                 .and_then(|path| path.last_answer)
                 .map(|at| self.heard_at_s(at)),
         };
-        let facts = self.relays(core, service, candidate, now).into_iter();
+        let facts = self.relays(service, candidate, now).into_iter();
         OriginRow {
-            seen: origin.line.origin().map(|node| self.seen(core, &node)),
+            seen: origin.line.origin().map(|node| self.seen(&node)),
             relays: facts.collect(),
             who: status.who,
             state: status.state,
@@ -223,7 +173,7 @@ impl Reporter {
 
     fn history_rows(&self) -> HistoryRows {
         let mut rows = HistoryRows { seconds: SECONDS as u64, ..HistoryRows::default() };
-        for (at_s, second) in self.history.iter() {
+        for (at_s, second) in self.state.history.iter() {
             rows.at_s.push(at_s.into());
             rows.open.push(second.open);
             rows.connected.push(second.connected);
@@ -237,7 +187,7 @@ impl Reporter {
     }
 
     fn events(&self) -> Vec<EventRow> {
-        let mut events: Vec<_> = self.told.journal.iter().collect();
+        let mut events: Vec<_> = self.state.journal.iter().collect();
         events.sort_by_key(|(_, event)| std::cmp::Reverse(event.at));
         let row = |(kind, event): &(Kind, &Event)| EventRow {
             at_s: self.at_s(event.at),

@@ -44,17 +44,16 @@ pub(super) fn peers(mesh: &Mesh, core: &NodeCore) -> BTreeMap<NodeId, Peer> {
     mesh.peers().into_iter().map(peer).collect()
 }
 
-impl Reporter {
+impl Reporter<'_> {
     /// The nodes that are shown, and how many are not.
     pub(super) fn node_rows(
         &self,
-        core: &NodeCore,
         peers: &BTreeMap<NodeId, Peer>,
         now: Instant,
     ) -> (Vec<NodeRow>, usize) {
-        let directory = core.discovery().directory();
+        let directory = self.core.discovery().directory();
         let rank = |node: &NodeId, entry: &Entry| match entry.liveness {
-            _ if *node == self.identity.me.node => 0,
+            _ if *node == self.state.identity.me.node => 0,
             _ if entry.services().next().is_some() => 1,
             Liveness::Down | Liveness::Unknown => 2,
             Liveness::Alive => 3,
@@ -70,16 +69,13 @@ impl Reporter {
         let mut rows: Vec<NodeRow> = rows
             .map(|(_, entry)| {
                 let peer = peers.get(&entry.node());
-                NodeRow {
-                    path: self.path_row(core, &entry.node(), peer, now),
-                    ..self.node_row(entry)
-                }
+                NodeRow { path: self.path_row(&entry.node(), peer, now), ..self.node_row(entry) }
             })
             .collect();
-        let leaves = peers.iter().filter(|(node, _)| core.discovery().is_leaf(node));
+        let leaves = peers.iter().filter(|(node, _)| self.core.discovery().is_leaf(node));
         rows.extend(leaves.filter_map(|(node, peer)| {
             let credential = peer.credential.as_ref()?;
-            let path = self.path_row(core, node, Some(peer), now);
+            let path = self.path_row(node, Some(peer), now);
             let (name, site) = (credential.name.clone(), credential.site.clone());
             let (who, roles) = (NodeRef { node: *node, name, site }, credential.roles.clone());
             let since_at_s = self.at_s(now);
@@ -102,7 +98,7 @@ impl Reporter {
     }
 
     fn node_row(&self, entry: &Entry) -> NodeRow {
-        let own = entry.node() == self.identity.me.node;
+        let own = entry.node() == self.state.identity.me.node;
         let offer = |(service, state): (&ServiceName, OriginState)| Offer {
             service: service.clone(),
             state: state.to_string(),
@@ -124,17 +120,11 @@ impl Reporter {
     }
 
     /// The path to any node: measured, or inferred from its tunnel.
-    fn path_row(
-        &self,
-        core: &NodeCore,
-        node: &NodeId,
-        peer: Option<&Peer>,
-        now: Instant,
-    ) -> PathRow {
-        if *node == self.identity.me.node {
+    fn path_row(&self, node: &NodeId, peer: Option<&Peer>, now: Instant) -> PathRow {
+        if *node == self.state.identity.me.node {
             return PathRow { kind: "own".into(), ..PathRow::none() };
         }
-        let routes = core.services().filter_map(|name| core.route(name));
+        let routes = self.core.services().filter_map(|name| self.core.route(name));
         let mut relayed = routes.flat_map(|route| &route.candidates).filter_map(|it| {
             match (it.origin.line, it.origin.path) {
                 (Line::Relayed { origin, relay }, PathView::Up(rtt)) if origin == *node => {
@@ -145,7 +135,7 @@ impl Reporter {
         });
         let heard = peer.and_then(|peer| now.checked_sub(peer.last_received?));
         let heard_at_s = heard.map(|at| self.heard_at_s(at));
-        let Some(path) = core.discovery().paths().get(node) else {
+        let Some(path) = self.core.discovery().paths().get(node) else {
             let kind = if peer.is_some_and(|peer| peer.session) { "direct" } else { "none" };
             let rtt_ms = peer.and_then(|peer| peer.quic_rtt).map(in_ms).map(rounded);
             return PathRow { kind: kind.into(), rtt_ms, heard_at_s, ..PathRow::none() };
@@ -154,7 +144,7 @@ impl Reporter {
         if let Some((relay, rtt)) = relayed.next() {
             return PathRow {
                 kind: "relay".into(),
-                relay: Some(self.name(core, &relay)),
+                relay: Some(self.name(&relay)),
                 rtt_ms: Some(rounded(in_ms(rtt))),
                 loss_percent: None,
                 since_at_s,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meshport_config::{Role, ServiceName, SiteName};
-use meshport_core::node::NodeCore;
 use meshport_discovery::{Liveness, OriginState};
 
 use super::rounded;
@@ -20,10 +19,10 @@ struct Told {
     at_s: u64,
 }
 
-impl Reporter {
-    pub(super) fn site_rows(&self, core: &NodeCore) -> Vec<SiteRow> {
+impl Reporter<'_> {
+    pub(super) fn site_rows(&self) -> Vec<SiteRow> {
         let mut sites: BTreeMap<&SiteName, SiteRow> = BTreeMap::new();
-        for (node, entry) in core.discovery().directory().iter() {
+        for (node, entry) in self.core.discovery().directory().iter() {
             let name = &entry.credential.site;
             if entry.liveness == Liveness::Left {
                 continue;
@@ -35,10 +34,10 @@ impl Reporter {
                 origins: 0,
                 ready: 0,
                 relays: 0,
-                own: *name == self.identity.me.site,
+                own: *name == self.state.identity.me.site,
             });
-            let is_here = *node == self.identity.me.node || entry.liveness == Liveness::Alive;
-            let mut offers = entry.services().filter(|(it, _)| core.route(it).is_some());
+            let is_here = *node == self.state.identity.me.node || entry.liveness == Liveness::Alive;
+            let mut offers = entry.services().filter(|(it, _)| self.core.route(it).is_some());
             let first = offers.next();
             let ready = |(_, state): (&ServiceName, OriginState)| state == OriginState::Ready;
             site.nodes += 1;
@@ -51,11 +50,11 @@ impl Reporter {
     }
 
     /// From the records of the members that are present.
-    pub(super) fn distances(&self, core: &NodeCore) -> Vec<SiteDistance> {
-        let directory = core.discovery().directory();
+    pub(super) fn distances(&self) -> Vec<SiteDistance> {
+        let directory = self.core.discovery().directory();
         let mut told: BTreeMap<(&SiteName, &SiteName), Told> = BTreeMap::new();
         for (node, entry) in directory.iter() {
-            if entry.liveness != Liveness::Alive && *node != self.identity.me.node {
+            if entry.liveness != Liveness::Alive && *node != self.state.identity.me.node {
                 continue;
             }
             let distances = entry.node_state().map_or(&[][..], |state| &state.distances);
