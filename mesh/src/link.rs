@@ -281,8 +281,8 @@ impl Link {
         let ends = alone || !contents.len().is_multiple_of(segment.max(1));
         let mut rest = contents;
         while !rest.is_empty() && segment > 0 {
-            let room = self.room(&mut sender, segment);
-            let (these, later) = rest.split_at(rest.len().min(room * segment));
+            let capacity = self.capacity(&mut sender, segment);
+            let (these, later) = rest.split_at(rest.len().min(capacity * segment));
             self.seal(&mut sender, now, to, Datagrams { bytes: these, segment });
             rest = later;
         }
@@ -293,9 +293,9 @@ impl Link {
         }
     }
 
-    /// How many datagrams of `segment` bytes the run has room for, at least one. A run that these
+    /// How many datagrams of `segment` bytes the run can take, at least one. A run that these
     /// cannot be added to is sent first.
-    fn room(&self, sender: &mut Sender, segment: usize) -> usize {
+    fn capacity(&self, sender: &mut Sender, segment: usize) -> usize {
         let most = self.segments(segment + SEAL_OVERHEAD);
         let run = &sender.run;
         // Only the last datagram of a run may be shorter.

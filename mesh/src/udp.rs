@@ -107,8 +107,8 @@ impl UdpOuter {
         Ok(Self { mapped: local.is_ipv6(), wildcard: local.ip().is_unspecified(), socket, batched })
     }
 
-    /// Waits until there may be room to send.
-    async fn room(&self) -> io::Result<()> {
+    /// Waits until the socket may take a datagram.
+    async fn wait_writable(&self) -> io::Result<()> {
         let same = self.socket.get_ref().try_clone()?;
         watch(same, Interest::WRITABLE)?.writable().await.map(drop)
     }
@@ -293,7 +293,7 @@ impl OuterSocket for UdpOuter {
     }
 
     fn writable(self: Arc<Self>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>> {
-        Box::pin(async move { self.room().await })
+        Box::pin(async move { self.wait_writable().await })
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

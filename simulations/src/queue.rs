@@ -89,7 +89,7 @@ impl<E> Queue<E> {
 
     /// Allocated turns.
     #[cfg(test)]
-    fn room(&self) -> usize {
+    fn capacity(&self) -> usize {
         self.heap.capacity() + self.later.values().map(Vec::capacity).sum::<usize>()
     }
 }
@@ -120,8 +120,8 @@ mod tests {
         for second in 0..10 {
             (0..1000).for_each(|_| queue.push(Duration::from_secs(second), ()));
         }
-        let full = queue.room();
+        let full = queue.capacity();
         while queue.pop(Duration::from_secs(8)).is_some() {}
-        assert!(queue.room() <= full / 8, "{} of {full}", queue.room());
+        assert!(queue.capacity() <= full / 8, "{} of {full}", queue.capacity());
     }
 }

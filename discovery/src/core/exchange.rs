@@ -140,7 +140,7 @@ impl Discovery {
     /// One datagram with the newest records of as many of these nodes as fit, in order.
     pub(super) fn pack_rumours(&self, offers: &[Offer]) -> Packed {
         let parts: Vec<_> = offers.iter().filter_map(|offer| self.parts(*offer)).collect();
-        wire::pack(parts.iter().map(Parts::item), Message::Rumours, 1)
+        wire::pack(parts.iter().map(OwnedItem::item), Message::Rumours, 1)
     }
 
     pub(super) fn send_items(
@@ -164,7 +164,7 @@ impl Discovery {
         limit: usize,
     ) -> Vec<Vec<u8>> {
         let parts: Vec<_> = offers.into_iter().filter_map(|offer| self.parts(offer)).collect();
-        wire::pack(parts.iter().map(Parts::item), Message::Items, limit).datagrams
+        wire::pack(parts.iter().map(OwnedItem::item), Message::Items, limit).datagrams
     }
 
     /// Lists everything in some ranges, as far as the bound allows.
@@ -218,7 +218,7 @@ impl Discovery {
     }
 
     /// The messages about a node.
-    fn parts(&self, offer: Offer) -> Option<Parts> {
+    fn parts(&self, offer: Offer) -> Option<OwnedItem> {
         let Offer { node, with_credential } = offer;
         let entry = self.peers.get(&node)?;
         let have = entry.have();
@@ -226,7 +226,7 @@ impl Discovery {
             true => Some(self.swim.own_claim()),
             false => have.life.map(LastLife::claim),
         };
-        Some(Parts {
+        Some(OwnedItem {
             short: have.short,
             credential: with_credential.then(|| entry.credential.to_bytes()),
             state: entry.state.clone(),
@@ -235,15 +235,15 @@ impl Discovery {
     }
 }
 
-/// Owned parts of an item.
-struct Parts {
+/// An item with its own bytes.
+struct OwnedItem {
     short: Short,
     credential: Option<Vec<u8>>,
     state: Option<std::sync::Arc<crate::state::SignedState>>,
     claim: Option<Claim>,
 }
 
-impl Parts {
+impl OwnedItem {
     fn item(&self) -> Item<'_> {
         Item {
             short: self.short,

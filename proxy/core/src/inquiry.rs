@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::budget::CallBudget;
-pub use self::judge::{Account, Asked, Heard, Own, judge};
+pub use self::judge::{Account, Asked, Heard, LocalFacts, judge};
 
 /// Begins a question; 1 and 2 begin sessions.
 pub const VERSION: u8 = 3;

@@ -73,7 +73,7 @@ impl Opening {
     }
 
     /// How many more bytes may be read from the client now.
-    pub fn room(&self) -> usize {
+    pub fn remaining_capacity(&self) -> usize {
         MAX_KEPT.saturating_sub(self.kept.len())
     }
 
@@ -222,8 +222,8 @@ mod tests {
         // A hello with an impossible length is never complete.
         let mut opening = Opening::default();
         opening.push(&[22, 3, 1, 255, 255]);
-        opening.push(&vec![0; opening.room()]);
-        assert_eq!((opening.kind(), opening.room()), (Kind::Open, 0));
+        opening.push(&vec![0; opening.remaining_capacity()]);
+        assert_eq!((opening.kind(), opening.remaining_capacity()), (Kind::Open, 0));
     }
 
     #[test]
@@ -311,6 +311,6 @@ mod tests {
     fn room_is_bounded() {
         let mut opening = Opening::default();
         opening.push(&vec![0; MAX_KEPT]);
-        assert_eq!(opening.room(), 0);
+        assert_eq!(opening.remaining_capacity(), 0);
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use meshport_config::{NodeId, SiteName};
 use meshport_core::inquiry::{
-    Account, Asked, Call, CallToken, Heard, MAX_TESTIMONY_BYTES, Own, Question, Testimony, judge,
+    Account, Asked, Call, CallToken, Heard, LocalFacts, MAX_TESTIMONY_BYTES, Question, Testimony,
+    judge,
 };
 use meshport_mesh::Mesh;
 use rand::rngs::StdRng;
@@ -48,7 +49,7 @@ pub(crate) struct Called {
 pub(crate) struct Inquiry {
     pub(crate) mesh: Mesh,
     pub(crate) members: Vec<NodeRef>,
-    pub(crate) own: Own,
+    pub(crate) own: LocalFacts,
     pub(crate) calls: broadcast::Receiver<Called>,
     /// New at every inquiry; tokens are drawn from it.
     pub(crate) seed: [u8; 32],
@@ -226,7 +227,7 @@ fn call(account: &Account) -> &'static str {
     }
 }
 
-fn udp_in(own: &Own, asked: &[Asked]) -> String {
+fn udp_in(own: &LocalFacts, asked: &[Asked]) -> String {
     let accounts = || {
         asked.iter().filter_map(|it| match &it.heard {
             Heard::Answer(account) => Some(account),

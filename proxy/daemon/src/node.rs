@@ -427,7 +427,7 @@ fn serve_vips(
     driver: &Driver,
     tasks: &mut JoinSet<()>,
 ) -> vip::Release {
-    let parts = vip::Parts {
+    let context = vip::Context {
         board: &driver.state.process.board,
         mesh: &driver.mesh,
         credential: driver.outputs.credential.subscribe(),
@@ -435,7 +435,7 @@ fn serve_vips(
         exposures: &driver.state.process.exposures,
         generation,
     };
-    vip::start(settings, sockets, &parts, tasks)
+    vip::start(settings, sockets, &context, tasks)
 }
 
 /// The receiving ends of all routes.

@@ -12,7 +12,7 @@ use meshport_config::counters::{Counter, Counters, SharedCounters};
 use meshport_config::{Credential, EgressSettings, KubeletSettings, NodeId, Settings, counters};
 use meshport_core::wayback::Refusal;
 use meshport_core::wayback::call::Want;
-use meshport_core::wayback::judge::{self, Own};
+use meshport_core::wayback::judge::{self, ServingNode};
 use meshport_core::wayback::nodes::Nodes;
 use meshport_mesh::Mesh;
 use tokio::sync::watch;
@@ -180,7 +180,7 @@ impl WayBack {
         let nodes = self.nodes();
         let object = nodes.as_ref().and_then(|nodes| nodes.get(credential.name.as_str()));
         let (egress, kubelet) = (self.egress(), self.0.kubelet.borrow().clone());
-        let own = Own { credential, kubelet: &kubelet, egress: &egress, object };
+        let own = ServingNode { credential, kubelet: &kubelet, egress: &egress, object };
         judge::judge(want, &own, |ip| host.has(ip))
     }
 

@@ -8,7 +8,7 @@
 
 mod archive;
 mod censor;
-mod parts;
+mod collect;
 
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use self::archive::Archive;
 use self::censor::Censor;
-use self::parts::{Gathered, Part};
+use self::collect::{Gathered, Part};
 use super::query::DaemonArgs;
 use super::{clock, output, runtime};
 use meshport_daemon::Error;
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &SupportBundleArgs) -> Result<(), Error> {
         return Err(Error::Usage("an archive is not for a terminal; redirect it to a file".into()));
     }
     let runtime = runtime()?;
-    let gathered = runtime.block_on(parts::gather(&args.daemon));
+    let gathered = runtime.block_on(collect::gather(&args.daemon));
     // A file or a name that hangs has its own thread, which is not waited for.
     runtime.shutdown_background();
     let gathered = gathered?;
@@ -207,7 +207,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 mod tests {
     use std::os::unix::fs::{MetadataExt, symlink};
 
-    use super::parts::PartError;
+    use super::collect::PartError;
     use super::*;
 
     fn gathered(parts: Vec<Part>) -> Gathered {

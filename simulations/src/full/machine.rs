@@ -6,8 +6,8 @@
 //! [`begin`] is a virtual machine; every other thread sees the real one.
 //!
 //! Virtual time stands still while code runs. When the runtime is idle and waits, time jumps to the
-//! next arrival of the [`World`] or to the runtime's own deadline, whichever comes first. So a run
-//! depends only on its seed, however busy the real machine is.
+//! next event of the [`EventSource`] or to the runtime's own deadline, whichever comes first. So a
+//! run depends only on its seed, however busy the real machine is.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ const MONOTONIC_START: Duration = Duration::from_secs(1_000_000);
 /// The wall clock at the start, in seconds since 1970.
 pub const WALL_START_S: u64 = 1_800_000_000;
 
-/// The world that advances while the runtime waits.
-pub trait World {
+/// What happens while the runtime waits.
+pub trait EventSource {
     /// When the next event happens.
     fn next(&self) -> Option<Duration>;
     /// Processes everything due at `now`.
@@ -37,7 +37,7 @@ thread_local! {
     /// Nanoseconds since the start; none on a real machine. May be read at any time, even while the
     /// other two are being changed.
     static NOW: Cell<Option<u64>> = const { Cell::new(None) };
-    static WORLD: RefCell<Option<Box<dyn World>>> = const { RefCell::new(None) };
+    static EVENTS: RefCell<Option<Box<dyn EventSource>>> = const { RefCell::new(None) };
     static DICE: Dice = const { RefCell::new(None) };
 }
 
@@ -81,14 +81,14 @@ pub struct Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         NOW.set(None);
-        WORLD.set(None);
+        EVENTS.set(None);
         DICE.set(None);
     }
 }
 
-/// Sets the world that advances while the runtime waits.
-pub fn inhabit(world: Box<dyn World>) {
-    WORLD.set(Some(world));
+/// Sets what happens while the runtime waits.
+pub fn set_events(events: Box<dyn EventSource>) {
+    EVENTS.set(Some(events));
 }
 
 /// Time since the start.
@@ -121,15 +121,15 @@ pub fn pass(patience: Option<Duration>) {
     let now = now();
     let until = patience.map(|patience| now + patience);
     // Taken out while it acts: tasks that it wakes may call this module to read the clock.
-    let mut world = WORLD.take();
-    let next = world.as_ref().and_then(|world| world.next()).map(|next| next.max(now));
+    let mut events = EVENTS.take();
+    let next = events.as_ref().and_then(|events| events.next()).map(|next| next.max(now));
     let arrives = next.filter(|next| until.is_none_or(|until| *next <= until));
     let then = arrives.or(until).expect("the root of a run has a timer");
     NOW.set(Some(u64::try_from(then.as_nanos()).expect("a run is shorter than 500 years")));
-    if let (Some(world), Some(_)) = (&mut world, arrives) {
-        world.happen(then);
+    if let (Some(events), Some(_)) = (&mut events, arrives) {
+        events.happen(then);
     }
-    WORLD.set(world);
+    EVENTS.set(events);
 }
 
 /// Fills `bytes` with random numbers from the seed; false on a real machine.

@@ -152,7 +152,7 @@ impl Simulation {
         let film = options.film.then(|| film::film(scenario, &network));
         let scene = Scene { film, ..Scene::new(account, network, options.trace) };
         let book = Arc::new(Mutex::new(Book::new(scene)));
-        machine::inhabit(Box::new(Waiting(book.clone())));
+        machine::set_events(Box::new(Waiting(book.clone())));
         #[expect(clippy::disallowed_methods, reason = "the origin of virtual time")]
         let epoch = Instant::now();
         Ok(Self {

@@ -1,5 +1,6 @@
-//! The socket of a node's process, and the wire as a [`World`](super::machine::World). Both use the
-//! lock of the book, which holds the wire and the network.
+//! The socket of a node's process, and the wire as an
+//! [`EventSource`](super::machine::EventSource). Both use the lock of the book, which holds the
+//! wire and the network.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -18,10 +19,10 @@ use crate::network::endpoint;
 /// Most datagrams per send, as in the kernel.
 const MAX_SEGMENTS: usize = 64;
 
-/// The wire as the world of a simulated machine.
+/// The wire as what happens around a simulated machine.
 pub(super) struct Waiting(pub(super) Arc<Mutex<Book>>);
 
-impl machine::World for Waiting {
+impl machine::EventSource for Waiting {
     fn next(&self) -> Option<Duration> {
         lock(&self.0).wire.next()
     }

@@ -17,7 +17,7 @@ const MAX_NAMES: usize = 5;
 
 /// This node's knowledge of itself.
 #[derive(Debug, Clone)]
-pub struct Own {
+pub struct LocalFacts {
     /// The version of its daemon.
     pub version: String,
     /// Settings that must agree.
@@ -60,7 +60,7 @@ pub struct Account {
 }
 
 /// The findings from all answers.
-pub fn judge(own: &Own, asked: &[Asked]) -> Vec<Finding> {
+pub fn judge(own: &LocalFacts, asked: &[Asked]) -> Vec<Finding> {
     let accounts: Vec<(&str, &Account)> = asked
         .iter()
         .filter_map(|it| match &it.heard {
@@ -125,7 +125,7 @@ fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// Whether members reach this node from sockets that it has not sent to.
-fn calls(own: &Own, accounts: &[(&str, &Account)]) -> Option<Finding> {
+fn calls(own: &LocalFacts, accounts: &[(&str, &Account)]) -> Option<Finding> {
     let sent = |it: &Account| matches!(it.testimony.call, Call::Sent(_));
     let callers: Vec<_> = accounts.iter().filter(|(_, it)| sent(it)).collect();
     let is_reached = callers.iter().any(|(_, it)| it.has_called);
@@ -138,7 +138,7 @@ fn calls(own: &Own, accounts: &[(&str, &Account)]) -> Option<Finding> {
     })
 }
 
-fn settings(own: &Own, accounts: &[(&str, &Account)]) -> Vec<Finding> {
+fn settings(own: &LocalFacts, accounts: &[(&str, &Account)]) -> Vec<Finding> {
     let mut others: BTreeMap<(&str, &str, &str), Vec<&str>> = BTreeMap::new();
     for (name, account) in accounts {
         for here in &own.settings {
@@ -156,7 +156,7 @@ fn settings(own: &Own, accounts: &[(&str, &Account)]) -> Vec<Finding> {
     others.into_iter().map(told).collect()
 }
 
-fn versions(own: &Own, asked: &[Asked]) -> Option<Finding> {
+fn versions(own: &LocalFacts, asked: &[Asked]) -> Option<Finding> {
     let mut others: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for Asked { name, heard } in asked {
         let version = match heard {
@@ -182,9 +182,9 @@ mod tests {
     use super::*;
     use crate::findings::Severity;
 
-    fn own() -> Own {
+    fn own() -> LocalFacts {
         let settings = vec![Setting { key: "discovery.suspicion".into(), value: "5s".into() }];
-        Own { version: "0.2.0".into(), settings, port: 51_820, is_behind_nat: false }
+        LocalFacts { version: "0.2.0".into(), settings, port: 51_820, is_behind_nat: false }
     }
 
     fn account() -> Account {
@@ -237,7 +237,7 @@ mod tests {
         let deaf = [asked("a", |it| it.has_called = false), asked("b", |it| it.has_called = false)];
         let text = "MP105 UDP port 51820 received no call-back from a, b, sent from new sockets";
         assert_eq!(said(&deaf), [text]);
-        assert_eq!(judge(&Own { is_behind_nat: true, ..own() }, &deaf), []);
+        assert_eq!(judge(&LocalFacts { is_behind_nat: true, ..own() }, &deaf), []);
         assert_eq!(said(&[deaf[0].clone(), asked("c", |_| {})]), [] as [&str; 0]);
         let unsent = asked("a", |it| {
             (it.has_called, it.testimony.call) = (false, Call::TooOften);

@@ -26,7 +26,7 @@ use meshport_config::NodeId;
 use super::boot_time::BootTime;
 use super::claim::{Claim, Stance};
 use super::frame::{Frame, Hardware, Heard};
-use parts::{Dispute, Given, Successor, Wire};
+use state::{Dispute, Given, Successor, Wire};
 use times::{
     BUSY_LIMIT, BUSY_LOOK_INTERVAL, CONFLICT_QUIET, CONTEST_LIMIT, DEFENCE_INTERVAL, DEFERENCE,
     HANDOVER_INTERVAL, ISOLATION, ISOLATION_INTERVAL, LOOK_INTERVAL, MIN_WITNESSES, PROBE_SLACK,
@@ -572,9 +572,9 @@ impl Peer {
     }
 }
 
-mod parts;
 #[cfg(test)]
 mod schedules;
+mod state;
 #[cfg(test)]
 mod tests;
 mod times;

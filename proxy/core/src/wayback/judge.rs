@@ -31,7 +31,7 @@ use crate::egress::{self, Credentials, MAX_TRUST};
 
 /// A node's knowledge of itself.
 #[derive(Debug, Clone, Copy)]
-pub struct Own<'a> {
+pub struct ServingNode<'a> {
     /// Its credential.
     pub credential: &'a Credential,
     /// The permissions in its settings.
@@ -42,7 +42,7 @@ pub struct Own<'a> {
     pub object: Option<&'a NodeObject>,
 }
 
-impl Own<'_> {
+impl ServingNode<'_> {
     /// The networks of its pods.
     fn pods(&self) -> impl Iterator<Item = &Cidr> {
         let said = self.object.map_or(&[][..], |object| &object.pod_cidrs);
@@ -98,7 +98,7 @@ pub fn holder(
 /// [`Refusal`]: the rule that forbids it.
 pub fn judge(
     want: &Want,
-    own: &Own<'_>,
+    own: &ServingNode<'_>,
     is_local: impl Fn(IpAddr) -> bool,
 ) -> Result<Vec<SocketAddr>, Refusal> {
     match want {
@@ -166,8 +166,12 @@ mod tests {
             ..EgressSettings::default()
         };
         let kubelet = KubeletSettings::default();
-        let own =
-            Own { credential: &own, kubelet: &kubelet, egress: &egress, object: Some(&object) };
+        let own = ServingNode {
+            credential: &own,
+            kubelet: &kubelet,
+            egress: &egress,
+            object: Some(&object),
+        };
         judge(want, &own, is_local)
     }
 
@@ -223,7 +227,7 @@ mod tests {
             ..KubeletSettings::default()
         };
         let judged = |kubelet: &KubeletSettings, want: Want| {
-            let own = Own { credential: &own, kubelet, egress: &egress, object: None };
+            let own = ServingNode { credential: &own, kubelet, egress: &egress, object: None };
             judge(&want, &own, is_local)
         };
         let found = judged(&kubelet, Want::Kubelet(10_250)).expect("its own");

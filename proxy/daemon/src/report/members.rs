@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use meshport_config::{NodeId, Role};
-use meshport_core::inquiry::Own;
+use meshport_core::inquiry::LocalFacts;
 use meshport_core::node::NodeCore;
 use meshport_discovery::{Entry, Liveness};
 use meshport_mesh::Mesh;
@@ -63,7 +63,7 @@ impl<'a> Reporter<'a> {
 
     /// Members that are present: those with a tunnel first, and of these origins and relays, whose
     /// firewalls matter most to others.
-    pub(crate) fn to_inquire(&self, mesh: &Mesh) -> (Vec<NodeRef>, Own) {
+    pub(crate) fn to_inquire(&self, mesh: &Mesh) -> (Vec<NodeRef>, LocalFacts) {
         let peers = mesh.peers();
         let with_tunnel: BTreeSet<NodeId> =
             peers.iter().filter(|it| it.session).map(|it| it.node).collect();
@@ -75,7 +75,7 @@ impl<'a> Reporter<'a> {
                 credential.roles.iter().any(|it| matches!(it, Role::Origin(_) | Role::Relay));
             (!with_tunnel.contains(&credential.node), !is_used, credential.node)
         });
-        let own = Own {
+        let own = LocalFacts {
             version: env!("CARGO_PKG_VERSION").into(),
             settings: self.state.process.agreeing.clone(),
             port: self.state.process.mesh_listen.port(),

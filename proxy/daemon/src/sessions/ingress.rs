@@ -468,7 +468,8 @@ impl<'a> Search<'a> {
                     return Err(std::mem::replace(&mut self.last, Failure::Client));
                 }
             }
-            let reads = self.shared.look(|opening| !opening.ended && opening.room() > 0);
+            let reads =
+                self.shared.look(|opening| !opening.ended && opening.remaining_capacity() > 0);
             let due = self.connect.poll_timeout();
             tokio::select! {
                 Some(done) = self.attempts.join_next(), if !self.attempts.is_empty() => {

@@ -42,7 +42,7 @@ impl Release {
 
 /// The parts of the node that the tasks need.
 #[derive(Debug)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) board: &'a Board,
     pub(crate) mesh: &'a Mesh,
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
@@ -56,25 +56,25 @@ pub(crate) struct Parts<'a> {
 pub(crate) fn start(
     settings: &Settings,
     VipSockets(mut sockets): VipSockets,
-    parts: &Parts<'_>,
+    context: &Context<'_>,
     tasks: &mut JoinSet<()>,
 ) -> Release {
     let stop = watch::Sender::new(false);
     let (runs, running) = mpsc::channel(1);
     for (name, it) in &settings.virtual_addresses {
-        let (Some(opened), Some(route)) = (sockets.remove(name), parts.routes.get(&it.service))
+        let (Some(opened), Some(route)) = (sockets.remove(name), context.routes.get(&it.service))
         else {
             continue;
         };
         let node = Node {
-            mesh: parts.mesh.clone(),
-            credential: parts.credential.clone(),
+            mesh: context.mesh.clone(),
+            credential: context.credential.clone(),
             route: route.clone(),
-            exposures: parts.exposures.clone(),
-            generation: parts.generation,
+            exposures: context.exposures.clone(),
+            generation: context.generation,
             stop: stop.subscribe(),
         };
-        let side = parts.board.add(name.clone(), it.clone(), clock::now());
+        let side = context.board.add(name.clone(), it.clone(), clock::now());
         match Task::new(name.clone(), it.clone(), opened, node, side) {
             Ok(task) => {
                 let runs = runs.clone();
