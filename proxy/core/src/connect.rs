@@ -219,7 +219,7 @@ impl Connect {
             }
             self.rounds.pause(now, left);
         }
-        if self.attempts.is_empty() || self.attempts.take_vacancy() {
+        if self.attempts.take_vacancy() || self.attempts.is_empty() {
             return self.start(left, false, now);
         }
         self.hedge(left, now, context)

@@ -94,11 +94,12 @@ fn line(number: u8) -> Line {
 
 #[test]
 fn a_refusal_costs_no_time() {
-    let mut bench = Bench::new(config(), &[1, 20]);
+    let mut bench = Bench::new(config(), &[1, 20, 40]);
     assert_eq!(bench.started(), Some((0, 1)));
     assert_eq!(bench.poll(), None);
     bench.connect.handle_failure(0, Some(Verdict::Refused));
     assert_eq!(bench.started(), Some((1, 2)));
+    assert_eq!(bench.poll(), None, "one attempt replaces one");
     bench.connect.handle_answer(1);
     let verdicts = bench.verdicts();
     assert_eq!(verdicts, [(line(1), Verdict::Refused), (line(2), Verdict::Answered)]);
