@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshport_config::ServiceSettings;
+use meshport_discovery::OriginState;
 
 use super::evidence::{Attempted, Verdict};
 use super::route::{Candidate, Line, Route, Standing};
@@ -269,10 +270,15 @@ impl Connect {
         now: Instant,
         context: &mut impl SearchContext,
     ) -> Option<Action> {
-        let next = self.rounds.next()?.standing;
+        let next = self.rounds.next()?;
+        let (is_last_resort, is_stalled) =
+            (next.standing >= Standing::Fallback, next.origin.state == OriginState::Stalled);
         let late = self.attempts.due_for_hedge(now)?;
-        // Slowness is no reason to use a candidate of last resort.
-        if next >= Standing::Fallback && late.candidate.standing < Standing::Fallback {
+        // Slowness is no reason to use a candidate of last resort, nor one that would win with its
+        // hello and then keep every request waiting.
+        if is_last_resort && late.candidate.standing < Standing::Fallback
+            || is_stalled && late.candidate.origin.state == OriginState::Ready
+        {
             late.hedge_at = None;
             return None;
         }

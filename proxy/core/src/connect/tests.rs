@@ -397,6 +397,26 @@ fn slowness_is_no_reason_to_leave_the_mesh() {
 }
 
 #[test]
+fn slowness_is_no_reason_for_an_origin_whose_requests_hang() {
+    for (state, is_raced) in [(OriginState::Unready, true), (OriginState::Stalled, false)] {
+        let mut bench = Bench::new(config(), &[1]);
+        let origins = vec![
+            origin(1, OriginState::Ready, PathView::Up(ms(1))),
+            origin(2, state, PathView::Up(ms(1))),
+        ];
+        let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
+        let (route, _) = choose(origins, &policy, &Preference::default(), bench.now);
+        bench.connect.handle_route(Arc::new(route), bench.now);
+        assert_eq!(bench.started(), Some((0, 1)));
+        bench.connect.handle_kind(Kind::Tls, bench.now);
+        bench.sleep();
+        assert_eq!(bench.started().is_some(), is_raced, "{state}");
+        bench.connect.handle_failure(0, Some(Verdict::Refused));
+        assert_eq!(bench.started().is_none(), is_raced, "{state}: but if the others fail");
+    }
+}
+
+#[test]
 fn a_client_that_has_waited_for_long_is_held_as_long_as_any() {
     let mut bench = Bench::new(config(), &[1]);
     bench.started();
