@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::process::Output;
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use serde_json::Value;
 use tempfile::TempDir;
+
+mod both;
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// The node outside, which is an origin.
@@ -38,26 +41,91 @@ const PROBING: Plan = ("probing", 51820, "", "");
 const KEPT: Plan = ("kept", 51821, "keepalive = \"2s\"\n", NO_PROBES);
 const SILENT: Plan = ("silent", 51822, "", NO_PROBES);
 
+/// The daemons of a test, and the folder of their files.
+struct Daemons {
+    running: Vec<Process>,
+    folder: TempDir,
+}
+
+impl Daemons {
+    fn new() -> Self {
+        netns::remove_stale();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self { running: Vec::new(), folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_string_lossy().into_owned()
+    }
+
+    /// Makes a node of the mesh of `first`, or that node itself.
+    fn join(&self, name: &str, first: &str, roles: &[&str]) {
+        let (state, first) = (self.path(name), self.path(first));
+        let roles = roles.iter().flat_map(|role| ["--role", role]).collect::<Vec<_>>();
+        let of = |verb: &[&str]| run_ok(&meshport().to_string_lossy(), &[verb, &roles].concat());
+        if state == first {
+            of(&["init", "--site", "x", "--name", name, "--state-dir", &state]);
+            return;
+        }
+        let invite = of(&["invite", "--site", "x", "--state-dir", &first]);
+        let join = ["join", invite.trim(), "--name", name, "--state-dir", &state];
+        run_ok(&meshport().to_string_lossy(), &join);
+    }
+
+    /// Starts a node's daemon with settings that follow `[mesh]`.
+    fn start(&mut self, name: &str, host: &Namespace, mesh: &str) {
+        let (state, config) = (self.path(name), self.path(&format!("{name}.toml")));
+        let text = format!(
+            "site = \"x\"\nstate-dir = \"{state}\"\n[admin]\nhttp = \"off\"\n[mesh]\n{mesh}"
+        );
+        fs::write(&config, text).expect("the folder can be written");
+        let mut command = host.command(&meshport().to_string_lossy());
+        command.arg("run").arg("--config").arg(&config);
+        let log = self.folder.path().join(format!("{name}.log"));
+        self.running.push(Process::start(name, &mut command, &log));
+        wait::until("it answers", SETTLE, || self.ask(name, &["status"]));
+    }
+
+    fn run(&self, name: &str, verb: &[&str]) -> Output {
+        let state = self.path(name);
+        run(&meshport().to_string_lossy(), &[verb, &["--state-dir", &state]].concat())
+    }
+
+    /// The answer of a daemon to a command that succeeds.
+    fn ask(&self, name: &str, verb: &[&str]) -> Option<Value> {
+        let output = self.run(name, &[verb, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
+    }
+
+    /// Whether a node reaches another one now, at the first attempt.
+    fn is_reached(&self, from: &str, to: &str) -> bool {
+        self.ask(from, &["ping", to, "--count", "1"]).is_some()
+    }
+}
+
+/// A router between two networks, that masquerades what comes from inside. `rules` go before.
+fn masquerade(daemons: &Daemons, router: &Namespace, wan: &str, rules: &str, how: &str) {
+    let rules = format!(
+        "table ip nat {{\n chain out {{\n type nat hook postrouting priority srcnat;\n{rules}\
+         oifname \"{wan}\" masquerade {how}\n }}\n}}\n"
+    );
+    let file = daemons.path(&format!("{}.nft", router.name()));
+    fs::write(&file, rules).expect("the folder can be written");
+    router.run("nft", &["-f", &file]);
+    router.run("sh", &["-ec", "echo 1 >/proc/sys/net/ipv4/ip_forward"]);
+}
+
 /// Processes end before their namespaces do.
 struct Nat {
-    daemons: Vec<Process>,
-    folder: TempDir,
+    daemons: Daemons,
     outside: Namespace,
     inside: Namespace,
     router: Namespace,
 }
 
-/// The location of a node.
-#[derive(Clone, Copy)]
-enum Side {
-    Outside,
-    Inside,
-}
-
 impl Nat {
     fn new() -> Self {
-        netns::remove_stale();
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let daemons = Daemons::new();
         let (outside, inside, router) = (Namespace::new(), Namespace::new(), Namespace::new());
         let ends = [format!("{OUTSIDE}/24"), format!("{ROUTER}/24")];
         let [_, wan] = netns::cable(&outside, &ends[0], &router, &ends[1]);
@@ -66,55 +134,31 @@ impl Nat {
         // A chain of nat sees the first packet of each flow only, so that it counts mappings.
         let counters = [PROBING, KEPT, SILENT]
             .map(|(_, port, ..)| format!("ip saddr {INSIDE} udp sport {port} counter\n"));
-        let rules = format!(
-            "table ip nat {{\n chain out {{\n type nat hook postrouting priority srcnat;\n{}\
-             oifname \"{wan}\" masquerade random\n }}\n}}\n",
-            counters.concat()
-        );
-        let file = folder.path().join("nat.nft");
-        fs::write(&file, rules).expect("the folder can be written");
-        router.run("nft", &["-f", &file.to_string_lossy()]);
+        masquerade(&daemons, &router, &wan, &counters.concat(), "random");
         let forget = ["udp_timeout", "udp_timeout_stream"]
             .map(|name| format!("echo {MAPPING_S} >/proc/sys/net/netfilter/nf_conntrack_{name}"));
-        let forward = "echo 1 >/proc/sys/net/ipv4/ip_forward";
-        router.run("sh", &["-ec", &format!("{}; {forward}", forget.join("; "))]);
-        Self { daemons: Vec::new(), folder, outside, inside, router }
+        router.run("sh", &["-ec", &forget.join("; ")]);
+        Self { daemons, outside, inside, router }
     }
 
-    fn state(&self, name: &str) -> String {
-        self.folder.path().join(name).to_string_lossy().into_owned()
-    }
-
-    fn start(&mut self, name: &str, place: Side, mesh: &str, rest: &str) {
-        let state = self.state(name);
-        let config = self.folder.path().join(format!("{name}.toml"));
-        let text = format!(
-            "site = \"x\"\nstate-dir = \"{state}\"\n[mesh]\n{mesh}[admin]\nhttp = \"off\"\n\
-             {NO_GOSSIP}{rest}"
+    /// Makes and starts the node outside, an origin with these further settings.
+    fn start_outside(&mut self, discovery: &str, rest: &str) {
+        self.daemons.join("outside", "outside", &["node", "origin:kube-apiserver"]);
+        let settings = format!(
+            "advertise = [\"{OUTSIDE}:51820\"]\n{NO_GOSSIP}{discovery}\
+             [service.kube-apiserver]\nlisten = []\norigin = \"127.0.0.1:6443\"\n{rest}"
         );
-        fs::write(&config, text).expect("the folder can be written");
-        let host = match place {
-            Side::Outside => &self.outside,
-            Side::Inside => &self.inside,
-        };
-        let mut command = host.command(&meshport().to_string_lossy());
-        command.arg("run").arg("--config").arg(&config);
-        let log = self.folder.path().join(format!("{name}.log"));
-        self.daemons.push(Process::start(name, &mut command, &log));
-        wait::until("it answers", SETTLE, || self.ask(name, &["status"]));
+        self.daemons.start("outside", &self.outside, &settings);
     }
 
-    /// The answer of a daemon to a command that succeeds.
-    fn ask(&self, name: &str, verb: &[&str]) -> Option<Value> {
-        let state = self.state(name);
-        let all = [verb, &["--json", "--state-dir", &state]].concat();
-        let output = run(&meshport().to_string_lossy(), &all);
-        serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
-    }
-
-    /// Whether the node outside reaches that one now, at the first attempt.
-    fn is_reached(&self, name: &str) -> bool {
-        self.ask("outside", &["ping", name, "--count", "1"]).is_some()
+    /// Makes and starts a node inside.
+    fn start_inside(&mut self, (name, port, mesh, discovery): Plan) {
+        self.daemons.join(name, "outside", &["node"]);
+        let settings = format!(
+            "listen = \"0.0.0.0:{port}\"\n{mesh}{NO_GOSSIP}{discovery}\
+             [service.kube-apiserver]\nlisten = []\n"
+        );
+        self.daemons.start(name, &self.inside, &settings);
     }
 
     /// How many mappings the router has made for a node.
@@ -130,29 +174,19 @@ impl Nat {
 #[ignore = "needs root for network namespaces, and nft: ./tests/run e2e"]
 fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
     let mut nat = Nat::new();
-    let binary = meshport().to_string_lossy();
-    let home = nat.state("outside");
-    let roles = ["--role", "node", "--role", "origin:kube-apiserver"];
-    let init = ["init", "--site", "x", "--name", "outside", "--state-dir", &home];
-    run_ok(&binary, &[&init[..], &roles].concat());
-    let advertise = format!("advertise = [\"{OUTSIDE}:51820\"]\n");
-    let origin = "[service.kube-apiserver]\nlisten = []\norigin = \"127.0.0.1:6443\"\n";
-    nat.start("outside", Side::Outside, &advertise, &format!("{NO_PROBES}{origin}"));
+    nat.start_outside(NO_PROBES, "");
     let nodes = [PROBING, KEPT, SILENT];
-    for (name, port, mesh, discovery) in nodes {
-        let invite = run_ok(&binary, &["invite", "--site", "x", "--state-dir", &home]);
-        let state = nat.state(name);
-        run_ok(&binary, &["join", invite.trim(), "--name", name, "--state-dir", &state]);
-        let mesh = format!("listen = \"0.0.0.0:{port}\"\n{mesh}");
-        let service = "[service.kube-apiserver]\nlisten = []\n";
-        nat.start(name, Side::Inside, &mesh, &format!("{discovery}{service}"));
+    for plan in nodes {
+        nat.start_inside(plan);
     }
+    let is_reached = |nat: &Nat, name: &str| nat.daemons.is_reached("outside", name);
     for (name, ..) in nodes {
         let what = format!("the node outside reaches {name}");
-        wait::until(&what, SETTLE, || nat.is_reached(name).then_some(()));
+        wait::until(&what, SETTLE, || is_reached(&nat, name).then_some(()));
     }
     // Both nodes know, for `doctor`, what is between them.
-    let seen = |name: &str| nat.ask(name, &["status"]).expect("it answers")["reach"].clone();
+    let seen =
+        |name: &str| nat.daemons.ask(name, &["status"]).expect("it answers")["reach"].clone();
     let of_router = &seen("probing")["seen_at"][0];
     assert_eq!(seen("probing")["nat"], "one-report", "{of_router}");
     assert!(of_router.as_str().is_some_and(|it| it.starts_with(ROUTER)), "{of_router}");
@@ -166,7 +200,7 @@ fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
     println!("the mapping of the silent node had ended within {:?}", begun.elapsed());
     for plan in [PROBING, KEPT] {
         assert_eq!(nat.mappings(plan), 1, "{}: its mapping has ended", plan.0);
-        assert!(nat.is_reached(plan.0), "{} is out of reach", plan.0);
+        assert!(is_reached(&nat, plan.0), "{} is out of reach", plan.0);
     }
 }
 
@@ -175,29 +209,11 @@ fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
 #[ignore = "needs root for network namespaces, and nft: ./tests/run e2e"]
 fn an_apiserver_reaches_a_kubelet_behind_nat() {
     let mut nat = Nat::new();
-    let binary = meshport().to_string_lossy();
-    let home = nat.state("outside");
-    let roles = ["--role", "node", "--role", "origin:kube-apiserver"];
-    let init = ["init", "--site", "x", "--name", "outside", "--state-dir", &home];
-    run_ok(&binary, &[&init[..], &roles].concat());
-    let socket = nat.folder.path().join("egress").join("egress.sock");
-    let advertise = format!("advertise = [\"{OUTSIDE}:51820\"]\n");
-    let origin = "[service.kube-apiserver]\nlisten = []\norigin = \"127.0.0.1:6443\"\n";
-    let egress = format!("{origin}[egress]\nsocket = {socket:?}\n");
-    nat.start("outside", Side::Outside, &advertise, &egress);
-    let invite = run_ok(&binary, &["invite", "--site", "x", "--state-dir", &home]);
-    let state = nat.state("worker");
-    run_ok(&binary, &["join", invite.trim(), "--name", "worker", "--state-dir", &state]);
-    let service = "[service.kube-apiserver]\nlisten = []\n";
-    nat.start("worker", Side::Inside, "listen = \"0.0.0.0:51820\"\n", service);
+    let socket = nat.daemons.folder.path().join("egress").join("egress.sock");
+    nat.start_outside("", &format!("[egress]\nsocket = {socket:?}\n"));
+    nat.start_inside(("worker", 51820, "", ""));
     let kubelet = nat.inside.inside(|| TcpListener::bind("127.0.0.1:10250"));
-    let kubelet = kubelet.expect("the port is free inside");
-    thread::spawn(move || {
-        for mut client in kubelet.incoming().flatten() {
-            // The client may be gone.
-            let _ = client.write_all(b"the kubelet inside");
-        }
-    });
+    speaks(kubelet.expect("the port is free inside"), "the kubelet inside");
     let answer = wait::until("the apiserver reaches the kubelet inside", SETTLE, || {
         let mut stream = UnixStream::connect(&socket).ok()?;
         stream.write_all(b"CONNECT worker:10250 HTTP/1.1\r\nHost: a\r\n\r\n").ok()?;
@@ -206,4 +222,14 @@ fn an_apiserver_reaches_a_kubelet_behind_nat() {
         answer.starts_with("HTTP/1.1 200 ").then_some(answer)
     });
     assert_eq!(answer, "HTTP/1.1 200 OK\r\n\r\nthe kubelet inside");
+}
+
+/// A server that says this to each of its clients.
+fn speaks(server: TcpListener, word: &'static str) {
+    thread::spawn(move || {
+        for mut client in server.incoming().flatten() {
+            // The client may be gone.
+            let _ = client.write_all(word.as_bytes());
+        }
+    });
 }
