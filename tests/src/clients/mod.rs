@@ -180,7 +180,10 @@ fn connect(
 }
 
 /// One connection with one request.
-fn ask(to: SocketAddr, config: Arc<ClientConfig>) -> io::Result<()> {
+///
+/// # Errors
+/// Why there was no good answer.
+pub fn ask(to: SocketAddr, config: Arc<ClientConfig>) -> io::Result<()> {
     let mut tls = connect(to, config)?;
     tls.write_all(REQUEST.as_bytes())?;
     let mut status = [0; 12];

@@ -27,6 +27,7 @@ mod logs;
 mod nat;
 mod offers;
 mod pace;
+mod partition;
 mod relay;
 mod renew;
 mod revoke;

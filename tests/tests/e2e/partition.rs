@@ -1,0 +1,95 @@
+//! Sessions that are opened at the very moment of a partition: their hello is on its way to an
+//! origin that nobody reaches any more, and others are within reach.
+
+#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use meshport_demo::wan::Cut;
+use meshport_tests::clients::{ask, trusting};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+use rustls::ClientConfig;
+
+/// How long routes may take to settle after something came or went, on a busy machine.
+const SETTLE: Duration = Duration::from_secs(40);
+/// Round trips to the nearest origin, and to the one behind it.
+const NEAR: Duration = Duration::from_millis(60);
+const FAR: Duration = Duration::from_millis(80);
+/// As many sessions as had one that failed, and the time between two.
+const SESSIONS: u32 = 72;
+const INTERVAL: Duration = Duration::from_millis(4);
+/// So many of them are opened before the partition.
+const BEFORE: u32 = 18;
+const ROUNDS: u32 = 3;
+
+/// A session: when it was begun, and its result.
+struct Outcome {
+    begun: Instant,
+    failure: Option<String>,
+}
+
+/// Opens the sessions one after another; each asks once.
+fn open_all(from: Instant, to: SocketAddr, config: &Arc<ClientConfig>) -> Vec<Outcome> {
+    let one = |number: u32| {
+        let config = Arc::clone(config);
+        thread::spawn(move || {
+            wait::moment(from + INTERVAL * number);
+            let begun = wait::now();
+            let failure = ask(to, config).err();
+            let failure = failure.map(|error| format!("{error} after {:?}", begun.elapsed()));
+            Outcome { begun, failure }
+        })
+    };
+    let all: Vec<_> = (0..SESSIONS).map(one).collect();
+    all.into_iter().map(|it| it.join().expect("a client does not panic")).collect()
+}
+
+#[test]
+fn no_session_fails_that_is_opened_at_the_moment_of_a_partition() {
+    let mut world = World::new();
+    for (one, other, distance) in [("a", "b", NEAR), ("a", "c", FAR), ("b", "c", NEAR)] {
+        world.distance(one, other, distance);
+    }
+    for (origin, site) in [("cp-b", "b"), ("cp-c", "c")] {
+        let address = world.apiserver(origin);
+        world.node(&NodePlan::new(origin, site).origin(address));
+    }
+    world.node(&NodePlan::new("worker-a", "a"));
+    world.meet();
+    let config = trusting(&world.path("pki").join("ca.crt"));
+    let local = world.at("worker-a").local;
+    let partition = Cut::Between("a".to_owned(), "b".to_owned());
+    let (mut judged, mut failed) = (0, Vec::new());
+    for round in 1..=ROUNDS {
+        world.chooses("worker-a", "cp-b", SETTLE);
+        let first = wait::now() + INTERVAL;
+        let (cut, outcomes) = thread::scope(|scope| {
+            let sessions = scope.spawn(|| open_all(first, local, &config));
+            wait::moment(first + INTERVAL * BEFORE);
+            world.shaper().set_down(partition.clone(), true);
+            (wait::now(), sessions.join().expect("clients do not panic"))
+        });
+        world.chooses("worker-a", "cp-c", SETTLE);
+        world.shaper().set_down(partition.clone(), false);
+        // An answer that was sent before the partition still arrives, and what follows it does not:
+        // such a session breaks halfway. All others have not been answered by anybody.
+        let (unanswered, answered): (Vec<Outcome>, Vec<Outcome>) =
+            outcomes.into_iter().partition(|it| it.begun + NEAR / 2 > cut);
+        let broken = answered.iter().filter(|it| it.failure.is_some()).count();
+        println!("{broken} of {} broke that may have had an answer", answered.len());
+        let early = unanswered.iter().filter(|it| it.begun < cut).count();
+        assert!(early > 0, "none was opened right before the partition");
+        judged += unanswered.len();
+        failed.extend(unanswered.into_iter().filter_map(|it| {
+            let after = it.begun.saturating_duration_since(cut);
+            let before = cut.saturating_duration_since(it.begun);
+            Some(format!("round {round}: +{after:?} -{before:?}: {}", it.failure?))
+        }));
+    }
+    println!("{judged} sessions were opened, {} failed", failed.len());
+    assert!(failed.is_empty(), "of {judged}:\n{}", failed.join("\n"));
+}
