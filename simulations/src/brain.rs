@@ -74,6 +74,8 @@ pub(crate) enum Wish {
     Own(OriginState),
     /// Where a node may be reached.
     Peer(NodeId, Option<SocketAddr>),
+    /// A node is no longer known.
+    Release(NodeId),
     /// A node came or went.
     Member(NodeId, bool),
     /// A path to a node has fallen silent.
@@ -241,8 +243,8 @@ impl Brain {
                 // Simulated sessions have no tunnel and no pending connection, and none is denied.
                 // All nodes run the same version.
                 Event::Silent(node) => Wish::Silent(node),
+                Event::Forgotten(node) => Wish::Release(node),
                 Event::Revived(_)
-                | Event::Forgotten(_)
                 | Event::Denied { .. }
                 | Event::Offered { .. }
                 | Event::Unknown { .. } => return self.poll(now),

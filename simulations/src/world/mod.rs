@@ -513,10 +513,11 @@ impl World {
             Wish::Own(state) => self.announced(at, state),
             Wish::Peer(node, at_endpoint) => {
                 let address = at_endpoint.and_then(whose).map(|(address, _)| address);
-                if let (Some(peer), Some(address)) = (self.scene.account.number(&node), address) {
-                    self.said_to_be_at(at, peer, address);
+                if let Some(peer) = self.scene.account.number(&node) {
+                    self.needs(at, peer, address);
                 }
             }
+            Wish::Release(node) => self.releases(at, &node),
             Wish::Silent(node) => {
                 if let Some(peer) = self.scene.account.number(&node) {
                     self.tunnel(at, peer).schedule.expect_answer();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use meshport_config::NodeId;
 use meshport_discovery::{family, kind};
 use meshport_proto::schedule::{Content, Need, REJECT_AFTER};
 use rand::Rng;
@@ -177,8 +178,13 @@ impl World {
                 Need::Expire => return self.expire(node, peer),
                 Need::Keepalive => {
                     self.tunnel(node, peer).schedule.keepalive_done(now);
-                    self.data(node, peer, Payload::Empty);
-                    self.renew(node, peer);
+                    if self.tunnel(node, peer).is_up() {
+                        self.data(node, peer, Payload::Empty);
+                        self.renew(node, peer);
+                    } else {
+                        // Without an address there is nothing to keep alive.
+                        self.initiates(node, peer);
+                    }
                 }
             }
         }
@@ -191,12 +197,11 @@ impl World {
     }
 
     fn expire(&mut self, node: usize, peer: usize) {
-        let tunnels = &mut self.nodes[node].tunnels;
-        if tunnels.to(number(peer)).schedule.is_trying() {
-            tunnels.to(number(peer)).end();
-            self.arm(node, peer);
-        } else {
-            tunnels.remove(number(peer));
+        let tunnel = self.tunnel(node, peer);
+        tunnel.end();
+        match tunnel.schedule.due() {
+            Some(_handshake_or_keepalive) => self.arm(node, peer),
+            None => self.nodes[node].tunnels.remove(number(peer)),
         }
         let peer = self.nodes[peer].credential.node;
         self.with_brain(node, |brain: &mut Brain, now, _| brain.session(peer, false, now));
@@ -204,7 +209,7 @@ impl World {
 
     /// Membership reports a peer's address. If it is new, the peer's silence is attributed to a
     /// move.
-    pub(super) fn said_to_be_at(&mut self, node: usize, peer: usize, address: u16) {
+    fn said_to_be_at(&mut self, node: usize, peer: usize, address: u16) {
         let known = &mut self.nodes[node];
         let is_news = known.book.get(peer) != Some(address);
         known.book.insert(peer, address);
@@ -214,6 +219,27 @@ impl World {
         {
             tunnel.schedule.moved();
             self.arm(node, peer);
+        }
+    }
+
+    /// Membership needs a peer, which it says is at this address: `mesh.keepalive` begins.
+    pub(super) fn needs(&mut self, node: usize, peer: usize, address: Option<u16>) {
+        if let Some(address) = address {
+            self.said_to_be_at(node, peer, address);
+        }
+        let (every, now) = (self.settings(node).mesh.keepalive, self.instant());
+        if every.is_some() {
+            self.tunnel(node, peer).schedule.set_persistent(every, now);
+            self.arm(node, peer);
+        }
+    }
+
+    /// Membership no longer needs a peer.
+    pub(super) fn releases(&mut self, node: usize, peer: &NodeId) {
+        let tunnels = &mut self.nodes[node].tunnels;
+        let peer = self.scene.account.number(peer);
+        if let Some(tunnel) = peer.and_then(|peer| tunnels.get_mut(number(peer))) {
+            tunnel.schedule.stop_persistent();
         }
     }
 
