@@ -6,7 +6,8 @@
 //! and then gets sessions at the rate of new credits: its next ones wait, those of others do not.
 //! While few sessions are new, all use one common account, so clients need not be identified.
 //!
-//! Bounds: [`MAX_HOLDERS`] accounts, [`MAX_WAITING`] clients that wait in each.
+//! Bounds: [`MAX_HOLDERS`] accounts, [`MAX_WAITING`] clients that wait in each. The clients of an
+//! account that makes room are refused: [`Pace::take_evicted`] returns them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -58,12 +59,19 @@ pub struct Pace<K, T> {
     holders: BTreeMap<K, Holder<T>>,
     /// The holder whose client was served last.
     last: Option<K>,
+    /// Clients that waited for an account that has made room.
+    evicted: VecDeque<T>,
 }
 
 impl<K: Ord + Copy, T> Pace<K, T> {
     /// Full accounts.
     pub fn new(now: Instant) -> Self {
-        Self { common: Credit::full(COMMON, now), holders: BTreeMap::new(), last: None }
+        Self {
+            common: Credit::full(COMMON, now),
+            holders: BTreeMap::new(),
+            last: None,
+            evicted: VecDeque::new(),
+        }
     }
 
     /// Whether a new session may be served without identifying its holder.
@@ -110,6 +118,11 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         self.holders.values_mut().flat_map(|it| std::mem::take(&mut it.waiting)).collect()
     }
 
+    /// Removes and returns the clients whose account has made room for that of the last arrival.
+    pub fn take_evicted(&mut self) -> VecDeque<T> {
+        std::mem::take(&mut self.evicted)
+    }
+
     /// A session was useful. Whether a client waits for the credit that it returns.
     pub fn repay(&mut self, payer: Payer<K>) -> bool {
         match payer {
@@ -137,7 +150,8 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         self.holders.retain(|_, it| !it.credit.is_full(now) || !it.waiting.is_empty());
         if self.holders.len() >= MAX_HOLDERS {
             let oldest = self.holders.iter().min_by_key(|(_, it)| it.used).map(|(key, _)| *key);
-            oldest.and_then(|key| self.holders.remove(&key));
+            let oldest = oldest.and_then(|key| self.holders.remove(&key));
+            self.evicted.extend(oldest.into_iter().flat_map(|it| it.waiting));
         }
     }
 }
@@ -232,8 +246,26 @@ mod tests {
             pace.arrive(holder, 0, now + Duration::from_nanos(holder.into()));
         }
         assert_eq!(pace.holders.len(), MAX_HOLDERS);
+        assert!(pace.take_evicted().is_empty(), "none of them had to wait");
         let full = (0..OWN.most + 2 * MAX_WAITING as u32)
             .filter(|client| matches!(pace.arrive(u32::MAX, *client, now), Arrival::Full(_)));
         assert_eq!(full.count(), MAX_WAITING);
+    }
+
+    #[test]
+    fn clients_of_an_account_that_makes_room_are_returned() {
+        let now = Instant::now();
+        let mut pace = used_up(now);
+        for client in 0..OWN.most + 3 {
+            pace.arrive(0, client, now);
+        }
+        let later = now + Duration::from_nanos(1);
+        for holder in 1..MAX_HOLDERS as u32 {
+            assert_eq!(pace.arrive(holder, 0, later), Arrival::Serve(0));
+        }
+        assert!(pace.take_evicted().is_empty(), "there is room for it");
+        assert_eq!(pace.arrive(u32::MAX, 0, later), Arrival::Serve(0));
+        assert_eq!(pace.take_evicted(), [0, 1, 2].map(|client| OWN.most + client));
+        assert!(pace.take_evicted().is_empty());
     }
 }

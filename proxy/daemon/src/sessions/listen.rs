@@ -74,8 +74,8 @@ pub(crate) async fn serve(claim: Claim, ingress: Arc<Ingress>) {
     }
     let mut logged = LastLogged::default();
     loop {
-        while let Some((client, paid)) = ingress.pacing.next() {
-            take(client, paid, &ingress, &mut sessions, &mut logged);
+        while let Some(admission) = ingress.pacing.next() {
+            meet(admission, &ingress, &mut sessions, &mut logged);
         }
         tokio::select! {
             Some(_) = sessions.join_next(), if !sessions.is_empty() => {}
@@ -104,7 +104,8 @@ async fn serve_at(
     loop {
         accept(&listener, ingress, sessions).await;
         let closed = listener.close();
-        ingress.pacing.turn_all_away();
+        let waiting = ingress.pacing.take_waiting();
+        turn_away(waiting, SessionCount::Failed, ingress);
         warn!(%service, %address, "no origin answers: local address closed until one does");
         listener = reopen(closed, address, ingress, sessions).await;
         info!(%service, %address, "an origin answers: local address open again");
@@ -118,15 +119,15 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
     let mut complained = false;
     let mut logged = LastLogged::default();
     loop {
-        while let Some((client, paid)) = ingress.pacing.next() {
-            take(client, paid, ingress, sessions, &mut logged);
+        while let Some(admission) = ingress.pacing.next() {
+            meet(admission, ingress, sessions, &mut logged);
         }
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(client) => {
                     complained = false;
                     ingress.note_accepted();
-                    meet(client, ingress, sessions, &mut logged);
+                    meet(ingress.pacing.admit(client), ingress, sessions, &mut logged);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
@@ -143,9 +144,23 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
     }
 }
 
+/// Counts and resets clients that have waited for their turn.
+fn turn_away(clients: impl IntoIterator<Item = Tcp>, why: SessionCount, ingress: &Ingress) {
+    for client in clients {
+        ingress.totals.counts.bump(why);
+        client.reset_on_drop();
+    }
+}
+
 /// Serves a client, unless it must wait for its turn.
-fn meet(client: Tcp, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>, logged: &mut LastLogged) {
-    let who = match ingress.pacing.admit(client) {
+fn meet(
+    admission: Admission,
+    ingress: &Arc<Ingress>,
+    sessions: &mut JoinSet<()>,
+    logged: &mut LastLogged,
+) {
+    turn_away(ingress.pacing.take_evicted(), SessionCount::OverPace, ingress);
+    let who = match admission {
         Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, logged),
         Admission::Gone => return ingress.totals.counts.bump(SessionCount::Abandoned),
         Admission::Waits(who) => {

@@ -1,6 +1,7 @@
 //! Admits new sessions of a service's clients at the pace of [`meshport_core::pace`], and holds the
 //! clients that must wait.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -59,7 +60,16 @@ impl Pacing {
         if client.is_gone() {
             return Admission::Gone;
         }
-        let who = ClientId::behind(peer, local);
+        self.admit_of(ClientId::behind(peer, local), client, now)
+    }
+
+    /// Decides about a new session of an identified client.
+    pub(crate) fn admit_of(
+        self: &Arc<Self>,
+        who: ClientId,
+        client: Tcp,
+        now: Instant,
+    ) -> Admission {
         match self.lock().arrive(who, client, now) {
             Arrival::Serve(client) => {
                 Admission::Serve(client, self.paid(Some(Payer::Holder(who)), now))
@@ -69,23 +79,27 @@ impl Pacing {
         }
     }
 
-    /// The next client that has waited long enough.
-    pub(crate) fn next(self: &Arc<Self>) -> Option<(Tcp, Paid)> {
+    /// The decision about the next client that has waited long enough.
+    pub(crate) fn next(self: &Arc<Self>) -> Option<Admission> {
         let now = clock::now();
         let mut pace = self.lock();
-        loop {
-            let (who, client) = pace.poll(now)?;
-            let payer = Payer::Holder(who);
-            if !client.is_gone() {
-                return Some((client, self.paid(Some(payer), now)));
-            }
+        let (who, client) = pace.poll(now)?;
+        let payer = Payer::Holder(who);
+        if client.is_gone() {
             pace.repay(payer);
+            return Some(Admission::Gone);
         }
+        Some(Admission::Serve(client, self.paid(Some(payer), now)))
     }
 
-    /// Resets the waiting clients.
-    pub(crate) fn turn_all_away(&self) {
-        self.lock().take_waiting().iter().for_each(Tcp::reset_on_drop);
+    /// Removes and returns all waiting clients.
+    pub(crate) fn take_waiting(&self) -> Vec<Tcp> {
+        self.lock().take_waiting()
+    }
+
+    /// Removes and returns clients that may not wait any longer.
+    pub(crate) fn take_evicted(&self) -> VecDeque<Tcp> {
+        self.lock().take_evicted()
     }
 
     /// Resolves when [`Pacing::next`] may have a client.

@@ -35,7 +35,8 @@ counters! {
             OverLimit = "over-limit",
             /// Refused because its user has its share of `max-sessions`.
             OverShare = "over-share",
-            /// Refused because too many connections of the same client wait for their turn.
+            /// Refused because too many connections of the same client, or of too many clients,
+            /// wait for their turn.
             OverPace = "over-pace",
         }
         "meshport_sessions_paced_total" by "" {

@@ -12,6 +12,7 @@ use crate::sessions::quota::Slot;
 use crate::sessions::totals::{OverShare, SessionCount};
 use crate::tcp::memory;
 use crate::testing::{self, ingress, route, until};
+use meshport_core::pace::MAX_HOLDERS;
 use meshport_core::route::PathView;
 use std::sync::atomic::Ordering;
 
@@ -171,6 +172,15 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     let who = totals.addresses.paced(clock::now()).expect("it is known");
     assert!(matches!(who, ClientId::User(_) | ClientId::Unknown), "{who}");
 
+    // Also those that left while they waited.
+    let counted = || {
+        let all = [SessionCount::Connected, SessionCount::Failed, SessionCount::Abandoned];
+        let all = all.into_iter().chain([SessionCount::OverPace, SessionCount::OverLimit]);
+        all.map(|count| totals.counts.get(count)).sum::<u64>()
+    };
+    let is_counted = async || counted() == totals.counts.get(SessionCount::Accepted);
+    until("each is counted once", is_counted).await;
+
     // A client that uses its connections is soon served, although it belongs to the same user.
     let mut client = TcpStream::connect(local).await.expect("it is open");
     client.write_all(b"x").await.expect("it is there");
@@ -224,4 +234,31 @@ async fn a_herd_that_uses_what_it_opens_never_waits() {
     }
     assert_eq!(ingress.totals.counts.get(SessionCount::Paced), 0);
     assert_eq!(ingress.totals.counts.get(SessionCount::OverPace), 0);
+}
+
+#[tokio::test]
+async fn clients_that_may_not_wait_any_longer_are_reset_and_counted() {
+    /// What one client may open at once, and what waits.
+    const OWN: u32 = 512;
+    const WAITING: u64 = 3;
+
+    let (near, _far) = testing::pair();
+    let (ingress, _routes) = ingress(&near, Host::Memory(memory::Host::default()), "127.0.0.1:1");
+    let (mut sessions, mut logged) = (JoinSet::new(), LastLogged::default());
+    let now = clock::now();
+    let mut arrive = |host: u32, now: Instant| {
+        let (client, end) = memory::pair();
+        let who = ClientId::Address(std::net::Ipv4Addr::from_bits(host).into());
+        let admission = ingress.pacing.admit_of(who, Tcp::Memory(client), now);
+        meet(admission, &ingress, &mut sessions, &mut logged);
+        Tcp::Memory(end)
+    };
+    let waiting: Vec<Tcp> = (0..u64::from(OWN) + WAITING).map(|_| arrive(0, now)).collect();
+    assert_eq!(ingress.totals.counts.get(SessionCount::Paced), WAITING);
+    let later = now + Duration::from_nanos(1);
+    let _others: Vec<Tcp> = (1..=MAX_HOLDERS as u32).map(|host| arrive(host, later)).collect();
+    let refused = || ingress.totals.counts.get(SessionCount::OverPace);
+    assert_eq!(refused(), WAITING, "another client has their account");
+    let is_reset = |it: &&Tcp| it.is_gone();
+    assert_eq!(waiting.iter().rev().take_while(is_reset).count() as u64, WAITING);
 }
