@@ -5,6 +5,7 @@
 //! clock, opens a socket or draws from the operating system: time and seeds are arguments.
 
 pub mod access;
+pub mod believed;
 pub mod changes;
 pub mod connect;
 pub mod counter_hash;

@@ -1,8 +1,10 @@
 //! The only place of the daemon that reads the clocks of the operating system.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use meshport_config::UnixSeconds;
+use meshport_core::believed::Believed;
 use meshport_core::vip::boot_time::BootTime;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -17,9 +19,14 @@ pub(crate) fn boot() -> BootTime {
     BootTime::new(Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default())
 }
 
-/// Wall time, for credentials and logs only. A clock before 1970 reads as 1970.
+/// Wall time as far as it is believed, for credentials and logs only. A clock before 1970 reads as
+/// 1970.
+#[expect(clippy::disallowed_methods, reason = "beside the wall clock, also in a paused runtime")]
 pub fn wall() -> UnixSeconds {
-    UnixSeconds(since_1970().as_secs())
+    /// Of this process, so that all its parts agree.
+    static BELIEVED: Mutex<Believed> = Mutex::new(Believed::new());
+    let mut believed = BELIEVED.lock().unwrap_or_else(PoisonError::into_inner);
+    believed.handle_reading(since_1970(), Instant::now())
 }
 
 /// Wall time since 1970 in full precision; only to notice that the clock has jumped.

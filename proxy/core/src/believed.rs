@@ -1,0 +1,99 @@
+//! The wall time that a node believes.
+//!
+//! To a clock that jumps ahead, credentials look expired, and with them sessions, members and
+//! tunnels would end. Mostly such a clock is set back soon. So a jump ahead counts once it has
+//! lasted for [`DOUBT`]; until then the former time goes on. A clock that goes back ends nothing,
+//! and is believed at once. On a machine that was suspended the wall clock jumps ahead too, since
+//! the monotonic one has stood still.
+
+use std::time::{Duration, Instant};
+
+use meshport_config::UnixSeconds;
+
+/// How long a clock must be ahead before it is believed.
+const DOUBT: Duration = Duration::from_secs(30);
+/// The most by which a clock may gain at once without a doubt: far more than one that is adjusted
+/// or read late.
+const MAX_GAIN: Duration = Duration::from_secs(5);
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Believed {
+    /// The last time that was believed, since 1970, and when it was read.
+    last: Option<(Duration, Instant)>,
+    /// Since when the clock has been ahead without a break.
+    ahead_since: Option<Instant>,
+}
+
+impl Believed {
+    /// Believes the first reading.
+    pub const fn new() -> Self {
+        Self { last: None, ahead_since: None }
+    }
+
+    /// Takes a reading of the wall clock, since 1970, and of the monotonic one; returns the time to
+    /// go by.
+    pub fn handle_reading(&mut self, wall: Duration, now: Instant) -> UnixSeconds {
+        let expected = self.last.map(|(last, at)| last + now.saturating_duration_since(at));
+        let Some(expected) = expected.filter(|expected| wall > *expected + MAX_GAIN) else {
+            return self.believe(wall, now);
+        };
+        let since = *self.ahead_since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= DOUBT {
+            return self.believe(wall, now);
+        }
+        UnixSeconds(expected.as_secs())
+    }
+
+    fn believe(&mut self, wall: Duration, now: Instant) -> UnixSeconds {
+        (self.last, self.ahead_since) = (Some((wall, now)), None);
+        UnixSeconds(wall.as_secs())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests begin somewhere in time")]
+mod tests {
+    use super::*;
+
+    const DAY_S: u64 = 24 * 3600;
+    const BEGIN_S: u64 = 20_000 * DAY_S;
+
+    /// What is believed at each of these seconds, of a clock that is ahead by as many.
+    fn believed(readings: &[(u64, i64)]) -> Vec<i64> {
+        let (begin, mut believed) = (Instant::now(), Believed::new());
+        let one = |(second, ahead): &(u64, i64)| {
+            let truth = BEGIN_S + second;
+            let wall = Duration::from_secs(truth.saturating_add_signed(*ahead));
+            let read = believed.handle_reading(wall, begin + Duration::from_secs(*second));
+            read.0.cast_signed() - truth.cast_signed()
+        };
+        readings.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_for_a_while_is_not_believed() {
+        let jump = 400 * DAY_S.cast_signed();
+        assert_eq!(believed(&[(0, 0), (1, jump), (20, jump), (21, 0), (60, 0)]), [0; 5]);
+        // Each jump has its own time.
+        assert_eq!(believed(&[(0, 0), (1, 20), (30, 20), (31, 0), (32, 20), (61, 20)]), [0; 6]);
+    }
+
+    #[test]
+    fn a_clock_that_stays_ahead_is_believed_and_so_is_its_way_back() {
+        let jump = 400 * DAY_S.cast_signed();
+        let read = believed(&[(0, 0), (1, jump), (30, jump), (31, jump), (32, jump), (33, 0)]);
+        assert_eq!(read, [0, 0, 0, jump, jump, 0]);
+        assert_eq!(
+            believed(&[(0, jump), (1, jump), (2, -jump), (3, 0)]),
+            [jump, jump, -jump, -jump]
+        );
+    }
+
+    #[test]
+    fn what_a_clock_gains_little_by_little_is_believed() {
+        let most = MAX_GAIN.as_secs().cast_signed();
+        assert_eq!(believed(&[(0, 0), (1, most), (2, 2 * most)]), [0, most, 2 * most]);
+        assert_eq!(believed(&[(0, 0), (1, most + 1)]), [0, 0]);
+    }
+}
