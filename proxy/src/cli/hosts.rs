@@ -11,7 +11,8 @@ use clap::Args;
 use meshport_config::{ServiceName, TextError};
 
 use super::query::DaemonArgs;
-use super::{local, output, runtime, textfile};
+use super::textfile::TextFile;
+use super::{local, output, runtime};
 use meshport_daemon::Error;
 
 const BEGIN: &str = "# BEGIN meshport";
@@ -83,11 +84,12 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     let file = args.file.display();
     let refused = |error: HostsError| Error::Usage(format!("{file} is not changed: {error}"));
     if args.remove {
-        let text = textfile::read(&args.file)?.unwrap_or_default();
+        let hosts = TextFile::open(&args.file)?;
+        let text = hosts.read()?.unwrap_or_default();
         let Some(changed) = without(&text, name).map_err(refused)? else {
             return output::answer(&format!("{name} is not between the markers in {file}\n"));
         };
-        textfile::replace(&args.file, &changed)?;
+        hosts.replace(&changed)?;
         return output::answer(&format!("{name} is removed from {file}\n"));
     }
     let local = runtime()?.block_on(local::addresses(&args.daemon, &args.service))?;
@@ -101,12 +103,13 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     if !args.add {
         return output::answer(&block(&entries(name, &ips)));
     }
-    let text = textfile::read(&args.file)?.unwrap_or_default();
+    let hosts = TextFile::open(&args.file)?;
+    let text = hosts.read()?.unwrap_or_default();
     let shown = ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let Some(changed) = with(&text, name, &ips).map_err(refused)? else {
         return output::answer(&format!("{name} already maps to {shown} in {file}\n"));
     };
-    textfile::replace(&args.file, &changed)?;
+    hosts.replace(&changed)?;
     output::answer(&format!("{name} maps to {shown} in {file}\n"))
 }
 

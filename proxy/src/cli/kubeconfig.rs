@@ -28,7 +28,8 @@ pub(super) use self::name::Evidence;
 use self::server::ServerUrl;
 use self::source::{Found, Source};
 use super::query::DaemonArgs;
-use super::{local, output, runtime, textfile};
+use super::textfile::TextFile;
+use super::{local, output, runtime};
 use meshport_daemon::Error;
 
 pub(super) const DEFAULT_NAME: &str = "meshport";
@@ -213,10 +214,11 @@ fn write_into(
     source: &Path,
 ) -> Result<Option<String>, Error> {
     let _lock = Lock::take(path)?;
-    let former = textfile::read(path)?;
+    let file = TextFile::open(path)?;
+    let former = file.read()?;
     let merged = merge(former.as_deref(), path, made, current)?;
     if former.as_deref() != Some(merged.text()) {
-        textfile::replace(path, merged.text())?;
+        file.replace(merged.text())?;
     }
     Ok(missing_user(&merged, made, path, source))
 }

@@ -2,14 +2,21 @@
 //!
 //! A replacement is written next to the file, synced and renamed, so that a reader sees the old
 //! content or the new. It keeps the file's mode and owner; a new file has mode 0600. A symbolic
-//! link stays one: its target is replaced. Reads are bounded by `MAX_TEXT_BYTES`.
+//! link that a person has named stays one: its target is replaced. It is resolved once, to a folder
+//! that is then open and a name in it: nobody who may write there can make root's verb read one
+//! file and replace another. Reads are bounded by `MAX_TEXT_BYTES`.
 
-use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Component, Path, PathBuf};
 
 use meshport_daemon::Error;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, openat, renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
 
 /// The largest file that is read, in bytes: a kubeconfig of several hundred clusters with their
 /// certificates inside.
@@ -22,46 +29,21 @@ const NEW_MODE: u32 = 0o600;
 /// # Errors
 /// [`Error::Io`] if it cannot be read, is too large or is not text.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, Error> {
-    let reading = || Error::io(format!("read {}", path.display()));
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(reading()(error)),
+    let text = match File::open(path) {
+        Ok(file) => text_of(file).map(Some),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     };
-    let mut text = String::new();
-    let bytes = file.take(MAX_TEXT_BYTES + 1).read_to_string(&mut text).map_err(reading())?;
-    if u64::try_from(bytes).is_ok_and(|bytes| bytes > MAX_TEXT_BYTES) {
-        let error = io::Error::other(format!("it is larger than {MAX_TEXT_BYTES} bytes"));
-        return Err(reading()(error));
-    }
-    Ok(Some(text))
+    text.map_err(Error::io(format!("read {}", path.display())))
 }
 
-/// Replaces the content of a file, or creates it.
-///
-/// # Errors
-/// [`Error::Io`]; the file is then as it was.
-pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
-    let target = match path.symlink_metadata() {
-        Ok(_) => path.canonicalize(),
-        Err(_nothing_there) => Ok(path.to_owned()),
-    };
-    let target = target.map_err(Error::io(format!("follow {}", path.display())))?;
-    let former = fs::metadata(&target).ok();
-    let writing = || Error::io(format!("write {}", path.display()));
-    let temporary = Temporary::write(&target, text, former.as_ref()).map_err(writing())?;
-    match fs::rename(&temporary.0, &target) {
-        // A mounted file, such as /etc/hosts in a container, cannot get another inode.
-        Err(error) if error.kind() == ErrorKind::ResourceBusy => {
-            fs::write(&target, text).map_err(writing())
-        }
-        Err(error) => Err(writing()(error)),
-        Ok(()) => {
-            let folder = parent(&target);
-            let sync = File::open(folder).and_then(|folder| folder.sync_all());
-            sync.map_err(Error::io(format!("sync the folder {}", folder.display())))
-        }
+fn text_of(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    let bytes = file.take(MAX_TEXT_BYTES + 1).read_to_string(&mut text)?;
+    if u64::try_from(bytes).is_ok_and(|bytes| bytes > MAX_TEXT_BYTES) {
+        return Err(io::Error::other(format!("it is larger than {MAX_TEXT_BYTES} bytes")));
     }
+    Ok(text)
 }
 
 /// The folder of a file, also for a bare name.
@@ -69,22 +51,107 @@ pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A temporary file in the target's folder; removed on drop if it is still there.
-struct Temporary(PathBuf);
+/// A file to be changed, which need not exist.
+#[derive(Debug)]
+pub(crate) struct TextFile {
+    folder: File,
+    name: OsString,
+    /// As it was named, for messages.
+    path: PathBuf,
+}
 
-impl Temporary {
-    fn write(target: &Path, text: &str, former: Option<&Metadata>) -> io::Result<Self> {
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let path = target.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(NEW_MODE).open(&path)?;
-        let temporary = Self(path);
+impl TextFile {
+    /// Follows the links in `path`, now.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a link leads nowhere or the folder cannot be opened.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let found = || {
+            let target = match path.symlink_metadata() {
+                Ok(_) => path.canonicalize()?,
+                Err(_nothing_there) => path.to_owned(),
+            };
+            let name = target.file_name().ok_or(ErrorKind::IsADirectory)?.to_owned();
+            Ok((open_folder(&parent(&target).canonicalize()?)?, name))
+        };
+        let (folder, name) = found().map_err(Error::io(format!("find {}", path.display())))?;
+        Ok(Self { folder, name, path: path.to_owned() })
+    }
+
+    /// As [`read`].
+    ///
+    /// # Errors
+    /// See [`read`]; also if the file is a link by now.
+    pub(crate) fn read(&self) -> Result<Option<String>, Error> {
+        let text = match self.open_file(OFlags::RDONLY) {
+            Ok(file) => text_of(file).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+        text.map_err(Error::io(format!("read {}", self.path.display())))
+    }
+
+    /// Replaces the content of the file, or creates it.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the file is then as it was.
+    pub(crate) fn replace(&self, text: &str) -> Result<(), Error> {
+        self.put(text).map_err(Error::io(format!("write {}", self.path.display())))
+    }
+
+    fn put(&self, text: &str) -> io::Result<()> {
+        let former = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok();
+        let former = former.filter(|it| FileType::from_raw_mode(it.st_mode).is_file());
+        let temporary = Temporary::write(self, text, former.as_ref())?;
+        match renameat(&self.folder, &temporary.name, &self.folder, &self.name) {
+            // A mounted file, such as /etc/hosts in a container, cannot get another inode.
+            Err(Errno::BUSY) => {
+                let mut file = File::from(self.open_file(OFlags::WRONLY | OFlags::TRUNC)?);
+                file.write_all(text.as_bytes())
+            }
+            Err(error) => Err(error.into()),
+            Ok(()) => self.folder.sync_all(),
+        }
+    }
+
+    fn open_file(&self, flags: OFlags) -> Result<File, Errno> {
+        // Opening a pipe in place of a file must not block.
+        let always = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        openat(&self.folder, &self.name, flags | always, Mode::empty()).map(File::from)
+    }
+}
+
+/// Opens a folder by a path without links, whatever becomes of it meanwhile.
+fn open_folder(path: &Path) -> io::Result<File> {
+    let always = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |at: &File, name: &OsStr, flags| openat(at, name, always | flags, Mode::empty());
+    let mut at = File::from(openat(CWD, "/", always | OFlags::PATH, Mode::empty())?);
+    for part in path.components().filter(|it| *it != Component::RootDir) {
+        at = open(&at, part.as_os_str(), OFlags::PATH)?.into();
+    }
+    Ok(open(&at, OsStr::new("."), OFlags::RDONLY)?.into())
+}
+
+/// A temporary file in the target's folder; removed on drop if it is still there.
+struct Temporary<'a> {
+    folder: &'a File,
+    name: OsString,
+}
+
+impl<'a> Temporary<'a> {
+    fn write(target: &'a TextFile, text: &str, former: Option<&Stat>) -> io::Result<Self> {
+        let name = target.name.to_string_lossy();
+        let name = OsString::from(format!(".{name}.{}.tmp", std::process::id()));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(NEW_MODE);
+        let mut file = File::from(openat(&target.folder, &name, flags, mode)?);
+        let temporary = Self { folder: &target.folder, name };
         if let Some(former) = former {
             let ours = file.metadata()?;
-            if (ours.uid(), ours.gid()) != (former.uid(), former.gid()) {
-                fchown(&file, Some(former.uid()), Some(former.gid()))?;
+            if (ours.uid(), ours.gid()) != (former.st_uid, former.st_gid) {
+                fchown(&file, Some(former.st_uid), Some(former.st_gid))?;
             }
-            file.set_permissions(Permissions::from_mode(former.mode() & 0o7777))?;
+            fchmod(&file, Mode::from_raw_mode(former.st_mode & 0o7777))?;
         }
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -92,16 +159,23 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         // Already renamed on success; otherwise there is nobody to report to.
-        let _ = fs::remove_file(&self.0);
+        let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
+
+    fn replace(path: &Path, text: &str) -> Result<(), Error> {
+        TextFile::open(path)?.replace(text)
+    }
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).expect("it is there").mode() & 0o7777
@@ -113,7 +187,7 @@ mod tests {
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         fs::write(&real, "old").expect("written");
         fs::set_permissions(&real, Permissions::from_mode(0o640)).expect("set");
-        std::os::unix::fs::symlink("real", &link).expect("linked");
+        symlink("real", &link).expect("linked");
         replace(&link, "new").expect("replaced");
         assert_eq!(read(&real).expect("reads").as_deref(), Some("new"));
         assert_eq!(mode(&real), 0o640);
@@ -135,6 +209,45 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let error = replace(&folder.path().join("none/config"), "x").expect_err("no folder");
         assert!(error.to_string().contains("none/config"), "{error}");
+    }
+
+    /// A file in a folder, and one elsewhere with the same name.
+    fn beside_another() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let root = tempfile::tempdir().expect("a folder");
+        let [file, elsewhere] = ["own", "other"].map(|name| root.path().join(name).join("config"));
+        for path in [&file, &elsewhere] {
+            fs::create_dir(parent(path)).expect("made");
+            fs::write(path, "old").expect("written");
+        }
+        (root, file, elsewhere)
+    }
+
+    #[test]
+    fn a_file_that_became_a_link_is_neither_read_nor_followed() {
+        let (_root, path, elsewhere) = beside_another();
+        let file = TextFile::open(&path).expect("it is there");
+        assert_eq!(file.read().expect("reads").as_deref(), Some("old"));
+        fs::remove_file(&path).expect("removed");
+        symlink(&elsewhere, &path).expect("linked");
+        file.read().expect_err("it is a link");
+        file.replace("new").expect("replaced");
+        assert_eq!(fs::read_to_string(&elsewhere).expect("it is there"), "old");
+        assert!(path.symlink_metadata().expect("it is there").is_file());
+        assert_eq!(file.read().expect("reads").as_deref(), Some("new"));
+        assert_eq!(mode(&path), NEW_MODE, "nothing is taken over from the link's target");
+    }
+
+    #[test]
+    fn a_folder_that_became_a_link_is_not_followed() {
+        let (root, path, elsewhere) = beside_another();
+        let file = TextFile::open(&path).expect("it is there");
+        let moved = root.path().join("moved");
+        fs::rename(parent(&path), &moved).expect("renamed");
+        symlink(parent(&elsewhere), parent(&path)).expect("linked");
+        file.replace("new").expect("replaced");
+        assert_eq!(fs::read_to_string(&elsewhere).expect("it is there"), "old");
+        assert_eq!(fs::read_to_string(moved.join("config")).expect("it is there"), "new");
+        open_folder(parent(&path)).expect_err("a link has come between");
     }
 
     #[test]
