@@ -79,7 +79,7 @@ pub(crate) fn init(
     state_dir: &Path,
     now: UnixSeconds,
 ) -> Result<InitReport, Error> {
-    let state = StateDir::create(state_dir)?;
+    let state = super::join::create_state(state_dir)?;
     let _lock = state.lock()?;
     let authority = match authority_without_node(args, &state)? {
         Some(authority) => authority,

@@ -149,7 +149,7 @@ pub(crate) fn join(
     };
     let mesh = accept(&fresh.0, &fresh.1)?.mesh;
 
-    let state = StateDir::create(state_dir)?;
+    let state = create_state(state_dir)?;
     let _lock = state.lock()?;
     refuse_foreign_authority(&state, mesh)?;
     let former = former(&state, mesh, args.force)?;
@@ -189,6 +189,15 @@ pub(crate) fn join(
         seeds: seeds.len(),
         started: None,
     })
+}
+
+/// The state folder, created if missing; warns of what others may see and do there.
+pub(super) fn create_state(path: &Path) -> Result<StateDir, Error> {
+    let state = StateDir::create(path)?;
+    for doubt in state.doubts_of_folder() {
+        output::advice(&format!("warning: {doubt}"));
+    }
+    Ok(state)
 }
 
 fn existing(replaced: bool) -> Existing {

@@ -232,7 +232,7 @@ impl Folder {
     /// Leftovers that cannot be removed do no harm.
     pub(super) fn remove_leftovers(&self) {
         for name in self.names().unwrap_or_default() {
-            if name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX) {
+            if is_leftover(&name) {
                 let _ = unlinkat(&*self.handle, name.as_str(), AtFlags::empty());
             }
         }
@@ -245,7 +245,8 @@ impl Folder {
         openat(&*self.handle, name, flags | always, mode).map(File::from)
     }
 
-    fn names(&self) -> Result<Vec<String>, Errno> {
+    /// The names of everything in it.
+    pub(super) fn names(&self) -> Result<Vec<String>, Errno> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&*self.handle)?.take(MAX_ENTRIES) {
             let name = entry?.file_name().to_string_lossy().into_owned();
@@ -265,6 +266,11 @@ impl Folder {
         let syncing = Error::io(format!("sync the folder {}", self.path.display()));
         self.handle.sync_all().map_err(syncing)
     }
+}
+
+/// Whether a crash in the middle of a write may have left a file of this name.
+pub(super) fn is_leftover(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX)
 }
 
 /// The content of a file that a person has named, in any folder; `None` if it does not exist.

@@ -8,13 +8,15 @@ use data_encoding::HEXLOWER;
 use meshport_config::Seed;
 use sha2::{Digest, Sha256};
 
-use super::folder::Content;
-use super::{GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir};
+use super::folder::{Content, is_leftover};
+use super::{ALL, GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir};
 
 /// Begins the last line, before the checksum.
 const SEAL: &str = "# checksum ";
 /// The last line of a file that was edited by hand.
 const BY_HAND: &str = "# by hand";
+/// Files of others in the folder that are named.
+const MAX_NAMED: usize = 3;
 /// Bytes of the checksum: damage goes undetected once in four billion times.
 const CHECKSUM_BYTES: usize = 4;
 const CHECKSUM_DOMAIN: &[u8] = b"meshport state checksum v1\0";
@@ -62,6 +64,28 @@ impl StateDir {
     pub fn doubts(&self) -> Vec<String> {
         let all = [self.doubt_of_mode(), self.doubt_of_seeds(), self.doubt_of_generation()];
         all.into_iter().flatten().collect()
+    }
+
+    /// Doubts about the folder itself, for a verb that begins to use it.
+    pub fn doubts_of_folder(&self) -> Vec<String> {
+        [self.doubt_of_mode(), self.doubt_of_others()].into_iter().flatten().collect()
+    }
+
+    /// Files of somebody else stay where they are, and keep the folder as open as it is.
+    fn doubt_of_others(&self) -> Option<String> {
+        let mut names = self.folder.names().ok()?;
+        names.retain(|name| !ALL.contains(&name.as_str()) && !is_leftover(name));
+        names.sort();
+        let more = names.len().saturating_sub(MAX_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let named = names.get(..MAX_NAMED.min(names.len()))?.join(", ");
+        (!named.is_empty()).then(|| {
+            let path = self.path().display();
+            format!(
+                "{path}: also holds files that are not meshport's ({named}{more}); give it a \
+                 folder of its own with --state-dir"
+            )
+        })
     }
 
     /// Other users can do no harm, but see what is here and when it changes.

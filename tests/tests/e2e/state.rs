@@ -1,12 +1,13 @@
 //! Damaged files of a state folder, from an operator's view: what the daemon reports, and that
 //! following its advice helps.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -225,4 +226,32 @@ fn a_secret_on_the_command_line_is_hidden_while_the_command_runs() {
         assert!(shown.contains("meshport-invite-xxx") && !shown.contains(secret), "{shown}");
         process.kill();
     }
+}
+
+#[test]
+fn a_new_node_says_that_its_folder_is_not_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = meshport().to_string_lossy().into_owned();
+    let make = |name: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).expect("made");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("set");
+        fs::write(path.join("notes.txt"), "somebody else's\n").expect("written");
+        path.to_string_lossy().into_owned()
+    };
+    let (first, second) = (make("first"), make("second"));
+    let said = |arguments: &[&str]| {
+        let output = run(&program, arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Lines are wrapped on a terminal only.
+        for words in ["is open to others (mode 0755)", "files that are not meshport's (notes.txt)"]
+        {
+            assert!(said.contains(words), "{arguments:?}: {said}");
+        }
+    };
+    said(&["init", "--state-dir", &first, "--site", "fra", "--name", "cp"]);
+    let invite = ["invite", "--state-dir", &first, "--site", "fra", "--no-seed"];
+    let invite = run_ok(&program, &invite);
+    said(&["join", invite.trim(), "--state-dir", &second, "--name", "worker"]);
 }
