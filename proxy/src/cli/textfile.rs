@@ -106,7 +106,7 @@ impl TextFile {
         match renameat(&self.folder, &temporary.name, &self.folder, &self.name) {
             // A mounted file, such as /etc/hosts in a container, cannot get another inode.
             Err(Errno::BUSY) => {
-                let mut file = File::from(self.open_file(OFlags::WRONLY | OFlags::TRUNC)?);
+                let mut file = self.open_file(OFlags::WRONLY | OFlags::TRUNC)?;
                 file.write_all(text.as_bytes())
             }
             Err(error) => Err(error.into()),
