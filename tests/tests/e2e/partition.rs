@@ -1,8 +1,6 @@
 //! Sessions that are opened at the very moment of a partition: their hello is on its way to an
 //! origin that nobody reaches any more, and others are within reach.
 
-#![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
