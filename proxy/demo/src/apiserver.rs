@@ -125,7 +125,7 @@ struct Shared {
     tls: TlsAcceptor,
     ready: AtomicBool,
     gate: Arc<Gate>,
-    /// Raised to cut every open connection.
+    /// Incremented to cut every open connection.
     cut: watch::Sender<u64>,
     slots: Arc<Semaphore>,
     counters: Counters,
@@ -277,7 +277,7 @@ impl Drop for StandIn {
     }
 }
 
-/// Binds without listening. Reuse lets the listener bind beside it.
+/// Binds without listening. Reuse lets the listener bind the same address.
 fn reserve(address: SocketAddr) -> std::io::Result<socket2::Socket> {
     let domain = socket2::Domain::for_address(address);
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
@@ -316,7 +316,7 @@ async fn accept_forever(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-/// Counts something as open for as long as it lives.
+/// Counts something as open while it exists.
 struct Open<'a>(&'a AtomicU64);
 
 impl<'a> Open<'a> {

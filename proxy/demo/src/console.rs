@@ -78,11 +78,11 @@ async fn obey(order: Order, mesh: &DemoMesh) -> Result<String, Error> {
         }
         Order::Hang(site) => {
             mesh.apiserver(site).hang();
-            (site, "hangs: it accepts and never answers")
+            (site, "hangs: it accepts but never answers")
         }
         Order::Unready(site) => {
             mesh.apiserver(site).set_ready(false);
-            (site, "answers, but says that it is not ready")
+            (site, "answers, but reports that it is not ready")
         }
     };
     Ok(format!("the apiserver of {} {what}", SITES[site]))
@@ -134,7 +134,7 @@ fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "meshport".to_owned())
 }
 
-/// Lines of standard input. When it ends, none come any more.
+/// Lines of standard input, until it ends.
 fn typed_lines() -> Result<mpsc::Receiver<String>, Error> {
     let (sender, lines) = mpsc::channel(MAX_LINES);
     if is_in_background() {

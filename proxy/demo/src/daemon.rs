@@ -33,8 +33,7 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it, with `home` as the home folder, so that none of the user's own files are
-    /// involved.
+    /// Starts it, with `home` as the home folder, so that it uses none of the user's own files.
     pub(super) fn start(plan: NodePlan, files: MemberFiles, home: &Path) -> Result<Self, Error> {
         let log = &files.log;
         let log = File::create(log).map_err(Error::io(format!("make {}", log.display())))?;
@@ -59,7 +58,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// How it ended, if it did.
+    /// Its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         // An error means that the child no longer exists, and nothing is known about it.
         self.child.try_wait().ok().flatten()

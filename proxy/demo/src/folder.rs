@@ -11,7 +11,7 @@ use rand_core::{OsRng, RngCore as _};
 
 use meshport_daemon::Error;
 
-/// Attempts to find a free name; a second one is needed once in four billion.
+/// Attempts to find a free name; a second one is needed once in four billion times.
 const MAX_ATTEMPTS: usize = 8;
 /// The longest path of a Unix socket that every system accepts, in bytes, with its final zero.
 const MAX_SOCKET_PATH: usize = 104;
@@ -56,12 +56,12 @@ impl Folder {
         )))
     }
 
-    /// Where it is.
+    /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Keeps it, so that the user can find out what went wrong.
+    /// Keeps it, so that the user can find the cause of a failure.
     pub(super) fn keep(&mut self) {
         self.kept = true;
     }

@@ -90,7 +90,7 @@ pub async fn run(options: &Options, screen: &mut Screen) -> Result<(), Error> {
 fn interrupted(screen: &mut Screen) -> Error {
     // The terminal has shown the keys of the interrupt. An output error does not matter now.
     let _ = screen.note("");
-    Error::Negative("interrupted before the end; nothing is left behind".to_owned())
+    Error::Negative("interrupted before the end; everything was removed".to_owned())
 }
 
 /// An error unless the demo showed everything that it promises. The logs of a failure are kept.
@@ -132,11 +132,11 @@ async fn open(options: &Options, screen: &mut Screen) -> Result<DemoMesh, Error>
 fn pages(mesh: &DemoMesh) -> String {
     let stage = mesh.page(STAGE);
     let others = mesh.pages().iter().map(|(name, page)| match *page == stage {
-        true => format!("  {name:<11} {page}   the node that the requests below go through\n"),
+        true => format!("  {name:<11} {page}   the node that carries the requests below\n"),
         false => format!("  {name:<11} {page}\n"),
     });
     let others: String = others.collect();
-    format!("Watch it in a browser. Each node has a page with its own view:\n\n{others}")
+    format!("Watch it in a browser. Each node has a dashboard with its own view:\n\n{others}")
 }
 
 fn introduction() -> String {

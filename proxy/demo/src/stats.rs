@@ -1,5 +1,5 @@
-//! Judges the answers to the client in the stage's site: whether the nearest answered, and how long
-//! changes took. Pure; times are since the first request.
+//! Evaluates the answers to the client in the stage's site: whether the nearest answered, and the
+//! duration of changes. Pure; times are since the first request.
 //!
 //! The nearest is the nearest of those that serve. After a change clients need a moment to notice:
 //! for [`AWAY_GRACE`] after a stop and [`HOME_GRACE`] after a restart the previously nearest origin
@@ -37,7 +37,7 @@ struct Phase {
     end: Option<(Duration, Duration)>,
 }
 
-/// Everything that is counted.
+/// All counts.
 #[derive(Debug)]
 pub struct Stats {
     phases: Vec<Phase>,

@@ -189,7 +189,7 @@ impl View {
             lines.push(line);
         }
         if self.failed > before.map_or(0, |before| before.failed) {
-            let why = self.last_error.as_deref().unwrap_or("no reason known");
+            let why = self.last_error.as_deref().unwrap_or("unknown reason");
             lines.push(format!("{at}  {} failed so far, last: {why}", self.failed));
         }
         lines
@@ -272,7 +272,7 @@ impl<W: Write> Table<W> {
         self.out.flush()
     }
 
-    /// Writes lines that stay; the table goes on below them.
+    /// Writes permanent lines; the table continues below them.
     ///
     /// # Errors
     /// The output does.

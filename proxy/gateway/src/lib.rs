@@ -1,12 +1,12 @@
 //! `meshport-gateway`: Services of a Kubernetes cluster as services of the mesh.
 //!
-//! It runs beside a daemon whose node has the role `gateway`, watches the Services that request to
+//! It runs next to a daemon whose node has the role `gateway`, watches the Services that request to
 //! be offered and their endpoints through an apiserver, and passes them to the daemon ([ADR
 //! 045](../../../docs/adr/045-a-program-offers-services.md)). It is a separate program so that no
 //! other node includes a Kubernetes client.
 //!
 //! Data flows one way: `watch` holds the state of the cluster, `plan` decides, `run` sends the
-//! offer to the daemon, and `report` informs the owners of the Services about the outcome.
+//! offer to the daemon, and `report` reports the outcome to the owners of the Services.
 
 pub mod cli;
 mod endpoints;
@@ -22,7 +22,10 @@ pub enum Error {
     #[error("cannot read the kubeconfig: {0}; name one with --kubeconfig")]
     Kubeconfig(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The apiserver refuses a request.
-    #[error("the apiserver refuses: {0}; `meshport-gateway --rbac` prints the rights it needs")]
+    #[error(
+        "the apiserver refuses: {0}; `meshport-gateway --rbac` prints the required \
+         permissions"
+    )]
     Cluster(#[source] Box<kube::Error>),
     /// A watch has ended permanently.
     #[error("the watch on the cluster has ended")]

@@ -115,7 +115,7 @@ pub(crate) enum Cause {
     #[error("{0} is not a TCP port of this Service")]
     NoPort(String),
     /// Several ports, and none is named.
-    #[error("this Service has {0} TCP ports and needs one, unless {EXPOSE} is \"NAME:PORT\"")]
+    #[error("this Service has {0} TCP ports, not one; set {EXPOSE} to \"NAME:PORT\"")]
     WhichPort(usize),
     /// There are too many offers.
     #[error("a gateway offers at most {MAX_OFFERED_SERVICES} services, and older ones are offered")]

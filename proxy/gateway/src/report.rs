@@ -43,7 +43,7 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
-    /// What its owner is told.
+    /// The message for its owner.
     fn said(&self) -> Said {
         let mut note = format!("offered in the mesh as {}", self.names.join(", "));
         if self.incomplete.is_empty() {
@@ -51,8 +51,8 @@ impl Offered {
         }
         // Without their number, which changes with each pod: each text is another Event.
         note.push_str(&format!(
-            ", without some endpoints of {}: those above {MAX_INSTANCES}, or at addresses that the \
-             gateway does not connect to (--endpoints)",
+            ", without some endpoints of {}: those above {MAX_INSTANCES}, or at addresses \
+             excluded by the gateway (--endpoints)",
             self.incomplete.join(", ")
         ));
         Said { is_good: false, reason: "MeshEndpointsLeftOut", note }

@@ -3,7 +3,7 @@
 //! Every user of a machine can read the command line of every process (`/proc/PID/cmdline`, `ps`).
 //! The kernel shows the memory that holds the process's arguments, and the process may write there:
 //! here through `/proc/self/mem`, at the address in `/proc/self/stat`. Only `std::env::args` uses
-//! that memory, and copies it. docs/security.md has what remains readable: the moment before, and
+//! that memory, and copies it. docs/security.md lists what remains: the moment before, and the
 //! copies that shells, `sudo` and audit logs keep.
 
 use std::env;
@@ -16,16 +16,16 @@ use std::os::unix::fs::FileExt;
 
 use super::output;
 
-/// The beginnings of secret lines.
+/// Tags of secret lines.
 const SECRETS: [&[u8]; 3] = [b"meshport-invite-", b"meshport-next-secret-", b"meshport-mandate-"];
-/// The byte that is written over them.
+/// The byte that overwrites them.
 const FILLER: u8 = b'x';
 /// The position of the command line's address in `/proc/self/stat`, counted from the state, which
 /// is the third field (proc_pid_stat(5): `arg_start` is the 48th).
 const ARG_START: usize = 48 - 3;
 
-/// The arguments of the command line. Others can no longer read secrets among them, and the user is
-/// advised how to pass them unseen.
+/// The command-line arguments. Overwrites secrets among them, and warns the user to pass them by
+/// file.
 pub(super) fn words() -> Vec<OsString> {
     let words: Vec<OsString> = env::args_os().collect();
     let line: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
@@ -37,8 +37,8 @@ pub(super) fn words() -> Vec<OsString> {
         Err(_) => "It stays readable while this command runs",
     };
     output::advice(&format!(
-        "warning: a secret was on the command line, where other users of this machine can read it \
-         and the shell's history keeps it. {outcome}. Name a file instead, or - for standard input"
+        "warning: a secret was on the command line, where other users of this machine and the \
+         shell history can see it. {outcome}. Pass a file instead, or - for standard input"
     ));
     words
 }
@@ -55,7 +55,7 @@ fn overwrite() -> io::Result<()> {
         let at = start + u64::try_from(range.start).map_err(io::Error::other)?;
         memory.write_all_at(&vec![FILLER; range.len()], at)?;
     }
-    // If the process has set its title, the kernel shows other memory.
+    // If the process has set its title, the kernel shows different memory.
     let hidden = |range: Range<usize>, line: &[u8]| line[range].iter().all(|it| *it == FILLER);
     let line = line()?;
     let all = secrets(&line).into_iter().all(|range| hidden(range, &line));

@@ -1,4 +1,5 @@
-//! `meshport authority`: shows or endorses the authority's key, and finds it for other verbs.
+//! `meshport authority`: shows the authority's key or endorses another; finds the key for other
+//! verbs.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -16,7 +17,7 @@ use meshport_daemon::Error;
 use meshport_daemon::admin::queries::CredentialsRequest;
 use meshport_state::read_authority_key;
 
-/// Remedy where the key is not here.
+/// Remedy if the key is not here.
 const NAME_IT: &str = "run this where it is";
 
 /// `meshport authority`
@@ -98,7 +99,7 @@ pub(crate) fn run(args: &AuthorityArgs) -> Result<(), Error> {
         return add(&key, file, args.json);
     }
     let mut shown = Shown::of(&key);
-    // The first key has no place in a credential's chain.
+    // A credential's chain does not contain the first key.
     let signer = key.chain().keys().last();
     if let Ok(rows) = runtime()?.block_on(args.daemon.client()?.ask(&CredentialsRequest)) {
         let is_under = rows.iter().filter(|it| it.revoked_at.is_none() && it.authority == signer);
@@ -126,19 +127,18 @@ fn add(by: &AuthorityKey, file: &Path, json: bool) -> Result<(), Error> {
         by.public()
     ))?;
     output::advice(&format!(
-        "It can do all that the first one can: keep it offline, apart from the others. If it is \
-         stolen: meshport revoke authority:{} --with-nodes",
+        "It signs everything that the first key can: keep it offline, apart from the others. If \
+         it is stolen: meshport revoke authority:{} --with-nodes",
         key.key()
     ));
     Ok(())
 }
 
-/// Advice for a machine without the key, for commands with --print and --import.
+/// Remedy on a machine without the key, for commands with --print and --import.
 pub(super) const SIGN_ELSEWHERE: &str =
     "sign on the machine that has it with --print, and use the line here with --import";
 
-/// The authority's key, from a file or from the `folder`. `otherwise` is the remedy if neither has
-/// it.
+/// The authority's key, from a file or the `folder`. `otherwise` is the remedy if neither has it.
 pub(super) fn key<E: Into<Error>>(
     file: Option<&Path>,
     folder: impl FnOnce() -> Result<Option<AuthorityKey>, E>,

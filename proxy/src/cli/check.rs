@@ -40,17 +40,17 @@ pub(crate) struct CheckArgs {
 /// The results.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct CheckReport {
-    /// Whether a daemon would start with it.
+    /// Whether a daemon would start.
     pub(crate) ok: bool,
-    /// Absent when the settings come from the credential alone, as for `meshport run`.
+    /// Absent if the settings come from the credential alone.
     pub(crate) file: Option<PathBuf>,
     /// Problems of the file itself.
     pub(crate) problems: Vec<Problem>,
     /// Problems of files it refers to: a daemon would not start, or not work as configured.
     pub(crate) obstacles: Vec<String>,
-    /// Worth a look.
+    /// Probable mistakes.
     pub(crate) warnings: Vec<String>,
-    /// The warnings that have an id.
+    /// Warnings with an id.
     #[serde(skip)]
     pub(crate) found: Vec<Finding>,
     /// The settings with every default; absent if the file has problems.
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
         }
         if report.problems.is_empty() && report.file.is_none() {
             let file = paths.config().display();
-            output::advice(&format!("{file} does not exist; these are the defaults"));
+            output::advice(&format!("{file} does not exist; defaults:"));
         }
         for obstacle in &report.obstacles {
             output::advice(&format!("problem: {obstacle}"));
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Error> {
         1 => Err(Error::Unfit("a daemon cannot run with this configuration: 1 problem".into())),
         count => Err(Error::Unfit(format!(
             "a daemon cannot run with this configuration: {count} \
-                                           problems"
+             problems"
         ))),
     }
 }
@@ -106,7 +106,7 @@ impl CheckReport {
     }
 }
 
-/// Looks at the file and at everything it names; starts nothing.
+/// Checks the file and everything it names; starts nothing.
 pub(crate) fn check(
     file: Option<&Path>,
     state_dir: Option<&Path>,
@@ -130,7 +130,7 @@ pub(crate) fn check(
     Ok(report)
 }
 
-/// Looks at the files that the settings of services name.
+/// Checks the files named in the settings of services.
 pub(crate) fn files(settings: &Settings) -> CheckReport {
     let mut report = CheckReport::default();
     check_services(settings, &mut report);
@@ -173,7 +173,7 @@ fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) 
             return;
         }
         Ok(Some(credential)) => check_credential(settings, &credential, now, report),
-        // Reported below, with everything else the identity lacks.
+        // Reported below with the identity.
         Err(_) => {}
     }
     if let Err(error) = state.identity(now) {
@@ -194,7 +194,7 @@ fn check_credential(
     if let Err(error) = load::check_credential(settings, credential) {
         report.obstacles.push(error.to_string());
     }
-    // An expired or future credential is refused with the identity.
+    // The identity check below refuses an expired or future credential.
     let validity = Validity::of_node(credential, now);
     let ends = findings::of_credential(credential, now).filter(|_| validity == Validity::EndsSoon);
     ends.into_iter().for_each(|it| report.find(it));

@@ -1,4 +1,4 @@
-//! Prevents core dumps and reading of this process's memory, which holds keys.
+//! Keeps this process's memory, which holds keys, out of core dumps and away from other processes.
 
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
@@ -9,14 +9,15 @@ use super::output;
 /// Whether the limit also applies to programs that this one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Children {
-    /// It starts only its own.
+    /// The process starts only its own helpers.
     Limited,
-    /// Programs that the user names, which may need their dumps: the limit can be raised again.
+    /// The process starts programs that the user names, which may raise the limit for their own
+    /// dumps.
     MayRaise,
 }
 
-/// Forbids core dumps, and reading of the memory by other processes of the same user. A refusal by
-/// the system is printed, but does not stop the program.
+/// Forbids core dumps, and reading of the memory by other processes of the same user. If the system
+/// refuses, a warning is printed and the program continues.
 pub(super) fn forbid(children: Children) {
     let maximum = match children {
         Children::Limited => Some(0),

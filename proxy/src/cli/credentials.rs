@@ -1,4 +1,4 @@
-//! `meshport credentials`: all credentials that the daemon knows, and whether its own expires soon.
+//! `meshport credentials`: lists all credentials that the daemon knows, and checks their expiry.
 
 use clap::Args;
 
@@ -15,7 +15,7 @@ pub(crate) struct CredentialsArgs {
     /// Exit with 1 if this node's own credential expires within this time
     #[arg(long, value_name = "TIME", default_value = "30d")]
     pub(crate) within: Lifetime,
-    /// Exit with 1 if the credential of any node does, not only this node's
+    /// Exit with 1 if any node's credential expires within this time, not only this node's
     #[arg(long)]
     pub(crate) any: bool,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &CredentialsArgs) -> Result<(), Error> {
     }
 }
 
-/// How many of the relevant credentials expire too soon.
+/// The number of relevant credentials that expire too soon.
 fn ending(rows: &[CredentialRow], args: &CredentialsArgs, now: u64) -> usize {
     let limit = now.saturating_add(args.within.seconds());
     let counts = |row: &&CredentialRow| args.any || row.own;

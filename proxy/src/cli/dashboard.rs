@@ -1,4 +1,4 @@
-//! `meshport dashboard`: the page of any node of the mesh, on an operator's machine.
+//! `meshport dashboard`: the dashboard of any node, on an operator's machine.
 //!
 //! Needs no daemon: the leaf of `meshport forward`, without a local address for clients, reads
 //! views through the mesh, and the page is served on a loopback port.
@@ -25,13 +25,13 @@ const LOOK: Duration = Duration::from_millis(200);
 /// `meshport dashboard`
 #[derive(Debug, Args)]
 pub(crate) struct DashboardArgs {
-    /// The node whose page is shown first; others are chosen on the page [default: the nearest
-    /// apiserver's node]
+    /// The node to show first; the page can switch to others [default: the nearest apiserver's
+    /// node]
     node: Option<NodeName>,
-    /// Loopback address of the page; port 0 is any free port
+    /// Loopback address to serve the dashboard on; port 0 is any free port
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Open the page in a browser
+    /// Open the dashboard in a browser
     #[arg(long)]
     open: bool,
     #[command(flatten)]
@@ -76,7 +76,7 @@ async fn serve(args: &DashboardArgs, start: Start) -> Result<(), Error> {
         Ok(()) => {
             if let Err(error) = storage.store(leaf.directory().await).await {
                 output::advice(&format!(
-                    "cannot save the credential; the next start needs the invite again: {error}"
+                    "cannot save the credential, so the next start needs the invite again: {error}"
                 ));
             }
             tell(args, address)?;
@@ -109,7 +109,7 @@ async fn first_view(leaf: &mut Leaf, args: &DashboardArgs) -> Result<(), Error> 
         if is_final || Instant::from_std(clock::now()) >= deadline {
             return Err(no_view(&error, leaf, args));
         }
-        // There may have been a change without a notification, so it is soon tried again.
+        // Retry soon, since a change may come without a notification.
         let _ = timeout(LOOK, leaf.changed()).await;
     }
 }
@@ -134,7 +134,7 @@ fn no_view(error: &ViewError, leaf: &Leaf, args: &DashboardArgs) -> Error {
     Error::Negative(text)
 }
 
-/// Prints the address of the page, and opens it if requested.
+/// Prints the dashboard's address, and opens it if requested.
 fn tell(args: &DashboardArgs, address: SocketAddr) -> Result<(), Error> {
     let node = args.node.as_ref().map(|node| format!("?node={node}")).unwrap_or_default();
     let page = format!("http://{address}/{node}");
@@ -148,7 +148,7 @@ fn tell(args: &DashboardArgs, address: SocketAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Keeps the leaf's secrets. Never returns.
+/// Saves new mesh secrets of the leaf. Never returns.
 async fn follow(leaf: &mut Leaf, storage: &Storage) {
     loop {
         leaf.changed().await;

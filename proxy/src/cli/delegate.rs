@@ -1,8 +1,8 @@
 //! `meshport delegate`: lets a member renew the credentials of others, and installs the mandate
 //! there.
 //!
-//! The authority's key signs a mandate, which is one line and a secret: its holder can renew
-//! credentials within its bounds. It is carried to the member like an invite and installed with
+//! The authority's key signs a mandate, one line that is a secret: its holder can renew credentials
+//! within its bounds. The operator takes it to the member like an invite and installs it with
 //! `--install`; the authority's key stays where it is.
 
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ pub(crate) struct DelegateArgs {
 /// A mandate as it is shown.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// The line; only on the machine that made it.
+    /// The line; only when it is made.
     #[serde(skip_serializing_if = "Option::is_none")]
     mandate: Option<String>,
     /// The node that may renew others.
@@ -70,7 +70,7 @@ struct Outcome {
     site: Option<SiteName>,
     /// How long renewed credentials are valid, at most.
     credential_ttl_s: u64,
-    /// The end of the mandate.
+    /// When the mandate expires.
     until: UnixSeconds,
 }
 
@@ -111,8 +111,7 @@ fn make(args: &DelegateArgs) -> Result<(), Error> {
         until: from.saturating_add(args.ttl.seconds()),
     };
     let mandate = Mandate::create(&authority, &terms, &mut OsRng)?;
-    // Recorded before it is anywhere else: a mandate that could not be revoked must not be given
-    // out.
+    // Recorded first: a mandate that could not be revoked must not be given out.
     state.note_mandate(&mandate)?;
     let text = mandate.to_text()?;
     if args.json {
@@ -127,7 +126,7 @@ fn make(args: &DelegateArgs) -> Result<(), Error> {
 }
 
 fn install(args: &DelegateArgs, file: &str) -> Result<(), Error> {
-    // Never the line itself: others can read the command line.
+    // Never the line itself: other users can read the command line.
     let text = match file {
         "-" => line::standard_input()?,
         file => line::of_file(file.as_ref())?,
@@ -168,7 +167,7 @@ fn install(args: &DelegateArgs, file: &str) -> Result<(), Error> {
              --role issuer and its other roles"
         }
         (true, true) => "The running daemon uses it now.",
-        (true, false) => "No daemon answers here; the next one starts with it.",
+        (true, false) => "No daemon answers here; the next start uses it.",
     });
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `meshport demo`: the product on one machine, in half a minute.
+//! `meshport demo`: a mesh with a failover on one machine, in half a minute.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use meshport_demo::{self, Options, Screen};
 /// `meshport demo`
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// How long requests are sent; 20 or more show everything
+    /// How long to send requests; 20 or more show everything
     #[arg(
         long = "for", value_name = "SECONDS", default_value_t = 30,
         value_parser = clap::value_parser!(u64).range(1..=86_400)
@@ -24,7 +24,7 @@ pub(crate) struct DemoArgs {
     /// Keep everything running afterwards until Ctrl-C, to try it by hand
     #[arg(long)]
     keep_running: bool,
-    /// Open the page of the node that the requests go through in a browser
+    /// Open the dashboard of the node that serves the requests in a browser
     #[arg(long)]
     open: bool,
     /// Seed of the emulated WAN's delays and losses
@@ -32,7 +32,7 @@ pub(crate) struct DemoArgs {
     seed: u64,
 }
 
-/// A daemon of the demo: `run`, and not longer than the demo runs.
+/// A daemon of the demo: like `run`, but it stops with the demo.
 #[derive(Debug, Args)]
 pub(crate) struct NodeArgs {
     #[command(flatten)]

@@ -2,7 +2,7 @@
 //!
 //! It reads the settings and queries the daemon, then runs all checks in parallel, each with its
 //! own limit. Each result is a [`Finding`] of the list in `meshport_core::findings`. A check that
-//! cannot run here says why; that is not a finding. `doctor` changes nothing and only sends
+//! cannot run here reports why, which is not a finding. `doctor` changes nothing and only sends
 //! queries.
 //!
 //! [`Finding`]: meshport_core::findings::Finding
@@ -32,7 +32,7 @@ use super::query::DaemonArgs;
 use super::{clock, output, runtime};
 use meshport_daemon::Error;
 
-/// The limit for all checks together: people and timers wait for the result.
+/// Limit for all checks together: people and timers wait for the result.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
 /// `meshport doctor`
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
     }
     let runtime = runtime()?;
     let report = runtime.block_on(examine(&args.daemon));
-    // Does not wait for the thread of a lookup that hangs.
+    // Do not wait for the thread of a lookup that hangs.
     runtime.shutdown_background();
     let report = report?;
     if args.json {
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
 }
 
 fn unknown(id: &str) -> Error {
-    Error::Usage(format!("there is no finding {id}; {} lists all", findings::PAGE))
+    Error::Usage(format!("no finding has the id {id}; {} lists all", findings::PAGE))
 }
 
 pub(super) async fn examine(args: &DaemonArgs) -> Result<DoctorReport, Error> {

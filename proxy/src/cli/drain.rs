@@ -1,4 +1,4 @@
-//! `meshport drain` and `undrain`: take the local instance out of use, and back.
+//! `meshport drain` and `undrain`: take the local instance out of service, and put it back.
 //!
 //! With --wait it returns once no other node uses the instance, so the next command of a script can
 //! start maintenance.
@@ -19,9 +19,9 @@ use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::RoutesRequest;
 use meshport_daemon::clock;
 
-/// Interval between checks of the open sessions.
+/// Interval at which open sessions are counted.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Interval between lines of progress if output is not a terminal.
+/// Interval of progress lines if output is not a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `meshport drain`
@@ -109,18 +109,17 @@ fn left(sessions: u64, patience: Period, route: Option<&ServiceStatus>) -> Strin
         format!("{} of other nodes still open after {patience}", counted(sessions, "session"));
     match route.and_then(successor) {
         Some(name) => format!(
-            "{open}, though {name} is ready. Each moves while idle, within the drain window of \
-             its own node (drain-window, 1m by default); wait longer, or stop the instance and \
-             cut them"
+            "{open}, though {name} is ready. Each moves when idle, within its own node's \
+             drain-window (1m by default); wait longer, or stop the instance and cut them"
         ),
         None => format!(
-            "{open}: no other origin is ready, so they stay until they end by themselves. \
-             `meshport routes` says why"
+            "{open}: no other origin is ready, so they stay until they end. `meshport routes` \
+             shows why"
         ),
     }
 }
 
-/// Reports progress: on one line of a terminal, otherwise a line now and then.
+/// Reports progress: on a terminal in place, otherwise a line every [`LINE_INTERVAL`].
 struct Progress {
     terminal: bool,
     begun: Instant,
@@ -156,7 +155,7 @@ impl Drop for Progress {
     }
 }
 
-/// The report, once no node uses the instance any more.
+/// Waits until no other node uses the instance; returns the report.
 ///
 /// # Errors
 /// [`Error::Negative`] when sessions are left at the end.
@@ -222,7 +221,7 @@ mod tests {
         let text = left(1, patience, Some(&route));
         assert!(text.starts_with("1 session of other nodes still open after 2m, though cp-1 is"));
         assert!(!text.contains("no other origin is ready"), "{text}");
-        // Its local instance does not take its sessions.
+        // The node's own instance takes over none of its sessions.
         route.origins.truncate(1);
         route.origins[0].path = "own".into();
         let text = left(12, patience, Some(&route));

@@ -29,15 +29,15 @@ use meshport_daemon::lifecycle::leaf::{Destination, Leaf, Options};
 
 /// How long to wait until a first choice that is usable but not healthy becomes healthy.
 const GRACE: Duration = Duration::from_secs(2);
-/// The longest wait, once an origin answered, for the answer of a nearer one; it is that origin's
-/// round-trip time if that is shorter.
+/// Maximum wait for a nearer origin once one has answered; the first one's round-trip time if that
+/// is shorter.
 const NEARER_WAIT: Duration = Duration::from_millis(250);
-/// How long to wait while only refusing members answer: others could still accept the credential.
+/// How long to wait while all members that answer refuse: others may still accept the credential.
 const REFUSED_WAIT: Duration = Duration::from_secs(3);
-/// How long the origins may take to show their certificates, for the name that a context verifies:
-/// a handshake on any path, and what a person hardly notices if one does not answer.
+/// Limit for fetching the origins' certificates, which decide the name that a context verifies:
+/// enough for a handshake on any path, and hardly noticeable if one does not answer.
 const CERTIFICATES_WAIT: Duration = Duration::from_secs(1);
-/// Interval between checks of its progress.
+/// Interval at which progress is redrawn.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// `meshport forward`
@@ -50,7 +50,7 @@ pub(crate) struct ForwardArgs {
     /// use, or a free one]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Let other machines connect to the address, and act with your credential
+    /// Let other machines connect to the address and use your credential
     #[arg(long, requires = "listen")]
     pub(crate) allow_remote_clients: bool,
     #[command(flatten)]
@@ -98,8 +98,8 @@ impl ForwardArgs {
         match self.listen {
             Some(address) if !address.ip().is_loopback() && !self.allow_remote_clients => {
                 Err(Error::Usage(format!(
-                    "{address} can be reached by other machines, which would act with your \
-                     credential; listen on 127.0.0.1, or add --allow-remote-clients"
+                    "other machines can reach {address} and would act with your credential; \
+                     listen on 127.0.0.1, or add --allow-remote-clients"
                 )))
             }
             Some(address) => Ok(vec![address]),
@@ -138,7 +138,7 @@ async fn forward(
     outcome
 }
 
-/// Looks for an origin until one is usable, and reports progress.
+/// Waits for a usable origin and reports progress.
 async fn connect(
     leaf: &mut Leaf,
     args: &ForwardArgs,
@@ -160,13 +160,13 @@ async fn connect(
             return Err(messages::no_origin(&progress, args));
         }
         console.show(&progress);
-        // Redrawing needs its own interval; news arrives earlier.
+        // Wake up to redraw even without a change.
         let _ = timeout(LOOK, leaf.changed()).await;
     }
 }
 
-/// The first origin that answered need not be the nearest: its tunnel may have been there earlier.
-/// A nearer one answers within that one's round trip.
+/// The first origin to answer may only have had its tunnel earlier. A nearer one answers within
+/// that origin's round trip.
 async fn nearest(leaf: &mut Leaf, found: Destination) -> Destination {
     let wait = found.rtt.unwrap_or_default().min(NEARER_WAIT);
     let until = Instant::from_std(clock::now()) + wait;
@@ -210,11 +210,10 @@ impl Forward<'_> {
             None => None,
         };
         self.console.leads(local, Some(&destination), clock::wall());
-        // Saving waits for the disk, which must not block this loop.
+        // Save on another task: disk writes must not block this loop.
         if let Err(error) = self.storage.store(self.leaf.directory().await).await {
             self.console.remark(&format!(
-                "cannot save the credential; the next start needs the \
-                                          invite again: {error}"
+                "cannot save the credential, so the next start needs the invite again: {error}"
             ));
         }
         self.storage.take_secrets(&mut self.leaf).await;
@@ -262,7 +261,7 @@ impl Forward<'_> {
         Ok(Some(kubeconfig))
     }
 
-    /// Prints where sessions go if the path has changed.
+    /// Prints the new destination if it has changed.
     fn tell_change(
         &self,
         local: SocketAddr,
@@ -283,7 +282,7 @@ impl Forward<'_> {
     }
 }
 
-/// The signals that end a program.
+/// The signals that stop the program.
 pub(super) struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -291,7 +290,7 @@ pub(super) struct EndSignals {
     quit: Signal,
 }
 
-/// A signal that ends the program.
+/// A signal that stops the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndSignal {
     Interrupt,

@@ -1,7 +1,7 @@
-//! `meshport generate`: files with which other programs run or use meshport.
+//! `meshport generate`: files for other programs that run or use meshport.
 //!
-//! Each output is a template with a few values inserted. It starts with what it is, what to change
-//! and which page explains it. No template holds a secret.
+//! Each output is a template with a few values inserted. It begins with its purpose, what to change
+//! and the page that explains it. No template contains a secret.
 
 mod monitoring;
 #[cfg(test)]
@@ -37,7 +37,7 @@ pub(crate) struct GenerateArgs {
     /// The program's path on the nodes, for the systemd unit
     #[arg(long, value_name = "PATH", default_value = "/usr/local/bin/meshport")]
     pub(crate) binary: PlainWord,
-    /// Monitoring: the form of the output
+    /// Monitoring: the output format
     #[arg(long, value_enum, default_value = "rules")]
     pub(crate) format: monitoring::Format,
     /// Monitoring: where the pages of docs/ are, for the runbook links of alerts
@@ -123,8 +123,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<(), Error> {
     output::answer(&generate(args)?)
 }
 
-/// What the unit lets a daemon execute: the program's folder if it contains only the program, since
-/// only there a replaced program can be executed before a restart; otherwise only the program.
+/// What the unit lets the daemon execute: the program's folder if it contains only the program, so
+/// that a replaced program can be executed without a restart; otherwise only the program.
 fn executable(binary: &str) -> &str {
     match Path::new(binary).parent() {
         Some(folder) if folder.file_name() == Path::new(binary).file_name() => {
@@ -141,7 +141,7 @@ fn executable(binary: &str) -> &str {
 fn generate(args: &GenerateArgs) -> Result<String, Error> {
     if !args.address.ip().is_loopback() {
         return Err(Error::Usage(format!(
-            "{} is not a loopback address; clients of this node use a loopback address",
+            "{} is not a loopback address; this node's clients need one",
             args.address
         )));
     }

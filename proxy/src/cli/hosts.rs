@@ -1,7 +1,7 @@
 //! `meshport hosts`: the hosts-file lines that map an API name to this node.
 //!
-//! The lines are between two markers, and only these change. A name that another line maps
-//! elsewhere is refused, since resolvers use the first match.
+//! Only the lines between two markers change. A name that another line maps elsewhere is refused,
+//! since resolvers use the first match.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ const MAX_LABEL_BYTES: usize = 63;
 /// `meshport hosts`
 #[derive(Debug, Args)]
 pub(crate) struct HostsArgs {
-    /// The name clients use for the apiserver
+    /// The name that clients use for the apiserver
     #[arg(long, value_name = "NAME")]
     pub(crate) name: HostName,
     /// Add the lines to the file

@@ -45,7 +45,7 @@ pub(crate) struct InitArgs {
     pub(crate) json: bool,
 }
 
-/// The files and the credential that were made.
+/// The files and the credential that were created.
 #[derive(Debug, Serialize)]
 pub(crate) struct InitReport {
     /// The new mesh.
@@ -71,9 +71,9 @@ pub(crate) fn run(args: &InitArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes everything and writes it: the authority's key after everything but the credential, and the
-/// credential last, as in a join. So a folder with neither of them is unfinished and started over,
-/// and an authority without a node gets its first one.
+/// Writes the authority's key second to last and the credential last, as a join does. So a folder
+/// with neither is unfinished and is started over, and an authority without a node gets its first
+/// one.
 pub(crate) fn init(
     args: &InitArgs,
     state_dir: &Path,
@@ -92,8 +92,7 @@ pub(crate) fn init(
         }
     };
     if args.force {
-        // A key change that was begun in the old mesh must not prevent a node of the new one from
-        // starting.
+        // A key change begun in the old mesh must not keep a node of the new one from starting.
         state.remove_next()?;
         state.remove_directory()?;
         state.store_seeds(&[])?;
@@ -129,7 +128,7 @@ fn authority_without_node(
     Ok(if state.mesh_secrets()?.is_some() { authority } else { None })
 }
 
-/// Writes the authority's key too, once everything for its first node is made.
+/// Writes the first node's files, and before its credential the authority's key.
 fn first_node(
     args: &InitArgs,
     site: &SiteName,

@@ -28,7 +28,7 @@ use meshport_state::{StateDir, authority_key_in, read_authority_key};
 const TWO_FILES: &str = "Creating an invite needs two files of the same mesh: authority.key and \
                          mesh.secret";
 
-/// Lifetime of a credential that somebody has to renew, in seconds: a year.
+/// Lifetime of a credential that no issuer renews, in seconds: a year.
 const UNRENEWED_S: u64 = 365 * 86_400;
 
 /// `meshport invite`
@@ -92,11 +92,11 @@ pub(crate) struct InviteReport {
     pub(crate) roles: Roles,
     /// The only name that a node may take; absent if it may choose.
     pub(crate) name: Option<NodeName>,
-    /// The end of the invite.
+    /// When the invite expires.
     pub(crate) join_until: UnixSeconds,
     /// How long a credential made with it is valid.
     pub(crate) credential_ttl_s: u64,
-    /// Whether a mandate made here allows to renew it, for the advice.
+    /// Whether a mandate made here covers its renewal; decides the advice.
     #[serde(skip)]
     pub(crate) is_renewed: bool,
     /// The members that a new node contacts first.
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     let paths = Paths::of_this_user()?;
     let of_file = load::of_file(args.config.as_deref(), args.state_dir.as_deref(), &paths);
     let settings = match of_file {
-        // A damaged default file does not matter to a caller who names everything.
+        // With `--endpoint` given, a damaged default file does not matter.
         Err(_) if args.config.is_none() && !args.endpoints.is_empty() => None,
         settings => settings?,
     };
@@ -179,13 +179,13 @@ fn members(
         outcome => outcome,
     };
     Ok(known.unwrap_or_else(|error| {
-        output::advice(&format!("the invite gets no further seeds: {error}"));
+        output::advice(&format!("cannot add other members as seeds: {error}"));
         Vec::new()
     }))
 }
 
-/// Makes the line. `advertised` has this node's addresses, `known` the members that a daemon here
-/// knows.
+/// Makes the line from this node's `advertised` addresses and the members that a daemon here knows
+/// (`known`).
 pub(crate) fn invite(
     args: &InviteArgs,
     state_dir: &Path,
@@ -214,7 +214,7 @@ pub(crate) fn invite(
         let (grant, mesh_secret) = (grant.clone(), secret.clone());
         let params = InviteParams { grant, mesh_secret, seeds: seeds.clone() };
         match Invite::create(&authority, params, &mut OsRng) {
-            // Members with many long names: fewer of them suffice.
+            // Many long names make the invite too large: drop a seed.
             Err(meshport_config::Error::TooLarge { .. }) if seeds.len() > 1 => drop(seeds.pop()),
             outcome => break outcome?,
         }
@@ -231,8 +231,8 @@ pub(crate) fn invite(
     })
 }
 
-/// See [`StateDir::renewed_lifetime_s`]. A damaged file is reported by the verbs that it is for;
-/// here it only decides a default.
+/// See [`StateDir::renewed_lifetime_s`]. A damaged file only costs the default here; the verbs that
+/// need it report it.
 fn renewed_lifetime_s(
     state: &StateDir,
     mesh: &MeshId,
@@ -257,11 +257,11 @@ fn authority(args: &InviteArgs, state: &StateDir) -> Result<(AuthorityKey, MeshS
         None => state.authority_key()?,
     };
     let Some(authority) = authority else {
-        let remedy = "Where the first is elsewhere, name it with --authority FILE";
+        let remedy = "If authority.key is elsewhere, name it with --authority FILE";
         return Err(missing(path, remedy));
     };
     let Some(secrets) = state.mesh_secrets()? else {
-        let remedy = "Each node has a copy of the second: name a state folder that has it with \
+        let remedy = "Each node has a copy of mesh.secret: name a state folder that has it with \
                       --state-dir";
         return Err(missing(state.path().join("mesh.secret"), remedy));
     };
@@ -281,8 +281,8 @@ fn authority(args: &InviteArgs, state: &StateDir) -> Result<(AuthorityKey, MeshS
     Ok((authority, secrets.current().clone()))
 }
 
-/// Nodes that the new one starts from: this one, those named, this node's own seeds, and then
-/// others that the daemon knows.
+/// The seeds of the new node: this node, those named, this node's own seeds, then other members
+/// that the daemon knows.
 fn seeds(
     args: &InviteArgs,
     state: &StateDir,
@@ -291,8 +291,8 @@ fn seeds(
 ) -> Result<Vec<Seed>, Error> {
     let credential = state.credential()?;
     if credential.is_none() && !args.endpoints.is_empty() {
-        let text = "--endpoint says where this machine is reached, but it is not a node; name a \
-                    node with --seed NODEID@HOST:PORT";
+        let text = "--endpoint gives this machine's address, but this machine is not a node; name \
+                    a node with --seed NODEID@HOST:PORT";
         return Err(Error::Usage(text.into()));
     }
     // A daemon of another node may belong to another mesh.
@@ -319,8 +319,9 @@ fn seeds(
     let known: Vec<Known> = known.iter().map(member).collect();
     let chosen = seeds::choose(&first, &known);
     if chosen.is_empty() && !args.no_seed {
-        let text = "a new node would know no member to contact. Say where this node is reached \
-                    with --endpoint HOST:51820 (or `advertise` under [mesh] in its \
+        let text = "the invite would have no seed, so a new node could contact no member. Give \
+                    this node's address with --endpoint HOST:51820 (or `advertise` under [mesh] \
+                    in its \
                     configuration), name another node with --seed NODEID@HOST:PORT, or allow it \
                     with --no-seed";
         return Err(Error::Usage(text.into()));
@@ -328,7 +329,7 @@ fn seeds(
     Ok(chosen)
 }
 
-/// The seed that a person means.
+/// Resolves a seed that was given by name.
 fn whole(seed: &NamedSeed, known: &[SeedRow]) -> Result<Seed, Error> {
     let name = match seed {
         NamedSeed::Whole(seed) => return Ok(seed.clone()),

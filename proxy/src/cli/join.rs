@@ -1,7 +1,7 @@
 //! `meshport join`: one invite line makes this machine a node.
 //!
-//! The credential is written last: a folder without one holds nothing that anyone relies on, so a
-//! join can continue there after an interrupted one.
+//! The credential is written last: nothing relies on a folder without one, so an interrupted join
+//! can continue there.
 
 use std::path::{Path, PathBuf};
 
@@ -70,7 +70,7 @@ pub(crate) struct JoinReport {
     pub(crate) joined: Joined,
     /// The state folder.
     pub(crate) state_dir: PathBuf,
-    /// Whether the keys were there before; a node that renews its credential stays the same node.
+    /// Whether existing keys were kept; a node that renews its credential stays the same node.
     pub(crate) kept_keys: bool,
     /// Number of members in the invite to contact first.
     pub(crate) seeds: usize,
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &JoinArgs) -> Result<(), Error> {
     if args.json { output::json(&report) } else { Ok(()) }
 }
 
-/// Verifies the invite, then writes its content. Nothing is written if it is refused.
+/// Verifies the invite, then writes its content. A refused invite writes nothing.
 pub(crate) fn join(
     text: &str,
     args: &JoinArgs,
@@ -160,7 +160,7 @@ pub(crate) fn join(
     let credential = accept(&node_key, &record_key)?;
     // Damaged ones, or those of another mesh, count as unknown.
     let known = state.revocations(&mesh);
-    // All nodes would refuse a node with revoked keys, and its own start would too.
+    // With revoked keys the node would not start, and others would refuse it.
     known.as_ref().map_or(Ok(()), |known| refuse_revoked(known, &credential))?;
 
     let mut seeds = invite.seeds.clone();
@@ -175,8 +175,8 @@ pub(crate) fn join(
     if args.force {
         state.remove_next()?;
     }
-    // Without a credential, everything else is left from an unfinished join, unless an authority is
-    // here.
+    // Without a credential, the other files are left from an unfinished join, unless an authority
+    // is here.
     let is_unused = former.mesh.is_none() && state.authority_key()?.is_none();
     let replaced = existing(args.force || is_unused);
     write(&state, &node_key, &record_key, &invite.mesh_secret, replaced)?;
@@ -206,17 +206,17 @@ fn existing(replaced: bool) -> Existing {
 
 /// The leftovers of an earlier join in the folder.
 struct Former {
-    /// The mesh of its credential; none when the join was not finished.
+    /// The mesh of its credential; `None` after an unfinished join.
     mesh: Option<MeshId>,
     keys: (Option<NodeKey>, Option<RecordKey>),
     seeds: Vec<Seed>,
 }
 
-/// Reads the existing files, and refuses to continue if they would be lost without consent. With
-/// `force`, damaged ones count as missing.
+/// Reads the existing files and refuses to overwrite them without `force`; with it, damaged files
+/// count as missing.
 fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> {
     let credential = match state.credential() {
-        // One from an earlier meshport still shows to which mesh the keys belong.
+        // A credential from an earlier release still shows which mesh the keys belong to.
         Err(_damaged) if force => {
             let key = state.node_key().ok().flatten();
             key.and_then(|key| state.credential_to_renew(&key).ok().flatten())
@@ -232,7 +232,7 @@ fn former(state: &StateDir, mesh: MeshId, force: bool) -> Result<Former, Error> 
         (Err(error), _) | (_, Err(error)) => return Err(error.into()),
     };
     let seeds = if force { state.seeds().unwrap_or_default() } else { state.seeds()? };
-    // They are rewritten with a valid checksum.
+    // The join rewrites them with a valid checksum.
     if let Some(doubt) = state.doubt_of_seeds() {
         output::advice(&format!("warning: {doubt}"));
     }
@@ -251,8 +251,8 @@ fn joined_already(state: &StateDir, credential: &Credential, mesh: MeshId) -> Er
     Error::State { path: state.path().to_owned(), what, remedy: remedy.into() }
 }
 
-/// Writes keys and secret, each only if the folder does not have the same one. If the folder's
-/// secret is the successor of the invite's, it stays: members know it by now.
+/// Writes keys and secret where they differ from the folder's. A folder's secret that succeeds the
+/// invite's stays, since members use it by now.
 fn write(
     state: &StateDir,
     node_key: &NodeKey,
@@ -276,13 +276,13 @@ fn write(
     Ok(())
 }
 
-/// An authority's folder keeps the secret of its own mesh: without it, no invite works.
+/// An authority's folder keeps the secret of its own mesh: its invites need it.
 fn refuse_foreign_authority(state: &StateDir, mesh: MeshId) -> Result<(), Error> {
     match state.authority_key()? {
         Some(authority) if authority.public() != mesh => Err(Error::State {
             path: state.path().to_owned(),
-            what: "this folder holds the authority of another mesh".into(),
-            remedy: "Join in another folder, named with --state-dir".into(),
+            what: "this folder has the authority of another mesh".into(),
+            remedy: "Join with another folder: --state-dir DIR".into(),
         }),
         _ => Ok(()),
     }
@@ -320,7 +320,7 @@ pub(crate) fn name_or_host_name(chosen: Option<&NodeName>) -> Result<NodeName, E
     host.parse().map_err(|_not_a_name| {
         Error::Usage(format!(
             "the host name {host:?} is not a valid node name; choose one with \
-                              --name"
+             --name"
         ))
     })
 }
@@ -347,7 +347,7 @@ fn next_step(report: &JoinReport, paths: &Paths) -> String {
     text
 }
 
-/// How to start the daemon on that folder.
+/// The command that starts the daemon with that folder.
 pub(crate) fn run_command(state_dir: &Path, paths: &Paths) -> String {
     match state_dir == paths.state_dir() {
         true => "meshport run".into(),
@@ -400,7 +400,7 @@ mod tests {
         assert!(text.contains("`origin` under [service.kube-apiserver]"), "{text}");
     }
 
-    /// The files in the order in which a join writes them, without the last.
+    /// The files in the order a join writes them, except the last.
     const WRITTEN: [&str; 4] = ["mesh.secret", "node.key", "record.key", "seeds"];
 
     #[test]
@@ -440,7 +440,7 @@ mod tests {
         assert!(error.to_string().contains("--force"), "{error}");
         assert!(WRITTEN.map(read) == before, "nothing was written");
 
-        // Nor is the secret beside an authority replaced, which others have by now.
+        // The secret next to an authority is not replaced either: others already have it.
         let path = folder.path().join("authority");
         let state = StateDir::create(&path).expect("it is made");
         state.store_authority_key(&authority, Existing::Keep).expect("stored");

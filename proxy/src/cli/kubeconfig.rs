@@ -49,7 +49,7 @@ pub(crate) struct KubeconfigArgs {
     /// Write the context into this file instead of printing it
     #[arg(long, value_name = "FILE")]
     pub(crate) merge: Option<PathBuf>,
-    /// Make it the file's current context
+    /// Make the new context the file's current one
     #[arg(long = "use", requires = "merge")]
     pub(crate) make_current: bool,
     /// The name to verify the server's certificate for [default: the source context's if every
@@ -159,7 +159,7 @@ pub(super) struct Dialled {
 }
 
 impl Dialled {
-    /// By the current context of these files.
+    /// Reads them from the current context of these files.
     ///
     /// # Errors
     /// See [`Chosen::read`]; [`Error::Usage`] if its server is not an apiserver's address.
@@ -227,7 +227,7 @@ fn write_into(
 #[derive(Debug)]
 struct Naming<'a> {
     evidence: &'a Evidence,
-    /// The name that a person gave.
+    /// The name given with `--tls-server-name`.
     chosen: Option<&'a str>,
 }
 
@@ -247,7 +247,7 @@ fn server(found: &Found) -> Result<ServerUrl, Error> {
         .map_err(|error| Error::Usage(format!("the context {} has {error}", found.name)))
 }
 
-/// The entries for a local address.
+/// Builds the two entries for a local address.
 ///
 /// # Errors
 /// [`Error::Usage`] if the source's server is not an apiserver's address.
@@ -262,7 +262,7 @@ fn make(
     let mut cluster = found.cluster.clone();
     cluster.insert("server".into(), format!("{}://{local}", server.scheme).into());
     if cluster.remove("proxy-url").is_some() {
-        notes.push("proxy-url is left out: the local address needs no proxy".to_owned());
+        notes.push("proxy-url is dropped: the local address needs no proxy".to_owned());
     }
     let evidence = naming.evidence;
     let verified = match (naming.chosen, server.verified_as(&cluster)) {
@@ -274,7 +274,7 @@ fn make(
     if let Some(verified) = verified {
         notes.extend(verified.note);
         warnings = verified.warnings;
-        // The address that is dialled is verified without being named.
+        // Clients verify the address they dial unless `tls-server-name` is set.
         match verified.name.parse() == Ok(local.ip()) {
             true => cluster.remove("tls-server-name"),
             false => cluster.insert("tls-server-name".into(), verified.name.into()),
@@ -290,7 +290,7 @@ fn print(found: &Found, made: &NewContext) -> Result<String, Error> {
     let mut document = Document::empty();
     put(&mut document, made)
         .and_then(|()| document.set("current-context", &made.name))
-        .map_err(|why| Error::Bug(format!("our own kubeconfig is not understood: {why}")))?;
+        .map_err(|why| Error::Bug(format!("the generated kubeconfig cannot be parsed: {why}")))?;
     let file = std::path::absolute(&found.file).unwrap_or_else(|_| found.file.clone());
     let file = file.display();
     Ok(format!(
@@ -338,7 +338,7 @@ fn put(document: &mut Document, made: &NewContext) -> Result<(), DocumentError> 
     document.put("contexts", name, &json!({"context": made.context, "name": name}))
 }
 
-/// Replaces only what an earlier call wrote: entries that lead to this machine.
+/// Replaces only what an earlier call wrote: entries whose server is this machine.
 fn refuse_foreign(document: &Document, path: &Path, name: &str) -> Result<(), Error> {
     let foreign = |what: String| {
         let path = path.display();
@@ -361,7 +361,7 @@ fn refuse_foreign(document: &Document, path: &Path, name: &str) -> Result<(), Er
     }
 }
 
-/// The message if the user's credentials are in another file.
+/// The warning when the user's credentials are in another file.
 fn missing_user(
     document: &Document,
     made: &NewContext,

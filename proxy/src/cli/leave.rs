@@ -1,7 +1,7 @@
 //! `meshport leave`: takes this node out of the mesh permanently.
 //!
-//! The node's own key signs that it has left, and its daemon spreads that: every node locks that
-//! key out, as after a revocation by the authority. Then the daemon ends.
+//! The node's own key signs its departure, and its daemon gossips it: every node then refuses that
+//! key, as after a revocation by the authority. Then the daemon stops.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use tokio::time::sleep;
 use super::query::DaemonArgs;
 use super::{clock, output, reset, runtime, service};
 
-/// A leaving daemon ends within this time: it repeats its announcement once, and writes its state.
+/// Limit for a leaving daemon to stop: it repeats its announcement once and saves its state.
 const END: Duration = Duration::from_secs(20);
 /// How long a daemon keeps running after its departure, with a margin.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Interval between checks whether it has ended.
+/// Interval at which the state lock is polled.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// `meshport leave`
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
         ),
     )?;
     runtime.block_on(client.ask(&RevokeRequest { revocation: departure.to_text() }))?;
-    // It announces its end twice, and would otherwise be restarted repeatedly.
+    // The daemon announces its departure twice; disabling the unit earlier would stop it first.
     runtime.block_on(async { sleep(FAREWELL).await });
     let disabled = service::disable(state.path())?;
     let lock = runtime.block_on(ended(&state))?;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
     output::answer(&left.lines())?;
     if left.disabled.is_none() {
         output::advice(
-            "whatever starts the daemon here should not: disable its unit or remove its manifest",
+            "keep the daemon from starting again: disable its unit or remove its manifest",
         );
     }
     Ok(())
@@ -93,37 +93,37 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
 fn unheard(error: Error) -> Error {
     match error {
         Error::NoDaemon { .. } => Error::Usage(format!(
-            "{error}; only a running daemon can tell the mesh. Start it, or erase this machine \
-             with `meshport reset` and shut the node out where the authority's key is: meshport \
-             revoke NODE"
+            "{error}; only a running daemon can announce the departure. Start it, or erase this \
+             machine with `meshport reset` and revoke the node where the authority's key is: \
+             meshport revoke NODE"
         )),
         error => error,
     }
 }
 
-/// The departure, signed by the node's own key, if some node can hear it.
+/// The departure, signed by the node's own key, if another member is up to learn it.
 fn departure(state: &StateDir, status: &Status) -> Result<Revocation, Error> {
     let (Some(key), Some(credential)) = (state.node_key()?, state.credential()?) else {
         return Err(Error::Usage("this machine is not a node: there is nothing to leave".into()));
     };
     if key.public() != status.me.node {
         return Err(Error::Usage(
-            "the daemon runs with another key than the state folder has; name its folder with \
-             --state-dir, or try again when `rotate-key` has ended"
+            "the daemon's key is not the one in the state folder; name its folder with \
+             --state-dir, or try again when `rotate-key` has finished"
                 .into(),
         ));
     }
     if status.members.alive <= 1 {
         return Err(Error::Negative(
-            "no other member is up, so none would learn that this node leaves. Try again when \
-             `meshport status` counts some; to only erase this machine: meshport reset"
+            "no other member is up, so none would learn of the departure. Try again when \
+             `meshport status` shows one; to only erase this machine: meshport reset"
                 .into(),
         ));
     }
     Ok(Revocation::of_departure(&key, &credential.mesh, clock::wall()))
 }
 
-/// Waits for the daemon's end.
+/// Waits until the daemon has stopped.
 async fn ended(state: &StateDir) -> Result<StateLock, Error> {
     let until = clock::now() + END;
     loop {

@@ -1,4 +1,4 @@
-//! How long an invite or a credential is valid, on the command line: `30m`, `24h`, `365d`.
+//! Lifetime of an invite or a credential on the command line: `30m`, `24h`, `365d`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use meshport_config::{Period, TextError};
 
 const MIN: Period = Period(Duration::from_secs(1));
-/// Ten years: nobody chooses a longer lifetime on purpose.
+/// Ten years: a longer lifetime is a typing error.
 const MAX: Period = Period(Duration::from_secs(3_660 * 86_400));
 
 /// A span in whole seconds, from one second to ten years.

@@ -1,5 +1,5 @@
-//! Lines that people pass on, such as invites, and the sources from which a command reads them: a
-//! file, standard input, or the command line itself.
+//! Reads lines that people pass on, such as invites, from a file, standard input or the command
+//! line itself.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,14 +11,14 @@ use meshport_daemon::Error;
 
 /// The longest accepted line, in bytes; far above any invite.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
-/// The beginnings of these lines; anything else is a file's name.
+/// Prefix of such lines; anything else is a file name.
 const TAG: &str = "meshport-";
-/// The longest file name that a message repeats, in bytes: a longer one may be a line whose
-/// beginning was lost.
+/// The longest file name shown in a message, in bytes: a longer one may be a line that lost its
+/// beginning.
 const MAX_SHOWN_BYTES: usize = 100;
 
-/// The line for an argument of the command line: itself, the content of the file of that name, or
-/// with "-" that of standard input.
+/// The line that an argument stands for: the argument itself, the content of the file it names, or
+/// standard input for "-".
 ///
 /// # Errors
 /// [`Error::Io`] when it cannot be read.

@@ -12,14 +12,14 @@ use super::paths::Paths;
 use meshport_daemon::Error;
 use meshport_state::StateDir;
 
-/// Settings and the file they come from; none when they come from a credential.
+/// Settings and their file; `None` if they come from the credential.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
     pub(crate) config_path: Option<PathBuf>,
 }
 
-/// The settings of a daemon: of the file, else of the credential in the state folder.
+/// The daemon's settings: from the file, else from the credential in the state folder.
 ///
 /// # Errors
 /// [`Error::Config`] with all problems of the file, [`Error::Unfit`] when it cannot be read,
@@ -35,8 +35,7 @@ pub(crate) fn settings(
     }
     let defaults = defaults(state_dir, paths);
     let credential = StateDir::open(&defaults.state_dir)?.credential()?.ok_or_else(|| {
-        let what =
-            format!("there is no credential, and no configuration {}", paths.config().display());
+        let what = format!("no credential, and no configuration {}", paths.config().display());
         Error::State {
             path: defaults.state_dir.clone(),
             what,
@@ -67,7 +66,7 @@ pub(crate) fn read(
     if let Some(state_dir) = state_dir {
         settings.state_dir = state_dir.to_owned();
     } else if settings.state_dir != defaults.state_dir {
-        // A state folder set in the file has its socket inside, unless the file sets that too.
+        // A state folder set in the file contains the socket, unless the file sets that too.
         defaults.socket = None;
         settings = parse(&defaults)?;
     }
@@ -86,12 +85,12 @@ pub(crate) fn of_file(
     config_file(config, paths).map(|path| read(path, state_dir, paths)).transpose()
 }
 
-/// The socket of the daemon for a query. A daemon may be running although its file has got faults
-/// since: the valid parts count.
+/// The daemon's socket. The daemon may be running although the file has become invalid since, so
+/// the valid parts count.
 ///
 /// # Errors
-/// [`Error::Unfit`] for a file that was named and cannot be read. The default file may be closed to
-/// this user: then the default socket is tried.
+/// [`Error::Unfit`] for a named file that cannot be read. If this user may not read the default
+/// file, the default socket is used.
 pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
     let paths = Paths::of_this_user()?;
     if let Some(state_dir) = state_dir {
@@ -108,13 +107,13 @@ pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<
     }
 }
 
-/// Whether a path exists. In a folder that is closed to this user it may.
+/// Whether a path exists or, in a folder that this user may not search, may exist.
 fn is_there(path: &Path) -> bool {
     let found = std::fs::symlink_metadata(path);
     found.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
 }
 
-/// The state folder of a daemon, by the same rules.
+/// The daemon's state folder, by the same rules.
 ///
 /// # Errors
 /// See [`of_file`].
@@ -130,7 +129,7 @@ fn socket_in(text: &str, paths: &Paths) -> PathBuf {
     let parse = |defaults: &Defaults| parse_leniently(text, defaults).0;
     let first = parse(&defaults);
     let chosen = first.as_ref().is_some_and(|it| it.state_dir != defaults.state_dir);
-    // As in `read`: a state folder set in the file has its socket inside.
+    // As in `read`: a state folder set in the file contains the socket.
     defaults.socket = defaults.socket.filter(|_| !chosen);
     let settings = if chosen { parse(&defaults) } else { first };
     settings.map_or_else(|| paths.socket_for(paths.state_dir()), |it| it.admin.socket)
@@ -144,7 +143,7 @@ pub(crate) fn check_credential(settings: &Settings, credential: &Credential) -> 
     let contradiction = |key: &str, configured: &str, credential: &str| Error::State {
         path: settings.state_dir.clone(),
         what: format!(
-            "the credential is for {key} \"{credential}\", and the configuration says \
+            "the credential is for {key} \"{credential}\", but the configuration has \
              \"{configured}\""
         ),
         remedy: format!("Correct `{key}`, or join again with an invite for it"),

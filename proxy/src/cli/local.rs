@@ -1,4 +1,4 @@
-//! Addresses of a service for clients of this machine: from the running daemon, else from the
+//! A service's addresses for clients on this machine: from the running daemon, else from the
 //! settings.
 
 use std::fmt;
@@ -52,7 +52,7 @@ impl LocalAddresses {
         service: &ServiceName,
     ) -> Result<Self, Error> {
         let mut addresses: Vec<SocketAddr> = listen.iter().map(|it| dialled(*it)).collect();
-        // Every client speaks IPv4; a machine may have IPv6 switched off.
+        // IPv4 first: every client speaks it, and a machine may have IPv6 disabled.
         addresses.sort_by_key(SocketAddr::is_ipv6);
         addresses.dedup();
         if addresses.is_empty() {

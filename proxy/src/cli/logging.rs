@@ -1,6 +1,6 @@
 //! The log of `meshport run`: lines of text or JSON on standard error. If that is systemd's
-//! journal, text goes to the journal's own socket as records with fields that can be queried, and
-//! each line of JSON begins with its priority, which the journal strips and keeps as a field.
+//! journal, text goes to the journal's native socket as records with fields, and each line of JSON
+//! begins with its priority, which the journal strips and keeps as a field.
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
@@ -22,22 +22,22 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use meshport_daemon::Error;
 
-/// Overrides the level for parts of the program, in `tracing`'s words: `meshport=debug,info`.
+/// Overrides the level per target, with `tracing`'s directives: `meshport=debug,info`.
 const VARIABLE: &str = "MESHPORT_LOG";
-/// Precedes every user setting, so that any setting can override it: boringtun logs the normal end
-/// of a session at ERROR, and the mesh has its own lines for what matters. The audit log does not
-/// depend on the level of other lines.
+/// Comes before the user's directives, so that they override it: boringtun logs the normal end of a
+/// session at ERROR, and the mesh logs what matters itself. The audit log does not depend on the
+/// level of other lines.
 const BASE: &str = "boringtun=off,audit=info";
 /// Identifier of the daemon's records in the journal (`journalctl -t`).
 const IDENTIFIER: &str = "meshport";
-/// Before the name of each field in the journal, so that it is not one of systemd's.
+/// Prefix of each field in the journal, so that none clashes with systemd's.
 const PREFIX: &str = "MESHPORT_";
 
 /// Changes the log level.
 pub(crate) type SetLevel = Box<dyn Fn(LogLevel) + Send>;
 
-/// Starts logging at `level` unless the variable says otherwise, and returns how to change the
-/// level; `None` if the variable sets it. Call it once.
+/// Starts logging at `level`, or as [`VARIABLE`] says; returns a function that changes the level,
+/// `None` if the variable sets it. Call it once.
 ///
 /// # Errors
 /// [`Error::Usage`] when the level or the variable is not understood.
@@ -50,7 +50,7 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
         .map_err(|error| Error::Usage(format!("{from} {directives:?} is not valid: {error}")))?;
     let is_journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr());
     let twice = |error| Error::Bug(format!("logging was started twice: {error}"));
-    // Without the journal's socket, standard error does as well.
+    // If the journal's socket is missing, log to standard error.
     let journal = (is_journal && !json).then(JournalLog::empty).and_then(Result::ok);
     if let Some(log) = journal {
         let journal = Journal(log.with_syslog_identifier(IDENTIFIER.to_owned()));
@@ -101,8 +101,8 @@ fn replace(level: LogLevel, reload: impl FnOnce(EnvFilter) -> Result<(), reload:
     }
 }
 
-/// Whether this is the stream that systemd has connected to its journal, by device and inode: it
-/// may have been redirected since.
+/// Whether this is the stream that systemd connected to its journal. Compares device and inode,
+/// since the stream may have been redirected.
 fn is_journal(stream: Option<&str>, here: impl AsFd) -> bool {
     let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else {
         return false;
@@ -123,7 +123,7 @@ impl<S: Subscriber> Layer<S> for Journal {
         let _ = Fields.format_fields(Writer::new(&mut line), event);
         let _ = self.0.journal_send(
             &log::Record::builder()
-                // With the library's priority for each level: 3, 4, 6, 7.
+                // The priorities of `tracing-journald`: 3, 4, 6, 7.
                 .level(match *event.metadata().level() {
                     Level::ERROR => log::Level::Error,
                     Level::WARN => log::Level::Warn,
@@ -155,7 +155,7 @@ impl Visit for Pairs {
     }
 }
 
-/// Lines that begin with their priority as syslog numbers it, in the journal.
+/// Lines that begin with their syslog priority, for the journal.
 #[derive(Debug)]
 struct Prioritised<F> {
     lines: F,
@@ -187,8 +187,7 @@ where
     }
 }
 
-/// The fields of a line, as programs read them: `name=value`, the value in quotes if it is not a
-/// single word.
+/// The fields of a line as `name=value`, quoted if the value is more than one word.
 #[derive(Debug)]
 struct Fields;
 

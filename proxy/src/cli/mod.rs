@@ -1,8 +1,8 @@
-//! The command line: one verb for each task of a person or a script.
+//! The command line: one verb per task.
 //!
 //! A verb is an argument struct, a function that does the work and is tested without a process, and
-//! a thin `run` around it that reads the clock and writes the answer. Standard output carries the
-//! answer only; advice and errors go to standard error.
+//! a thin `run` that reads the clock and writes the answer. Standard output carries the answer
+//! only; advice and errors go to standard error.
 
 mod argv;
 mod authority;
@@ -111,8 +111,8 @@ enum Verb {
     ///
     /// Connects to the mesh, listens on the local addresses and serves until SIGTERM. SIGHUP
     /// reloads the configuration, like `meshport reload`. Without a configuration file, the site
-    /// comes from the credential and every other setting has its default. If another daemon of the
-    /// same state folder is stopping, waits for its end.
+    /// comes from the credential and every other setting has its default. Waits for another daemon
+    /// of the same state folder that is stopping.
     #[command(after_long_help = text::RUN)]
     Run(run::RunArgs),
     /// Reload the daemon's configuration
@@ -143,14 +143,14 @@ enum Verb {
     Check(check::CheckArgs),
     /// Show the state of this node at a glance
     ///
-    /// Which apiserver this node uses and why, every origin with its state and distance, absent
-    /// members, and warnings.
+    /// Shows which apiserver this node uses and why, every origin with its state and distance,
+    /// absent members, and warnings.
     #[command(after_long_help = text::STATUS)]
     Status(query::StatusArgs),
     /// Watch the mesh as this node sees it, on the terminal
     ///
-    /// Where sessions go and why, origins, paths, sessions of the last ten minutes, events and
-    /// nodes, as the page does in a browser. Survives restarts of the daemon. Keys: `?`.
+    /// Shows routes and their reasons, origins, paths, sessions of the last ten minutes, events and
+    /// nodes, like the dashboard in a browser. Survives restarts of the daemon. Keys: `?`.
     #[command(after_long_help = text::TOP)]
     Top(top::TopArgs),
     /// Check for known problems
@@ -176,7 +176,7 @@ enum Verb {
     /// Sessions, bytes, errors and connect times since the daemon's start, as a table, CSV or JSON.
     #[command(after_long_help = text::STATS)]
     Stats(query::StatsArgs),
-    /// Explain why sessions go where they go
+    /// Explain the route of new sessions
     ///
     /// Shows the origin in use and the reason, what the others lack, how other nodes see each of
     /// them, the relays that could be used, and the last ten route changes with their causes.
@@ -217,9 +217,9 @@ enum Verb {
     Revoke(revoke::RevokeArgs),
     /// Take this node out of the mesh for good
     ///
-    /// The node's own key signs this, so it needs neither the authority nor an invite. From then
-    /// on every member refuses the key; the node's sessions end and its daemon stops. To come back,
-    /// join with new keys and a new invite.
+    /// The node's own key signs this, so it needs neither the authority nor an invite. From then on
+    /// every member refuses the key, the node's sessions end and its daemon stops. To return, join
+    /// with new keys and a new invite.
     #[command(after_long_help = text::LEAVE)]
     Leave(leave::LeaveArgs),
     /// Erase the state of this machine
@@ -243,21 +243,21 @@ enum Verb {
     /// Let a member renew the credentials of others
     ///
     /// Signs a mandate, bounded in roles, site and time, that is installed on a member with the
-    /// role issuer. Nodes then renew their credentials by themselves when a third of their life is
-    /// left, and the authority's key stays offline. Needs the authority's key.
+    /// role issuer. Nodes then renew their credentials automatically when a third of the lifetime
+    /// is left, and the authority's key stays offline. Needs the authority's key.
     #[command(after_long_help = text::DELEGATE)]
     Delegate(delegate::DelegateArgs),
     /// Show the authority's key, or make another one for the same mesh
     ///
-    /// A key that the first one has endorsed signs invites, renewals and revocations just as the
-    /// first one does. So the mesh continues if one is lost or replaced.
+    /// A key that the first one has endorsed signs invites, renewals and revocations just like it.
+    /// So the mesh survives the loss or replacement of a key.
     #[command(after_long_help = text::AUTHORITY)]
     Authority(authority::AuthorityArgs),
     /// Replace the mesh secret while sessions continue
     ///
     /// Use it when an old invite, a laptop or a revoked node still has the current one. Members get
-    /// the new one within seconds; the previous one also works until the end of the overlap, for
-    /// members that are away. Needs the authority's key.
+    /// the new one within seconds; for members that are away, the previous one works until the
+    /// overlap ends. Needs the authority's key.
     #[command(after_long_help = text::ROTATE_SECRET)]
     RotateSecret(rotate_secret::RotateSecretArgs),
     /// Replace this node's keys while its sessions continue
@@ -275,10 +275,10 @@ enum Verb {
     /// networks change, until Ctrl-C or the end of the command it runs.
     #[command(after_long_help = text::FORWARD)]
     Forward(Box<forward::ForwardArgs>),
-    /// Show the page of any node in a browser, read through the mesh
+    /// Show any node's dashboard in a browser, through the mesh
     ///
-    /// For an operator's laptop: no daemon, no root, no configuration. Serves the page of the
-    /// daemons on a loopback port; its views come from the nodes themselves. Uses the credential of
+    /// For an operator's laptop: no daemon, no root, no configuration. Serves the daemons'
+    /// dashboard on a loopback port, with data from the nodes themselves. Uses the credential of
     /// `meshport forward`, or an invite with the role operator.
     #[command(after_long_help = text::DASHBOARD)]
     Dashboard(Box<dashboard::DashboardArgs>),
@@ -296,7 +296,7 @@ enum Verb {
     Hosts(hosts::HostsArgs),
     /// Print a systemd unit, pod manifests or installer configuration
     ///
-    /// Each file begins with what it is, what to change, and the page that explains it.
+    /// Each file begins with its purpose, what to change, and the page that explains it.
     #[command(after_long_help = text::GENERATE)]
     Generate(generate::GenerateArgs),
     /// Demonstrate meshport on this machine
@@ -317,13 +317,13 @@ enum Verb {
     VipHooks(vip_hooks::VipHooksArgs),
     /// Print the version of this program and of the running daemon
     ///
-    /// They differ after an update, until a restart or `meshport upgrade`. It is not an error if no
+    /// They differ after an update, until a restart or `meshport upgrade`. Succeeds even if no
     /// daemon answers.
     #[command(after_long_help = text::VERSION)]
     Version(version::VersionArgs),
     /// Print shell completions
     ///
-    /// Source the output, or put it where the shell looks for completions.
+    /// Source the output, or put it into the shell's completion folder.
     #[command(after_long_help = text::COMPLETIONS)]
     Completions {
         /// The shell
@@ -350,12 +350,12 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The command line with all its texts, from which the manual pages are made.
+/// The command line with all its texts; the manual pages are generated from it.
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// The exit code: 0, 1 for findings, or that of a command that was run.
+/// Returns the exit code: 0, 1 for findings, or that of the command that was run.
 fn run(verb: &Verb) -> Result<u8, Error> {
     let done = match verb {
         Verb::Forward(args) => return forward::run(args),
@@ -404,7 +404,7 @@ fn run(verb: &Verb) -> Result<u8, Error> {
 
 /// Help and version go to standard output with code 0, misuse to standard error with code 2.
 fn usage(error: &clap::Error) -> ExitCode {
-    // A closed pipe: its reader does not want the text.
+    // On a closed pipe nobody reads the text.
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

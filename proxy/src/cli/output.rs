@@ -1,4 +1,4 @@
-//! Standard output and standard error, written so that a closed pipe is an error value.
+//! Standard output and standard error; a closed pipe is an error value.
 //!
 //! Standard output carries the answer and nothing else; advice and errors go to standard error. On
 //! a terminal both are wrapped to its width, and problems have a colour unless `NO_COLOR` is set
@@ -16,7 +16,7 @@ use meshport_daemon::Error;
 /// Standard output was closed. Shells report this for a program that SIGPIPE ended (128 + 13).
 const CLOSED_PIPE: u8 = 141;
 
-/// Begins an error.
+/// Prefix of an error.
 const PROGRAM: &str = "meshport: ";
 
 /// Writes an answer to standard output.
@@ -36,26 +36,26 @@ pub(crate) fn answer(text: &str) -> Result<(), Error> {
 /// See [`answer`].
 pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::Bug(format!("an answer has no JSON: {error}")))?;
+        .map_err(|error| Error::Bug(format!("cannot encode the answer as JSON: {error}")))?;
     answer(&(text + "\n"))
 }
 
-/// Begins a warning.
+/// Prefix of a warning.
 const WARNING: &str = "warning:";
 
-/// Prints something that is not the answer. A closed standard error loses it.
+/// Prints advice to standard error. It is lost if that is closed.
 pub(crate) fn advice(text: &str) {
     let tone = if text.starts_with(WARNING) { Tone::Warn } else { Tone::Plain };
     tell(text, WARNING, tone);
 }
 
-/// Draws progress over the previous one on a terminal's line; an empty text erases it.
+/// Draws progress on one line of the terminal, over the previous text; an empty text erases it.
 pub(crate) fn draw(text: &str) {
-    // A closed standard error loses it.
+    // If standard error is closed, progress is lost.
     let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
 }
 
-/// Writes to standard error, the prefix in its tone.
+/// Writes to standard error, with the prefix in its colour.
 fn tell(text: &str, prefix: &str, tone: Tone) {
     let style = style_of(&io::stderr());
     let folded = folded(text, style.width);
@@ -112,7 +112,7 @@ pub(crate) fn report(error: &Error) -> u8 {
     if is_closed_pipe(error) {
         return CLOSED_PIPE;
     }
-    // A verb that has printed its answer, and whose answer is "no", has nothing to add.
+    // A verb that has printed a negative answer has nothing to add.
     let text = error.to_string();
     if !text.is_empty() {
         tell(&format!("{PROGRAM}{text}"), PROGRAM, Tone::Bad);

@@ -6,7 +6,7 @@
 //! | state | `/var/lib/meshport` | `$XDG_STATE_HOME/meshport` | `~/.local/state/meshport` |
 //! | socket | in `/run/meshport` | in `$XDG_RUNTIME_DIR/meshport` | in the state folder |
 //!
-//! A state folder set by the user has its socket inside, so that several daemons on one machine
+//! A state folder that the user sets contains the socket, so that several daemons on one machine
 //! differ in one flag only.
 
 use std::ffi::OsString;
@@ -53,7 +53,7 @@ impl Paths {
                 socket: root_socket(),
             });
         }
-        // The XDG specification ignores relative paths.
+        // Relative paths are ignored, as the XDG specification says.
         let folder =
             |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home = folder("HOME");
@@ -61,7 +61,7 @@ impl Paths {
             folder(name).or_else(|| home.as_ref().map(|home| home.join(fallback))).ok_or_else(
                 || {
                     let text = format!(
-                        "HOME is not set; set it or {name}, or name --config and --state-dir"
+                        "HOME is not set; set it or {name}, or pass --config and --state-dir"
                     );
                     Error::Usage(text)
                 },
@@ -80,14 +80,14 @@ impl Paths {
         &self.config
     }
 
-    /// Creates the folder of the file, so that the sandbox of a daemon that starts without the file
-    /// can permit reading it later. Root's is below /etc, which every daemon may read. If the
-    /// folder cannot be created, a file that is added later takes a restart.
+    /// Creates the configuration's folder, so that the sandbox of a daemon that starts without a
+    /// file can allow reading one later. Root's is below /etc, which every daemon may read. If the
+    /// folder cannot be created, a file added later needs a restart.
     pub(crate) fn make_config_folder(&self) {
         let folder = self.config.parent().filter(|folder| !folder.starts_with("/etc"));
         let made = folder.map(|it| DirBuilder::new().recursive(true).mode(0o700).create(it));
         if let Some(Err(error)) = made {
-            tracing::debug!(%error, "cannot make the folder of the configuration");
+            tracing::debug!(%error, "cannot create the configuration folder");
         }
     }
 
@@ -95,14 +95,13 @@ impl Paths {
         &self.state_dir
     }
 
-    /// The socket of the daemon on this machine: this user's own, or root's if this user has none,
-    /// since only root's daemon can be meant then.
+    /// The socket of the daemon on this machine: this user's, or root's if this user has none.
     pub(crate) fn default_socket(&self, is_there: impl Fn(&Path) -> bool) -> PathBuf {
         let root = root_socket();
         if !is_there(&self.socket) && is_there(&root) { root } else { self.socket.clone() }
     }
 
-    /// The socket of a daemon on this state folder.
+    /// The socket of a daemon with this state folder.
     pub(crate) fn socket_for(&self, state_dir: &Path) -> PathBuf {
         if state_dir == self.state_dir { self.socket.clone() } else { socket_in(state_dir) }
     }

@@ -19,13 +19,13 @@ use meshport_daemon::admin::queries::{
 use meshport_daemon::admin::wayback::WayRequest;
 use meshport_state::StateDir;
 
-/// Pings by a person must not load a path.
+/// Shortest interval: pings must not load a path.
 const MIN_INTERVAL: Period = Period(Duration::from_millis(50));
 const MAX_INTERVAL: Period = Period(Duration::from_secs(60));
-/// A day of probes at one per second fits.
+/// Enough for a day of one probe a second.
 const MAX_COUNT: i64 = 100_000;
 
-/// The daemon to ask, and the form of the answer.
+/// The daemon to query, and the output format.
 #[derive(Debug, Args)]
 pub(crate) struct QueryArgs {
     /// Print JSON
@@ -46,7 +46,7 @@ pub(crate) struct StatusArgs {
     pub(crate) query: QueryArgs,
 }
 
-/// The daemon to ask.
+/// The daemon to query.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
     /// The daemon's socket [default: `admin.socket` of the configuration]
@@ -121,8 +121,8 @@ impl DaemonArgs {
         }
     }
 
-    /// Requires that no daemon runs, rather than one that answers on another socket. `undone` is
-    /// what that daemon would not know.
+    /// Fails if a daemon runs and answers on another socket. `undone` says what that daemon would
+    /// not learn.
     ///
     /// # Errors
     /// [`Error::State`] when a daemon uses the state folder.
@@ -134,7 +134,7 @@ impl DaemonArgs {
         Err(Error::State {
             path: state.path().to_owned(),
             what: format!(
-                "a daemon uses this state folder and does not answer on {socket}, so {undone}"
+                "a daemon is using this state folder but does not answer on {socket}, so {undone}"
             ),
             remedy: "Name its socket with --socket, or its configuration with --config, and run \
                      this again"
@@ -271,8 +271,8 @@ fn saved_seeds(daemon: &DaemonArgs, silent: Error) -> Result<Vec<SeedRow>, Error
     Ok(seeds)
 }
 
-/// One request per probe, so that each line appears with its answer. An interrupt ends the probing
-/// but not the summary.
+/// One request per probe, so that each line appears with its answer. Ctrl-C ends the probes and
+/// prints the summary.
 pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
     let client = args.query.daemon.client()?;
     let report = runtime()?.block_on(probe(&client, args))?;

@@ -1,4 +1,4 @@
-//! `meshport reload`: the running daemon reads its configuration again and reports the result.
+//! `meshport reload`: makes the running daemon reload its configuration, and reports the result.
 
 use std::fmt::Write;
 
@@ -17,13 +17,13 @@ pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
     output::answer(&said(&report))
 }
 
-/// A setting whose change ends open sessions at a restart: they belong to shards.
+/// A change of this setting ends open sessions at a restart, since they belong to shards.
 const SHARDS: &str = "mesh.shards";
 
 /// What becomes of open sessions at a restart.
 const CONTINUE: &str = "open sessions continue, except through a virtual address";
 
-/// A line for each setting, with its value before and after, and how to apply the rest.
+/// A line per setting, with its old and new value, and how to apply the rest.
 fn said(report: &ReloadReport) -> String {
     let ReloadReport { applied, needs_restart } = report;
     let mut text = String::new();

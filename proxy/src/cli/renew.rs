@@ -2,8 +2,8 @@
 //!
 //! The authority's key or an invite signs it, and so does the node's own key. It is on disk before
 //! a running daemon gets it; the daemon presents it to its peers without ending a session, and a
-//! stopped one starts with it. A credential that the node never signed, as an earlier meshport left
-//! it, is renewed too.
+//! stopped one starts with it. A credential of an earlier release, which the node never signed, is
+//! renewed too.
 
 use clap::Args;
 use meshport_config::{Credential, MeshId, UnixSeconds};
@@ -34,7 +34,7 @@ pub(crate) struct RenewArgs {
 pub(crate) struct RenewOutcome {
     #[serde(flatten)]
     pub(crate) joined: Joined,
-    /// End of the credential that it replaces.
+    /// Expiry of the credential that it replaces.
     pub(crate) former_expires_at: UnixSeconds,
     /// Whether a running daemon already presents it.
     pub(crate) in_force: bool,
@@ -52,12 +52,12 @@ pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
     output::answer(&outcome.joined.lines())?;
     output::advice(match in_force {
         true => "The running daemon uses it now; no session ended.",
-        false => "No daemon answers here; the next one starts with it.",
+        false => "No daemon answers here; the next start uses it.",
     });
     Ok(())
 }
 
-/// Makes the credential and writes it; returns the previous one and the new one.
+/// Creates and writes the credential; returns the previous and the new one.
 pub(crate) fn renew(
     state: &StateDir,
     args: &RenewArgs,
@@ -71,9 +71,9 @@ pub(crate) fn renew(
         former: &former,
         node: &node,
         record: &record,
-        // A node that never knew the previous key learns of its end from this.
+        // Nodes that never knew the previous key learn from this that it is revoked.
         succession: former.succession.clone(),
-        // If both were issued in the same second, others may keep the previous one.
+        // Of two credentials of the same second, others may keep the previous one.
         at: now.max(former.issued_at.saturating_add(1)),
     };
     let credential = args.signer.sign(state, "renew", holder)?;
@@ -82,7 +82,7 @@ pub(crate) fn renew(
     Ok((former, credential))
 }
 
-/// Whether the mesh will accept a new credential, as far as the folder shows.
+/// Refuses a new credential that the mesh would not accept, as far as the folder shows.
 pub(super) fn check(
     state: &StateDir,
     credential: &Credential,
@@ -93,11 +93,11 @@ pub(super) fn check(
     refuse_revoked(&state.revocations(mesh)?, credential)
 }
 
-/// The folder holds no node identity.
+/// The error if the folder has no node identity.
 pub(super) fn no_node(state: &StateDir) -> Error {
     Error::State {
         path: state.path().to_owned(),
-        what: "there is no node here".into(),
+        what: "this machine is not a node".into(),
         remedy: "Run `meshport join INVITE`".into(),
     }
 }

@@ -1,4 +1,4 @@
-//! `meshport reset`: erases what makes this machine a node.
+//! `meshport reset`: erases this machine's state.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use serde::Serialize;
 use super::output;
 use super::paths::Paths;
 
-/// The authority's key, of which a mesh has only one.
+/// The authority's key, which is not erased by default.
 const AUTHORITY: &str = "authority.key";
-/// Most bytes read of an answer.
+/// Maximum bytes read of an answer.
 const MAX_ANSWER_BYTES: u64 = 16;
 
 /// `meshport reset`
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &ResetArgs) -> Result<(), Error> {
         None => Paths::of_this_user()?.state_dir().to_owned(),
     };
     let state = StateDir::open(folder)?;
-    // The lock is a separate file, and may be the only file here.
+    // The lock file may be the only one here.
     if state.erasable().is_empty() {
         let state_dir = state.path().to_owned();
         let nothing = format!("nothing to erase in {}\n", state_dir.display());
@@ -66,13 +66,13 @@ pub(crate) fn run(args: &ResetArgs) -> Result<(), Error> {
     }
     output::answer(&erased.line())?;
     output::advice(
-        "other nodes still know this one, and forget it after a day. If its keys may be \
-         elsewhere, revoke it: meshport revoke NODE",
+        "other nodes forget this one after a day. If its keys may be elsewhere, revoke it: \
+         meshport revoke NODE",
     );
     Ok(())
 }
 
-/// Refuses to erase the authority's key along with the rest.
+/// Refuses to erase the authority's key unless `with_authority` is set.
 pub(super) fn refuse_authority(state: &StateDir, with_authority: bool) -> Result<(), Error> {
     if with_authority || !state.erasable().contains(&AUTHORITY) {
         return Ok(());
@@ -85,7 +85,7 @@ pub(super) fn refuse_authority(state: &StateDir, with_authority: bool) -> Result
     })
 }
 
-/// Removes everything that meshport keeps in the folder.
+/// Removes all of meshport's files from the folder.
 pub(super) fn erase(state: &StateDir, lock: StateLock) -> Result<Erased, Error> {
     let erased = state.erasable();
     state.erase(lock)?;

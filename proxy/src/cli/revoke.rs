@@ -1,8 +1,7 @@
-//! `meshport revoke`: locks a node or an invite out of the mesh permanently.
+//! `meshport revoke`: shuts a node or an invite out of the mesh permanently.
 //!
-//! The authority's key signs a line; a running daemon of the mesh spreads it. If both are on one
-//! machine that is one step, otherwise the line is printed here and passed to the other with
-//! --import.
+//! The authority's key signs a line, and a running daemon gossips it. On one machine that is one
+//! step; otherwise --print prints the line here and --import takes it there.
 
 use std::path::PathBuf;
 
@@ -23,10 +22,10 @@ use meshport_daemon::admin::queries::{CredentialsRequest, PeersRequest};
 
 mod issuer;
 
-/// Prefixes for an invite or an endorsed authority key by its public half.
+/// Prefixes that name an invite or an endorsed authority key by its public key.
 const BY_KEY: [&str; 2] = ["invite:", "authority:"];
 
-/// A node and its name, which is empty for one whose credential is not known yet.
+/// A node and its name, which is empty if its credential is not known yet.
 type Known = (String, NodeId);
 
 /// `meshport revoke`
@@ -68,7 +67,7 @@ pub(crate) struct RevokeArgs {
 struct Printed {
     /// The line for `meshport revoke --import`.
     revocation: String,
-    /// What it revokes: `node KEY` or `invite KEY`.
+    /// The revoked object: `node KEY` or `invite KEY`.
     revoked: String,
 }
 
@@ -87,7 +86,7 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
     }
     let mut reports = Vec::new();
     for revocation in &revocations {
-        // A credential signed by an issuer is in force until its holder returns to the previous
+        // A credential that an issuer signed stays valid until its holder returns to the previous
         // one.
         if !args.with_nodes && !args.issuer {
             spare_nodes(&revocation.revoked, &client).map_err(|error| elsewhere(error, args))?;
@@ -123,7 +122,7 @@ fn print(args: &RevokeArgs, revocations: &[Revocation]) -> Result<(), Error> {
     Ok(())
 }
 
-/// If no daemon runs here, the line must be passed to one elsewhere.
+/// Adds to an error how to revoke through a daemon elsewhere.
 fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     let Error::NoDaemon { path, .. } = &error else { return error };
     let in_use = args.daemon.state().ok();
@@ -138,8 +137,7 @@ fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     })
 }
 
-/// Refuses to revoke an invite with the nodes that joined with it: without a daemon there is no
-/// list of them.
+/// Without `--with-nodes`, refuses to revoke an invite that members have joined with.
 fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
     if !matches!(revoked, Revoked::Invite(_)) {
         return Ok(());
@@ -201,7 +199,7 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Vec<Revocation>, Erro
     Ok(vec![Revocation::issue(&authority, revoked, clock::wall())])
 }
 
-/// An invite whose line is lost, or was never here, or an authority key.
+/// An invite or an authority key, named by its public key.
 fn by_key(target: &str, signer: &AuthorityKey) -> Result<Revoked, Error> {
     let (kind, key) = target.split_once(':').unwrap_or(("", target));
     let key = key.parse::<VerifyKey>().map_err(|error| {
@@ -228,7 +226,7 @@ pub(super) fn node(
     if let Ok(node) = target.parse() {
         return Ok(node);
     }
-    // Peers do not include this node.
+    // The list of peers lacks this node.
     match own(daemon) {
         Some((name, node)) if name == target || node.short() == target => Ok(node),
         _ => named(target, daemon, client),
@@ -243,7 +241,7 @@ fn own(daemon: &DaemonArgs) -> Option<Known> {
     Some((credential.name.to_string(), credential.node))
 }
 
-/// The one node with this name.
+/// The only node with this name.
 fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<NodeId, Error> {
     match runtime()?.block_on(client.ask(&PeersRequest)) {
         Ok(peers) => {
@@ -276,7 +274,7 @@ fn unknown(target: &str, known: &[Known]) -> String {
     names::unknown(target, named)
 }
 
-/// The one of these that has this name or short id, if any has.
+/// The node with this name or short id among these, if any.
 fn one_of(target: &str, known: &[Known]) -> Result<Option<NodeId>, Error> {
     let is_it = |(name, node): &&Known| name == target || node.short() == target;
     let found: Vec<NodeId> = known.iter().filter(is_it).map(|(_, node)| *node).collect();
@@ -291,7 +289,7 @@ fn one_of(target: &str, known: &[Known]) -> Result<Option<NodeId>, Error> {
     }
 }
 
-/// The node that is already revoked.
+/// A node that is already revoked.
 fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result<NodeId, Error> {
     let rows = runtime()?.block_on(client.ask(&CredentialsRequest))?;
     let is_it = |row: &&CredentialRow| {
@@ -302,11 +300,11 @@ fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result
     rows.iter().find(is_it).and_then(|row| row.node).ok_or_else(|| {
         let unknown = unknown(target, known);
         let stop = if unknown.ends_with('?') { "" } else { "." };
-        Error::Usage(format!("{unknown}{stop} `meshport credentials` also lists revoked nodes"))
+        Error::Usage(format!("{unknown}{stop} `meshport credentials` lists revoked nodes too"))
     })
 }
 
-/// The names of the nodes that joined with an invite, as far as the daemon knows.
+/// The names of the nodes that the daemon knows to have joined with an invite.
 fn joined(revoked: &Revoked, client: &AdminClient) -> Result<Vec<String>, Error> {
     let peers = runtime()?.block_on(client.ask(&PeersRequest))?;
     let covered = |peer: &&PeerRow| {
@@ -377,7 +375,7 @@ mod tests {
         assert!(report(true, 0).contains("no current member"));
         assert!(report(true, 3).contains("3 members"));
         assert!(report(false, 0).contains("already revoked"));
-        // A user who names a previous key has not revoked the current node.
+        // Revoking a previous key does not revoke the current node.
         let text = of(true, 0, Some(node));
         assert!(text.contains("not revoked") && text.contains(&format!("revoke {node}\n")));
     }

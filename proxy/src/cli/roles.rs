@@ -1,4 +1,4 @@
-//! Roles named by a person: a service may have any name, so a misspelt one is accepted with a
+//! Roles given by a user: a service may have any name, so a misspelt one is accepted with a
 //! warning.
 
 use meshport_config::Role;

@@ -1,9 +1,9 @@
 //! `meshport rotate-key`: new keys for the node of this machine, while its sessions continue.
 //!
-//! The node becomes another one with the same name, since a node is its key. The authority's key or
-//! an invite signs its credential, and so does the new key; the current one signs its consent to be
-//! succeeded. A running daemon stores all of that and continues with it; if none runs it is written
-//! for the next one.
+//! A node is its key, so this makes a new node with the same name. The authority's key or an invite
+//! signs its credential, and so does the new key; the current key signs its consent to be
+//! succeeded. A running daemon stores all this and uses it; otherwise it is written for the next
+//! start.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::{FormerKey, RotateKeyReport, RotateKeyRequest};
 use meshport_state::{NextIdentity, StateDir};
 
-/// Keys drawn until one fits: all of them fail once in 10^37 times.
+/// Keys generated until one fits; that all of them fail has a probability of 10^-37.
 const SUCCESSOR_TRIES: usize = 1000;
 
 /// `meshport rotate-key`
@@ -41,17 +41,17 @@ pub(crate) struct RotateKeyArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// The result of the change.
+/// The result of the rotation.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     /// The node with its new key.
     #[serde(flatten)]
     pub(crate) who: Who,
-    /// Its previous key, while a running daemon still answers for it.
+    /// The previous key, while a running daemon still answers for it.
     pub(crate) former: Option<FormerKey>,
-    /// False if the last change was not complete, so this one was not started.
+    /// False if the previous rotation is incomplete, so that no new one was started.
     pub(crate) is_new: bool,
-    /// Whether a running daemon continues with it.
+    /// Whether a running daemon uses it.
     pub(crate) in_force: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Outcome {
 pub(crate) enum Who {
     /// The rights in its new credential.
     New(Joined),
-    /// The node that the previous change made it.
+    /// The node as the previous rotation left it.
     AsBefore {
         /// Its new key.
         node: NodeId,
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &RotateKeyArgs) -> Result<(), Error> {
                 "No session ends. Seeds and invites that name the former key stop working after \
                  the overlap."
             }
-            false => "No daemon answers here; the next one starts with it.",
+            false => "No daemon answers here; the next start uses it.",
         });
     }
     Ok(())
@@ -134,7 +134,7 @@ pub(crate) fn make(
     Ok(NextIdentity { node_key, record_key, credential })
 }
 
-/// A key that peers keep on the same thread as the sessions of the current one: one in twelve is.
+/// A key whose peers' shard is that of the current key's sessions; one in twelve is.
 fn successor(key: &NodeKey) -> Result<NodeKey, Error> {
     let keys = std::iter::repeat_with(|| NodeKey::generate(&mut OsRng)).take(SUCCESSOR_TRIES);
     let of_same_shard = |next: &NodeKey| is_same_shard(&key.public(), &next.public());
@@ -142,7 +142,7 @@ fn successor(key: &NodeKey) -> Result<NodeKey, Error> {
     keys.into_iter().find(of_same_shard).ok_or_else(none)
 }
 
-/// Passes it to the daemon, otherwise writes it to the state folder.
+/// Passes the new key to the daemon, otherwise writes it to the state folder.
 fn hand_over(
     args: &RotateKeyArgs,
     state: &StateDir,

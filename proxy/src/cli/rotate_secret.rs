@@ -1,7 +1,7 @@
 //! `meshport rotate-secret`: a new secret for the mesh, while sessions continue.
 //!
-//! The authority's key signs it; a running daemon stores it and passes it to the members. If no
-//! daemon runs it is written for the next one, and without a node for later invites.
+//! The authority's key signs it; a running daemon stores it and passes it to the members. Without a
+//! daemon it is written for the next start, and in a folder without a node for later invites.
 
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ pub(crate) struct RotateSecretArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
-/// The result of the change.
+/// The result of the rotation.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     #[serde(flatten)]
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
         None => sign(&state, args, now)?,
     };
     if let (Some(next), true) = (&next, args.print) {
-        // Invites are made in a folder without a node: they need the new one as well.
+        // Without a node the folder serves to make invites, which need the new secret too.
         if state.credential()?.is_none() {
             write(&state, next, now)?;
         }
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
     if outcome.report.is_new {
         output::advice(match outcome.in_force {
             true => "No session ends. Members that may lack it: meshport status",
-            false => "No daemon answers here; the next one starts with it and passes it on.",
+            false => "No daemon answers here; the next start uses it and passes it on.",
         });
     }
     Ok(())
@@ -95,7 +95,7 @@ fn said(Outcome { report, .. }: &Outcome) -> String {
     }
 }
 
-/// A new secret with the next number; `None` during the overlap of the last one.
+/// Signs a new secret with the next number; `None` during the overlap of the last rotation.
 pub(crate) fn sign(
     state: &StateDir,
     args: &RotateSecretArgs,
@@ -109,8 +109,8 @@ pub(crate) fn sign(
     let of_node = state.credential()?.map(|credential| credential.mesh);
     if let Some(mesh) = of_rotation.or(of_node).filter(|mesh| *mesh != authority.public()) {
         return Err(Error::Usage(format!(
-            "the authority's key is that of mesh {}, and the folder {} belongs to mesh {mesh}; \
-             name the matching one with --authority or --state-dir",
+            "the authority's key is of mesh {}, but the folder {} belongs to mesh {mesh}; name \
+             the matching one with --authority or --state-dir",
             authority.public(),
             state.path().display(),
         )));
@@ -118,8 +118,8 @@ pub(crate) fn sign(
     if let Some(at) = held.retires_at() {
         return match args.print {
             true => Err(Error::Usage(format!(
-                "the last rotation lasts until {at}: a node holds two secrets at most. Wait until \
-                 then"
+                "the overlap of the last rotation ends at {at}, and a node holds at most two \
+                 secrets. Wait until then"
             ))),
             false => Ok(None),
         };
@@ -158,7 +158,7 @@ pub(crate) fn write(
     let mesh = mesh(state)?.unwrap_or(next.rotation().mesh);
     match held.take(next, &mesh)? {
         Some(taken) => {
-            // The daemon may run as another user, who owns the file.
+            // The daemon may run as another user, which owns the file.
             state.store_mesh_secrets(&taken, Existing::ReplaceForOwner)?;
             Ok(report(&taken, true, now))
         }
@@ -167,7 +167,8 @@ pub(crate) fn write(
 }
 
 fn report(secrets: &MeshSecrets, is_new: bool, now: UnixSeconds) -> RotateReport {
-    // One that is over stays in the file until a daemon trusts its clock, or the next rotation.
+    // An expired secret stays in the file until a daemon trusts its clock, or until the next
+    // rotation.
     let former_ends_at = secrets.retires_at().filter(|at| *at > now);
     RotateReport { number: secrets.number(), former_ends_at, is_new }
 }

@@ -1,4 +1,4 @@
-//! `meshport run`: the daemon, until a signal ends it.
+//! `meshport run`: runs the daemon until a signal stops it.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,7 @@ pub(crate) struct RunArgs {
     /// Log level (error, warn, info, debug, trace); overrides the configuration
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<LogLevel>,
-    /// File with an invite: joins with it first if this machine has no credential yet, and does not
-    /// read it otherwise
+    /// File with an invite to join with first; not read if this machine has a credential
     #[arg(long, value_name = "FILE")]
     join_file: Option<PathBuf>,
     /// Name of this machine in the mesh, when it joins [default: the configuration's, the
@@ -58,7 +57,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
 }
 
 fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
-    // Closed if this start fails: clients must not wait for a daemon that cannot run.
+    // Dropping them if the start fails refuses clients, which would wait for a daemon that cannot
+    // run.
     let inherited = Inherited::take();
     let joined = match &args.join_file {
         Some(file) => join_once(file, args, &Paths::of_this_user()?, clock::wall())?,
@@ -77,11 +77,11 @@ fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
     if args.config.is_none() {
         Paths::of_this_user()?.make_config_folder();
     }
-    // Before any thread, and before a key is in memory; after the inherited sockets are marked as
-    // not for other programs, and not for a start that fails.
+    // Before any thread starts and any key is in memory; after the inherited sockets are marked
+    // close-on-exec; only for a start that gets this far.
     let launched = Starter::launch();
     if let Err(error) = &launched {
-        tracing::warn!(%error, "`meshport upgrade` will not work: its helper cannot be started");
+        tracing::warn!(%error, "cannot start the helper; `meshport upgrade` will not work");
     }
     let args = args.clone();
     let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
@@ -91,7 +91,7 @@ fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
     meshport_daemon::run(options)
 }
 
-/// Joins with the invite in the file, unless there is a credential; returns the machine's identity.
+/// Joins with the invite in the file unless this machine has a credential; returns its identity.
 fn join_once(
     file: &Path,
     args: &RunArgs,
@@ -119,7 +119,7 @@ fn join_once(
     Ok(Some(report.joined))
 }
 
-/// The settings of the file, overridden by flags, and the file, which need not exist.
+/// The settings of the file, overridden by flags, and the file's path, which need not exist.
 fn effective(args: &RunArgs) -> Result<(Settings, PathBuf), Error> {
     let paths = Paths::of_this_user()?;
     let loaded = load::settings(args.config.as_deref(), args.state_dir.as_deref(), &paths)?;

@@ -1,4 +1,4 @@
-//! The systemd unit that runs the daemon here, where there is one.
+//! The systemd unit of the daemon on this machine, if any.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::paths::Paths;
 /// Its name, in packages and as `meshport generate systemd` says.
 pub(super) const UNIT: &str = "meshport.service";
 
-/// Runs systemctl to its end.
+/// Runs systemctl and waits for it.
 pub(super) fn systemctl(arguments: &[&str]) -> std::io::Result<Output> {
     Command::new("systemctl").arg("--no-pager").args(arguments).output()
 }

@@ -1,5 +1,5 @@
-//! The signers of a new credential for the node of this machine: the authority's key or an invite,
-//! and the node itself.
+//! Signs a new credential for this machine's node: with the authority's key or an invite, and with
+//! the node's own key.
 
 use std::path::PathBuf;
 
@@ -23,15 +23,15 @@ pub(crate) struct SignerArgs {
     /// The authority's key [default: authority.key in the state folder]
     #[arg(long, value_name = "FILE", conflicts_with = "invite")]
     authority: Option<PathBuf>,
-    /// How long the new credential is valid; an invite sets this itself
+    /// How long the new credential is valid; ignored with an invite, which sets this
     #[arg(long, value_name = "TIME", default_value = "365d", conflicts_with = "invite")]
     credential_ttl: Lifetime,
 }
 
 /// The node that the new credential is for.
 pub(super) struct Holder<'a> {
-    /// The credential that it replaces: name and site stay, and so do the roles, unless an invite
-    /// sets them.
+    /// The credential that it replaces: name and site stay, and the roles too unless an invite sets
+    /// them.
     pub(super) former: &'a Credential,
     pub(super) node: &'a NodeKey,
     pub(super) record: &'a RecordKey,
@@ -41,8 +41,8 @@ pub(super) struct Holder<'a> {
 }
 
 impl SignerArgs {
-    /// A credential for the holder, for a `verb` that takes an invite. With an invite it has all of
-    /// the invite's roles.
+    /// Signs a credential for the holder, which gets all roles of an invite. `verb` is the command
+    /// to name in a remedy.
     pub(super) fn sign(
         &self,
         state: &StateDir,
@@ -58,7 +58,7 @@ impl SignerArgs {
             return Ok(invite.accept(node, record, join, at)?);
         }
         let otherwise = format!(
-            "make an invite on the machine that has it and use that here: meshport {verb} \
+            "create an invite on the machine that has it and use that here: meshport {verb} \
              INVITE_FILE"
         );
         let file = self.authority.as_deref();
@@ -71,14 +71,14 @@ impl SignerArgs {
     }
 }
 
-/// An operator's machine does not become a node by an invite, nor the reverse.
+/// An invite turns no operator's machine into a node, and no node into an operator's machine.
 fn check_kind(invite: &Invite, former: &Credential) -> Result<(), Error> {
     if invite.delegation.roles.is_leaf() == former.roles.is_leaf() {
         return Ok(());
     }
     Err(Error::Usage(
-        "an invite with only the role operator is for an operator's machine, any other is for a \
-         node; this one does not fit this machine"
+        "this invite does not fit this machine: one with only the role operator is for an \
+         operator's machine, any other for a node"
             .into(),
     ))
 }

@@ -1,4 +1,4 @@
-//! `meshport stand-in`: an apiserver stand-in as a separate process, for tests.
+//! `meshport stand-in`: a stand-in apiserver as a separate process, for tests.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub(crate) struct StandInArgs {
     /// Where to listen; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Folder in which certificates are made
+    /// Folder to create certificates in
     #[arg(long, value_name = "DIR", required_unless_present = "certificate")]
     pki: Option<PathBuf>,
     /// Existing certificate (PEM)
@@ -36,10 +36,10 @@ pub(crate) struct StandInArgs {
     /// File to write the port to, once connections are accepted
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
-    /// Token that a client may show instead of a certificate
+    /// Token that a client may present instead of a certificate
     #[arg(long, value_name = "TOKEN")]
     bearer_token: Option<String>,
-    /// Time from one event of a watch to the next
+    /// Interval between events of a watch
     #[arg(long, value_name = "TIME", default_value = "1s")]
     watch_interval: Period,
 }
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &StandInArgs) -> Result<(), Error> {
     runtime()?.block_on(serve_forever(options, &mut announce))
 }
 
-/// Passes the announcement on to standard output, and its port to the file.
+/// Writes the announcement to standard output, and its port to the file.
 struct Announce {
     line: Vec<u8>,
     port_file: Option<PathBuf>,
@@ -83,7 +83,7 @@ impl Write for Announce {
             let told: serde_json::Value = serde_json::from_slice(&line)?;
             let address = told["listening"].as_str().and_then(|text| text.parse().ok());
             let address: SocketAddr = address.ok_or(io::ErrorKind::InvalidData)?;
-            // A process that waits for the file finds it whole.
+            // Renamed once complete, so that a process that waits for the file reads all of it.
             let hidden = path.with_extension("tmp");
             std::fs::write(&hidden, format!("{}\n", address.port()))?;
             std::fs::rename(&hidden, path)?;

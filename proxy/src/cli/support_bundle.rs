@@ -2,9 +2,9 @@
 //!
 //! Everything is collected at once, with or without a daemon: its answers, the findings of
 //! `doctor`, the effective configuration, the log if it is in the journal, limits and sockets.
-//! Secrets are never read for it, and everything also passes a [`Censor`]. What could not be
-//! collected is listed in the archive with the reason. Names of nodes and addresses stay: without
-//! them no path can be traced, and a text without most of them only looks anonymous.
+//! It never reads secrets, and a [`Censor`] filters everything as well. The archive lists what
+//! could not be collected, with the reason. Node names and addresses stay: without them no path can
+//! be traced, and removing most of them only looks anonymous.
 
 mod archive;
 mod censor;
@@ -26,17 +26,17 @@ use super::query::DaemonArgs;
 use super::{clock, output, runtime};
 use meshport_daemon::Error;
 
-/// The most bytes of one part: the peers of ten thousand nodes take 4 MiB.
+/// Maximum size of a part: the peers of ten thousand nodes take 4 MiB.
 const MAX_PART_BYTES: usize = 16 * 1024 * 1024;
-/// The most bytes of all parts before they are compressed; about a tenth of it remains.
+/// Maximum size of all parts before compression, which leaves about a tenth.
 const MAX_ALL_BYTES: usize = 64 * 1024 * 1024;
-/// Characters of a node's name in that of the archive.
+/// Maximum characters of the node's name in the archive's name.
 const MAX_NAME_CHARACTERS: usize = 63;
 /// Only its owner may read an archive.
 const MODE: u32 = 0o600;
 /// Names standard output.
 const STANDARD_OUTPUT: &str = "-";
-const CAUTION: &str = "It contains names and addresses of nodes, and no keys or tokens; read it \
+const CAUTION: &str = "It contains names and addresses of nodes, but no keys or tokens; review it \
                        before you pass it on";
 
 /// `meshport support-bundle`
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &SupportBundleArgs) -> Result<(), Error> {
     }
     let runtime = runtime()?;
     let gathered = runtime.block_on(collect::gather(&args.daemon));
-    // A file or a name that hangs has its own thread, which is not waited for.
+    // Do not wait for the thread of a file or a lookup that hangs.
     runtime.shutdown_background();
     let gathered = gathered?;
     let now = clock::wall();
@@ -119,8 +119,8 @@ pub(crate) fn run(args: &SupportBundleArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// To standard error, so that standard output is only the answer. Parts that not every kernel has
-/// are reported only in the archive.
+/// Reports missing parts on standard error. Parts that not every kernel has are only listed in the
+/// archive.
 fn tell(missing: &[Missing]) {
     output::advice(&format!("{CAUTION}."));
     for Missing { part, why } in missing.iter().filter(|it| !it.part.contains('/')) {
@@ -186,9 +186,9 @@ fn readme(folder: &str, missing: &[Missing]) -> String {
     text
 }
 
-/// Writes a new file; one that cannot be written completely is removed.
+/// Writes a new file; removes it if it cannot be written completely.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    // A new file: nothing is replaced and no link is followed.
+    // Create a new file: replace nothing, follow no link.
     let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
     let mut file = opened.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
@@ -197,7 +197,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         _ => Error::io(format!("create {}", path.display()))(error),
     })?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|error| {
-        // It may be gone already, and half an archive is useless.
+        // Half an archive is useless; it may be gone already.
         let _ = std::fs::remove_file(path);
         Error::io(format!("write {}", path.display()))(error)
     })

@@ -208,7 +208,7 @@ fn an_authority_alone_invites_with_named_seeds() {
     assert!(!machines.path("authority").join("node.key").exists());
     let text = message(machines.invite("authority", &[]));
     assert!(text.contains("--seed") && text.contains("--no-seed"), "{text}");
-    assert!(message(machines.invite("authority", HERE)).contains("it is not a node"));
+    assert!(message(machines.invite("authority", HERE)).contains("this machine is not a node"));
     let line = machines.invite("authority", &["--no-seed"]).expect("asked for").invite;
     let node = machines.join("node", &line, NAMED).expect("it joins").joined.node;
 
@@ -326,7 +326,7 @@ fn a_running_daemon_is_not_joined_over() {
     let (machines, line) = Machines::with_line(&[]);
     machines.join("worker", &line, NAMED).expect("it joins");
     let _daemon = machines.state("worker").lock().expect("free");
-    assert!(message(machines.join("worker", &line, FORCED)).contains("uses this state folder"));
+    assert!(message(machines.join("worker", &line, FORCED)).contains("is using this state folder"));
 }
 
 #[test]

@@ -201,9 +201,9 @@ EXAMPLES:
 
 COLUMNS:
   ERRORS   listener: refused clients and those without an origin
-           service: clients without an origin or a place
+           service: clients without an origin or beyond max-sessions
            origin: attempts that failed
-  95 %     95 of 100 sessions had an answer of an origin within this time
+  95 %     95 of 100 sessions got an origin's answer within this time
 ";
 
 pub(super) const EXPLAIN: &str = "\
@@ -306,7 +306,7 @@ EXAMPLES:
     meshport revoke invite:9sRt...4k= --with-nodes
     meshport revoke cp-1 --issuer --since 7d
 
-  With an authority that stays offline, then on any node:
+  With an offline authority, then on any node:
     meshport revoke 4WjD...9Q= --print --authority /media/stick/authority.key
     meshport revoke --import meshport-revocation-1.AbCd...
 ";

@@ -1,4 +1,4 @@
-//! Files of other programs that a verb changes: read and replaced completely.
+//! Reads and replaces files of other programs.
 //!
 //! A replacement is written next to the file, synced and renamed, so that a reader sees the old
 //! content or the new. It keeps the file's mode and owner; a new file has mode 0600. A symbolic
@@ -18,8 +18,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// The largest file that is read, in bytes: a kubeconfig of several hundred clusters with their
-/// certificates inside.
+/// Maximum file size, in bytes: a kubeconfig of several hundred clusters with embedded
+/// certificates.
 const MAX_TEXT_BYTES: u64 = 4 * 1024 * 1024;
 /// The mode of a new file.
 const NEW_MODE: u32 = 0o600;
@@ -161,7 +161,7 @@ impl<'a> Temporary<'a> {
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        // Already renamed on success; otherwise there is nobody to report to.
+        // After success the name is gone; after a failure there is nobody to report to.
         let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
     }
 }

@@ -1,4 +1,4 @@
-//! `meshport top`: the view of a daemon on a terminal.
+//! `meshport top`: the dashboard on a terminal.
 
 use std::env;
 use std::io::{self, IsTerminal};

@@ -1,4 +1,4 @@
-//! `meshport upgrade`: the program on disk replaces the running daemon.
+//! `meshport upgrade`: replaces the running daemon with the program on disk.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ use meshport_daemon::admin::queries::{StatusRequest, UpgradeRequest};
 use meshport_daemon::lifecycle::upgrade::{PROBATION, START_TIME};
 use meshport_daemon::{Error, clock};
 
-/// Interval between checks of the daemon.
+/// Interval at which the daemon is polled.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Limit for the previous daemon to serve its last clients and to save.
+/// Limit for the previous daemon to hand over and save its state.
 const LEAVE_TIME: Duration = Duration::from_secs(20);
-/// How long a successor must have served until the upgrade counts as done.
+/// How long a successor must serve for the upgrade to count as done.
 const PROVED: Duration = PROBATION.saturating_add(Duration::from_secs(1));
 
 /// The process that serves after the upgrade.
@@ -51,7 +51,7 @@ async fn process(client: &AdminClient) -> Option<u32> {
     client.pid().await.and_then(|pid| u32::try_from(pid).ok())
 }
 
-/// Waits until the successor has proved itself, or has failed.
+/// Waits until the successor has served long enough or has failed.
 async fn taken_over(
     client: &AdminClient,
     before: Option<u32>,
@@ -70,7 +70,7 @@ async fn taken_over(
                     return Ok(Upgraded { process: successor, version: status.process.version });
                 }
             }
-            // The failure of an earlier upgrade is forgotten when one begins.
+            // A new upgrade clears the failure of an earlier one.
             Ok(status) => {
                 if let Some(why) = status.process.failed_upgrade {
                     return Err(Error::NotUpgraded(why));
@@ -87,13 +87,12 @@ async fn taken_over(
     }
 }
 
-/// The result where a daemon answers that is not the successor.
+/// The error if the daemon that answers is not the successor.
 fn late(is_the_same: bool, successor: u32, limit: Duration) -> Error {
     let limit = limit.as_secs();
     if is_the_same {
         return Error::NotUpgraded(format!(
-            "the successor, process {successor}, has not taken over within {limit} s; its log says \
-             why"
+            "the successor, process {successor}, has not taken over within {limit} s; see its log"
         ));
     }
     Error::Negative(format!(

@@ -1,4 +1,4 @@
-//! `meshport version`: of this program, and of the daemon that runs here.
+//! `meshport version`: the version of this program and of the running daemon.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use meshport_daemon::admin::api::Status;
 use meshport_daemon::admin::queries::StatusRequest;
 
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
-/// How long a daemon may take: this version does not wait for a busy one.
+/// Limit for the daemon to answer; a busy one is not waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `meshport version`
@@ -30,7 +30,7 @@ pub(crate) struct VersionArgs {
 /// The versions of this program and of the daemon.
 #[derive(Debug, Serialize)]
 struct Versions {
-    /// That of this program.
+    /// The version of this program.
     version: &'static str,
     /// The running daemon; absent when none answers.
     daemon: Option<Daemon>,
@@ -49,7 +49,7 @@ struct Daemon {
 
 pub(crate) fn run(args: &VersionArgs) -> Result<(), Error> {
     let asked = args.daemon.client().and_then(|client| {
-        let silent = || Error::Refused("it did not answer in time".into());
+        let silent = || Error::Refused("timed out waiting for the daemon".into());
         runtime()?.block_on(async {
             timeout(PATIENCE, client.ask(&StatusRequest))
                 .await

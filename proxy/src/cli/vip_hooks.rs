@@ -23,15 +23,15 @@ pub(crate) fn run(args: &VipHooksArgs) -> Result<(), Error> {
         serde_json::from_str(&args.table).map_err(|error| Error::Usage(error.to_string()))?;
     logging::start(false, "info")?;
     runtime()?.block_on(async {
-        // It ends with its daemon, after it has handled the loss of that daemon's addresses, and a
-        // service manager that stops all processes of a unit must not be faster.
+        // It must outlive its daemon to run `on-loss`, so ignore the signals of a service manager
+        // that stops all processes of a unit.
         let ignore = |kind| signal(kind).map_err(|source| cannot("ignore signals", source));
         let _ignored =
             [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(ignore);
         let stdin = io::stdin().as_fd().try_clone_to_owned();
         let stdin = stdin.map_err(|source| cannot("use the daemon's socket", source))?;
         let served = vip_hooks::serve(table, UnixStream::from(stdin)).await;
-        served.map_err(|source| cannot("hear the daemon", source))
+        served.map_err(|source| cannot("read from the daemon", source))
     })
 }
 

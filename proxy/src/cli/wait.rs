@@ -1,7 +1,6 @@
-//! `meshport wait`: waits until a service has a healthy origin, for the order of units at boot.
+//! `meshport wait`: waits until a service has a healthy origin, to order units at boot.
 //!
-//! Asks the daemon repeatedly, since it may not have started yet: a boot script should need only
-//! one command.
+//! Polls the daemon, which may not have started yet, so that a boot script needs one command only.
 
 use std::time::Duration;
 
@@ -81,9 +80,9 @@ pub(crate) async fn wait(
 /// Whether the wait has ended.
 #[derive(Debug)]
 enum Readiness {
-    /// This is the healthy first choice.
+    /// The first choice, which is healthy.
     Ready(Box<OriginStatus>),
-    /// The obstacle, in words.
+    /// The obstacle, as text.
     NotYet(String),
 }
 

@@ -1,8 +1,8 @@
-//! `meshport status --watch`: the same page again and again.
+//! `meshport status --watch`: refreshes the status until Ctrl-C.
 //!
-//! On a terminal it is drawn in place and cut to the terminal's height; elsewhere pages follow each
-//! other, with `--json` as one line each. If the daemon stops answering, the error is shown instead
-//! of its page and the daemon is asked again, since restarts are worth watching.
+//! On a terminal it is redrawn in place and cut to the terminal's height; elsewhere the pages are
+//! appended, with `--json` one line each. If the daemon stops answering, the error replaces the
+//! page and polling continues, since restarts are worth watching.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use meshport_daemon::admin::api::Status;
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::StatusRequest;
 
-/// Queries until an interrupt.
+/// Polls the daemon until Ctrl-C.
 ///
 /// # Errors
 /// See [`AdminClient::ask`] for the first query; that of a closed pipe.
@@ -47,8 +47,9 @@ pub(super) async fn watch(client: &AdminClient, every: Duration, json: bool) -> 
 fn line(outcome: Result<Status, Error>) -> Result<(), Error> {
     match outcome {
         Ok(status) => {
-            let text = serde_json::to_string(&status)
-                .map_err(|error| Error::Bug(format!("an answer has no JSON: {error}")))?;
+            let text = serde_json::to_string(&status).map_err(|error| {
+                Error::Bug(format!("cannot encode the answer as JSON: {error}"))
+            })?;
             output::answer(&(text + "\n"))
         }
         Err(error) => {
@@ -71,9 +72,9 @@ fn show(outcome: &Result<Status, Error>, every: Duration, pages: u64) -> Result<
     }
 }
 
-/// A page drawn over the previous one: each line to its end, and nothing below it.
+/// Draws a page over the previous one and clears the rest of that.
 fn frame(page: &str, height: usize, is_first: bool) -> String {
-    // Home, clear to the end of the line, clear what is below, clear all (ECMA-48).
+    // Home, clear to the end of the line, clear below, clear all (ECMA-48).
     let (home, rest_of_line, below, all) = ("\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J");
     let lines: Vec<&str> = page.lines().collect();
     // The cursor is on the line below the page.

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `/readyz` | 200 `ok`, or 500 while it is not ready |
 //! | `/livez`, `/healthz` | 200 `ok` |
-//! | `/version` | JSON as an apiserver gives it; `gitVersion` says that this is a stand-in |
+//! | `/version` | JSON as from an apiserver; `gitVersion` shows that this is a stand-in |
 //! | `/whoami` | JSON with the name of the origin |
 //! | `/watch` | a line of JSON now and at each interval, without end |
 //! | `/bytes/N` | N bytes of a fixed pattern, see [`super::body::pattern_sha256`] |

@@ -1,9 +1,9 @@
-//! One direction of one network path, as a pure function of its seed and of what was sent when.
+//! One direction of a network path, as a pure function of its seed and of the times and sizes sent.
 //!
 //! A [`Link`] owns the state that makes a path more than a delay: the burst it may be in, the queue
 //! before its bottleneck, and the last arrival. [`Link::send`] takes the time and the size of a
-//! datagram and returns when it arrives, when a copy of it arrives, or why it does not arrive. It
-//! never holds the datagram itself.
+//! datagram and returns its arrival time, that of a copy, or the reason for its loss. It never
+//! holds the datagram itself.
 //!
 //! Invariants: nothing arrives earlier than `latency` after it was sent; the same seed, settings
 //! and calls give the same verdicts on every machine (the arithmetic is integer or plain IEEE 754,
@@ -224,7 +224,7 @@ pub struct LinkCounters {
     pub dropped_too_big: u64,
     /// Dropped: the queue was full.
     pub dropped_queue_full: u64,
-    /// Dropped: lost on the way.
+    /// Dropped: lost in transit.
     pub dropped_lost: u64,
 }
 
@@ -268,8 +268,8 @@ impl Link {
         &self.config
     }
 
-    /// Changes the settings for what is sent from now on. The queue, the burst and the random
-    /// numbers continue.
+    /// Changes the settings for future datagrams. The queue, the burst and the random numbers
+    /// continue.
     pub fn set_config(&mut self, config: LinkConfig) {
         self.config = config;
     }

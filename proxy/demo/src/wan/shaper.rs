@@ -1,10 +1,10 @@
-//! Carries UDP datagrams between real processes as if a wide-area network lay between them.
+//! Carries UDP datagrams between real processes like a wide-area network.
 //!
 //! Every node has a public address, a socket that the shaper owns. A datagram that node A sends to
 //! B's public address is judged by the [`Link`] between their sites and then delivered to B's real
-//! address *from A's public address*: to both it looks as if the other were at its public address.
-//! The sender is known by its real source address, so a node must send from the socket it receives
-//! on, as WireGuard does. Others are strangers, which a network may admit or not.
+//! address *from A's public address*: to each, the other appears to be at its public address. The
+//! sender is known by its real source address, so a node must send from the socket it receives on,
+//! as WireGuard does. Others are strangers, which a network may admit or not.
 //!
 //! The shaper has two separate threads, one that receives (a tokio runtime) and one that delivers:
 //! its timing does not depend on what else the process does, and blocking code can use it. Every
@@ -35,7 +35,7 @@ pub use state::{Cut, MAX_IN_FLIGHT_BYTES, MAX_IN_FLIGHT_DATAGRAMS, ShaperCounter
 
 use state::{Node, State};
 
-/// How many nodes one shaper serves; each costs a socket.
+/// Maximum number of nodes per shaper; each needs a socket.
 pub const MAX_NODES: usize = 512;
 /// The kernel's buffers per socket, in bytes; the kernel may grant less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -53,8 +53,8 @@ pub struct ShaperConfig {
     pub bind: IpAddr,
     /// The link between two sites, or inside one, for which none was set.
     pub default_link: LinkConfig,
-    /// Whether to carry what others than the nodes send, over the link inside the receiver's site
-    /// and from the receiver's own public address; otherwise it is dropped.
+    /// Whether to carry datagrams of senders other than the nodes, over the link inside the
+    /// receiver's site and from the receiver's own public address; otherwise they are dropped.
     pub strangers: bool,
 }
 
@@ -104,7 +104,7 @@ impl Shaper {
         });
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
-        // From here on the value exists, so a failure stops what has been started.
+        // From here on the value exists, so a failure stops the started threads.
         let mut shaper =
             Self { shared, runtime: handle, stop: Some(stop), threads: Vec::with_capacity(2) };
         shaper.spawn("wan-receive", move || {

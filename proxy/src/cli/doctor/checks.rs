@@ -12,10 +12,10 @@ use super::facts::Facts;
 use super::report::{Done, Outcome, Skip};
 use crate::cli::clock;
 
-/// The default limit of a check: a name or file that takes longer is itself a problem.
+/// Default limit of a check: a name or file that takes longer is a problem in itself.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The findings, or the reason why the check is not possible.
+/// The findings, or why the check cannot run.
 pub(super) type Looked = Result<Vec<Finding>, Skip>;
 
 /// Looks for findings of some kinds.
@@ -38,7 +38,7 @@ impl Check {
         Self { limit, ..self }
     }
 
-    /// A check that reads files, on its own thread, because a network file system may hang.
+    /// A check that reads files. It runs on its own thread, because a network file system may hang.
     pub(super) fn of_files(
         kinds: &[&'static Kind],
         facts: &Arc<Facts>,

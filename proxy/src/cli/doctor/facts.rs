@@ -21,7 +21,7 @@ use meshport_daemon::admin::inquire::{InquireRequest, InquiryReport, MemberAnswe
 use meshport_daemon::admin::queries::{PeersRequest, StatusRequest};
 use meshport_state::StateDir;
 
-/// How long the daemon may take to answer; it has the answers in memory.
+/// Limit for an answer of the daemon, which has all answers in memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Directory in which kubeadm and others keep the kubeconfigs of a node's components.
 const NODE_KUBECONFIGS: &str = "/etc/kubernetes";
@@ -43,7 +43,7 @@ pub(super) struct Facts {
     pub(super) daemon: Result<Daemon, Error>,
     certificates: OnceCell<Result<Vec<OriginCertificate>, Skip>>,
     inquiry: OnceCell<Result<InquiryReport, Skip>>,
-    /// Kubeconfigs; those of one list are read as one.
+    /// Kubeconfigs, in lists that are merged as `KUBECONFIG` is.
     pub(super) kubeconfigs: Vec<Vec<PathBuf>>,
 }
 
@@ -68,7 +68,7 @@ impl Facts {
         let state_dir = match (&loaded, state_dir) {
             (Ok(loaded), _) => Some(loaded.settings.state_dir.clone()),
             (Err(_), Some(named)) => Some(named.to_owned()),
-            // The file may name another one.
+            // The configuration may set another socket.
             (Err(Error::Config { .. } | Error::Io { .. }), None) => None,
             (Err(_), None) => Some(paths.state_dir().to_owned()),
         };
@@ -191,7 +191,7 @@ impl Daemon {
     }
 }
 
-/// The kubeconfigs of a folder, each for itself.
+/// The kubeconfigs of a folder, each as a separate list.
 fn of_components(folder: &Path) -> Vec<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.path());

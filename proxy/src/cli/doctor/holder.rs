@@ -1,7 +1,7 @@
-//! The process that uses an address, as far as the kernel shows it to this user.
+//! Finds the process that uses an address, as far as this user may see it.
 //!
-//! /proc/net lists all sockets with their inodes; a process has the inode among its open files.
-//! Only root sees those of other users, so otherwise the user is named.
+//! /proc/net lists all sockets with inode and user; the process has the inode among its open files.
+//! Only root can list other users' open files, so for others only the user is named.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

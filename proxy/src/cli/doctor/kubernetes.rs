@@ -1,9 +1,8 @@
-//! Checks of the kubeconfigs found on this machine against the apiservers behind the local address.
+//! Checks this machine's kubeconfigs against the apiservers behind the local address.
 //!
-//! A kubeconfig whose server is the local address must verify a name that every origin's
-//! certificate has. One whose server is an apiserver of this mesh, by the names in the certificates
-//! or by the addresses of members, bypasses the local address. Only current contexts count: the
-//! others are not in use.
+//! A kubeconfig that uses the local address must verify a name that every origin's certificate has.
+//! One that names an apiserver of this mesh, by a name in its certificate or a member's address,
+//! bypasses the local address. Only current contexts are checked.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -26,7 +25,7 @@ use meshport_daemon::admin::credentials::Validity;
 use meshport_daemon::health::certificate::Certificate;
 use meshport_daemon::health::certificates;
 
-/// The daemon's own limit for each origin, plus some time for its answer to arrive.
+/// The daemon's limit for each origin, plus time for its own answer to arrive.
 const LIMIT: Duration = certificates::LIMIT.saturating_add(Duration::from_secs(1));
 
 const NO_ADDRESS: &str = "this node has no local address for apiservers";
@@ -69,7 +68,7 @@ fn ending(who: &str, end: UnixSeconds, now: UnixSeconds) -> Option<Finding> {
 async fn kubeconfigs(facts: &Facts) -> Looked {
     let daemon = facts.daemon()?;
     let service = daemon.apiservers().ok_or(NO_ADDRESS)?;
-    // Files that are missing, unreadable for this user or no kubeconfigs are no problem here.
+    // Missing, unreadable and unparsable files are no finding.
     let files = facts.kubeconfigs.iter().filter_map(|files| Dialled::read(files).ok());
     let files: Vec<Dialled> = files.collect();
     if files.is_empty() {
@@ -78,7 +77,7 @@ async fn kubeconfigs(facts: &Facts) -> Looked {
     let cluster = Cluster::new(daemon, service, facts.certificates().await?);
     let mut found = Vec::new();
     for file in files {
-        // An address resolves to itself; an unknown name resolves to nothing.
+        // An IP address resolves to itself; an unknown name is skipped.
         let resolved = lookup_host(&file.address).await;
         let at: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
         found.extend(cluster.judge(&file, &at));
@@ -86,7 +85,7 @@ async fn kubeconfigs(facts: &Facts) -> Looked {
     Ok(found)
 }
 
-/// The addresses and names that kubeconfigs are compared with.
+/// The addresses and names to compare kubeconfigs with.
 #[derive(Debug, Default)]
 struct Cluster {
     /// The local addresses, as clients dial them.
@@ -123,7 +122,7 @@ impl Cluster {
             ));
             return if who.is_empty() { Vec::new() } else { vec![found] };
         }
-        // Control-plane components may use the apiserver on their own machine.
+        // Control-plane components may use their machine's own apiserver.
         let is_own = at.iter().any(|it| Some(it.port()) == self.own_port && is_here(it.ip()));
         let is_of_this_cluster = self.certificates.iter().any(|(_, it)| it.is_for(&file.host))
             || at.iter().any(|it| self.members.contains(&it.ip()));
@@ -207,7 +206,7 @@ mod tests {
             let command = "`meshport kubeconfig --from /etc/kubernetes/kubelet.conf --merge";
             assert!(it.detail.contains(past) && it.remedy.contains(command), "{it}");
         }
-        // Another cluster's, and the node's local apiserver.
+        // Another cluster's apiserver, and the node's own.
         for other in ["198.51.100.1:6443", "127.0.0.1:6443"] {
             assert_eq!(judge(other, None), [], "{other}");
         }

@@ -1,4 +1,4 @@
-//! Checks of this machine: addresses, rights, limits, configuration, the daemon itself.
+//! Checks of this machine: addresses, permissions, limits, configuration, the daemon itself.
 
 use std::fs;
 use std::io;
@@ -41,7 +41,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
     ]
 }
 
-/// A running daemon holds its addresses or reports lost ones; without one, all must be free.
+/// A running daemon holds its addresses or reports lost ones; without a daemon, all must be free.
 fn addresses(facts: &Facts) -> Looked {
     match &facts.daemon {
         Ok(daemon) => {
@@ -49,7 +49,7 @@ fn addresses(facts: &Facts) -> Looked {
             let exposed = daemon.status.edge.exposed.iter().flat_map(|it| &it.lost);
             Ok(services.chain(exposed).map(|lost| taken(*lost, Protocol::Tcp)).collect())
         }
-        // A daemon that this user cannot query holds the addresses, as it should.
+        // A daemon that this user may not query has the addresses, as it should.
         Err(error) if is_closed(error) => Err("this user may not query the daemon".into()),
         Err(_) if facts.state().is_ok_and(|it| it.holder().is_some()) => {
             Err("a daemon uses the state folder".into())
@@ -58,7 +58,7 @@ fn addresses(facts: &Facts) -> Looked {
     }
 }
 
-/// Whether there may be a daemon behind a socket that is closed to this user.
+/// Whether this user may not open the socket, so that a daemon may be behind it.
 fn is_closed(error: &Error) -> bool {
     matches!(error, Error::NoDaemon { source, .. }
         if source.kind() == io::ErrorKind::PermissionDenied)
@@ -70,7 +70,7 @@ fn not_free(settings: &Settings) -> Vec<Finding> {
     let tcp = services.chain(exposed).copied().chain(settings.admin.http);
     let mut all: Vec<(SocketAddr, Protocol)> = tcp.map(|it| (it, Protocol::Tcp)).collect();
     all.push((settings.mesh.listen, Protocol::Udp));
-    // If this user may not bind a low port, the daemon may still be able to.
+    // The daemon may be allowed to bind a low port even if this user is not.
     let in_use = |(address, protocol): &(SocketAddr, Protocol)| {
         let bound = match protocol {
             Protocol::Tcp => TcpListener::bind(address).map(drop),
@@ -129,7 +129,7 @@ fn rights_of_state(path: &Path) -> io::Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// The limit of the running daemon, else of one started from here.
+/// The limit of the running daemon, else that of this shell.
 fn descriptors(facts: &Facts) -> Looked {
     let services = facts.settings()?.services.values();
     let sessions = services.map(|it| u64::from(it.max_sessions)).sum();
@@ -192,13 +192,12 @@ fn configuration(facts: &Facts) -> Looked {
             Err(format!("this user may not {what}").into())
         }
         Err(error @ Error::Io { .. }) => Ok(vec![UNFIT_CONFIGURATION.found(error.to_string())]),
-        // There is no configuration, and no credential from which to derive defaults.
+        // No configuration, and no credential to take defaults from.
         Err(_) => Err("there is no configuration".into()),
     }
 }
 
-/// The finding for a daemon that does not answer. `holder` is the process that uses the state
-/// folder.
+/// The finding if the daemon does not answer. `holder` is the process that uses the state folder.
 fn silence(daemon: &Result<Daemon, Error>, holder: Option<u32>) -> Vec<Finding> {
     let Err(error) = daemon else { return Vec::new() };
     let said = match error {
@@ -219,7 +218,7 @@ fn silence(daemon: &Result<Daemon, Error>, holder: Option<u32>) -> Vec<Finding> 
     }]
 }
 
-/// Whether program and daemon differ.
+/// The finding if the daemon's version differs from this program's.
 pub(super) fn version(daemon: &str) -> Vec<Finding> {
     let program = env!("CARGO_PKG_VERSION");
     let differs = (daemon != program).then(|| {

@@ -1,7 +1,7 @@
 //! Checks that need other members: they report what they see of this node and their own settings.
 //!
-//! The daemon queries them once for all of these checks. If it is older than this program, or busy
-//! with another such query, what only members know is left out.
+//! The daemon queries them once for all these checks. If it is older than this program, or busy
+//! with another such query, checks that need members are skipped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use super::facts::Facts;
 use super::{machine, mesh};
 use meshport_daemon::admin::api::FindingRow;
 
-/// Each member has 2 s to answer; call-backs arrive slightly later.
+/// Members have 2 s to answer, and call-backs arrive slightly later.
 const LIMIT: Duration = Duration::from_secs(4);
-/// The daemon's values of `udp_in` that are a result.
+/// Values of `udp_in` that are conclusive.
 const DECIDED: [&str; 2] = ["reached", "not-reached"];
 
 pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
@@ -31,7 +31,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
 async fn look(kind: &'static Kind, facts: &Facts) -> Looked {
     let inquiry = facts.inquiry().await;
     let mut found = match kind {
-        // This check works without members too.
+        // Works without members too.
         it if *it == WRONG_CLOCK => mesh::clock(facts)?,
         it if *it == NARROW_PATH => facts.daemon()?.found(&NARROW_PATH),
         it if *it == VERSIONS_DIFFER => machine::version(&facts.daemon()?.status.process.version),

@@ -24,7 +24,7 @@ use super::report::Skip;
 use meshport_daemon::admin::api::PeerRow;
 use meshport_daemon::findings;
 
-/// The kinds that only the daemon can find.
+/// The kinds that only the daemon can detect.
 const REPORTED: [&Kind; 26] = [
     &BOTH_BEHIND_NAT,
     &NEEDS_RESTART,
@@ -53,7 +53,7 @@ const REPORTED: [&Kind; 26] = [
     &NOT_ALLOWED,
     &OFFERS_NOTHING,
 ];
-/// How long to wait for a refusal of a datagram: two round trips around the world.
+/// How long to wait for an ICMP refusal of a datagram: two round trips around the world.
 const REFUSAL: Duration = Duration::from_millis(600);
 /// The maximum number of endpoints tried in parallel: 64 seeds with 8 each.
 const MAX_TRIED: usize = 512;
@@ -72,7 +72,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
     ]
 }
 
-/// The names that do not resolve; a node without any other seed does not find the mesh.
+/// Seeds whose name does not resolve; without another seed the node does not find the mesh.
 async fn names(seeds: &[Seed]) -> Vec<Finding> {
     let endpoints: Vec<&Endpoint> = seeds.iter().flat_map(|seed| &seed.endpoints).collect();
     let mut asked = JoinSet::new();
@@ -108,7 +108,7 @@ async fn seeds(facts: &Facts) -> Looked {
     }
 }
 
-/// The daemon's findings, and which of several seeds are silent when some are not.
+/// The daemon's findings, and the seeds that are silent while others answer.
 fn known_silent(facts: &Facts, daemon: &Daemon) -> Vec<Finding> {
     let mut found = daemon.found(&NO_ANSWERS);
     found.extend(daemon.found(&SEED_SILENT));
@@ -143,8 +143,8 @@ fn silent(seeds: &[Seed], me: NodeId, peers: &[PeerRow]) -> Vec<Finding> {
     found
 }
 
-/// Without a daemon there is no handshake, but a datagram shows whether there is a route and
-/// whether the target machine reports a closed port.
+/// Without a daemon there is no handshake, but a datagram shows whether a route exists and whether
+/// the target reports a closed port.
 async fn refused(seeds: &[Seed]) -> Looked {
     let mut tried = JoinSet::new();
     let endpoints = seeds.iter().flat_map(|seed| &seed.endpoints).take(MAX_TRIED);
@@ -169,7 +169,7 @@ async fn refused(seeds: &[Seed]) -> Looked {
         let mut said: Vec<String> = said.collect();
         said.sort();
         said.dedup();
-        let said = format!("cannot send UDP to any seed; {}", said.join("; "));
+        let said = format!("cannot send UDP to any seed: {}", said.join("; "));
         return Ok(vec![NO_ANSWERS.found(said)]);
     }
     let refusal = |(at, it): (SocketAddr, io::Result<()>)| {
@@ -208,7 +208,7 @@ async fn send(to: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// A running daemon's own view: its credential may be newer than the one read here.
+/// The running daemon's view, if any: its credential may be newer than the one on disk.
 fn own(facts: &Facts) -> Looked {
     if let Ok(daemon) = &facts.daemon {
         let kinds = [&CREDENTIAL_ENDS, &AUTHORITY_KEY_HERE];

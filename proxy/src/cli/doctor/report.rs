@@ -1,5 +1,5 @@
-//! The results of the checks, as data. The same rules as for the daemon's answers apply: fields are
-//! only added, and names of times include the unit.
+//! The results of the checks, as data. The rules of the daemon's answers apply: fields are only
+//! added, and names of times end with the unit.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use meshport_daemon::admin::api::{FindingRow, ReachStatus};
 use meshport_daemon::admin::inquire::MemberAnswer;
 use serde::Serialize;
 
-/// Of the report, in [`DoctorReport::version`].
+/// The value of [`DoctorReport::version`].
 const VERSION: u32 = 1;
 
-/// Why a check is skipped, for the reader.
+/// Why a check was skipped, as shown to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Skip(pub(super) String);
 
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 /// The results of all checks.
 #[derive(Debug, Serialize)]
 pub(crate) struct DoctorReport {
-    /// Grows when a field changes its meaning.
+    /// Increases when a field changes its meaning.
     pub(crate) version: u32,
     /// Whether there is no error.
     pub(crate) success: bool,
@@ -49,13 +49,13 @@ pub(crate) struct DoctorReport {
     pub(crate) daemon: bool,
     /// Number of errors.
     pub(crate) errors: usize,
-    /// Number of warnings and of checks that ran out of time.
+    /// Number of warnings and of checks that timed out.
     pub(crate) warnings: usize,
     /// Time for all checks together.
     pub(crate) duration_ms: u64,
     /// How members see this node; absent without a daemon.
     pub(crate) reach: Option<ReachStatus>,
-    /// Ordered by id; a check with several findings has a row for each.
+    /// In order of id, with one row per finding.
     pub(crate) checks: Vec<CheckRow>,
     /// The answers of members to the daemon.
     pub(crate) members: Vec<MemberAnswer>,
@@ -80,7 +80,7 @@ pub(crate) struct CheckRow {
     pub(crate) hint: Option<String>,
     /// The section of the page that explains it.
     pub(crate) anchor: String,
-    /// Time for the check, which may look for several findings.
+    /// Duration of the check, which may cover several findings.
     pub(crate) duration_ms: u64,
 }
 
@@ -92,13 +92,13 @@ pub(crate) enum CheckStatus {
     Error,
     /// It cannot be checked here.
     Skipped,
-    /// It ran out of time.
+    /// It timed out.
     Late,
 }
 
 impl DoctorReport {
-    /// Includes the findings that the daemon reports, if one answers: kinds unknown to this program
-    /// come only from it.
+    /// Adds the daemon's findings, if one answers: a newer daemon may report kinds that this
+    /// program does not know.
     pub(super) fn new(done: Vec<Done>, reported: Option<&[FindingRow]>, took: Duration) -> Self {
         let mut checks: Vec<CheckRow> = done.into_iter().flat_map(rows).collect();
         let (daemon, reported) = (reported.is_some(), reported.unwrap_or_default());
@@ -123,7 +123,7 @@ impl DoctorReport {
         }
     }
 
-    /// The same with how members see this node, and with their answers.
+    /// Adds how members see this node, and their answers.
     #[must_use]
     pub(super) fn with(self, reach: Option<&ReachStatus>, members: &[MemberAnswer]) -> Self {
         Self { reach: reach.cloned(), members: members.to_vec(), ..self }

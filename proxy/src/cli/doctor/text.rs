@@ -12,7 +12,7 @@ use meshport_daemon::admin::api::ReachStatus;
 const STATUS: usize = 7;
 /// Column of a finding's id: after the status.
 const INDENT: usize = 2 + STATUS + 2;
-/// Columns beyond which sentences are hard to read.
+/// Maximum line width: longer lines are hard to read.
 const MAX_WIDTH: usize = 100;
 
 /// A block per part of the list, findings first, and a summary line.
@@ -43,7 +43,7 @@ pub(in crate::cli) fn full(report: &DoctorReport, style: impl Into<Style>) -> St
     text + &summary(report, style)
 }
 
-/// The same with lines that are not too long for sentences.
+/// The style with lines of at most [`MAX_WIDTH`].
 fn readable(style: Style) -> Style {
     Style { width: style.width.map(|width| width.min(MAX_WIDTH)), ..style }
 }
@@ -93,13 +93,13 @@ fn check(row: &CheckRow, style: Style) -> String {
     text
 }
 
-/// A word before a text whose lines all begin after it.
+/// A label before a text that is indented past it.
 struct Mark {
     word: &'static str,
     tone: Tone,
-    /// Where it begins.
+    /// The label's column.
     column: usize,
-    /// From there to the text.
+    /// Columns from the label to the text.
     columns: usize,
 }
 
@@ -123,7 +123,7 @@ fn word(status: CheckStatus) -> (&'static str, Tone) {
     }
 }
 
-/// A line for each reason, with the ids that it kept from being checked.
+/// A line for each reason, with the ids of the checks skipped for it.
 fn skipped(rows: &[&CheckRow], style: Style) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in rows.iter().filter(|row| row.status == CheckStatus::Skipped) {
@@ -139,7 +139,7 @@ fn skipped(rows: &[&CheckRow], style: Style) -> String {
     reasons.iter().map(line).collect()
 }
 
-/// A text with a word in the column of the status.
+/// A text with a label in the status column.
 fn labelled(word: &'static str, text: &str, style: Style) -> String {
     Mark { word, tone: Tone::Plain, column: 2, columns: STATUS + 2 }.before(text, style)
 }
@@ -166,7 +166,7 @@ fn nat(reach: &ReachStatus) -> String {
     }
 }
 
-/// The counts, with the ids of what was found: on a terminal the findings may be far above.
+/// The counts, with the ids of the findings, which may have scrolled out of view.
 fn summary(report: &DoctorReport, style: Style) -> String {
     let count = |wanted| report.checks.iter().filter(|row| row.status == wanted).count();
     let found = |total: usize, what: &str, wanted: &[CheckStatus]| {

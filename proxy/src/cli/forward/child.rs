@@ -16,9 +16,9 @@ use super::EndSignal;
 use super::context::TemporaryKubeconfig;
 use meshport_daemon::Error;
 
-/// Variable that tells a command the address of the service.
+/// Variable with the service's local address, for the command.
 const ADDRESS: &str = "MESHPORT_ADDRESS";
-/// The number that a shell adds to that of the signal that ended a program.
+/// The offset that shells add to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 
 /// A running command.
@@ -54,8 +54,8 @@ impl Child {
         Ok(Self { process, _kubeconfig: kubeconfig })
     }
 
-    /// Passes a signal on. Keys of a terminal have reached the command already, as they reach all
-    /// programs in the foreground.
+    /// Passes a signal on. Ctrl-C on a terminal has reached the command already, as every
+    /// foreground program.
     pub(super) fn pass_on(&mut self, end: EndSignal) {
         let signal = match end {
             EndSignal::Interrupt | EndSignal::Quit if io::stdin().is_terminal() => return,
@@ -66,13 +66,13 @@ impl Child {
         };
         let id = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
-            // It may have ended at this moment.
+            // The command may just have ended.
             let _ = kill_process(id, signal);
         }
     }
 }
 
-/// Resolves with the exit code of the command; never without one.
+/// Resolves with the command's exit code; never, if there is no command.
 pub(super) async fn ended(child: &mut Option<Child>) -> Result<u8, Error> {
     let Some(child) = child else { return std::future::pending().await };
     let status = child.process.wait().await.map_err(Error::io("wait for the command"))?;

@@ -1,6 +1,7 @@
 //! The kubeconfig of a forward: merged into a user's file, or a temporary one for a command.
 //!
-//! Neither gets the user's credentials: the temporary one is listed before the user's own files.
+//! Neither has the user's credentials: KUBECONFIG lists the temporary one before the user's own
+//! files.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -70,7 +71,7 @@ impl Context {
             return Ok(None);
         }
         let chosen = Chosen::read(files, args.context.as_deref())?;
-        // A context that cannot work is refused before anything is connected.
+        // Refuse a context that cannot work before connecting.
         chosen.check(&args.context_name)?;
         Ok(Some(Self { chosen, name: args.context_name.clone() }))
     }

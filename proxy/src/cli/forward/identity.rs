@@ -1,8 +1,8 @@
-//! The leaf's identity: from an invite, or saved from an earlier one.
+//! The leaf's identity: from an invite, or saved from an earlier use.
 //!
-//! A folder holds several identities made from one invite, each in its own subfolder, so that as
-//! many forwards can run at once: two processes with one key would take over each other's tunnels.
-//! All are made at the first use, since the invite may have ended by the second. Every file has
+//! A folder has several identities from one invite, each in its own subfolder, so that as many
+//! forwards can run at once: two processes with one key would take over each other's tunnels. All
+//! are created at the first use, since the invite may have expired by the second. Every file has
 //! mode 0600.
 
 use std::path::{Path, PathBuf};
@@ -57,9 +57,9 @@ pub(in crate::cli) struct Start {
 /// Stores what the next start needs.
 #[derive(Debug)]
 pub(in crate::cli) enum Storage {
-    /// Nothing is kept.
+    /// Saves nothing.
     Nothing,
-    /// The identity is from this folder; only the knowledge of the mesh changes.
+    /// The identity comes from this folder; only the directory changes.
     Saved(Slot),
     /// The identity is new.
     New(Box<NewIdentities>),
@@ -81,14 +81,14 @@ pub(in crate::cli) struct NewIdentities {
     seeds: Vec<Seed>,
 }
 
-/// The identity that the arguments name: of an invite, or saved earlier.
+/// The identity that the arguments select: from an invite, or a saved one.
 ///
 /// # Errors
 /// As [`from_invite`] and [`saved`].
 pub(in crate::cli) fn start(args: &IdentityArgs) -> Result<Start, Error> {
     let paths = Paths::of_this_user()?;
     let folder = args.credential.clone().unwrap_or_else(|| paths.state_dir().join(FOLDER));
-    // A node's, where this machine is one and its state is readable.
+    // The node on this machine, if any and if its state is readable.
     let node = StateDir::open(paths.state_dir()).ok();
     let (node, now) = (node.as_ref(), clock::wall());
     match &args.invite {
@@ -97,8 +97,8 @@ pub(in crate::cli) fn start(args: &IdentityArgs) -> Result<Start, Error> {
     }
 }
 
-/// The first saved identity that no other process uses. `node` is the state folder of the node on
-/// this machine, whose saved directory names members too.
+/// The first saved identity that no other process uses. `node` is the state folder of this
+/// machine's node, whose saved directory also names members.
 ///
 /// # Errors
 /// [`Error::State`] when nothing is saved or all are in use; [`Error::Trust`] when the credential
@@ -114,9 +114,9 @@ fn saved(folder: &Path, node: Option<&StateDir>, now: UnixSeconds) -> Result<Sta
         if !identity.credential.roles.is_leaf() {
             return Err(not_a_leaf(state.path(), &identity.credential.roles));
         }
-        // If one of the two is damaged, the other suffices.
+        // If either is damaged, the other suffices.
         let seeds = state.seeds().unwrap_or_else(|error| {
-            output::advice(&format!("warning: the saved seeds are not used: {error}"));
+            output::advice(&format!("warning: ignoring the saved seeds: {error}"));
             Vec::new()
         });
         if let Some(doubt) = state.doubt_of_seeds().filter(|_| !seeds.is_empty()) {
@@ -142,7 +142,7 @@ fn saved(folder: &Path, node: Option<&StateDir>, now: UnixSeconds) -> Result<Sta
         ),
         busy => (
             format!("all {busy} identities of this credential are in use by other forwards"),
-            "Stop one of them, or use an invite of its own with --credential and another folder",
+            "Stop one of them, or use another invite with --credential and another folder",
         ),
     };
     Err(Error::State { path: folder.to_owned(), what, remedy: remedy.into() })
@@ -164,7 +164,7 @@ fn from_invite(
     let given = &invite.delegation.roles;
     if !given.contains(&Role::Operator) {
         return Err(Error::Usage(format!(
-            "this invite has {given} and not the role operator; make one with `meshport invite \
+            "this invite has {given}, not the role operator; create one with `meshport invite \
              --site SITE --role operator`"
         )));
     }
@@ -193,7 +193,7 @@ fn from_invite(
 fn make(invite: &Invite, name: &NodeName, now: UnixSeconds) -> Result<Identity, Error> {
     let (node_key, record_key) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
     let roles = Some(Roles::from(Role::Operator));
-    // An invite that leaves the site open leaves it to the machine; a laptop has none.
+    // An invite without a site lets the machine choose; a laptop has none.
     let open = invite.delegation.site.is_none();
     let site = open.then(|| "laptop".parse()).transpose()?;
     let join = Join { name: Some(name.clone()), site, roles, succession: None };
@@ -241,9 +241,7 @@ impl Storage {
         let (state, secrets) = (slot.state.clone(), secrets.clone());
         let kept = tokio::task::spawn_blocking(move || Slot::store_secrets(&state, &secrets)).await;
         if let Ok(Err(error)) = kept {
-            output::advice(&format!(
-                "cannot save the mesh's new secret for the next start: {error}"
-            ));
+            output::advice(&format!("cannot save the new mesh secret for the next start: {error}"));
         }
     }
 
@@ -254,16 +252,15 @@ impl Storage {
         let kept = tokio::task::spawn_blocking(move || state.store_directory(&directory)).await;
         if let Ok(Err(error)) = kept {
             output::advice(&format!(
-                "cannot save the directory; the next start relies on the \
-                                     invite's addresses: {error}"
+                "cannot save the directory, so the next start uses the invite's addresses: {error}"
             ));
         }
     }
 }
 
 impl Slot {
-    /// Writes a new secret of the mesh to all folders of this credential that have an older one:
-    /// the others are useful only as long as they have it too.
+    /// Writes a new mesh secret to all folders of this credential that have an older one, which
+    /// would soon be useless without it.
     fn store_secrets(state: &StateDir, secrets: &MeshSecrets) -> Result<(), Error> {
         let folder = state.path().parent().unwrap_or(state.path());
         for state in slots(folder) {
@@ -284,7 +281,7 @@ impl NewIdentities {
         let mut identities = self.identities.into_iter();
         for number in 0..SLOTS {
             let state = StateDir::create(slot_path(&self.folder, number))?;
-            // A running one keeps its identity, and the next one here gets ours.
+            // A running forward keeps its identity; ours goes into the next folder.
             let Some(_lock) = state.try_lock()? else { continue };
             let Some(identity) = identities.next() else { break };
             state.store_mesh_secrets(&identity.secrets, Existing::Replace)?;
@@ -314,7 +311,7 @@ fn unusable(folder: &Path) -> Option<Error> {
     folders(folder).find_map(|state| state.credential().err()).map(for_a_leaf)
 }
 
-/// With the remedy for a leaf in place of that for a node, which would join again or renew.
+/// Replaces the remedy for a node (join again or renew) with that for a leaf.
 fn for_a_leaf(error: meshport_state::Error) -> Error {
     let of_nodes = ["meshport join", "meshport renew"];
     match error.into() {
@@ -349,8 +346,8 @@ fn refuse_other_mesh(folder: &Path, mesh: MeshId) -> Result<(), Error> {
     }
     Err(Error::State {
         path: folder.to_owned(),
-        what: "the credential saved here is of another mesh".into(),
-        remedy: "Name another folder with --credential, or keep nothing with --no-save".into(),
+        what: "the credential saved here belongs to another mesh".into(),
+        remedy: "Choose another folder with --credential, or save nothing with --no-save".into(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Messages of `meshport forward`: progress, the route, and errors.
 //!
-//! Progress is drawn on one line of a terminal and only if it takes noticeably long. Without a
-//! terminal, and next to a command's own output, only the line at the end is printed.
+//! Progress is drawn on one line of a terminal, and only if connecting takes noticeably long.
+//! Without a terminal, and next to a command's own output, only the final line is printed.
 
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub(super) struct Console {
     service: ServiceName,
     begun: Instant,
     terminal: bool,
-    /// A command runs, whose output is the answer.
+    /// Whether a command runs, whose output is the answer.
     beside_command: bool,
     drawn: String,
 }
@@ -58,7 +58,7 @@ impl Console {
         }
     }
 
-    /// Prints where sessions go from now on. This is the answer, unless a command runs.
+    /// Prints the destination of new sessions. This is the answer, unless a command runs.
     pub(super) fn leads(&self, local: SocketAddr, to: Option<&Destination>, now: UnixSeconds) {
         let line = leads(&self.service, local, to, now);
         match (self.beside_command, self.terminal) {
@@ -105,8 +105,7 @@ fn leads(
 /// The message that an origin does not allow this machine, with the remedy.
 pub(super) fn denied(origin: &str, service: &ServiceName) -> String {
     format!(
-        "{origin} does not allow this machine. Its operator decides who may use {service} with \
-         `allow` under [service.{service}]"
+        "{origin} does not allow this machine. Add it to `allow` under [service.{service}] there"
     )
 }
 
@@ -123,7 +122,7 @@ pub(super) fn no_origin(progress: &Progress, args: &ForwardArgs) -> Error {
         (_, members, 0, _) => {
             let meant = service.misspelt().map(|name| format!(" Did you mean {name}?"));
             format!(
-                "{members} members answer, and none knows an origin of {service} after {waited}.{} \
+                "{members} members answer, but none knows an origin of {service} after {waited}.{} \
                  `meshport status` on a member shows its services; name one with --service",
                 meant.unwrap_or_default()
             )
@@ -134,8 +133,8 @@ pub(super) fn no_origin(progress: &Progress, args: &ForwardArgs) -> Error {
              the role relay"
         ),
         _ => format!(
-            "no origin of {service} is usable after {waited}; `meshport status` on a member says \
-             what they lack"
+            "no origin of {service} is usable after {waited}; `meshport status` on a member shows \
+             why"
         ),
     };
     Error::Negative(text)

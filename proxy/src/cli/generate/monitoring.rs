@@ -27,9 +27,9 @@ pub(super) const RULES: &str = include_str!("monitoring/alerts.yaml");
 
 /// The object around the dashboard.
 const CONFIG_MAP: &str = "\
-# A dashboard of meshport's metrics, which the sidecar of Grafana finds by its label.
+# A dashboard of meshport's metrics; Grafana's sidecar finds it by its label.
 #
-# To change: the label, if yours looks for another one; docs/operate.md says more.
+# To change: the label, if your sidecar uses another one. Explained in docs/operate.md.
 apiVersion: v1
 kind: ConfigMap
 metadata:

@@ -1,7 +1,7 @@
-//! Invites for many machines: one for each, bound to its name.
+//! Invites for many machines, each bound to a machine's name.
 //!
-//! One line for all would work too, but a leaked one could join any machine. Each of these permits
-//! one name, and revoking one removes one machine.
+//! A single invite for all would work too, but if leaked it would admit any machine. Each of these
+//! admits one name, and revoking it removes one machine.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, OpenOptions};
@@ -15,7 +15,7 @@ use meshport_daemon::Error;
 
 use super::{InviteArgs, InviteReport};
 
-/// Most machines per call: a mesh of several thousand takes a few calls.
+/// Maximum invites per call: a mesh of several thousand nodes takes a few calls.
 const MAX_COUNT: u16 = 1000;
 /// The longest list, in bytes: names of 63 bytes, and twice as much of comments.
 const MAX_LIST_BYTES: u64 = 192 * 1024;
@@ -83,9 +83,7 @@ fn listed(text: &str) -> Result<Vec<NodeName>, Error> {
         let wrong = |what: String| Error::Usage(format!("line {}: {what}", index + 1));
         let name: NodeName = line.parse().map_err(|error| wrong(format!("{error}")))?;
         if !known.insert(name.clone()) {
-            return Err(wrong(format!(
-                "{name} is listed twice; each machine needs a name of its own"
-            )));
+            return Err(wrong(format!("{name} is listed twice; each machine needs its own name")));
         }
         names.push(name);
         if names.len() > usize::from(MAX_COUNT) {
@@ -102,7 +100,7 @@ fn too_many() -> Error {
     Error::Usage(format!("at most {MAX_COUNT} invites are made at once; split the list"))
 }
 
-/// Writes each line to a file of its name, which only this user reads.
+/// Writes each line to a file named after its node, readable by this user only.
 ///
 /// # Errors
 /// [`Error::Io`] with the first file that cannot be written or already exists.

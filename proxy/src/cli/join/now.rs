@@ -19,8 +19,8 @@ use crate::cli::paths::Paths;
 use crate::cli::service::{UNIT, systemctl};
 use crate::cli::{load, runtime, wait};
 
-/// Limit from the start of the service to an origin that answers: a join takes a second or two, and
-/// a booting machine some more.
+/// Limit from the start of the service until an origin answers: a second or two, and more on a
+/// booting machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Default address of an apiserver.
 const APISERVER: &str = "127.0.0.1:6443";
@@ -28,7 +28,7 @@ const APISERVER: &str = "127.0.0.1:6443";
 /// The service that was started.
 #[derive(Debug, Serialize)]
 pub(crate) struct Started {
-    /// Addresses of this machine for clients of the apiserver.
+    /// Local addresses for clients of the apiserver.
     pub(crate) listen: Vec<SocketAddr>,
     /// The apiserver that answers there.
     pub(crate) origin: OriginStatus,
@@ -36,7 +36,7 @@ pub(crate) struct Started {
     pub(crate) wrote: Option<String>,
 }
 
-/// Whether the service can be started here, before anything is written.
+/// Checks that the service can be started here, before anything is written.
 ///
 /// # Errors
 /// [`Error::Usage`] with what is missing.
@@ -64,7 +64,7 @@ pub(super) fn check(state_dir: &Path, paths: &Paths) -> Result<(), Error> {
     }
 }
 
-/// Writes the least configuration, starts the service, at boot too, and waits for an apiserver.
+/// Writes a minimal configuration, enables and starts the service, and waits for an apiserver.
 ///
 /// # Errors
 /// [`Error::Io`] if a file or systemd refuses, [`Error::Negative`] if no apiserver answers in time;
@@ -86,8 +86,8 @@ pub(super) fn start(joined: &Joined, paths: &Paths) -> Result<Started, Error> {
     runtime()?.block_on(async {
         let origin = wait::wait(&client, &service, PATIENCE).await.map_err(|error| match error {
             Error::Negative(why) => Error::Negative(format!(
-                "{UNIT} is started and enabled, but {why}. `meshport doctor` and `journalctl -u \
-                 meshport` say more"
+                "{UNIT} is started and enabled, but {why}. See `meshport doctor` and `journalctl \
+                 -u meshport`"
             )),
             error => error,
         })?;
@@ -98,8 +98,8 @@ pub(super) fn start(joined: &Joined, paths: &Paths) -> Result<Started, Error> {
     })
 }
 
-/// A node without an apiserver needs none; otherwise it has the apiserver's address. Returns
-/// whether it was written.
+/// Writes a configuration with the apiserver's address on a control-plane node; other nodes need
+/// none. Returns whether it was written.
 fn write_configuration(joined: &Joined, path: &Path) -> Result<bool, Error> {
     let service = ServiceName::kube_apiserver();
     if path.exists() || !joined.roles.contains(&Role::Origin(service.clone())) {
@@ -143,7 +143,10 @@ impl Started {
     pub(crate) fn next_step(&self) -> String {
         let wrote = self.wrote.as_ref();
         let wrote = wrote.map_or(String::new(), |path| {
-            format!("{path} says that this node's apiserver is {APISERVER}; correct it if not.\n")
+            format!(
+                "{path} sets this node's apiserver to {APISERVER}; correct it if that is \
+                     wrong.\n"
+            )
         });
         let address = self.listen.first().map(ToString::to_string).unwrap_or_default();
         format!(

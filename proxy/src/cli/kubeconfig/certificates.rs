@@ -11,7 +11,7 @@ use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::health::{certificates, handshake};
 
 impl Evidence {
-    /// The answers of a service's origins.
+    /// Collects the answers of a service's origins.
     pub(in crate::cli) fn of_origins(service: &ServiceName, answers: &[OriginCertificate]) -> Self {
         let asked =
             |it: &OriginCertificate| ShownCertificate { who: it.who.name.clone(), read: it.read() };

@@ -1,8 +1,8 @@
-//! Changes a kubeconfig file in place: only the lines of one entry.
+//! Edits a kubeconfig in place: only the lines of one entry change.
 //!
-//! Comments, order and everything unknown to this program stay unchanged. After each change the new
-//! text is parsed and must mean exactly what was intended; a file whose layout does not suit line
-//! editing is refused and not touched. A file that is JSON is written as JSON.
+//! Comments, order and unknown keys stay. After each edit the new text is parsed and must mean
+//! exactly what was intended; a file whose layout does not allow line editing is refused and left
+//! alone. JSON stays JSON.
 
 use serde_json::{Map, Value};
 
@@ -61,7 +61,7 @@ impl Document {
         self.items(list).iter().filter_map(|item| item["name"].as_str()).collect()
     }
 
-    /// The value of a key at the top that is text and not empty.
+    /// The value of a top-level key, if it is a non-empty string.
     pub(super) fn word(&self, key: &str) -> Option<&str> {
         self.value.get(key)?.as_str().filter(|text| !text.is_empty())
     }
@@ -90,7 +90,7 @@ impl Document {
         self.accept(text, value)
     }
 
-    /// Sets a key at the top to a text.
+    /// Sets a top-level key to a string.
     ///
     /// # Errors
     /// See [`Document::put`].
@@ -110,7 +110,7 @@ impl Document {
         self.accept(Some(text), value)
     }
 
-    /// Accepts a new text if it means what was intended.
+    /// Accepts the new text if it parses to what was intended.
     fn accept(
         &mut self,
         text: Option<String>,
@@ -209,7 +209,7 @@ fn ends_a_list(line: &str) -> bool {
     !is_remark(line) && !line.starts_with([' ', '-']) || line.starts_with("---")
 }
 
-/// The end of the content between two lines: blank lines and comments belong to what follows.
+/// The end of an entry's content: blank lines and comments before the next entry belong to that.
 fn before_remarks(lines: &[&str], from: usize, mut to: usize) -> usize {
     while to > from && is_remark(lines[to - 1]) {
         to -= 1;

@@ -1,9 +1,9 @@
 //! Chooses which name of the server's certificate a context verifies.
 //!
-//! Any origin may answer at the local address, so the name must be in every origin's certificate.
-//! The source context's name is kept if it is. An IP address is kept only if several origins have
-//! it: that of a single apiserver works until another one answers. Pure; the certificates of the
-//! origins are passed as [`Evidence`].
+//! Any origin may answer at the local address, so every origin's certificate must have the name.
+//! The source context's name is kept if all have it. An IP address is kept only if several origins
+//! have it: that of a single apiserver fails as soon as another one answers. Pure; the certificates
+//! of the origins are passed as [`Evidence`].
 
 use std::net::IpAddr;
 
@@ -22,9 +22,9 @@ pub(in crate::cli) struct ShownCertificate {
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Evidence {
     pub(in crate::cli) asked: Vec<ShownCertificate>,
-    /// Why not every origin was queried, if so.
+    /// Why some origins were not queried, if any.
     pub(in crate::cli) partial: Option<String>,
-    /// Whether they are apiservers, whose certificates have [`USUAL_NAMES`].
+    /// Whether they are apiservers, whose certificates usually have [`USUAL_NAMES`].
     pub(in crate::cli) apiservers: bool,
 }
 
@@ -48,14 +48,14 @@ impl Evidence {
         self.asked.iter().filter(lacks).map(|it| it.who.as_str()).collect()
     }
 
-    /// Gaps in that knowledge, in sentences.
+    /// Warnings about certificates that could not be read.
     fn gaps(&self, name: &str) -> Vec<String> {
         let mut gaps = Vec::new();
         if let Some(why) = &self.partial {
             let who: Vec<&str> = self.asked.iter().map(|it| it.who.as_str()).collect();
             let only = if who.is_empty() { "no server".into() } else { who.join(", ") };
             gaps.push(format!(
-                "warning: {why}, so only {only} was asked for its certificate; those of the other \
+                "warning: {why}, so only {only}'s certificate was checked; those of the other \
                  origins must be valid for {name} too"
             ));
         }
@@ -91,7 +91,7 @@ pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verifi
     Verified { note, warnings: evidence.gaps(&name), name }
 }
 
-/// Warnings about a name that a person chose.
+/// Warnings about a name that the user chose.
 pub(super) fn chosen(name: &str, evidence: &Evidence) -> Verified {
     let lacking = evidence.lacking(name);
     let mut warnings = evidence.gaps(name);
@@ -133,7 +133,7 @@ fn without_a_shared_name(
 ) -> Verified {
     let is_address = wanted.parse::<IpAddr>().is_ok();
     if certificates.is_empty() {
-        // An address is right for at most one apiserver.
+        // An IP address is usually that of one apiserver.
         let usual = evidence.apiservers && is_address;
         let name = if usual { USUAL_NAMES[0] } else { wanted };
         let note = usual.then(|| {
@@ -147,13 +147,13 @@ fn without_a_shared_name(
     let mut names: Vec<String> = certificates.iter().flat_map(Certificate::names).collect();
     names.sort();
     names.dedup();
-    // The source's own name wins a tie: it comes last, and the last of equals is taken.
+    // The source's name comes last to win ties.
     names.push(wanted.to_owned());
     let having = |name: &String| certificates.iter().filter(|it| it.is_for(name)).count();
     let name = names.iter().max_by_key(|name| having(name)).cloned().unwrap_or_default();
     let mut warnings = evidence.gaps(&name);
     warnings.push(format!(
-        "{}. No name is in every origin's certificate: reissue them with one that all have",
+        "{}. No name is in every origin's certificate: reissue them with a common one",
         missing(&name, &evidence.lacking(&name))
     ));
     if evidence.apiservers {
@@ -247,6 +247,6 @@ mod tests {
         let one = Evidence { partial, ..evidence(&[("10.0.0.1:6443", &["kubernetes"])]) };
         let verified = choose("10.0.0.1", LOCAL, &one);
         assert_eq!(verified.name, "kubernetes");
-        assert!(verified.warnings[0].contains("only 10.0.0.1:6443 was asked"), "{verified:?}");
+        assert!(verified.warnings[0].contains("only 10.0.0.1:6443's certificate"), "{verified:?}");
     }
 }

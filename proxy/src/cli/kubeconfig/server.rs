@@ -1,4 +1,4 @@
-//! The address in a kubeconfig's `server`, and for which name its certificate is verified.
+//! The address in a kubeconfig's `server`, and the name that its certificate is verified for.
 
 use std::net::IpAddr;
 
@@ -12,8 +12,8 @@ pub(super) enum ServerError {
     #[error("a server that is not an https:// address, {0}")]
     Scheme(String),
     #[error(
-        "a server URL with a path, {0}: something is between it and the apiserver. Choose a \
-         context for an apiserver itself"
+        "a server URL with a path, {0}: a proxy answers there. Choose a context for the apiserver \
+         itself"
     )]
     Path(String),
     #[error("a server with an invalid host, {0}")]
@@ -79,7 +79,7 @@ impl ServerUrl {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// The name that a client of the source verifies; `None` when it verifies none.
+    /// The name that a client of the source context verifies; `None` if it verifies none.
     pub(super) fn verified_as(&self, cluster: &Map<String, Value>) -> Option<String> {
         let unverified = cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool);
         if self.scheme != "https" || unverified == Some(true) {

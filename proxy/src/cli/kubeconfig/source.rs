@@ -1,4 +1,4 @@
-//! The kubeconfig a context is taken from: one file, or the list that `KUBECONFIG` names.
+//! The kubeconfig that provides the source context: one file, or the list in `KUBECONFIG`.
 //!
 //! As in kubectl, the first file of the list that has an entry wins, and relative paths in a file
 //! count from its folder.
@@ -12,9 +12,9 @@ use super::document::Document;
 use crate::cli::textfile;
 use meshport_daemon::Error;
 
-/// The key of a cluster that names a file.
+/// The key of a cluster whose value is a path.
 const PATH: &str = "certificate-authority";
-/// More files than any real list has.
+/// Maximum files in a list; real ones have far fewer.
 const MAX_FILES: usize = 64;
 
 /// Parsed files, in order of precedence.
@@ -75,11 +75,11 @@ impl Source {
         let current = || self.files.iter().find_map(|(_, file)| file.word("current-context"));
         let name = name.or_else(current).ok_or_else(|| {
             let all = self.context_names().join(", ");
-            Error::Usage(format!("there is no current context; choose one with --context: {all}"))
+            Error::Usage(format!("no current context; choose one with --context: {all}"))
         })?;
         let (file, context) = self.entry("contexts", name, "context").ok_or_else(|| {
             let all = self.context_names().join(", ");
-            Error::Usage(format!("there is no context {name}; available: {all}"))
+            Error::Usage(format!("no context {name}; available: {all}"))
         })?;
         let of = context.get("cluster").and_then(Value::as_str).unwrap_or_default();
         let (home, mut cluster) = self.entry("clusters", of, "cluster").ok_or_else(|| {

@@ -1,9 +1,9 @@
-//! YAML in and out, as far as kubeconfig files need it.
+//! Reads and writes the YAML of kubeconfig files.
 //!
-//! A kubeconfig is JSON in the form of YAML: its readers convert it to JSON first, and so does
-//! this. The writer quotes every string that some YAML reader takes for something else: the readers
-//! of Kubernetes follow YAML 1.1, where a bare `yes` is a boolean, which writers for YAML 1.2 do
-//! not know. The crate that parses is named in this file only.
+//! A kubeconfig is JSON written as YAML: its readers convert it to JSON first, and so does this
+//! module. The writer quotes every string that some YAML reader takes for another type: Kubernetes
+//! follows YAML 1.1, where a bare `yes` is a boolean, and writers for YAML 1.2 do not quote it.
+//! Only this file uses the YAML crate.
 
 use serde_json::{Map, Value};
 
@@ -12,10 +12,10 @@ use serde_json::{Map, Value};
 #[error(transparent)]
 pub(in crate::cli) struct YamlError(#[from] yaml_serde::Error);
 
-/// Words that a reader of YAML 1.1 or 1.2 does not read as text.
+/// Words that YAML 1.1 or 1.2 does not read as strings.
 const RESERVED: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
-/// A document as JSON; an empty one is an empty mapping.
+/// Parses a document as JSON; an empty one is an empty mapping.
 ///
 /// # Errors
 /// [`YamlError`].
@@ -51,7 +51,7 @@ pub(super) fn scalar(text: &str) -> String {
     if is_plain { text.to_owned() } else { Value::from(text).to_string() }
 }
 
-/// `first` is how far the first line is still to be moved: 0 right after a dash.
+/// `first` is the indentation still missing on the first line: 0 right after a dash.
 fn write_mapping(text: &mut String, map: &Map<String, Value>, indent: usize, first: usize) {
     for (index, (key, value)) in map.iter().enumerate() {
         let spaces = if index == 0 { first } else { indent };

@@ -102,7 +102,7 @@ fn short_place(who: &OriginRef) -> String {
     who.relay.iter().fold(who.name.clone(), |name, relay| format!("{name} through {relay}"))
 }
 
-/// A candidate's own announcement, what it lacks, and how others see it.
+/// What a candidate announces, what it lacks, and how others see it.
 fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     let status = &candidate.status;
     let name = &status.who.name;
@@ -126,7 +126,7 @@ fn sentence(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     format!("{name}: {said}; {lacks}; {}{range}", seen.words)
 }
 
-/// Why one without a problem is not the first.
+/// Why a candidate without a problem is not the first.
 fn compared(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     let more = candidate.cost_ms - first.cost_ms;
     let name = short_place(&first.status.who);
@@ -241,7 +241,7 @@ mod tests {
         assert!(text.starts_with(begun), "{text}");
         let after = text.split_once("  Origins\n").expect("the sentences").1;
         let expected = "    cp-1: reported ready for 2h 5m; chosen; \
-reachable from all 9 other nodes that measure it, 0.40 ms to 80.0 ms
+                        reachable from all 9 other nodes that measure it, 0.40 ms to 80.0 ms
     cp-2: reported ready for 2h 5m; costs 34.6 ms more than cp-1; \
 reachable from all 9 other nodes that measure it, 0.40 ms to 80.0 ms
     cp-3: reported unready for 12s; path lost 12 s ago; \

@@ -1,8 +1,7 @@
-//! Answers as text for people.
+//! Renders answers as text.
 //!
 //! Pure functions from the admin types to a `String`: no clock, no terminal, and plain ASCII except
-//! the colours of a [`Style`]. Text that a peer could have written is shown without control
-//! characters.
+//! the colours of a [`Style`]. Control characters are removed from text that comes from peers.
 
 mod credentials;
 mod explain;

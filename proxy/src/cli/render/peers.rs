@@ -19,7 +19,7 @@ const PEERS: [Column; 11] = [
     left("ROLES", 5),
 ];
 
-/// Empty where this node has no way back, so that the column is left out there.
+/// Empty if this node has no way back, which hides the column.
 fn way_back(row: &PeerRow) -> Cell {
     let way = row.way_back.as_deref().unwrap_or_default();
     Cell::new(way, if way == "down" { Tone::Bad } else { Tone::Plain })

@@ -63,7 +63,7 @@ fn why(service: &ServiceStatus, origin: &OriginStatus) -> String {
         () if origin.chosen => chosen.why.clone(),
         () if !origin.lacks.is_empty() => origin.lacks.clone(),
         () if service.policy == "spread" => "shares sessions".into(),
-        () => distance(first, origin).unwrap_or_else(|| "equally good, and next".into()),
+        () => distance(first, origin).unwrap_or_else(|| "as good, and next in order".into()),
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn stats(rows: &[StatsRow], style: impl Into<Style>) -> String {
     table.render(0, style.into())
 }
 
-/// CSV (RFC 4180) with a header; lines end as a Unix text's.
+/// CSV (RFC 4180) with a header, but with Unix line ends.
 pub(crate) fn stats_csv(rows: &[StatsRow]) -> String {
     let mut text = COLUMNS.join(",");
     text.push('\n');

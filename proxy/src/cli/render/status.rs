@@ -98,9 +98,9 @@ fn header(status: &Status, now: u64, style: Style) -> String {
         let SecretStatus { number, lagging, .. } = &status.secret;
         let left = age(ends.0.saturating_sub(now));
         let who = match lagging {
-            0 => "all known members have it".to_owned(),
-            1 => "one member may lack it".to_owned(),
-            many => format!("{many} members may lack it"),
+            0 => "all known members have the new one".to_owned(),
+            1 => "one member may lack the new one".to_owned(),
+            many => format!("{many} members may lack the new one"),
         };
         let text = format!("mesh secret {number}, the previous one works for {left}; {who}");
         lines.push_str(&wrapped(&text, 0, style));
@@ -201,7 +201,7 @@ fn offered_block(it: &OfferedStatus, style: Style) -> String {
     text
 }
 
-/// An address that this node holds in turn with others.
+/// A virtual address of this node's group.
 fn address_block(it: &VirtualAddressStatus, style: Style) -> String {
     let title = format!(
         "virtual address {} ({}) on {}, group {}, for {}",
@@ -294,7 +294,7 @@ fn origin_row(origin: &OriginStatus) -> [Cell; 9] {
     ]
 }
 
-/// The text about an origin that lacks something, in the colour of its consequence.
+/// What an origin lacks, in the colour of its consequence.
 pub(super) fn lacks(origin: &OriginStatus, text: &str) -> Cell {
     let tone = match (origin.lacks.is_empty(), origin.usable) {
         (true, _) => Tone::Plain,
@@ -304,7 +304,7 @@ pub(super) fn lacks(origin: &OriginStatus, text: &str) -> Cell {
     Cell::new(text, tone)
 }
 
-/// The path with its loss, where it loses some but not all.
+/// The path, with its loss if it loses some packets but not all.
 pub(super) fn path(origin: &OriginStatus) -> Cell {
     let way = match (&origin.who.relay, origin.path.as_str()) {
         (Some(relay), "relayed") => format!("through {relay}"),

@@ -8,12 +8,12 @@ pub(crate) struct Style {
     pub(crate) colour: bool,
 }
 
-/// How bad something is.
+/// Severity, shown as a colour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     #[default]
     Plain,
-    /// Not as it should be, but nothing fails because of it.
+    /// A problem that makes nothing fail.
     Warn,
     /// Broken.
     Bad,

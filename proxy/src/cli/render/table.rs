@@ -3,7 +3,7 @@
 use super::style::{Style, Tone};
 use meshport_core::units::clean;
 
-/// Between two columns.
+/// Columns of space between two cells.
 const GAP: usize = 2;
 /// The mark at the cut-off end of a cell.
 const CUT: &str = "..";
@@ -116,7 +116,7 @@ impl<'a> Table<'a> {
         cells.chain([self.columns[column].title.len()]).max().unwrap_or(0)
     }
 
-    /// Leaves out spare columns, then cuts the widest texts. Numbers are not cut.
+    /// Drops columns by rank, then cuts the widest texts. Numbers are not cut.
     fn fit(&self, shown: &mut Vec<usize>, widths: &mut [usize], room: usize) {
         let total = |shown: &[usize], widths: &[usize]| {
             let cells: usize = shown.iter().map(|column| widths[*column]).sum();
@@ -149,7 +149,7 @@ fn cut(cell: &str, width: usize) -> String {
     kept + CUT
 }
 
-/// A sentence on lines of at most the width, each indented; one line when there is no width.
+/// Wraps a sentence to the width, with each line indented; without a width it stays one line.
 pub(crate) fn wrapped(text: &str, indent: usize, style: impl Into<Style>) -> String {
     toned(text, Tone::Plain, indent, style)
 }
@@ -173,7 +173,7 @@ pub(crate) fn toned(text: &str, tone: Tone, indent: usize, style: impl Into<Styl
     lines.iter().map(|line| format!("{spaces}{}\n", style.paint(line, tone))).collect()
 }
 
-/// A sentence as an item of a list: a dash, and all its lines after it.
+/// A sentence as a list item: a dash, and its lines indented past it.
 pub(super) fn item(text: &str, tone: Tone, indent: usize, style: impl Into<Style>) -> String {
     let lines = toned(text, tone, indent + 2, style);
     format!("{}- {}", " ".repeat(indent), lines.get(indent + 2..).unwrap_or_default())

@@ -130,7 +130,7 @@ fn an_overlap_of_secrets_is_said() {
         lagging_names: vec!["a".into(), "b".into()],
     };
     let text = status(&sample, 1_000_000, None);
-    let line = "mesh secret 3, the previous one works for 1d; 2 members may lack it\n";
+    let line = "mesh secret 3, the previous one works for 1d; 2 members may lack the new one\n";
     assert!(text.contains(line), "{text}");
 }
 

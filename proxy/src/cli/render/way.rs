@@ -1,4 +1,4 @@
-//! `meshport explain --node`: the way back to one node.
+//! `meshport explain --node`: the way back to a node.
 
 use meshport_core::units::clean;
 use meshport_daemon::admin::wayback::WayReport;
@@ -21,7 +21,7 @@ pub(crate) fn way(node: &str, report: &WayReport) -> String {
     if !report.has_socket {
         lines.push(("socket", "none here: `egress.socket` is not set".into()));
     } else if report.known_nodes == 0 {
-        lines.push(("nodes", "Kubernetes was not asked: no cluster-kubeconfig".into()));
+        lines.push(("nodes", "Kubernetes was not queried: no cluster-kubeconfig".into()));
     }
     let line = |(what, said): (&str, String)| format!("{what:<11}{}\n", clean(&said));
     lines.into_iter().map(line).collect()

@@ -9,7 +9,7 @@ use crate::cli::lifetime::Lifetime;
 use meshport_daemon::Error;
 use meshport_daemon::admin::client::AdminClient;
 
-/// The beginning of a mandate's line.
+/// Prefix of a mandate's line.
 const LINE: &str = "meshport-mandate-";
 
 /// A revocation for each key that signs credentials dated after `--since`.
@@ -30,9 +30,9 @@ pub(super) fn sign(
     };
     if turns.is_empty() {
         return Err(Error::Usage(format!(
-            "nothing to revoke: no mandate that is still in force was made here for {target}. Run \
-             this with the state folder where `meshport delegate` was run, or give the line of the \
-             mandate on standard input"
+            "nothing to revoke: no valid mandate for {target} was made here. Run this with the \
+             state folder where `meshport delegate` was run, or pass the mandate's line on \
+             standard input"
         )));
     }
     let revoke = |turn: Turn| Revocation::issue(authority, Revoked::Invite(turn.key), now);

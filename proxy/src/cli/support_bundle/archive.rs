@@ -10,7 +10,7 @@ use meshport_config::UnixSeconds;
 
 /// The size of a header, and the multiple to which contents are padded, in bytes.
 const BLOCK: usize = 512;
-/// Longest name of an entry, in bytes; the field has one more for its end.
+/// Longest name of an entry, in bytes; the field has one more for the terminator.
 pub(super) const MAX_NAME: usize = 99;
 /// Longest name of the folder, in bytes.
 pub(super) const MAX_FOLDER: usize = 154;
@@ -47,7 +47,7 @@ impl Archive {
     /// # Errors
     /// Writing to memory does not fail.
     pub(super) fn finish(mut self) -> io::Result<Vec<u8>> {
-        // Two empty blocks are its end.
+        // Two empty blocks end the archive.
         self.out.write_all(&[0; 2 * BLOCK])?;
         self.out.finish()
     }
@@ -62,7 +62,7 @@ impl Archive {
         put(116, b"0000000\0");
         put(124, format!("{length:011o}\0").as_bytes());
         put(136, format!("{:011o}\0", self.at.0).as_bytes());
-        // The checksum counts itself as spaces.
+        // The checksum is computed with its own field as spaces.
         put(148, b"        ");
         put(156, b"0");
         put(257, b"ustar\x0000");

@@ -1,9 +1,9 @@
-//! Keeps secrets out of a bundle, even one that was written into a log or an answer.
+//! Keeps secrets out of a bundle, even those in a log or an answer.
 //!
 //! No collected part should contain a secret; this is a second safeguard. A line that contains a
 //! key of the state folder in a usual form, or that looks like an invite, a private key or a token,
-//! is dropped entirely. A user who cannot read the state folder does not have its keys; the tags
-//! that begin meshport's own secrets are searched in any case.
+//! is dropped entirely. A user who cannot read the state folder does not know its keys; the tags of
+//! meshport's own secrets are always searched for.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -18,11 +18,11 @@ use zeroize::Zeroizing;
 const SECRET_BYTES: usize = 32;
 /// Length in bytes of an encoded part that counts as a leak: half of a key in its shortest form.
 const TELLING: usize = SECRET_BYTES / 2;
-/// The most bytes that are read of a file with secrets; more than any of them has.
+/// Maximum bytes read of a file with secrets; more than any of them has.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
-/// Files of a state folder; it has a dozen.
+/// Maximum number of files examined in a state folder, which has a dozen.
 const MAX_FILES: usize = 100;
-/// The beginnings of secrets, wherever they are in a line.
+/// Tags of secrets, searched anywhere in a line.
 const SIGNS: [&[u8]; 10] = [
     b"meshport-invite-",
     b"meshport-mandate-",
@@ -37,7 +37,7 @@ const SIGNS: [&[u8]; 10] = [
 ];
 const REMOVED: &[u8] = b"[this line contained a secret and was left out]";
 
-/// The beginnings of secrets in their usual forms.
+/// The known secrets' beginnings in their usual encodings.
 #[derive(Default)]
 pub(super) struct Censor {
     /// Sorted, for fast lookup.

@@ -1,4 +1,4 @@
-//! The parts of a bundle: each is collected within its limit, or has the reason why it is missing.
+//! The parts of a bundle: each is collected within a limit, or reported as missing with the reason.
 
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -25,19 +25,19 @@ use meshport_daemon::admin::queries::{
 };
 use meshport_daemon::admin::request::Request;
 
-/// How long the daemon may take for one answer, and a command for its output.
+/// Limit for one answer of the daemon, and for the output of a command.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Lines of the log: an hour of a node that logs one per second, and more of a quiet one.
 const LOG_LINES: &str = "5000";
-/// The most bytes of the log that are kept; lines are far below 500 bytes.
+/// Maximum size of the log; lines are far below 500 bytes.
 const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
-/// The most bytes of a file of the system: a table of ten thousand sockets.
+/// Maximum size of a system file: a table of ten thousand sockets.
 const MAX_FILE_BYTES: u64 = 2 * 1024 * 1024;
 /// Entries of the state folder that are listed; it has a dozen.
 const MAX_ENTRIES: usize = 100;
 /// The unit of the package.
 const UNIT: &str = "meshport.service";
-/// Columns of texts.
+/// Width of text files, in columns.
 const COLUMNS: usize = 100;
 
 /// A file of the bundle.
@@ -52,7 +52,7 @@ pub(super) struct Part {
 pub(super) enum PartError {
     #[error("timed out after {LIMIT:?}")]
     Late,
-    /// The daemon or a check of this program.
+    /// An error of the daemon or of a check in this program.
     #[error(transparent)]
     Asked(#[from] Error),
     #[error("missing for the same reason as {0}")]
@@ -61,9 +61,9 @@ pub(super) enum PartError {
     File { path: PathBuf, source: io::Error },
     #[error("journalctl: {0}")]
     Journalctl(io::Error),
-    #[error("journald has nothing of {unit}; add the log from where the daemon runs")]
+    #[error("journald has no log of {unit}; add the log from where the daemon runs")]
     NoLog { unit: String },
-    #[error("it has no JSON: {0}")]
+    #[error("cannot encode it as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
@@ -77,7 +77,8 @@ pub(super) struct Gathered {
     pub(super) parts: Vec<Part>,
 }
 
-/// Files of the kernel and its network, below /proc; files of a process are below its own folder.
+/// Kernel and network files below /proc; paths of process files are relative to the process's
+/// folder.
 const OF_SYSTEM: [(&str, &str); 15] = [
     ("system/kernel.txt", "/proc/sys/kernel/osrelease"),
     ("system/os-release.txt", "/usr/lib/os-release"),
@@ -112,7 +113,7 @@ const OF_PROCESS: [(&str, &str); 14] = [
     ("network/counters.txt", "net/snmp"),
 ];
 
-/// Collects all parts; those that hang are missing.
+/// Collects all parts; those that time out are missing.
 ///
 /// # Errors
 /// [`Error::Usage`] when this user has no home folder, [`Error::Io`] for a configuration that was
@@ -179,7 +180,7 @@ async fn answers(client: &AdminClient, status: Result<Status, PartError>) -> Vec
     let content = status.and_then(|it| to_json(&it));
     let mut parts = vec![Part { name: "status.json", content }];
     if !is_answered {
-        // A daemon that does not answer the first query is not sent five more.
+        // If the daemon does not answer the first query, the other five are skipped.
         let content = Err(PartError::As("status.json"));
         parts.push(Part { name: "the daemon's other answers", content });
         return parts;
@@ -221,7 +222,7 @@ fn of_doctor(examined: Result<doctor::report::DoctorReport, Error>) -> [Part; 2]
     [Part { name: "doctor.json", content: json }, Part { name: "doctor.txt", content: text }]
 }
 
-/// The settings in force with every default, not the file: its comments are private.
+/// The effective settings with every default. Not the file: its comments are private.
 fn of_settings(
     loaded: Result<Settings, Error>,
     checked: Result<check::CheckReport, Error>,
@@ -272,14 +273,14 @@ fn files(state_dir: &Path, pid: Option<i32>) -> Vec<Part> {
     parts
 }
 
-/// The beginning of a file that is not a link.
+/// The beginning of a file; symbolic links are not followed.
 fn read(path: &Path) -> Content {
     let mut bytes = Vec::new();
     let taken = open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes));
     taken.map(|_| bytes).map_err(|source| PartError::File { path: path.to_owned(), source })
 }
 
-/// Names, sizes and rights in a folder, and no content.
+/// Names, sizes and modes of a folder's files, without content.
 fn listing(folder: &Path) -> Content {
     let failed = |source| PartError::File { path: folder.to_owned(), source };
     let entries = std::fs::read_dir(folder).map_err(failed)?;
@@ -297,7 +298,7 @@ fn listing(folder: &Path) -> Content {
     Ok(format!("{}\n{}", folder.display(), lines.concat()).into_bytes())
 }
 
-/// The machine's name, for a node without a known name.
+/// The host name, if the node's name is unknown.
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {

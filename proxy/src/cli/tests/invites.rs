@@ -44,7 +44,7 @@ fn an_invite_names_members_that_the_daemon_knows() {
     known[0].own = true;
     // Nothing is taken from another node's daemon.
     let refused = message(invite_knowing(&machines, &[], &known));
-    assert!(refused.contains("know no member"), "{refused}");
+    assert!(refused.contains("contact no member"), "{refused}");
     let own = machines.state("first").credential().expect("loads").expect("it is a node");
     known[0].seed.node = own.node;
     let text = |number: u8| known[usize::from(number) - 1].seed.to_string();

@@ -16,7 +16,7 @@ pub(super) fn page(canvas: &mut Canvas<'_>, view: &View, scrolled: usize) -> usi
     let look = canvas.look;
     canvas.title("Events", "as this node saw them, newest first");
     if view.events.is_empty() {
-        canvas.line(1, &Line::from(look.text("Nothing has happened yet", Tone::Soft)));
+        canvas.line(1, &Line::from(look.text("No events yet", Tone::Soft)));
         return 0;
     }
     let mut grid = Grid::new(vec![right("AGO", 0), long("EVENT", 0, 5), long("", 0, 20)]);

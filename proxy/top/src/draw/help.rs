@@ -20,7 +20,7 @@ const ALL: [(&str, &str); 17] = [
     ("s, r", "sort by name, site, round trip, credential; reverse"),
     ("Enter", "all about the selected node; Esc closes it"),
     ("", ""),
-    ("whose view", "states: what each origin's own node says"),
+    ("whose view", "states: reported by each origin's node"),
     ("", "paths, sessions, events: what this node sees"),
     ("", "round trips between sites: as the nodes there report"),
     ("", "the rest: what all members agree on"),

@@ -44,7 +44,7 @@ fn title(service: &ServiceView, view: &View) -> String {
         0 | 1 => String::new(),
         _ => format!("of {}, ", service.name),
     };
-    format!("{name}state as its own node says, path from here")
+    format!("{name}state reported by its node, path from here")
 }
 
 fn table(service: &ServiceView, now_s: u64, look: Look) -> Grid {

@@ -100,7 +100,7 @@ pub(super) fn view() -> View {
                 "since_at_s": 540, "obstacle": null, "others": ["mad-cp"] },
             { "name": "api6", "address": "2001:db8::10", "group": "rack-1",
                 "service": "kube-apiserver", "state": "standby", "holder": null,
-                "since_at_s": 580, "obstacle": "there is no interface eth1", "others": [] }],
+                "since_at_s": 580, "obstacle": "interface eth1 does not exist", "others": [] }],
         "history": history(),
         "events": [event(540, "route", &[], "mad-cp to ams-cp: refusing"),
             event(580, "went", &["bru-worker"], "does not answer"),

@@ -83,7 +83,7 @@ pub struct ShaperCounters {
     pub dropped_send: u64,
     /// Receive calls that failed.
     pub receive_errors: u64,
-    /// Datagrams on the way now.
+    /// Datagrams in transit now.
     pub in_flight: u64,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Due {
     pub(super) payload: Arc<[u8]>,
 }
 
-/// A datagram on the way.
+/// A datagram in transit.
 struct Pending {
     at: Duration,
     /// Keeps equal arrivals in the order of sending.
@@ -141,7 +141,7 @@ pub(super) struct State {
     pub(super) queued_bytes: usize,
     sequence: u64,
     pub(super) counters: ShaperCounters,
-    /// Nothing is delivered any more.
+    /// Nothing more is delivered.
     pub(super) stopped: bool,
 }
 
@@ -250,7 +250,7 @@ impl State {
             }
             let Pending { from, to, payload, .. } = self.queue.pop()?;
             self.queued_bytes -= payload.len();
-            // From the sender's public socket: that is who the receiver shall see.
+            // From the sender's public socket, so that the receiver sees that address.
             let socket = Arc::clone(&self.nodes[from].socket);
             match self.nodes[to].real {
                 Some(real) => due.push(Due { socket, real, payload }),

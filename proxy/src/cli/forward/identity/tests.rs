@@ -110,7 +110,7 @@ async fn what_an_earlier_version_saved_is_named_with_what_to_do() {
         std::fs::write(path, format!("meshport-credential-1.{encoded}\n")).expect("written");
     }
     let error = saved(folder.path(), None, NOW).expect_err("nobody has signed it").to_string();
-    assert!(error.contains("0/credential: is from an earlier meshport"), "{error}");
+    assert!(error.contains("0/credential: is from an earlier version of meshport"), "{error}");
     assert!(error.contains("`meshport forward --invite FILE`"), "{error}");
     assert!(!error.contains("meshport renew"), "{error}");
     let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
