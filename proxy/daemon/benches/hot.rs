@@ -1,5 +1,6 @@
-//! What every new session pays in pure code: its first bytes, its header on the wire, and the order
-//! of origins. `cargo bench -p meshport --bench hot`; `splice.rs` is about the bytes that follow.
+//! The cost of every new session in pure code: its first bytes, its header on the wire, and the
+//! order of origins. `cargo bench -p meshport --bench hot`; `splice.rs` is about the bytes that
+//! follow.
 
 use std::time::{Duration, Instant};
 

@@ -3,11 +3,11 @@
 //! Each entry is one log line with tracing's target `audit` at INFO, independent of the log level.
 //! Field names are stable; `docs/audit.md` lists them.
 //!
-//! Rate limits: a budget of lines per admitted node, and one for all unknown nodes together, since
+//! Rate limits: a budget of lines per admitted node, and one shared by all unknown nodes, since
 //! anyone with the mesh secret can make up keys. Suppressed lines are counted, and reported with
-//! the next line of the same source. Bounds: [`MAX_SOURCES`] budgets; beyond that nodes share that
-//! of unknown ones. A node without a tunnel and with a full budget is evicted to make room; its
-//! last suppressed lines are then only in the totals.
+//! the next line of the same source. Bounds: [`MAX_SOURCES`] budgets; nodes beyond that share the
+//! one of unknown nodes. Nodes without a tunnel and with a full budget are evicted; their last
+//! suppressed lines are then only in the totals.
 
 mod exposed;
 
@@ -29,10 +29,10 @@ use crate::sessions::splice::Carried;
 
 pub(crate) use self::exposed::{ExposedBudgets, ExposedClient, ExposedSession};
 
-/// Nodes with a separate budget: as many as the mesh has peers.
+/// Maximum nodes with their own budget: as many as the mesh has peers.
 const MAX_SOURCES: usize = 20_736;
-/// Interval between searches of the full table for nodes that need no budget, since each reads all
-/// of it.
+/// Interval between searches of a full table for budgets to evict, since each search reads all of
+/// it.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an operator may keep reading this node's view before it is logged again.
 const VIEWING: Duration = Duration::from_secs(600);
@@ -73,7 +73,7 @@ struct Source {
     budget: LogBudget,
     /// The credential it was admitted with, while its tunnel is up.
     admitted: Option<[u8; 8]>,
-    /// Time of the last line about it reading this node's view.
+    /// When the log last reported that it reads this node's view.
     viewed: Option<Instant>,
 }
 
@@ -109,7 +109,8 @@ impl Sources {
 }
 
 impl Audit {
-    /// A peer with a verified credential has a tunnel, or presents another credential in it.
+    /// Logs that a peer with a verified credential has a tunnel, or presents another credential in
+    /// it.
     pub(crate) fn admitted(&self, peer: &Credential) {
         let now = clock::now();
         let id = peer.id();
@@ -129,7 +130,7 @@ impl Audit {
         );
     }
 
-    /// The tunnel of a peer has ended.
+    /// Notes that the tunnel of a peer has ended.
     pub(crate) fn gone(&self, node: &NodeId) {
         self.with(|sources| {
             if let Some(source) = sources.nodes.get_mut(node) {
@@ -144,10 +145,10 @@ impl Audit {
         info!(target: "audit", event = "refused", node = %node, reason, suppressed);
     }
 
-    /// Handshakes arrive in the name of a revoked node. Only the owner of its key could complete
-    /// one, but nothing proves yet that the sender is the owner.
+    /// Logs handshakes in the name of a revoked node. Only the key's owner could complete one, but
+    /// the sender is not proven yet.
     pub(crate) fn knocked(&self, node: &NodeId, why: &str) {
-        let reason = format!("the sender claims to be this node, {why}; not proven");
+        let reason = format!("unproven sender claims to be this node, {why}");
         self.refused_peer(node, &reason);
     }
 
@@ -211,7 +212,7 @@ impl Audit {
         );
     }
 
-    /// An apiserver's request for a way back was refused, or its process is not allowed to ask.
+    /// Logs an apiserver's refused request, or one of a process that may not use the socket.
     pub(crate) fn refused_target(&self, target: Option<&Endpoint>, rule: &str, reason: &str) {
         let Some(suppressed) = self.take(None, clock::now()) else { return };
         let target = target.map(ToString::to_string);
@@ -220,7 +221,7 @@ impl Audit {
 
     /// The authority revoked something, or a node continues under another key.
     pub(crate) fn revoked(&self, revocation: &Revocation) {
-        // There are few of them, and only the authority and nodes themselves can make more.
+        // No limit: only the authority and nodes themselves can make them.
         self.0.written.fetch_add(1, Ordering::Relaxed);
         let (revoked, at) = (&revocation.revoked, revocation.at);
         if let Revoked::Succeeded { node, .. } = revoked
@@ -278,7 +279,7 @@ impl Audit {
         former_until: Option<UnixSeconds>,
         from: Option<&NodeId>,
     ) {
-        // Only the authority makes secrets.
+        // No limit: only the authority makes secrets.
         self.0.written.fetch_add(1, Ordering::Relaxed);
         let former_until = former_until.map(|it| it.to_string());
         let node = from.map(ToString::to_string);
@@ -512,7 +513,7 @@ mod tests {
             assert_eq!(names(line), fields, "{event}");
         }
         assert_eq!(written[0]["fields"]["node"], peer.node.to_string());
-        let reason = "the sender claims to be this node, revoked by the authority; not proven";
+        let reason = "unproven sender claims to be this node, revoked by the authority";
         assert_eq!(written[2]["fields"]["reason"], reason);
         assert_eq!(written[3]["fields"]["reason"], "no role");
     }

@@ -64,19 +64,19 @@ mod sightings;
 pub(crate) mod wayback;
 pub(crate) mod write_queue;
 
-/// Queries queued for the driver. It answers between network events, so a few suffice; more askers
-/// wait.
+/// Queries queued for the driver. It answers between network events, so a few suffice; other
+/// callers wait.
 const MAX_QUESTIONS: usize = 64;
 /// Commands queued for the driver; they come from timers and operators.
 const MAX_COMMANDS: usize = 16;
 /// Requests to the process queued behind the current one.
 const MAX_PROCESS_REQUESTS: usize = 4;
-/// Suspicions queued for observers. One turn of the driver raises a few; an observer that falls
-/// further behind gets the number it missed.
+/// Suspicions queued for observers. One turn of the driver raises a few; an observer that lags
+/// further gets the number it missed.
 const MAX_SUSPICIONS: usize = 64;
 /// Outcomes of probes queued for the driver. Each service has at most two running probes.
 const MAX_OUTCOMES: usize = 2 * meshport_core::node::MAX_SERVICES;
-/// Mesh events handled before the core's output is carried out: a burst is handled in one go, yet
+/// Mesh events handled before the core's output is carried out: a burst is handled at once, yet
 /// transmits never wait long.
 const MAX_EVENTS_PER_TURN: usize = 64;
 
@@ -101,7 +101,7 @@ pub(crate) struct Components {
     pub(crate) probers: BTreeMap<ServiceName, Prober>,
     /// The seeds that the settings list without an address.
     pub(crate) seed_names: Vec<NodeName>,
-    /// Stores durable values and answers each [`Write`] with a command. Without it everything
+    /// Stores durable values and answers each [`Write`] with a command. Without a writer everything
     /// counts as stored at once.
     pub(crate) writer: Option<mpsc::Sender<Write>>,
     /// The revocations known before.
@@ -141,7 +141,7 @@ pub(crate) struct Outputs {
     refused: watch::Sender<Option<String>>,
     pub(crate) revoked: watch::Sender<Revocations>,
     pub(crate) credential: watch::Sender<Arc<Credential>>,
-    /// What a program on this machine offers.
+    /// The offers of a program on this machine.
     pub(crate) offered: watch::Sender<Arc<Offers>>,
     suspected: broadcast::Sender<NodeId>,
     called: broadcast::Sender<Called>,
@@ -159,7 +159,7 @@ pub(crate) struct Driver {
     probers: BTreeMap<ServiceName, Prober>,
     load: Load,
     seeds: Seeds,
-    /// Data acknowledged so far on the paths whose probes are overdue.
+    /// Data acknowledged so far on paths with overdue probes.
     deliveries: BTreeMap<NodeId, Delivery>,
     budgets: LogBudgets,
     /// The values being stored.
@@ -167,7 +167,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// A driver that is not running yet, with its queues.
+    /// Creates a driver that is not running yet, and its queues.
     pub(crate) fn new(components: Components) -> (Self, Channels) {
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
@@ -290,7 +290,7 @@ impl Driver {
         }
     }
 
-    /// Tells the core on which of the seemingly dying paths data still arrives.
+    /// Tells the core which paths with overdue probes still carry data.
     fn credit_deliveries(&mut self) {
         let overdue = self.core.overdue_paths();
         let found: Vec<_> =
@@ -329,7 +329,7 @@ impl Driver {
                 self.core.handle_credential(&credential, now, wall);
             }
             MeshEvent::SessionUp(node) => {
-                // A peer whose credential came by gossip presents a known one.
+                // A peer's credential may be known from gossip already.
                 if let Some(credential) = self.mesh.credential(&node) {
                     self.state.audit.admitted(&credential);
                     self.core.handle_credential(&credential, now, wall);
@@ -485,7 +485,8 @@ impl Driver {
         self.fall_back(&all);
         let own = all.covering(&self.state.identity.credential);
         if own.is_some_and(|it| it.successor().is_none()) {
-            // No node serves this one any more: its clients need not wait for timeouts.
+            // No node serves this one any longer: end sessions now, so that clients need not wait
+            // for timeouts.
             self.sessions.end(|_| true);
         }
         self.store_revocations(all.clone());

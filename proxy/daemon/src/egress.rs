@@ -2,11 +2,11 @@
 //!
 //! Dials only services that the configuration or a program on this machine offers and this node's
 //! credential allows, and only for nodes that [`access`] admits. A session ends when a new
-//! configuration excludes its node, when that node is revoked and when its credential expires, also
+//! configuration excludes its node, when that node is revoked and when its credential expires, even
 //! through a relay and without the relay's help. Every stream gets one answer byte, counted by
-//! kind, unless its opener gives up first. A stream counts as open from before its instance is
-//! dialled, so that the bound on sessions, and the share that one node may have of them, bound
-//! dials too. Relayed streams are bounded by `max_relayed`.
+//! kind, unless its opener gives up first. A stream counts as open before its instance is dialled,
+//! so that the limits on sessions, in total and per node, also limit dials. Relayed streams are
+//! bounded by `max_relayed`.
 
 mod calls;
 mod inquiry;
@@ -53,8 +53,8 @@ use self::calls::Called;
 /// How long a stream may take to send its header, which fits its first packet.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one of several instances may take to accept. Instances are near, and a host that is
-/// down never answers.
+/// Limit for one of several instances to accept. Instances are near, and a host that is down never
+/// answers.
 const MAX_INSTANCE_DIAL: Duration = Duration::from_millis(500);
 
 /// A stream opened by a peer, with the data read so far.
@@ -88,11 +88,11 @@ pub(crate) struct Egress {
     pub(crate) offers: watch::Receiver<Arc<Offers>>,
     /// Services offered by programs on this machine.
     pub(crate) offered: watch::Receiver<Arc<Offers>>,
-    /// Counter by which the instances of a service take turns.
+    /// Round-robin counter over the instances of a service.
     pub(crate) turn: Arc<AtomicUsize>,
     /// The revocations so far.
     pub(crate) revoked: watch::Receiver<Revocations>,
-    /// Most sessions that this node relays.
+    /// Maximum sessions that this node relays.
     pub(crate) max_relayed: u64,
     /// Whether this node is shutting down and accepts no new streams.
     pub(crate) leaving: watch::Receiver<bool>,
@@ -206,7 +206,7 @@ impl Egress {
                     operator.then(|| self.audit.operator_session(&holder, relay, service));
                 let carried = Carried::default();
                 let carried = operator.as_ref().map_or(&carried, |session| &session.carried);
-                // Boxed: it is passed on twice, and each future would reserve space for it.
+                // Boxed: it is moved twice, and each future would reserve space for it.
                 let cut = Box::pin(async {
                     tokio::select! {
                         () = self.access_ends(service, &holder) => {}
@@ -252,14 +252,14 @@ impl Egress {
         }
     }
 
-    /// The offers that include a service: the settings take precedence.
+    /// The offers that include a service; the settings take precedence.
     fn offer_of(&self, service: &ServiceName) -> watch::Ref<'_, Arc<Offers>> {
         let offers = self.offers.borrow();
         if offers.contains_key(service) { offers } else { self.offered.borrow() }
     }
 
-    /// Dials the instances of a service in this order until one accepts. An instance that is down
-    /// or silent delays the stream but does not fail it.
+    /// Dials a service's instances in this order until one accepts. A dead or silent instance
+    /// delays the stream but does not fail it.
     async fn dial(&self, addresses: &[String], patience: Duration) -> Result<Tcp, Answer> {
         let host = &self.context.host;
         let Some((last, others)) = addresses.split_last() else { return Err(Answer::Refused) };
@@ -273,8 +273,8 @@ impl Egress {
         dial(host, last, left()).await
     }
 
-    /// Logs that no slot is left for a node's session, unless that was logged recently. For the
-    /// same time, the status shows which node has most.
+    /// Logs that a node's session got no slot, unless that was logged recently. Meanwhile `status`
+    /// shows which node has most.
     fn say_crowded(&self, peer: &NodeId, holder: &Credential, crowded: Crowded) {
         if !self.context.sessions.turn_away(clock::now()) {
             return;
@@ -284,20 +284,19 @@ impl Egress {
         match crowded {
             Crowded::Full => warn!(
                 %node, %name, relay,
-                "no room for more sessions of other nodes: new ones are refused (overloaded). \
-                 `meshport status` shows which nodes have the most"
+                "the limit on sessions of other nodes is reached: new ones are refused \
+                 (overloaded). `meshport status` shows which nodes have the most"
             ),
             Crowded::Share(_, held) => warn!(
                 %node, %name, relay, held,
-                "a node has reached its share of sessions here: its new ones are refused \
-                 (overloaded), others are not. `meshport status` shows which nodes have the \
-                 most, and what to do"
+                "a node has used up its share of sessions here: only its new ones are refused \
+                 (overloaded). `meshport status` shows which nodes have the most, and what to do"
             ),
         }
     }
 
-    /// Resolves once the node of a session that another process of this node carries loses access.
-    /// That process ends the session with the credential that it knows.
+    /// Resolves once the node of a session in another process of this node loses access. That
+    /// process ends the session with the credential that it knows.
     pub(crate) async fn ends(&self, entry: &Entry) {
         let Some((_, node)) = entry.holder else { return std::future::pending().await };
         match self.credential_of(&node, &entry.service).await {
@@ -309,9 +308,9 @@ impl Egress {
         }
     }
 
-    /// The credential of the node of such a session, as soon as it matters. A node that is no
-    /// member and comes through a relay has shown it to the other process only: none once such a
-    /// node may have lost access, since nothing tells whether it has.
+    /// The credential of such a session's node, as soon as it matters. A non-member behind a relay
+    /// has presented it to the other process only: `None` once such a node may have lost access,
+    /// since this process cannot tell.
     async fn credential_of(&self, node: &NodeId, service: &ServiceName) -> Option<Arc<Credential>> {
         let (mut offers, mut revoked) = (self.offers.clone(), self.revoked.clone());
         let invites = |all: &Revocations| {
@@ -332,7 +331,7 @@ impl Egress {
             if is_changed || may_be_revoked {
                 return None;
             }
-            // The sender is dropped only when the daemon is about to end.
+            // The sender is dropped only when the daemon stops.
             tokio::select! {
                 Ok(()) = offers.changed() => {}
                 Ok(()) = revoked.changed() => {}
@@ -356,7 +355,7 @@ impl Egress {
                 egress::stays(holder, offer, &revocations, &Peers(mesh), now)
             };
             let Some(left) = left else { return };
-            // The sender is dropped only when the daemon is about to end.
+            // The sender is dropped only when the daemon stops.
             tokio::select! {
                 Ok(()) = offers.changed() => {}
                 Ok(()) = offered.changed() => {}
@@ -383,8 +382,8 @@ impl Egress {
         refuse(stream, answer).await;
     }
 
-    /// Relays a stream to its destination node. It is sent on with no hop left, so no node relays
-    /// it further and it cannot loop.
+    /// Relays a stream to its destination node, with no hop left: no node relays it further, so it
+    /// cannot loop.
     async fn relay(&self, incoming: Incoming, target: NodeId) {
         let Incoming { peer, header, stream, rest } = incoming;
         let totals = self.context.sessions.totals(&header.service);
@@ -449,7 +448,7 @@ impl Egress {
         let opened = async {
             let mut next =
                 self.context.mesh.open_stream(target).await.map_err(|_| Answer::NoPath)?;
-            // It has answered, so its credential is known.
+            // The origin has answered, so its credential is known.
             let origin = self.context.mesh.credential(&target).ok_or(Denial::NoOrigin)?;
             access::may_serve(&origin, service)?;
             let onward = Header::carried(service.clone(), holder.clone(), left).encode();
@@ -489,7 +488,7 @@ enum Opening {
 
 /// Anything else.
 struct NoHeader {
-    /// The version of a header from a later release.
+    /// The version, if the header is from a later release.
     version: Option<u8>,
 }
 
@@ -546,7 +545,7 @@ async fn read_header(stream: &mut Stream) -> Result<Opening, NoHeader> {
 async fn refuse(mut stream: Stream, answer: Answer) {
     let code = Bytes::copy_from_slice(&[answer.code()]);
     if stream.send.write_chunk(code).await.is_ok() && stream.send.finish().is_ok() {
-        // The answer must arrive before the stream is dropped.
+        // Dropping the stream earlier would lose the answer.
         let _ = timeout(HEADER_TIMEOUT, stream.send.stopped()).await;
     }
     stream.recv.stop(ABORTED);

@@ -123,11 +123,11 @@ impl Error {
     }
 }
 
-/// The operating system's message, and for the most common ones the remedy.
+/// The operating system's message, and the remedy for the most common ones.
 fn reason(what: &str, source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::AddrInUse => {
-            "another process has this address. `meshport doctor` and `ss -lntup` name it".into()
+            "another process uses this address. `meshport doctor` and `ss -lntup` show which".into()
         }
         // A port below 1024 needs a capability rather than a user.
         io::ErrorKind::PermissionDenied if what.starts_with("open ") => {
@@ -142,7 +142,7 @@ fn silence(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::NotFound => {
             "the socket does not exist. Start the daemon with `meshport run`, \
-                                    or name its socket with --socket, --config or --state-dir"
+             or name its socket with --socket, --config or --state-dir"
                 .into()
         }
         io::ErrorKind::ConnectionRefused => "the socket exists but nothing listens: the daemon \
@@ -151,7 +151,7 @@ fn silence(source: &io::Error) -> String {
             .into(),
         io::ErrorKind::PermissionDenied => {
             "this user may not open the socket. Run this as the user \
-                                            of the daemon, or as root"
+             of the daemon, or as root"
                 .into()
         }
         _ => format!("{source}. If this persists, read the daemon's log"),

@@ -1,7 +1,6 @@
-//! A request and a reply on a stream between members, as `doctor`, renewals and `dashboard` use
-//! them.
+//! Request and reply on a stream between members, for `doctor`, renewals and `dashboard`.
 //!
-//! The request ends its side of the stream; the reply is one answer byte and, after
+//! The requester closes its side after the request; the reply is one answer byte and, after
 //! [`Answer::Connected`], a message.
 
 use std::fmt::Display;
@@ -14,7 +13,7 @@ use tokio::time::timeout;
 
 /// How long a short reply may take to arrive before its stream is dropped.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of a long message that extend its limit by a second: a slow uplink carries more.
+/// A long message's limit grows by a second per this many bytes: even a slow uplink carries more.
 const BYTES_A_SECOND: usize = 32 << 10;
 
 /// Why a request has no reply.
@@ -28,7 +27,7 @@ pub(crate) enum Unanswered {
     Broken(String),
 }
 
-/// Sends a whole request.
+/// Sends a complete request.
 ///
 /// # Errors
 ///
@@ -77,12 +76,12 @@ pub(crate) async fn receive<T, E: Display>(
     }
 }
 
-/// Sends a reply and waits until it has arrived, or is late.
+/// Sends a reply and waits until it has arrived or timed out.
 pub(crate) async fn reply(mut stream: Stream, code: Answer, message: &[u8]) {
     let bytes = [&[code.code()][..], message].concat();
     if stream.send.write_chunk(bytes.into()).await.is_ok() && stream.send.finish().is_ok() {
         let patience = PATIENCE + Duration::from_secs((message.len() / BYTES_A_SECOND) as u64);
-        // A stream that is dropped before then takes the reply with it.
+        // Dropping the stream earlier would lose the reply.
         let _ = timeout(patience, stream.send.stopped()).await;
     }
 }

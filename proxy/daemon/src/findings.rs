@@ -1,4 +1,4 @@
-//! Finds faults of this machine in its files and limits, for the daemon and for `meshport doctor`
+//! Finds problems in this machine's files and limits, for the daemon and for `meshport doctor`
 //! without one.
 
 use std::path::Path;
@@ -16,14 +16,14 @@ pub use crate::descriptors::most_allowed;
 
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// The finding about this node's credential at this time: it expires soon, has expired, or is not
-/// valid yet, which means that the clock is wrong.
+/// The finding about this node's credential: it expires soon, has expired, or is not valid yet, so
+/// that the clock must be wrong.
 pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
     let from = own.issued_at;
     if from > now.saturating_add(MAX_CLOCK_SKEW_S) {
         return Some(WRONG_CLOCK.found(format!(
-            "this machine's clock is wrong: its own credential is not valid before {from}, but the \
-             clock says {now}"
+            "this machine's clock is wrong: it shows {now}, but the node's credential is not \
+             valid before {from}"
         )));
     }
     let left_s = own.expires_at.seconds_since(now);
@@ -56,7 +56,7 @@ pub(crate) fn warn_of_missing_role(service: &ServiceName, own: &Credential) {
 
 /// Whether the authority's key is in the state folder, whatever its file mode.
 pub fn of_authority_key(key: &Path) -> Option<Finding> {
-    // A link counts too, even one whose target is missing.
+    // A symbolic link counts too, even a dangling one.
     key.symlink_metadata().ok()?;
     let text = format!("the authority's key is in this node's state folder, {}", key.display());
     Some(AUTHORITY_KEY_HERE.found(text))

@@ -1,7 +1,7 @@
 //! The identity of this node: one value, and all operations that change it. No socket, no
 //! clock.
 //!
-//! The private keys are absent: the mesh and the core use them, and nothing else holds them.
+//! It has no private keys: only the mesh and the core have those.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use meshport_state::{Identity, NextIdentity};
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// Why this node keeps its identity.
+/// Why an identity was refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IdentityError {
     // The fault of the supplier of the other one.
@@ -25,7 +25,7 @@ pub(crate) enum IdentityError {
     #[error(transparent)]
     WrongKeys(#[from] meshport_config::Error),
     #[error(
-        "its credential does not say that it succeeds this node. Make it here with `meshport \
+        "its credential does not name this node as its predecessor. Create it here with `meshport \
          rotate-key`"
     )]
     NotItsSuccessor,
@@ -53,13 +53,13 @@ impl From<IdentityError> for Error {
 pub(crate) struct CurrentIdentity {
     pub(crate) credential: Arc<Credential>,
     pub(crate) secrets: MeshSecrets,
-    /// The previous key. It answers as well while this is set.
+    /// The previous key, while it still answers.
     pub(crate) former_key: Option<FormerKey>,
-    /// The credential's name, site and NodeId, in the form of reports.
+    /// The credential's name, site and NodeId, for reports.
     pub(crate) me: NodeRef,
 }
 
-/// A change that was checked, and stored if it must outlive the process.
+/// A checked change, stored if it must outlive the process.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// Another credential for the same keys.
@@ -95,7 +95,7 @@ impl CurrentIdentity {
         Self { credential, secrets, former_key: None, me }
     }
 
-    /// Whether this credential replaces the current one; not if it is the same.
+    /// Whether this credential replaces the current one; false if it is the same.
     ///
     /// # Errors
     /// [`IdentityError::NotThisNode`].
@@ -111,7 +111,7 @@ impl CurrentIdentity {
         Ok(true)
     }
 
-    /// Whether these keys replace the current ones; not while the previous key still answers.
+    /// Whether these keys replace the current ones; false while the previous key still answers.
     ///
     /// # Errors
     /// [`IdentityError`] if they are not those of a successor of this node.

@@ -1,4 +1,4 @@
-//! Questions of members to each other, for `meshport doctor`: see [`meshport_core::inquiry`].
+//! Asks members about this node, for `meshport doctor`: see [`meshport_core::inquiry`].
 //!
 //! Asks at most [`MAX_ASKED`] members in parallel, each within [`LIMIT`]; requests a call-back from
 //! up to [`MAX_CALLERS`] of them, at different sites. `egress::inquiry` answers.
@@ -27,13 +27,13 @@ use crate::exchange::{self, Unanswered};
 
 /// How long one member may take, including a new tunnel if needed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
-/// Members asked at once: enough to show whether a member differs or this node does.
+/// Members asked at once: enough to tell whether a member is the odd one out or this node.
 pub(crate) const MAX_ASKED: usize = 16;
 /// Members that call back: one would suffice, but each may be behind a firewall.
 const MAX_CALLERS: usize = 4;
 /// How long after an answer a call-back may arrive: it is repeated within this time.
 const CALL_PATIENCE: Duration = Duration::from_millis(500);
-/// Concurrent inquiries; they are for people, and share the expected tokens.
+/// One inquiry at a time: they share the expected tokens, and only people start them.
 static UNDER_WAY: Semaphore = Semaphore::const_new(1);
 /// Call-backs queued between the driver and the inquiry.
 pub(crate) const MAX_CALLS: usize = 16;
@@ -71,14 +71,14 @@ struct Return {
 struct Answered {
     testimony: Testimony,
     rtt: Duration,
-    /// This machine's time of day when the answer was made, as an estimate.
+    /// Estimate of this machine's time of day when the answer was sent.
     wall: Duration,
 }
 
 /// Asks all of them, then answers.
 pub(crate) fn start(inquiry: Inquiry, to: oneshot::Sender<Result<InquiryReport, Error>>) {
     let Ok(permit) = UNDER_WAY.try_acquire() else {
-        // A requester that has left needs no answer.
+        // A requester that is gone needs no answer.
         let _ = to.send(Err(Error::Refused("another inquiry is under way; try again".into())));
         return;
     };
@@ -118,7 +118,7 @@ impl Inquiry {
         let mut callers = 0;
         let mut members = std::mem::take(&mut self.members);
         members.truncate(MAX_ASKED);
-        // One member of each site before a second one of any site.
+        // One member of each site before a second member of any.
         members.sort_by_cached_key(|who| !sites.insert(who.site.clone()));
         let errand = |who| {
             let call = (callers < MAX_CALLERS).then(|| {
@@ -142,7 +142,7 @@ impl Inquiry {
                         tracing::debug!(%from, "a member has called back");
                         arrived.insert(token);
                     }
-                    // More than fit, or the daemon is ending.
+                    // Some were dropped, or the daemon is stopping.
                     Err(_) => return,
                 }
             }
@@ -211,7 +211,7 @@ impl Inquiry {
     }
 }
 
-/// Whole seconds by which a member's clock is ahead.
+/// Seconds by which a member's clock is ahead.
 fn ahead_s(theirs_s: u64, ours: Duration) -> i64 {
     let [theirs, ours] = [theirs_s, ours.as_secs()].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
     theirs.saturating_sub(ours)
@@ -266,7 +266,7 @@ impl Errand {
 async fn ask(mesh: &Mesh, node: NodeId, question: &Question) -> Result<Answered, Heard> {
     let opened = mesh.open_stream(node).await;
     let mut stream = opened.map_err(|error| Heard::Silent(error.to_string()))?;
-    // The time of a handshake does not count as the answer's.
+    // Start the clock here, after any handshake.
     let (begun, wall) = (clock::now(), clock::since_1970());
     exchange::send(&mut stream, question.encode()).await?;
     let testimony = exchange::receive(&mut stream, MAX_TESTIMONY_BYTES, Testimony::decode).await?;

@@ -21,7 +21,7 @@ impl LogBudget {
         Self { tokens: BURST, refilled: now, held_back: 0 }
     }
 
-    /// Whether a new one would allow no more.
+    /// Whether the bucket is full again.
     pub(crate) fn is_whole(&self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
         passed >= u64::from(BURST - self.tokens)
@@ -44,12 +44,12 @@ impl LogBudget {
     }
 }
 
-/// The bounds of what peers and members can make the driver log.
+/// Limits on log lines that peers and members can cause in the driver.
 #[derive(Debug)]
 pub(crate) struct LogBudgets {
     /// Peers that are refused.
     pub(crate) refusals: LogBudget,
-    /// Messages that members may not send, and origins that refuse this node.
+    /// Members' forbidden messages, and origins that refuse this node.
     pub(crate) ignored: LogBudget,
 }
 

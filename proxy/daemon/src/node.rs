@@ -1,8 +1,8 @@
 //! A complete node without its process: mesh, core, sessions and local addresses.
 //!
 //! The daemon gives it UDP, the kernel's TCP, a state folder, an admin socket and signals; a
-//! simulation gives it memory. What happens inside is the same. Dropping a node ends all its tasks
-//! at once, as a crash does.
+//! simulation gives it memory. The node itself is the same. Dropping it ends all its tasks at once,
+//! like a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -61,10 +61,10 @@ pub(crate) mod reload;
 pub(crate) mod services;
 pub(crate) mod state_writer;
 
-/// Shortest time a node keeps running after it announced that it leaves, which is repeated until
-/// acknowledged.
+/// Minimum time a node keeps running after it announces that it leaves; the announcement is
+/// repeated until acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// How often a leaving node checks whether its sessions have ended.
+/// Interval at which a leaving node checks for open sessions.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
 /// The inputs of a node, in addition to settings and identity.
@@ -78,13 +78,13 @@ pub struct Environment {
     pub seed: [u8; 32],
     /// Higher than at every earlier start.
     pub generation: u64,
-    /// Nodes to announce to, those of the settings included.
+    /// Nodes to announce to, including those of the settings.
     pub seeds: Vec<NamedSeed>,
     /// The directory that an earlier process saved.
     pub directory: Option<Vec<u8>>,
     /// The revocations known before.
     pub revocations: Revocations,
-    /// What it needs for renewals by issuers, and as an issuer.
+    /// Its data for renewals by issuers, and as an issuer.
     pub renewals: KnownRenewals,
     /// The nodes of the cluster that an earlier process knew, for the way back.
     pub nodes: Option<Vec<u8>>,
@@ -94,12 +94,12 @@ pub struct Environment {
     pub vip_sockets: VipSockets,
 }
 
-/// What a node has as a process of its own.
+/// The parts of a node that need a separate process.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
-    /// Stores what must last, and answers each [`Write`] by a command.
+    /// Stores durable values, and answers each [`Write`] with a command.
     pub(crate) writer: Option<mpsc::Sender<Write>>,
-    /// Earlier processes whose sessions go on.
+    /// Earlier processes with open sessions.
     pub(crate) predecessors: Vec<Predecessor>,
 }
 
@@ -126,7 +126,7 @@ pub struct Node {
     tasks: JoinSet<()>,
 }
 
-/// What is left of a node whose mesh is another process's: its open sessions.
+/// What remains of a node after another process took over its mesh: its open sessions.
 #[derive(Debug)]
 pub(crate) struct Remains {
     mesh: Mesh,
@@ -143,7 +143,7 @@ impl Node {
     /// once.
     ///
     /// # Errors
-    /// An address cannot be bound (one that another process has is left for later), a configured
+    /// An address cannot be bound (one in use by another process is retried later), a configured
     /// file is unusable, or the identity is not valid now.
     pub fn start(
         settings: &Settings,
@@ -153,7 +153,7 @@ impl Node {
         Self::start_with(settings, identity, env, Process::default())
     }
 
-    /// The same in a process of its own.
+    /// Starts a node in a separate process.
     pub(crate) fn start_with(
         settings: &Settings,
         identity: &Identity,
@@ -277,8 +277,8 @@ impl Node {
         snapshot(&self.controls.commands).await
     }
 
-    /// Applies those settings of `new` that can change in a running node, as after a SIGHUP;
-    /// returns the settings then in effect, from which the next reload starts.
+    /// Applies those settings of `new` that can change in a running node, as on SIGHUP; returns the
+    /// effective settings, the basis of the next reload.
     ///
     /// # Errors
     /// A configured file is unusable. Nothing has changed then.
@@ -329,13 +329,13 @@ impl Node {
         self.release.run().await;
     }
 
-    /// Leaves everything to a successor but the open sessions, which go on through its mesh.
-    /// Returns the sockets for [`Shards::continuing`].
+    /// Hands everything to a successor except the open sessions, which continue through the
+    /// successor's mesh. Returns the sockets for [`Shards::continuing`].
     ///
     /// # Errors
     /// No descriptors are left; the sessions end.
     pub(crate) async fn detach(mut self) -> std::io::Result<(Remains, Vec<OwnedFd>)> {
-        // From now on the successor decides.
+        // From here on the successor decides.
         self.tasks.shutdown().await;
         let sockets = self.mesh.detach()?;
         let Self { mesh, sessions, leaving, controls, back_streams, serving, .. } = self;
@@ -343,8 +343,8 @@ impl Node {
         Ok((Remains { mesh, sessions, leaving, controls, _back_streams, serving }, sockets))
     }
 
-    /// Notifies all peers and ends, the local addresses last: a client that is refused gives up
-    /// sooner than one that is reset.
+    /// Notifies all peers and stops, closing the local addresses last: clients retry a reset
+    /// connection longer than a refused one.
     pub async fn close(mut self) {
         self.mesh.close().await;
         self.tasks.shutdown().await;
@@ -363,7 +363,7 @@ impl Remains {
         peers.into_iter().filter_map(|node| Some((node, self.mesh.endpoint(&node)?))).collect()
     }
 
-    /// Resets what is still open.
+    /// Resets the sessions that are still open.
     pub(crate) async fn close(mut self) {
         self.mesh.close().await;
         self.serving.shutdown().await;
@@ -381,7 +381,7 @@ fn continue_sessions(predecessors: Vec<Predecessor>, egress: &Egress, tasks: &mu
     }
 }
 
-/// What serves the streams of peers.
+/// Builds the server of peers' streams.
 fn egress(
     settings: &Settings,
     driver: &Driver,
@@ -419,7 +419,7 @@ fn serve_streams(
     tasks
 }
 
-/// Takes part in the virtual addresses of the settings.
+/// Starts the virtual addresses of the settings.
 fn serve_vips(
     settings: &Settings,
     sockets: VipSockets,
@@ -452,7 +452,7 @@ pub(crate) async fn snapshot(commands: &mpsc::Sender<Command>) -> Option<Snapsho
     snapshot.await.ok()
 }
 
-/// Starts the periodic look-ups of names in the settings and seeds, and of the cluster's lists of
+/// Starts the periodic lookups of names in the settings and seeds, and of the cluster's lists of
 /// apiservers.
 fn follow(
     settings: &Settings,
@@ -529,9 +529,8 @@ fn announce_start(state: &LocalState) {
     );
 }
 
-/// Passes the addresses of this node, its seeds and the nodes of the saved directory to the core,
-/// before the first turn of the loop. Names are left to the task that follows them: a resolver may
-/// be slow.
+/// Passes the addresses of this node, its seeds and the saved directory's nodes to the core before
+/// the loop starts. Names are resolved by a separate task, since a resolver may be slow.
 fn locate(settings: &Settings, driver: &mut Driver, seeds: &[Seed], directory: Option<&[u8]>) {
     restore(directory, &mut driver.core);
     let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));

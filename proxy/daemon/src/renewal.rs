@@ -14,8 +14,8 @@ pub(crate) mod state;
 /// Less than the asker waits in all, so that it hears why nobody has answered.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Asks one issuer, which may need a tunnel first; if it does not answer, through each of these
-/// relays. A relay's answer that does not fit counts as none.
+/// Asks one issuer, which may need a tunnel first; if it does not answer, asks it through each of
+/// these relays. An invalid answer of a relay counts as none.
 pub(crate) async fn ask(
     mesh: &Mesh,
     issuer: NodeId,
@@ -29,7 +29,7 @@ pub(crate) async fn ask(
     let asked = timeout(direct, exchange(mesh, issuer, request)).await;
     let mut problem = match asked.map_err(late(direct)).flatten() {
         Err(error @ Setback::Silent(_)) => error.to_string(),
-        // Nobody but the issuer could have said that.
+        // Only the issuer could have sent this.
         said => return said,
     };
     let part = (limit - direct) / u32::try_from(relays.len().max(1)).expect("relays are few");
@@ -46,7 +46,7 @@ pub(crate) async fn ask(
             }
         }
     }
-    // It is no failure. A relay that lies hides no more than it could by silence.
+    // This is not a failure. A lying relay hides no more than a silent one.
     Err(if gains_nothing { Refusal::NothingGained.into() } else { Setback::Silent(problem) })
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn exchange(
 impl From<Unanswered> for Setback {
     fn from(why: Unanswered) -> Self {
         match why {
-            Unanswered::Older => Self::Silent("it is of an earlier version".into()),
+            Unanswered::Older => Self::Silent("it runs an earlier version".into()),
             Unanswered::Refused(answer) => Self::Silent(format!("it answers {answer}")),
             Unanswered::Broken(why) => Self::Silent(why),
         }

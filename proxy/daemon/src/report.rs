@@ -55,7 +55,7 @@ pub(crate) use explain::change;
 pub(crate) use state::{LocalState, ServiceFacts};
 pub(crate) use view::nodes::Peer;
 
-/// Most narrow paths reported, each in a sentence: those of a site have one cause.
+/// Maximum narrow paths reported, one sentence each: those of a site have one cause.
 const MAX_NARROW: usize = 3;
 
 /// Answers questions about this node. Reads only; builds nothing unless it is asked.
@@ -262,7 +262,7 @@ impl Reporter<'_> {
         let is_apart = matches!(path, PathView::Dead | PathView::Unmeasured);
         let is_drained = state == OriginState::Draining;
         match (path, line) {
-            // For its local instance a node knows the result of the last probe.
+            // A node knows the result of its local instance's last probe.
             (PathView::Own, _) if candidate.standing >= Standing::Doubtful && !is_drained => {
                 self.core.health(service).map_or_else(String::new, Health::detail)
             }
@@ -415,7 +415,7 @@ fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
     }
 }
 
-/// The cause of an instance's state, in other words than the state itself.
+/// Describes the cause of an instance's state.
 fn unhealthy(state: OriginState) -> &'static str {
     match state {
         OriginState::Ready => "",
@@ -438,6 +438,6 @@ fn age_s(since: Instant, now: Instant) -> u64 {
 }
 
 fn in_ms(time: Duration) -> f64 {
-    // Three decimals: a microsecond is finer than any path.
+    // Three decimals: a microsecond is precise enough for any path.
     (time.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -1,16 +1,16 @@
 //! The admin server: one router behind a Unix socket and, if configured, a loopback TCP port.
 //!
-//! Each listener has its own bounds: connections in total and per client (`slots.rs`), time for a
-//! request's head, size of head and body, lifetime of a connection. A silent client locks nobody
+//! Each listener has its own limits: connections in total and per client (`slots.rs`), time for a
+//! request's head, size of head and body, lifetime of a connection. So a silent client locks nobody
 //! out. The socket gets its mode before its final name, so no other user can ever open it; a stale
 //! socket is replaced only if nothing answers on it.
 //!
 //! Missing resources (a folder that is not writable, a full disk, a port in use) do not stop the
-//! daemon: it serves its node's clients, logs a warning, and retries. The admin server is for
-//! people and monitoring only, and a user who takes the loopback port must not prevent the daemon
-//! from starting. Invalid settings do stop it: an address that is not loopback, a path that is too
-//! long or not a socket's, and above all a socket on which another daemon answers, since commands
-//! would change that other node.
+//! daemon: it serves its node's clients, logs a warning, and retries. The admin server is only for
+//! people and monitoring, and a user who takes the loopback port must not keep the daemon from
+//! starting. Invalid settings do stop it: an address that is not loopback, a path that is too long
+//! or not a socket, and above all a socket on which another daemon answers, since commands would go
+//! to that node.
 
 use std::convert::Infallible;
 use std::io;
@@ -45,7 +45,7 @@ mod router;
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
 /// Maximum size of a request's head in bytes; hyper's minimum.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
-/// How long a connection without a request may still bring one when the server stops.
+/// How long an idle connection may still send a request when the server stops.
 const FIRST_REQUEST: Duration = Duration::from_millis(100);
 /// Maximum number of header lines in a request.
 const MAX_HEADERS: usize = 32;
@@ -63,7 +63,7 @@ pub(crate) fn socket_path(path: &Path) -> SocketPath<'_> {
 /// Interval between attempts to bind a listener.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Both listeners, bound if possible, and not yet served.
+/// Both listeners, bound if possible but not served yet.
 #[derive(Debug)]
 pub(crate) struct AdminServer {
     path: PathBuf,
@@ -132,8 +132,8 @@ fn or_later<T>(bound: Result<T, Error>) -> Result<Option<T>, Error> {
             let retry_s = RETRY.as_secs();
             warn!(
                 %error, retry_s,
-                "the admin interface is incomplete: some of status, verbs and metrics do not \
-                 work until this is fixed. Clients of this node are served"
+                "the admin interface is incomplete: some of status, commands and metrics do not \
+                 work until this is fixed. Clients of this node are still served"
             );
             Ok(None)
         }
@@ -203,7 +203,7 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
         match accepted {
             Ok((stream, who)) => {
                 let Some(slot) = slots.take(who) else {
-                    tracing::debug!(%who, "admin connection refused: all of its slots are busy");
+                    tracing::debug!(%who, "admin connection refused: all slots are busy");
                     continue;
                 };
                 let (ask, stopping) = (ask.clone(), stopping.clone());
@@ -252,7 +252,7 @@ async fn serve_connection<S, A: Ask>(
     let conversation = async {
         let stopped = async {
             let _ = stopping.wait_for(|stop| *stop).await;
-            // Without a request the connection would be closed at once, and one may be on its way.
+            // Give a request that is on its way time to arrive before the connection is closed.
             let _ = timeout(FIRST_REQUEST, first.wait_for(|asked| *asked)).await;
         };
         tokio::select! {

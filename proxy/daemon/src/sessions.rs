@@ -1,4 +1,4 @@
-//! Sessions of local clients, from the local address to the node that serves or relays them.
+//! Sessions of local clients, from the local address to the serving or relaying node.
 
 pub(crate) mod arrived;
 pub(crate) mod attempt;

@@ -1,14 +1,14 @@
 //! Sessions that outlive an upgrade or a restart.
 //!
-//! The process that is succeeded *drains*: it leaves everything to its successor and keeps only its
-//! open sessions, until they have ended or [`MAX_DRAINING`] is over. Its packets go through the
-//! successor's mesh ([`Mesh::detach`](meshport_mesh::Mesh::detach)). The successor counts the
-//! sessions as its own and decides about them: what would end a session of its own ends these too.
+//! The old process *drains*: it hands everything to its successor except its open sessions, which
+//! it keeps until they have ended or [`MAX_DRAINING`] is over. Its packets go through the
+//! successor's mesh ([`Mesh::detach`](meshport_mesh::Mesh::detach)). The successor counts these
+//! sessions as its own and ends them for the same reasons as its own.
 //!
-//! The two talk over a pair of sockets of their own, next to those that carry packets. Sockets, not
-//! the successor's process, are what the draining process knows: a later successor inherits them,
-//! asks anew, and continues where the one before stopped. When no process has their other end any
-//! more, the draining process ends.
+//! The two talk over a separate pair of sockets, next to those that carry packets. The draining
+//! process knows only the sockets, not its successor: a later successor inherits them, asks again,
+//! and continues where the previous one stopped. When no process has their other end any more, the
+//! draining process ends.
 
 mod predecessor;
 
@@ -28,12 +28,12 @@ use tracing::warn;
 
 pub(crate) use predecessor::Predecessor;
 
-/// How long sessions may go on after an upgrade. client-go ends each watch after 5 to 10 minutes
-/// and begins the next, so most sessions end by themselves; a process that drains holds memory.
+/// How long sessions may continue after an upgrade. client-go restarts each watch after 5 to 10
+/// minutes, so most sessions end by themselves, and a draining process costs memory.
 pub(crate) const MAX_DRAINING: Duration = Duration::from_secs(600);
-/// Earlier processes whose sessions this one continues. With more, those with the fewest end.
+/// Maximum earlier processes whose sessions continue. Beyond that, those with the fewest end.
 const MAX_EARLIER: usize = 8;
-/// Elements of a list in one message. The longest takes some 500 bytes.
+/// Maximum elements of a list in one message; the longest takes some 500 bytes.
 pub(crate) const MAX_LISTED: usize = 100;
 /// The longest message in bytes.
 const MAX_MESSAGE: usize = 1 << 16;
@@ -62,7 +62,8 @@ pub(crate) enum Order {
     End(Vec<SessionId>),
 }
 
-/// One end of the conversation: a socket that keeps message boundaries and reports its end.
+/// One end of the conversation: a socket that keeps message boundaries and reports when the peer is
+/// gone.
 #[derive(Debug)]
 pub(crate) struct Channel(UnixDatagram);
 
@@ -95,10 +96,10 @@ impl Channel {
     }
 }
 
-/// The processes before this one that drain.
+/// The earlier processes that are draining.
 #[derive(Debug, Default)]
 pub(crate) struct Earlier {
-    /// The sockets to each. The last is that of the process before this one.
+    /// The sockets to each; the last is to the process before this one.
     all: Vec<Sockets>,
     /// The tag of this process.
     pub(crate) own: ProcessTag,
@@ -137,7 +138,7 @@ impl Earlier {
         self.all.push(sockets);
     }
 
-    /// Copies of all, as a successor is given them.
+    /// Copies of all, to pass to a successor.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -146,8 +147,8 @@ impl Earlier {
         all.map(OwnedFd::try_clone).collect()
     }
 
-    /// Asks each process what it carries, and lets `shards` pass its packets on. Those that have
-    /// ended are forgotten, and of more than [`MAX_EARLIER`] those with the fewest sessions, which
+    /// Asks each process for its sessions, and lets `shards` forward its packets. Forgets processes
+    /// that have ended and, of more than [`MAX_EARLIER`], those with the fewest sessions, which
     /// end. A mesh with another number of shards continues nothing.
     ///
     /// # Errors

@@ -1,11 +1,10 @@
 //! TCP connections as the daemon uses them: the kernel's in the product, in-memory ones in a
 //! simulation.
 //!
-//! The daemon opens, accepts, reads and writes all connections of clients and instances through
-//! these types, so that whole nodes can run in one process and in virtual time. A [`Host`]
-//! represents a node's machine, as far as local addresses are concerned. In-memory connections
-//! behave like the kernel's where the daemon can tell: backlogs, half-close, resets, backpressure,
-//! refused connections.
+//! All connections of clients and instances use these types, so that whole nodes can run in one
+//! process and in virtual time. A [`Host`] is a node's machine as far as local addresses are
+//! concerned. In-memory connections behave like the kernel's wherever the daemon can tell:
+//! backlogs, half-close, resets, backpressure, refused connections.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -31,10 +30,10 @@ use crate::unix::{self, SocketFile, SocketPath};
 /// Connections the kernel may queue for accept; it caps the value at `somaxconn`. One controller
 /// manager alone dials 60 in parallel.
 const BACKLOG: i32 = 4096;
-/// Unread bytes that a connection within this machine may hold: three reads of
-/// [`splice`](crate::sessions::splice). By default the kernel starts with one and a half reads and
-/// grows the buffer of fast readers, so a few of many parallel streams get twice the rate of the
-/// others. Connections that leave this machine keep the default: a long path may need more.
+/// Receive buffer of connections within this machine: three reads of
+/// [`splice`](crate::sessions::splice). The kernel's default starts at one and a half reads and
+/// grows for fast readers, so a few of many parallel streams get twice the rate of the others.
+/// Connections to other machines keep the default, since a long path may need more.
 const LOCAL_UNREAD: u32 = 192 << 10;
 
 /// The machine that has a node's local addresses.
@@ -164,7 +163,7 @@ fn listen(address: SocketAddr, presence: Presence) -> io::Result<KernelListener>
     }
     socket.bind(&chosen.into())?;
     socket.listen(BACKLOG)?;
-    // The next process asks for another free port.
+    // The next process picks another free port.
     let stored = if is_named { Stored::put(&socket, chosen) } else { None };
     Ok(KernelListener { listener: TcpListener::from_std(socket.into())?, stored })
 }
@@ -309,11 +308,10 @@ impl Closed {
             Reserved::Kernel { socket, is_stored } => (socket, *is_stored),
             Reserved::Memory(closed) => return closed.open().map(Listener::Memory),
         };
-        // Before listening: no step that may fail can follow, or clients would be stuck in the
-        // queue.
+        // Before listening: if a later step failed, clients would be stuck in the queue.
         let copy = socket.try_clone()?;
-        // Earlier sessions, open or just ended, prevent listening unless the socket shares the
-        // address. It does so only during the second call.
+        // Earlier sessions, open or just closed, prevent listening unless the socket shares the
+        // address; it does so only during the second call.
         let listens = socket.listen(BACKLOG).or_else(|_| {
             socket.set_reuse_address(true)?;
             socket.listen(BACKLOG)

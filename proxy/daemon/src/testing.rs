@@ -26,9 +26,9 @@ use crate::sessions::ingress::{Context, Ingress, SessionLimits};
 use crate::sessions::registry::Sessions;
 use crate::tcp::{Host, Tcp};
 
-/// How long anything on this machine may take.
+/// Timeout for anything on this machine.
 const SOON: Duration = Duration::from_secs(20);
-/// How often a condition is looked at.
+/// Interval at which conditions are polled.
 const LOOK: Duration = Duration::from_millis(5);
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 

@@ -41,8 +41,8 @@ impl SocketPath<'_> {
             path: self.path.to_owned(),
             what: what.into(),
             remedy: format!(
-                "Set `{}` in the configuration to a short path of its own, or stop what uses this \
-                 one",
+                "Set `{}` in the configuration to another short path, or stop the process that \
+                 uses this one",
                 self.setting
             ),
         }
@@ -64,7 +64,7 @@ pub(crate) fn make_folder(at: SocketPath<'_>) -> Result<(), Error> {
     }
 }
 
-/// Listens at the path, replacing a socket that nobody answers on.
+/// Listens at the path, replacing a socket on which nothing answers.
 ///
 /// # Errors
 /// [`Error::State`] if another process answers there or the path cannot be a socket's;
@@ -82,7 +82,7 @@ pub(crate) async fn bind(at: SocketPath<'_>) -> Result<(UnixListener, SocketFile
     make_folder(at)?;
     check_unused(at).await?;
     let binding = || Error::io(format!("listen on {}", path.display()));
-    // Left by a crashed process that had our process id; only we can use that name.
+    // Left by a crashed process with our process id; only we use that name.
     let _ = fs::remove_file(&unnamed);
     let listener = listen_at(&unnamed, at.mode).map_err(binding())?;
     let named = fs::symlink_metadata(&unnamed)
@@ -110,7 +110,7 @@ fn listen_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
     UnixListener::from_std(OwnedFd::from(socket).into())
 }
 
-/// Refuses a path unless it is free or a socket that nobody answers on.
+/// Refuses a path unless it is free or a socket on which nothing answers.
 async fn check_unused(at: SocketPath<'_>) -> Result<(), Error> {
     let path = at.path;
     match path.symlink_metadata() {
@@ -147,7 +147,7 @@ impl Drop for SocketFile {
             .symlink_metadata()
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode);
         if ours {
-            // A socket left behind is replaced at the next start.
+            // The next start replaces a leftover socket.
             let _ = fs::remove_file(&self.path);
         }
     }

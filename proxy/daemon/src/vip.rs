@@ -3,8 +3,8 @@
 //! [`contest`](meshport_core::vip::contest) makes the decisions. A [`task`] per address feeds it
 //! frames from the LAN ([`packet`]), claims from the mesh ([`board`]) and the state of this machine
 //! ([`station`]). The kernel has the address on its loopback interface and never answers for it on
-//! the LAN; the packet socket does, so the node gives up an address when the process ends. Anything
-//! else that must follow the address is changed by commands in a separate process ([`hooks`]).
+//! the LAN; the packet socket does, so the node gives up an address when the process ends. Commands
+//! in a separate process update anything else that must follow the address ([`hooks`]).
 
 pub(crate) mod board;
 pub mod hooks;

@@ -60,7 +60,7 @@ struct Inner {
     kubelet: watch::Sender<Arc<KubeletSettings>>,
     /// The nodes as Kubernetes reports them.
     listed: Mutex<Option<Arc<Nodes>>>,
-    /// The same with the addresses that the settings add.
+    /// Those nodes, with the addresses that the settings add.
     nodes: watch::Sender<Option<Arc<Nodes>>>,
     counts: SharedCounters<WayCount, { WayCount::ALL.len() }>,
     refused: [SharedCounters<Refusal, { Refusal::COUNT }>; 2],
@@ -170,7 +170,7 @@ impl WayBack {
         self.0.nodes.send_replace(all);
     }
 
-    /// Decides what this node dials for apiservers on its `host`, by its own rules.
+    /// Decides by this node's rules what it dials for apiservers on its `host`.
     pub(crate) fn judge(
         &self,
         want: &Want,

@@ -1,8 +1,8 @@
 //! The answers of a running daemon, as data.
 //!
-//! These types are the JSON of every `--json` query and of the loopback HTTP port; all tables for
-//! people are rendered from them alone. Fields are only added. Names of durations contain their
-//! unit. Ages are relative to now, so clocks need not agree.
+//! These types are the JSON of every `--json` query and of the loopback HTTP port; all tables are
+//! rendered from them alone. Fields are only added. Names of durations contain their unit. Ages are
+//! relative to now, so clocks need not agree.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,9 +20,9 @@ use super::request::{Kind, Request};
 use super::wayback::WayBackStatus;
 use crate::Error;
 
-/// Most probes of one ping; for more, ping again.
+/// Maximum probes per ping request; the client repeats it for more.
 pub const MAX_PING_COUNT: u32 = 100;
-/// A ping answers once its last probe has returned or was given up; they run one after another.
+/// A ping is answered when its last probe has returned or timed out; probes run one after another.
 const MAX_PING_TIME_PER_PROBE: Duration = Duration::from_secs(5);
 
 /// A node as people refer to it.
@@ -69,12 +69,12 @@ pub struct Status {
     pub way_back: Option<WayBackStatus>,
     /// Every service this node uses or offers.
     pub services: Vec<ServiceStatus>,
-    /// What this node serves to clients other than its own.
+    /// The services of this node for other clients.
     #[serde(flatten)]
     pub edge: EdgeStatus,
     /// Warnings for the operator, as text.
     pub warnings: Vec<String>,
-    /// The same with their ids.
+    /// The warnings as findings, with their ids.
     #[serde(default)]
     pub findings: Vec<FindingRow>,
 }
@@ -82,9 +82,9 @@ pub struct Status {
 /// How members see a node's address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReachStatus {
-    /// The NAT in front of it: `none`; `endpoint-independent`, which shows all members one address;
-    /// `endpoint-dependent`, which shows each another one; `one-report` while one member alone has
-    /// reported; `advertised` if `mesh.advertise` is set; or `unknown`.
+    /// The NAT in front of it: `none`; `endpoint-independent` (all members see one address);
+    /// `endpoint-dependent` (each member sees another); `one-report` (only one member has
+    /// reported); `advertised` (`mesh.advertise` is set); or `unknown`.
     pub nat: String,
     /// Addresses at which members see it, at most three.
     pub seen_at: Vec<SocketAddr>,
@@ -128,10 +128,10 @@ pub struct ProcessStatus {
     pub mesh_listen: SocketAddr,
     /// The loopback HTTP address of metrics and this status, if it is on.
     pub admin_http: Option<SocketAddr>,
-    /// Settings that differ in the file and take a restart, as the last reload found them.
+    /// Settings changed in the file that need a restart, as of the last reload.
     #[serde(default)]
     pub needs_restart: Vec<SettingChange>,
-    /// Why the last upgrade failed, after which this process has started again.
+    /// Why the last upgrade failed, if this process continued after it.
     #[serde(default)]
     pub failed_upgrade: Option<String>,
     /// Whether it is stopping and draining its sessions.
@@ -139,12 +139,12 @@ pub struct ProcessStatus {
     pub is_leaving: bool,
 }
 
-/// A problem, as in [`meshport_core::findings`].
+/// A finding, as in [`meshport_core::findings`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindingRow {
     /// `MP` and three digits.
     pub id: String,
-    /// Whether something does not work because of it; otherwise it is a warning.
+    /// Whether something does not work because of it; false for a warning.
     pub is_error: bool,
     /// The problem on this node.
     pub detail: String,
@@ -173,11 +173,11 @@ impl FindingRow {
 /// Members by liveness.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberCounts {
-    /// Answering, or not yet found silent.
+    /// Answers, or is not known to be silent yet.
     pub alive: usize,
-    /// Found silent.
+    /// Does not answer.
     pub down: usize,
-    /// Left on purpose.
+    /// Has left.
     pub left: usize,
     /// Living nodes by release; `unknown` for those that do not announce it.
     #[serde(default)]
@@ -192,7 +192,7 @@ pub struct AbsentMember {
     pub who: NodeRef,
     /// `down` or `left`.
     pub liveness: String,
-    /// Seconds since that was noticed here.
+    /// Seconds since this node noticed.
     pub since_s: u64,
 }
 
@@ -210,7 +210,7 @@ pub struct ServiceStatus {
     pub policy: String,
     /// The origin new sessions try first.
     pub chosen: Option<Chosen>,
-    /// Every known origin, in the order a new session would try them.
+    /// Every known origin, in the order that a new session tries them.
     pub origins: Vec<OriginStatus>,
     /// The local instance that this node offers, if it is an origin.
     pub offering: Option<Offering>,
@@ -229,7 +229,7 @@ pub struct ExposedStatus {
     pub name: ListenerName,
     /// The addresses clients connect to (the bound ones, also when port 0 was asked for).
     pub listen: Vec<SocketAddr>,
-    /// Those that are closed, because no origin of its services answers.
+    /// Addresses that are closed because no origin of its services answers.
     pub closed: Vec<SocketAddr>,
     /// Those that another process has. They are opened once they are free.
     #[serde(default)]
@@ -240,7 +240,7 @@ pub struct ExposedStatus {
     pub sessions_open: u64,
     /// Sessions since start.
     pub sessions_total: u64,
-    /// Connections that became no session, by reason.
+    /// Refused connections, by reason.
     pub refused: BTreeMap<String, u64>,
 }
 
@@ -253,21 +253,21 @@ pub struct VirtualAddressStatus {
     pub address: IpAddr,
     /// The interface of its LAN.
     pub interface: String,
-    /// The nodes that hold it in turn.
+    /// The group of nodes that share it.
     pub group: GroupName,
     /// The service behind it.
     pub service: ServiceName,
-    /// Larger numbers take it first.
+    /// Priority; the largest takes it first.
     pub priority: u8,
     /// `holding`, `releasing`, `standby`, or `ready` to take it from a node that releases it.
     pub state: String,
-    /// How long it has been so.
+    /// Seconds in that state.
     pub for_s: u64,
     /// Why this node cannot hold it; absent if it can.
     pub obstacle: Option<String>,
     /// The other node that claims to hold it.
     pub holder: Option<String>,
-    /// The other nodes of the group that are heard over the mesh.
+    /// The other nodes of the group that are reachable over the mesh.
     pub others: Vec<String>,
 }
 
@@ -313,14 +313,14 @@ pub struct OriginStatus {
     /// The state of its local instance, as it announces it: `ready`, `unready`, `draining`,
     /// `refusing`, `hung`, `unknown`, `stalled`.
     pub state: String,
-    /// Seconds since that state was learned here.
+    /// Seconds since this node learned that state.
     pub state_since_s: u64,
     /// `own`, `direct`, `relayed`, `outside` (of the mesh) or `dead`; `unmeasured` before the first
     /// answer.
     pub path: String,
     /// Smoothed round-trip time in milliseconds; absent when unmeasured or own.
     pub rtt_ms: Option<f64>,
-    /// Loss over the recent probes, percent.
+    /// Share of recent probes that were lost, percent.
     pub loss_percent: Option<u8>,
     /// Sessions of this node open to it.
     pub sessions: u64,
@@ -352,11 +352,11 @@ pub struct Offering {
 pub struct PeerRow {
     /// Its key.
     pub node: NodeId,
-    /// Name, once its credential is known.
+    /// Its name, once its credential is known.
     pub name: Option<NodeName>,
-    /// Site, once its credential is known.
+    /// Its site, once its credential is known.
     pub site: Option<SiteName>,
-    /// Roles, once its credential is known.
+    /// Its roles, once its credential is known.
     pub roles: Option<Roles>,
     /// The key of the invite it joined with; absent when the authority itself signed for it.
     #[serde(default)]
@@ -366,7 +366,7 @@ pub struct PeerRow {
     pub authority: Option<VerifyKey>,
     /// `alive`, `down`, `left` or `unknown`.
     pub liveness: String,
-    /// Address of its packets.
+    /// Source address of its packets.
     pub endpoint: Option<SocketAddr>,
     /// Why there is no direct path to it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -377,7 +377,7 @@ pub struct PeerRow {
     pub way_back: Option<String>,
     /// Seconds since the last WireGuard handshake.
     pub handshake_age_s: Option<u64>,
-    /// Round-trip time in milliseconds where it is measured.
+    /// Round-trip time in milliseconds, if measured.
     pub rtt_ms: Option<f64>,
     /// Bytes received in the tunnel.
     pub rx_bytes: u64,
@@ -398,7 +398,7 @@ pub struct SeedRow {
     pub is_origin: bool,
     /// Whether it is a relay.
     pub is_relay: bool,
-    /// Whether it is the daemon that answers.
+    /// Whether it is the daemon's own node.
     pub own: bool,
 }
 
@@ -426,7 +426,7 @@ pub struct PingReport {
     pub sent: u32,
     /// Round-trip times of the answers in milliseconds, in order of sending.
     pub rtt_ms: Vec<Option<f64>>,
-    /// Why no answer can be expected, if known.
+    /// Why it cannot answer, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacks: Option<String>,
 }
@@ -449,7 +449,7 @@ impl Request for PingRequest {
         match (1..=MAX_PING_COUNT).contains(&self.count) {
             true => Ok(()),
             false => Err(Error::Usage(format!(
-                "count is {}, allowed are 1 to {MAX_PING_COUNT}",
+                "count is {}; it must be 1 to {MAX_PING_COUNT}",
                 self.count
             ))),
         }
@@ -465,7 +465,7 @@ impl Request for PingRequest {
 pub struct DrainRequest {
     /// The service whose instance on this node is drained.
     pub service: ServiceName,
-    /// Whether to drain it, or to use it again.
+    /// True to drain it, false to offer it again.
     pub draining: bool,
 }
 
@@ -489,7 +489,7 @@ pub struct DrainReport {
     pub sessions: u64,
 }
 
-/// The default for a daemon that does not say whether it changed anything.
+/// The default for a daemon that does not report this.
 fn changed() -> bool {
     true
 }
@@ -507,16 +507,16 @@ impl Request for RevokeRequest {
     type Reply = RevokeReport;
 }
 
-/// What was revoked.
+/// The revoked object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeReport {
     /// The revoked node or invite: `node KEY` or `invite KEY`.
     pub revoked: String,
-    /// Whether that was news to the daemon.
+    /// Whether the daemon did not know it before.
     pub is_new: bool,
-    /// How many present members it locked out, as far as the daemon knows.
+    /// How many current members it shut out, as far as the daemon knows.
     pub cut: usize,
-    /// The node that continues with a new key; it is not revoked with this one.
+    /// The node that continues with a new key, which this does not revoke.
     #[serde(default)]
     pub successor: Option<NodeId>,
 }
@@ -526,7 +526,7 @@ pub struct RevokeReport {
 pub struct ReloadReport {
     /// Settings that have changed and are in force now.
     pub applied: Vec<SettingChange>,
-    /// Settings that differ in the file and take a restart.
+    /// Settings changed in the file that need a restart.
     pub needs_restart: Vec<SettingChange>,
 }
 
@@ -537,14 +537,14 @@ pub struct UpgradeReport {
     pub successor: u32,
 }
 
-/// A setting with its previous value and its new one, as in the file.
+/// A setting with its old and new value, as in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingChange {
     /// The key with its tables, `mesh.mtu`; for a new service its table, `service.registry`.
     pub key: String,
     /// The previous value; absent if there was none.
     pub old: Option<String>,
-    /// The value in the file; absent where it has none.
+    /// The value in the file; absent if it has none.
     pub new: Option<String>,
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::api::OriginRef;
 use super::request::{Kind, Request};
 
-/// The service whose origins are asked.
+/// The service whose origins to ask.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificatesRequest {
     /// Its name.

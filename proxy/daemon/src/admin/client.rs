@@ -1,4 +1,4 @@
-//! The client: typed questions to the daemon over its Unix socket.
+//! The client: sends typed requests to the daemon over its Unix socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Ten thousand peers at one KiB each, with room to spare.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 
-/// Asks one daemon. Holds no connection between questions.
+/// A client of one daemon. Keeps no connection between requests.
 #[derive(Debug, Clone)]
 pub struct AdminClient {
     socket: PathBuf,
@@ -39,7 +39,7 @@ impl AdminClient {
         Self { socket: socket.into() }
     }
 
-    /// The socket it asks on.
+    /// The daemon's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -54,8 +54,8 @@ impl AdminClient {
     /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] when nobody answers, [`Error::Usage`] for a request that the daemon
-    /// finds invalid, [`Error::Refused`] for another refusal, or an answer that cannot be parsed.
+    /// [`Error::NoDaemon`] if no daemon answers, [`Error::Usage`] for a request that the daemon
+    /// finds invalid, [`Error::Refused`] for another refusal or an answer that cannot be parsed.
     pub async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
         let (method, body) = match R::KIND {
             Kind::Query => (Method::GET, None),
@@ -96,7 +96,10 @@ impl AdminClient {
         limit: Duration,
     ) -> Result<Bytes, Error> {
         let answer = timeout(limit, self.exchange(method, path, body)).await.map_err(|_late| {
-            self.no_daemon(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time"))
+            self.no_daemon(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "timed out waiting for an answer",
+            ))
         })?;
         let (status, bytes) = answer?;
         if status == StatusCode::OK {
@@ -105,7 +108,7 @@ impl AdminClient {
         let why = serde_json::from_slice::<Complaint>(&bytes)
             .map_or_else(|_not_ours| format!("it answered {status}"), |complaint| complaint.error);
         match status {
-            // The daemon would accept another request.
+            // The request is at fault, not the daemon.
             StatusCode::UNPROCESSABLE_ENTITY => Err(Error::Usage(why)),
             _ => Err(Error::Refused(why)),
         }
@@ -136,7 +139,7 @@ impl AdminClient {
         let mut talk = std::pin::pin!(talk);
         tokio::select! {
             answer = &mut talk => return answer,
-            // The connection ends with its last byte; the answer may still be in the queue.
+            // The connection may end before its last answer has been read from the queue.
             _ = &mut connection => {}
         }
         talk.await
@@ -161,5 +164,5 @@ fn request(method: Method, path: &str, body: Option<Vec<u8>>) -> hyper::Request<
 
 fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value)
-        .map_err(|error| Error::Bug(format!("a question has no JSON: {error}")))
+        .map_err(|error| Error::Bug(format!("cannot encode the request as JSON: {error}")))
 }

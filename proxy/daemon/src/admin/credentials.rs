@@ -11,7 +11,7 @@ use zeroize::Zeroize;
 
 use super::request::{Kind, Request};
 
-/// Remaining validity from which an expiring certificate causes a warning, in seconds.
+/// A certificate with less validity left causes a warning, in seconds.
 const ENDS_SOON_S: u64 = 30 * 86_400;
 
 /// The validity of a credential.
@@ -47,7 +47,7 @@ impl Validity {
         }
     }
 
-    /// As a word.
+    /// The name in answers.
     pub fn word(self) -> &'static str {
         match self {
             Self::Valid => "valid",
@@ -62,7 +62,7 @@ impl Validity {
 /// the node was known then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialRow {
-    /// Its node; absent for a revoked invite.
+    /// The node; absent for a revoked invite.
     pub node: Option<NodeId>,
     /// The name in it.
     pub name: Option<NodeName>,
@@ -77,9 +77,9 @@ pub struct CredentialRow {
     pub authority: Option<VerifyKey>,
     /// Whether it is the daemon's own.
     pub own: bool,
-    /// Start of its validity.
+    /// When it was issued.
     pub issued_at: Option<UnixSeconds>,
-    /// End of its validity.
+    /// When it expires.
     pub expires_at: Option<UnixSeconds>,
     /// Time at which the authority revoked it, or its node changed its key.
     pub revoked_at: Option<UnixSeconds>,
@@ -88,7 +88,7 @@ pub struct CredentialRow {
     pub successor: Option<NodeId>,
     /// Its validity.
     pub validity: Validity,
-    /// The number of the mesh's secret that its holder has; absent until it reports one.
+    /// The number of the mesh secret that its holder reported; absent until it reports one.
     #[serde(default)]
     pub secret_number: Option<u64>,
 }
@@ -111,7 +111,7 @@ impl Request for RenewRequest {
 pub struct RenewReport {
     /// Expiry of the credential in use.
     pub expires_at: UnixSeconds,
-    /// Whether it was news to the daemon.
+    /// Whether the daemon did not know it before.
     pub is_new: bool,
 }
 
@@ -120,13 +120,13 @@ pub struct RenewReport {
 pub struct RenewalStatus {
     /// Members that are up and have the role issuer, this node included if it holds a mandate.
     pub issuers: usize,
-    /// Time from which this node asks them; absent without issuers.
+    /// When this node starts to ask them; absent without issuers.
     pub due_at: Option<UnixSeconds>,
-    /// Rounds in a row in which none of them has renewed it.
+    /// Consecutive rounds in which none of them renewed it.
     pub failed_rounds: u32,
     /// The last failure; absent if there is none.
     pub problem: Option<String>,
-    /// End of this node's own mandate; absent if it holds none.
+    /// When this node's own mandate expires; absent if it has none.
     pub mandate_ends_at: Option<UnixSeconds>,
 }
 
@@ -161,18 +161,18 @@ impl Request for MandateRequest {
 /// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MandateReport {
-    /// End of the mandate in use.
+    /// When the mandate in use expires.
     pub until: UnixSeconds,
-    /// Whether it was news to the daemon.
+    /// Whether the daemon did not know it before.
     pub is_new: bool,
 }
 
 /// The mesh secret in force, in `meshport status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretStatus {
-    /// Grows with every rotation; 0 for the first.
+    /// Increases with every rotation; 0 for the first.
     pub number: u64,
-    /// Time at which the authority signed it; absent for the first.
+    /// When the authority signed it; absent for the first.
     pub rotated_at: Option<UnixSeconds>,
     /// Time until which the previous one also opens tunnels; absent if there is none.
     pub former_ends_at: Option<UnixSeconds>,
@@ -214,7 +214,7 @@ pub struct RotateReport {
     pub number: u64,
     /// Time until which the previous one also opens tunnels; absent if there is none.
     pub former_ends_at: Option<UnixSeconds>,
-    /// Whether it was news to the daemon.
+    /// Whether the daemon did not know it before.
     pub is_new: bool,
 }
 

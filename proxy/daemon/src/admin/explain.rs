@@ -17,9 +17,9 @@ pub struct Explanation {
     pub policy: String,
     /// The origin new sessions try first.
     pub chosen: Option<Chosen>,
-    /// Every candidate, in the order a new session would try them.
+    /// Every candidate, in the order that a new session tries them.
     pub candidates: Vec<CandidateFacts>,
-    /// The sessions of this node's clients, by where they go.
+    /// The sessions of this node's clients, by destination.
     pub sessions: Vec<LineSessions>,
     /// The last changes of the first choice, newest first, at most ten.
     pub changes: Vec<RouteChange>,
@@ -35,7 +35,8 @@ pub struct CandidateFacts {
     pub standing: String,
     /// The cost of a session there, in milliseconds; among equals the cheaper one goes first.
     pub cost_ms: f64,
-    /// How much single round trips deviate, in milliseconds; absent when unmeasured or own.
+    /// Mean deviation of round trips, in milliseconds; absent if unmeasured or for the own
+    /// instance.
     pub deviation_ms: Option<f64>,
     /// Points of evidence against it from sessions, 0 to 4; it is suspect from 2 on.
     pub evidence: f64,
@@ -50,15 +51,15 @@ pub struct CandidateFacts {
 pub struct Seen {
     /// Nodes that measure it.
     pub nodes: u64,
-    /// Those that do not reach it.
+    /// Nodes that do not reach it.
     pub unreachable: u64,
     /// Their sites.
     pub unreachable_sites: Vec<SiteName>,
-    /// The shortest round-trip time of the others, in milliseconds.
+    /// The shortest round-trip time of the nodes that reach it, in milliseconds.
     pub least_ms: Option<f64>,
-    /// The longest.
+    /// The longest, in milliseconds.
     pub most_ms: Option<f64>,
-    /// A summary in words: "unreachable from 4 of 9 nodes, all in site b".
+    /// A summary: "unreachable from 4 of 9 nodes, all in site b".
     pub words: String,
 }
 
@@ -76,21 +77,21 @@ pub struct RelayFacts {
     pub cost_ms: f64,
     /// Share of packets lost on the whole path, percent.
     pub loss_percent: u8,
-    /// Whether sessions found it silent or refusing lately.
+    /// Whether it was recently silent or refusing.
     pub suspect: bool,
-    /// Whether a session was connected through it lately.
+    /// Whether a session was recently connected through it.
     pub proven: bool,
     /// Whether new sessions to that origin use this path.
     pub used: bool,
 }
 
-/// Sessions that are open on one line.
+/// Open sessions on one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineSessions {
-    /// Their target.
+    /// The destination.
     #[serde(flatten)]
     pub who: OriginRef,
-    /// How many they are.
+    /// Number of open sessions.
     pub open: u64,
 }
 

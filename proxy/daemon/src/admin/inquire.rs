@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::api::{FindingRow, NodeRef};
 use super::request::{Kind, Request};
 
-/// Asks members how they see this node and themselves. A command, since it makes members send
-/// packets.
+/// Asks members about this node and themselves. A command, since it makes members send packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InquireRequest;
 
@@ -28,7 +27,7 @@ pub struct InquiryReport {
     /// Whether a member reached this node unsolicited: `reached`, `not-reached`, or why that is
     /// unknown.
     pub udp_in: String,
-    /// Problems that follow from all answers.
+    /// Findings from all answers together.
     pub findings: Vec<FindingRow>,
 }
 
@@ -38,7 +37,7 @@ pub struct MemberAnswer {
     /// The member.
     #[serde(flatten)]
     pub who: NodeRef,
-    /// `answered`, `older` if it does not know the question, or `silent`.
+    /// `answered`, `older` if its version does not know the question, or `silent`.
     pub outcome: String,
     /// Why it is silent.
     pub problem: Option<String>,
@@ -48,11 +47,11 @@ pub struct MemberAnswer {
     pub rtt_ms: Option<f64>,
     /// Seconds by which its clock is ahead of this machine's; negative if it is behind.
     pub clock_ahead_s: Option<i64>,
-    /// The source address of this node's packets, as it sees them.
+    /// The source address of this node's packets, as the member sees it.
     pub sees_this_node_at: Option<SocketAddr>,
-    /// The largest IP packet known to get from here to it, in bytes.
+    /// The largest IP packet known to reach it from here, in bytes.
     pub mtu_to_bytes: Option<u16>,
-    /// The largest IP packet known to get from it to here, in bytes.
+    /// The largest IP packet known to reach this node from it, in bytes.
     pub mtu_from_bytes: Option<u16>,
     /// The result of its call-back from a new socket: `arrived`, `lost`, or why there was none.
     pub call: Option<String>,

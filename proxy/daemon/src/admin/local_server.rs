@@ -1,9 +1,9 @@
 //! A small HTTP server on a loopback address, for programs besides the daemon that serve its page:
 //! `meshport dashboard` and the simulator.
 //!
-//! It answers programs of this machine and its own page: Host is checked for every request, and
-//! requests from pages of other sites are refused ([`super::loopback`]). Any user of the machine
-//! can connect, so connections are bounded per user as those of the admin server (`slots.rs`).
+//! It answers local programs and its own page: every request's Host is checked, and requests from
+//! pages of other sites are refused ([`super::loopback`]). Any local user can connect, so
+//! connections are limited per user as in the admin server (`slots.rs`).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,13 +24,13 @@ use super::slots::{self, Slot, Slots};
 use crate::Error;
 use crate::sessions::client::ClientId;
 
-/// Concurrent connections of all users; `slots.rs` has the share of one.
+/// Concurrent connections of all users; `slots.rs` limits each user.
 pub const MAX_CONNECTIONS: usize = slots::MAX_CONNECTIONS;
 /// Head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How long a client may take for the head of its request.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(5);
-/// A connection ends after this time in any case.
+/// Maximum lifetime of a connection.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(300);
 /// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -93,8 +93,7 @@ where
         .header_read_timeout(MAX_HEAD_TIME)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    // A connection that breaks, lasts too long or loses its slot belongs to a tab, which
-    // reconnects.
+    // A broken, expired or replaced connection belongs to a browser tab, which reconnects.
     tokio::select! {
         _ = timeout(MAX_CONNECTION_TIME, connection) => {}
         () = slot.taken() => {}
@@ -108,7 +107,7 @@ pub(crate) fn refusal<B>(request: &Request<B>) -> Option<Reply> {
         return Some(complaint(StatusCode::MISDIRECTED_REQUEST, text));
     }
     if !is_from_here(request.headers()) {
-        let text = "this port answers no requests that a page of another site makes";
+        let text = "this port refuses requests from pages of other sites";
         return Some(complaint(StatusCode::FORBIDDEN, text));
     }
     None

@@ -1,4 +1,4 @@
-//! Access control of a loopback port: programs of this machine, and its own pages in a browser.
+//! Access control of a loopback port: admits local programs and the port's own pages.
 //!
 //! Any web page in a local browser can send requests to this port; headers that browsers set
 //! distinguish them.
@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use hyper::Request;
 use hyper::header::{HOST, HeaderMap};
 
-/// Whether the request names this machine. A web page that points its own domain at 127.0.0.1 (DNS
-/// rebinding) sends that name.
+/// Whether `Host` names this machine. A web page that points its own domain at 127.0.0.1 (DNS
+/// rebinding) sends that domain.
 pub fn is_for_loopback<B>(request: &Request<B>) -> bool {
     let in_uri = request.uri().authority().map(|authority| authority.as_str().to_owned());
     let mut hosts = request.headers().get_all(HOST).iter();

@@ -1,8 +1,9 @@
 //! The metrics: one table, and everything generated from it.
 //!
-//! `ALL` has a row for each metric. The writer renders it, `docs/reference.md` is generated from
-//! it, and the dashboard and alerts of `meshport generate monitoring` may name nothing else. Labels
-//! are bounded by the services and origins of the mesh and by lists in code, never by its members.
+//! `ALL` has a row for each metric. The metrics page and `docs/reference.md` are generated from it,
+//! and the dashboard and alerts of `meshport generate monitoring` use only its metrics. Label
+//! values are bounded by the mesh's services and origins and by lists in code, never by its
+//! members.
 
 mod page;
 mod reference;
@@ -19,7 +20,7 @@ pub use crate::sessions::durations::Distribution;
 pub enum Kind {
     /// A value that goes up and down.
     Gauge,
-    /// A value that only grows while the daemon runs.
+    /// A value that only increases while the daemon runs.
     Counter,
     /// How many values were in each range.
     Histogram,
@@ -58,7 +59,7 @@ impl Stability {
 /// A metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name, as in queries: with the unit, and `_total` of a counter.
+    /// Its name as in queries: with the unit, and `_total` for a counter.
     pub name: &'static str,
     /// Its kind.
     pub kind: Kind,
@@ -68,7 +69,7 @@ pub struct Metric {
     pub stability: Stability,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// A sentence.
+    /// The help text, one sentence.
     pub help: &'static str,
 }
 

@@ -19,7 +19,7 @@ use crate::Error;
 pub struct OffersRequest {
     /// The services by name.
     pub services: BTreeMap<ServiceName, OfferedService>,
-    /// All of it is withdrawn unless it is offered again within this time, in seconds: 5 to 60.
+    /// Time in seconds, 5 to 60, after which all services are withdrawn unless offered again.
     #[serde(default = "longest")]
     pub ttl_s: u64,
 }
@@ -29,7 +29,7 @@ pub struct OffersRequest {
 pub struct OfferedService {
     /// Its instances.
     pub instances: Vec<Instance>,
-    /// Who may use it, as `allow` of `[service.NAME]` and with its default.
+    /// Who may use it, like `allow` of `[service.NAME]` and with the same default.
     #[serde(default = "everyone")]
     pub allow: Vec<String>,
 }
@@ -45,9 +45,9 @@ fn everyone() -> Vec<String> {
 /// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffersReport {
-    /// The services that other nodes now find here.
+    /// The services that this node now offers.
     pub offered: Vec<ServiceName>,
-    /// Those that were not accepted, and why.
+    /// Services that were refused, and why.
     pub refused: BTreeMap<ServiceName, String>,
 }
 
@@ -64,7 +64,7 @@ impl Request for OffersRequest {
             format!("{services} services; at most {MAX_OFFERED_SERVICES} can be offered")
         } else if !(MIN_OFFER_TIME..=MAX_OFFER_TIME).contains(&ttl) {
             let (from, to) = (MIN_OFFER_TIME.as_secs(), MAX_OFFER_TIME.as_secs());
-            format!("ttl_s is {}; it has to be {from} to {to}", self.ttl_s)
+            format!("ttl_s is {}; it must be {from} to {to}", self.ttl_s)
         } else if let Some(wrong) = self.services.iter().find_map(|(name, it)| it.wrong(name)) {
             wrong
         } else {
@@ -79,9 +79,12 @@ impl OfferedService {
     fn wrong(&self, name: &ServiceName) -> Option<String> {
         let (instances, allowed) = (self.instances.len(), self.allow.len());
         if instances > MAX_INSTANCES {
-            Some(format!("{name} has {instances} instances; at most {MAX_INSTANCES} are possible"))
+            Some(format!("{name} has {instances} instances; at most {MAX_INSTANCES} are allowed"))
         } else if allowed > MAX_ALLOWED {
-            Some(format!("{name} has {allowed} entries in allow; {MAX_ALLOWED} are possible"))
+            Some(format!(
+                "{name} has {allowed} entries in allow; at most {MAX_ALLOWED} are \
+                 allowed"
+            ))
         } else {
             let wrong = self
                 .instances
@@ -93,7 +96,7 @@ impl OfferedService {
 }
 
 impl OffersRequest {
-    /// The part that the core decides about.
+    /// The part that the core checks.
     pub(crate) fn wanted(&self) -> Result<BTreeMap<ServiceName, Wanted>, Error> {
         let services = self.services.iter().map(|(name, service)| {
             let allow: Result<Vec<Allow>, _> = service.allow.iter().map(|it| it.parse()).collect();

@@ -1,6 +1,6 @@
-//! The page at `/`: one document without anything from outside, which draws [`super::view`].
+//! The dashboard at `/`: one self-contained document that draws [`super::view`].
 //!
-//! The header lets a browser run only the script and the style with its hashes; the page loads
+//! Its Content-Security-Policy allows only the script and the style with its hashes; the page loads
 //! nothing else, sends requests only to this port, cannot be framed, and makes no markup from text
 //! (`trusted-types`).
 
@@ -16,15 +16,15 @@ use hyper::header::{
 };
 use sha2::{Digest, Sha256};
 
-/// The parts of a page that draw its map of sites, for other programs: a document that contains all
-/// three may call `drawMap` of [`drawing::SCRIPT`] with a document like that of [`super::view`], or
-/// a part of it, as the script says.
+/// The parts that draw the map of sites, for other programs: a document that contains all three can
+/// call `drawMap` of [`drawing::SCRIPT`] with [`super::view`]'s document or the parts of it that
+/// the script names.
 pub mod drawing {
     /// Colours, in both themes, selected by `data-theme` of the root element.
     pub const THEME: &str = include_str!("page/theme.css");
     /// The style of the map.
     pub const STYLE: &str = include_str!("page/map.css");
-    /// The script, which only declares.
+    /// The script, which only declares functions.
     pub const SCRIPT: &str = concat!(include_str!("page/base.js"), include_str!("page/map.js"));
 }
 
@@ -41,25 +41,25 @@ const SCRIPT: &str = concat!(
     include_str!("page/panels.js"),
     include_str!("page/run.js"),
 );
-/// The icon of the page, so that a browser requests no file.
+/// The icon, inline, so that the browser requests no file.
 const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' \
                     viewBox='0 0 20 20'%3E%3Cpath d='M4 15 10 4l6 11M6.5 10.5h7' fill='none' \
                     stroke='%232f55d4' stroke-width='2.4'/%3E%3C/svg%3E";
 
 static PAGE: LazyLock<Page> = LazyLock::new(|| Page::with(Addition::default()));
 
-/// The parts that another program adds to the page that it serves.
+/// What another program adds to the page.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Addition<'a> {
     /// Style, after that of the page.
     pub style: &'a str,
     /// Markup, before that of the page.
     pub body: &'a str,
-    /// Script, after that of the page, which has begun to ask for `/view` by then.
+    /// Script, after that of the page, which has already requested `/view` by then.
     pub script: &'a str,
 }
 
-/// A page and what a browser may do with it.
+/// A page and its policy.
 #[derive(Debug)]
 pub struct Page {
     document: String,
@@ -113,7 +113,7 @@ pub(crate) fn answer() -> Response<Full<Bytes>> {
     PAGE.answer()
 }
 
-/// A part of a page as its policy names it.
+/// The hash that names a part of the page in its policy.
 pub fn hash(part: &str) -> String {
     format!("sha256-{}", BASE64.encode(&Sha256::digest(part)))
 }

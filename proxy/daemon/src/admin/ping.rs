@@ -13,7 +13,7 @@ use crate::admin::api::{MAX_PING_COUNT, NodeRef, PingReport};
 const MAX_PINGS: usize = 8;
 /// Interval between probes.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Timeout of an answer; longer than any path on this planet with a retry of the handshake.
+/// Timeout of an answer: any round trip on Earth plus a retried handshake.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
@@ -40,7 +40,7 @@ pub(crate) fn start(
     let permit = Permit;
     if under_way >= MAX_PINGS {
         let _ =
-            answer.send(Err(Error::Usage("too many pings at once; wait for one to end".into())));
+            answer.send(Err(Error::Usage("too many concurrent pings; wait for one to end".into())));
         return;
     }
     tokio::spawn(async move {

@@ -34,7 +34,7 @@ plain! {
     StatusRequest, "/status", Query, Status;
     /// Per service, the order in which a new session would try the origins.
     RoutesRequest, "/routes", Query, Vec<ServiceStatus>;
-    /// Why the route of each service is what it is.
+    /// The reasons for each service's route.
     ExplainRequest, "/explain", Query, Vec<Explanation>;
     /// The counters of each listener, service and origin.
     StatsRequest, "/stats", Query, Vec<StatsRow>;
@@ -44,7 +44,7 @@ plain! {
     SeedsRequest, "/seeds", Query, Vec<SeedRow>;
     /// All the credentials the daemon knows, its own first.
     CredentialsRequest, "/credentials", Query, Vec<CredentialRow>;
-    /// Reads the daemon's configuration again, as SIGHUP does.
+    /// Reloads the daemon's configuration, as SIGHUP does.
     ReloadRequest, "/reload", Command, ReloadReport;
 }
 

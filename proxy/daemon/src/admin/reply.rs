@@ -1,4 +1,4 @@
-//! Answers over HTTP, with the headers that make them safe in a browser.
+//! HTTP answers with the headers that make them safe in a browser.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,8 +11,7 @@ use serde::Serialize;
 /// An answer whose body is in memory.
 pub type Reply = Response<Full<Bytes>>;
 
-/// The policy for an answer that is not one of our pages: a browser may show it, but not in a
-/// frame.
+/// The policy for answers other than our pages: a browser may show them, but not in a frame.
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'";
 
 #[derive(Serialize)]
@@ -20,7 +19,7 @@ struct Complaint<'a> {
     error: &'a str,
 }
 
-/// An answer that is not to be stored.
+/// An answer that must not be cached.
 pub(crate) fn text(status: StatusCode, content_type: &'static str, body: String) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::from(body)));
     *reply.status_mut() = status;

@@ -1,4 +1,4 @@
-//! The verbs of the admin interface: one [`Request`] each, with its reply.
+//! The requests of the admin interface: one [`Request`] per command, with its reply.
 //!
 //! To add a command, write its request and reply with an `impl Request` next to their data
 //! ([`super::api`] and its neighbours), its answer and its row in `node::driver::answers`, and the
@@ -12,10 +12,10 @@ use serde::de::DeserializeOwned;
 
 use crate::Error;
 
-/// How long the daemon may take for a request that needs no network.
+/// Limit for a request that needs no network.
 pub const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// The longest body of a request unless it overrides this: credentials and secrets are shorter.
+/// Default limit for the body of a request: credentials and secrets are shorter.
 pub const MAX_BODY_BYTES: usize = 4 * 1024;
 
 /// The permissions of a request.
@@ -39,7 +39,7 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The longest body, in bytes.
     const MAX_BODY_BYTES: usize = MAX_BODY_BYTES;
 
-    /// Whether the request is valid, before the daemon is asked.
+    /// Validates the request before it is sent to the daemon.
     ///
     /// # Errors
     /// Checks it.
@@ -47,13 +47,13 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The part of a reply's JSON that changes only with events; the `ETag` is computed from it.
-    /// None for a reply that is always sent in full.
+    /// The part of a reply's JSON that changes only with events; the `ETag` is its hash. `None` for
+    /// a reply that is always sent in full.
     fn news(_body: &str) -> Option<&str> {
         None
     }
 
-    /// How long the daemon may take.
+    /// Limit for the daemon's answer.
     fn limit(&self) -> Duration {
         MAX_ANSWER_TIME
     }

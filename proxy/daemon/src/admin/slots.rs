@@ -1,9 +1,9 @@
 //! Connection slots of one listener: how many a client may have, and which one is replaced.
 //!
-//! Connections do not wait for a slot. A connection over its client's share, or beyond all slots,
-//! replaces one that waits for a request: first the same client's, otherwise one of the client with
-//! the most. So silent connections last only while no other needs their slot, and one client cannot
-//! take them all. A request being answered is never cut.
+//! Connections do not wait for a slot. One beyond its client's share, or beyond all slots, replaces
+//! an idle one: the same client's first, otherwise one of the client with the most. So silent
+//! connections last only until another needs their slot, and no client can take all of them. A
+//! connection is never closed while its request is being answered.
 //!
 //! Bounds: [`MAX_CONNECTIONS`] in total, [`MAX_OF_ONE`] per client.
 
@@ -17,7 +17,7 @@ use crate::sessions::client::ClientId;
 
 /// Connections of one listener at once: a handful of scrapers, probes and people.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
-/// Connections of one client, so that three other clients have room too.
+/// Connections per client; leaves slots for three others.
 pub(crate) const MAX_OF_ONE: usize = 16;
 
 /// All connections of a listener. Clones share them.
@@ -34,7 +34,7 @@ struct Held {
 #[derive(Debug)]
 struct Connection {
     who: ClientId,
-    /// The number of its last event while it waits for a request; none while one is answered.
+    /// The number of its last event while it waits for a request; `None` while one is answered.
     waits: Option<u64>,
     /// Dropping it signals the connection that its slot was taken.
     _keeps: oneshot::Sender<()>,
@@ -73,8 +73,8 @@ pub(crate) struct Slot {
 }
 
 impl Slots {
-    /// A slot for a connection that waits for its first request; none if all that could make room
-    /// are being answered.
+    /// A slot for a connection that waits for its first request; `None` if every connection that
+    /// could make room is being answered.
     pub(crate) fn take(&self, who: ClientId) -> Option<Slot> {
         let mut held = self.lock();
         if !held.make_room(who) {

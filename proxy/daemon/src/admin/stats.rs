@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 pub enum StatsKind {
     /// An exposed listener.
     Listener,
-    /// A service, by any address of its clients.
+    /// A service, over all its addresses.
     Service,
     /// An origin of a service.
     Origin,
 }
 
 impl StatsKind {
-    /// As a word.
+    /// The name in answers.
     pub fn word(self) -> &'static str {
         match self {
             Self::Listener => "listener",
@@ -52,8 +52,9 @@ pub struct StatsRow {
     pub bytes_down: u64,
     /// The mean time until an origin answered, in milliseconds; absent without a session.
     pub connect_mean_ms: Option<f64>,
-    /// The time within which 95 of 100 sessions had an answer, rounded up to a bound of
-    /// `meshport_connect_duration_seconds`; absent without a session, or beyond the last bound.
+    /// The 95th percentile of the time until an origin answered, in milliseconds, rounded up to a
+    /// bucket of `meshport_connect_duration_seconds`; absent without a session, or beyond the last
+    /// bucket.
     pub connect_p95_ms: Option<f64>,
 }
 
@@ -73,7 +74,7 @@ pub const COLUMNS: [&str; 11] = [
 ];
 
 impl StatsRow {
-    /// The values of [`COLUMNS`], absent ones empty.
+    /// The values of [`COLUMNS`]; absent ones are empty.
     pub fn cells(&self) -> [String; COLUMNS.len()] {
         let text = |value: Option<String>| value.unwrap_or_default();
         [

@@ -1,10 +1,9 @@
 //! `/view`: everything shown about a node in one document, for the page at `/` and for programs.
 //!
-//! The rules of [`super::api`] apply: fields are only added, and names contain units. Times are
-//! whole seconds on the daemon's own clock since its start (`..._at_s`), so clocks need not agree:
-//! an age is `now_s` minus such a time. Round trips have two significant digits, or whole
-//! milliseconds. So an unchanged document has the same bytes up to `now_s`, its last field, and the
-//! same `ETag`.
+//! The rules of [`super::api`] apply: fields are only added, and names contain units. Times
+//! (`..._at_s`) are whole seconds since the daemon's start, so clocks need not agree: an age is
+//! `now_s` minus such a time. Round-trip times have two significant digits, or whole milliseconds.
+//! So an unchanged document has the same bytes up to `now_s`, its last field, and the same `ETag`.
 //!
 //! Bounds: [`MAX_NODES`] nodes, [`MAX_DISTANCES`] distances, and the bounds of the daemon's
 //! directory, history and journal.
@@ -20,7 +19,7 @@ use super::explain::{LineSessions, RelayFacts, Seen};
 use super::request::{Kind, Request};
 use super::stats::StatsRow;
 
-/// The version of the document. It changes when a field gets another meaning.
+/// The version of the document. It increases when the meaning of a field changes.
 pub const FORMAT: u32 = 1;
 /// Nodes in one document: this one, then the origins, then absent nodes, then the others by name.
 pub const MAX_NODES: usize = 1000;
@@ -52,11 +51,11 @@ pub struct View {
     pub services: Vec<ServiceView>,
     /// The sites of all known nodes, by name.
     pub sites: Vec<SiteRow>,
-    /// The distances between sites' nodes and origins, as the nodes report them.
+    /// The distances between sites' nodes and origins, as reported by the nodes.
     pub distances: Vec<SiteDistance>,
     /// The nodes, this one first.
     pub nodes: Vec<NodeRow>,
-    /// Known nodes left out for lack of room.
+    /// Known nodes omitted for lack of space.
     pub nodes_left_out: usize,
     /// Findings, errors first; as in `meshport status` and `meshport doctor`.
     pub findings: Vec<FindingView>,
@@ -89,12 +88,12 @@ pub struct AddressRow {
     pub state: String,
     /// The name of the node that holds it: this one, or another that claims to.
     pub holder: Option<String>,
-    /// Since when that node holds it, as far as this node knows; without a holder, since when there
-    /// is none.
+    /// Since when that node has held it, as far as this node knows; without a holder, since when
+    /// nobody has.
     pub since_at_s: u64,
     /// Why this node cannot hold it; absent if it can.
     pub obstacle: Option<String>,
-    /// The other nodes of the group that are heard.
+    /// The other nodes of the group that are reachable.
     pub others: Vec<String>,
 }
 
@@ -133,7 +132,7 @@ pub struct ServiceView {
     pub listen: Vec<SocketAddr>,
     /// Listen addresses taken by another process.
     pub lost: Vec<SocketAddr>,
-    /// The target of sessions and the reason, in one sentence.
+    /// Where sessions go and why, in one sentence.
     pub summary: String,
     /// The origin that is tried first; absent when none is usable.
     pub chosen: Option<Choice>,
@@ -141,7 +140,7 @@ pub struct ServiceView {
     pub origins: Vec<OriginRow>,
     /// The instance this node hosts.
     pub offering: Option<OfferingRow>,
-    /// The open sessions of this node's clients, by where they go.
+    /// The open sessions of this node's clients, by destination.
     pub lines: Vec<LineSessions>,
     /// The sessions of this node's clients.
     pub sessions: SessionCounts,
@@ -214,9 +213,9 @@ pub struct PathRow {
     pub rtt_ms: Option<f64>,
     /// Share of recent probes that were lost, percent.
     pub loss_percent: Option<u8>,
-    /// Time since which it has been up or dead.
+    /// Since when the path has been up or dead.
     pub since_at_s: Option<u64>,
-    /// When the node was last heard on this path; absent while it answers probes.
+    /// When a packet last arrived on this path; absent while the node answers probes.
     pub heard_at_s: Option<u64>,
 }
 
@@ -229,7 +228,7 @@ pub struct OfferingRow {
     pub state: String,
     /// Since when it has that state.
     pub since_at_s: u64,
-    /// The last probe's outcome in words.
+    /// The last probe's outcome, as text.
     pub detail: String,
     /// Sessions of other nodes open to it.
     pub sessions: u64,
@@ -242,11 +241,11 @@ pub struct SiteRow {
     pub name: SiteName,
     /// Nodes known there, except those that left.
     pub nodes: usize,
-    /// Those that answer.
+    /// Nodes there that answer.
     pub alive: usize,
     /// Nodes there that offer one of this node's services.
     pub origins: usize,
-    /// Those that are ready and answer.
+    /// Origins there that answer and are ready.
     pub ready: usize,
     /// Nodes that may relay.
     pub relays: usize,
@@ -269,7 +268,7 @@ pub struct SiteDistance {
     pub pairs: usize,
     /// Pairs that do not reach each other.
     pub unreachable: usize,
-    /// Arrival of the newest of these records.
+    /// When the newest of these records arrived.
     pub told_at_s: u64,
 }
 
@@ -284,24 +283,24 @@ pub struct NodeRow {
     /// `alive`, `down`, `left` or `unknown`, as membership agrees; `leaf` for an operator's machine
     /// that is attached to this node.
     pub liveness: String,
-    /// Time since which it has been so.
+    /// Since when.
     pub since_at_s: u64,
-    /// Its version, where it is known.
+    /// Its version, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Time at which its credential was issued.
     pub credential_issued_at: UnixSeconds,
-    /// Its expiry.
+    /// When its credential expires.
     pub credential_expires_at: UnixSeconds,
-    /// Whether it is valid and when that needs attention, as in `meshport credentials`; absent in
-    /// views of the release before 0.1.
+    /// Validity of its credential, as in `meshport credentials`; absent in views of releases before
+    /// 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential_validity: Option<Validity>,
     /// Whether it reports that it is behind NAT.
     pub behind_nat: bool,
     /// The services it offers and may offer.
     pub offers: Vec<Offer>,
-    /// Arrival of its last record.
+    /// When its last record arrived.
     pub told_at_s: Option<u64>,
     /// The path to it from here.
     pub path: PathRow,
@@ -316,10 +315,10 @@ pub struct Offer {
     pub state: String,
 }
 
-/// A finding with its entry in the list of all kinds.
+/// A finding, with its entry in the catalogue.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FindingView {
-    /// The finding on this node.
+    /// The finding as it occurs on this node.
     #[serde(flatten)]
     pub row: FindingRow,
     /// The finding in general.
@@ -330,11 +329,11 @@ pub struct FindingView {
     pub anchor: String,
 }
 
-/// The last ten minutes of this node's clients, one column per number. A second is there only if it
-/// differs from the one before it: so a line holds from its time to the next one's.
+/// The last ten minutes of this node's clients, in columns. A second is omitted if it equals the
+/// previous one, so an entry holds until the time of the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryRows {
-    /// How far it reaches back.
+    /// The length of the history, in seconds.
     pub seconds: u64,
     /// The ends of the seconds, ascending.
     pub at_s: Vec<u64>,
@@ -363,13 +362,13 @@ pub struct EventRow {
     pub kind: String,
     /// The nodes concerned.
     pub names: Vec<String>,
-    /// How many more.
+    /// How many more nodes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others: u32,
-    /// The service, where it is about one.
+    /// The service, if the event concerns one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceName>,
-    /// The event in words.
+    /// The event as text.
     pub detail: String,
 }
 

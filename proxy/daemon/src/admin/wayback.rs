@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::request::{Kind, Request};
 use crate::Error;
 
-/// `meshport explain --node` as asked.
+/// The request of `meshport explain --node`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WayRequest {
     /// The name of a Node object or of a member.
@@ -27,38 +27,38 @@ impl Request for WayRequest {
     }
 }
 
-/// The way back from the apiserver of this node to the others.
+/// The way back from this node's apiserver to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayBackStatus {
-    /// The socket on which it asks.
+    /// The socket that the apiserver connects to.
     pub socket: PathBuf,
     /// Nodes of the cluster that are reached through the mesh.
     pub nodes_there: u64,
-    /// Those that are down.
+    /// Nodes of the cluster that are down.
     pub nodes_down: u64,
-    /// Those that are in the cluster and not in the mesh.
+    /// Nodes of the cluster that are not in the mesh.
     pub nodes_missing: u64,
-    /// Streams that are open.
+    /// Open streams.
     pub streams_open: u64,
-    /// Connections that were refused since the start.
+    /// Connections refused since the start.
     pub refused: u64,
 }
 
 /// How an apiserver of this node reaches a node's kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayReport {
-    /// Where the kubelet listens, as far as known.
+    /// The kubelet's port, if known.
     pub kubelet_port: u16,
     /// Addresses of the node.
     pub addresses: Vec<String>,
     /// Networks of its pods.
     pub pod_cidrs: Vec<String>,
-    /// The member for the node: `worker-7 in fra`.
+    /// The member that is the node: `worker-7 in fra`.
     pub who: Option<String>,
     /// Paths to it, in the order of attempts: `direct`, `through relay-1`.
     #[serde(rename = "ways")]
     pub paths: Vec<String>,
-    /// Why it is not reached, if that is known without trying.
+    /// Why it cannot be reached, if known without an attempt.
     pub problem: Option<String>,
     /// Whether this node has a socket for apiservers.
     pub has_socket: bool,

@@ -1,4 +1,4 @@
-//! Clients of exposed listeners, by their addresses.
+//! Audit lines about clients of exposed listeners.
 //!
 //! Each listener has a budget for sessions and one for refusals, so that a flood of refused clients
 //! hides no session.
@@ -17,7 +17,7 @@ use super::Audit;
 use crate::clock;
 use crate::sessions::exposed::{ExposeCount, Tally};
 
-/// Lines about sessions of one listener: a burst of reconnecting clients, and ten a second.
+/// Lines about a listener's sessions: a burst of reconnecting clients, then ten a second.
 const SESSIONS: Rate = Rate { most: 1_000, each: Duration::from_millis(100) };
 /// Lines about refused clients of one listener.
 const REFUSALS: Rate = Rate { most: 20, each: Duration::from_secs(1) };

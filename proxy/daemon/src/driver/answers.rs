@@ -43,15 +43,15 @@ use crate::health::certificates;
 use crate::inquiry::{self, Inquiry};
 use crate::random;
 
-/// Where an answer goes. The asker may be gone.
+/// The receiver of an answer, which may be gone.
 pub(crate) type Asker<T> = oneshot::Sender<Result<T, Error>>;
 
 /// Requests that only the process around a node can carry out.
 #[derive(Debug)]
 pub(crate) enum ProcessRequest {
-    /// Read the configuration again.
+    /// Reload the configuration.
     Reload(Asker<ReloadReport>),
-    /// Replace this process by the program on disk.
+    /// Replace this process with the program on disk.
     Upgrade(Asker<UpgradeReport>),
 }
 
@@ -152,12 +152,13 @@ where
     let limit = request.limit();
     let reply = timeout(limit, ask.ask(request)).await.map_err(|_late| Failure::Late(limit))?;
     let reply = reply.map_err(Failure::Refused)?;
-    serde_json::to_string(&reply)
-        .map_err(|error| Failure::Refused(Error::Bug(format!("a reply has no JSON: {error}"))))
+    serde_json::to_string(&reply).map_err(|error| {
+        Failure::Refused(Error::Bug(format!("cannot encode the reply as JSON: {error}")))
+    })
 }
 
-/// The services that clients of this node use and that have no healthy origin now: the daemon is
-/// ready if there are none, and alive if it answers at all.
+/// The services in use on this node that have no healthy origin: the daemon is ready if there are
+/// none, and alive if it answers at all.
 pub(crate) struct Lacking;
 
 /// All metrics.
@@ -199,7 +200,7 @@ impl Answer for ReloadRequest {
     type Reply = <Self as Request>::Reply;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        // A process that is ending drops it, which the requester notices.
+        // A stopping process drops it, which the requester notices.
         let full = driver.outputs.process.try_send(ProcessRequest::Reload(to));
         if let Err(TrySendError::Full(ProcessRequest::Reload(to))) = full {
             let _ = to.send(Err(Error::Refused("another reload is under way; try again".into())));
@@ -316,8 +317,7 @@ impl Driver {
         let added = added.map_err(|it| Error::Refused(it.to_string()))?;
         if added == Added::Full {
             return Err(Error::Refused(format!(
-                "there are {MAX_REVOCATIONS} revocations, and no more can be stored; create a new \
-                 mesh"
+                "the limit of {MAX_REVOCATIONS} revocations is reached; create a new mesh"
             )));
         }
         // Discovery has already forgotten the revoked members.
@@ -338,7 +338,12 @@ impl Driver {
             )));
         };
         if changed {
-            let word = if *draining { "drains: other nodes leave it" } else { "is offered again" };
+            let word = if *draining {
+                "draining: other nodes leave it"
+            } else {
+                "is offered \
+                                                                                 again"
+            };
             info!(%service, "{} {word}", names::local_instance(service));
         }
         let state = self.core.own_state(service).unwrap_or(OriginState::Unknown).to_string();

@@ -21,7 +21,7 @@ use crate::report::ServiceFacts;
 /// Commands from the rest of the daemon.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Announce to these nodes, at these addresses.
+    /// Announce this node to these nodes, at these addresses.
     Seeds(Vec<(NodeId, Vec<SocketAddr>)>),
     /// This node can be reached at these addresses.
     Endpoints(OwnEndpoints),
@@ -31,36 +31,36 @@ pub(crate) enum Command {
     Listed(ServiceName, Option<BTreeSet<SocketAddr>>),
     /// Add a service.
     AddService(Box<Addition>),
-    /// Store the nodes of the cluster, as the way back knows them, for the next start.
+    /// Store the cluster's nodes, as the way back encodes them, for the next start.
     StoreNodes(Vec<u8>),
     /// These settings wait for a restart.
     NeedsRestart(Vec<SettingChange>),
-    /// An upgrade failed, for this reason, and this process continues; none when one begins.
+    /// An upgrade failed for this reason, and this process continues; `None` when one begins.
     FailedUpgrade(Option<String>),
     /// This machine slept for this long, or moved to another network.
     Wake(Duration),
     /// Present this credential.
     Credential(Box<Credential>),
-    /// This is stored: use it.
+    /// This value is stored: use it.
     Stored(Write),
-    /// This could not be stored, for this reason.
+    /// This value could not be stored, for this reason.
     NotStored(Write, String),
     /// Announce that this node leaves; answered once the last datagram is handed over.
     Leave(tokio::sync::oneshot::Sender<()>),
-    /// Asks for the current state, for the next start.
+    /// Return the current state, for the next start.
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
 }
 
-/// A change of a service that runs.
+/// A change of a running service.
 #[derive(Debug)]
 pub(crate) enum ServiceChange {
-    /// How its sessions are spread.
+    /// How to spread its sessions.
     Policy(Policy, Weights),
     /// The pace at which its sessions move.
     Drift(DriftConfig),
-    /// Addresses for when no origin in the mesh answers.
+    /// Addresses to use when no origin in the mesh answers.
     Fallback(Vec<SocketAddr>),
-    /// How its local instance is probed.
+    /// How to reach and probe its local instance.
     Instance(Instance),
 }
 

@@ -1,7 +1,7 @@
-//! Endpoints: addresses of this node for others, and of the seeds.
+//! Endpoints: this node's addresses for others, and the seeds' addresses.
 //!
-//! Names are looked up repeatedly, since an address may change. A failed look-up changes nothing:
-//! the addresses found before stay.
+//! Names are resolved repeatedly, since addresses may change. After a failed lookup the previous
+//! addresses stay.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,23 +16,23 @@ use meshport_core::reach::OwnEndpoints;
 
 use crate::driver::commands::Command;
 
-/// Interval between look-ups of all names.
+/// Interval between lookups of all names.
 const REFRESH: Duration = Duration::from_secs(60);
-/// The same after a failed look-up; doubles up to [`REFRESH`].
+/// The same after a failed lookup; doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
-/// How long one look-up may take.
+/// How long one lookup may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Addresses used of one seed: more are not tried by the mesh at once either.
+/// Addresses used of one seed: the mesh tries no more at once either.
 const MAX_ADDRESSES: usize = 8;
-/// Addresses of documentation (RFC 5737, RFC 3849): the kernel's choice of a source address
-/// towards them is its choice towards the internet. Nothing is sent there.
+/// Documentation addresses (RFC 5737, RFC 3849): the kernel picks the same source address for them
+/// as for the internet. Nothing is sent there.
 pub(crate) const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9),
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9),
 ];
 
-/// Periodically looks up the seeds and the endpoints that this node advertises, and tells the
-/// driver whenever the addresses change.
+/// Periodically resolves the seeds and this node's advertised endpoints, and reports changed
+/// addresses to the driver.
 pub(crate) async fn follow(
     seeds: Vec<Seed>,
     mut advertise: watch::Receiver<Vec<Endpoint>>,
@@ -107,8 +107,8 @@ async fn resolve(endpoints: &[Endpoint], most: usize) -> (Vec<SocketAddr>, bool)
                         found.for_each(|address| push_up_to(most, &mut addresses, address));
                         continue;
                     }
-                    Ok(Err(error)) => debug!(name, %error, "cannot look up a name"),
-                    Err(_elapsed) => debug!(name, "looking up a name took too long"),
+                    Ok(Err(error)) => debug!(name, %error, "cannot resolve a name"),
+                    Err(_elapsed) => debug!(name, "timed out resolving a name"),
                 }
                 all = false;
             }
@@ -117,7 +117,7 @@ async fn resolve(endpoints: &[Endpoint], most: usize) -> (Vec<SocketAddr>, bool)
     (addresses, all)
 }
 
-/// The addresses among some endpoints that need no look-up.
+/// The endpoints that are addresses already.
 pub(crate) fn plain(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     let known = endpoints.iter().filter_map(Endpoint::socket_addr);
@@ -129,8 +129,8 @@ pub(crate) fn is_name(endpoint: &Endpoint) -> bool {
     matches!(endpoint.host(), Host::Name(_))
 }
 
-/// Addresses to try for a node: the configured and the announced ones alternate, since the mesh
-/// tries only the first few and either kind may be unreachable from here.
+/// Addresses to try for a node, configured and announced ones in turn, since the mesh tries only
+/// the first few and either kind may be unreachable from here.
 pub(crate) fn hints(configured: &[SocketAddr], announced: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut hints = Vec::new();
     for at in 0..configured.len().max(announced.len()) {

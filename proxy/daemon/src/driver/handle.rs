@@ -14,7 +14,7 @@ use crate::admin::queries::{PeersRequest, StatusRequest};
 use crate::driver::Question;
 use crate::driver::answers::{Answer, Ask, Samples};
 
-/// Asks the running daemon. Cheap to clone.
+/// Queries the running daemon. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
     questions: mpsc::Sender<Question>,
@@ -49,7 +49,7 @@ impl Handle {
         self.ask(Samples).await
     }
 
-    /// Applies a revocation by the authority in the whole mesh.
+    /// Applies the authority's revocation and gossips it.
     ///
     /// # Errors
     /// As [`Handle::status`], and when the authority of this mesh has not signed it.

@@ -20,7 +20,7 @@ impl Driver {
         from: Option<NodeId>,
     ) -> Result<(), MeshError> {
         let now = clock::now();
-        // The mesh goes first: it may refuse, and peers must know who sends the gossip.
+        // The mesh comes first: it may refuse, and peers must know who sends the gossip.
         match &change {
             Change::Renewed(credential) => {
                 self.mesh.set_credential(credential)?;

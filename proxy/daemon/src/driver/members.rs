@@ -13,7 +13,7 @@ use crate::driver::endpoints;
 use crate::report::member;
 
 impl Driver {
-    /// A member's credential and addresses.
+    /// Handles a member's credential and addresses.
     pub(crate) fn take_peer(
         &mut self,
         node: NodeId,
@@ -27,7 +27,7 @@ impl Driver {
         self.mesh.set_peer(node, &hints, Some(credential));
     }
 
-    /// A member's claim about a virtual address.
+    /// Handles a member's claim to a virtual address.
     pub(crate) fn take_claim(&mut self, from: NodeId, datagram: &[u8]) {
         let credential = self.mesh.credential(&from);
         let board = &self.state.process.board;
@@ -36,7 +36,7 @@ impl Driver {
         }
     }
 
-    /// A peer continues under another key: its open sessions and streams become the successor's.
+    /// A peer continues with another key: moves its open sessions and streams to the successor.
     pub(crate) fn follow(&mut self, former: NodeId, credential: &Credential) {
         let (name, node) = (&credential.name, credential.node);
         info!(%name, node = %node.short(), former = %former.short(), "a peer has a new key");
@@ -51,18 +51,18 @@ impl Driver {
     }
 
     /// Resets apiservers' streams on a dead path, including those that this node serves or relays:
-    /// otherwise `kubectl logs -f` would wait forever, and so would the kubelet for its reader.
+    /// otherwise `kubectl logs -f` and the kubelet behind it would hang forever.
     pub(crate) fn cut_way_back(&self, node: &NodeId) {
         let sessions = self.sessions.sever(&ServiceName::way_back(), node);
         if sessions > 0 {
             let name = self.reporter().name(node);
-            warn!(%name, sessions, "streams of the way back reset: the path is dead");
+            warn!(%name, sessions, "streams of the way back reset: path dead");
         }
     }
 
     pub(crate) fn tell_suspected(&self, node: &NodeId) {
         debug!(name = %self.reporter().name(node), "member suspected");
-        // In a daemon there is no observer.
+        // Only tests and the simulator observe this.
         let _ = self.outputs.suspected.send(*node);
     }
 

@@ -1,4 +1,4 @@
-//! What a program on this machine offers through this node.
+//! Services that programs on this machine offer through this node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Driver {
         Ok(OffersReport { offered: self.core.offered().keys().cloned().collect(), refused })
     }
 
-    /// Serves these offers from now on. Open sessions stay open.
+    /// Serves these offers from now on. Open sessions stay.
     pub(crate) fn publish_offers(&mut self, offers: Arc<Offers>, why: &'static str) {
         let before = self.outputs.offered.borrow().clone();
         for service in before.keys().filter(|it| !offers.contains_key(*it)) {

@@ -1,5 +1,5 @@
-//! Mesh secrets, keys and revocations: stored by the writer, then used; and the end of previous
-//! ones. The driver never waits for a disk.
+//! Mesh secrets, keys and revocations: the writer stores them, then the driver uses them. Retires
+//! expired ones. The driver never waits for a disk.
 
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ pub(crate) struct Persistence {
     secret_asker: Option<(u64, Asker<RotateReport>)>,
     key_asker: Option<Asker<RotateKeyReport>>,
     former_secret: Overlap,
-    /// When to check again whether the previous secret has expired, if there is one.
+    /// When to check again whether the previous secret, if any, has expired.
     look_at: Option<Instant>,
     former_key_until: Option<Instant>,
 }
@@ -55,7 +55,7 @@ impl Persistence {
             .min()
     }
 
-    /// Each asker is answered once. The asker may be gone.
+    /// Answers the operator, who may be gone, once.
     fn answer_secret(&mut self, number: u64, answer: Result<RotateReport, Error>) {
         if let Some((_, asker)) = self.secret_asker.take_if(|(asked, _)| *asked <= number) {
             let _ = asker.send(answer);
@@ -110,7 +110,7 @@ impl Driver {
         let _ = asker.send(answer);
     }
 
-    /// Whether this node may continue under that identity; not while a previous key still answers.
+    /// Whether this node may continue with that identity; not while a previous key still answers.
     fn judge_next(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
         if self.persistence.key_asker.is_some() {
             return Err(IdentityError::Busy);
@@ -122,7 +122,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// These revocations are in force already; they are stored for the next start.
+    /// Stores revocations for the next start; they are in force already.
     pub(crate) fn store_revocations(&mut self, all: Revocations) {
         let own = all.covering(&self.state.identity.credential).cloned();
         self.persistence.writes.offer(Write::Revocations(RevocationsWrite { all, own }));
@@ -136,7 +136,7 @@ impl Driver {
                 continue;
             };
             if let Err(error) = writer.try_send(write) {
-                self.lose(&error.into_inner(), "this daemon is about to end".to_owned());
+                self.lose(&error.into_inner(), "this daemon is stopping".to_owned());
             }
         }
     }
@@ -174,7 +174,7 @@ impl Driver {
         }
     }
 
-    /// It cannot be stored, so it is not used.
+    /// A value cannot be stored, so it is not used.
     pub(crate) fn lose(&mut self, write: &Write, error: String) {
         let now = clock::now();
         self.persistence.writes.handle(write, false, now);
@@ -187,8 +187,8 @@ impl Driver {
             }
             Write::Key(_) => self.lose_key(error),
             Write::Revocations(_) => {
-                warn!(%error, "cannot store a revocation; after a restart other nodes send it \
-                               again");
+                warn!(%error, "cannot store a revocation; other nodes send it again after a \
+                               restart");
             }
             Write::Renewal(_) => self.lose_renewal(error),
             Write::Mandate(_) => {
@@ -199,7 +199,7 @@ impl Driver {
         }
     }
 
-    /// Queues it to be stored soon.
+    /// Queues a value to be stored.
     pub(crate) fn offer(&mut self, write: Write) {
         self.persistence.writes.offer(write);
     }
@@ -209,8 +209,8 @@ impl Driver {
         self.persistence.answer_key(Err(Error::Refused(error)));
     }
 
-    /// Ends the previous secret and the previous key when they have expired: the secret only when
-    /// that is certain, since until then the mesh decides by the clock whether it accepts it.
+    /// Erases the previous secret and key once they have expired: the secret only when its expiry
+    /// is certain; until then the mesh checks it by the wall clock.
     pub(crate) fn end_former(&mut self, now: Instant, wall: UnixSeconds) {
         if self.persistence.former_key_until.take_if(|until| *until <= now).is_some() {
             // This change cannot be refused.

@@ -1,5 +1,5 @@
-//! The renewal of this node's credential by an issuer, and what this node signs as one: the driver
-//! asks and answers, [`meshport_core::renewal`] decides.
+//! Renews this node's credential through an issuer and, as an issuer, signs those of others.
+//! [`meshport_core::renewal`] decides.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::identity::Change;
 use crate::renewal;
 use crate::renewal::state::RenewalWrite;
 
-/// The answer of an issuer, or why there is none.
+/// An issuer's answer, or why there is none.
 pub(crate) type FromIssuer = (NodeId, Result<Vec<u8>, Setback>);
 
 /// A member asks for its next credential.
@@ -53,7 +53,7 @@ impl Answer for MandateRequest {
 }
 
 impl Driver {
-    /// Asks an issuer when it is time, and erases expired keys of this node's own mandate.
+    /// Asks an issuer when a renewal is due, and erases expired keys of this node's own mandate.
     pub(crate) fn renew_in_time(&mut self, now: Instant) {
         let wall = clock::wall();
         if let Some(left) = self.state.renewals.erase_ended(now, wall) {
@@ -82,12 +82,12 @@ impl Driver {
                 check_relayed(&own, &issued, clock::wall())
             };
             let heard = renewal::ask(&mesh, who, &relays, &request, fits).await;
-            // A driver that has ended renews nothing.
+            // A stopped driver renews nothing.
             let _ = to.send((who, heard)).await;
         });
     }
 
-    /// An issuer has answered.
+    /// Handles an issuer's answer.
     pub(crate) fn take_issued(&mut self, (from, heard): FromIssuer) {
         let outcome = heard.and_then(|bytes| {
             let next = self.accept(&bytes)?;
@@ -106,7 +106,7 @@ impl Driver {
         self.state.renewals.seeker.handle_answer(from, outcome, clock::now());
     }
 
-    /// The credential that an issuer has signed, with this node's own signature added.
+    /// Adds this node's own signature to the credential that an issuer signed.
     fn accept(&self, bytes: &[u8]) -> Result<Credential, Setback> {
         let unfit = |error: meshport_config::Error| Setback::Unfit(error.to_string());
         let issued = Issued::from_bytes(bytes).map_err(unfit)?;
@@ -116,7 +116,7 @@ impl Driver {
         believed.map(|()| next).map_err(|error| Setback::Unfit(error.to_string()))
     }
 
-    /// It is stored, so it takes effect.
+    /// A value was stored and takes effect.
     pub(crate) fn take_renewal(&mut self, write: &RenewalWrite) {
         let own = &self.state.identity.credential;
         // An operator may have supplied a later one meanwhile.
@@ -131,9 +131,9 @@ impl Driver {
         }
     }
 
-    /// It could not be stored, so it is not used.
+    /// A renewal could not be stored and is not used.
     pub(crate) fn lose_renewal(&mut self, error: String) {
-        warn!(%error, "a renewed credential is not used");
+        warn!(%error, "cannot use a renewed credential");
         self.state.renewals.seeker.handle_lost(error, clock::now());
     }
 
@@ -154,7 +154,7 @@ impl Driver {
         }
     }
 
-    /// The credential that this node signs for a member that asks.
+    /// Signs the next credential of a member that asks.
     fn judge(&mut self, asker: &Judge) -> Result<Issued, Refusal> {
         let Judge { present, relay, request } = asker;
         let known = relay.and_then(|_| self.mesh.known_credential(&present.node));
@@ -181,7 +181,7 @@ impl Driver {
         judged
     }
 
-    /// An operator supplies a mandate, which is already stored.
+    /// Handles a mandate from an operator, already stored.
     fn take_mandate(&mut self, mandate: Mandate) -> Result<MandateReport, meshport_config::Error> {
         let own = &self.state.identity.credential;
         mandate.verify(&own.mesh)?;
@@ -196,7 +196,7 @@ impl Driver {
             Some(issuer) => issuer.set_mandate(mandate),
             None => renewals.issuer = Some(meshport_core::renewal::Issuer::new(mandate)),
         }
-        info!(%until, is_new, "this node holds a mandate to renew credentials");
+        info!(%until, is_new, "this node has a mandate to renew credentials");
         Ok(MandateReport { until, is_new })
     }
 }
@@ -216,15 +216,15 @@ fn issuers(core: &NodeCore, own: &Credential, is_issuer: bool) -> Vec<NodeId> {
     let rtt = |node: &NodeId| paths.get(node).and_then(|it| it.rtt).unwrap_or(Duration::MAX);
     let mut found: Vec<NodeId> = others.map(|(node, _)| *node).collect();
     found.sort_by_key(rtt);
-    // The last place in a round is this node's own.
+    // This node itself comes last in a round.
     found.truncate(MAX_ISSUERS - usize::from(is_issuer));
     found.extend(is_issuer.then_some(own.node));
     found
 }
 
 /// The relays that may reach an issuer that does not answer directly: first those that measure a
-/// path to it, which only origins have, then the nearest. Releases before 0.1, whose records do not
-/// name their release, know no such requests.
+/// path to it, which only origins have, then the nearest. Releases before 0.1, whose records name
+/// no release, do not know such requests.
 fn relays(core: &NodeCore, own: NodeId, issuer: NodeId) -> Vec<NodeId> {
     let (directory, paths) = (core.discovery().directory(), core.discovery().paths());
     let knows = |entry: &Entry| entry.node_state().is_some_and(|state| state.release.is_some());

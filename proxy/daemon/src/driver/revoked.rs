@@ -10,9 +10,9 @@ use crate::sessions::registry::Sessions;
 /// carries would last until the relay hears of the revocation, or as long as it ignores that. Nodes
 /// that continue under another key keep their sessions.
 ///
-/// Several revocations can arrive in one datagram, and `all` has them at the first of their events.
-/// So every session is judged by all of them, before the mesh forgets who joined with a revoked
-/// invite.
+/// One datagram can bring several revocations, and `all` contains them from the first of their
+/// events on. So every session is checked against all of them before the mesh forgets who joined
+/// with a revoked invite.
 pub(crate) fn close_revoked_sessions(all: &Revocations, mesh: &Mesh, sessions: &Sessions) -> u64 {
     let by_authority =
         |what: &Revoked| all.get(what).is_some_and(|found| found.successor().is_none());

@@ -1,4 +1,4 @@
-//! The seeds, by key or by name: a node announces itself to them as long as it runs.
+//! The seeds, by key or by name: the node keeps announcing itself to them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::clock;
 use crate::driver::Driver;
 use crate::driver::endpoints;
 
-/// The nodes to which this one announces itself as long as it runs.
+/// The nodes to which this one keeps announcing itself.
 #[derive(Default)]
 pub(super) struct Seeds {
     /// Their configured addresses.
@@ -39,7 +39,7 @@ impl Driver {
         self.seeds.at = seeds.into_iter().collect();
     }
 
-    /// A node became known: checks whether a name in the settings refers to it.
+    /// Checks whether a name in the settings refers to a node that became known.
     pub(crate) fn recognise_seed(&mut self, credential: &Credential) {
         if self.is_named_seed(credential) && !self.seeds.at.contains_key(&credential.node) {
             let (name, node) = (&credential.name, credential.node.short());
@@ -57,9 +57,9 @@ impl Driver {
         for name in self.seeds.names.iter().filter(|name| !is_known(name)) {
             warn!(
                 %name,
-                "no node in the saved directory has this name, so the seed is of use only once \
-                 this node has met it; `meshport peers --seeds` on a node prints seeds that need \
-                 no directory"
+                "no node in the saved directory has this name, so the seed has no effect until \
+                 this node has met it; `meshport peers --seeds` on a node prints seeds with \
+                 addresses"
             );
         }
     }

@@ -18,13 +18,13 @@ impl Driver {
         self.change_reach(|core| core.set_endpoints(own, clock::now()));
     }
 
-    /// A peer sees this node at this address.
+    /// Handles a peer's report of the address at which it sees this node.
     pub(crate) fn take_sight(&mut self, by: NodeId, at: SocketAddr) {
-        debug!(by = %by.short(), %at, "a peer says where it sees this node");
+        debug!(by = %by.short(), %at, "a peer reports this node's address");
         self.change_reach(|core| core.handle_sight(by, at, is_own(at.ip()), clock::now()));
     }
 
-    /// A tunnel has ended, and with it the address that its peer saw.
+    /// A tunnel ended: forgets the address that its peer reported.
     pub(crate) fn lose_session(&mut self, node: NodeId) {
         self.change_reach(|core| core.handle_session(node, false, clock::now()));
     }

@@ -20,7 +20,7 @@ impl Answer for FindTarget {
     type Reply = Result<Destination, Refused>;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        // The requester may have left.
+        // The requester may be gone.
         let _ = to.send(Ok(find(driver, &self.0)));
     }
 }
@@ -82,7 +82,7 @@ fn in_words(driver: &Driver, line: &Line) -> String {
     }
 }
 
-/// Checks whether this node is present; returns a sentence if it is not.
+/// Explains why this node is absent; `None` if it is present.
 #[derive(Debug)]
 pub(crate) struct IsAbsent(pub(crate) NodeId);
 

@@ -1,9 +1,8 @@
 //! The queue of durable values to be stored. No socket, no disk, no clock.
 //!
-//! No secret and no key is used before it is stored: the driver offers it here, a writer
-//! ([`crate::node::state_writer`]) stores it, and the driver uses it once the writer reports that.
-//! A revocation is in force at once and is stored for the next start. A crash in between leaves
-//! complete files, from which the next start continues.
+//! No secret or key is used before it is stored: the driver offers it here, a writer
+//! ([`crate::node::state_writer`]) stores it and reports that, and the driver uses it. A revocation
+//! is in force at once and stored for the next start. A crash at any point leaves complete files.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,9 +16,9 @@ use meshport_state::NextIdentity;
 /// The state for the next start.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// All nodes, in discovery's own form.
+    /// All nodes, in discovery's encoding.
     pub directory: Vec<u8>,
-    /// The generation of this process, which may be above the one it started with.
+    /// The generation of this process, which may have increased since its start.
     pub generation: u64,
 }
 
@@ -46,7 +45,7 @@ impl KeyWrite {
 const RETRY: Duration = Duration::from_secs(5);
 /// Writes passed to the writer: one of each kind.
 pub(crate) const MAX_WRITES: usize = KINDS;
-/// The directory is absent: the writer fetches it when it has time to write it.
+/// The directory is not one of them: the writer fetches it just before it writes it.
 const KINDS: usize = 6;
 
 /// Something to store.
@@ -57,12 +56,12 @@ pub(crate) enum Write {
     Key(KeyWrite),
     Renewal(Box<RenewalWrite>),
     Mandate(Box<Mandate>),
-    /// Those of the cluster, as the way back stores them.
+    /// The cluster's nodes, as the way back encodes them.
     Nodes(Vec<u8>),
     Directory(Snapshot),
 }
 
-/// All revocations, and the one among them that ends this node.
+/// All revocations, and the one that revokes this node, if any.
 #[derive(Debug, Clone)]
 pub(crate) struct RevocationsWrite {
     pub(crate) all: Revocations,
@@ -73,9 +72,9 @@ pub(crate) struct RevocationsWrite {
 #[derive(Debug, Clone)]
 pub(crate) struct SecretsWrite {
     pub(crate) secrets: MeshSecrets,
-    /// The member that passed them on; none for an operator and for the end of a previous secret.
+    /// The member that sent them; `None` if an operator did, or if a previous secret ends.
     pub(crate) from: Option<NodeId>,
-    /// Stored first: a node that passes a secret on must know who was revoked before it.
+    /// Stored first: a node that passes a secret on must know the earlier revocations.
     pub(crate) revoked: Revocations,
 }
 
@@ -101,7 +100,7 @@ impl Write {
     }
 }
 
-/// One kind: at most one write is in progress, and at most one waits.
+/// One kind of write: at most one in progress and one waiting.
 #[derive(Debug, Default)]
 struct Slot {
     waiting: Option<Write>,

@@ -1,10 +1,11 @@
-//! Streams of apiservers' nodes: to the local kubelet, pods and services, or on to another node.
+//! Streams of apiservers' nodes: to the local kubelet, pods and services, or relayed to another
+//! node.
 //!
 //! A stream from a peer without the role `origin:kube-apiserver` is refused before any other check.
-//! An open one ends when its node is revoked or its credential expires, also through a relay and
-//! without the relay's help. It also ends when the path to its opener dies: on the verdict of this
-//! node's own probes, otherwise when the mesh closes the connection. Refusals are counted, and
-//! audited if a rule caused them.
+//! An open stream ends when its node is revoked or its credential expires, even through a relay and
+//! without the relay's help. It also ends when the path to its opener dies: by this node's own
+//! probes, or when the mesh closes the connection. Refusals are counted, and audited if a rule
+//! caused them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -133,7 +134,7 @@ impl Egress {
             let Some(left) = judge::stays(holder, &revocations, &peers, clock::wall()) else {
                 return;
             };
-            // The sender is dropped only when the daemon is about to end.
+            // The sender is dropped only when the daemon stops.
             tokio::select! {
                 Ok(()) = revoked.changed() => {}
                 () = sleep(left) => {}
@@ -201,7 +202,7 @@ impl Egress {
         let opened = async {
             let next = self.context.mesh.open_stream(target).await;
             let mut next = next.map_err(|_| Refusal::NoPath)?;
-            // It has answered, so its credential is known.
+            // The target has answered, so its credential is known.
             let other = self.context.mesh.credential(&target).ok_or(Refusal::NoPath)?;
             may_dial(&other, &call.want)?;
             let onward = call.carried(holder.clone()).encode();
@@ -227,7 +228,7 @@ impl Egress {
         debug!(peer = %peer.short(), %why, "stream of the way back refused");
         let said = Bytes::from(answer(Err(why)));
         if stream.send.write_chunk(said).await.is_ok() && stream.send.finish().is_ok() {
-            // The answer must arrive before the stream is dropped.
+            // Dropping the stream earlier would lose the answer.
             let _ = timeout(HEADER_TIMEOUT, stream.send.stopped()).await;
         }
         stream.recv.stop(ABORTED);

@@ -17,7 +17,8 @@ use crate::driver::Driver;
 use crate::driver::answers::{Answer, Ask, Asker};
 use crate::exchange::reply;
 
-/// Most addresses called back per asker: its tunnel's source address, and some that it announces.
+/// Maximum addresses called back per requester: its tunnel's source address, and some that it
+/// announces.
 const MAX_CALLED: usize = 4;
 /// A call-back is repeated, since one datagram may be lost...
 const REPETITIONS: u32 = 3;
@@ -40,7 +41,7 @@ pub(super) struct Testify {
 #[derive(Debug)]
 pub(super) struct Witness {
     pub(super) testimony: Testimony,
-    /// Only addresses that the asker's tunnel or its signed record names.
+    /// Only addresses from the requester's tunnel or its signed record.
     pub(super) call_to: Vec<SocketAddr>,
 }
 

@@ -1,5 +1,4 @@
-//! Answers a member that asks an issuer for its next credential, or passes the request on to that
-//! issuer.
+//! Answers a member's request for its next credential, or passes it on to the issuer.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -36,11 +35,11 @@ static ANSWERED: Semaphore = Semaphore::const_new(MAX_ANSWERED);
 /// The peers whose requests are passed on now, at most [`MAX_CARRIED`].
 static CARRIED: Mutex<BTreeSet<NodeId>> = Mutex::new(BTreeSet::new());
 
-/// The place of a request that is passed on.
+/// The slot of a request that is passed on.
 struct Carried(NodeId);
 
 impl Carried {
-    /// None if that peer has one already, or there is no room.
+    /// `None` if that peer has a slot already, or none is free.
     fn begin(peer: NodeId) -> Option<Self> {
         let mut all = CARRIED.lock().expect("no holder of this lock can panic");
         (all.len() < MAX_CARRIED && all.insert(peer)).then_some(Self(peer))
@@ -88,7 +87,7 @@ impl Egress {
         }
     }
 
-    /// The current credential of the node that asks, or for which a relay asks.
+    /// The current credential of the node that asks, directly or through a relay.
     fn present(&self, peer: &NodeId, request: &Request) -> Result<Arc<Credential>, Code> {
         let client = match request.client.as_slice() {
             [] => None,
@@ -96,7 +95,7 @@ impl Egress {
         };
         let peers = Peers(&self.context.mesh);
         holder(peer, client.as_ref(), &peers, clock::wall()).map_err(|why| {
-            debug!(peer = %peer.short(), %why, "a request for a renewal is refused");
+            debug!(peer = %peer.short(), %why, "renewal request refused");
             Code::NotAllowed
         })
     }

@@ -1,5 +1,5 @@
 //! The attempts of one request: streams to the node over several paths. The first to connect wins;
-//! the others are reset before any data was sent on them.
+//! the others are reset before they carry any data.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,7 +40,7 @@ pub(super) enum Connection {
     Local(Tcp),
 }
 
-/// What a search needs from its node.
+/// The node's state that a search uses.
 #[derive(Debug, Clone)]
 pub(super) struct Search {
     pub(super) context: Context,
@@ -60,7 +60,7 @@ impl Search {
         let mut attempts = JoinSet::new();
         loop {
             while let Some(line) = race.poll(clock::now()) {
-                // Opened before the attempt, so that its path is watched closely from the start.
+                // Registered before the attempt, so that its path is probed closely from the start.
                 let sessions = &self.context.sessions;
                 let guard = sessions.open(&ServiceName::way_back(), Side::Client, line);
                 let attempt = Attempt { search: self.clone(), want: found.want, until };

@@ -35,10 +35,10 @@ use crate::tcp::{Tcp, UnixListener};
 use crate::unix::SocketPath;
 use crate::wayback::{At, WayBack};
 
-/// Connections above the limit that receive a refusal; any more are closed.
+/// Connections above the limit that receive a refusal; further ones are closed.
 const MAX_TURNED_AWAY: usize = 64;
 /// How long a refused client may keep sending before its connection is closed. A reset while it
-/// sends would lose the answer.
+/// sends could lose the answer.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes read and discarded meanwhile.
 const MAX_DRAINED: usize = 4 << 20;
@@ -178,7 +178,7 @@ impl Requests {
         }
     }
 
-    /// Authorises the client and reads its target.
+    /// Authorises the client and reads its request.
     async fn admit(&self, client: &mut Tcp) -> Result<Option<Endpoint>, Refused> {
         let own = geteuid().as_raw();
         let egress = self.back.egress();
@@ -195,12 +195,12 @@ impl Requests {
             return Err(Refused::new(Refusal::Leaving, STOPPING));
         }
         timeout(HEAD_LIMIT, read_head(client)).await.unwrap_or_else(|_| {
-            let said = format!("no whole request within {} s", HEAD_LIMIT.as_secs());
+            let said = format!("timed out reading the request ({} s)", HEAD_LIMIT.as_secs());
             Err(Refused::new(Refusal::Late, said))
         })
     }
 
-    /// A path with a connection to the target; none if the client left meanwhile.
+    /// Connects to the target over some path; `None` if the client left meanwhile.
     async fn reach(&self, target: &Endpoint, client: &Tcp) -> Result<Option<Reached>, Refused> {
         let until = clock::now() + ANSWER_LIMIT;
         let look = async {
@@ -258,7 +258,7 @@ impl Requests {
         client.write_all(CONNECTED).await?;
         let Reached { connection, guard, .. } = reached;
         let totals = self.context.sessions.totals(&ServiceName::way_back());
-        // Counted by service only: the number of nodes has no bound.
+        // Counted per service only: the number of nodes has no bound.
         let origin = Arc::default();
         let counted = Counted { totals: totals.clone(), origin, tally: None };
         let carried = Carried::of_client(0, counted);
@@ -290,7 +290,7 @@ impl Requests {
     }
 }
 
-/// Reads the request head; none if the client left without sending one.
+/// Reads the request head; `None` if the client left without sending one.
 async fn read_head(client: &mut Tcp) -> Result<Option<Endpoint>, Refused> {
     let mut buffer = Vec::with_capacity(1024);
     loop {
@@ -326,7 +326,7 @@ async fn refuse(mut client: Tcp, refused: &Refused) {
         let mut rest = (&mut client).take(MAX_DRAINED as u64);
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     };
-    // A client that does not read its answer is not waited for any longer.
+    // Do not wait longer for a client that does not read its answer.
     let _ = timeout(DRAIN_LIMIT, answer).await;
 }
 
@@ -335,8 +335,8 @@ fn warn_of_missing_role(settings: &EgressSettings, credential: &Credential) {
     let role = Role::Origin(ServiceName::kube_apiserver());
     if settings.socket.is_some() && !credential.roles.contains(&role) {
         warn!(
-            "egress.socket is set, but this node lacks the role {role}: every node refuses its \
-             requests to dial; rejoin with an invite that has the role"
+            "egress.socket is set, but this node lacks the role {role}, so every node refuses its \
+             requests; rejoin with an invite that has the role"
         );
     }
 }

@@ -26,7 +26,7 @@ use crate::tcp::Tcp;
 
 /// How long a refused client may take to read the alert.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// How often traffic is checked within `idle-timeout`.
+/// Checks for traffic per `idle-timeout`.
 const LOOKS: u32 = 8;
 
 /// Why a connection does not become a session.
@@ -58,7 +58,7 @@ struct Guest {
 struct Admitted {
     config: Arc<Config>,
     ingress: Arc<Ingress>,
-    /// A session of the service, until it ends.
+    /// The session's slot in the service.
     slot: Slot,
     /// The bytes read from the client.
     said: Bytes,
@@ -191,7 +191,7 @@ async fn read_header(tcp: &Tcp, said: &mut BytesMut) -> Result<Option<Ends>, Ref
     }
 }
 
-/// The service that a client's ClientHello selects.
+/// Selects the service by the client's ClientHello.
 async fn chosen(config: &Config, tcp: &Tcp, said: &mut BytesMut) -> Result<ServiceName, Refused> {
     let mut reader = HelloReader::default();
     let mut fed = 0;
@@ -233,11 +233,11 @@ async fn dismiss(tcp: &Tcp, alert: Vec<u8>) {
     let told = async {
         splice::write(tcp, &mut [alert.into()]).await?;
         tcp.finish();
-        // Data it still sends must not cause a reset before it has read the alert.
+        // Drain what it still sends: unread data would cause a reset before it has read the alert.
         while splice::read(tcp).await?.is_some() {}
         std::io::Result::Ok(())
     };
-    // The client is gone or does not read: there is nothing more to send.
+    // The client is gone or does not read.
     let _ = timeout(LAST_WORD, told).await;
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct HelloReader {
 }
 
 impl HelloReader {
-    /// Handles the next bytes. After any result but [`Hello::Partial`] reading is over.
+    /// Handles the next bytes. Any result but [`Hello::Partial`] is final.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Hello {
         let missing = TLS.len() - self.begun.len();
         self.begun.extend(bytes.iter().take(missing));
@@ -39,7 +39,7 @@ impl HelloReader {
         }
         let mut rest = bytes;
         loop {
-            // It buffers a few kilobytes at a time, then processes them.
+            // It takes a few kilobytes at a time.
             let taken = self.acceptor.read_tls(&mut rest);
             match self.acceptor.accept() {
                 Ok(Some(accepted)) => {
@@ -56,7 +56,7 @@ impl HelloReader {
             match taken {
                 Ok(_) if rest.is_empty() => return Hello::Partial,
                 Ok(1..) => {}
-                // Its buffer is full without a complete ClientHello.
+                // Its buffer is full, but the ClientHello is incomplete.
                 Ok(0) | Err(_) => return Hello::Unreadable(Vec::new()),
             }
         }

@@ -22,7 +22,7 @@ use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
 use crate::tcp::{Closed, Listener, store};
 
-/// Younger connections may be short requests, which end soon; older ones are long-lived.
+/// Connections younger than this may be short requests; older ones are long-lived.
 const SHORT: Duration = Duration::from_secs(1);
 /// Pause between attempts to accept.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -66,7 +66,7 @@ impl Config {
         }
     }
 
-    /// Resolves once one of them has.
+    /// Resolves once one of its services has an origin that answers.
     async fn hopeful(&self) {
         let mut each = JoinSet::new();
         for ingress in self.ingresses.values() {
@@ -89,7 +89,7 @@ pub(super) struct Exposed {
     pub(super) budgets: ExposedBudgets,
     /// Its connections; they end with it.
     sessions: Mutex<JoinSet<()>>,
-    /// When each connection began, and at which address of this node; oldest first.
+    /// Start and local address of each connection, oldest first.
     begun: Mutex<Begun>,
     /// One of them has ended.
     ended: Notify,
@@ -207,7 +207,7 @@ impl Drop for Permit {
     }
 }
 
-/// What clients find at an address.
+/// The state of an address, as clients see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
     /// This node accepts them.
@@ -218,11 +218,11 @@ pub(super) enum Door {
     Lost,
 }
 
-/// Accepts clients at one address for its current listener until the next process does.
+/// Accepts clients at one address for its current listener, until the next process takes over.
 ///
 /// Like a service's own addresses, it is open only while one of its services may be reachable, so
-/// that clients and load balancers in front switch to another node immediately. An address that
-/// another process has is opened once it is free.
+/// that clients and load balancers switch to another node immediately. An address in use by another
+/// process is opened once it is free.
 pub(super) async fn serve(
     claim: Claim,
     place: Place,
@@ -248,7 +248,7 @@ async fn serve_at(
         Claim::Taken(_) => {
             let listener = open(None, place, owner, door).await;
             let name = owner.borrow().name.clone();
-            info!(listener = %name, %address, "the address is free: exposed");
+            info!(listener = %name, %address, "exposed address free: accepting clients");
             listener
         }
     };
@@ -257,9 +257,9 @@ async fn serve_at(
         let name = owner.borrow().name.clone();
         let closed = listener.close();
         door.send_replace(Door::Closed);
-        warn!(listener = %name, %address, "no origin answers: exposed address closed");
+        warn!(listener = %name, %address, "exposed address closed until an origin answers");
         listener = reopen(closed, place, owner, door).await;
-        info!(listener = %name, %address, "an origin answers: exposed address open again");
+        info!(listener = %name, %address, "exposed address open again: an origin answers");
     }
 }
 

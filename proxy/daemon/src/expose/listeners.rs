@@ -1,4 +1,4 @@
-//! All exposed listeners of a node: started with it, changed while it runs.
+//! All exposed listeners of a node; they can change while it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -57,8 +57,7 @@ impl Address {
     }
 }
 
-/// The listeners that new settings add, already bound as far as possible, so that applying them
-/// cannot fail.
+/// The listeners that new settings add, bound in advance so that applying the settings cannot fail.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared(Vec<Bound>);
 
@@ -111,7 +110,7 @@ impl Exposures {
     /// Binds the addresses that `settings` add. Nothing has changed until [`Exposures::apply`].
     ///
     /// # Errors
-    /// An address cannot be bound. What happens if another process has it is up to `if_taken`.
+    /// An address cannot be bound. `if_taken` decides what happens if another process has it.
     pub(crate) fn prepare(
         &self,
         settings: &Settings,
@@ -124,13 +123,13 @@ impl Exposures {
                 if running.addresses.iter().any(|address| address.is(name, *asked)) {
                     continue;
                 }
-                // Its address may appear after the daemon starts: a finding reports it.
+                // A virtual address may appear after the start; until then a finding reports it.
                 let mut addresses = settings.virtual_addresses.values();
                 let is_virtual = addresses.any(|it| it.address == asked.ip());
                 let place = Place { host: self.0.host.clone(), address: *asked, is_virtual };
                 let claim = place.claim(if_taken).map_err(|source| {
-                    // At a reload also if a listener of this node has all addresses of the port,
-                    // or one that will release it.
+                    // At a reload, also if another listener of this node has the port's wildcard
+                    // address, or has not released this one yet.
                     Error::Io { what: format!("listen on {asked} (expose.{name}.listen)"), source }
                 })?;
                 bound.push(Bound { name: name.clone(), place, claim });
@@ -253,7 +252,7 @@ impl Exposures {
 fn open(exposed: &Arc<Exposed>, place: Place, claim: Claim) -> Option<Address> {
     let (asked, bound) = (place.address, claim.address()?);
     let owner = watch::Sender::new(exposed.clone());
-    // One that another process has is reported as lost by its task.
+    // If another process has it, its task reports it as lost.
     let is_open = matches!(claim, Claim::Bound(_));
     let (sender, door) = watch::channel(if is_open { Door::Open } else { Door::Closed });
     let place = Place { address: bound, ..place };
@@ -267,7 +266,7 @@ fn open(exposed: &Arc<Exposed>, place: Place, claim: Claim) -> Option<Address> {
     Some(Address { name: exposed.name.clone(), asked, bound, door, owner, task })
 }
 
-/// Reports that clients cannot connect.
+/// Warns of an `allow` list that admits no client.
 fn warn_of(name: &ListenerName, settings: &ExposeSettings) {
     if let Some(doubt) = settings.doubt() {
         warn!(listener = %name, "allow under [[expose]] {name}: {doubt}");

@@ -1,8 +1,8 @@
-//! The names that the certificates of all origins of a service have in common.
+//! Names common to the certificates of all origins of a service.
 //!
-//! A client that is moved to another origin verifies that one's certificate for the same name. A
-//! name that only one certificate has works until that origin fails. Pure: certificates are bytes
-//! fetched elsewhere; this module only reads their names and trusts nothing.
+//! A client that moves to another origin verifies the same name there, so a name that only one
+//! certificate has works until that origin fails. Pure: other modules fetch the certificates; this
+//! one reads their names and trusts nothing.
 
 mod validity;
 
@@ -53,7 +53,7 @@ impl Certificate {
     }
 }
 
-/// The DNS names for which all certificates are valid, best known first; none without a
+/// The DNS names for which all certificates are valid, usual names first; empty without a
 /// certificate.
 pub fn common_names(certificates: &[Certificate]) -> Vec<String> {
     // A wildcard of one certificate may cover a name of another.

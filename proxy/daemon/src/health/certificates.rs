@@ -18,12 +18,12 @@ use crate::sessions::attempt::{Connection, Failure, Link, Target};
 use crate::tcp::Host;
 use meshport_core::route::Candidate;
 
-/// How long one origin may take: enough for a handshake through a new tunnel on any path, with one
-/// lost packet.
+/// Limit for one origin: enough for a handshake through a new tunnel on any path, with one lost
+/// packet.
 pub const LIMIT: Duration = Duration::from_secs(3);
 /// Origins of one service that are asked; a control plane has 3 to 7.
 const MAX_ASKED: usize = 64;
-/// Concurrent requests in this process; they come from operators, who are few.
+/// Concurrent requests in this process; only operators send them.
 const MAX_UNDER_WAY: usize = 4;
 
 static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);

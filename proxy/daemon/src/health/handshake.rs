@@ -1,8 +1,8 @@
-//! A TLS handshake only to read the certificate: nothing is verified, nothing is requested.
+//! A TLS handshake that only reads the certificate: it verifies and requests nothing.
 //!
 //! The handshake is finished and closed properly, so that the server logs no error. It sends no
-//! server name, so a server with several certificates shows its default one. The state is driven by
-//! bytes, so that it runs over a stream of the mesh and over plain TCP alike.
+//! server name, so a server with several certificates shows its default one. It takes and gives
+//! bytes, so that it runs over streams of the mesh and over plain TCP.
 
 use std::io;
 use std::sync::Arc;
@@ -18,13 +18,12 @@ use crate::health::certificate::Certificate;
 use crate::health::probe::AnyCertificate;
 use crate::sessions::attempt::failure::Failure;
 
-/// Most bytes of a server's flight, which includes its certificate chain: apiservers send 2 to 6
-/// KiB.
+/// Maximum size of a server's flight, including its certificate chain: apiservers send 2 to 6 KiB.
 const MAX_FLIGHT_BYTES: usize = 128 * 1024;
-/// Read at once from a plain connection, in bytes.
+/// Size of one read from a plain connection, in bytes.
 const PIECE_BYTES: usize = 4 * 1024;
 
-/// Why a server's certificate could not be read. "It" in the messages is the server.
+/// Why a server's certificate could not be read. Messages call the server "it".
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {

@@ -1,4 +1,4 @@
-//! Counts the connections that this node opens, to judge why an instance is slow.
+//! Counts the connections that this node opens, to tell why an instance is slow.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -76,7 +76,7 @@ pub(crate) struct Prober {
     settings: Arc<HealthSettings>,
     /// Empty in modes without TLS, and until the files exist.
     tls: Arc<OnceLock<Tls>>,
-    /// Whether the reason why it cannot be probed was logged; reset once it can be.
+    /// Whether a failure to probe was logged; reset once probes work.
     complained: Arc<AtomicBool>,
 }
 
@@ -103,10 +103,10 @@ impl Prober {
         Ok(prober)
     }
 
-    /// The same at startup, when files may be missing: a control-plane node can start before its
-    /// certificates are created, and its clients must be served meanwhile. Without the files
-    /// nothing is probed, so that no token goes to an unverified server; the instance counts as not
-    /// ready, and the log says why.
+    /// Like [`Self::new`], but files may be missing: a control-plane node can start before its
+    /// certificates exist, and its clients must be served meanwhile. Without the files nothing is
+    /// probed, so that no token goes to an unverified server; the instance counts as not ready, and
+    /// the log says why.
     ///
     /// # Errors
     /// [`Error::Usage`] for an invalid server name.
@@ -204,7 +204,7 @@ impl Prober {
         reply(tls, &self.address, path, authorization).await
     }
 
-    /// Uses the files as first read; none while they cannot be read.
+    /// The files as first read; `None` while they cannot be read.
     async fn tls(&self) -> Option<Tls> {
         if let Some(made) = self.tls.get() {
             return Some(made.clone());
@@ -216,8 +216,8 @@ impl Prober {
         Some(self.tls.get_or_init(|| made).clone())
     }
 
-    /// The token, if one is configured. If it cannot be read the instance is probed without it: a
-    /// bad file must not look like a hanging instance.
+    /// The token, if configured. If it cannot be read, the instance is probed without it: a bad
+    /// file must not look like a hanging instance.
     async fn authorization(&self) -> Option<HeaderValue> {
         let file = self.settings.bearer_token_file.as_ref()?;
         match authorization(file).await {

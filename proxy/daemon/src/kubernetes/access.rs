@@ -1,9 +1,9 @@
 //! Access to a cluster from a kubeconfig: CA, server name and client credentials.
 //!
-//! Its `server` is not dialled; it only gives the name to verify where `tls-server-name` is absent.
-//! An IP address there belongs to one apiserver, while any may answer, so a name that apiservers
-//! usually have is accepted as well. Programs (`exec`) are not run. Relative files are resolved
-//! from the kubeconfig's folder, like kubectl does.
+//! Its `server` is not dialled; it only provides the name to verify if `tls-server-name` is absent.
+//! An IP address there belongs to one apiserver, but any may answer, so the usual name of
+//! apiservers is accepted too. Programs (`exec`) are not run. Relative files are resolved from the
+//! kubeconfig's folder, like kubectl does.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,35 +27,35 @@ const TOKEN_FILE: &str = "tokenFile";
 /// The largest file that is read, in bytes: kubeconfigs of many clusters have 100 KiB.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// An error of a kubeconfig or of a file that it names. The kubeconfig is "it"; nothing that could
-/// be a secret is repeated.
+/// An error of a kubeconfig or of a file that it names. Messages call the kubeconfig "it" and
+/// repeat nothing that could be a secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeconfigError {
     /// A file is missing or may not be read.
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(
-        "{} has {bytes} bytes, more than the {MAX_FILE_BYTES} that are read", path.display()
+        "{} has {bytes} bytes; the limit is {MAX_FILE_BYTES}", path.display()
     )]
     TooLarge { path: PathBuf, bytes: u64 },
     #[error("it is not YAML")]
     NotYaml,
-    /// Something it refers to does not exist.
+    /// It refers to an entry that does not exist.
     #[error("it has no entry \"{name}\" in {list}")]
     NoEntry { list: &'static str, name: String },
     #[error("its cluster has no certificate-authority")]
     NoAuthority,
     #[error("the server of its cluster has no host name or address")]
     NoServer,
-    /// The value of this key is not of its form.
+    /// The value of this key is malformed.
     #[error("its {key} is damaged: expected {expected}")]
     Damaged { key: String, expected: &'static str },
-    /// A certificate or key in it is not one that TLS can use.
+    /// TLS cannot use a certificate or key in it.
     #[error("its certificates cannot be used: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// How to talk to the cluster of a kubeconfig's current context.
+/// How to access the cluster of a kubeconfig's current context.
 pub(crate) struct Access {
     pub(crate) tls: TlsConnector,
     /// Accepted names in the certificate, the kubeconfig's own first.

@@ -1,7 +1,7 @@
-//! Reads the Node objects of the cluster, through the mesh, with the credentials of a kubeconfig:
-//! all of them on an apiserver's node, only its own on any other node.
+//! Reads the cluster's Node objects through the mesh, with a kubeconfig's credentials: all of them
+//! on an apiserver's node, only its own on any other.
 //!
-//! Lists, then watches from there, forever. The last result is kept while reads fail, and is stored
+//! Lists, then watches from there, forever. Keeps the last result while reads fail, and stores it
 //! for a cold boot, when a control plane may need the way back before it can list its nodes.
 //! Bounds: [`PAGE`] objects and [`MAX_PAGE_BYTES`] a page, [`MAX_EVENT_BYTES`] an event of the
 //! watch, and those of [`Nodes`].
@@ -31,17 +31,17 @@ use crate::wayback::WayBack;
 
 /// How long one page may take.
 const LIMIT: Duration = Duration::from_secs(15);
-/// Objects of one page; each has up to 40 KiB, most of it names of images.
+/// Objects per page; each has up to 40 KiB, mostly image names.
 const PAGE: usize = 50;
 /// The largest page, in bytes.
 const MAX_PAGE_BYTES: usize = 16 << 20;
-/// Pages of one list, which is as many nodes as are kept.
+/// Maximum pages of a list: as many nodes as are kept.
 const MAX_PAGES: usize = 200;
-/// The largest event of the watch, in bytes: etcd takes no larger object.
+/// The largest event of the watch, in bytes: etcd accepts no larger object.
 const MAX_EVENT_BYTES: usize = 2 << 20;
 /// Duration of a watch, in seconds; the apiserver then ends it.
 const WATCH_S: u64 = 300;
-/// How much longer than [`WATCH_S`] the watch may be silent.
+/// How long beyond [`WATCH_S`] the watch may be silent.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// Pauses after failures.
 const MIN_PAUSE: Duration = Duration::from_secs(2);
@@ -52,9 +52,9 @@ const STORE_INTERVAL: Duration = Duration::from_secs(30);
 /// The cluster whose Node objects are read.
 #[derive(Debug, Clone)]
 pub(crate) enum Whose {
-    /// Those of all nodes.
+    /// The Node objects of all nodes.
     All,
-    /// That of this name.
+    /// The Node object with this name.
     Own(String),
 }
 
@@ -143,7 +143,7 @@ struct Port {
     port: u16,
 }
 
-/// The type of an event; read before its object, which may have another form.
+/// The type of an event; read before its object, whose form depends on it.
 #[derive(Debug, Deserialize)]
 struct Kind {
     #[serde(rename = "type")]
@@ -180,7 +180,7 @@ impl From<Object> for NodeObject {
     }
 }
 
-/// The cluster to read, and which of its nodes: depends on a service with a kubeconfig, and on what
+/// The cluster to read and which of its nodes: given by a service with a kubeconfig and by what
 /// this node needs.
 pub(crate) fn source(
     settings: &Settings,
@@ -218,7 +218,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// The attempts to read them since a watch has worked.
+/// Failed attempts since the last working watch.
 #[derive(Debug, Default)]
 struct Attempts {
     pause: Duration,
@@ -227,22 +227,22 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// A watch has brought something. Once it has lasted for longer than the pause before it, what
-    /// fails next is something new.
+    /// Handles an event of a watch. If the watch has lasted longer than the pause before it, the
+    /// next failure counts as a new one.
     fn handle_event(&mut self, lasted: Duration) {
         if lasted > self.pause {
             *self = Self::default();
         }
     }
 
-    /// How long to wait before the next attempt.
+    /// The pause before the next attempt.
     fn handle_failure(&mut self, error: &ReadError) -> Duration {
         let doubled = if let ReadError::Gone = error { MIN_PAUSE } else { self.pause * 2 };
         self.pause = doubled.clamp(MIN_PAUSE, MAX_PAUSE);
         self.pause
     }
 
-    /// The problem, unless it is nothing to act on or was logged already.
+    /// The problem, unless it needs no action or was logged already.
     fn news(&mut self, error: &ReadError) -> Option<String> {
         let problem = error.to_string();
         if matches!(error, ReadError::Gone) || self.told.as_ref() == Some(&problem) {
@@ -275,7 +275,7 @@ impl Reader {
         let file = self.source.kubeconfig.display();
         match self.whose {
             Whose::All => warn!(%file, problem, "cannot read the cluster's nodes"),
-            // The settings agree, so it may be intended.
+            // Not a warning: the settings allow for it.
             Whose::Own(_) => info!(%file, problem, "cannot read this node's Node object"),
         }
     }
@@ -363,7 +363,7 @@ impl Reader {
         }
     }
 
-    /// When unsaved changes may be stored, if there are any.
+    /// When to store unsaved changes, if any.
     fn store_at_if_due(&self, otherwise: Instant) -> Instant {
         if self.nodes.to_bytes() == self.stored { otherwise } else { self.store_at }
     }
@@ -375,7 +375,7 @@ impl Reader {
             "ADDED" | "MODIFIED" => true,
             "DELETED" | "BOOKMARK" => false,
             "ERROR" => return Err(ReadError::Gone),
-            // Something from a later version.
+            // An event of a later version.
             _ => return Ok(false),
         };
         let Event { object } = serde_json::from_slice(line)?;
@@ -400,7 +400,7 @@ impl Reader {
         if bytes != self.stored && now >= self.store_at {
             self.stored.clone_from(&bytes);
             self.store_at = now + STORE_INTERVAL;
-            // A driver that has ended no longer stores anything.
+            // A stopped driver stores nothing.
             let _ = self.commands.send(Command::StoreNodes(bytes)).await;
         }
     }

@@ -1,8 +1,8 @@
-//! Reads the cluster's own list of apiservers, through the mesh, with the credentials of a
-//! kubeconfig, for [`meshport_core::roster`] to compare.
+//! Reads the cluster's own list of apiservers through the mesh, with a kubeconfig's credentials;
+//! [`meshport_core::roster`] compares it.
 //!
-//! One request at a time and one reading per [`INTERVAL`], fewer while it fails. The slice is
-//! requested first, the older object if the slice is not served or not allowed.
+//! One request at a time, one reading per [`INTERVAL`], with backoff after failures. Requests the
+//! slice first, and the older object if the slice is not served or not allowed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,9 +30,9 @@ use crate::tcp::{Host, Tcp};
 /// Interval between readings. An apiserver stays on the list for 15 s after its last renewal, so
 /// reading more often gains nothing.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The longest pause after failures, which double it.
+/// Maximum pause after failures; each doubles it.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
-/// How long one reading may take: what a client gives a TLS handshake.
+/// Limit for one reading: what clients allow for a TLS handshake.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The largest answer in bytes; a list of five has about 2 KiB.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
@@ -42,7 +42,7 @@ const PATHS: [&str; 2] = [
     "/api/v1/namespaces/default/endpoints/kubernetes",
 ];
 
-/// Where and with which credentials the list is read.
+/// Where to read the list, and with which credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) host: Host,
@@ -51,7 +51,7 @@ pub(crate) struct Source {
     pub(crate) kubeconfig: PathBuf,
 }
 
-/// Why a request to the cluster has no answer, or not the expected one.
+/// Why a request to the cluster failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListError {
     // The kubeconfig, or the rights of its user.
@@ -79,7 +79,7 @@ pub(crate) enum ListError {
     NotJson(#[from] serde_json::Error),
 }
 
-/// Starts to read every list.
+/// Starts reading every list.
 pub(crate) fn start(
     sources: Vec<(ServiceName, Source)>,
     commands: &mpsc::Sender<Command>,
@@ -90,7 +90,7 @@ pub(crate) fn start(
     }
 }
 
-/// Reads it periodically, and tells the driver.
+/// Reads the list periodically and passes it to the driver.
 async fn follow(service: ServiceName, source: Source, commands: mpsc::Sender<Command>) {
     let mut pause = Duration::ZERO;
     let mut told: Option<String> = None;
@@ -161,8 +161,7 @@ impl Source {
         self.exchange(access, request).await
     }
 
-    /// Status and body of the answer to a request, which is sent with these credentials on a
-    /// separate connection.
+    /// Sends a request with these credentials on a separate connection; returns status and body.
     pub(crate) async fn exchange(
         &self,
         access: &Access,

@@ -35,19 +35,19 @@ use crate::tcp::store;
 use crate::vip::sockets::VipSockets;
 use meshport_state::{Generation, Identity, StateDir, StateLock};
 
-/// How long the last accepted clients may take to get an answer while later ones wait for the next
-/// process: as long as most of their requests take, and short enough for those waiting.
+/// How long the last accepted clients may wait for an answer while later ones wait for the next
+/// process: enough for most requests, and short enough for those waiting.
 const LAST_CLIENTS: Duration = Duration::from_secs(1);
 
-/// The same in an upgrade, in which the answers may come later: only who needs a new connection to
-/// another node must be served before.
+/// The same in an upgrade, in which answers may come later: only clients that need a new connection
+/// to another node must be served before.
 const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
 
 /// The end of an upgrade that has not failed.
 pub(super) enum Given {
-    /// This process was told to stop in between, and so was the successor.
+    /// This process was told to stop meanwhile, and so was the successor.
     Over,
-    /// The successor serves. Sessions may go on here.
+    /// The successor serves. Sessions may continue here.
     ToSuccessor,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon from the present state folder.
+    /// Starts the daemon from the current state folder.
     pub(super) async fn start(
         settings: &Settings,
         state: &StateDir,
@@ -91,7 +91,7 @@ impl Daemon {
         state: &StateDir,
         Outside { shards, vip_sockets, predecessors }: Outside,
     ) -> Result<Self, Error> {
-        // Before the start: it writes a new generation.
+        // Before the start, which writes a new generation.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
         let key = meshport_state::authority_key_in(state.path());
         findings::of_authority_key(&key).iter().for_each(|danger| warn!("{danger}"));
@@ -148,21 +148,17 @@ impl Daemon {
         })
     }
 
-    /// Reports an upgrade that has failed to those who ask for the status.
+    /// Shows a failed upgrade in the status.
     pub(super) async fn report_upgrade(&self, failure: Option<String>) {
         if failure.is_some() {
             let _ = self.node.controls.commands.send(Command::FailedUpgrade(failure)).await;
         }
     }
 
-    /// Says goodbye, drains sessions for a bounded time, saves, and ends.
+    /// Announces its departure, drains sessions for a limited time, saves, and ends.
     pub(super) async fn stop(mut self) {
         let drain_s = DRAIN_TIME.as_secs();
-        info!(
-            drain_s,
-            "leaving: no new sessions for other nodes; open ones may continue for a \
-                        while"
-        );
+        info!(drain_s, "leaving: refusing new sessions of other nodes; draining open ones");
         self.node.leave(drain_time()).await;
         if store::hand_over() {
             sleep(LAST_CLIENTS).await;
@@ -171,8 +167,8 @@ impl Daemon {
         store::close_mesh();
     }
 
-    /// Leaves the place to a successor. Open sessions continue in this process, which keeps
-    /// everything needed to start again until the successor has passed its probation.
+    /// Hands over to a successor. Open sessions continue in this process, which keeps everything
+    /// needed to start again until the successor has passed its probation.
     ///
     /// # Errors
     /// Why the successor does not serve.
@@ -213,8 +209,8 @@ impl Daemon {
         }
     }
 
-    /// Leaves the place to the next process that the service manager starts. Open sessions continue
-    /// in this process, and that process continues them, while the returned socket is open.
+    /// Leaves everything to the next process that the service manager starts. While the returned
+    /// socket is open, sessions continue in this process and that process takes charge of them.
     ///
     /// # Errors
     /// Nothing could be left.
@@ -232,7 +228,7 @@ impl Daemon {
         Ok(ours)
     }
 
-    /// Stops accepting, saves, and ends all but the open sessions, which `draining` has then.
+    /// Stops accepting, saves, and ends everything but the open sessions, which move to `draining`.
     /// Returns the lock and the sockets for the next process.
     ///
     /// # Errors
@@ -250,14 +246,14 @@ impl Daemon {
         Ok(lock.chain(store::passed()?).chain(earlier.copies()?).collect())
     }
 
-    /// Saves, and ends all but the open sessions.
+    /// Saves, and ends everything but the open sessions.
     async fn detach(self, earlier: &mut Earlier) -> Option<Draining> {
         let Self { node, writer, stop_writer, mut admin, stop_admin, .. } = self;
         let _ = stop_admin.send(());
-        // Its last requests ask the node.
+        // Its last requests still need the node.
         let _ = tokio::join!(timeout(LAST_CONNECTIONS, &mut admin), sleep(LAST_CONNECTIONS));
         let _ = stop_writer.send(());
-        // The writer ends by itself unless a disk hangs.
+        // The writer stops unless a disk hangs.
         let _ = writer.await;
         let draining = Draining::begin(node, earlier).await;
         if !admin.is_finished() {
@@ -276,7 +272,7 @@ impl Daemon {
 
     async fn end_saved(self) {
         let _ = self.stop_writer.send(());
-        // The writer ends by itself unless a disk hangs.
+        // The writer stops unless a disk hangs.
         let _ = self.writer.await;
         let _ = self.stop_admin.send(());
         // Each may take a second.
@@ -294,7 +290,7 @@ fn saved_directory(state: &StateDir) -> Option<Vec<u8>> {
 
 fn known_nodes(state: &StateDir) -> Option<Vec<u8>> {
     state.nodes().unwrap_or_else(|error| {
-        warn!(%error, "starting without the saved nodes of the cluster; they are read again");
+        warn!(%error, "starting without the saved nodes of the cluster; fetching them again");
         None
     })
 }
@@ -306,7 +302,7 @@ pub(super) fn refuse_leaf(state: &StateDir, identity: &Identity) -> Result<(), E
     }
     Err(Error::State {
         path: state.path().to_owned(),
-        what: "the credential here is an operator's, and a daemon cannot use it".into(),
+        what: "the credential here is an operator's, which a daemon cannot use".into(),
         remedy: "Join with an invite that has the role node; an operator's machine needs only \
                  `meshport forward --invite FILE`"
             .into(),

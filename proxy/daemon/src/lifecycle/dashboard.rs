@@ -1,4 +1,4 @@
-//! Serves the page of any node of the mesh on a loopback address of an operator's machine.
+//! Serves any node's dashboard on a loopback address of an operator's machine.
 //!
 //! A leaf has tunnels to a few members. One of them answers for itself or relays the request to the
 //! requested node ([`meshport_core::remote_view`]). The leaf first tries the node itself, then the
@@ -41,13 +41,13 @@ pub enum ViewError {
     #[error("no member of the mesh answers")]
     NoMember,
     /// No node in the views that were read has that name.
-    #[error("no member that was asked knows a node named {0}")]
+    #[error("no member that answered knows a node named {0}")]
     UnknownNode(String),
     /// The node does not let this machine read its view.
-    #[error("the node does not allow it: its credential check found no role operator")]
+    #[error("the node refuses: this machine's credential lacks the role operator there")]
     NotAllowed,
     /// The node, or the member that should relay the request, runs an earlier version.
-    #[error("it runs an earlier version of meshport, which shows its page on its machine only")]
+    #[error("it runs an earlier version of meshport, whose dashboard is local only")]
     Older,
     /// None of the members tried can reach the node.
     #[error("{0}")]
@@ -167,7 +167,7 @@ impl Viewer {
         if names.len() + nodes.len() > MAX_NAMES {
             names.clear();
         }
-        // A previous node may have had the same name: the one that is alive wins.
+        // A previous node may have had the same name: the live one wins.
         nodes.sort_by_key(|it| it.liveness == "alive");
         names.extend(nodes.into_iter().map(|it| (it.name, it.node)));
     }
@@ -189,7 +189,7 @@ pub async fn serve(listener: TcpListener, viewer: Viewer) {
 
 async fn answer<B>(page: &Page, viewer: &Viewer, request: &Request<B>) -> Reply {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return complaint(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here");
+        return complaint(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed here");
     }
     match request.uri().path() {
         "/" => page.answer(),

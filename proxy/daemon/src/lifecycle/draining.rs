@@ -1,4 +1,4 @@
-//! The process that was succeeded: its sessions, and nothing else (see [`crate::succession`]).
+//! The open sessions of a process that was succeeded (see [`crate::succession`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,10 +16,10 @@ use crate::succession::{Channel, Earlier, MAX_DRAINING, MAX_LISTED, Order, Repor
 
 /// Interval at which ended sessions are reported.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long streams of peers that have not heard of the successor yet are accepted.
+/// How long to accept streams of peers that do not know the successor yet.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A process that drains: a task, which ends with the last session.
+/// A draining process: a task that ends with the last session.
 #[derive(Debug)]
 pub(super) struct Draining {
     task: JoinHandle<()>,
@@ -27,7 +27,7 @@ pub(super) struct Draining {
 }
 
 impl Draining {
-    /// Begins to drain a node. Adds the sockets for its successor to `earlier`.
+    /// Starts draining a node. Adds the sockets for its successor to `earlier`.
     ///
     /// # Errors
     /// No descriptors are left. The sessions have ended then.
@@ -41,7 +41,7 @@ impl Draining {
         Ok(Self { task: tokio::spawn(keeper.run(stopped)), stop })
     }
 
-    /// Resolves when no session is open any more.
+    /// Resolves when no session is open.
     pub(super) async fn ended(&mut self) {
         if let Err(error) = (&mut self.task).await {
             warn!(%error, "this process's sessions ended with an error");
@@ -61,7 +61,7 @@ struct Keeper {
     remains: Remains,
     channel: Channel,
     tag: ProcessTag,
-    /// The sessions that the successor knows; none until it has asked.
+    /// The sessions that the successor knows; `None` until it has asked.
     reported: Option<BTreeSet<SessionId>>,
 }
 
@@ -76,7 +76,7 @@ impl Keeper {
             tokio::select! {
                 order = self.channel.receive() => match order {
                     Some(Order::Attach) => {
-                        // A successor that has ended meanwhile shows at the next message.
+                        // If the successor has ended, the next message shows it.
                         let _ = self.answer().await;
                     }
                     Some(Order::End(ids)) => {
@@ -96,7 +96,7 @@ impl Keeper {
                     grace = None;
                     self.remains.leaving.send_replace(true);
                 }
-                // When `Draining::stop` drops the sender. A failed upgrade keeps it.
+                // Resolves when `Draining::stop` drops the sender, which a failed upgrade keeps.
                 _ = &mut stopped => break,
                 () = &mut over => {
                     let open = self.remains.sessions.count();
@@ -108,7 +108,7 @@ impl Keeper {
         self.remains.close().await;
     }
 
-    /// Tells a successor everything.
+    /// Reports all sessions to a successor.
     async fn answer(&mut self) -> io::Result<()> {
         let begin = Report::Begin { process: std::process::id(), tag: self.tag };
         self.channel.send(&begin).await?;
@@ -123,7 +123,7 @@ impl Keeper {
         self.channel.send(&Report::Whole).await
     }
 
-    /// Tells the successor what has changed; how many sessions are open.
+    /// Reports changes to the successor; returns the number of open sessions.
     async fn report(&mut self) -> io::Result<usize> {
         let entries = self.remains.sessions.entries();
         let open = entries.len();

@@ -1,7 +1,7 @@
 //! Returns memory to the kernel after a burst of sessions. The C library would keep it, since small
-//! live allocations are scattered between the free ones. Once most sessions have ended, this module
-//! makes it release whole pages. One of the few files with unsafe code: no crate in the tree has a
-//! safe wrapper for the call.
+//! live allocations are scattered among the free ones. Once most sessions have ended, this module
+//! makes it release whole pages. One of the few files with unsafe code: none of our crates wraps
+//! the call.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio::time::sleep;
 
 use crate::node::Node;
 
-/// Interval between checks of the number of sessions. Connections outlast their last session by one
-/// interval, so memory is released in steps, within a minute after a burst.
+/// Interval between checks of the number of sessions. Mesh connections outlast their last session
+/// by one interval, so memory is released in steps within a minute after a burst.
 const LOOK: Duration = Duration::from_secs(15);
-/// Number of intervals after a burst at whose end memory is released.
+/// Number of intervals after a burst in which memory is released.
 const STEPS: u8 = 4;
 /// The smallest burst worth releasing memory for; a session takes about 8 KiB.
 const MIN_PEAK: u64 = 256;

@@ -45,7 +45,7 @@ use crate::sessions::registry::Sessions;
 use crate::tcp::Host;
 use meshport_state::Identity;
 
-/// What a leaf is started with.
+/// The inputs of a leaf.
 #[derive(Debug)]
 pub struct Options {
     /// Its keys and its credential, which has the role operator.
@@ -130,7 +130,7 @@ pub struct Leaf {
     writes: mpsc::Receiver<Write>,
     offered: Option<Box<SecretsWrite>>,
     commands: mpsc::Sender<Command>,
-    /// The driver ends when this sender is dropped.
+    /// Dropping this sender stops the driver.
     _questions: mpsc::Sender<Question>,
     listeners: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -314,7 +314,7 @@ fn settings(options: &Options, listen: Vec<SocketAddr>) -> Settings {
     settings
 }
 
-/// Resolves the names of the seeds again at intervals.
+/// Resolves the seeds' names periodically.
 async fn follow_names(seeds: Vec<Seed>, commands: mpsc::Sender<Command>) {
     // A leaf never advertises addresses.
     let (_nothing, advertised) = watch::channel(Vec::new());

@@ -19,9 +19,9 @@ use meshport_state::{StateDir, StateLock};
 
 /// How long to wait for a stopping daemon: its drain time and a margin.
 const MAX_WAIT: Duration = super::DRAIN_TIME.saturating_add(Duration::from_secs(10));
-/// How long the folder may be locked while no daemon answers, as at a daemon's start and end.
+/// How long the folder may be locked while no daemon answers, as when one starts or stops.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
-/// How long the sockets of a closed mesh may stay open: its tasks end shortly after it.
+/// How long the sockets of a closed mesh may stay open: its tasks end shortly after.
 const RELEASE_TIME: Duration = Duration::from_secs(5);
 /// Interval between attempts to lock the state folder or to bind the mesh.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);

@@ -35,7 +35,7 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// Holds the settings in force.
+/// The settings in force.
 pub(crate) struct Reload {
     pub(crate) settings: Settings,
     pub(crate) source: Source,

@@ -1,4 +1,4 @@
-//! The daemon's process: settings, state folder and signals around a daemon.
+//! The process around a daemon: settings, state folder and signals.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -108,12 +108,12 @@ async fn run_all(mut options: Options) -> Result<(), Error> {
 
 /// How a process ends without an error.
 enum Over {
-    /// It has no sessions.
+    /// It stopped, with its sessions.
     Stopped,
-    /// Another process is the service. Open sessions may go on here.
+    /// Another process serves. Open sessions may continue here.
     Left {
         draining: Vec<Draining>,
-        /// Kept while sessions are open: what was left for that process.
+        /// The socket left for that process, kept while sessions are open.
         place: Option<UnixStream>,
     },
 }
@@ -123,13 +123,14 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
     let mut previous = predecessor.map(Successor::new).transpose()?;
     let mut restart = Restart::listen(starter)?;
     if previous.is_none() {
-        // Before the place is taken: a process that is stopped earlier leaves it to the next.
+        // Before the state folder is locked: a process that is stopped earlier leaves it to the
+        // next.
         restart.lead();
     }
     let mut place = match previous {
         Some(_) => {
-            // Fails while the previous daemon, which keeps the place until this one is ready, can
-            // still stay. The state folder must not change yet.
+            // Fail while the previous daemon, which serves until this one is ready, can still
+            // continue. The state folder must not change yet.
             refuse_leaf(&state, &state.identity(clock::wall())?)?;
             None
         }
@@ -149,9 +150,9 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
     let (lock, passed) = place.expect("it is taken above or here");
     let mut reload = Reload { settings, source, state: state.clone(), sandbox };
     let mut failure: Option<String> = None;
-    // Processes before this one, and what this one leaves to a successor that fails.
+    // Earlier processes, and what this process needs again if its successor fails.
     let (mut earlier, passed) = Earlier::from_passed(passed);
-    // Sessions of this process from before upgrades that have failed.
+    // Sessions of this process from before failed upgrades.
     let mut draining = Vec::new();
     store::adopt(passed);
     loop {
@@ -208,26 +209,26 @@ async fn start(
     Daemon::start(&reload.settings, state, outside).await
 }
 
-/// Locks the state folder, or takes over what the process before a restart has left: its lock and
-/// its sockets.
+/// Locks the state folder, or takes over the lock and the sockets that the process before a restart
+/// left.
 async fn take_place(
     inherited: &Inherited,
     state: &StateDir,
     settings: &Settings,
 ) -> Result<(StateLock, Vec<OwnedFd>), Error> {
-    // Empty if it was left for a start that has failed.
+    // Empty if a start that failed has taken it.
     let left = inherited.place().and_then(|place| starter::receive(&place).ok());
     let mut left = left.unwrap_or_default().into_iter();
     let lock = match left.next() {
         Some(lock) => state.take_over(lock)?,
         None => previous::lock(state, &settings.admin.socket).await?,
     };
-    // The keys are reread at the start, which may be much later.
+    // The start, maybe much later, rereads the keys.
     refuse_leaf(state, &state.settled_identity(clock::wall())?.0)?;
     Ok((lock, left.collect()))
 }
 
-/// Makes the folders of the sockets.
+/// Creates the folders of the sockets.
 fn make_folders(settings: &Settings) {
     // If this fails, the admin server reports it.
     let _ = unix::make_folder(server::socket_path(&settings.admin.socket));
@@ -239,11 +240,11 @@ fn make_folders(settings: &Settings) {
     }
 }
 
-/// Takes the sockets of virtual addresses. They can be opened only once, before the sandbox.
+/// Takes the sockets of virtual addresses, which can be opened only before the sandbox.
 fn take_sockets(sockets: &mut Option<VipSockets>, reload: &Reload) -> VipSockets {
     let taken = sockets.take();
     if taken.is_none() && !reload.settings.virtual_addresses.is_empty() {
-        warn!("virtual addresses are not served until the next restart: other nodes hold them");
+        warn!("virtual addresses are not served until the next restart; other nodes hold them");
     }
     taken.unwrap_or_default()
 }
@@ -272,7 +273,7 @@ async fn finish(daemon: Daemon, end: Result<End, Error>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the end of the sessions that go on in this process, or a signal.
+/// Waits until the sessions in this process have ended, or for a signal.
 async fn drain(mut draining: Vec<Draining>) {
     store::release();
     let mut stop = Stop::listen();
@@ -298,7 +299,7 @@ async fn drain(mut draining: Vec<Draining>) {
 enum End {
     /// A signal.
     Stop,
-    /// The service manager starts another process next, which continues this one's sessions.
+    /// The service manager starts another process next, which takes charge of this one's sessions.
     Restart,
     /// A successor is ready.
     Succeeded(Prepared),

@@ -1,4 +1,4 @@
-//! The sandbox: as soon as the daemon knows its settings, it gives up capabilities, access to other
+//! The sandbox: once the daemon knows its settings, it gives up capabilities, access to other
 //! files, and system calls that a network server does not need, so that an attacker who takes it
 //! over gains little.
 //!

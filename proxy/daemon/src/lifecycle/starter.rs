@@ -7,8 +7,8 @@
 //!
 //! In a unit that sets `MESHPORT_KEEP_SESSIONS` the helper is the service's main process while the
 //! daemon serves: it forwards signals to the daemon, ends when the daemon has ended, and kills a
-//! daemon that does not stop in time. A restart ends the main process; the daemon then goes on
-//! without it until its open sessions have ended. See `lifecycle::succession`.
+//! daemon that does not stop in time. A restart ends the main process; the daemon continues without
+//! it until its open sessions have ended. See `lifecycle::succession`.
 
 mod helper;
 
@@ -38,8 +38,8 @@ pub use helper::serve;
 const NAME: &str = "meshport-starter";
 /// Set in a process whose standard input is the socket to the daemon it succeeds.
 const SUCCESSOR: &str = "MESHPORT_SUCCESSOR";
-/// Set in a unit that leaves processes other than the main one alone when it stops
-/// (`KillMode=process`) and listens to all of them (`NotifyAccess=all`).
+/// Set in a unit that stops only the main process (`KillMode=process`) and accepts notifications of
+/// all (`NotifyAccess=all`).
 const KEEP_SESSIONS: &str = "MESHPORT_KEEP_SESSIONS";
 /// This program, even if its file has been replaced.
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -48,25 +48,25 @@ pub(super) const MAX_DESCRIPTORS: usize = 128;
 /// How long the helper may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 
-/// What a process of the helper's name does: its first argument.
+/// The first argument of a helper process: what it does.
 mod stage {
-    /// Starts the helper and ends, so that the daemon has no child.
+    /// Start the helper and end, so that the daemon has no child.
     pub(super) const LAUNCH: &str = "launch";
-    /// Is the helper.
+    /// Be the helper.
     pub(super) const SERVE: &str = "serve";
-    /// Starts a successor and ends, so that the successor is a child of process 1 as the daemon is.
+    /// Start a successor and end, so that the successor is a child of process 1, as the daemon is.
     pub(super) const START: &str = "start";
 }
 
-/// What the daemon orders, a byte each.
+/// Orders of the daemon, one byte each.
 mod order {
-    /// Bytes below this are the exit code of the daemon, which ends: the helper takes it over.
+    /// Bytes below this are the exit code of the ending daemon, with which the helper exits.
     pub(super) const FIRST: u8 = b' ';
-    /// Start a successor, with the descriptor that comes along as its standard input.
+    /// Start a successor, with the passed descriptor as its standard input.
     pub(super) const START: u8 = b'f';
     /// Become the main process. The answer is the helper's process id, or 0 if it cannot.
     pub(super) const LEAD: u8 = b'm';
-    /// End now, without an error: the daemon is not the service any more.
+    /// End now with success: the daemon is no longer the service.
     pub(super) const RELEASE: u8 = b'e';
 }
 
@@ -103,7 +103,7 @@ impl Starter {
         Ok(ours)
     }
 
-    /// Makes the helper the service's main process if the unit keeps sessions over a restart.
+    /// Makes the helper the service's main process if the unit keeps sessions across a restart.
     pub(super) fn lead(&self) {
         if self.leads.get() || env::var_os(KEEP_SESSIONS).is_none() {
             return;
@@ -146,7 +146,7 @@ impl Starter {
         }
     }
 
-    /// Announces with which exit code this process ends.
+    /// Announces the exit code of this process.
     pub(super) fn ends(&self, code: u8) {
         debug_assert!(code < order::FIRST, "{code} is an order");
         // Fails only if the helper has ended.
@@ -189,7 +189,7 @@ pub(super) fn send(to: &impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result
     Ok(())
 }
 
-/// Receives the descriptors of one message; none if the peer has closed.
+/// Receives the descriptors of one message; empty if the peer has closed.
 pub(super) fn receive(from: &impl AsFd) -> io::Result<Vec<OwnedFd>> {
     receive_with(from).map(|(_, descriptors)| descriptors)
 }

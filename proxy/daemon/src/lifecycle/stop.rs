@@ -29,8 +29,8 @@ impl Stop {
     }
 }
 
-/// The order to leave the place to a process that the service manager starts next. It comes as
-/// SIGWINCH, which processes of releases that do not know it ignore.
+/// The order to leave everything to the process that the service manager starts next: SIGWINCH,
+/// which earlier releases ignore.
 #[derive(Debug)]
 pub(super) struct Restart<'a> {
     signal: Signal,
@@ -45,16 +45,15 @@ impl<'a> Restart<'a> {
         Ok(Self { signal, starter })
     }
 
-    /// Makes the helper the service's main process, if the unit wants that. Without it the order
-    /// has no effect: the service manager waits for the end of this process.
+    /// Makes the helper the service's main process, if the unit asks for it. Without that the order
+    /// has no effect, since the service manager waits for this process to end.
     pub(super) fn lead(&self) {
         if let Some(starter) = self.starter {
             starter.lead();
         }
     }
 
-    /// Resolves at the order, also at one from before this call, or when the main process has
-    /// ended.
+    /// Resolves on the order, even one from before this call, or when the main process has ended.
     pub(super) async fn told(&mut self) {
         let Some(starter) = self.starter.filter(|starter| starter.leads()) else {
             return std::future::pending().await;

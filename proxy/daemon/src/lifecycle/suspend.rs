@@ -1,16 +1,16 @@
 //! Detects suspends and network changes of this machine.
 //!
-//! After either, tunnels look healthy on this side but are not: the peer has ended its sessions, or
-//! sends to an old address. Every tick takes a reading: a clock that counts suspended time, the
-//! wall clock, and the kernel's source addresses. A stopped process looks like a suspended machine
-//! and is treated alike. [`SuspendDetector`] evaluates the readings and does no I/O.
+//! After either, tunnels look healthy here but are not: the peer has ended its sessions, or sends
+//! to an old address. Every tick reads a clock that counts suspended time, the wall clock, and the
+//! kernel's source addresses. A stopped process looks like a suspended machine and is treated the
+//! same. [`SuspendDetector`] evaluates the readings and does no I/O.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Interval between readings. A network change may disturb clients for about a second; this is half
-/// of that, and a reading costs a few system calls.
+/// Interval between readings, which cost a few system calls. A network change may disturb clients
+/// for about a second; this is half of that.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// A tick this late means that the process did not run; load alone causes smaller delays.
 const LATE: Duration = Duration::from_millis(1500);

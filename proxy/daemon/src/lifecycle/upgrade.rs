@@ -47,15 +47,15 @@ pub(super) enum Failure {
     #[error("the successor exited before it took over: {0}")]
     Gone(#[source] io::Error),
     #[error(
-        "the successor exited without an answer: is the program on disk complete, and not older \
-         than this one? Its log says more"
+        "the successor exited without an answer: the program on disk may be incomplete or older \
+         than this one; see its log"
     )]
     NoAnswer,
     #[error("the successor was not ready within {} s", .0.as_secs())]
     TooLate(Duration),
     #[error("the successor cannot run: {0}")]
     CannotRun(String),
-    #[error("the successor exited in its first seconds; its log says why")]
+    #[error("the successor exited in its first seconds; see its log")]
     Ended,
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn prepare(starter: Option<&Starter>) -> Result<Prepared, Error
         return Err(Error::Refused(what.into()));
     }
     info!("upgrade: starting the program on disk as the successor");
-    let none = || io::Error::other("its helper process could not be started; the log says why");
+    let none = || io::Error::other("its helper process could not be started; see the log");
     let link = starter.ok_or_else(none).and_then(Starter::start);
     let link = link.and_then(|link| {
         link.set_nonblocking(true)?;
@@ -161,8 +161,8 @@ impl Successor {
         let _ = self.0.write_all(format!("{SERVING}\n").as_bytes()).await;
     }
 
-    /// Waits for the end of the previous daemon. True if that was told to stop, which is meant for
-    /// this process; false if this process is the service from now on.
+    /// Waits until the previous daemon ends. True if that was told to stop, which then applies to
+    /// this process; false if this process is now the service.
     pub(super) async fn tells_to_stop(&mut self) -> bool {
         let is_stop = self.0.read_u8().await.ok() == Some(STOP);
         if !is_stop {

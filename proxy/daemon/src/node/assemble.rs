@@ -167,7 +167,7 @@ fn warn_of_missing_roles(settings: &Settings, credential: &Credential) {
     }
 }
 
-/// Logs which services of this node no node can use, or fewer nodes than expected.
+/// Logs services with an `allow` list that admits no node, or fewer than probably intended.
 pub(crate) fn warn_of_lists(settings: &Settings) {
     for (service, ServiceSettings { allow, .. }) in &settings.services {
         if let Some(doubt) = Allow::doubt(allow) {
@@ -176,8 +176,8 @@ pub(crate) fn warn_of_lists(settings: &Settings) {
     }
 }
 
-/// The seeds of the settings, then those of the state folder. Logs when those cannot be read, which
-/// is not fatal: a former member also knows others from its directory.
+/// The seeds of the settings, then those of the state folder. If those cannot be read, logs that
+/// and continues: a former member knows others from its directory.
 pub(crate) fn all_seeds(settings: &Settings, state: &StateDir) -> Vec<NamedSeed> {
     let mut seeds = settings.mesh.seeds.clone();
     let stored = state.seeds().unwrap_or_else(|error| {

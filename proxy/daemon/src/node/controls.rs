@@ -16,7 +16,7 @@ use meshport_core::egress::Offers;
 
 /// The limits of each service's sessions.
 pub(crate) type Limits = Mutex<BTreeMap<ServiceName, watch::Sender<Arc<SessionLimits>>>>;
-/// The tasks that accept clients; the sessions end with them.
+/// The tasks that accept clients; their sessions end with them.
 pub(crate) type Listeners = Mutex<JoinSet<()>>;
 
 /// The channels into the running parts.

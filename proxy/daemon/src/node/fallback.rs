@@ -1,7 +1,7 @@
-//! Addresses of a service outside the mesh, for when no origin in it answers.
+//! Addresses outside the mesh, used when no origin of a service answers.
 //!
-//! Names are looked up every [`REFRESH`]. A failed look-up changes nothing: the addresses found
-//! before stay. Bounded by [`MAX_FALLBACK_ADDRESSES`] per service.
+//! Names are resolved every [`REFRESH`]. After a failed lookup the previous addresses stay. Bounded
+//! by [`MAX_FALLBACK_ADDRESSES`] per service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use crate::driver::commands::{Command, ServiceChange};
 use crate::driver::endpoints;
 use meshport_core::node::MAX_FALLBACK_ADDRESSES;
 
-/// Interval between look-ups of all names.
+/// Interval between lookups of all names.
 const REFRESH: Duration = Duration::from_secs(30);
-/// The same after a failed look-up; doubles up to [`REFRESH`].
+/// The same after a failed lookup; doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
 
 /// The fallback of each service that has one.
@@ -29,8 +29,7 @@ pub(crate) fn of(settings: &Settings) -> Fallbacks {
     services.map(|(name, service)| (name.clone(), service.fallback.clone())).collect()
 }
 
-/// Periodically looks up the fallback of all services, and tells the driver whenever its addresses
-/// change.
+/// Periodically resolves the fallback of all services, and reports changed addresses to the driver.
 pub(crate) async fn follow(
     mut wanted: watch::Receiver<Fallbacks>,
     commands: mpsc::Sender<Command>,
@@ -70,7 +69,7 @@ pub(crate) async fn follow(
                 if changed.is_err() {
                     return;
                 }
-                // A failed look-up does not keep an entry that was removed from the settings.
+                // Even after a failed lookup, drop entries that were removed from the settings.
                 let wanted = wanted.borrow();
                 known.retain(|name, _| wanted.get(name) == fallbacks.get(name));
             }

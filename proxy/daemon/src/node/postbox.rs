@@ -1,9 +1,9 @@
-//! Posts events to the address in `[events]` as JSON, and to Kubernetes as Events of this node's
+//! Posts events as JSON to the address in `[events]`, and to Kubernetes as Events of this node's
 //! Node object; [`meshport_core::outbox`] decides which and when.
 //!
-//! One post at a time to each receiver, within [`LIMIT`]. The certificate of the server at the
-//! address is verified by `ca-file` or by the system's certificates, which are read again for each
-//! post, since they are replaced in place. Redirects are not followed.
+//! One post at a time to each receiver, within [`LIMIT`]. The server's certificate is verified with
+//! `ca-file` or the system's certificates, which are reread for each post, since they are replaced
+//! in place. Redirects are not followed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,9 +37,9 @@ mod kubernetes;
 
 /// Interval between reads of the journal.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a post may take, including look-up and connecting.
+/// Limit for a post, including lookup and connecting.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Where systems keep the certificates that they trust: Debian, Red Hat, SUSE, Alpine.
+/// The system's trusted certificates: Debian, Red Hat, SUSE, Alpine.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -127,9 +127,9 @@ impl<'a> PostedEvent<'a> {
 enum PostError {
     #[error("cannot connect to {to}: {source}")]
     Connect { to: String, source: io::Error },
-    #[error("{path}: {why}; name the server's certificates with events.ca-file")]
+    #[error("{path}: {why}; set events.ca-file to the server's certificates")]
     Roots { path: PathBuf, why: String },
-    #[error("no certificates of the system were found; name some with events.ca-file")]
+    #[error("no system certificates were found; set events.ca-file")]
     NoRoots,
     #[error("the request failed: {0}")]
     Http(#[from] hyper::Error),
@@ -145,7 +145,7 @@ enum PostError {
 
 /// Where events are posted.
 pub(crate) enum Destination {
-    /// An address, verified by these certificates or the system's.
+    /// An address, verified with these certificates or the system's.
     Url(HttpUrl, Option<PathBuf>),
     /// The cluster.
     Kubernetes(Source),
@@ -185,7 +185,7 @@ pub(crate) async fn follow(destination: Destination, ask: impl Ask) {
         let posted = timeout(LIMIT, destination.post(bodies)).await;
         let posted = posted.unwrap_or(Err(PostError::Late));
         match &posted {
-            // Logs each state once, not each attempt. The path of a URL may contain a secret.
+            // Logs each state once, not each attempt, and no URL path, which may contain a secret.
             Err(error) if !is_failing => {
                 let to = match &destination {
                     Destination::Url(url, _) => url.endpoint().to_string(),
@@ -254,7 +254,7 @@ fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, PostError> {
     let unusable = |why: String| PostError::Roots { path: file.to_owned(), why };
     let mut roots = RootCertStore::empty();
     let all = CertificateDer::pem_file_iter(file).map_err(|error| unusable(error.to_string()))?;
-    // One unreadable certificate of the system says nothing about the others.
+    // Skip system certificates that cannot be parsed.
     roots.add_parsable_certificates(all.filter_map(Result::ok));
     if roots.is_empty() {
         return Err(unusable("it holds no certificate".into()));

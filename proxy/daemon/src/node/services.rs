@@ -23,13 +23,13 @@ use crate::sessions::ingress::{Context, Ingress};
 use crate::sessions::listen;
 use crate::tcp::Host;
 
-/// The key that says where clients of a service connect.
+/// The setting with a service's local addresses.
 pub(crate) fn key(service: &ServiceName) -> String {
     format!("service.{service}.listen")
 }
 
 /// The local addresses of all services, bound before anything starts: if one cannot be bound,
-/// startup fails. Only an address that another process has may be left for later.
+/// startup fails. Only an address in use by another process is retried later.
 pub(crate) struct Services {
     claims: BTreeMap<ServiceName, Vec<Claim>>,
 }

@@ -1,8 +1,8 @@
 //! The only task of a daemon that writes to its state folder.
 //!
-//! One write at a time, in the order in which the driver hands them over; each is answered. The
-//! directory is large and changes all the time, so it is fetched from the driver just before it is
-//! written: every [`SAVE_INTERVAL`], and at the end.
+//! One write at a time, in the driver's order; each is answered. The directory is large and changes
+//! constantly, so it is fetched from the driver just before it is written: every [`SAVE_INTERVAL`]
+//! and at the end.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl StateWriter {
     async fn save(&self) {
         let Some(snapshot) = node::snapshot(&self.commands).await else { return };
         if let (_, Err(error)) = self.write(Write::Directory(snapshot)).await {
-            warn!(%error, "cannot save the directory; the next start relies on the seeds");
+            warn!(%error, "cannot save the directory, so the next start relies on the seeds");
         }
     }
 
@@ -65,7 +65,7 @@ impl StateWriter {
         if let Some(Write::Revocations(RevocationsWrite { own: Some(own), .. })) = &write
             && let Some(own_revocation) = self.own_revocation.take()
         {
-            // Without a daemon that waits for it, it is about to end for another reason.
+            // Fails only if the daemon is already stopping for another reason.
             let _ = own_revocation.send(own.clone());
         }
         let Some(write) = write else { return written.unwrap_or_else(|error| warn!(%error)) };
@@ -73,7 +73,7 @@ impl StateWriter {
             Ok(()) => Command::Stored(write),
             Err(error) => Command::NotStored(write, error.to_string()),
         };
-        // A driver that has ended no longer uses the values.
+        // A stopped driver no longer needs the answer.
         let _ = self.commands.send(command).await;
     }
 
@@ -98,7 +98,7 @@ fn store(state: &StateDir, write: &Write) -> Result<(), meshport_state::Error> {
         }
         Write::Key(next) => {
             state.store_next(&next.identity)?;
-            // From here on the next start uses the new identity, so this process must too.
+            // The next start will use the new identity, so this process must too.
             if let Err(error) = state.settle_next() {
                 warn!(%error, "the new key is stored; the next start finishes replacing the \
                                files");

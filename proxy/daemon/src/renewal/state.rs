@@ -1,5 +1,5 @@
-//! What a node needs for the renewal of its own credential and, as an issuer, of others'. No
-//! socket, no disk, no clock.
+//! State for renewing a node's own credential and, as an issuer, those of others. No socket, no
+//! disk, no clock.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use meshport_core::renewal::{Issuer, Seeker};
 use crate::clock;
 use meshport_state::KnownRenewals;
 
-/// How long the wall clock must show that a turn has ended before its key is erased: a clock that
-/// was wrong for a while erases nothing.
+/// How long the wall clock must be past the end of a turn before its key is erased, so that a
+/// temporarily wrong clock erases nothing.
 const MOST_DOUBT: Duration = Duration::from_secs(3600);
 
 /// The next credential of this node, and those before it.
@@ -31,7 +31,7 @@ pub(crate) struct Renewals {
     base: Option<Credential>,
     /// The credential before the current one.
     former: Option<Credential>,
-    /// Since when the first turn of the mandate has seemed to be over.
+    /// Since when the mandate's first turn has been over by the wall clock.
     over_since: Option<Instant>,
 }
 
@@ -43,13 +43,13 @@ impl Renewals {
         Self { seeker, issuer, base, former, over_since: None }
     }
 
-    /// The credential that is shown to an issuer in addition to `own`, in its byte form.
+    /// The encoded credential that an issuer gets in addition to `own`.
     pub(crate) fn base_bytes(&self, own: &Credential) -> Vec<u8> {
         let base = self.base.as_ref().filter(|_| own.is_renewal());
         base.map_or(Vec::new(), Credential::to_bytes)
     }
 
-    /// The base in its own form, for this node as its own issuer.
+    /// The base, for a node that is its own issuer.
     pub(crate) fn base(&self) -> Option<&Credential> {
         self.base.as_ref()
     }
@@ -78,8 +78,8 @@ impl Renewals {
         (opens && revoked.covering(former).is_none()).then_some(former)
     }
 
-    /// The mandate without the turns that have certainly ended, if more have since the last call:
-    /// their keys must be erased from the disk too.
+    /// The mandate without turns that have certainly ended, if more have since the last call; their
+    /// keys must be erased from disk too.
     pub(crate) fn erase_ended(&mut self, now: Instant, wall: UnixSeconds) -> Option<Mandate> {
         let issuer = self.issuer.as_mut()?;
         let is_over = issuer.mandate().turns().next().is_some_and(|first| first.until < wall);

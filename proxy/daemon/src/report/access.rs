@@ -1,4 +1,4 @@
-//! Troubles with access: denied nodes, reached session limits, services offered without the role.
+//! Access problems: denied nodes, reached session limits, services offered without the role.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use super::Reporter;
 use crate::sessions::totals::SessionCount;
 use meshport_core::ledger::{Crowding, Holder};
 
-/// Most origins or nodes in warnings, each in a sentence.
+/// Maximum origins or nodes in warnings, one sentence each.
 const MAX_SHOWN: usize = 3;
 
 impl Reporter<'_> {
@@ -38,7 +38,7 @@ impl Reporter<'_> {
         })
     }
 
-    /// Services that this node may offer, and for which it has no instance.
+    /// Services that this node may offer but has no instance of.
     pub(super) fn unoffered(&self) -> impl Iterator<Item = Finding> {
         self.state.identity.credential.roles.iter().filter_map(|role| {
             let Role::Origin(name) = role else { return None };
@@ -51,8 +51,8 @@ impl Reporter<'_> {
         })
     }
 
-    /// Whether streams of other nodes were recently refused for lack of slots, and which node has
-    /// most.
+    /// The finding if streams of other nodes were recently refused for lack of slots, with the node
+    /// that has most.
     pub(super) fn crowding(&self, now: Instant) -> Option<Finding> {
         let Crowding { turned_away, most } = self.state.sessions.crowding(now)?;
         let name = |node: &NodeId| {
@@ -82,20 +82,20 @@ impl Reporter<'_> {
         self.core.services().flat_map(of_service).collect()
     }
 
-    /// Why an origin denies this node access, as far as this node can know.
+    /// Why an origin denies this node access, as far as this node knows.
     pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> Finding {
         let me = &self.state.identity.credential;
         NOT_ALLOWED
             .found(format!(
                 "{service}: {origin} refuses this node: its `allow` under [service.{service}] \
-             has no entry for the name {}, the site {} or a role of {}",
+                 has no entry for the name {}, the site {} or a role of {}",
                 me.name, me.site, me.roles
             ))
             .naming("service.NAME", &format!("service.{service}"))
     }
 }
 
-/// Sessions here, by holder.
+/// Describes a holder's sessions here.
 fn said(holder: &Holder, count: u64, name: impl Fn(&NodeId) -> String) -> String {
     match holder {
         Holder::Node(node) => format!("{} {count}", name(node)),
@@ -106,7 +106,7 @@ fn said(holder: &Holder, count: u64, name: impl Fn(&NodeId) -> String) -> String
     }
 }
 
-/// The nodes that announce services which their credentials do not allow. Nothing is routed to
+/// Findings for nodes that announce services their credentials do not allow. Nothing is routed to
 /// them.
 pub(super) fn misfits(core: &NodeCore) -> Vec<Finding> {
     let entries = core.discovery().directory().iter();

@@ -8,7 +8,7 @@ use crate::admin::credentials::{CredentialRow, Validity};
 use super::{Reporter, secret};
 
 impl Reporter<'_> {
-    /// This node's first, then those of others by expiry, then revoked ones.
+    /// This node's credential first, then those of others by expiry, then revoked ones.
     pub(crate) fn credentials(&self, mesh: &Mesh, now: UnixSeconds) -> Vec<CredentialRow> {
         let discovery = self.core.discovery();
         let entries = discovery.directory().iter().map(|(_, entry)| entry.credential.clone());

@@ -5,18 +5,18 @@ use meshport_core::findings::{DIRECTORY_FULL, Finding};
 use meshport_discovery::Crowding;
 use tracing::{info, warn};
 
-/// Whether it was logged. Start and end are far apart, so each is worth a line.
+/// Whether it was logged. Start and end are far apart, so each gets a line.
 #[derive(Debug, Default)]
 pub(crate) struct CrowdingLog {
     is_told: bool,
 }
 
 impl CrowdingLog {
-    /// Takes how full the directory is.
+    /// Handles how full the directory is.
     pub(crate) fn look(&mut self, crowding: Option<Crowding>) {
         match crowding {
             Some(crowding) if !self.is_told => warn!("{}", finding(&crowding)),
-            None if self.is_told => info!("the directory has space again"),
+            None if self.is_told => info!("the directory is no longer full"),
             _ => {}
         }
         self.is_told = crowding.is_some();

@@ -19,11 +19,11 @@ use meshport_core::route::{Candidate, Line, PathView};
 use super::{Reporter, age_s, in_ms, name};
 use meshport_core::ledger::Side;
 
-/// Relays shown per origin: the one in use and what would come next.
+/// Relays shown per origin: the one in use and the next best.
 const MAX_RELAYS_SHOWN: usize = 5;
-/// Most shared names in warnings, each in a sentence.
+/// Maximum duplicate names in warnings, one sentence each.
 const MAX_SAME_NAMES: usize = 3;
-/// Ids shown of such nodes.
+/// Ids shown per duplicate name.
 const MAX_SHORTS: usize = 4;
 
 impl Reporter<'_> {
@@ -71,7 +71,7 @@ impl Reporter<'_> {
         change(self.core, it)
     }
 
-    /// How all others see an origin.
+    /// How the other nodes see an origin.
     pub(super) fn seen(&self, origin: &NodeId) -> Seen {
         let others = self.core.discovery().directory().iter();
         let others = others.filter(|(node, entry)| {
@@ -140,7 +140,7 @@ impl Reporter<'_> {
         lines.into_iter().map(named).collect()
     }
 
-    /// Names that several nodes have, in words: such a name refers to none of them.
+    /// Findings for names that several nodes have, which refer to none of them.
     pub(super) fn same_names(&self) -> Vec<Finding> {
         let here = |entry: &&Entry| matches!(entry.liveness, Liveness::Alive | Liveness::Unknown);
         let entries = self.core.discovery().directory().iter().map(|(_, entry)| entry);
@@ -182,7 +182,7 @@ pub(super) fn is_meant(who: &NodeRef, target: &str) -> bool {
     who.name.as_ref() == target || ids.iter().any(|id| id == target)
 }
 
-/// The summary of all measurements of an origin.
+/// Summarises all measurements of an origin.
 fn seen(told: impl Iterator<Item = (SiteName, Option<Duration>)>) -> Seen {
     let mut seen = Seen::default();
     let mut sites: BTreeSet<SiteName> = BTreeSet::new();

@@ -9,12 +9,12 @@ use tracing::{info, warn};
 
 /// Interval between reads of the mesh's counters.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// A flood has ended after this time without a refused handshake. It also bounds the log: one line
-/// for the start and one for the end in this time, however often a flood pauses.
+/// A flood is over after this time without a refused handshake. This also limits the log to two
+/// lines in this time, however often a flood pauses.
 const OVER_AFTER: Duration = Duration::from_secs(60);
 
-/// Handshakes not answered at once because of load: the senders got a cookie to prove their
-/// address, or had proven it and exceeded their share.
+/// Handshakes not answered at once because of load: the sender got a cookie, or had proven its
+/// address and exceeded its share.
 pub(crate) fn held_off(counters: &MeshCounters) -> u64 {
     counters[MeshCount::CookiesSent] + counters[MeshCount::DroppedOverShare]
 }
@@ -31,9 +31,9 @@ pub(crate) struct Floods {
 #[derive(Debug)]
 struct Flood {
     began: Instant,
-    /// When it was last seen.
+    /// When the flood was last seen.
     last: Instant,
-    /// Handshakes held off before it.
+    /// Handshakes held off before the flood.
     before: u64,
 }
 

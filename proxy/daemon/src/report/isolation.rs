@@ -5,7 +5,7 @@ use meshport_discovery::{Liveness, PathState};
 use super::Reporter;
 use meshport_core::findings::{Finding, NO_ANSWERS};
 
-/// Paths that are all dead although their members may live: one alone may be that member's.
+/// Minimum number of dead paths: a single one may be that member's fault.
 const MIN_DEAD_PATHS: usize = 2;
 
 /// Other members, by how this node sees them.
@@ -43,7 +43,7 @@ impl Others {
     fn finding(self, port: u16) -> Option<Finding> {
         let Self { alive, down, dead_paths, working_paths } = self;
         let none_alive = alive == 0 && down > 0;
-        // Paths are found dead long before every member is found down.
+        // Paths are declared dead long before all members are declared down.
         let none_works = working_paths == 0 && dead_paths >= MIN_DEAD_PATHS;
         let who = match alive + down {
             1 => "the only other member does not answer".to_owned(),

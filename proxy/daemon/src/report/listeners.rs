@@ -58,8 +58,8 @@ impl Reporter<'_> {
             if let Some(OverShare { who, held }) = totals.addresses.over_share(now) {
                 let turned_away = totals.counts.get(SessionCount::OverShare);
                 found.push(CLIENT_OVER_SHARE.found(format!(
-                    "{name}: a client ({who}) has used up its share of max-sessions, {held} open \
-                     sessions and those it had before, so its new connections are reset \
+                    "{name}: a client ({who}) has used up its share of max-sessions with {held} \
+                     open sessions and earlier ones, so its new connections are reset \
                      ({turned_away} since the start)"
                 )));
             }

@@ -1,5 +1,5 @@
-//! Members: counts by liveness and release, those that are gone, how they see this node, and those
-//! that are asked about it, with the facts to compare their answers with.
+//! Members: counts by liveness and release, absent ones, how they see this node, and which ones to
+//! ask about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -14,8 +14,8 @@ use super::{Reporter, age_s, node_ref};
 use crate::admin::api::{AbsentMember, MemberCounts, NodeRef, ReachStatus};
 
 impl<'a> Reporter<'a> {
-    /// Members by liveness, and those that are alive by release. Those whose liveness is unknown
-    /// are not counted: only their record is here, from before a restart or from others.
+    /// Members by liveness, and live ones by release. Members of unknown liveness are not counted:
+    /// only their record is known, from before a restart or from others.
     pub(super) fn members(&self) -> MemberCounts {
         let releases = self.releases();
         let mut members = MemberCounts { alive: 1, down: 0, left: 0, releases };
@@ -61,8 +61,8 @@ impl<'a> Reporter<'a> {
         all.filter_map(move |(node, entry)| (*node != own).then_some(entry))
     }
 
-    /// Members that are present: those with a tunnel first, and of these origins and relays, whose
-    /// firewalls matter most to others.
+    /// Live members: those with a tunnel first, and among these origins and relays, whose firewalls
+    /// matter most to others.
     pub(crate) fn to_inquire(&self, mesh: &Mesh) -> (Vec<NodeRef>, LocalFacts) {
         let peers = mesh.peers();
         let with_tunnel: BTreeSet<NodeId> =

@@ -1,5 +1,4 @@
-//! The view of a node outside a daemon, as in the simulator, whose decisions are also those of a
-//! [`NodeCore`]. One function builds both.
+//! Builds the view of a node outside a daemon, as in the simulator, which runs a [`NodeCore`] too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -71,27 +70,27 @@ impl Diary {
     }
 }
 
-/// Sessions that are reset.
+/// Sessions that were reset.
 #[derive(Debug)]
 pub struct Reset<'a> {
     /// The service.
     pub service: &'a ServiceName,
     /// The line.
     pub line: Line,
-    /// How many.
+    /// How many sessions.
     pub sessions: u64,
     /// Why.
     pub why: &'a str,
 }
 
-/// A node, with the facts that its core does not have.
+/// A node, with facts that its core does not have.
 #[derive(Debug)]
 pub struct Onlooker<'a> {
     /// The node's credential.
     pub credential: &'a Arc<Credential>,
     /// Start of its process.
     pub started: Instant,
-    /// The same by its wall clock.
+    /// Start of its process by its wall clock.
     pub started_at: UnixSeconds,
     /// The address it is reached at.
     pub mesh_listen: SocketAddr,
@@ -99,7 +98,7 @@ pub struct Onlooker<'a> {
     pub service: ServiceName,
     /// Addresses for its clients.
     pub listen: Vec<SocketAddr>,
-    /// How it chooses.
+    /// How it chooses origins.
     pub policy: Policy,
     /// Address of its own instance, if it has one.
     pub origin: Option<String>,
@@ -116,7 +115,7 @@ pub struct Onlooker<'a> {
 }
 
 impl Onlooker<'_> {
-    /// Everything that is shown about it, with this many open sessions of its clients on each line.
+    /// The node's view. `open` gives its clients' open sessions on a line.
     pub fn view(&self, core: &NodeCore, open: impl Fn(&Line) -> u64, now: Instant) -> View {
         let state = &self.state();
         let reporter = Reporter { core, state };

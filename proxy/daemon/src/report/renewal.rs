@@ -13,7 +13,7 @@ use super::Reporter;
 /// Rounds without a renewal before it is reported: an issuer may just be restarting.
 const MOST_QUIET_ROUNDS: u32 = 2;
 const DAY_S: u64 = 86_400;
-/// Longest remaining validity of a mandate that causes a warning.
+/// A mandate with less validity left causes a warning.
 const MANDATE_ENDS_SOON_S: u64 = 60 * DAY_S;
 
 impl Reporter<'_> {
@@ -46,7 +46,7 @@ impl Reporter<'_> {
         let renewals = &self.state.renewals;
         let fails = setback(own, &renewals.seeker, now).map(|(rounds, setback)| {
             RENEWAL_FAILS.found(format!(
-                "this node's credential is due for renewal, and no issuer has renewed it in \
+                "this node's credential is due for renewal, but no issuer has renewed it in \
                  {rounds} rounds: {setback}"
             ))
         });
@@ -55,8 +55,8 @@ impl Reporter<'_> {
     }
 }
 
-/// Why no issuer renews this node although it is time; nothing where the mesh has none and the
-/// credential was not made by one.
+/// Why no issuer renews this node although a renewal is due; `None` if the mesh has no issuer and
+/// none made the credential.
 fn setback<'a>(
     own: &Credential,
     seeker: &'a Seeker,
@@ -76,7 +76,7 @@ fn setback<'a>(
 fn mandate(own: &Credential, mandate: Option<&Mandate>, now: UnixSeconds) -> Option<Finding> {
     let has_role = own.roles.contains(&Role::Issuer);
     let Some(mandate) = mandate else {
-        let text = "this node has the role issuer and holds no mandate, so it cannot renew others";
+        let text = "this node has the role issuer but no mandate, so it cannot renew others";
         return has_role.then(|| MANDATE_ENDS.found(text));
     };
     if !has_role {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(mandate(&node, None, WALL), None);
         assert_eq!(mandate(&issuer, Some(&held), WALL), None);
         let none = mandate(&issuer, None, WALL).expect("it cannot renew");
-        assert!(none.detail.contains("holds no mandate"), "{none}");
+        assert!(none.detail.contains("no mandate"), "{none}");
         let idle = mandate(&node, Some(&held), WALL).expect("no node asks it");
         assert!(idle.detail.contains("lacks the role issuer"), "{idle}");
         assert!([&none, &idle].iter().all(|it| it.severity == Severity::Warning));

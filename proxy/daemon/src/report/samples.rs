@@ -20,7 +20,7 @@ use crate::sessions::client::ClientId;
 use crate::sessions::totals::{OverShare, Totals};
 use crate::vip::board::Shown;
 
-/// Stands for all services that only other nodes name.
+/// Label of all services that only other nodes name.
 const UNKNOWN: &str = "(unknown)";
 
 /// Collects samples.
@@ -88,7 +88,8 @@ impl Reporter<'_> {
                 page.count(&metrics::ROUTE_CHANGES, &[name.as_ref(), cause], count);
             }
             if let Some(health) = self.core.health(name) {
-                // Their names come from outside, so they are no label: `status` and log have them.
+                // Their names come from outside, so they are not a label; `status` and the log show
+                // them.
                 let failing = health.failing().count() as u64;
                 page.count(&metrics::FAILING_CHECKS, &labels, failing);
             }
@@ -207,7 +208,7 @@ impl Reporter<'_> {
         page.counters(&totals.counts.read(), &[("service", name)]);
         page.spread(&metrics::CONNECT_DURATION, &[name], totals.connects.read());
         page.spread(&metrics::SESSION_DURATION, &[name], totals.sessions.read());
-        // A single value without a label: a label would add a series for each user ever refused.
+        // One value without a label, which would add a series for each user ever refused.
         let refused = totals.addresses.over_share(now);
         if let Some(OverShare { who: ClientId::User(uid), .. }) = refused {
             page.count(&metrics::OVER_SHARE_UID, &[name], uid.into());
@@ -216,7 +217,7 @@ impl Reporter<'_> {
     }
 }
 
-/// The encrypted mesh, and how its work is spread over its threads.
+/// The mesh, and how its work is spread over its threads.
 fn mesh_page(page: &mut Page, mesh: &Mesh) {
     let peers = mesh.peers();
     let up = peers.iter().filter(|peer| peer.session).count();

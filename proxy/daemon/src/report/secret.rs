@@ -26,7 +26,7 @@ impl Reporter<'_> {
 
     fn secret_with(&self, lagging: impl FnOnce(u64) -> Vec<String>) -> SecretStatus {
         let secrets = &self.state.identity.secrets;
-        // A secret whose end has passed by the clock opens nothing, erased or not.
+        // A secret that has expired by the clock is refused, erased or not.
         let former_ends_at = secrets.retires_at().filter(|at| clock::wall() < *at);
         // Without a former secret, members that lag can no longer connect.
         let lagging = match former_ends_at {

@@ -15,7 +15,7 @@ use crate::sessions::exposed::{ExposeCount, is_refusal};
 use crate::sessions::origins::{OriginTotals, Whose};
 use crate::sessions::totals::{SessionCount, Totals};
 
-/// The share of sessions, in percent, that the reported time covers.
+/// The reported percentile of connect times.
 const MOST_PERCENT: u64 = 95;
 
 impl Reporter<'_> {
@@ -118,7 +118,7 @@ fn mean_ms(times: &Distribution) -> Option<f64> {
     (count > 0).then(|| in_ms(times.sum / count))
 }
 
-/// The first bound that holds enough of them.
+/// The first bucket bound at or above the percentile.
 fn most_ms(times: &Distribution) -> Option<f64> {
     let count: u64 = times.counts.iter().sum();
     let wanted = count.checked_mul(MOST_PERCENT)?.div_ceil(100);

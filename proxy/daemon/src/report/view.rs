@@ -24,8 +24,8 @@ use nodes::Peer;
 pub(crate) mod nodes;
 mod sites;
 
-/// Times at which a node was heard are rounded to this many seconds, since otherwise each packet
-/// would change the view.
+/// Times of the last packet are rounded to this many seconds; otherwise each packet would change
+/// the view.
 const HEARD_STEP_S: u64 = 10;
 
 impl Reporter<'_> {
@@ -201,7 +201,7 @@ impl Reporter<'_> {
     }
 }
 
-/// The target of sessions, and the reason.
+/// Where sessions go and why.
 fn summary(chosen: Option<&Choice>, origins: &[OriginRow]) -> String {
     let Some(choice) = chosen else {
         return match origins.len() {

@@ -14,12 +14,12 @@ use crate::admin::wayback::WayBackStatus;
 use crate::clock;
 use crate::wayback::tunnel;
 
-/// How long a socket may be without any connection: a cluster in which nobody asks for logs still
-/// has an aggregated API or a webhook.
+/// How long a socket may be without any connection: even if nobody reads logs, a cluster has an
+/// aggregated API or a webhook.
 const UNUSED: Duration = Duration::from_secs(3600);
 
 impl Reporter<'_> {
-    /// A socket for apiservers that none has used.
+    /// The finding for a socket that no apiserver has used.
     pub(super) fn unused_way_back(&self, now: Instant) -> Option<Finding> {
         let egress = self.state.process.way_back.egress();
         let socket = egress.socket.as_ref()?;
@@ -32,7 +32,7 @@ impl Reporter<'_> {
         })
     }
 
-    /// The part of `status` about it.
+    /// The way back's part of `status`.
     pub(super) fn way_back(&self, mesh: &Mesh) -> Option<WayBackStatus> {
         let socket = self.state.process.way_back.egress().socket.clone()?;
         let [there, down, missing] = self.kubelets(mesh).map(|(_, count)| count);
@@ -47,8 +47,8 @@ impl Reporter<'_> {
         })
     }
 
-    /// How a member's kubelet is reached first, in words; none without a socket here, and for a
-    /// member that serves no kubelet.
+    /// The first path to a member's kubelet, as text; `None` without a socket here, or if the
+    /// member serves no kubelet.
     pub(super) fn way_back_to(&self, member: &Credential) -> Option<String> {
         self.state.process.way_back.egress().socket.as_ref()?;
         let line = self.core.way_back_to(member)?;

@@ -14,10 +14,10 @@ use crate::admin::slots::Slots;
 use crate::driver::answers::{Answer, Ask, rows};
 use crate::sessions::client::ClientId;
 
-/// The requests that reached the daemon in the course of a connection.
+/// The requests that reached the daemon over a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Questions that change nothing.
+    /// Queries that change nothing.
     pub questions: usize,
     /// Requests to drain, revoke, renew, rotate or ping.
     pub commands: usize,

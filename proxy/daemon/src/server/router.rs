@@ -17,17 +17,17 @@ use crate::admin::reply::{Reply, complaint, json, text};
 use crate::admin::request::{self, Kind, MAX_ANSWER_TIME};
 use crate::driver::answers::{Ask, Failure, Lacking, Row, Samples, rows};
 
-/// How long the driver may take to show that it is alive.
+/// Limit for the driver to prove that it is alive.
 const MAX_HEALTH_TIME: Duration = Duration::from_secs(2);
-/// How long a client may take to send that much.
+/// Limit for a client to send the body.
 const MAX_BODY_TIME: Duration = Duration::from_secs(5);
 
-/// Through which listener a request came.
+/// The listener that received a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListenerKind {
-    /// The unix socket: a client that can open it may ask everything.
+    /// The Unix socket: a client that can open it may send every request.
     Socket,
-    /// Loopback TCP: any local user, and any web page a local browser shows.
+    /// Loopback TCP: open to any local user, and to any web page in a local browser.
     Loopback,
 }
 
@@ -82,7 +82,7 @@ fn no_such_page<A: Ask>() -> String {
     format!("no such page; available: {}", paths.join(" "))
 }
 
-/// `known` is the tag of the reply that the client already has.
+/// `known` is the tag of the client's cached reply.
 async fn answer_row<A, B>(
     row: &Row<A>,
     ask: &A,
@@ -111,7 +111,7 @@ where
     Ok(answer)
 }
 
-/// A weak tag: replies with the same tag have the same content, at different times.
+/// A weak tag: replies with the same tag differ only in their time.
 fn tag(news: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("W/\"{:016x}\"", request::tag(news))).ok()
 }
@@ -134,7 +134,7 @@ async fn answer_page<A: Ask>(ask: &A, path: &str, format: Format) -> Result<Repl
                 }
             }
         }
-        // Alive means that the one thread that does everything still answers.
+        // Alive means that the driver still answers.
         _ => {
             in_time(MAX_HEALTH_TIME, ask.ask(Lacking)).await?;
             Ok(fine())
@@ -165,7 +165,7 @@ async fn in_time<T>(
     answer.and_then(|answer| answer.map_err(Failure::Refused)).map_err(refusal)
 }
 
-/// The answer for a failure, with a status that shows who caused it.
+/// The answer to a failure; the status shows who caused it.
 fn refusal(failure: Failure) -> Reply {
     let (status, why) = match failure {
         Failure::Malformed(why) => (StatusCode::BAD_REQUEST, why),

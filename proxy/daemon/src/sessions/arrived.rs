@@ -8,7 +8,7 @@ use crate::sessions::client::ClientId;
 use crate::sessions::exposed::Tally;
 use crate::sessions::pacing::Paid;
 
-/// A client, as passed on by the address that accepted it.
+/// A client, as passed on by its listener.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) paid: Paid,
@@ -18,7 +18,7 @@ pub(crate) struct Arrived {
     pub(crate) said: Bytes,
     /// The client, if its listener has identified it.
     pub(crate) client: Option<ClientId>,
-    /// The counters to which its bytes are added, in addition to those of the service.
+    /// Further counters for its bytes, besides those of the service.
     pub(crate) tally: Option<Arc<Tally>>,
 }
 

@@ -1,10 +1,11 @@
 //! An attempt to reach a service's instance through one candidate.
 //!
 //! An attempt opens a link (a stream through the mesh, or a plain connection to this node's own
-//! instance or to an address outside the mesh), sends the client's first bytes as far as permitted,
-//! and ends with the first byte of the answer. Until then the client has seen nothing, so a failed
-//! attempt costs it only time. The caller decides when it times out ([`meshport_core::connect`]).
-//! Several attempts of one client may run at once; what they share is `shared`.
+//! instance or an address outside the mesh), sends the client's first bytes as far as permitted,
+//! and ends with the first byte of the answer. Until then the client has received nothing, so a
+//! failed attempt costs it only time. The caller decides when to time out
+//! ([`meshport_core::connect`]). Several attempts of one client may run in parallel; `shared` has
+//! their common state.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub(crate) use self::shared::Shared;
 pub(crate) struct Upstream {
     line: Line,
     link: Link,
-    /// How many of the client's bytes have gone out.
+    /// How many of the client's bytes were sent.
     pub(crate) sent: usize,
     /// Bytes of the answer that were read during the attempt.
     pub(crate) first: Vec<Bytes>,
@@ -68,7 +69,7 @@ pub(crate) struct Target {
     pub(crate) line: Line,
     /// The address of the local instance, if this node has one.
     pub(crate) local_instance: Option<String>,
-    /// Time left until the client stops waiting.
+    /// Time left until the client is given up.
     pub(crate) left: Duration,
 }
 
@@ -79,8 +80,8 @@ pub(crate) async fn attempt(shared: Shared, id: u32, target: Target) -> Result<U
     Ok(Upstream { line: target.line, link, sent, first })
 }
 
-/// Checks whether a candidate's instance accepts a connection now; otherwise returns what that says
-/// about its line. Nothing is sent to it.
+/// Checks whether a candidate's instance accepts a connection; otherwise returns a verdict about
+/// its line. Sends nothing.
 pub(crate) async fn answers(target: Target, patience: Patience) -> Result<(), Option<Verdict>> {
     let opened = timeout(patience.open, Link::open(&target)).await;
     let mut link = opened.map_err(|_| None)?.map_err(|failure| failure.verdict())?;
@@ -117,7 +118,7 @@ async fn exchange(
             biased;
             answer = link.recv() => {
                 let Some(first) = answer? else { continue };
-                // An instance that speaks first may do so together with its node's answer.
+                // An instance that speaks first may do so along with its node's answer.
                 if !announced {
                     shared.connected(id);
                 }

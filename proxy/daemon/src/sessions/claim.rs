@@ -1,4 +1,4 @@
-//! A local address that this node wants to listen on, which another process may have.
+//! A local address to listen on, which another process may have.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// What happens if another process has an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfTaken {
-    /// Binding fails: someone waits for the result, and can choose another address.
+    /// Fail: a user waits for the result and can choose another address.
     Fail,
-    /// The node runs without the address and takes it once it is free. Otherwise any user of this
-    /// machine could stop the daemon by taking one address between two starts.
+    /// Run without the address and take it once it is free. Otherwise any local user could stop the
+    /// daemon by taking an address between two starts.
     Wait,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Claim {
 pub(crate) struct Place {
     pub(crate) host: Host,
     pub(crate) address: SocketAddr,
-    /// Whether the machine has the address only at times.
+    /// Whether the machine has the address only while it holds it.
     pub(crate) is_virtual: bool,
 }
 
@@ -50,9 +50,8 @@ impl Place {
         }
     }
 
-    /// Listens there as soon as that is possible; on the reserved socket if there is one. `fails`
-    /// gets the first failure of each kind in a row, and the user that has the address if it is in
-    /// use.
+    /// Listens there as soon as possible, on the reserved socket if there is one. `fails` gets the
+    /// first of consecutive equal failures, and the user that has the address if it is in use.
     pub(crate) async fn open(
         &self,
         reserved: Option<&Closed>,
@@ -75,7 +74,7 @@ impl Place {
         }
     }
 
-    /// Listens there, unless another process does and `if_taken` allows to wait.
+    /// Listens there, unless another process does and `if_taken` permits waiting.
     ///
     /// # Errors
     /// Those of [`Host::listen`].

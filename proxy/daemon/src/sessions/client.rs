@@ -1,5 +1,5 @@
-//! Identifies a client, so that one cannot take all slots: the local user, as the kernel reports
-//! it, or the remote address.
+//! Identifies a client, so that none can take all slots: by local user, as the kernel reports it,
+//! or by remote address.
 //!
 //! The user of a loopback connection is read through `sock_diag(7)`, one socket at a time. Without
 //! netlink in an outer sandbox, or after the client has closed its end, it is unknown.
@@ -27,7 +27,7 @@ const UID_AT: usize = 16 + 64;
 const INODE_AT: usize = 16 + 68;
 /// More than an answer to a request without extensions, in bytes.
 const ANSWER_BYTES: usize = 512;
-/// The smallest block of IPv6 addresses of one site: a host in it may have all of a /64.
+/// Prefix of an IPv6 client: a host may use a whole /64.
 const SITE_BITS: u128 = !0 << 64;
 
 /// A client, as far as it can be identified.
@@ -97,7 +97,7 @@ fn owner(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
 fn ask(question: &[u8], answer: &mut [u8]) -> io::Result<usize> {
     let protocol = Some(Protocol::from(SOCK_DIAG));
     let mut kernel = Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, protocol)?;
-    // The kernel has answered when this returns; without an answer there is no wait.
+    // The kernel answers synchronously, so do not block if there is no answer.
     kernel.set_nonblocking(true)?;
     kernel.send(question)?;
     kernel.read(answer)
@@ -143,7 +143,7 @@ fn padded(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The user in an answer. A socket that its process has closed has no inode, and user 0.
+/// The user in an answer. A socket closed by its process has no inode, and user 0.
 fn uid(answer: &[u8]) -> Option<u32> {
     let word = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many times were in each range.
+/// Counts of durations by range.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
-    /// The greatest time of each range, ascending.
+    /// The upper bound of each range, ascending.
     pub bounds: &'static [Duration],
     /// Counts per range, and one more for values beyond the last bound.
     pub counts: Vec<u64>,
@@ -14,7 +14,7 @@ pub struct Distribution {
     pub sum: Duration,
 }
 
-/// From the fastest answer of an instance on the same machine to the timeout of most clients.
+/// From an instance on the same machine to the timeout of most clients.
 pub(crate) const CONNECT_BOUNDS: [Duration; 12] = [
     Duration::from_millis(1),
     Duration::from_micros(2500),
@@ -29,7 +29,7 @@ pub(crate) const CONNECT_BOUNDS: [Duration; 12] = [
     Duration::from_millis(2500),
     Duration::from_secs(5),
 ];
-/// From a single request to a kubelet's connection that lives for a week.
+/// From a single request to a kubelet's connection of a week.
 pub(crate) const SESSION_BOUNDS: [Duration; 9] = [
     Duration::from_millis(100),
     Duration::from_secs(1),

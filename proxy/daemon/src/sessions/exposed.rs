@@ -24,7 +24,7 @@ counters! {
             OverShare = "over-share",
             /// Its source connects more often than `max-rate-per-source`.
             OverRate = "over-rate",
-            /// There are too many sources to count.
+            /// Too many sources are tracked.
             TooManySources = "too-many-sources",
             /// Its balancer sent no PROXY header, or one that cannot be read.
             BadHeader = "bad-header",
@@ -32,11 +32,11 @@ counters! {
             BadHello = "bad-hello",
             /// No rule has its server name, and there is no default.
             UnknownName = "unknown-name",
-            /// It sent too little in five seconds.
+            /// Timed out after five seconds.
             Slow = "slow",
             /// It disconnected before it was admitted.
             Gone = "gone",
-            /// The service has no slot for it (its `max-sessions`).
+            /// The service has no free slot (its `max-sessions`).
             ServiceFull = "service-full",
         }
         "meshport_exposed_ended_total" by "reason" {

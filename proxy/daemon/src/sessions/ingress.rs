@@ -1,8 +1,8 @@
 //! A client connection, from accept to end.
 //!
-//! The search for an instance that answers is the pure [`Connect`]; this module carries it out: it
-//! reads the client's first bytes, runs the attempts, and joins the client with the first that
-//! answers. A client without an origin is reset.
+//! The pure [`Connect`] decides the search for an instance; this module reads the client's first
+//! bytes, runs the attempts, and joins the client with the first that answers. A client without an
+//! origin is reset.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -37,22 +37,21 @@ use crate::sessions::splice::{self, Carried, Counted, Early, Ending, Unfinished}
 use crate::sessions::totals::{SessionCount, Totals};
 use crate::tcp::{Host, Tcp};
 
-/// Interval between trials of candidates reported as down while there is nothing better.
+/// Interval between trials of candidates that are down, while there is nothing better.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Most candidates tried at once, best first: more than a working mesh needs.
+/// Maximum candidates tried at once, best first: more than a working mesh needs.
 const MAX_TRIALS: usize = 32;
 
-/// Most findings of sessions queued for the driver. If the queue is full, further ones add nothing
-/// new.
+/// Maximum findings of sessions queued for the driver. Beyond that, further ones add nothing new.
 pub(crate) const MAX_FINDINGS: usize = 256;
 
 /// A finding of a session.
 #[derive(Debug)]
 pub(crate) enum Finding {
-    /// What its search showed about lines.
+    /// The results of a session's search for lines.
     Verdicts(ServiceName, Vec<Attempted>),
-    /// This node's local instance refused it.
+    /// This node's local instance refused a session.
     OwnRefused(ServiceName),
     /// A peer opened a stream with a header of a later version.
     Unknown {
@@ -74,7 +73,7 @@ pub(crate) struct SessionLimits {
     pub(crate) local_instance: Option<String>,
 }
 
-/// What sessions need from the rest of the daemon.
+/// The rest of the daemon, as sessions use it.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     pub(crate) mesh: Mesh,
@@ -84,8 +83,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The runtime that serves `line` without waking another thread; none if there is one thread,
-    /// or the line does not go through the mesh.
+    /// The runtime that serves `line` without waking another thread; `None` if there is only one
+    /// thread or the line bypasses the mesh.
     fn runtime_of(&self, line: Line) -> Option<Handle> {
         let peer = match line {
             Line::Direct(node) if !self.mesh.is_own(&node) => node,
@@ -113,8 +112,8 @@ pub(crate) struct Ingress {
     pub(crate) totals: Arc<Totals>,
     pub(crate) pacing: Arc<Pacing>,
     searches: Mutex<Searches>,
-    /// Draws for two random choices, and turns for `spread`. A Weyl sequence: each ticket is new,
-    /// and all bits of its mix are used.
+    /// Random draws for the power of two choices, and turns for `spread`. A Weyl sequence: each
+    /// ticket is new, and all bits of its mix are used.
     tickets: AtomicU64,
     /// The shares of clients in `max-sessions`.
     pub(crate) quota: Mutex<Quota<ClientId>>,
@@ -141,7 +140,7 @@ impl Ingress {
         }
     }
 
-    /// Counts an accepted client, at any address.
+    /// Counts an accepted client.
     pub(crate) fn note_accepted(&self) {
         self.totals.counts.bump(SessionCount::Accepted);
     }
@@ -224,7 +223,7 @@ impl Ingress {
         if verdicts.is_empty() {
             return;
         }
-        // Dropped evidence is replaced by the next.
+        // If the queue is full, later evidence replaces this.
         let own_refused = verdicts.iter().any(|it| {
             let is_own = it.line.origin().is_some_and(|origin| self.context.mesh.is_own(&origin));
             is_own && it.verdict == Verdict::Refused
@@ -248,7 +247,7 @@ impl Ingress {
                     tokio::time::sleep(TRIAL_INTERVAL).await;
                 }
             };
-            // Trials of silent origins take seconds, in which the route may become usable.
+            // Trials of silent origins take seconds; the route may become usable meanwhile.
             tokio::select! {
                 () = self.until_usable(true) => {}
                 () = given_up => return,
@@ -279,7 +278,7 @@ impl Ingress {
         let mut routes = self.route.clone();
         let reached = routes.wait_for(|route| route.is_usable() == usable).await.is_ok();
         if !reached {
-            // The driver has ended, and the daemon is about to.
+            // The driver has stopped, and the daemon is stopping.
             std::future::pending::<()>().await;
         }
     }
@@ -299,8 +298,7 @@ impl Ingress {
         while let Some(ended) = trials.join_next().await {
             match ended {
                 Ok((_, Ok(()))) => return true,
-                // Nothing else reports this failure, and the line would become usable again with
-                // time.
+                // Nothing else reports this failure, and the line would recover with time.
                 Ok((line @ Line::Outside(_), Err(_))) => shows(line, Verdict::Silent),
                 Ok((line, Err(Some(Verdict::Denied)))) => shows(line, Verdict::Denied),
                 Ok((_, Err(_))) | Err(_) => {}
@@ -325,7 +323,7 @@ impl Ingress {
         let Found { shared, upstream, guard } = found;
         let late = shared.look(|opening| opening.after(upstream.sent));
         let early = Early { up: late, down: upstream.first.clone() };
-        // Without an answer it does not count as alive: reports against it may be right.
+        // An instance without an answer does not count as alive: reports against it may be right.
         let shows = !upstream.first.is_empty();
         let end = async {
             match guard.carry(&carried, shows).await {
@@ -399,8 +397,8 @@ struct Search<'a> {
     routes: watch::Receiver<Arc<Route>>,
     shared: Shared,
     attempts: JoinSet<(u32, Result<Upstream, Failure>)>,
-    /// The guard is taken before the attempt: pending connections count in the comparison of loads,
-    /// and their path is watched closely from the start.
+    /// Each guard is taken before its attempt: pending connections count as load, and their path is
+    /// probed closely from the start.
     running: BTreeMap<u32, Running>,
     last: Failure,
 }
@@ -450,7 +448,7 @@ impl<'a> Search<'a> {
 
     async fn run(&mut self, client: &Tcp) -> Result<(Upstream, Guard), Failure> {
         let mut states = self.shared.subscribe();
-        // Most clients have sent something by now, and it is sent with the header.
+        // Most clients have sent something by now, which can go with the header.
         if let Some(bytes) = splice::at_once(splice::read(client)).await {
             self.take_bytes(bytes)?;
         }
@@ -551,7 +549,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Handles a failed attempt. False if the client's bytes were sent and must not be sent again.
+    /// Handles a failed attempt. False if the client's bytes were sent and must not be replayed.
     fn fail(&mut self, id: u32, line: Line, failure: Failure) -> bool {
         self.ingress.totals.origins.of(&line).note_failed();
         debug!(service = %self.ingress.service, %failure, "next candidate");
@@ -562,7 +560,7 @@ impl<'a> Search<'a> {
 
     fn take_route(&mut self) {
         let route = self.routes.borrow_and_update().clone();
-        // Once bytes were sent that must not be sent twice, there is no choice left.
+        // Once bytes that must not be replayed were sent, there is no choice left.
         if self.shared.look(Opening::may_retry) {
             self.connect.handle_route(route, clock::now());
         }

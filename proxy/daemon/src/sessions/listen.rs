@@ -25,7 +25,7 @@ use meshport_core::quota::OverQuota;
 /// Pause after an accept failed for lack of descriptors or memory, since a retry would fail
 /// immediately.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
-/// Interval between log lines about too many clients, of which thousands may arrive.
+/// Interval between log lines about too many clients, which may arrive by the thousand.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Binds all addresses of a service. On a machine without IPv6 it leaves out the IPv6 addresses if
@@ -59,11 +59,10 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 ///
 /// The address is open only while an origin may answer. Once none has been usable for the service's
 /// hold time and no trial is answered, it is closed: clients are then refused immediately instead
-/// of waiting for their own timeouts. It stays bound, so no other process can take it, and opens
-/// again with the first usable route. An address that another process has is opened once it is
-/// free.
+/// of timing out. It stays bound, so no other process can take it, and reopens with the first
+/// usable route. An address in use by another process is opened once it is free.
 ///
-/// When the next process accepts the clients, the address is left to it, and sessions go on.
+/// When the next process takes over, the address is left to it and sessions continue.
 pub(crate) async fn serve(claim: Claim, ingress: Arc<Ingress>) {
     let Some(address) = claim.address() else { return };
     let mut sessions = JoinSet::new();
@@ -94,8 +93,7 @@ async fn serve_at(
     let mut listener = match claim {
         Claim::Bound(listener) => listener,
         Claim::Taken(_) => {
-            // Nothing is open yet. It does not wait for an origin, so that nobody else takes the
-            // address next.
+            // Do not wait for an origin: another process could take the address meanwhile.
             let listener = open(None, address, ingress).await;
             info!(%service, %address, "clients connect here");
             listener
@@ -106,9 +104,9 @@ async fn serve_at(
         let closed = listener.close();
         let waiting = ingress.pacing.take_waiting();
         turn_away(waiting, SessionCount::Failed, ingress);
-        warn!(%service, %address, "no origin answers: local address closed until one does");
+        warn!(%service, %address, "local address closed until an origin answers");
         listener = reopen(closed, address, ingress, sessions).await;
-        info!(%service, %address, "an origin answers: local address open again");
+        info!(%service, %address, "local address open again: an origin answers");
     }
 }
 
@@ -229,8 +227,7 @@ impl LastLogged {
     }
 }
 
-/// Logs that a client was refused, unless that was logged recently; the status shows it for the
-/// same time.
+/// Logs that a client was refused, unless that was logged recently; `status` shows it meanwhile.
 fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLogged) {
     let last = match why {
         OverQuota::Full => &mut logged.full,

@@ -15,7 +15,7 @@ use crate::sessions::durations::{CONNECT_BOUNDS, Durations};
 /// Origins counted separately: as many as there can be at once.
 const MAX_COUNTED: usize = MAX_ORIGINS;
 
-/// The node of an instance, the same for every path.
+/// The origin, regardless of the path to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
     Node(NodeId),
@@ -52,7 +52,7 @@ impl Default for OriginTotals {
 }
 
 impl OriginTotals {
-    /// A session begins, after this time.
+    /// Records a new session and its connect time.
     pub(crate) fn note_connected(&self, took: Duration) {
         self.connects.note(took);
     }

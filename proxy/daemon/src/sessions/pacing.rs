@@ -20,7 +20,7 @@ pub(crate) const LASTS: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pace: Mutex<Pace<ClientId, Tcp>>,
-    /// Signals that credit was returned for which a client waits.
+    /// Signals that credit was returned to a waiting client.
     repaid: Notify,
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct Pacing {
 #[derive(Debug)]
 pub(crate) enum Admission {
     Serve(Tcp, Paid),
-    /// It had already left.
+    /// The client is gone.
     Gone,
     Waits(ClientId),
     TurnedAway(Tcp, ClientId),
 }
 
-/// A session's payment for its start.
+/// The credit that a session has paid to start.
 #[derive(Debug)]
 pub(crate) struct Paid {
     pacing: Arc<Pacing>,
@@ -111,7 +111,7 @@ impl Pacing {
         }
     }
 
-    /// For a client whose listener has its own limits.
+    /// A free start, for clients whose listener has its own limits.
     pub(crate) fn free(self: &Arc<Self>) -> Paid {
         self.paid(None, clock::now())
     }

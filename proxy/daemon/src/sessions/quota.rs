@@ -1,4 +1,4 @@
-//! Slots of a service for clients of this node: no local user may take them all.
+//! Session slots of a service: no local user may take all of them.
 //!
 //! Root may, since it can stop the daemon anyway.
 
@@ -42,7 +42,7 @@ impl Ingress {
         self.slot_for(is_scarce.then_some(who), all)
     }
 
-    /// The same for a client whose user is known, if needed.
+    /// Like [`Self::slot`]; `who` identifies the client if needed.
     pub(crate) fn slot_for(
         self: &Arc<Self>,
         who: Option<ClientId>,

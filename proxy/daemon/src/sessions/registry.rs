@@ -1,7 +1,7 @@
 //! Open sessions, shared by all threads of the daemon.
 //!
-//! The pure [`Ledger`] decides which of them must end; here it is behind one lock, held for one
-//! operation, and each session is woken when it has something to do.
+//! The pure [`Ledger`] decides which of them must end. It is behind one lock, held for one
+//! operation at a time; each session is woken when it must act.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -34,7 +34,7 @@ struct Inner {
     /// Wakers of the tasks that carry sessions: at most as many as the ledger has entries.
     wakers: DashMap<SessionId, Arc<Notify>>,
     totals: DashMap<ServiceName, Arc<Totals>>,
-    /// Shared by services that only a peer names, since its requests must not grow a table.
+    /// Shared by services that only peers name, since their requests must not grow a table.
     others: Arc<Totals>,
     busy_changed: Notify,
 }
@@ -111,7 +111,7 @@ impl Sessions {
         self.change(|ledger| ledger.end_one(id, clock::now()));
     }
 
-    /// Reads the ledger.
+    /// Runs a query on the ledger.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Ledger) -> T) -> T {
         look(&self.lock())
     }
@@ -144,7 +144,7 @@ impl Sessions {
         self.look(|ledger| ledger.crowding(now))
     }
 
-    /// Whether this process may open too few descriptors for as many sessions as it could serve.
+    /// Whether the limit on descriptors is too low for the maximum number of sessions.
     pub(crate) fn lacks_descriptors(&self) -> bool {
         self.inner.descriptors < MAX_SERVED
     }
@@ -154,12 +154,12 @@ impl Sessions {
         self.look(Ledger::count)
     }
 
-    /// The most sessions that were open at once since the last call, and those that are open now.
+    /// The peak number of open sessions since the last call, and the current number.
     pub(crate) fn take_peak(&self) -> (u64, u64) {
         self.change(|ledger| (ledger.take_peak(), ledger.count()))
     }
 
-    /// The lines of one service that have open sessions on one side, with how many.
+    /// The lines of one service with open sessions on one side, and how many.
     pub(crate) fn lines(&self, service: &ServiceName, side: Side) -> Vec<(Line, u64)> {
         self.look(|ledger| ledger.lines(service, side))
     }
@@ -190,7 +190,7 @@ impl Sessions {
         self.inner.busy_changed.notified().await;
     }
 
-    /// A node continues under another key: its sessions become the successor's.
+    /// Moves the sessions of a node to its successor.
     pub(crate) fn rename(&self, former: NodeId, node: NodeId) {
         self.change(|ledger| ledger.rename(former, node));
     }
@@ -211,7 +211,7 @@ impl Sessions {
         self.change(|ledger| ledger.end(is_over, clock::now()))
     }
 
-    /// Ends the sessions of a service that come from a node or go to it from here. Returns their
+    /// Ends the sessions of a service that come from a node or go from here to it. Returns their
     /// number.
     pub(crate) fn sever(&self, service: &ServiceName, node: &NodeId) -> u64 {
         self.change(|ledger| ledger.sever(service, node, clock::now()))
@@ -245,8 +245,8 @@ impl Sessions {
 }
 
 impl Guard {
-    /// Carries a client whose origin has answered, until this session must end. `shows`: the answer
-    /// proves that the instance is alive. `carried` tells whether the session is quiet.
+    /// Waits until the session of a client whose origin has answered must end. `shows`: the answer
+    /// proves that the instance is alive. `carried` shows whether the session is idle.
     pub(crate) async fn carry(&self, carried: &Carried, shows: bool) -> End {
         self.end(carried, |ledger| ledger.handle_carried(self.id, shows, clock::now())).await
     }
@@ -257,7 +257,7 @@ impl Guard {
     }
 
     async fn end(&self, carried: &Carried, begin: impl FnOnce(&mut Ledger)) -> End {
-        // First, so that no change between the first check and the first wait is missed.
+        // Registered first, so that no change before the first wait is missed.
         let wake = Arc::new(Notify::new());
         self.sessions.inner.wakers.insert(self.id, wake.clone());
         let mut begin = Some(begin);
@@ -276,8 +276,8 @@ impl Guard {
                 () = wake.notified() => {}
                 () = clock::sleep_until(due) => {}
             }
-            // What has arrived by now is carried first, so that it counts: after a stall the time
-            // is over and an answer is there.
+            // Let pending data through first, so that it counts: after a stall, an answer may
+            // arrive when the time is already over.
             tokio::task::yield_now().await;
         }
     }

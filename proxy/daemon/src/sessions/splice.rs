@@ -1,14 +1,15 @@
-//! Carries bytes between a TCP connection and its other half, both ways, until both are done.
+//! Carries bytes between a TCP connection and its counterpart in both directions until both are
+//! done.
 //!
 //! When one direction finishes, so does the other side's (half-close). An error in one direction
 //! breaks both: the TCP side gets a reset, the stream side a reset and a stop. Backpressure is end
-//! to end: one side is not read before the other has taken the previous data, so a session holds at
-//! most [`READ_BYTES`] per direction, in addition to the kernel's and the mesh's windows. Idle
-//! sessions hold no buffer.
+//! to end: a side is read only after the other has taken the previous data, so a session buffers at
+//! most [`READ_BYTES`] per direction, on top of the kernel's and the mesh's windows. Idle sessions
+//! hold no buffer.
 //!
-//! The client of a session that is ended with nothing in flight gets a FIN, as if the other side
-//! had finished, and the other side gets one once the client has closed. If the client sends data
-//! instead, or if bytes of either side are held here, both get a reset: what is cut off must not
+//! When a session is ended with nothing in flight, the client gets a FIN, as if the other side had
+//! finished, and the other side gets one once the client has closed. If the client sends data
+//! instead, or bytes of either side are buffered here, both get a reset: truncated data must not
 //! look complete.
 
 use std::future::poll_fn;
@@ -35,10 +36,10 @@ const READ_BYTES: usize = 64 * 1024;
 const READ_CHUNKS: usize = 32;
 /// How long a client may take to close a connection after it got a FIN.
 const MAX_FAREWELL: Duration = Duration::from_secs(2);
-/// Most bytes of the record with which TLS says that nothing more is sent (`close_notify`, RFC
-/// 8446, section 6.1): two bytes with their header and what encryption adds to them.
+/// Maximum size of a TLS `close_notify` record (RFC 8446, section 6.1): two bytes, their header and
+/// the overhead of encryption.
 const MAX_CLOSE_NOTIFY: usize = 64;
-/// The code for resets and stops of a session's stream. One is enough: the other side's connection
+/// The code of a session's stream resets and stops; its only meaning is that the other connection
 /// broke.
 pub(crate) const ABORTED: u32 = 1;
 
@@ -49,10 +50,10 @@ pub(crate) struct Carried {
     pub(crate) up: AtomicU64,
     /// Bytes to the TCP connection.
     pub(crate) down: AtomicU64,
-    /// The last of them came from the TCP connection.
+    /// Whether the last bytes came from the TCP connection.
     asked: AtomicBool,
-    /// Bytes from the TCP connection are held until the other side takes them. Also set once it has
-    /// ended: what comes after that is ended by the other side alone.
+    /// Whether bytes from the TCP connection are buffered until the other side takes them. Also set
+    /// once it has ended, since only the other side can then end the session.
     holds_up: AtomicBool,
     /// The same for bytes to the TCP connection.
     holds_down: AtomicBool,
@@ -80,7 +81,7 @@ impl Counted {
 }
 
 impl Carried {
-    /// For a client's session that has already sent this many bytes and waits for the answer.
+    /// Counters of a client's session that has sent this many bytes and waits for the answer.
     pub(crate) fn of_client(sent: u64, counted: Counted) -> Self {
         let carried = Self { counted: Some(counted), ..Self::default() };
         carried.add_up(sent);
@@ -111,7 +112,7 @@ impl Carried {
         Traffic { bytes: self.total(), waits, holds: self.holds() }
     }
 
-    /// Whether bytes of one side have not been taken by the other yet, or one of them has ended.
+    /// Whether bytes are buffered in either direction, or a side has ended.
     fn holds(&self) -> bool {
         [&self.holds_up, &self.holds_down].into_iter().any(|it| it.load(Ordering::Relaxed))
     }
@@ -202,8 +203,8 @@ pub(crate) async fn with_tcp(
     Ok(())
 }
 
-/// Sends a FIN to a client and waits until it closes; false if it sends data instead or takes too
-/// long. TLS says that it closes before it does.
+/// Sends a FIN to a client and waits until it closes; false if it sends data instead or times out.
+/// TLS sends `close_notify` before it closes.
 async fn take_leave(tcp: &Tcp) -> bool {
     tcp.finish();
     let closes = async {
@@ -216,7 +217,8 @@ async fn take_leave(tcp: &Tcp) -> bool {
     timeout(MAX_FAREWELL, closes).await.unwrap_or(false)
 }
 
-/// Whether these bytes are one short TLS record: an alert, which TLS 1.3 hides as application data.
+/// Whether these bytes are one short TLS record: an alert, which TLS 1.3 disguises as application
+/// data.
 fn may_be_close_notify(bytes: &[u8]) -> bool {
     const ALERT: u8 = 21;
     const APPLICATION_DATA: u8 = 23;
@@ -253,8 +255,8 @@ pub(crate) async fn between_streams(
     result
 }
 
-/// Resets a connection when dropped before [`Unfinished::done`]: a transfer cut off by the end of a
-/// session's task must not look complete.
+/// Resets a connection if dropped before [`Unfinished::done`]: a transfer cut off by the end of its
+/// task must not look complete.
 pub(crate) struct Unfinished<'a>(Option<&'a Tcp>);
 
 impl<'a> Unfinished<'a> {
@@ -373,9 +375,9 @@ async fn to_tcp(
 /// Reads available data of a stream into `chunks`, replacing their content and waiting if there is
 /// none; false at the end.
 ///
-/// While other streams are busy, data arrives one datagram at a time, and writing each datagram
-/// separately would cost more than everything else. So other tasks, including the receiver, run
-/// first for as long as each round brings more data. Sets `holds` with the first of it.
+/// While other streams are busy, data arrives one datagram at a time, and writing each separately
+/// would cost more than everything else. So other tasks, including the receiver, run first as long
+/// as each round brings more data. Sets `holds` on the first data.
 async fn gather(
     recv: &mut RecvHalf,
     chunks: &mut Vec<Bytes>,
@@ -394,7 +396,7 @@ async fn gather(
     Ok(true)
 }
 
-/// Like [`gather`], but takes available data first. No memory for chunks is held while it waits.
+/// Like [`gather`], but takes available data first, and holds no memory for chunks while it waits.
 async fn next(recv: &mut RecvHalf, chunks: &mut Vec<Bytes>) -> io::Result<bool> {
     chunks.clear();
     if more(recv, chunks).await? {
@@ -488,12 +490,12 @@ impl Over {
         match self {
             Self::Done => Ok(()),
             Self::Broken(error) => Err(error),
-            Self::Ended(_) => Err(io::Error::other("ended so that its client reconnects")),
+            Self::Ended(_) => Err(io::Error::other("ended so that the client reconnects")),
         }
     }
 }
 
-/// Both are borrowed: a future that owns other futures reserves space for each of them twice.
+/// Both are borrowed: a future that owns futures reserves space for each of them twice.
 async fn unless(
     end: Pin<&mut impl Future<Output = Ending>>,
     carry: Pin<&mut impl Future<Output = io::Result<()>>>,

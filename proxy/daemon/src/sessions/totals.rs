@@ -1,4 +1,4 @@
-//! Counters of each service since the start, and recent events at its local addresses.
+//! Counters of a service since the start, and recent events at its local addresses.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::sessions::client::ClientId;
 use crate::sessions::durations::{CONNECT_BOUNDS, Durations, SESSION_BOUNDS};
 use crate::sessions::origins::Origins;
 
-/// How long the status mentions that a client had to wait or was refused.
+/// How long `status` reports that a client had to wait or was refused.
 const LASTS: Duration = Duration::from_secs(60);
 
 counters! {
@@ -40,7 +40,7 @@ counters! {
             OverPace = "over-pace",
         }
         "meshport_sessions_paced_total" by "" {
-            /// Had to wait, because their client gives up most of what it opens.
+            /// Delayed because their client resets most that it opens.
             Paced = "",
         }
         "meshport_sessions_cut_total" by "" {
@@ -48,7 +48,7 @@ counters! {
             Cut = "",
         }
         "meshport_sessions_moved_total" by "" {
-            /// Ended so that their client comes back to a better origin.
+            /// Ended so that their client reconnects to a better origin.
             Moved = "",
         }
         "meshport_session_bytes_total" by "direction" {
@@ -58,15 +58,15 @@ counters! {
             DownBytes = "down",
         }
         "meshport_attempts_retried_total" by "" {
-            /// Replaced a failed one.
+            /// Followed a failed attempt.
             Retried = "",
         }
         "meshport_attempts_hedged_total" by "" {
-            /// Were started in parallel to a silent one.
+            /// Started in parallel to a silent attempt.
             Hedged = "",
         }
         "meshport_attempts_cancelled_total" by "" {
-            /// Were given up because another one was faster, or their line went down.
+            /// Cancelled because another was faster or their line went down.
             Cancelled = "",
         }
         "meshport_relayed_streams_total" by "" {

@@ -1,4 +1,4 @@
-//! An earlier process whose sessions go on, as its successor sees it.
+//! An earlier process with open sessions, as its successor sees it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use super::{Channel, MAX_LISTED, Order, Report, Sockets};
 use crate::egress::Egress;
 use crate::sessions::splice::Carried;
 
-/// How long an earlier process may take to say what it carries.
+/// Limit for an earlier process to report its sessions.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// See the module's description.
@@ -31,7 +31,7 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Asks a process what it carries; none if it has ended.
+    /// Asks a process for its sessions; `None` if it has ended.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -55,7 +55,7 @@ impl Predecessor {
                 (Report::Peers(some), Some((_, _, peers, _))) => peers.extend(some),
                 (Report::Opened(some), Some((_, _, _, open))) => open.extend(some),
                 (Report::Whole, Some(_)) => break,
-                // Of an earlier conversation.
+                // Left over from an earlier conversation.
                 _ => {}
             }
         }
@@ -63,17 +63,17 @@ impl Predecessor {
         Some(Self { channel, process, tag, peers, open })
     }
 
-    /// Names it in connection ids.
+    /// Its tag in connection ids.
     pub(super) fn tag(&self) -> ProcessTag {
         self.tag
     }
 
-    /// How many sessions it has.
+    /// The number of its open sessions.
     pub(super) fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// Makes sessions with its peers, which still use those of the process before.
+    /// Opens tunnels with its peers, which still use those of the earlier process.
     pub(crate) fn connect(&self, mesh: &Mesh) {
         for (node, address) in &self.peers {
             mesh.set_peer(*node, &[*address], None);
@@ -81,8 +81,8 @@ impl Predecessor {
         }
     }
 
-    /// Counts its sessions as those of this process, and orders their end when they must end here.
-    /// Resolves when it has ended.
+    /// Counts its sessions as this process's, and ends them when they must end here. Resolves when
+    /// that process has ended.
     pub(crate) async fn follow(mut self, egress: Egress) {
         let (open, process) = (self.open.len(), self.process);
         info!(process, open, "sessions continue in the previous process");
@@ -92,11 +92,11 @@ impl Predecessor {
             sessions.open(entry, &over);
         }
         let channel = &self.channel;
-        // Apart from the reports: if each side waited for room to send, none would read.
+        // Separate from the reports: if both sides waited to send, neither would read.
         let orders = async {
             let mut ids = Vec::new();
             while ended.recv_many(&mut ids, MAX_LISTED).await > 0 {
-                // It has ended if this fails.
+                // Fails only if the process has ended.
                 let _ = channel.send(&Order::End(std::mem::take(&mut ids))).await;
             }
         };
@@ -129,7 +129,7 @@ struct Followed {
 impl Followed {
     fn open(&mut self, entry: Entry, over: &mpsc::Sender<SessionId>) {
         let (egress, over, id) = (self.egress.clone(), over.clone(), entry.id);
-        // Before the task runs, so that it counts at once.
+        // Before the task runs, so that the session counts at once.
         let guard = egress.context.sessions.adopt(&entry);
         let task = self.tasks.spawn(async move {
             let carried = Carried::default();
@@ -139,7 +139,7 @@ impl Followed {
             }
             // Fails only if the process has ended.
             let _ = over.send(entry.id).await;
-            // It counts until it has ended there.
+            // The session counts until it has ended there.
             std::future::pending::<()>().await;
         });
         if let Some(before) = self.open.insert(id, task) {

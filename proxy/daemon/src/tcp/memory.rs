@@ -1,8 +1,8 @@
-//! Connections in memory, for simulations: what one end writes the other reads at once, in order.
+//! In-memory connections for simulations: the other end reads at once, in order, what one end
+//! writes.
 //!
-//! Bounds: [`MAX_BUFFERED`] bytes wait in each direction, [`MAX_BACKLOG`] connections before they
-//! are accepted; as with a kernel, a writer waits for room and a connection beyond the backlog gets
-//! no answer.
+//! Bounds: [`MAX_BUFFERED`] bytes in each direction and a backlog of [`MAX_BACKLOG`] connections;
+//! as with a kernel, a writer waits for space and a connection beyond the backlog gets no answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{pending, poll_fn};
@@ -21,7 +21,7 @@ pub const MAX_BUFFERED: usize = 256 << 10;
 /// Connections that may wait to be accepted.
 pub const MAX_BACKLOG: usize = 4096;
 
-/// Every change leaves the state consistent, so a panic elsewhere does not corrupt it.
+/// Every change leaves the state consistent, so a poisoned lock is safe to use.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -184,7 +184,7 @@ impl End {
         }
     }
 
-    /// Whether the other side has ended or reset it without sending data.
+    /// Whether the other side has closed or reset it without sending data.
     pub(super) fn is_gone(&self) -> bool {
         let pipe = lock(&self.reads);
         pipe.broken || (pipe.ended && pipe.bytes.is_empty())
@@ -232,7 +232,7 @@ enum Address {
 
 type Queues = BTreeMap<Address, Arc<Mutex<Queue>>>;
 
-/// The local addresses of one machine, those of Unix sockets included. Clones are the same machine.
+/// The local addresses of one machine, including Unix sockets. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Host(Arc<Mutex<Queues>>);
 
@@ -344,7 +344,8 @@ impl UnixListener {
     }
 }
 
-/// The address of a listener that does not accept now. In memory no other process could take it.
+/// The address of a listener that currently does not accept. In memory no other process can take
+/// it.
 #[derive(Debug)]
 pub struct Closed {
     host: Host,

@@ -3,11 +3,10 @@
 //! gets the sockets from systemd's descriptor store (`FDSTORE` in sd_notify(3), `LISTEN_FDS` in
 //! sd_listen_fds(3)) or, as the successor in an upgrade, from this process (`lifecycle::upgrade`).
 //!
-//! A socket is in the store while this node accepts clients on it. It is removed when it is closed
+//! A socket is in the store while this node accepts clients on it, and is removed when it is closed
 //! on purpose; otherwise its clients would wait forever. At a restart the store also has one socket
-//! with everything else that the next process takes over (`leave`). One of the few files with
-//! unsafe code:
-//! inherited descriptors are known only by number.
+//! through which the next process takes over everything else (`leave`). One of the few files with
+//! unsafe code: inherited descriptors are known only by number.
 
 use std::env;
 use std::future::pending;
@@ -27,14 +26,14 @@ use tracing::{info, warn};
 
 /// The first inherited descriptor, `SD_LISTEN_FDS_START`.
 const FIRST: RawFd = 3;
-/// Most descriptors taken over; equals `FileDescriptorStoreMax` of the unit.
+/// Maximum descriptors taken over; equals `FileDescriptorStoreMax` of the unit.
 pub(crate) const MAX_STORED: RawFd = 64;
-/// The name in the service manager's store of the socket that [`leave`] leaves there.
+/// The name, in the service manager's store, of the socket from [`leave`].
 const PLACE: &str = "place";
 
 /// How long the service manager may take to read a message.
 const MANAGER_TIME: Duration = Duration::from_secs(60);
-/// Time between attempts to queue a message: the queue has 10 places by default.
+/// Interval between attempts to queue a message: the queue holds 10 by default.
 const QUEUE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The store of this process, if it is a daemon.
@@ -48,9 +47,9 @@ struct Store {
     open: Mutex<Vec<(SocketAddr, Socket)>>,
     /// Addresses that were closed, for [`say_again`].
     closed: Mutex<Vec<SocketAddr>>,
-    /// The previous process's sockets that have not been requested yet.
+    /// Inherited sockets that have not been requested yet.
     inherited: Mutex<Vec<Socket>>,
-    /// What the previous process has left at a restart.
+    /// The socket that the previous process left at a restart.
     place: Mutex<Option<UnixStream>>,
     /// Copies of the mesh's UDP sockets, in shard order.
     mesh: Mutex<Vec<Socket>>,
@@ -59,7 +58,7 @@ struct Store {
 }
 
 /// The sockets inherited from the previous daemon. Dropping this closes those not yet requested,
-/// since nobody will accept their clients.
+/// whose clients nobody would accept.
 #[derive(Debug)]
 pub struct Inherited(());
 
@@ -74,11 +73,12 @@ impl Inherited {
                     socket.set_nonblocking(true)?;
                     Ok(socket)
                 });
-                connected.inspect_err(|error| {
-                    info!(%error, "cannot connect to systemd's notify socket; a restart briefly \
-                                   refuses clients");
-                })
-                .ok()
+                connected
+                    .inspect_err(|error| {
+                        info!(%error, "cannot connect to systemd's notify socket; restarts briefly \
+                                       refuse clients");
+                    })
+                    .ok()
             });
             let (places, inherited): (Vec<_>, _) = match manager {
                 Some(_) => inherited().into_iter().partition(is_place),
@@ -97,7 +97,8 @@ impl Inherited {
         Self(())
     }
 
-    /// What the previous process has [left](leave) at a restart, once.
+    /// The socket that the previous process [left](leave) at a restart; `None` after the first
+    /// call.
     pub(crate) fn place(&self) -> Option<UnixStream> {
         let store = STORE.get()?;
         let place = store.place.lock().unwrap_or_else(PoisonError::into_inner).take()?;
@@ -111,7 +112,7 @@ impl Inherited {
         let rest = std::mem::take(&mut *store.inherited());
         for socket in rest {
             if let Some(address) = address(&socket) {
-                info!(%address, "no longer an address of this node: closed");
+                info!(%address, "closed: no longer an address of this node");
                 store.remove(address);
             }
         }
@@ -129,13 +130,13 @@ impl Drop for Inherited {
 pub(super) struct Stored(SocketAddr);
 
 impl Stored {
-    /// Stores a socket; none if there is no store.
+    /// Stores a socket; `None` if there is no store.
     pub(super) fn put(socket: &impl AsFd, address: SocketAddr) -> Option<Self> {
         let store = STORE.get()?;
         let refusal = |error| {
             warn!(
                 %address, %error,
-                "could not hand this socket to systemd; the next restart briefly refuses clients"
+                "cannot pass this socket to systemd; the next restart briefly refuses clients"
             );
         };
         let copy = socket.as_fd().try_clone_to_owned().map_err(refusal).ok()?;
@@ -157,8 +158,8 @@ impl Drop for Stored {
     }
 }
 
-/// The previous process's listening socket for `address`. If the service manager has it too, it
-/// keeps a single copy.
+/// The previous process's listening socket for `address`. If the service manager has the socket
+/// too, it keeps a single copy.
 pub(super) fn inherit(at: SocketAddr) -> Option<(Socket, Stored)> {
     let mut inherited = STORE.get()?.inherited();
     let found = inherited.iter().position(|socket| address(socket) == Some(at))?;
@@ -190,7 +191,8 @@ pub(crate) fn mesh_sockets(
     kept.iter().map(Socket::try_clone).collect()
 }
 
-/// Leaves all new clients to the next process. False if nothing keeps the sockets until it starts.
+/// Leaves all new clients to the next process. Returns false if nothing keeps the sockets until
+/// then.
 pub(crate) fn hand_over() -> bool {
     let store = STORE.get().filter(|store| store.manager.is_some());
     store.map(|store| store.handed_over.send_replace(true)).is_some()
@@ -217,8 +219,8 @@ pub(crate) fn passed() -> io::Result<Vec<OwnedFd>> {
     all.map(|it| Ok(it.try_clone()?.into())).collect()
 }
 
-/// Leaves a socket to the next process that the service manager starts. The manager discards it
-/// when it stops the service instead, or when the other end is closed.
+/// Leaves a socket to the next process that the service manager starts. The manager discards it if
+/// it stops the service instead, or when the other end is closed.
 ///
 /// # Errors
 /// There is no store.
@@ -249,7 +251,7 @@ pub(crate) fn adopt(sockets: impl IntoIterator<Item = OwnedFd>) {
     for socket in sockets.into_iter().map(Socket::from) {
         if let Some(at) = address(&socket) {
             let mut inherited = store.inherited();
-            // At a restart the service manager has passed it on as well.
+            // At a restart the service manager has passed the socket on as well.
             if !inherited.iter().any(|known| address(known) == Some(at)) {
                 inherited.push(socket);
             }
@@ -275,8 +277,7 @@ pub(crate) fn release() {
     }
 }
 
-/// Makes another process the service's main process instead of this one, if a service manager
-/// listens.
+/// Makes another process the service's main process, if a service manager listens.
 ///
 /// # Errors
 /// The manager's queue is full.
@@ -287,9 +288,9 @@ pub(crate) fn make_main(pid: u32) -> io::Result<()> {
     send(manager, &format!("MAINPID={pid}"), None)
 }
 
-/// Makes another process the service's main process, and resolves when the service manager has
-/// read that. Then this process may end: the manager ignores messages of a process that has ended,
-/// and would restart a service whose main process has (`BARRIER` in sd_notify(3)).
+/// Makes another process the service's main process, and resolves when the service manager has read
+/// that (`BARRIER` in sd_notify(3)). Only then may this process end: the manager ignores messages
+/// of ended processes, and restarts a service whose main process has ended.
 pub(crate) async fn make_main_before_the_end(pid: u32) {
     let Some(manager) = STORE.get().and_then(|store| store.manager.as_ref()) else { return };
     let announced = async {
@@ -300,7 +301,7 @@ pub(crate) async fn make_main_before_the_end(pid: u32) {
         drop(theirs);
         ours.set_nonblocking(true)?;
         let mut ours = tokio::net::UnixStream::from_std(ours)?;
-        // The end of the stream is the answer.
+        // The manager answers by closing the stream.
         let _ = ours.read_u8().await;
         Ok::<_, io::Error>(())
     };
@@ -318,8 +319,8 @@ pub(crate) async fn make_main_before_the_end(pid: u32) {
     }
 }
 
-/// Tells the service manager again what is open and what is closed: it listens to a successor only
-/// once the old process has made it the main one.
+/// Tells the service manager again which sockets are open and closed: it ignores a successor until
+/// the old process has made it the main one.
 pub(crate) fn say_again() {
     let Some(store) = STORE.get() else { return };
     for address in std::mem::take(&mut *store.closed()) {
@@ -336,7 +337,7 @@ pub(crate) fn say_again() {
 /// for it.
 pub(crate) async fn handed_over() {
     let Some(store) = STORE.get() else { return pending().await };
-    // Fails only if the sender is dropped, which lives as long as the process.
+    // Cannot fail: the sender lives as long as the process.
     let _ = store.handed_over.subscribe().wait_for(|is_over| *is_over).await;
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::station::Obstacle;
 
-/// Queued claims per address: those that all nodes of a group send in two seconds.
+/// Queued claims per address: what all nodes of a group send in two seconds.
 const MAX_CLAIMS: usize = 64;
 /// Nodes with the role `vip` that receive this node's claims.
 const MAX_MEMBERS: usize = 1024;

@@ -1,10 +1,10 @@
 //! Commands that run when an address is gained or lost (`on-gain`, `on-loss`).
 //!
 //! The daemon's sandbox forbids running programs, and a killed daemon cannot report a loss. So a
-//! separate process, started before the sandbox, runs the commands named in the settings at that
-//! time, and nothing else. With each claim, the daemon writes two bytes per address: its number and
-//! whether the address is held. An address without a report for [`SILENCE`] counts as lost; so do
-//! all of them when the daemon ends.
+//! separate process, started before the sandbox, runs the commands in the settings at that time,
+//! and nothing else. With each claim the daemon writes two bytes per address: its index and whether
+//! it is held. An address without a report for [`SILENCE`] counts as lost; when the daemon ends,
+//! all do.
 //!
 //! Bounds: a command may take `COMMAND_LIMIT`. Commands of one address run one at a time, and only
 //! the latest requested state is kept meanwhile.
@@ -32,21 +32,21 @@ use tracing::{info, warn};
 
 use crate::{Error, clock};
 
-/// The verb under which this program runs the commands.
+/// The hidden command that runs them.
 pub const VERB: &str = "vip-hooks";
 /// Timeout of a command. Those of routing daemons take milliseconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
-/// How often a command is started that a signal ends, as a service manager's does at the very start
-/// of its shell. Commands have to be idempotent.
+/// How often to start a command that a signal kills: a service manager's can hit the shell at its
+/// very start. Commands must be idempotent.
 const MAX_ATTEMPTS: u32 = 3;
-/// Interval between checks for addresses that are no longer held.
+/// Interval between checks for overdue reports.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Size of the read buffer in bytes: several seconds of reports for all addresses.
 const READ_BYTES: usize = 256;
-/// What a command starts with: it and its programs ignore the signals that a service manager sends
-/// to all processes of a unit whose daemon has ended or is to end. `on-loss` runs just then.
+/// Prefix of every command: it ignores the signals that a service manager sends to all processes of
+/// a stopping unit, which is just when `on-loss` runs.
 ///
-/// The shell can still be ended before it comes to this line; see [`MAX_ATTEMPTS`].
+/// A signal can still kill the shell before this line; see [`MAX_ATTEMPTS`].
 const IGNORING: &str = "trap '' HUP INT TERM\n";
 
 /// The commands of one address.
@@ -104,7 +104,7 @@ pub(super) fn start(settings: &Settings) -> Result<BTreeMap<VirtualName, Teller>
     own.set_nonblocking(true).map_err(cannot())?;
     let table = serde_json::to_string(&hooks).map_err(|error| Error::Bug(error.to_string()))?;
     let mut command = Command::new(std::env::current_exe().map_err(cannot())?);
-    // The service manager's environment is for the daemon only.
+    // Drop the service manager's environment, which is for the daemon.
     command.arg(VERB).arg(table).env_clear().envs(std::env::var_os("PATH").map(|it| ("PATH", it)));
     command.stdin(Stdio::from(OwnedFd::from(other)));
     command.spawn().map_err(cannot())?;
@@ -144,7 +144,7 @@ pub async fn serve(hooks: Vec<Hook>, daemon: StdStream) -> io::Result<()> {
             }
         }
     }
-    // Without a sender, a worker runs the loss of a held address and ends.
+    // Without a sender, a worker runs `on-loss` for a held address and ends.
     drop(held);
     while workers.join_next().await.is_some() {}
     Ok(())
@@ -153,7 +153,7 @@ pub async fn serve(hooks: Vec<Hook>, daemon: StdStream) -> io::Result<()> {
 /// The last report of one address.
 #[derive(Debug)]
 struct Held {
-    /// Time of the last report that it is held; none if it is not.
+    /// Time of the last report that it is held; `None` if it is not.
     last: Option<Instant>,
     wanted: watch::Sender<bool>,
 }
@@ -180,8 +180,8 @@ fn take(buffer: &mut Vec<u8>, held: &mut [Held]) {
     buffer.reserve(READ_BYTES);
 }
 
-/// Runs the commands of one address, one at a time. The loss runs first, since an earlier process
-/// may have left anything behind.
+/// Runs the commands of one address, one at a time. `on-loss` runs first, to clean up after an
+/// earlier process.
 async fn work(hook: Hook, mut wants: watch::Receiver<bool>) {
     let mut has = false;
     hook.run(has).await;
@@ -224,7 +224,7 @@ impl Hook {
         }
     }
 
-    /// Runs a command once. `None`: it took too long.
+    /// Runs a command once; `None` if it timed out.
     async fn attempt(&self, text: &str, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let mut command = tokio::process::Command::new("/bin/sh");
         command.args(["-c", &format!("{IGNORING}{text}")]).stdin(Stdio::null()).kill_on_drop(true);
@@ -233,7 +233,7 @@ impl Hook {
         let mut child = command.process_group(0).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let Ok(ended) = timeout(limit, child.wait()).await else {
-            // With what it started, which ignores the signals of a service manager too. It may just
+            // Kill its children too, which also ignore the service manager's signals. It may just
             // have ended.
             let _ = group.map(|group| kill_process_group(group, Signal::KILL));
             return Ok(None);

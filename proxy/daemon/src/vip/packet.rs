@@ -1,5 +1,5 @@
 //! A packet socket for ARP or neighbour discovery of one address on one interface. One of the few
-//! files with unsafe code: no crate in the tree offers packet socket addresses or the list of
+//! files with unsafe code: none of our crates offers packet socket addresses or the list of
 //! interfaces.
 //!
 //! Only opening it requires CAP_NET_RAW, so it is opened before the sandbox.
@@ -80,8 +80,8 @@ pub(super) struct PacketSocket {
     address: IpAddr,
     /// The interface to which it is bound.
     index: Option<u32>,
-    /// Membership in the multicast group for solicitations of the address. The kernel announces it
-    /// to switches and makes the interface listen.
+    /// Membership in the address's solicited-node multicast group. The kernel announces it to
+    /// switches and makes the interface receive it.
     group: Option<UdpSocket>,
 }
 
@@ -160,7 +160,7 @@ fn address_of(protocol: u16, index: u32) -> io::Result<SockAddr> {
     Ok(unsafe { SockAddr::new(storage, length.map_err(io::Error::other)?) })
 }
 
-/// What the kernel reports about an interface or one of its addresses.
+/// The kernel's data about an interface or one of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
     /// The interface itself.
@@ -200,7 +200,7 @@ pub(super) fn interfaces() -> io::Result<Vec<(String, Entry)>> {
         entries.extend(found.map(|found| (name, found)));
         next = entry.ifa_next;
     }
-    // SAFETY: the list came from getifaddrs, and nothing refers to it any more.
+    // SAFETY: the list came from getifaddrs, and nothing refers to it any longer.
     unsafe { libc::freeifaddrs(list) };
     Ok(entries)
 }

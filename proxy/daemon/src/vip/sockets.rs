@@ -12,7 +12,7 @@ use super::packet;
 use super::station::ArpSettings;
 use crate::Error;
 
-/// Lines that a systemd unit needs in addition to those that meshport writes.
+/// Lines that a systemd unit needs in addition to the generated ones.
 const UNIT_LINES: &str = "AmbientCapabilities=CAP_NET_RAW, CapabilityBoundingSet=CAP_NET_RAW, \
                           PrivateUsers=no, ProcSubset=all and RestrictAddressFamilies=AF_PACKET";
 
@@ -25,7 +25,7 @@ pub struct VipSockets(pub(super) BTreeMap<VirtualName, Opened>);
 pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) arp: ArpSettings,
-    /// Reports to the process that runs the commands, if the address has any.
+    /// Link to the process that runs the commands, if the address has any.
     pub(super) hook: Option<Teller>,
 }
 
@@ -52,15 +52,15 @@ impl VipSockets {
 
 /// Explains why the packet socket could not be opened.
 fn refused(name: &VirtualName, error: &io::Error) -> Error {
-    let of = format!("[[virtual-address]] {name} needs a packet socket, and");
+    let of = format!("[[virtual-address]] {name} needs a packet socket, but");
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Unfit(format!(
-            "{of} this process has not the capability CAP_NET_RAW. A systemd unit needs the \
-             drop-in of `meshport generate systemd-vip`: {UNIT_LINES}. In a container, add NET_RAW \
-             to its capabilities"
+            "{of} this process lacks the capability CAP_NET_RAW. A systemd unit needs the drop-in \
+             of `meshport generate systemd-vip`: {UNIT_LINES}. In a container, add NET_RAW to its \
+             capabilities"
         )),
         Some(libc::EAFNOSUPPORT) => Error::Unfit(format!(
-            "{of} a filter around this process refuses the family AF_PACKET. A systemd unit needs \
+            "{of} a system call filter refuses the family AF_PACKET. A systemd unit needs \
              the drop-in of `meshport generate systemd-vip`: {UNIT_LINES}"
         )),
         _ => Error::Unfit(format!("{of} the kernel refuses it: {error}")),

@@ -18,8 +18,8 @@ use super::task::{Node, Task};
 use crate::clock;
 use crate::expose::Exposures;
 
-/// How long a stop waits for other nodes to take over the addresses. After its release a holder
-/// answers for at most two seconds; add one turn.
+/// How long a stop waits for other nodes to take over the addresses: a holder answers for at most
+/// two seconds after its release, plus one turn.
 const RELEASE_LIMIT: Duration = Duration::from_millis(2_500);
 
 /// Makes the tasks release their addresses.
@@ -35,7 +35,7 @@ impl Release {
     /// or after [`RELEASE_LIMIT`].
     pub(crate) async fn run(&mut self) {
         self.stop.send_replace(true);
-        // After a timeout, too, there is nothing left to do.
+        // After a timeout there is nothing left to do either.
         let _ = timeout(RELEASE_LIMIT, self.running.recv()).await;
     }
 }
@@ -48,7 +48,7 @@ pub(crate) struct Context<'a> {
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
     pub(crate) routes: &'a BTreeMap<ServiceName, watch::Receiver<Arc<Route>>>,
     pub(crate) exposures: &'a Exposures,
-    /// The daemon's start number.
+    /// The daemon's generation.
     pub(crate) generation: u64,
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Obstacle {
     #[error("the process that runs on-gain and on-loss has exited: restart the daemon")]
     NoHooks,
     /// The interface does not exist.
-    #[error("there is no interface {0}")]
+    #[error("interface {0} does not exist")]
     NoInterface(String),
     /// ARP and neighbour discovery need Ethernet.
     #[error("the interface {0} is not Ethernet")]
@@ -42,10 +42,9 @@ pub(crate) enum Obstacle {
         /// Its length in bits.
         prefix: u8,
     },
-    /// The kernel would answer for the address by itself, even without the daemon.
+    /// The kernel answers for the address even without the daemon.
     #[error(
-        "{address} is on the interface {interface}, whose kernel answers for it by itself: move \
-         it to lo"
+        "{address} is on the interface {interface}, so the kernel answers for it: move it to lo"
     )]
     OnLan {
         /// The address.
@@ -53,7 +52,7 @@ pub(crate) enum Obstacle {
         /// The interface of the LAN.
         interface: String,
     },
-    /// The kernel answers ARP for addresses of lo, or announces them on the LAN.
+    /// The kernel answers ARP for addresses on lo, or announces them on the LAN.
     #[error(
         "net.ipv4.conf.all.{key} is {found} here: run `sysctl -w net.ipv4.conf.all.{key}={wanted}`"
     )]
@@ -184,7 +183,7 @@ fn is_of(label: &str, interface: &str) -> bool {
     label.split(':').next() == Some(interface)
 }
 
-/// Checks that the kernel neither answers for addresses of other interfaces nor announces them.
+/// Checks that the kernel neither answers for nor announces addresses of other interfaces.
 fn is_silent(arp: ArpReading) -> Result<(), Obstacle> {
     match arp.ignore.ok_or(Obstacle::ArpUnknown("arp_ignore"))? {
         // Ignores other interfaces' addresses; also other subnets'; all addresses.

@@ -1,8 +1,8 @@
 //! The task of one virtual address: feeds events to the contest and carries out its decisions.
 //!
-//! A turn reads all pending input before it reads the clock, so the contest never gets input newer
-//! than the time it is given. It asks the contest for each frame right before sending it, so a
-//! process that was stopped in between does not send a claim that no longer holds.
+//! A turn reads all pending input before the clock, so the contest never gets input newer than its
+//! time. It asks the contest for each frame right before sending it, so a process that was stopped
+//! in between sends no outdated claim.
 //!
 //! Bounds: [`MAX_FRAMES`] frames per turn, and a turn at least every
 //! [`REPEAT_INTERVAL`](meshport_core::vip::contest::REPEAT_INTERVAL).
@@ -34,7 +34,7 @@ use super::station::{self, ArpSettings, Obstacle};
 use crate::expose::Exposures;
 use crate::{Error, clock};
 
-/// Interval between checks of the interface, and so the longest time to notice a lost carrier.
+/// Interval between checks of the interface, which bounds the time to notice a lost carrier.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Frames read per turn: more than a socket's default queue holds.
 const MAX_FRAMES: usize = 512;
@@ -60,12 +60,12 @@ pub(super) struct Task {
     socket: PacketSocket,
     arp: ArpSettings,
     hook: Option<Teller>,
-    /// The process that runs the commands has ended, so a gain or loss would not run them.
+    /// Whether the process that runs the commands has ended.
     is_unheard: bool,
     node: Node,
     side: Side,
     group: Group,
-    /// Present once the interface has been seen.
+    /// Set once the interface exists.
     contest: Option<Contest<IpAddr>>,
     hardware: Hardware,
     /// The obstacle found by the last check.
@@ -231,7 +231,7 @@ impl Task {
                     heard.extend(lan::decode(&buffer[..length], self.settings.address));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The interface went down; the kernel reports that once.
+                // The interface went down, which the kernel reports once.
                 Err(error) => {
                     self.obstacle = Some(self.broken(&error));
                     break;
@@ -291,7 +291,7 @@ impl Task {
         let message = Message { group: group.clone(), address: *address, claim };
         let bytes = message.encode();
         for to in self.group.recipients(now) {
-            // A claim that cannot be sent is lost like any other datagram; the mesh counts it.
+            // A claim that cannot be sent is a lost datagram, which the mesh counts.
             let _ = self.node.mesh.send_datagram(to, PORT, &bytes);
         }
     }
@@ -323,7 +323,7 @@ impl Task {
                 && *obstacle != Obstacle::Leaving
             {
                 let name = &self.name;
-                warn!(%name, %obstacle, "this node does not take the virtual address");
+                warn!(%name, %obstacle, "this node cannot hold the virtual address");
             }
             let since = if state.stance == stance { state.since } else { clock::now() };
             let is_same = state.holder == holder;
@@ -340,10 +340,10 @@ impl Task {
 /// Why an address was lost, for the log.
 fn reason(why: Loss) -> String {
     match why {
-        Loss::Contested(hardware) => format!("the station {hardware} has it"),
-        Loss::Claimed(node) => format!("the node {} has it and stays", node.short()),
-        Loss::Stalled => "this process did not run, or could not announce it".to_owned(),
-        Loss::Unusable => "this node is not fit to hold it".to_owned(),
+        Loss::Contested(hardware) => format!("the station {hardware} answers for it"),
+        Loss::Claimed(node) => format!("the node {} holds it", node.short()),
+        Loss::Stalled => "this process was suspended, or could not announce it".to_owned(),
+        Loss::Unusable => "this node can no longer hold it".to_owned(),
         Loss::HandedOver => "a node of higher priority takes it".to_owned(),
         Loss::Isolated => "no other node of the group hears this one on the LAN".to_owned(),
         Loss::Stopped => "this node is leaving".to_owned(),

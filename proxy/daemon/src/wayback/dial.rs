@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::clock;
 use crate::tcp::{Host, Tcp};
 
-/// How long one address of a target may take to answer while others remain.
+/// Limit for one address of a target while others remain.
 const DIAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Connects to the first of these addresses that answers, within `patience`.

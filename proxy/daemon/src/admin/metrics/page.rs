@@ -1,16 +1,16 @@
 //! The metrics page: the Prometheus text format 0.0.4, or OpenMetrics 1.0 where the scraper asks
 //! for it.
 //!
-//! Written here rather than with a library because the numbers arrive as plain [`Sample`]s: there
-//! is no registry, only text. Samples of one metric are grouped below its head, in the order in
-//! which metrics first appear. Of two samples with the same labels the first counts.
+//! Not written with a library, because the numbers arrive as plain [`Sample`]s: there is no
+//! registry, only text. Samples of a metric are grouped below its head, in the order in which
+//! metrics first appear. Of two samples with the same labels the first wins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::{Distribution, Kind, Metric, Sample, Value};
 
-/// How the page is written.
+/// The exposition format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Text,
@@ -21,8 +21,8 @@ pub(crate) enum Format {
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
 impl Format {
-    /// The format that a request with these values of `Accept` asks for: OpenMetrics where it is
-    /// named and preferred at least as much as text.
+    /// The format for these `Accept` headers: OpenMetrics if named and preferred at least as much
+    /// as text.
     pub(crate) fn wanted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut open, mut text) = (0.0, 0.0);
         for range in accept.flat_map(|value| value.split(',')) {
@@ -81,7 +81,7 @@ pub(crate) fn render(samples: &[Sample], format: Format) -> String {
 
 /// The head of a metric. The help begins with its stability, as that of Kubernetes' metrics does.
 fn write_head(page: &mut String, metric: &Metric, format: Format) {
-    // OpenMetrics names a counter without the end of its samples' name.
+    // OpenMetrics names a counter without the suffix of its samples.
     let name = match format {
         Format::OpenMetrics => metric.name.strip_suffix("_total").unwrap_or(metric.name),
         Format::Text => metric.name,
@@ -126,8 +126,8 @@ fn write_distribution(
     write_line(page, name, "_count", labels, in_f64(below));
 }
 
-/// A bound is part of a series' name, so it is the same text in both formats: OpenMetrics requires
-/// a fraction.
+/// A bound is part of a series' identity, so it has the same text in both formats; OpenMetrics
+/// requires a fraction.
 fn canonical(bound: f64) -> String {
     if bound.fract() == 0.0 { format!("{bound:.1}") } else { bound.to_string() }
 }

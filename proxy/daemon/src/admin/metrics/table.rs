@@ -37,9 +37,9 @@ metrics! {
     SECRET_LAGGING: "meshport_mesh_secret_lagging_members" "" Gauge Alpha []
         "Members not known to have the new mesh secret, while the previous one works too.";
     FORMER_SECRET_EXPIRY: "meshport_mesh_former_secret_expiry_timestamp_seconds" "seconds" Gauge
-        Alpha [] "When the previous mesh secret ends, Unix time; absent without one.";
+        Alpha [] "When the previous mesh secret expires, Unix time; absent without one.";
     FORMER_KEY_EXPIRY: "meshport_former_key_expiry_timestamp_seconds" "seconds" Gauge Alpha []
-        "When the previous key of this node ends, Unix time; absent without one.";
+        "When this node's previous key expires, Unix time; absent without one.";
     MEMBERS: "meshport_members" "" Gauge Stable ["liveness"]
         "Nodes of the mesh, this one included: alive, down or left.";
     PEERS: "meshport_peers" "" Gauge Stable ["session"]
@@ -49,16 +49,16 @@ metrics! {
     SERVICES_IGNORED: "meshport_services_ignored" "" Gauge Alpha []
         "Services announced by members whose credentials do not allow them.";
     DUPLICATES: "meshport_duplicate_identities" "" Gauge Stable []
-        "Nodes whose key two processes use at once, this one included.";
+        "Nodes whose key is used by two processes at once, including this node.";
     AUDIT_LINES: "meshport_audit_lines_total" "" Counter Stable ["outcome"]
         "Lines of the audit log: written, and suppressed by its rate limits.";
     EVENTS: "meshport_events_total" "" Counter Alpha ["outcome"]
-        "Events for the address in `[events]`: posted, or dropped because too many waited.";
+        "Events for the address in `[events]`: posted, or dropped because the queue was full.";
     EVENT_FAILURES: "meshport_event_posts_failed_total" "" Counter Alpha []
         "Posts of events that failed; each is retried.";
 
     SERVICE_USABLE: "meshport_service_usable" "" Gauge Stable ["service"]
-        "1 if new sessions have an origin to go to.";
+        "1 if new sessions have a usable origin.";
     ORIGIN_READY: "meshport_origin_ready" "" Gauge Stable ["service", "origin", "site"]
         "1 if the origin reports that it is ready.";
     ORIGIN_USABLE: "meshport_origin_usable" "" Gauge Stable ["service", "origin", "site"]
@@ -91,7 +91,7 @@ metrics! {
     SESSIONS: "meshport_sessions_total" "" Counter Stable ["service", "outcome"]
         "Client connections by outcome.";
     SESSIONS_PACED: "meshport_sessions_paced_total" "" Counter Alpha ["service"]
-        "Connections that had to wait, because their client resets most that it opens.";
+        "Connections that were delayed because their client resets most that it opens.";
     OVER_SHARE_UID: "meshport_sessions_over_share_uid" "" Gauge Alpha ["service"]
         "User id last refused for its share of `max-sessions`; absent after a minute.";
     SESSIONS_CUT: "meshport_sessions_cut_total" "" Counter Stable ["service"]
@@ -99,9 +99,9 @@ metrics! {
     SESSIONS_MOVED: "meshport_sessions_moved_total" "" Counter Stable ["service"]
         "Sessions ended while idle so that their client reconnects to a better origin.";
     CONNECT_DURATION: "meshport_connect_duration_seconds" "seconds" Histogram Stable ["service"]
-        "Time until an origin answered, of clients that were connected.";
+        "Time until an origin answered, for clients that were connected.";
     SESSION_DURATION: "meshport_session_duration_seconds" "seconds" Histogram Stable ["service"]
-        "How long ended sessions of clients lasted.";
+        "Duration of ended client sessions.";
     SESSION_BYTES: "meshport_session_bytes_total" "bytes" Counter Stable ["service", "direction"]
         "Bytes of sessions of clients, counted as they pass: up is to the origin.";
     ATTEMPTS_RETRIED: "meshport_attempts_retried_total" "" Counter Alpha ["service"]
@@ -109,7 +109,7 @@ metrics! {
     ATTEMPTS_HEDGED: "meshport_attempts_hedged_total" "" Counter Alpha ["service"]
         "Attempts started in parallel to one that was slow to answer.";
     ATTEMPTS_CANCELLED: "meshport_attempts_cancelled_total" "" Counter Alpha ["service"]
-        "Attempts given up because another was faster or their path went down.";
+        "Attempts cancelled because another was faster or their path went down.";
     SERVED_STREAMS: "meshport_served_streams_total" "" Counter Stable ["service", "answer"]
         "Streams of other nodes that this one served or refused, by its answer.";
     RELAYED_STREAMS: "meshport_relayed_streams_total" "" Counter Stable ["service"]
@@ -118,11 +118,11 @@ metrics! {
     WAYBACK_ACCEPTED: "meshport_wayback_accepted_total" "" Counter Alpha []
         "Connections of apiservers accepted on `egress.socket`.";
     WAYBACK_CONNECTED: "meshport_wayback_connected_total" "" Counter Alpha ["target"]
-        "Connections of apiservers that reached a target, on both nodes that carry them.";
+        "Apiserver connections that reached a target, counted on both nodes.";
     WAYBACK_RELAYED: "meshport_wayback_relayed_total" "" Counter Alpha []
         "Apiserver connections that arrived through a relay.";
     WAYBACK_REFUSED: "meshport_wayback_refused_total" "" Counter Alpha ["at", "reason"]
-        "Connections of apiservers that were refused: on the socket, or as a stream of a node.";
+        "Apiserver connections refused: on the socket, or as a node's stream.";
     WAYBACK_NODES: "meshport_wayback_nodes" "" Gauge Alpha ["state"]
         "Nodes of the cluster, with `egress.socket`: there, down, or missing in the mesh.";
 
@@ -143,9 +143,9 @@ metrics! {
     VIRTUAL_ADDRESS_FIT: "meshport_virtual_address_fit" "" Gauge Stable ["name"]
         "1 while this node is eligible to hold the virtual address.";
     VIRTUAL_ADDRESS_OTHERS: "meshport_virtual_address_others" "" Gauge Alpha ["name"]
-        "Other nodes of the address's group that are heard over the mesh.";
+        "Other nodes of the address's group that are reachable over the mesh.";
     VIRTUAL_ADDRESS_CHANGES: "meshport_virtual_address_changes_total" "" Counter Stable ["change"]
-        "How often this node gained and lost virtual addresses, of all of them.";
+        "How often this node gained and lost a virtual address.";
     VIRTUAL_ADDRESS_CLAIMS: "meshport_virtual_address_claims_total" "" Counter Alpha ["outcome"]
         "Claims of other nodes by outcome.";
 

@@ -1,6 +1,6 @@
 "use strict";
-// Building blocks: elements, times, numbers, and what is shown now. Text reaches the document only
-// as text: names come from other nodes.
+// Building blocks: elements, times, numbers, and the shown state. Text is inserted only as text:
+// names come from other nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
@@ -20,7 +20,7 @@ function make(node, props, children) {
 const h = (tag, props, ...children) => make(document.createElement(tag), props, children);
 const s = (tag, props, ...children) => make(document.createElementNS(SVG, tag), props, children);
 
-// What is shown, and since when.
+// The shown state, and its time.
 const shown = {
   view: null, // the last document
   builtAt: 0, // when it came, by performance.now()
@@ -132,7 +132,7 @@ function nodeHealth(node) {
 }
 const livenessWord = (node) => (node.liveness === "alive" ? "present" : node.liveness);
 
-// Draws a part of the page when what it depends on has changed, and keeps the focus where it is.
+// Draws a part of the page when its input has changed, and keeps the focus.
 const drawn = new Map();
 function draw(id, depends, build) {
   const key = JSON.stringify(depends);

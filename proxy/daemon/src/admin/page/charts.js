@@ -1,11 +1,11 @@
-// Ten minutes on one time axis: what clients did, and where routes changed.
+// Ten minutes on one time axis: clients' activity and route changes.
 
 const CHART = { row: 96, top: 24, left: 64, right: 10, axis: 24 };
 const NARROW = 560; // px; below it a chart's name and values have a line each
 let pointerAt = null;
 
-// How many seconds are shown, and how many lie between two marks of the axis: a daemon that has
-// just started fills the width.
+// The shown seconds, and those between two marks of the axis: a daemon that has just started
+// fills the width.
 function spanOf(view) {
   const spans = [[60, 15], [120, 30], [300, 60], [view.history.seconds, 120]];
   return spans.find(([seconds]) => nowS() <= seconds) || spans[spans.length - 1];
@@ -174,7 +174,7 @@ function drawCharts(view) {
   return svg;
 }
 
-// The same in words, for those who do not see it.
+// The same as text, for screen readers.
 function describe(data) {
   const { rows } = data;
   const sum = (name) => rows[name].reduce((total, it) => total + (it || 0), 0);

@@ -1,10 +1,10 @@
-// The page of `meshport dashboard`: whose view is shown. Every member answers through the member
-// that this machine has a tunnel with.
+// The page of `meshport dashboard`: selects the node. Every member answers through the member to
+// which this machine has a tunnel.
 
 let viewer = new URLSearchParams(location.search).get("node") || "";
 let offered = []; // nodes of the last view, by site
 
-// Only views go through the mesh, so a poll is a little rarer than on the node itself.
+// Only views go through the mesh, so polls are slightly rarer than on the node itself.
 shown.every = 3000;
 
 function watch(node) {
@@ -29,7 +29,7 @@ shown.drawRest = () => {
       .map((it) => h("option", { value: it.name, selected: it.name === node.name },
         it.name + (it.isDown ? " (down)" : "")))));
   });
-  say("viewer-says", `read through the mesh, ${count(offered.length, "node")} to choose from`);
+  say("viewer-says", `through the mesh; ${count(offered.length, "node")} available`);
 };
 
 byId("viewer").addEventListener("change", (event) => watch(event.target.value));

@@ -19,7 +19,7 @@ function pairs(view) {
   return found;
 }
 
-// The sites that are drawn: this node's, those with origins, then the largest.
+// The drawn sites: this node's, those with origins, then the largest.
 function sitesOnMap(view) {
   const rank = (site) => (site.own ? 0 : site.origins ? 1 : 2);
   const sorted = [...view.sites].sort((a, b) => rank(a) - rank(b) || b.nodes - a.nodes
@@ -35,7 +35,7 @@ function layOut(view, sites) {
   const known = pairs(view);
   const key = [MAP.width, ...sites.map((site) => site.name)].join("\u0000");
   const measured = [...known].filter(([, row]) => row.rtt_ms !== null).map(([pair]) => pair);
-  // A lost path moves nothing; one that is measured for the first time does.
+  // A lost path moves nothing; a newly measured one does.
   if (positions.key === key && measured.every((pair) => positions.pairs.has(pair))) {
     return positions.at;
   }
@@ -84,7 +84,7 @@ function layOut(view, sites) {
   return positions.at;
 }
 
-// Turned so that the longest way lies along the screen.
+// Rotated so that the longest distance lies along the screen.
 function upright(at) {
   const all = Math.max(at.length, 1);
   const mean = [0, 1].map((axis) => at.reduce((sum, p) => sum + p[axis], 0) / all);
@@ -152,8 +152,7 @@ function curve(a, b, bend) {
     + `${b.x.toFixed(1)} ${b.y.toFixed(1)}`, along };
 }
 
-// Where on a line a label is farthest from all sites and their names, and from the labels that have
-// a place.
+// The point of a line where a label is farthest from all sites, their names, and placed labels.
 function clearest(line, at, labels) {
   const room = (point) => Math.min(...[...at.values()].map((site) => Math.hypot(
     (point.x - site.x) / 1.5, point.y - site.y - 22)),
@@ -173,7 +172,7 @@ function tag(x, y, text) {
     s("text", { x: x.toFixed(1), y: (y + 4.5).toFixed(1) }, text));
 }
 
-// The paths that are drawn thin: those that sites report, then the others.
+// The paths drawn thin: those reported by sites, then the others.
 function thinPaths(view) {
   const drawn = new Set((view.flows || []).map((it) => pairKey(it.from, it.to)));
   const paths = [...pairs(view).values()].filter((row) => !drawn.has(pairKey(row.from, row.to)));
@@ -261,7 +260,7 @@ function drawMap(view, look) {
   for (const [from, to] of view.cuts || []) {
     const [a, b] = [at.get(from), at.get(to)];
     if (!a || !b) continue;
-    // On the line as it is drawn, and beside its label.
+    // On the drawn line, next to its label.
     const line = from === own ? curve(a, b, 22) : to === own ? curve(b, a, 22) : curve(a, b, 0);
     const { x, y } = line.along(paths.has(from === own ? to : from) ? 0.27 : 0.5);
     tags.push(s("g", { class: "cut", transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` },
@@ -304,6 +303,6 @@ function drawMap(view, look) {
     s("svg", { viewBox: `0 ${top.toFixed(0)} ${MAP.width} ${height.toFixed(0)}`, role: "group",
       "aria-label": "Map of sites" }, lines, targets, tags, discs),
     left > 0 && h("p", { class: "whose" },
-      `${count(left, "smaller site")} without origins not drawn; the table of nodes has them`),
+      `${count(left, "smaller site")} without origins not drawn; see the table of nodes`),
   ];
 }

@@ -77,7 +77,7 @@ function drawOrigins(view) {
   };
   return h("table", {},
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Origin"),
-      h("th", { scope: "col" }, "Site"), h("th", { scope: "col" }, "Says it is"),
+      h("th", { scope: "col" }, "Site"), h("th", { scope: "col" }, "State"),
       h("th", { scope: "col" }, "Path from here"),
       h("th", { scope: "col", class: "num" }, "Round trip"),
       h("th", { scope: "col", class: "wide" }, "As others see it"),
@@ -100,7 +100,7 @@ function drawAddresses(view) {
   return h("table", {},
     h("thead", {}, h("tr", {}, ["Address", "Group", "Service", "Held by", "This node"]
       .map((text) => h("th", { scope: "col" }, text)),
-    h("th", { scope: "col", class: "wide" }, "Others that are heard"))),
+    h("th", { scope: "col", class: "wide" }, "Other nodes heard"))),
     h("tbody", {}, view.addresses.map(row)));
 }
 
@@ -153,7 +153,7 @@ function drawMatrix(view) {
 const EVENT = { came: "ok", went: "bad", left: "idle", refused: "warn", revoked: "bad",
   route: "warn", instance: "idle", reset: "warn" };
 function drawEvents(view) {
-  if (view.events.length === 0) return h("li", { class: "soft" }, "Nothing has happened yet");
+  if (view.events.length === 0) return h("li", { class: "soft" }, "No events yet");
   return view.events.map((event) => {
     const names = event.names.join(", ") + (event.others ? ` and ${event.others} more` : "");
     const text = event.kind === "came" || event.kind === "left" ? names
@@ -215,7 +215,7 @@ function detailOfNode(view, node) {
   fact(facts, "Roles", rolesOf(node) || "node");
   for (const offer of node.offers) {
     fact(facts, offer.service, h("span", { class: "state" }, dot(stateHealth(offer.state)),
-      `${offer.state}, as it says`));
+      `${offer.state}, as it reports`));
   }
   fact(facts, "Path from here", pathWords(path), path.since_at_s !== null
     && [", ", since(path.since_at_s, "for ", "")]);
@@ -296,9 +296,9 @@ function drawNodes(view) {
   more.textContent = `Show all ${found.length}`;
   const left = view.nodes_left_out;
   say("nodes-whose", `${found.length} of ${count(view.nodes.length, "node")}`
-    + `${left ? `, ${left} more not listed` : ""} · membership as the mesh agrees, paths as `
+    + `${left ? `, ${left} more not listed` : ""} · membership as agreed by the mesh, paths as `
     + `${view.node.name} measures them`);
-  if (found.length === 0) return h("p", { class: "fine" }, dot("none"), "No node fits");
+  if (found.length === 0) return h("p", { class: "fine" }, dot("none"), "No node matches");
   return h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map(head))),
     h("tbody", {}, found.slice(0, shown.rows).map(row)));
 }

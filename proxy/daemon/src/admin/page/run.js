@@ -1,4 +1,4 @@
-// Asks the daemon, and draws what it says.
+// Queries the daemon and draws its answers.
 
 const POLL_HIDDEN = 30000; // ms, while nobody looks
 const RETRY = 1000; // ms, after an answer that did not come
@@ -27,8 +27,8 @@ function drawAll() {
   draw("who", [me, site, version], () => [h("b", {}, me), ` in ${site} `,
     h("span", { class: "faint" }, `· ${version}`)]);
   say("attention-whose", `as ${me} sees it`);
-  say("map-whose", `paths of ${me} as it measures them; the others as their nodes say`);
-  say("origins-whose", `state as each origin's own node says; path as ${me} measures it`);
+  say("map-whose", `paths of ${me} as it measures them, others as their nodes report them`);
+  say("origins-whose", `state as each origin's node reports it; path as ${me} measures it`);
   say("charts-title", `Last ${lasting(spanOf(view)[0])}`);
   say("charts-whose", `clients of ${me}`);
   say("matrix-whose", "medians reported by the nodes of each site");
@@ -78,8 +78,8 @@ function tellFreshness() {
   if (isStale) {
     const text = view ? `No answer from the ${shown.runner} for ${
       age(silentFor / 1000)} (${shown.problem}). This is its last `
-      + "answer; the page continues by itself when it answers again."
-      : `No answer from the ${shown.runner} yet; trying again.`;
+      + "answer; updates resume when it answers again."
+      : `No answer from the ${shown.runner} yet; retrying.`;
     const line = byId("notice").firstElementChild;
     if (line.textContent !== text) line.textContent = text;
   }
@@ -95,7 +95,7 @@ async function ask() {
     signal: AbortSignal.timeout(GIVE_UP) });
   if (answer.ok) {
     const view = await answer.json();
-    // A page that was open while the daemon was replaced by a later version.
+    // The page was open while the daemon was replaced by a later version.
     if (view.format !== 1) location.reload();
     etag = answer.headers.get("ETag") || "";
     shown.view = view;
@@ -104,8 +104,8 @@ async function ask() {
     const { error } = await answer.json().catch(() => ({}));
     throw new Error(error || `the ${shown.runner} answers ${answer.status}`);
   }
-  // Else nothing has changed but the time. This machine may have slept, so it is asked in full
-  // now and then.
+  // Else only the time has changed. This machine may have been suspended, so a full answer is
+  // requested now and then.
   asked += 1;
   if (asked % WHOLE === 0) etag = "";
   shown.heardAt = performance.now();

@@ -1,9 +1,9 @@
 //! Accepts any certificate, for probes of the node's local instance without a CA file, and to read
 //! the names in certificates.
 //!
-//! Such a probe sends nothing secret and learns only that something answered: an impostor on the
-//! node's own port could take the node's traffic just as well. The handshake's signatures are still
-//! checked, so that a broken server is noticed.
+//! Such a probe sends no secret and learns only that something answered: an impostor on the node's
+//! own port could take the node's traffic anyway. The handshake's signatures are still checked, to
+//! detect a broken server.
 
 use std::sync::Arc;
 

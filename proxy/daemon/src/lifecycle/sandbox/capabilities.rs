@@ -31,7 +31,7 @@ impl fmt::Display for KeptCapabilities {
     }
 }
 
-/// Drops the capabilities of this thread and of those it starts, and the means to gain any by
+/// Drops the capabilities of this thread and of those it starts, and prevents gaining any by
 /// running a program. Keeps the right to bind ports below 1024, since listeners are closed and
 /// reopened, and, for root, access to those of `files` that belong to other users.
 pub(super) fn give_up(files: &[PathBuf]) -> io::Result<KeptCapabilities> {

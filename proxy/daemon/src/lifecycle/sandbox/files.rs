@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// In a separate thread, since a restriction cannot be removed.
+    /// Runs a check in a separate thread, since a restriction cannot be removed.
     fn restricted(check: impl FnOnce(&Path) + Send) {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();

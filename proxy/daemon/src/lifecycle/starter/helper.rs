@@ -1,5 +1,5 @@
-//! The helper process: starts successors for its daemon and, under the unit, is the service's main
-//! process in its place.
+//! The helper process: starts successors for its daemon and, under the unit, acts as the service's
+//! main process.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,8 +20,8 @@ use tokio::time::{Sleep, sleep};
 
 use super::{NAME, SUCCESSOR, at_stage, order, receive_with, stage};
 
-/// How long a daemon may take to end after a signal that stops it: longer than its drain time, and
-/// shorter than `TimeoutStopSec` of the unit.
+/// Limit for a daemon to stop after a signal: longer than its drain time, shorter than
+/// `TimeoutStopSec` of the unit.
 const STOP_TIME: Duration = Duration::from_secs(25);
 
 /// Runs the helper if this process was started as one. Called first in `main`.
@@ -49,12 +49,12 @@ pub fn serve() -> Option<ExitCode> {
     Some(done.unwrap_or(ExitCode::FAILURE))
 }
 
-/// Does what the daemon orders until that ends.
+/// Carries out the daemon's orders until it ends.
 async fn attend(daemon: StdStream, command: &[OsString]) -> io::Result<ExitCode> {
     daemon.set_nonblocking(true)?;
     let mut daemon = UnixStream::from_std(daemon)?;
     let mut lead: Option<Lead> = None;
-    // Of a daemon that ends without a word.
+    // The exit code if the daemon ends without reporting one.
     let mut code = ExitCode::FAILURE;
     loop {
         let (order, descriptors) = tokio::select! {
@@ -67,7 +67,7 @@ async fn attend(daemon: StdStream, command: &[OsString]) -> io::Result<ExitCode>
         match order {
             Some(order::START) => {
                 for socket in descriptors {
-                    // The daemon sees at the socket that no successor has been started.
+                    // On failure the daemon sees the closed socket.
                     let _ = at_stage(stage::START, command, socket).status();
                 }
             }
@@ -85,7 +85,7 @@ async fn attend(daemon: StdStream, command: &[OsString]) -> io::Result<ExitCode>
             None => {
                 let Some(lead) = lead else { return Ok(ExitCode::SUCCESS) };
                 lead.wait_for_end();
-                // As for any process that a signal ends: a stop before the daemon handles signals.
+                // The daemon was stopped before it handled signals: a clean stop.
                 return Ok(if lead.too_late.is_some() { ExitCode::SUCCESS } else { code });
             }
         }
@@ -96,9 +96,10 @@ async fn attend(daemon: StdStream, command: &[OsString]) -> io::Result<ExitCode>
 struct Lead {
     daemon: OwnedFd,
     signals: [(unix::Signal, Signal); 5],
-    /// The daemon leaves its place to the next process. The signal to stop is only for this one.
+    /// Whether the daemon leaves everything to the next process; the stop signal is then for this
+    /// process only.
     is_leaving: bool,
-    /// Resolves when a daemon that was told to stop has had its time.
+    /// Resolves when a daemon that was told to stop has exceeded its limit.
     too_late: Option<Pin<Box<Sleep>>>,
 }
 
@@ -126,7 +127,7 @@ impl Lead {
     async fn forward(&mut self) {
         let [terminate, interrupt, hangup, user2, window] = &mut self.signals;
         let signal = tokio::select! {
-            // The signal to stop follows at once.
+            // Check in this order: the stop signal follows at once.
             biased;
             _ = window.0.recv() => window.1,
             _ = terminate.0.recv() => terminate.1,
@@ -152,8 +153,8 @@ impl Lead {
         let _ = pidfd_send_signal(&self.daemon, signal);
     }
 
-    /// Waits for the end of a daemon that has closed its socket, so that no process of the service
-    /// is left when its main process ends.
+    /// Waits until a daemon that has closed its socket ends, so that no process of the service
+    /// outlives its main process.
     fn wait_for_end(&self) {
         let mut ended = [PollFd::new(&self.daemon, PollFlags::IN)];
         let limit = Timespec::try_from(STOP_TIME).ok();

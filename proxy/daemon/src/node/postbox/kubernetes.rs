@@ -44,7 +44,7 @@ pub(super) fn body(node: &NodeName, kind: Kind, event: &Event, at: UnixSeconds) 
     }))
 }
 
-/// Creates these Events, one after another; after a failure the others are not tried.
+/// Creates these Events one by one, up to the first failure.
 pub(super) async fn post(source: &Source, bodies: Vec<Vec<u8>>) -> Result<(), PostError> {
     // Read each time: tokens and certificates are replaced in place.
     let access = Access::read(&source.kubeconfig).await.map_err(ListError::from)?;

@@ -20,12 +20,12 @@ use crate::report::{Reporter, in_ms, node_ref};
 /// The state of the tunnel with a peer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Peer {
-    /// Whether there is one.
+    /// Whether there is a tunnel.
     pub(crate) session: bool,
-    /// Time at which something last arrived.
+    /// Age of the last packet.
     pub(crate) last_received: Option<Duration>,
     pub(crate) quic_rtt: Option<Duration>,
-    /// The credential that the peer presented, if needed: leaves are in no directory.
+    /// The credential that the peer presented; only for leaves, which are in no directory.
     pub(crate) credential: Option<Arc<Credential>>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn peers(mesh: &Mesh, core: &NodeCore) -> BTreeMap<NodeId, Peer> {
 }
 
 impl Reporter<'_> {
-    /// The nodes that are shown, and how many are not.
+    /// The nodes to show, and how many are omitted.
     pub(super) fn node_rows(
         &self,
         peers: &BTreeMap<NodeId, Peer>,

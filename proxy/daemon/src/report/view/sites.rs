@@ -49,7 +49,7 @@ impl Reporter<'_> {
         sites.into_values().collect()
     }
 
-    /// From the records of the members that are present.
+    /// Distances from the records of live members.
     pub(super) fn distances(&self) -> Vec<SiteDistance> {
         let directory = self.core.discovery().directory();
         let mut told: BTreeMap<(&SiteName, &SiteName), Told> = BTreeMap::new();

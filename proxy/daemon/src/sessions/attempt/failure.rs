@@ -1,12 +1,12 @@
-//! Why an attempt to reach an origin did not succeed.
+//! Why an attempt to reach an origin failed.
 
 use meshport_core::evidence::Verdict;
 use meshport_core::wire::Answer;
 
-/// Why an attempt did not succeed.
+/// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The client went away; no other attempt is needed.
+    /// The client is gone; no other attempt is needed.
     #[error("the client disconnected")]
     Client,
     /// Another attempt of the same client connected first.

@@ -163,11 +163,10 @@ fn accepted(code: Option<u8>) -> Result<(), Failure> {
     match code.map(Answer::from_code) {
         Some(Some(Answer::Connected)) => Ok(()),
         Some(Some(answer)) => Err(Failure::Answered(answer)),
-        // It does not count as the instance's answer: what may follow is unknown.
-        Some(None) => Err(Failure::Path(
-            "the origin gives an answer that this version does not know: it runs a later one"
-                .into(),
-        )),
+        // Not the instance's answer: what follows is unknown.
+        Some(None) => {
+            Err(Failure::Path("the origin runs a later version and sent an unknown answer".into()))
+        }
         None => Err(Failure::Path("the origin's answer is malformed".into())),
     }
 }

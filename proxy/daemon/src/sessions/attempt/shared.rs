@@ -7,8 +7,8 @@ use meshport_core::connect::Kind;
 use meshport_core::opening::{Claims, Opening};
 use tokio::sync::watch;
 
-/// The client's first bytes and which attempt may send them, for all attempts of one client: each
-/// attempt is woken on a change. Cheap to clone.
+/// The client's first bytes, and which attempt may send them. Every change wakes all attempts.
+/// Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared(Arc<watch::Sender<Claims>>);
 
@@ -50,7 +50,7 @@ impl Shared {
         self.0.send_modify(|claims| claims.handle_connected(id));
     }
 
-    /// The kind of the client's bytes, and those beyond `sent` that an attempt must send now.
+    /// The kind of the client's bytes, and what an attempt must now send beyond `sent`.
     pub(super) fn take(&self, id: u32, connected: bool, sent: usize) -> (Kind, Option<Bytes>) {
         let (mut kind, mut bytes) = (Kind::Open, None);
         self.0.send_if_modified(|claims| {
