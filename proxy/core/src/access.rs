@@ -1,5 +1,4 @@
-//! Access control for streams: decided from verified credentials alone, and denied unless something
-//! allows it.
+//! Access control for streams: based on verified credentials alone, and denied by default.
 //!
 //! | stream | needs |
 //! | --- | --- |
@@ -8,19 +7,19 @@
 //! | carried here by a relay | `relay` of it, and the first row of the node it carries for |
 //! | carried on to another node | `origin:SERVICE` of that node |
 //!
-//! A relay names the node it carries for and presents that node's credential. That the stream
-//! belongs to that node is only the relay's claim: a node with the role `relay` can open streams in
-//! the name of any existing node.
+//! A relay names the node it carries for and presents that node's credential. That is only a claim:
+//! a node with the role `relay` can open streams in the name of any existing node.
 
 use meshport_config::{Allow, Credential, Role, ServiceName, UnixSeconds};
 
 /// Why a stream is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
-    /// There is no valid credential of the peer.
+    /// No valid credential of the peer is known.
     #[error("its credential is not known")]
     Unknown,
-    /// The tunnel outlives a credential by up to one handshake; its streams do not.
+    /// Its credential has expired. The tunnel may outlive that by up to one handshake; streams do
+    /// not.
     #[error("its credential has expired")]
     Ended,
     /// It may not use services at all.

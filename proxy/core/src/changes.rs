@@ -1,8 +1,7 @@
 //! Recent changes of a service's route, and their causes.
 //!
-//! A change is another choice: the first candidate, or none while all are down. Its cause is
-//! derived from the previous candidate: if that has become worse, that is the cause; otherwise the
-//! new one has become better. Bounded by [`MAX_CHANGES`].
+//! A change is another first candidate, or none while all are down. If the previous one has become
+//! worse, that is the cause; otherwise the new one has become better. Bounded by [`MAX_CHANGES`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -14,7 +13,7 @@ use super::route::{self, Candidate, Line, OriginView, PathView, Preference, Rout
 /// Changes remembered per service: what an operator reads at a glance.
 pub const MAX_CHANGES: usize = 10;
 
-/// The choice of a route, to be named later.
+/// The first candidate of a route, with its name for later display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The path to it.
@@ -34,7 +33,7 @@ impl Choice {
 pub struct Change {
     /// Time of the change.
     pub at: Instant,
-    /// The choice before it; none if no origin could be used.
+    /// The choice before it; `None` if no origin was usable.
     pub from: Option<Choice>,
     /// The choice since.
     pub to: Option<Choice>,
@@ -42,14 +41,14 @@ pub struct Change {
     pub cause: &'static str,
 }
 
-/// The cause that made a choice possible.
+/// What triggered a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
     /// New information arrived.
     News,
     /// A gain has lasted for long enough.
     Lasted,
-    /// New information, and the policy's list or turns decide, not distance.
+    /// New information arrived, and the policy's list or turns decide, not distance.
     Listed,
     /// The settings have changed.
     Policy,
@@ -76,7 +75,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Notes that the choice is `to` instead of `from`; `views` has what is known about both now.
+    /// Records a change of the choice; `views` has what is now known about both.
     pub fn note(
         &mut self,
         from: Option<&Candidate>,
@@ -108,7 +107,7 @@ impl Changes {
         self.recent.iter()
     }
 
-    /// How many there were of each cause.
+    /// Number of changes by cause.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.counts.iter().map(|(cause, count)| (*cause, *count))
     }
@@ -130,7 +129,7 @@ fn cause(
     let lost = former.is_some_and(|view| view.path == PathView::Dead);
     match to.origin.line {
         Line::Relayed { .. } if same && is_nearer => return "a relay has been nearer for 10 s",
-        // Without sessions, a path through a relay is forgotten with its choice.
+        // Without sessions, a path through a relay is forgotten when it is no longer chosen.
         Line::Direct(_) if same && was_relayed && !lost => return "the direct path works again",
         _ => {}
     }

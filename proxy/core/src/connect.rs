@@ -1,15 +1,15 @@
-//! One client's search for an instance that answers: which candidate is tried, and when.
+//! One client's search for an instance that answers: which candidate to try, and when.
 //!
-//! The first candidate of the route is tried at once, the next one when an attempt fails, or when
-//! the latest one has been silent for its hedge delay: then both run, and the first answer wins
-//! (Dean, Barroso, "The Tail at Scale", hedged requests). In a crowd of searches a candidate that
-//! answers others is not hedged, since the crowd itself makes it slow. When all have failed they
-//! are tried again after a pause, in rounds, until the deadline. A client whose bytes must not be
-//! sent twice is hedged only until one instance is connected. An attempt fails when its patience
-//! ([`super::patience`]) expires: first for the connection and then, once a request was sent, for
-//! the answer. Further bytes of the client do not extend it.
+//! The first candidate of the route is tried at once, the next one when an attempt fails, or in
+//! parallel when the latest one has been silent for its hedge delay; the first answer wins (Dean,
+//! Barroso, "The Tail at Scale", hedged requests). In a crowd of searches a candidate that answers
+//! others is not hedged, since the crowd itself makes it slow. When all have failed they are
+//! retried after a pause, in rounds, until the deadline. A client whose bytes must not be sent
+//! twice is hedged only until one instance is connected. An attempt fails when its timeout
+//! ([`super::patience`]) expires: first for the connection, then, once a request was sent, for the
+//! answer. Further bytes of the client do not extend it.
 //!
-//! Has no clock and does no I/O: the caller starts and cancels what [`Connect::poll`] says and
+//! Has no clock and does no I/O: the caller carries out the actions of [`Connect::poll`] and
 //! reports the outcome. Bounds: [`MAX_RACING`] attempts at once; one attempt per candidate and
 //! round; rounds end with the deadline.
 
@@ -31,13 +31,13 @@ mod attempts;
 mod rounds;
 mod searches;
 
-/// Concurrent attempts of one client: with three, two dead instances cost no more than two delays.
+/// Concurrent attempts of one client: with three, two dead instances cost at most two delays.
 pub const MAX_RACING: usize = 3;
-/// The usual time until an instance's first answer, without the path: accepting a connection and
-/// one signature, on a machine with other work.
+/// The usual time until an instance's first answer, without the path: an accept and a signature on
+/// a busy machine.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 
-/// How patient a search is.
+/// Timeouts of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectConfig {
     /// Limit from accept to the first byte of an answer.
@@ -94,7 +94,7 @@ pub enum Action {
         /// Whether it races against others that are still running.
         hedge: bool,
     },
-    /// Give up an attempt; nothing it does counts any more.
+    /// Give up an attempt; its later results are ignored.
     Cancel {
         /// The attempt.
         id: u32,
@@ -118,7 +118,7 @@ pub trait SearchContext {
 pub struct Connect {
     config: ConnectConfig,
     started: Instant,
-    /// The instance was connected and the client silent when it was last looked at.
+    /// Whether an instance was connected and the client silent at the last poll.
     waited: bool,
     route: Arc<Route>,
     /// Time since which no candidate is usable, as far as this search knows.
@@ -144,8 +144,9 @@ impl Connect {
         }
     }
 
-    /// Takes a new order of the candidates. Attempts on lines that have gone down since they began
-    /// end if it has anything better; those on lines that were already down exist for lack of that.
+    /// Handles a new order of the candidates. Attempts on lines that went down since they began end
+    /// if the order has anything better; those on lines that were already down stay, as they were
+    /// started for lack of better ones.
     pub fn handle_route(&mut self, route: Arc<Route>, now: Instant) {
         self.route = route;
         self.unusable_since = match self.unusable_since {
@@ -173,12 +174,13 @@ impl Connect {
         self.attempts.handle_kind(kind, is_first, &self.config, now);
     }
 
-    /// An attempt's instance is connected. Unless the client speaks TLS, it is the one.
+    /// Handles that an attempt's instance is connected. Unless the client speaks TLS, that attempt
+    /// wins.
     pub fn handle_connected(&mut self, id: u32, now: Instant) {
         self.attempts.handle_connected(id, self.kind, now);
     }
 
-    /// An attempt has failed. `verdict` is none where that says nothing about its line.
+    /// Handles a failed attempt. `verdict` is `None` if the failure is not evidence about its line.
     pub fn handle_failure(&mut self, id: u32, verdict: Option<Verdict>) {
         self.attempts.handle_failure(id, verdict);
     }
@@ -238,13 +240,13 @@ impl Connect {
         own.chain([self.deadline()]).min()
     }
 
-    /// Whether an instance is connected and it is the client's turn: some clients open connections
-    /// long before they use them, and some instances send first, at any time.
+    /// Whether an instance is connected and the client has not sent anything: some clients open
+    /// connections long before they use them, and some instances send first.
     fn waits_for_client(&self) -> bool {
         self.kind == Kind::Open && self.attempts.is_any_connected()
     }
 
-    /// While the client is silent the search does not age: that time is the client's own.
+    /// Stops the search's clock while the client is silent.
     fn note_wait(&mut self, now: Instant) {
         let waits = self.waits_for_client();
         if std::mem::replace(&mut self.waited, waits) || waits {

@@ -1,4 +1,4 @@
-//! Draws from a counter: another number for each turn, the same in every run.
+//! Pseudorandom numbers from a counter, the same in every run.
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
 /// Generators"): spreads a counter over all 64 bits.

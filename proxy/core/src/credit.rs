@@ -1,11 +1,11 @@
-//! A token bucket that refills over time: used for every rate limit.
+//! A token bucket, used for every rate limit.
 
 use std::time::{Duration, Instant};
 
 /// The maximum credit, and the time for one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// The most at once, at least 1.
+    /// The burst, at least 1.
     pub most: u32,
     /// The time for one unit, at least a nanosecond.
     pub each: Duration,

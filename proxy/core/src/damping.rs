@@ -1,4 +1,4 @@
-//! How much better an origin or a path must be, and for how long, before it is used.
+//! Hysteresis: how much better an origin or a path must be, and for how long, before it is used.
 
 use std::time::Duration;
 
@@ -8,12 +8,11 @@ const GAIN: Duration = Duration::from_millis(5);
 const GAIN_PERCENT: u32 = 20;
 /// ...that has lasted this long.
 pub(crate) const GAIN_LASTING: Duration = Duration::from_secs(10);
-/// An origin that is back is used again after this: it is probed again in this time, so that one
-/// good answer is not enough.
+/// A recovered origin is used again after this time, in which it is probed again, so that one good
+/// answer is not enough.
 const RETURN_LASTING: Duration = Duration::from_secs(1);
 
-/// How much better another origin must be, and for how long, before it is used. The daemon uses the
-/// default; a simulation may try other values.
+/// The thresholds of the hysteresis. The daemon uses the default; simulations may vary it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damping {
     /// The preferred origin is replaced by one as healthy that is cheaper by more than this...
@@ -23,7 +22,7 @@ pub struct Damping {
     /// ...for this long.
     pub gain_lasting: Duration,
     /// How long an abandoned origin must be as good again, the first time; never longer than
-    /// a gain must last.
+    /// `gain_lasting`.
     pub return_lasting: Duration,
 }
 
@@ -39,7 +38,8 @@ impl Default for Damping {
 }
 
 impl Damping {
-    /// Whether a path that costs `best` is worth leaving one that costs `current`, if it lasts.
+    /// Whether a path that costs `best` is worth leaving one that costs `current`, if the gain
+    /// lasts.
     pub(crate) fn is_clear(&self, current: Duration, best: Duration) -> bool {
         let gain = current.saturating_sub(best);
         gain > self.gain || gain * 100 > current * self.gain_percent

@@ -1,12 +1,11 @@
 //! Moves sessions to a better origin, a few at a time.
 //!
-//! A session stays on its line, for hours if its client likes. When its origin is drained, or a
-//! better one has been available for a while, its client must reconnect. All at once would be a
-//! storm, so each second a share of the sessions may end. The owner of the sessions chooses which
-//! ones and when.
+//! A session stays on its line, possibly for hours. When its origin is drained, or a better one has
+//! been available for a while, its client must reconnect. To avoid a reconnect storm, each second
+//! only a share of the sessions may end; their owner chooses which ones and when.
 //!
-//! The pace is a share of the sessions at the start of the move, so that it finishes. Bounded by
-//! the lines of the service that carry sessions.
+//! The pace is relative to the number of sessions at the start of the move, so that it finishes.
+//! Bounded by the service's lines that carry sessions.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -61,14 +60,14 @@ pub enum Cause {
     Drain,
 }
 
-/// Leave for some sessions of a line to end.
+/// Permission for some sessions of a line to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leave {
     /// The line.
     pub line: Line,
     /// How many sessions; zero withdraws unused permissions.
     pub count: u64,
-    /// Whether those that are never quiet must end too.
+    /// Whether sessions that are never idle must end too.
     pub insist: bool,
 }
 
@@ -79,7 +78,7 @@ struct Move {
     at: Instant,
     /// The most sessions at any tick.
     begun: u64,
-    /// The fraction of the next session that has leave.
+    /// The fraction of the next session that may end.
     owed: f64,
 }
 
@@ -150,7 +149,7 @@ impl Drift {
         let config = &self.config;
         let mut leaves = Vec::new();
         for (line, step) in &mut self.moves {
-            // Leave that no session takes is not saved up for later ones.
+            // Unused permissions are not saved up.
             let count = step.due(config, open(line), now);
             if count > 0 {
                 leaves.push(Leave { line: *line, count, insist: step.cause == Cause::Drain });
@@ -165,7 +164,7 @@ fn home_period() -> Duration {
 }
 
 impl Move {
-    /// How many sessions get leave now, of `open` ones at most.
+    /// How many of the `open` sessions may end now.
     fn due(&mut self, config: &DriftConfig, open: u64, now: Instant) -> u64 {
         self.begun = if open == 0 { 0 } else { self.begun.max(open) };
         let passed = now.saturating_duration_since(std::mem::replace(&mut self.at, now));
@@ -176,7 +175,7 @@ impl Move {
             Cause::Drain => 1.0 / config.drain_window.as_secs_f64(),
         };
         self.owed += begun * passed.as_secs_f64() * per_s;
-        // A little more than exact, so that rounding never holds back a whole one.
+        // Slightly more than exact, so that rounding never holds back a session.
         let due = (self.owed + 1e-6).floor();
         self.owed -= due;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not below 0")]

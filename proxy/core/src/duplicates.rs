@@ -1,5 +1,5 @@
-//! Nodes whose key two processes use at once: a state folder was copied, by mistake or by a thief.
-//! Each takes over the other's tunnels, so the long sessions of both are cut repeatedly.
+//! Nodes whose key is used by two processes at once: a state folder was copied, by mistake or by a
+//! thief. Each takes over the other's tunnels, so long sessions of both are cut repeatedly.
 //!
 //! The mesh finds them (see `mesh/proto/src/processes.rs`); this module remembers and reports them.
 //! Bounded by [`MAX_DUPLICATES`] nodes.
@@ -12,19 +12,19 @@ use meshport_config::NodeId;
 
 use crate::findings::{Finding, KEY_USED_TWICE};
 
-/// Nodes that are remembered at once; beyond that the one seen longest ago is dropped.
+/// Maximum nodes remembered; beyond that the one seen longest ago is dropped.
 pub const MAX_DUPLICATES: usize = 64;
-/// How long after its last sign a duplicate is still reported. Both processes send something at
-/// least every two minutes as long as they run.
+/// How long a duplicate is reported after its last sign. Both processes send something at least
+/// every two minutes.
 const OVER_AFTER: Duration = Duration::from_secs(300);
 /// A node that is still a duplicate after this time is logged again.
 const REMIND: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 struct Evidence {
-    /// Addresses of the two; for this node itself that of the other one.
+    /// Addresses of both; for this node itself, that of the other process.
     at: Vec<SocketAddr>,
-    /// The peer that reports it; none if this node has seen it itself.
+    /// The peer that reported it; `None` if this node saw it itself.
     by: Option<NodeId>,
     first: Instant,
     last: Instant,
@@ -63,7 +63,7 @@ impl Duplicates {
         true
     }
 
-    /// How many nodes are duplicates now.
+    /// Number of current duplicates.
     pub fn count(&self, now: Instant) -> u32 {
         self.0.values().map(|it| u32::from(it.is_present(now))).sum()
     }

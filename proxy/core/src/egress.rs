@@ -1,6 +1,6 @@
-//! Access control for streams from other nodes: which are served or relayed, and which open
-//! sessions must end. Roles are checked by [`access`]; this module adds what the node offers and
-//! what the authority has revoked.
+//! Access control for streams from other nodes: which to serve or relay, and which open sessions
+//! must end. [`access`] checks roles; this module adds what the node offers and what the authority
+//! has revoked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use meshport_config::{Allow, Credential, NodeId, Revocations, Revoked, ServiceNa
 use crate::access::{self, Denial};
 use crate::wire::Answer;
 
-/// Longest time between two checks of an open session's node: after a suspend or a clock change, a
+/// Maximum interval between checks of an open session's node: after a suspend or a clock change, a
 /// credential expires before its timer fires.
 pub(crate) const MAX_TRUST: Duration = Duration::from_secs(600);
 
@@ -21,8 +21,8 @@ pub type Offers = BTreeMap<ServiceName, Offer>;
 /// An offered service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Addresses of its instances that take connections: one of a configured service, any number
-    /// of one that a program offers.
+    /// Addresses of its ready instances: one for a configured service, any number for one that a
+    /// program offers.
     pub addresses: Vec<String>,
     /// The nodes and operators that may use it.
     pub allow: Vec<Allow>,
@@ -49,7 +49,7 @@ impl From<Denial> for Refused {
     }
 }
 
-/// What a node knows of other nodes' credentials.
+/// A node's knowledge of other nodes' credentials.
 pub trait Credentials {
     /// The credential of a peer that has a tunnel.
     fn of_peer(&self, node: &NodeId) -> Option<Arc<Credential>>;
@@ -84,7 +84,7 @@ pub fn shown(
     client: &Credential,
     credentials: &impl Credentials,
 ) -> Result<Arc<Credential>, Denial> {
-    // Most are known already and were verified on arrival.
+    // Most are known, and were verified on arrival.
     if let Some(known) = credentials.of_peer(&client.node).filter(|known| **known == *client) {
         return Ok(known);
     }
@@ -113,8 +113,8 @@ pub fn admit<'a>(
     Ok(offer)
 }
 
-/// How long the session of a `holder` may stay open before the next check; none if it must end: the
-/// node was revoked, its credential expired, or it may no longer use the service.
+/// How long the session of a `holder` may stay open before the next check; `None` if it must end:
+/// the node was revoked, its credential expired, or it may no longer use the service.
 pub fn stays(
     holder: &Arc<Credential>,
     offer: Option<&Offer>,

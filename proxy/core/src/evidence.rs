@@ -1,13 +1,13 @@
 //! Evidence from sessions about lines, in addition to gossip and probes.
 //!
 //! An instance may answer its own node's probes and still keep clients waiting; a path may carry
-//! small probes and lose everything else. Each attempt that ends in silence, in a refusal or behind
-//! a faster one adds a point to its line, at most `MAX_SCORE`; answers and time remove points. A
-//! line is suspect from `SUSPECT_AT` points on until it is below `CLEARED_AT`, after which it is
-//! tried again. Clients that disconnect are no evidence.
+//! small probes and lose everything else. Each attempt that is silent, refused or beaten by a later
+//! one adds a point to its line, at most `MAX_SCORE`; answers and time remove points. A line is
+//! suspect from `SUSPECT_AT` points until it falls below `CLEARED_AT`, and is then tried again.
+//! Clients that disconnect are no evidence.
 //!
-//! Slow is not silent. Concurrent attempts, as in a burst, are one piece of evidence together; and
-//! if the line has answered anyone since an attempt began, the attempt says nothing against it.
+//! Slow is not silent. Concurrent attempts, as in a burst, count once; and if the line has answered
+//! anyone since an attempt began, that attempt does not count.
 //!
 //! An origin that denies this node access is not tried for `DENIED_FOR`, over any path, unless
 //! nothing better is left: only its operator can change that.
@@ -23,21 +23,21 @@ use super::view::Line;
 
 /// Lines with points at once: more than a service has origins.
 pub const MAX_LINES: usize = 1024;
-/// Most points of a line, so that a burst of any length counts against it for at most a quarter of
-/// a minute.
+/// Maximum points of a line, so that a burst of any length counts for at most a quarter of a
+/// minute.
 const MAX_SCORE: f64 = 4.0;
-/// Points that make a line suspect: one slow answer is chance, two within 2.5 s are not.
+/// Points that make a line suspect: one slow answer may be chance, two within 2.5 s are not.
 const SUSPECT_AT: f64 = 1.5;
 /// Points below which it is tried again.
 const CLEARED_AT: f64 = 1.0;
-/// The time that takes a point away.
+/// Time after which a point is removed.
 const DECAY: Duration = Duration::from_secs(5);
-/// How long a denial is remembered: long enough that sessions rarely pay a round trip for it, and
-/// short enough that no restart is needed once the origin admits this node.
+/// How long a denial is remembered: long enough that it rarely costs sessions a round trip, and
+/// short enough to notice when the origin admits this node.
 const DENIED_FOR: Duration = Duration::from_secs(30);
 /// Points an answer takes away.
 const ANSWER_CLEARS: f64 = 2.0;
-/// How long an answer is remembered: longer than any attempt lasts that it may excuse.
+/// How long an answer is remembered: longer than any attempt that it may excuse.
 const ANSWER_KEPT: Duration = Duration::from_secs(30);
 
 /// How one attempt to reach an instance ended.
@@ -45,8 +45,8 @@ const ANSWER_KEPT: Duration = Duration::from_secs(30);
 pub enum Verdict {
     /// The instance answered.
     Answered,
-    /// The instance was connected after this time. Reported for lines that cannot be probed; says
-    /// nothing about an answer.
+    /// The instance was connected after this time. Reported for lines that cannot be probed; does
+    /// not imply an answer.
     Connected(Duration),
     /// There was no answer in time.
     Silent,
@@ -101,7 +101,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Takes the outcome of an attempt; true if it made a line suspect, or cleared it.
+    /// Handles the outcome of an attempt; true if it made a line suspect or cleared it.
     pub fn handle(&mut self, attempted: Attempted, now: Instant) -> bool {
         let Attempted { line, verdict, .. } = attempted;
         if verdict == Verdict::Denied {
@@ -160,7 +160,7 @@ impl Evidence {
         suspect != known.suspect
     }
 
-    /// Lets time pass; true when a suspect line was cleared, or a denial forgotten.
+    /// Advances time; true if a suspect line was cleared or a denial forgotten.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.answered.retain(|_, at| now.saturating_duration_since(*at) < ANSWER_KEPT);
         let denied = self.denied.len();
@@ -187,7 +187,7 @@ impl Evidence {
         line.origin().is_some_and(|origin| self.denied.contains_key(&origin))
     }
 
-    /// The points of a line, 0 to 4; see the module for what they mean.
+    /// The points of a line, 0 to 4; see the module.
     pub fn score(&self, line: &Line, now: Instant) -> f64 {
         self.records.get(line).map_or(0.0, |record| record.score(now))
     }

@@ -1,4 +1,4 @@
-//! Listeners for clients outside the mesh: who may use them, and where they lead.
+//! Listeners for clients outside the mesh: who may use them, and which service they reach.
 //!
 //! [`gate`] judges a client at accept, before a byte of it is read; [`header`] reads and writes the
 //! PROXY protocol of balancers; [`names`] chooses the service by TLS server name.

@@ -1,9 +1,9 @@
-//! Problems of a node, a mesh or its clients: one list, with stable ids.
+//! Problems of a node, the mesh or its clients: one catalogue with stable ids.
 //!
-//! A report names the [`Kind`] of a problem and adds what was seen on this node. `meshport doctor`,
+//! A finding is the [`Kind`] of a problem and its details on this node. `meshport doctor`,
 //! `meshport status` and log lines are views of this list, and docs/troubleshoot.md has a section
-//! for each entry. An id is never used for anything else. 1xx is about this machine, 2xx about the
-//! mesh, 3xx about services and Kubernetes.
+//! for each entry. Ids are never reused. 1xx is about this machine, 2xx about the mesh, 3xx about
+//! services and Kubernetes.
 
 mod catalogue;
 
@@ -15,10 +15,10 @@ pub use self::catalogue::*;
 /// The page with a section for each kind, from the root of the repository.
 pub const PAGE: &str = "docs/troubleshoot.md";
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing fails because of it now.
+    /// Nothing fails because of it yet.
     Warning,
     /// Something does not work.
     Error,
@@ -63,12 +63,12 @@ impl Kind {
         }
     }
 
-    /// The same as an error: something does not work because of it.
+    /// The finding as an error: something does not work because of it.
     pub fn broken(&'static self, detail: impl Into<String>) -> Finding {
         Finding { severity: Severity::Error, ..self.found(detail) }
     }
 
-    /// The same as a warning: nothing fails because of it now.
+    /// The finding as a warning: nothing fails because of it yet.
     pub fn mild(&'static self, detail: impl Into<String>) -> Finding {
         Finding { severity: Severity::Warning, ..self.found(detail) }
     }
@@ -96,7 +96,7 @@ impl fmt::Display for Kind {
 pub struct Finding {
     /// The kind of problem.
     pub kind: &'static Kind,
-    /// How bad it is here.
+    /// The severity on this node.
     pub severity: Severity,
     /// The problem on this node.
     pub detail: String,

@@ -1,8 +1,8 @@
 //! The health of the local instance of a service, from the outcomes of its probes.
 //!
 //! Up to three probes, each with at most one in flight: *alive* (does it answer at all), *ready*
-//! (does it accept traffic) and *live* (does what it depends on answer). Their outcomes give one of
-//! the states of [`OriginState`]:
+//! (does it accept traffic) and *live* (do its dependencies answer). Their outcomes determine the
+//! [`OriginState`]:
 //!
 //! | alive | ready | live | state |
 //! | --- | --- | --- | --- |
@@ -18,13 +18,13 @@
 //! | answered | anything else | any | `unready` |
 //! | nothing known yet | | | `unknown` |
 //!
-//! An instance that refused or was silent must be found ready again: an old answer does not outlive
-//! it. Only one that was ready can stall: a starting one fails the same probes.
+//! An instance that refused or was silent must prove readiness again; earlier answers no longer
+//! count. Only an instance that was ready can stall: a starting one fails the same probes.
 //!
 //! *Ready* and *live* of an apiserver wait for etcd and take two to four seconds to fail when it
-//! stalls. So they are sent half an interval apart, and an answer much later than usual counts
-//! before it arrives. A delay of this daemon itself, or a burst of connections that it opens to the
-//! instance, explains a late answer, which then is no evidence.
+//! stalls. So they are sent half an interval apart, and an overdue answer counts before it arrives.
+//! It does not count if this daemon itself was delayed, or opens a burst of connections to the
+//! instance.
 //!
 //! Has no clock and does no I/O: [`Health::poll_probe`] returns the next probe,
 //! [`Health::handle_outcome`] takes its outcome. Bounded by construction.
@@ -42,11 +42,10 @@ pub use checks::{FailingChecks, MAX_CHECK_BYTES, MAX_CHECKS, MAX_CHECKS_BODY};
 pub use schedule::MAX_CALM_DIALS;
 use schedule::{Lateness, ProbeSchedule};
 
-/// Consecutive 401 answers from which on they mean "anonymous access is off" and not a start-up
-/// race.
+/// Consecutive 401 answers that mean "anonymous access is off" rather than a start-up race.
 const LASTING_UNAUTHORISED: u8 = 2;
 
-/// An instance that refuses is probed this many times as often.
+/// Factor by which a refusing instance is probed more often.
 const REFUSED_HASTE: u32 = 4;
 
 /// How an instance is probed.
@@ -77,7 +76,7 @@ pub enum Question {
     Alive,
     /// Does it accept traffic?
     Ready,
-    /// Does what it depends on answer?
+    /// Do its dependencies answer?
     Live,
 }
 
@@ -191,7 +190,7 @@ impl Health {
         Some(question)
     }
 
-    /// Takes the outcome of a probe; returns the new state if it changed.
+    /// Handles the outcome of a probe; returns the new state if it changed.
     pub fn handle_outcome(
         &mut self,
         question: Question,
@@ -225,7 +224,7 @@ impl Health {
         &self.failing
     }
 
-    /// The instance refused a session: as good as a refused probe, and earlier.
+    /// Handles a refused session: equivalent to a refused probe, and earlier.
     pub fn handle_refused(&mut self, now: Instant) -> Option<OriginState> {
         let was = self.alive;
         self.handle_alive(Outcome::Refused);
@@ -233,9 +232,8 @@ impl Health {
         self.note_state(now)
     }
 
-    /// Another instance is no longer ready: if both depend on the same thing, this one should
-    /// report it before sessions move from one to the other. *Ready* is probed at once, unless it
-    /// just was.
+    /// Another instance is no longer ready: if both share a failed dependency, this one should
+    /// report it before sessions move here. Probes *ready* at once, unless it just was.
     pub fn handle_other(&mut self, now: Instant) {
         let interval = self.config.interval;
         let asking = &mut self.asking[Question::Ready as usize];
@@ -248,7 +246,7 @@ impl Health {
         self.is_loaded = dials > MAX_CALM_DIALS;
     }
 
-    /// Advances time: a late answer is evidence before it arrives. Returns the new state if it
+    /// Advances time: an overdue answer counts before it arrives. Returns the new state if it
     /// changed.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<OriginState> {
         let is_loaded = self.is_loaded;
@@ -272,7 +270,7 @@ impl Health {
         self.since
     }
 
-    /// The last outcome in words, for people.
+    /// The last outcome, as text.
     pub fn detail(&self) -> String {
         match self.state {
             OriginState::Stalled if !self.failing.is_empty() => {
@@ -288,7 +286,7 @@ impl Health {
         }
     }
 
-    /// Whether readiness is unknown because the instance wants credentials.
+    /// Whether readiness is unknown because the instance requires credentials.
     pub fn wants_credentials(&self) -> bool {
         self.ready == Ready::Unauthorised
     }
@@ -313,8 +311,8 @@ impl Health {
         asking.counts_late = question != Question::Alive;
     }
 
-    /// An instance that refuses is probed more often, since that costs it nothing. One that is back
-    /// is probed for readiness at once, because all nodes wait for it.
+    /// A refusing instance is probed more often, which costs it nothing. A recovered one is probed
+    /// for readiness at once, since all nodes wait for it.
     fn hurry(&mut self, was: Alive, now: Instant) {
         let soon = match self.alive {
             Alive::Refused => (Question::Alive, now + self.config.interval / REFUSED_HASTE),
@@ -354,8 +352,8 @@ impl Health {
                 } else {
                     self.alive = Alive::Broken;
                     self.detail =
-                        "cannot be probed: not reached, no TLS or HTTP there, or ca-file \
-                                   is missing or has not signed its certificate"
+                        "cannot be probed: unreachable, no TLS or HTTP there, or ca-file is \
+                         missing or did not sign its certificate"
                             .into();
                 }
             }

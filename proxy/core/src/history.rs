@@ -1,12 +1,12 @@
 //! The activity of a node's clients in the last ten minutes, second by second.
 //!
-//! A second is kept only where it differs from the one before it, so an idle node adds none.
-//! Bounded by [`SECONDS`] entries of 48 bytes each: 28 KiB.
+//! A second is kept only if it differs from the previous one, so an idle node adds none. Bounded by
+//! [`SECONDS`] entries of 48 bytes each: 28 KiB.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How far it reaches back: an outage and its cause, on one screen.
+/// Length of the history: an outage and its cause, on one screen.
 pub const SECONDS: usize = 600;
 /// Interval between readings of the counters.
 const STEP: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ pub struct Counts {
     pub open: u64,
     /// Clients connected to an origin since the start.
     pub connected: u64,
-    /// Clients that found none.
+    /// Clients that found no origin.
     pub failed: u64,
     /// Bytes from clients.
     pub up_bytes: u64,
@@ -43,7 +43,7 @@ pub struct Second {
     pub up_bytes: u64,
     /// Bytes to clients in it.
     pub down_bytes: u64,
-    /// The average time until a client that connected in it had its origin, in microseconds.
+    /// The average connect time of clients connected in it, in microseconds.
     pub connect_us: u32,
     /// The longest of these waits, in microseconds.
     pub slowest_us: u32,
@@ -92,14 +92,14 @@ impl History {
         self.seconds.push_back((self.looked_s, second));
     }
 
-    /// The seconds that differ from the one before them, oldest first, each with the whole seconds
-    /// from the start of the node to its end. What lies before the first is unknown, or zero where
-    /// the node has not run for [`SECONDS`].
+    /// The seconds that differ from the previous one, oldest first, each with the whole seconds
+    /// from the node's start to its end. What precedes the first is unknown, or zero if the node
+    /// has run for less than [`SECONDS`].
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Second)> {
         self.seconds.iter().map(|(at, second)| (*at, second))
     }
 
-    /// Drops expired seconds, except for the one that those after it differ from.
+    /// Drops expired seconds, except the last one, which later ones refer to.
     fn forget(&mut self) {
         let first = self.looked_s.saturating_sub(SECONDS as u32);
         while self.seconds.get(1).is_some_and(|(at, _)| *at <= first) {

@@ -3,13 +3,13 @@
 //! A question travels at the start of a stream like the header of a session ([`crate::wire`]):
 //! version (1 byte, [`VERSION`]), body length (2 bytes, big endian), body (postcard). The answer is
 //! the byte of a session's answer, and after [`Answer::Connected`](crate::wire::Answer) the length
-//! (2 bytes) and the body of a [`Testimony`]. A member of an earlier version refuses the version of
-//! the question with `bad-request`. Bytes of a body after the known fields are ignored, so that a
-//! later version may add fields at its end; nothing else of it ever changes.
+//! (2 bytes) and the body of a [`Testimony`]. An earlier release refuses the question's version
+//! with `bad-request`. Bytes of a body after the known fields are ignored, so that later versions
+//! may append fields; nothing else of it ever changes.
 //!
 //! An answer is a hint for people: it changes no route and no session. A call-back goes only to the
-//! address of the asker's tunnel and to addresses in its signed record, at the rate that
-//! [`CallBudget`] sets.
+//! address of the requester's tunnel and to addresses in its signed record, limited by
+//! [`CallBudget`].
 
 mod budget;
 mod judge;
@@ -21,17 +21,18 @@ use serde::{Deserialize, Serialize};
 pub use self::budget::CallBudget;
 pub use self::judge::{Account, Asked, Heard, LocalFacts, judge};
 
-/// Begins a question; 1 and 2 begin sessions.
+/// First byte of a question; 1 and 2 begin sessions.
 pub const VERSION: u8 = 3;
 /// Version and length.
 const PREFIX_BYTES: usize = 3;
-/// The longest question, in bytes: a token, and room for what later versions add.
+/// The longest question, in bytes: a token, and space for later versions.
 pub const MAX_QUESTION_BYTES: usize = 256;
-/// The longest answer behind its byte, in bytes: a version and some settings, and room for more.
+/// The longest answer after its first byte, in bytes: a version and some settings, and space for
+/// later versions.
 pub const MAX_TESTIMONY_BYTES: usize = 2048;
-/// Settings that one answer names; 3 must agree now.
+/// Maximum settings in an answer; 3 must agree now.
 const MAX_SETTINGS: usize = 32;
-/// The most bytes of a version, a key or a value.
+/// Maximum length of a version, a key or a value, in bytes.
 const MAX_TEXT_BYTES: usize = 64;
 /// Token that a member repeats in its call-back.
 pub type CallToken = [u8; 16];
@@ -39,7 +40,7 @@ pub type CallToken = [u8; 16];
 /// A question to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// Call back with this, from a socket that the asker has not sent to.
+    /// Call back with this token, from a socket that the requester has not sent to.
     pub call: Option<CallToken>,
 }
 
@@ -50,25 +51,25 @@ pub enum Call {
     NotAsked,
     /// It sends to this many addresses.
     Sent(u8),
-    /// It made one recently, to this asker or others.
+    /// It made one recently, to this requester or another.
     TooOften,
-    /// It knows no address of the asker.
+    /// It knows no address of the requester.
     NoAddress,
 }
 
-/// A member's statement about itself and its path to the asker.
+/// A member's statement about itself and its path to the requester.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Testimony {
     /// The version of its daemon.
     pub version: String,
     /// Its time of day, in seconds since 1970.
     pub wall_s: u64,
-    /// The source of the asker's packets.
+    /// The source address of the requester's packets.
     pub sees_you_at: Option<SocketAddr>,
-    /// Length in bytes of the largest IP packet known to get from it to the asker; it may not have
-    /// probed larger ones yet.
+    /// Length in bytes of the largest IP packet known to reach the requester from it; it may not
+    /// have probed larger ones yet.
     pub mtu: Option<u16>,
-    /// Whether its long packets to the asker are lost.
+    /// Whether its large packets to the requester are lost.
     pub is_narrow: bool,
     /// Its reaction to the request for a call-back.
     pub call: Call,

@@ -3,7 +3,7 @@
 //!
 //! Bounded by [`MAX_OF_KIND`] events of each [`Kind`], so that a flood of one kind never pushes out
 //! another, and by [`MAX_TEXT`] characters in each. Events of one kind about several nodes within
-//! `TOGETHER` are one event: a site that is lost is one line.
+//! `TOGETHER` are combined: a lost site is one line.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub const MAX_OF_KIND: usize = 24;
 pub const MAX_NAMES: usize = 4;
 /// Characters in a detail, which may come from outside.
 pub const MAX_TEXT: usize = 200;
-/// Events of one kind within this time of the last are one.
+/// Events of one kind within this time of the last one are combined.
 pub(crate) const TOGETHER: Duration = Duration::from_secs(5);
 
 /// Kind of an event.
@@ -60,7 +60,7 @@ impl Kind {
         matches!(self, Self::Route | Self::Instance | Self::Reset)
     }
 
-    /// Whether several of them at the same time are one event.
+    /// Whether simultaneous events of this kind are combined.
     pub(crate) fn gathers(self) -> bool {
         matches!(self, Self::Came | Self::Went | Self::Left | Self::Refused)
     }

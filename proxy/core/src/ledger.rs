@@ -1,11 +1,11 @@
-//! Open sessions, the holders they count for, and which of them must end.
+//! Open sessions, the nodes they count for, and which of them must end.
 //!
 //! Each entry is a session, or an attempt to open one. The caller opens and closes entries, reports
 //! the bytes they have carried, and asks what to do with each: [`Ledger::poll`] and
 //! [`Ledger::poll_timeout`]. After a call that may affect other entries, [`Ledger::poll_changed`]
-//! lists those to poll again. Questions about single sessions are answered from counters, so that a
-//! node can serve thousands; other questions add up. No name is kept longer than its last session,
-//! since peers choose the service names of relayed streams.
+//! lists those to poll again. Queries on the hot path read counters, so that a node can serve
+//! thousands of sessions; others sum up. No name outlives its last session, since peers choose the
+//! service names of relayed streams.
 //!
 //! Bounded by the callers: a service's `max-sessions` for clients, [`MAX_SERVED`] for served ones,
 //! and the daemon's own limit for relayed ones.
@@ -30,11 +30,11 @@ mod life;
 mod shares;
 
 /// Sessions of other nodes that this node serves at once, over all services: the ports of one local
-/// address, from which their instances are dialled. The memory of stopped readers is bounded by the
-/// mesh's windows, per stream and per peer. `shares` divides them among nodes.
+/// address, from which instances are dialled. The mesh's windows, per stream and per peer, bound
+/// the memory of readers that stopped. `shares` divides the sessions among nodes.
 pub const MAX_SERVED: u64 = 32_768;
 
-/// The share of all relayed sessions that one node may have: a quarter.
+/// One node may have this fraction of all relayed sessions: a quarter.
 pub const RELAYED_SHARE: u64 = 4;
 
 /// Descriptors of a session with a client of this machine: the client's, and the local instance's.
@@ -49,7 +49,7 @@ pub enum Side {
     Served,
     /// A client of some node, relayed to the given origin.
     Relayed,
-    /// The same session, under the node whose client it is.
+    /// The same session, counted for the node whose client it is.
     RelayedFor,
 }
 
@@ -62,7 +62,7 @@ impl Side {
     }
 }
 
-/// Names an entry for as long as it is open.
+/// Identifies an open entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(u64);
 
@@ -89,7 +89,7 @@ struct Group {
     sessions: BTreeSet<SessionId>,
     /// Established sessions without permission to move, with their turn; the first goes first.
     waiting: BTreeMap<u64, SessionId>,
-    /// Leave to move that no session has taken yet.
+    /// Permissions to move that no session has used yet.
     spare: u64,
     /// Whether those that are never quiet must end too.
     insist: bool,
@@ -127,10 +127,10 @@ pub struct Ledger {
     /// The most open sessions since [`Ledger::take_peak`].
     peak: u64,
     shares: Shares,
-    /// Nodes whose key has changed while earlier sessions are open: these stay under the line they
-    /// began on, and are reported as the successor's.
+    /// Nodes whose key changed while sessions are open: the sessions stay under the line they began
+    /// on, and are reported as the successor's.
     renamed: BTreeMap<NodeId, NodeId>,
-    /// Sessions that have something to do now, or whose next time has changed.
+    /// Sessions to poll again.
     changed: VecDeque<SessionId>,
     /// Whether [`Ledger::busy`] may have changed since that was last asked.
     busy_changed: bool,
@@ -160,7 +160,7 @@ impl Ledger {
     /// that may open this many descriptors.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The limit on sessions is reached.
     pub fn serve(
         &mut self,
         service: &ServiceName,
@@ -193,8 +193,8 @@ impl Ledger {
         (!is_full).then(|| sides.map(|(side, line)| self.open(service, side, line)))
     }
 
-    /// Opens an entry for a session that another process of this node carries. It is never asked to
-    /// move. A served session is admitted even if there is no place for it.
+    /// Opens an entry for a session that another process of this node carries. It never has to
+    /// move. A served session is admitted even beyond the limit.
     pub fn adopt(&mut self, entry: &Entry) -> SessionId {
         let id = self.open(&entry.service, entry.side, entry.line);
         if let Some((peer, node)) = entry.holder
@@ -245,8 +245,9 @@ impl Ledger {
         }
     }
 
-    /// The origin of a session has answered, and its client is carried from now on. An earlier
-    /// order to end does not apply to it if an answer `shows` anything, unless its line has ended.
+    /// Handles that a session's origin has answered and its client is now carried. An earlier order
+    /// to end does not apply if the answer `shows` that the instance is alive, unless its line has
+    /// ended.
     pub fn handle_carried(&mut self, id: SessionId, shows: bool, now: Instant) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if shows {
@@ -341,9 +342,10 @@ impl Ledger {
         count
     }
 
-    /// Lets `count` sessions of this node's clients on a line end, the longest open ones first, as
-    /// soon as each is quiet, or after a while in any case when `insist`. Unused permissions of an
-    /// earlier call are void; with a `count` of 0 also those used by sessions that are still open.
+    /// Lets `count` sessions of this node's clients on a line end, the longest open ones first,
+    /// each as soon as it is idle, or with `insist` after a while in any case. Revokes unused
+    /// permissions of an earlier call; with a `count` of 0 also those of sessions that are still
+    /// open.
     pub fn release(
         &mut self,
         service: &ServiceName,
@@ -384,7 +386,7 @@ impl Ledger {
         }
     }
 
-    /// A node continues under another key: its sessions are the successor's from now on.
+    /// Moves a node's sessions to its successor.
     pub fn rename(&mut self, former: NodeId, node: NodeId) {
         // Drops names without open sessions; a chain is kept as a whole.
         let is_used = |name: &NodeId| {
@@ -401,12 +403,12 @@ impl Ledger {
         self.busy_changed = true;
     }
 
-    /// A stream was refused for lack of room; whether to log it.
+    /// Records a stream refused for lack of a slot; returns whether to log it.
     pub fn turn_away(&mut self, now: Instant) -> bool {
         self.shares.turn_away(now)
     }
 
-    /// The finding, if a stream was refused recently for lack of room.
+    /// The finding, if a stream was recently refused for lack of a slot.
     pub fn crowding(&self, now: Instant) -> Option<Crowding> {
         self.shares.crowding(now)
     }
@@ -468,7 +470,7 @@ impl Ledger {
         std::mem::take(&mut self.busy_changed)
     }
 
-    /// How many more sessions can be served: a session takes a port and a descriptor.
+    /// How many more sessions can be served: each takes a port and a descriptor.
     fn free(&self, descriptors: u64) -> u64 {
         let [clients, served] = [Side::Client, Side::Served].map(|side| self.all[side as usize]);
         let used = served.saturating_add(clients.saturating_mul(CLIENT_DESCRIPTORS));
@@ -478,7 +480,7 @@ impl Ledger {
     /// The line under its current name.
     fn now(&self, line: Line) -> Line {
         let mut line = line;
-        // A bound, in case names form a cycle.
+        // Bounded, in case names form a cycle.
         for _ in 0..self.renamed.len() {
             let names = [line.origin(), line.first_hop()];
             let old = names.into_iter().flatten().find_map(|it| self.renamed.get_key_value(&it));
@@ -500,7 +502,7 @@ impl Ledger {
         let former = self.by_line.keys().filter(move |(of, at, on)| {
             *on != line && *at == side && *of == service && self.now(*on) == line
         });
-        // Only needed while some node has another key.
+        // Needed only while some node has a former key.
         let former = (!self.renamed.is_empty()).then_some(former);
         has_own.then_some(own).into_iter().chain(former.into_iter().flatten().cloned())
     }

@@ -1,8 +1,8 @@
 //! The pure decisions of a node.
 //!
 //! [`node::NodeCore`] joins membership, the health of the local instances and the choice of routes
-//! behind one verb set; the daemon and the simulator drive the same code. Nothing in here reads a
-//! clock, opens a socket or draws from the operating system: time and seeds are arguments.
+//! behind one interface; the daemon and the simulator drive the same code. Nothing here reads a
+//! clock, opens a socket or asks the operating system for randomness: time and seeds are arguments.
 
 pub mod access;
 pub mod believed;

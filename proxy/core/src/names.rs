@@ -1,4 +1,4 @@
-//! Names for people, and the nodes that someone probably meant by a name that no node has.
+//! Display names, and suggestions for a name that no node has.
 
 use meshport_config::ServiceName;
 
@@ -7,7 +7,7 @@ const MAX_SUGGESTED: usize = 4;
 /// Leading letters that two names must share, unless one contains the other.
 const MIN_PREFIX: usize = 2;
 
-/// The name of a service's local instance for people.
+/// The display name of a service's local instance.
 pub fn local_instance(service: &ServiceName) -> String {
     match service.as_str() {
         ServiceName::KUBE_APISERVER => "the local apiserver".into(),
@@ -20,7 +20,7 @@ pub fn unknown<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> String
     unknown_of("node", target, names, "peers")
 }
 
-/// The error for a name that nothing of a kind has; `verb` lists them.
+/// The error for a name that nothing of a kind has; `verb` is the command that lists them.
 pub fn unknown_of<'a>(
     kind: &str,
     target: &str,

@@ -3,7 +3,7 @@
 //! To drive it: after any `handle_*` or command drain [`NodeCore::poll_transmit`] and
 //! [`NodeCore::poll_event`], start the probes of [`NodeCore::poll_probe`], then sleep until
 //! [`NodeCore::poll_timeout`] or the next input. Routes are recomputed in the call that delivers a
-//! change, so an event is never older than its cause.
+//! change, so events are never outdated.
 //!
 //! Bounds: services are those of the configuration (at most [`MAX_SERVICES`]); origins per service
 //! at most [`MAX_ORIGINS`], nearest NodeId first beyond that; everything else is bounded by
@@ -45,11 +45,10 @@ pub use self::wayback::{Destination, Known};
 
 /// Services one daemon can use or offer.
 pub const MAX_SERVICES: usize = 64;
-/// Most origins of a service that are considered for a route. Control planes have three to seven; a
+/// Maximum origins of a service considered for a route. Control planes have three to seven; a
 /// hundred times that still costs microseconds.
 pub const MAX_ORIGINS: usize = 512;
-/// Addresses outside the mesh per service: as many as the settings have names, each with one
-/// address, or fewer with more.
+/// Addresses outside the mesh per service.
 pub const MAX_FALLBACK_ADDRESSES: usize = 16;
 
 /// A node's use of one service.
@@ -87,7 +86,7 @@ pub struct NodeCore {
     site: SiteName,
     discovery: Discovery,
     services: BTreeMap<ServiceName, Service>,
-    /// Lines with sessions of this node, whose paths are watched closely.
+    /// Lines with sessions of this node, whose paths are probed closely.
     busy: BTreeSet<Line>,
     /// Nodes whose paths are probed.
     watched: BTreeMap<NodeId, PathUse>,
@@ -99,7 +98,7 @@ pub struct NodeCore {
     /// Nodes whose measured paths are dead; no more than there are paths.
     silent: BTreeSet<NodeId>,
     events: VecDeque<Event>,
-    /// An input of the routes has changed since they were chosen.
+    /// Whether an input of the routes has changed since they were chosen.
     stale: bool,
 }
 
@@ -200,7 +199,7 @@ impl NodeCore {
         self.discovery.wants_credential(peer, now)
     }
 
-    /// A tunnel to a node is up or has ended.
+    /// Handles that a tunnel to a node is up or has ended.
     pub fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         self.discovery.handle_session(node, up, now);
         if !up {
@@ -231,7 +230,7 @@ impl NodeCore {
         self.announce_services(&credential, now);
     }
 
-    /// Takes the results of a service's sessions about lines.
+    /// Handles what a service's sessions found out about lines.
     pub fn handle_verdicts(
         &mut self,
         service: &ServiceName,
@@ -254,8 +253,8 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Releases some sessions of local clients that belong on another line so that they move, given
-    /// how many are open on a line of a service. Asks nothing before it is time.
+    /// Lets some sessions of local clients move to the line they belong on; `open` counts the
+    /// sessions on a line of a service. Does nothing before it is due.
     pub fn handle_counts(&mut self, open: impl Fn(&ServiceName, &Line) -> u64, now: Instant) {
         for (name, service) in &mut self.services {
             for leave in service.drift.handle_counts(|line| open(name, line), now) {
@@ -282,24 +281,24 @@ impl NodeCore {
         }
     }
 
-    /// Nodes with sessions whose paths are about to be declared dead unless something proves that
-    /// they work: see [`NodeCore::handle_delivery`].
+    /// Nodes with sessions whose paths are about to be declared dead without proof of delivery: see
+    /// [`NodeCore::handle_delivery`].
     pub fn overdue_paths(&self) -> impl Iterator<Item = NodeId> {
         self.discovery.overdue_paths()
     }
 
-    /// A node has acknowledged session data after its probes went unanswered.
+    /// Handles that a node acknowledged session data after its probes went unanswered.
     pub fn handle_delivery(&mut self, node: NodeId) {
         self.discovery.handle_delivery(node);
     }
 
-    /// A node does not acknowledge large packets of sessions.
+    /// Handles that a node does not acknowledge large packets of sessions.
     pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
         self.discovery.handle_unacknowledged(node, now);
         self.settle(now);
     }
 
-    /// Measures every path again after this machine slept or changed networks.
+    /// Measures every path again after this machine was suspended or changed networks.
     pub fn wake(&mut self, now: Instant) {
         self.discovery.wake(now);
         self.settle(now);
@@ -324,7 +323,7 @@ impl NodeCore {
         self.announce_reach(now);
     }
 
-    /// A peer with a tunnel sees this node at this address; `is_own` if the address belongs to this
+    /// Handles a peer's report of this node's address; `is_own` if the address belongs to this
     /// machine.
     pub fn handle_sight(&mut self, by: NodeId, at: SocketAddr, is_own: bool, now: Instant) {
         self.reach.note(by, at, is_own);
@@ -377,8 +376,8 @@ impl NodeCore {
     }
 
     /// Announces that this node leaves. What [`NodeCore::poll_transmit`] returns afterwards should
-    /// still be sent. Repeats a reset of the sessions on its own instance: from now on a reset also
-    /// ends sessions of other nodes, since those no longer learn the instance's state.
+    /// still be sent. Repeats a reset of the sessions on its own instance: a reset now also ends
+    /// sessions of other nodes, which no longer learn the instance's state.
     pub fn leave(&mut self, now: Instant) {
         self.discovery.leave(now);
         let own = Line::Direct(self.me);
@@ -396,7 +395,7 @@ impl NodeCore {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
-        // A restored directory causes one event per node, once; that capacity is not needed again.
+        // A restored directory causes one event per node, once; free that capacity.
         if self.events.is_empty() && self.events.capacity() > KEPT_EVENTS {
             self.events = VecDeque::new();
         }
@@ -507,7 +506,7 @@ impl NodeCore {
                 self.events.push_back(Event::Ignored { node, reason });
             }
             Found::Unknown { from, what } => self.events.push_back(Event::Unknown { from, what }),
-            // It only makes routes stale.
+            // This only makes routes stale.
             Found::StateChanged(node) => self.touch(&node),
             Found::PathChanged(node) => {
                 self.stale = true;
@@ -534,8 +533,8 @@ impl NodeCore {
         }
     }
 
-    /// Handles a change of a node. Of a thousand nodes only a handful matter to routes: those that
-    /// offer, or offered, a service of this node, and those whose paths are measured.
+    /// Handles a change of a node. Only few nodes matter to routes: those that offer, or offered, a
+    /// service of this node, and those whose paths are measured.
     fn touch(&mut self, node: &NodeId) {
         let entry = self.discovery.directory().get(node);
         let offers = entry.is_some_and(|entry| {

@@ -1,9 +1,9 @@
 //! Services that a program on this machine offers through this node, such as those of a cluster:
-//! which of them are accepted, and for how long.
+//! which ones are accepted, and for how long.
 //!
-//! An offer is complete and must be renewed. It is accepted if this node's credential has the role
-//! `gateway`, and of its services those that have a role `origin:SERVICE` there and are not in the
-//! settings. The others are refused with a reason.
+//! An offer is complete and must be renewed. It requires the role `gateway` in this node's
+//! credential, and each of its services the role `origin:SERVICE`. Services in the settings take
+//! precedence. Refused services get a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,24 +16,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::egress::{Offer, Offers};
 
-/// Services in one offer: a credential has no more roles, and a record of a node no more services.
+/// Maximum services in an offer: neither a credential nor a record has room for more.
 pub const MAX_OFFERED_SERVICES: usize = 16;
-/// Instances of one offered service. A slice of endpoints in Kubernetes has 100; a stream dials few
-/// of them, and further gateways can offer the same service.
+/// Instances of one offered service. An EndpointSlice of Kubernetes has 100; a stream dials few of
+/// them, and further gateways can offer the same service.
 pub const MAX_INSTANCES: usize = 100;
 /// Entries in the allow list of an offered service.
 pub const MAX_ALLOWED: usize = 64;
 /// The shortest time for which an offer can be made.
 pub const MIN_OFFER_TIME: Duration = Duration::from_secs(5);
-/// The longest, and the default: the offers of a program that ended silently last this long.
+/// The longest time, and the default: offers of a program that ended silently last this long.
 pub const MAX_OFFER_TIME: Duration = Duration::from_secs(60);
 
 /// An instance of an offered service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Address at which it takes connections.
+    /// The address to dial.
     pub address: SocketAddr,
-    /// Whether it takes new ones.
+    /// Whether it accepts new connections.
     pub ready: bool,
 }
 
@@ -57,8 +57,8 @@ pub enum Refusal {
     /// The credential does not allow it.
     #[error("this node's credential lacks the role origin:{0}")]
     NoRole(ServiceName),
-    /// The settings have a service of this name and take precedence.
-    #[error("the configuration of this node has a service of this name")]
+    /// The settings have a service of this name, which takes precedence.
+    #[error("the node's configuration has a service of this name")]
     Configured,
 }
 
@@ -91,7 +91,7 @@ pub fn judge(
         } else if is_configured(&name) {
             refused.insert(name, Refusal::Configured);
         } else {
-            // Each once, in an order independent of the program's.
+            // Each once, in an order that does not depend on the program.
             let ready: BTreeSet<SocketAddr> =
                 instances.iter().filter(|it| it.ready).map(|it| it.address).collect();
             let addresses = ready.iter().map(ToString::to_string).collect();

@@ -1,15 +1,14 @@
 //! The client's first bytes, kept until an origin has answered.
 //!
-//! How they may be used depends on their content. A TLS handshake without an answer has had no
-//! effect, so its bytes may be sent to one candidate after another; early data after it (RFC 8446,
-//! section 2.3) waits for the answer, since it carries the request. An incomplete hello is not
-//! sent: it cannot be answered, and the silence would count against the origins, so any client
-//! could drive others away from them. Anything else is sent at most once, and only to an origin
-//! that has confirmed that its instance is connected.
+//! Their content decides how they may be used. An unanswered TLS handshake has had no effect, so it
+//! may be sent to one candidate after another; early data after it (RFC 8446, section 2.3) waits
+//! for the answer, since it carries the request. An incomplete hello is not sent: it gets no
+//! answer, and the silence would count against the origins, so any client could drive others away
+//! from them. Anything else is sent at most once, and only to an origin that has confirmed that its
+//! instance is connected.
 //!
-//! A preface that the instance gets before the client's bytes (a PROXY header) is sent with them,
-//! or alone as soon as the instance is connected, since the instance may wait for it before it
-//! sends anything.
+//! A preface (a PROXY header) is sent with the client's first bytes, or alone once the instance is
+//! connected, since the instance may wait for it before it sends anything.
 //!
 //! Bounded by [`MAX_KEPT`]; beyond that nothing more is read from the client until an origin
 //! answers.
@@ -22,8 +21,8 @@ pub use claims::Claims;
 
 mod claims;
 
-/// Most bytes kept. A TLS client sends one hello (below 2 KiB, with post-quantum keys below 4) and
-/// then waits.
+/// Maximum bytes kept. A TLS client sends one hello (below 2 KiB, with post-quantum keys below 4)
+/// and then waits.
 pub const MAX_KEPT: usize = 64 * 1024;
 /// First byte of a TLS handshake record (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
@@ -47,12 +46,12 @@ pub struct Opening {
     preface: usize,
     /// The client has already half-closed.
     pub ended: bool,
-    /// Bytes were sent that must not be sent again.
+    /// Whether bytes were sent that must not be sent again.
     spent: bool,
 }
 
 impl Opening {
-    /// Sends this to the instance before the client's bytes.
+    /// Sets what the instance gets before the client's bytes.
     pub fn set_preface(&mut self, bytes: &[u8]) {
         let said = self.kept.split_off(self.preface);
         self.kept.clear();
@@ -67,7 +66,7 @@ impl Opening {
     }
 
     /// Keeps the client's next bytes, even once the earlier ones are spent: the attempt that has
-    /// those takes these along.
+    /// those sends these too.
     pub fn push(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
     }
@@ -92,13 +91,12 @@ impl Opening {
         matches!(self.said(), [TLS_HANDSHAKE, TLS_MAJOR, ..])
     }
 
-    /// Whether a server has everything it answers: the first message of the handshake, in complete
-    /// records.
+    /// Whether a server can answer: the first handshake message is there, in complete records.
     fn is_hello_whole(&self) -> bool {
         let (mut at, mut have, mut message) = (0, 0, [0; TLS_MESSAGE_HEADER]);
         while let Some(header) = self.said().get(at..at + TLS_RECORD_HEADER) {
             if header[0] != TLS_HANDSHAKE {
-                // No client continues like this, and a server reports it.
+                // No client continues like this; let the server report it.
                 return true;
             }
             let from = at + TLS_RECORD_HEADER;
@@ -109,7 +107,7 @@ impl Opening {
             }
             have += record.len();
             if have > 0 && message[0] != CLIENT_HELLO {
-                // No TLS hello begins like this either.
+                // Nor does a TLS hello begin like this.
                 return true;
             }
             let length = u32::from_be_bytes([0, message[1], message[2], message[3]]) as usize;
@@ -120,7 +118,8 @@ impl Opening {
         false
     }
 
-    /// Whether the bytes may go to a candidate, whose instance is `connected` or not known to be.
+    /// Whether the bytes may go to a candidate, given whether its instance is known to be
+    /// `connected`.
     pub fn may_go(&self, connected: bool) -> bool {
         match self.kind() {
             Kind::Open => connected && self.preface > 0,
@@ -168,7 +167,7 @@ impl Opening {
         Bytes::copy_from_slice(self.kept.get(from..).unwrap_or_default())
     }
 
-    /// Notes that bytes other than TLS are sent now; from here on there is one candidate.
+    /// Notes that bytes other than TLS are being sent, which leaves one candidate.
     pub fn spend(&mut self) {
         self.spent = self.spent || self.kind() == Kind::Other;
     }

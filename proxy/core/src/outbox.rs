@@ -1,9 +1,9 @@
-//! Outgoing events: which are new, when they may be posted, and the outcome.
+//! Outgoing events: which are new, when to post them, and the outcome.
 //!
-//! Everything comes from the [`Journal`]. Events that accumulate are taken once nothing was added
-//! to them for a while, so that a lost site is one event. Posts are spaced so that there are never
-//! more than the settings allow in a minute; a failed one is retried with backoff, with the same
-//! events first. If an answer is lost, its events arrive twice.
+//! All events come from the [`Journal`]. Combined events are taken once they have stopped growing,
+//! so that a lost site is one event. Posts are spaced to respect the limit per minute; a failed one
+//! is retried with backoff, with the same events first. If an answer is lost, its events arrive
+//! twice.
 //!
 //! Bounds: [`MAX_WAITING`] events wait, the oldest are dropped and counted; [`MAX_BATCH`] in a
 //! post.
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::journal::{Event, Journal, Kind, TOGETHER};
 
-/// Events that wait to be posted: what the journal remembers of all kinds.
+/// Events that wait to be posted: as many as the journal holds.
 pub const MAX_WAITING: usize = 192;
 /// Events in one post.
 pub const MAX_BATCH: usize = 32;
@@ -23,7 +23,7 @@ pub const MAX_BATCH: usize = 32;
 const RETRY: Duration = Duration::from_secs(5);
 /// The longest pause between attempts.
 const MAX_RETRY: Duration = Duration::from_secs(300);
-/// Failures in a row after which it is a finding: not a restart of the receiver.
+/// Consecutive failures that cause a finding: more than a restart of the receiver.
 const MANY_FAILURES: u32 = 4;
 
 /// A receiver of events.
@@ -54,25 +54,25 @@ pub struct OutboxCounts {
     pub posted: u64,
     /// Posts that failed.
     pub failed: u64,
-    /// Events that were dropped, because too many waited.
+    /// Events dropped because the queue was full.
     pub dropped: u64,
 }
 
 /// See the module's doc.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Whether its receiver takes this kind.
+    /// Whether its receiver wants this kind.
     takes: fn(Kind) -> bool,
     spacing: Duration,
     waiting: VecDeque<(Kind, Event)>,
-    /// Up to when the events of each kind were taken.
+    /// The time up to which events of each kind were taken.
     taken: BTreeMap<Kind, Instant>,
-    /// Events being posted, which are the first that wait.
+    /// How many of the first waiting events are being posted.
     under_way: usize,
     /// No post before this.
     not_before: Instant,
     failures: u32,
-    /// Of the last post, if it failed.
+    /// Why the last post failed, if it did.
     refusal: Option<Refusal>,
     counts: OutboxCounts,
 }
@@ -93,7 +93,7 @@ impl Outbox {
         }
     }
 
-    /// The same for a receiver that takes these kinds only.
+    /// Restricts the outbox to these kinds.
     #[must_use]
     pub fn of(self, takes: fn(Kind) -> bool) -> Self {
         Self { takes, ..self }
@@ -157,7 +157,7 @@ impl Outbox {
         self.counts
     }
 
-    /// How often it has failed in a row and why the last time, once it keeps failing.
+    /// The number of consecutive failures and the last reason, once there are many.
     pub fn trouble(&self) -> Option<(u32, &Refusal)> {
         let refusal = self.refusal.as_ref().filter(|_| self.failures >= MANY_FAILURES);
         refusal.map(|refusal| (self.failures, refusal))

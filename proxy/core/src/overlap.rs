@@ -1,30 +1,29 @@
-//! When a previous secret may be erased: when its time has expired, and the clock can be trusted.
+//! When a previous secret may be erased: once it has expired by a clock that can be trusted.
 //!
-//! Whether a previous secret still opens tunnels is decided by the wall clock each time, which a
-//! corrected clock undoes. Erasing it cannot be undone. So erasing waits until monotonic time
-//! agrees that the end has come, or, after a clock jump and at a start after the end, where nothing
-//! else is known, until the wall clock has shown that for [`CONFIRMATION`].
+//! The wall clock decides each time whether a previous secret still opens tunnels, so a wrong clock
+//! does no lasting harm. Erasure is final, so it waits until monotonic time agrees that the secret
+//! has expired or, after a clock jump or a start past its end, until the wall clock has shown that
+//! for [`CONFIRMATION`].
 
 use std::time::{Duration, Instant};
 
 use meshport_config::UnixSeconds;
 
-/// How long a wall clock, without other evidence, must show that the time has expired. A wrong
-/// clock is corrected within minutes of having a network, and a disk that keeps the previous secret
-/// for an hour more reveals nothing that it did not hold for days.
+/// How long a wall clock, without other evidence, must show that the secret has expired. A wrong
+/// clock is corrected within minutes once there is a network, and keeping a secret on disk for
+/// another hour after days reveals nothing more.
 pub const CONFIRMATION: Duration = Duration::from_secs(3600);
-/// How far both clocks may differ: a slewed clock, and whole seconds on one side.
+/// How far both clocks may differ: slewing, and whole seconds on one side.
 const TOLERANCE: Duration = Duration::from_secs(5);
-/// The longest time between two readings of the wall clock, since it may be set.
+/// Maximum interval between readings of the wall clock, which may be set.
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Follows the end of one previous secret.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Overlap {
-    /// Time at which the wall clock last showed that the end was still to come, and how far off it
-    /// was.
+    /// When the wall clock last showed time left, and how much.
     before: Option<(Instant, Duration)>,
-    /// Since when it has shown that the end has passed.
+    /// Since when the wall clock has been past the end.
     over_since: Option<Instant>,
 }
 
@@ -43,7 +42,7 @@ impl Overlap {
         agrees || now.saturating_duration_since(since) >= CONFIRMATION
     }
 
-    /// How long until it is worth checking again.
+    /// How long until the next check.
     pub fn wait(&self, now: Instant) -> Duration {
         let left = match (self.before, self.over_since) {
             (_, Some(since)) => (since + CONFIRMATION).saturating_duration_since(now),

@@ -1,10 +1,10 @@
 //! Pacing of clients that open sessions without using them.
 //!
 //! A new session costs a credit and returns it once it is useful: its origin has answered, or it
-//! has lasted. So clients that use their sessions are never slowed down, however many come at once
-//! and however far the origin is. One that opens connections and resets them uses up its credits
-//! and then gets sessions at the rate of new credits: its next ones wait, those of others do not.
-//! While few sessions are new, all use one common account, so clients need not be identified.
+//! has lasted. So clients that use their sessions are never slowed down, however many there are and
+//! however far the origin is. One that opens connections and resets them uses up its credits; its
+//! next ones then wait for new credits, those of others do not. While few sessions are new, all
+//! share one account, so clients need not be identified.
 //!
 //! Bounds: [`MAX_HOLDERS`] accounts, [`MAX_WAITING`] clients that wait in each. The clients of an
 //! account that makes room are refused: [`Pace::take_evicted`] returns them.
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use crate::credit::{Credit, Rate};
 
-/// Most accounts. The one that was used least recently makes room.
+/// Maximum accounts. The least recently used one makes room.
 pub const MAX_HOLDERS: usize = 1024;
 /// Waiting clients of one holder. More are refused.
 pub const MAX_WAITING: usize = 256;
 
-/// New sessions of all holders that have not proved useful, before holders are distinguished.
+/// Limit on new, not yet useful sessions of all holders before holders are distinguished.
 const COMMON: Rate = Rate { most: 128, each: Duration::from_millis(10) };
 /// The same for one holder. A controller manager that has lost its connection dials 60 times in 30
 /// ms, and a node has a handful of such clients.
@@ -79,7 +79,7 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         self.common.take(now)
     }
 
-    /// Takes a client of `holder`.
+    /// Handles a client of `holder`.
     pub fn arrive(&mut self, holder: K, client: T, now: Instant) -> Arrival<T> {
         if !self.holders.contains_key(&holder) {
             self.make_room(now);

@@ -10,13 +10,13 @@ use super::route::Candidate;
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
 /// The longest wait for one step of one candidate while others are untried.
 const MAX_PATIENCE: Duration = Duration::from_secs(3);
-/// The time that an instance may take for its first answer byte, apart from the path: accepting a
-/// connection and one asymmetric signature on a loaded machine.
+/// Allowance for an instance's first answer byte, besides the path: an accept and an asymmetric
+/// signature on a loaded machine.
 const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
-/// Round trips in opening a stream to a peer without a session: WireGuard handshake, QUIC
-/// handshake, the stream itself, and one lost packet.
+/// Round trips to open a stream to a peer without a session: WireGuard handshake, QUIC handshake,
+/// the stream itself, and one lost packet.
 const OPENING_ROUND_TRIPS: u32 = 4;
-/// Rounds that double the patience: from 400 ms to 6.4 s, then no more.
+/// Rounds that double the timeouts: from 400 ms to at most 6.4 s.
 const MAX_DOUBLINGS: u32 = 4;
 
 /// Timeouts of the steps of an attempt.
@@ -29,8 +29,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Derived from the candidate's cost. `round` is how often all candidates were tried before;
-    /// each doubles everything, so that general slowness is not mistaken for death.
+    /// Derived from the candidate's cost. Each earlier `round` doubles the timeouts, so that
+    /// general slowness is not mistaken for death.
     pub fn new(candidate: &Candidate, round: u32) -> Self {
         let round = if is_planted(Bug::Patience) { 0 } else { round };
         let factor = 1 << round.min(MAX_DOUBLINGS);

@@ -1,7 +1,7 @@
-//! The consequences for open sessions when an origin changes: a pure function.
+//! What happens to open sessions when an origin changes: a pure function.
 //!
-//! A session is reset only when nothing can pass through it any more; all others end normally,
-//! since a terminating apiserver serves its open watches for a minute.
+//! A session is reset only if its path or instance no longer works; all others end normally, since
+//! a terminating apiserver serves its open watches for a minute.
 //!
 //! | news | open sessions |
 //! | --- | --- |
@@ -14,9 +14,9 @@
 //! | draining, and another origin is healthy | move there, within the drain window |
 //! | none, but a better origin has been healthy for a while | move there, slowly |
 //!
-//! Sessions are reset at different moments of a window, so that their clients do not all return at
-//! once. A client that is waiting for an answer has waited since the fault began, so its session
-//! goes first ([`reset_after`]).
+//! Resets are spread over a window, so that clients do not all reconnect at once. A client that is
+//! waiting for an answer has waited since the fault began, so its session goes first
+//! ([`reset_after`]).
 
 use std::time::Duration;
 
@@ -35,11 +35,11 @@ pub enum Fate {
     /// They are reset, within the service's window if their clients have an alternative, else at
     /// once.
     Reset {
-        /// How much of the window is used, in percent: none if there is no other healthy origin
-        /// that a herd of returning clients would hit.
+        /// How much of the window is used, in percent: none if there is no other healthy origin to
+        /// protect from a reconnect storm.
         spread_percent: u32,
-        /// Whether a session continues if its origin answers after that, which shows that the news
-        /// is old. If little gets through, one answer shows nothing.
+        /// Whether a session continues if its origin answers after all, which proves the news
+        /// outdated. On a lossy path an answer proves nothing.
         forgives: bool,
         /// Why, as a phrase.
         why: &'static str,
@@ -49,8 +49,8 @@ pub enum Fate {
 /// The part of the window in which sessions of waiting clients are reset: one in this many.
 const WAITING_PART: f64 = 10.0;
 
-/// Delay from the news to the reset of a session. `place` is its position in the window, from 0 to
-/// 1; `waits`: whether its client is waiting for an answer.
+/// Delay of a session's reset. `place` is its position in the window, from 0 to 1; `waits` tells
+/// whether its client is waiting for an answer.
 pub fn reset_after(window: Duration, place: f64, waits: bool) -> Duration {
     let place = place.clamp(0.0, 1.0);
     window.mul_f64(if waits { place / WAITING_PART } else { place })

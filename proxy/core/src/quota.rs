@@ -1,15 +1,15 @@
 //! Quota of a service's sessions: no client of this node may take them all.
 //!
-//! While few sessions are open, holders are not counted. From a share of `SCARCE` of the limit on,
-//! each new session counts for its holder, which may have `SHARE` times as many of these as are
-//! free: one holder alone gets thirteen of sixteen, two get almost all, and one is always left for
-//! others. Sessions opened earlier do not count. A limit below [`MIN_SHARED`] is not divided.
+//! While few sessions are open, holders are not counted. Once a part of the limit (`SCARCE`) is
+//! used, each new session counts for its holder, which may have `SHARE` times as many of these as
+//! are free: one holder alone gets thirteen of sixteen, two get almost all, and one is always left
+//! for others. Earlier sessions do not count. A limit below [`MIN_SHARED`] is not divided.
 
 use std::collections::BTreeMap;
 
-/// Slots are scarce from this part of the limit on: a quarter.
+/// Slots are scarce once this part of the limit is used: a quarter.
 const SCARCE: u64 = 4;
-/// How many times the free sessions a holder may have.
+/// A holder may have this many times the free sessions.
 const SHARE: u64 = 3;
 /// The lowest limit that is divided among holders.
 pub const MIN_SHARED: u64 = 16;

@@ -1,12 +1,12 @@
-//! How peers see this node, and what follows for its endpoints.
+//! How peers see this node, and which endpoints it announces as a result.
 //!
-//! A peer that sees one of this node's addresses has a direct path to it. A peer that sees another
-//! address is on the other side of a NAT: this node also announces that address, unless another
-//! peer contradicts. A peer's report is only a hint: it decides where others send handshakes first,
-//! and what `status` shows.
+//! A peer that sees one of this node's own addresses has a direct path to it. A peer that sees
+//! another address is behind a NAT from here: this node also announces that address, unless another
+//! peer contradicts. A report is only a hint: it decides where others send handshakes first, and
+//! what `status` shows.
 //!
-//! Hole punching between two nodes behind NAT needs a member that tells both to start at once;
-//! [`Reach::endpoints`] gives it the addresses.
+//! Hole punching between two nodes behind NAT would need a member that makes both start at once;
+//! [`Reach::endpoints`] has the addresses for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use meshport_config::NodeId;
 
-/// Peers whose reports are kept, 64 bytes each: more add nothing new.
+/// Maximum peers whose reports are kept, 64 bytes each: more add nothing new.
 pub const MAX_WITNESSES: usize = 64;
 /// Addresses seen from outside that are announced: one for each family.
 const MAX_SEEN: usize = 2;
@@ -22,17 +22,18 @@ const MAX_SEEN: usize = 2;
 /// Maximum number of addresses reported for a NAT that uses one for each peer.
 const MAX_TOLD: usize = 3;
 
-/// Text of a column for two nodes that cannot reach each other, with the finding that has the
+/// Column text for two nodes that cannot reach each other, with the id of the finding that has the
 /// remedy.
 pub const BOTH_BEHIND_NAT: &str = "both behind NAT: no direct path (MP106)";
-/// The same where there is room for the remedy.
+/// The text with the remedy.
 pub const BOTH_BEHIND_NAT_REMEDY: &str = "both behind NAT: no direct path; give the role relay to \
-    a member that both reach, or forward a port and set advertise (MP106)";
+                                          a member that both reach, or forward a port and set \
+                                          advertise (MP106)";
 
 /// Addresses at which this node is reached from outside, without reports of peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnEndpoints {
-    /// They are in the settings, which thereby handle NAT.
+    /// From the settings, which thereby handle NAT.
     Advertised(Vec<SocketAddr>),
     /// Derived from the addresses of this machine.
     Guessed(Vec<SocketAddr>),
@@ -41,7 +42,7 @@ pub enum OwnEndpoints {
 /// How a NAT maps this node's port, as peers see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Nat {
-    /// All peers see it at this address, so a member can give others a starting point.
+    /// All peers see it at this address.
     Same(SocketAddr),
     /// Only one peer has reported an address.
     OneReport(SocketAddr),
@@ -81,12 +82,12 @@ pub struct Reach {
     last: u64,
     /// Its own endpoints: those of the settings, or its addresses.
     own: Vec<SocketAddr>,
-    /// They are in the settings, which thereby handle NAT.
+    /// Whether they are in the settings, which thereby handle NAT.
     is_set: bool,
 }
 
 impl Reach {
-    /// Takes this node's addresses as known without asking peers.
+    /// Sets this node's addresses as known without asking peers.
     pub fn set_own(&mut self, own: OwnEndpoints) {
         (self.own, self.is_set) = match own {
             OwnEndpoints::Advertised(at) => (at, true),
@@ -94,7 +95,7 @@ impl Reach {
         };
     }
 
-    /// A peer sees this node at this address; `is_own` if it belongs to this machine.
+    /// Records at which address a peer sees this node; `is_own` if it belongs to this machine.
     pub fn note(&mut self, by: NodeId, at: SocketAddr, is_own: bool) {
         if self.sights.len() < MAX_WITNESSES || self.sights.contains_key(&by) {
             self.last += 1;
@@ -102,7 +103,7 @@ impl Reach {
         }
     }
 
-    /// The tunnel with a peer has ended, and with it the peer's report.
+    /// Drops the report of a peer whose tunnel has ended.
     pub fn forget(&mut self, by: &NodeId) {
         self.sights.remove(by);
     }
@@ -112,7 +113,7 @@ impl Reach {
         !self.is_set && self.sights.values().any(|sight| !sight.is_own)
     }
 
-    /// How the NAT in front of this node looks to its peers; none without a NAT.
+    /// The NAT in front of this node as its peers see it; `None` without a NAT.
     pub fn nat(&self) -> Option<Nat> {
         let sights = self.sights.values().filter(|sight| !self.is_set && !sight.is_own);
         let mut reports: BTreeMap<SocketAddr, usize> = BTreeMap::new();
@@ -166,10 +167,10 @@ impl Reach {
     }
 
     /// The addresses that peers see and agree on, one for each family. If each sees another port,
-    /// the NAT gives every destination its own, and none of them is useful to a third. After a NAT
-    /// has changed its mapping, peers that have heard nothing since still report the old address:
-    /// the address whose second report is newest counts, so that two witnesses suffice and a single
-    /// liar does not.
+    /// the NAT maps every destination separately, and no mapping is useful to a third node. After a
+    /// NAT has changed its mapping, peers that received nothing since still report the old address,
+    /// so the address with the newest second report counts: two witnesses suffice and a single liar
+    /// does not.
     fn seen(&self) -> impl Iterator<Item = SocketAddr> {
         let mut reports: BTreeMap<SocketAddr, Vec<u64>> = BTreeMap::new();
         for sight in self.sights.values().filter(|sight| !sight.is_own) {

@@ -1,17 +1,18 @@
 //! Whether sessions reach an origin directly or through one relay: pure functions.
 //!
 //! The direct path is used unless it is dead or a relay is clearly faster. A relay is a member with
-//! that role, whose path from here answers probes, and whose record reports that it reaches the
-//! origin. A relay's distances are claims, bounded by what this node sees:
+//! that role that answers probes from here and whose record reports that it reaches the origin. A
+//! relay's distances are claims, bounded by what this node measures:
 //!
-//! - The path to the relay is measured here, and relaying has a price (`PENALTY`): a false claim
-//!   draws sessions only from origins that are that much farther than the liar.
-//! - Sessions time their connections. Then the larger of claim and time counts. Until then a claim
-//!   may choose the path to an origin, not the origin, whose cost is that of the direct path.
+//! - The path to the relay is measured here, and relaying has a penalty (`PENALTY`): a false claim
+//!   attracts only sessions to origins that are farther than the liar by that much.
+//! - Sessions time their connections. Then the larger of claim and measurement counts. Until then a
+//!   claim may choose the path to an origin, but not the origin, whose cost stays that of the
+//!   direct path.
 //! - A relay that refuses, is silent or loses a race becomes suspect like any other line.
 //! - When the direct path dies, the origin may have died too, and the relay's record may be old:
 //!   the path through it ranks behind everything healthy until a session was connected, or the
-//!   origin has been a member for another `TRUST_AFTER`.
+//!   origin is still a member after `TRUST_AFTER`.
 //!
 //! A relayed stream leaves the relay with no hop left, so there is never a second relay, whatever
 //! records say. Changes have hysteresis like those between origins. Bounds: one choice per origin;
@@ -35,16 +36,16 @@ use crate::wire::Hops;
 const PENALTY: Duration = Duration::from_millis(5);
 /// ...or this share of its round-trip time, in percent, whichever is more.
 const PENALTY_PERCENT: u32 = 10;
-/// A direct path that works again is used again after this time: long enough not to follow one that
-/// comes and goes, and, including the seconds to notice, still within 20 s of healing.
+/// A recovered direct path is used again after this time: long enough to ignore a flapping one, and
+/// within 20 s of healing including detection.
 const HOMECOMING: Duration = Duration::from_secs(5);
-/// A node that died has been declared down by then, so one that is still a member is alive, and
-/// only the direct path is dead.
+/// A dead node has been declared down by then, so one that is still a member is alive and only the
+/// direct path is dead.
 const TRUST_AFTER: Duration = Duration::from_secs(10);
 /// Paths measured so that a relay is known before it is needed. Origins are measured anyway and may
-/// relay too; idle probes share one budget, so these cost tunnels rather than packets.
+/// relay too; idle probes share one budget, so extra paths cost tunnels rather than packets.
 pub const MAX_WATCHED: usize = 4;
-/// How many of these are in this node's site while others exist: a fault that cuts a site off from
+/// Maximum of these in this node's own site while others exist: a fault that cuts a site off from
 /// an origin cuts off its relays too.
 const MAX_WATCHED_NEAR: usize = 2;
 
@@ -74,17 +75,17 @@ pub struct Offer {
     pub deviation: Duration,
     /// Share of packets lost on either leg, 0 to 100.
     pub loss_percent: u8,
-    /// Whether sessions found it silent or refusing lately.
+    /// Whether sessions recently found it silent or refusing.
     pub suspect: bool,
-    /// Whether a session got through lately.
+    /// Whether a session was recently connected through it.
     pub proven: bool,
     /// Whether sessions have timed it, so that it is more than a claim.
     pub timed: bool,
 }
 
 impl Offer {
-    /// The path to `origin` through `near`: none if `near` is that origin, or does not announce
-    /// that it reaches it.
+    /// The path to `origin` through `near`; `None` if `near` is that origin or does not report that
+    /// it reaches it.
     pub fn of(
         near: &Near,
         origin: NodeId,
@@ -112,7 +113,7 @@ impl Offer {
         })
     }
 
-    /// Whether neither sessions nor probes show that hardly anything gets through.
+    /// Whether neither sessions nor probes show heavy loss.
     fn is_sound(&self) -> bool {
         !self.suspect && !loses_most(self.loss_percent)
     }
@@ -122,7 +123,7 @@ impl Offer {
         cost(self.rtt, self.loss_percent) + penalty(self.rtt)
     }
 
-    /// The path in the form of a route's view, in place of the direct one.
+    /// The path as a view that replaces the direct one in a route.
     fn view(&self, direct: &OriginView, relaying: Relaying) -> Option<OriginView> {
         Some(OriginView {
             line: Line::Relayed { origin: direct.line.origin()?, relay: self.relay },
@@ -177,7 +178,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The path to one origin: a view that replaces `direct`, or none to use the direct path.
+    /// The path to one origin: a view that replaces `direct`, or `None` for the direct path.
     pub fn choose(
         &mut self,
         direct: &OriginView,
@@ -280,7 +281,7 @@ pub enum Receive {
 }
 
 /// Decides about a stream from `peer` for `target` (`None` is any receiver) at `me`. Only a stream
-/// with a hop left is relayed, which uses the hop; never back to its sender.
+/// with a hop left is relayed, which uses up the hop; never back to its sender.
 pub fn receive(
     me: NodeId,
     peer: NodeId,
@@ -306,7 +307,7 @@ pub struct RelayCandidate {
     pub near: bool,
     /// The path to it, if it is measured.
     pub path: Option<PathView>,
-    /// Whether it reports that it reaches an origin to which the direct path is dead.
+    /// Whether it reports reaching an origin whose direct path is dead.
     pub rescues: bool,
     /// The shortest path to any origin in its record, in microseconds.
     pub closest_us: Option<u32>,
@@ -314,9 +315,8 @@ pub struct RelayCandidate {
     pub draw: u64,
 }
 
-/// The members whose paths should be measured, so that there is a relay when one is needed: first
-/// members of this node's site, then the nearest known, then those close to an origin. One that
-/// answers stays.
+/// The members whose paths to measure, so that a relay is known when needed: first members of this
+/// node's site, then the nearest known, then those close to an origin. One that answers stays.
 pub fn watched(mut prospects: Vec<RelayCandidate>) -> BTreeSet<NodeId> {
     prospects.sort_by_key(|it| {
         let known = match it.path {

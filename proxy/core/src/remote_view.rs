@@ -4,13 +4,13 @@
 //! version (1 byte, [`VERSION`]), length of the rest (2 bytes, big endian), body (postcard), and,
 //! if a member forwards the request, the operator's credential. The reply is the byte of a
 //! session's answer and, after [`Answer::Connected`](crate::wire::Answer), its length (4 bytes), a
-//! tag (8 bytes) and the JSON document of `/view`; the document is left out if the asker has the
-//! one with this tag. An earlier version refuses the version of the request with `bad-request`.
+//! tag (8 bytes) and the JSON document of `/view`; the document is omitted if the requester has the
+//! one with this tag. An earlier release refuses the request's version with `bad-request`.
 //!
 //! Only the role `operator` may ask. Any member that runs a daemon forwards an operator's request
-//! to another member, one hop at most: it is small, and an operator's machine has tunnels to a few
-//! members only. The operator's credential that it presents is not proven, which is enough here: a
-//! view has no secret, and members see most of it themselves.
+//! to another member, over one hop at most: requests are small, and an operator's machine has
+//! tunnels to a few members only. The operator's credential that it presents is unproven, which
+//! suffices: a view contains no secret, and members know most of it themselves.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ use crate::access::Denial;
 use crate::egress::{Credentials, shown};
 use crate::wire::{BadHeader, Hops};
 
-/// Begins a request; 1 and 2 begin sessions, 3 a question, 4 a renewal, 5 a stream of the way back.
+/// First byte of a request; 1 and 2 begin sessions, 3 a question, 4 a renewal, 5 a stream of the
+/// way back.
 pub const VERSION: u8 = 6;
 /// Version and length.
 const PREFIX_BYTES: usize = 3;
@@ -31,8 +32,7 @@ const MAX_PLAIN_BYTES: usize = 128;
 pub const MAX_REQUEST_BYTES: usize = PREFIX_BYTES + MAX_PLAIN_BYTES + MAX_CREDENTIAL_BYTES;
 /// Length and tag of a reply.
 const REPLY_PREFIX_BYTES: usize = 12;
-/// The longest reply after its first byte, in bytes: a view of 1,000 nodes has less than a tenth of
-/// that.
+/// The longest reply after its first byte, in bytes: a view of 1,000 nodes takes less than a tenth.
 pub const MAX_REPLY_BYTES: usize = 4 << 20;
 
 /// Distinguishes documents: those with equal tags differ only in their time. No document has 0.
@@ -41,11 +41,11 @@ pub type Tag = u64;
 /// A request for a view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The node whose view is requested; none for the receiver's.
+    /// The node whose view is requested; `None` for the receiver's.
     pub node: Option<NodeId>,
     /// Whether the receiver may forward the request to that node.
     pub hops: Hops,
-    /// The document that the asker has; 0 for none.
+    /// The tag of the requester's document; 0 for none.
     pub tag: Tag,
     /// The operator for whom a member forwards it. Well formed, not verified.
     #[serde(skip)]
@@ -59,7 +59,7 @@ impl Request {
         Self { node, hops, tag, client: None }
     }
 
-    /// The same request as forwarded by a member, for the operator with the credential `client`.
+    /// The request as a member forwards it, for the operator with the credential `client`.
     pub fn carried(&self, client: Credential) -> Self {
         Self { hops: Hops::None, client: Some(Box::new(client)), ..self.clone() }
     }
@@ -104,7 +104,7 @@ impl Request {
 pub struct Reply {
     /// The tag of the current document; 0 if there is none.
     pub tag: Tag,
-    /// The document; none if the asker has it.
+    /// The document; `None` if the requester has it.
     pub document: Option<String>,
 }
 
@@ -120,7 +120,7 @@ pub enum BadReply {
 }
 
 impl Reply {
-    /// The reply for an asker with the document `tag` if the current document has the tag `now`.
+    /// The reply to a requester that has the document `tag`, if the current one has the tag `now`.
     pub fn to(tag: Tag, now: Tag, document: String) -> Self {
         let is_known = now != 0 && tag == now;
         Self { tag: now, document: Some(document).filter(|_| !is_known) }

@@ -1,18 +1,18 @@
-//! How nodes have their credentials renewed by members that hold a mandate.
+//! Renewal of nodes' credentials by members with a mandate.
 //!
 //! On a node, [`Seeker`] decides when to ask and which issuer; on a member with a mandate,
 //! [`Issuer`] decides what to sign. The request is sent at the start of a stream, like a question
 //! of `doctor` ([`crate::inquiry`]): version (1 byte, [`VERSION`]), body length (2 bytes, big
 //! endian), body (postcard). The answer is the byte of a session's answer, and after
-//! [`Answer::Connected`](crate::wire::Answer) the length and the body of a [`Reply`]. It is sent
-//! only to members with the role `issuer`; an earlier version refuses it with `bad-request`. Bytes
-//! of a body after the known fields are ignored, so that a later version may add fields at its end.
+//! [`Answer::Connected`](crate::wire::Answer) the length and the body of a [`Reply`]. Requests go
+//! only to members with the role `issuer`; an earlier release refuses them with `bad-request`.
+//! Bytes of a body after the known fields are ignored, so that later versions may append fields.
 //!
 //! If an issuer does not answer directly, up to [`MAX_RELAYS`] members with the role `relay` are
-//! asked to pass the request on, one hop as with sessions. A relay can withhold it, make it for any
-//! node at any time, and answer anything. That gains it nothing: the issuer signs only the next
-//! credential of the same keys, which counts only with the signature of the node's own key, at most
-//! as often as for the node itself, and the node accepts nothing else ([`check_issued`]).
+//! asked to pass the request on, one hop as with sessions. A relay can withhold it, make one for
+//! any node at any time, and forge answers, but gains nothing: the issuer signs only the next
+//! credential for the same keys, at most as often as for the node itself; it counts only with the
+//! signature of the node's own key, and the node accepts nothing else ([`check_issued`]).
 
 mod issuer;
 mod seeker;
@@ -27,37 +27,37 @@ use crate::wire::Hops;
 pub use self::issuer::{Asked, Issuer, MAX_GIVEN};
 pub use self::seeker::{ASK_LIMIT, MAX_ISSUERS, STORE_LIMIT, Seeker};
 
-/// Most relays that are asked to pass a request on to one issuer.
+/// Maximum relays asked to pass a request on to one issuer.
 pub const MAX_RELAYS: usize = 2;
-/// Begins a request to an issuer, of `base` alone; 1 and 2 begin sessions, 3 a question.
+/// First byte of a request to an issuer, which has only `base`; 1 and 2 begin sessions, 3 a
+/// question.
 pub const VERSION: u8 = 4;
-/// Begins a request through a relay, with all fields. Releases that do not relay renewals refuse it
-/// instead of taking it for one of the relay's own.
+/// First byte of a request through a relay, which has all fields. Releases that do not relay
+/// renewals refuse it instead of mistaking it for the relay's own.
 pub const RELAYED_VERSION: u8 = 7;
 /// Version and length.
 const PREFIX_BYTES: usize = 3;
-/// The longest body of a request, in bytes: two credentials, and room for what later versions add.
+/// The longest body of a request, in bytes: two credentials, and space for later versions.
 pub const MAX_REQUEST_BYTES: usize = 2 * MAX_CREDENTIAL_BYTES + 256;
-/// The longest body of a reply, in bytes: a credential, and as much room.
+/// The longest body of a reply, in bytes: a credential, and the same space.
 pub const MAX_REPLY_BYTES: usize = MAX_CREDENTIAL_BYTES + 256;
 
-/// A credential is renewed when this part of its life is left.
+/// A credential is renewed when a third of its lifetime is left.
 const DUE_PART: u64 = 3;
-/// Long enough to find the time for a renewal by hand.
+/// Maximum warning time: enough for a manual renewal.
 const MAX_WARNING_S: u64 = 30 * 86_400;
 
 /// Requests the next credential of the node at the other end of the tunnel, whose current one was
 /// presented in the tunnel, or of `client`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The last credential that the authority or an invite signed for it, in its byte form; empty
-    /// if that is the current one. It bounds every renewal, and shows with which invite the node
-    /// joined.
+    /// The last credential that the authority or an invite signed for it, encoded; empty if that is
+    /// the current one. It bounds every renewal, and shows which invite the node joined with.
     pub base: Vec<u8>,
-    /// The issuer to which the receiver shall pass it on; none for the receiver.
+    /// The issuer that the receiver must pass it on to; `None` if that is the receiver.
     pub issuer: Option<NodeId>,
-    /// The current credential of the node for which a relay passes it on, in its byte form; empty
-    /// for the relay's own. It is shown, not proven.
+    /// The current credential of the node for which a relay passes it on, encoded; empty for the
+    /// relay's own request. It is unproven.
     pub client: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ pub struct Reply(pub Result<Vec<u8>, Refusal>);
 struct ReplyBody {
     /// 0 for none.
     refusal: u8,
-    /// The issued credential, in its byte form.
+    /// The issued credential, encoded.
     issued: Vec<u8>,
 }
 
@@ -88,8 +88,8 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// It holds no mandate.
-    NoMandate = 1, "it holds no mandate";
+    /// It has no mandate.
+    NoMandate = 1, "it has no mandate";
     /// Its mandate has expired, has not begun, or was revoked.
     MandateEnded = 2, "its mandate is not in force";
     /// The mandate does not cover these roles or this site.
@@ -100,13 +100,13 @@ refusals! {
     Base = 5, "the credential that this node joined with is missing or does not match";
     /// The current credential has expired.
     Ended = 6, "the current credential has expired";
-    /// The renewed one would end no later than the current one.
+    /// The renewed one would expire no later than the current one.
     NothingGained = 7, "what it would sign expires no later than the current credential";
     /// It has just signed one for this node.
     TooOften = 8, "it renewed this credential moments ago";
     /// The clocks of both differ too much.
     Clock = 9, "its clock disagrees with the dates in the current credential";
-    /// The credential that a relay shows is not the current one.
+    /// The credential that a relay presents is not the current one.
     Former = 10, "it knows a later credential of this node";
     /// A reason of a later version.
     Other = 255, "it refuses for a reason that this version does not know";
@@ -155,12 +155,12 @@ impl Request {
         Self { base, issuer: None, client: Vec::new() }
     }
 
-    /// The same request to a relay, for this issuer.
+    /// The request as sent to a relay, for this issuer.
     pub fn through_relay(&self, issuer: NodeId) -> Self {
         Self { issuer: Some(issuer), ..self.clone() }
     }
 
-    /// The same request as a relay passes it on for the holder of a credential.
+    /// The request as a relay passes it on for the holder of a credential.
     pub fn carried(&self, client: &Credential) -> Self {
         Self { issuer: None, client: client.to_bytes(), ..self.clone() }
     }
@@ -237,8 +237,8 @@ fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8], most: usize) -> Result<Option<T
     Ok(Some(value))
 }
 
-/// Whether the node may put its signature under what an issuer signed: exactly itself, for longer.
-/// With any other change it would not be a renewal.
+/// Whether the node may sign what an issuer signed: the same node, for longer. Anything else is not
+/// a renewal.
 ///
 /// # Errors
 /// [`Setback::Unfit`].
@@ -249,7 +249,7 @@ pub fn check_issued(own: &Credential, issued: &Issued) -> Result<(), Setback> {
         == (&own.mesh, &own.node, &own.record_key, &own.name, &own.site, &own.roles)
         && next.succession == own.succession;
     if !is_same {
-        return unfit("it is not the same node with the same name, site and roles");
+        return unfit("node, name, site or roles differ");
     }
     if next.issued_at <= own.issued_at {
         return unfit("it is dated before the current credential");
@@ -260,9 +260,8 @@ pub fn check_issued(own: &Credential, issued: &Issued) -> Result<(), Setback> {
     Ok(())
 }
 
-/// [`check_issued`] for an answer that came through a relay. Every request counts as one of the
-/// node, so a relay could keep answers to requests that it made early, and hand out old ones: one
-/// that is due for the next renewal already is refused.
+/// [`check_issued`] for an answer through a relay. A relay could make requests early, keep the
+/// answers and hand out old ones, so an answer that is already due for the next renewal is refused.
 ///
 /// # Errors
 /// [`Setback::Unfit`].
@@ -276,8 +275,8 @@ pub fn check_relayed(own: &Credential, issued: &Issued, wall: UnixSeconds) -> Re
     Ok(())
 }
 
-/// How long before its end a credential causes a warning, in seconds: a quarter of its lifetime,
-/// when issuers have not renewed it for a while, and 30 days at most.
+/// How long before its expiry a credential causes a warning, in seconds: a quarter of its lifetime,
+/// when issuers have failed to renew it for a while, and at most 30 days.
 pub fn warning_s(own: &Credential) -> u64 {
     (life_s(own.issued_at, own.expires_at) / 4).min(MAX_WARNING_S)
 }

@@ -1,16 +1,16 @@
-//! Whether the mesh's origins and the cluster's own list of apiservers agree.
+//! Compares the mesh's origins with the cluster's own list of apiservers.
 //!
 //! Kubernetes keeps a list of its apiservers (the endpoints of the service `kubernetes`). It
-//! includes apiservers that the mesh does not know; but it is up to 18 s late, frozen while etcd
-//! stalls, and its addresses may be unreachable from here. So it is only compared and never changes
-//! a route. A list that cannot be read changes nothing. Bounded by [`MAX_LISTED`].
+//! includes apiservers that the mesh does not know, but it lags by up to 18 s, freezes while etcd
+//! stalls, and may have addresses that are unreachable from here. So it is only compared and never
+//! changes a route. An unreadable list changes nothing. Bounded by [`MAX_LISTED`].
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// The most addresses of a list that are kept; a control plane has three or five.
+/// Maximum addresses kept of a list; a control plane has three or five.
 pub const MAX_LISTED: usize = 64;
 /// How long a difference must last before it counts: an apiserver that was killed stays on the
 /// list for up to 18 s.
@@ -32,14 +32,18 @@ pub struct Difference {
     pub listed: usize,
     /// How many origins of the mesh serve.
     pub serving: usize,
-    /// Listed addresses at which no origin's node is known.
+    /// Listed addresses that belong to no known origin's node.
     pub strangers: Vec<SocketAddr>,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { listed, serving, strangers } = self;
-        write!(f, "the cluster lists {listed} apiservers and {serving} origins of the mesh serve")?;
+        write!(
+            f,
+            "the cluster lists {listed} apiservers, but {serving} origins of the mesh \
+                   serve"
+        )?;
         if *serving > *listed || strangers.is_empty() {
             return Ok(());
         }
@@ -62,7 +66,7 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Takes a list that was read, and the currently known origins.
+    /// Handles a list, and the currently known origins.
     pub fn handle_list(&mut self, listed: BTreeSet<SocketAddr>, origins: &[Known], now: Instant) {
         self.readings = self.readings.saturating_add(1);
         self.listed = listed.into_iter().take(MAX_LISTED).collect();
@@ -75,7 +79,7 @@ impl Roster {
         self.difference = lasts.then_some(found);
     }
 
-    /// The list could not be read: the last one stays.
+    /// Handles a failed reading: the last list stays.
     pub fn handle_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
@@ -99,7 +103,7 @@ fn compare(listed: &BTreeSet<SocketAddr>, origins: &[Known]) -> Option<Differenc
     };
     let (known, strangers): (Vec<SocketAddr>, Vec<SocketAddr>) =
         listed.iter().copied().partition(is_known);
-    // Addresses can be compared only where apiservers are listed under those of their nodes.
+    // Addresses are comparable only if apiservers are listed under their nodes' addresses.
     let strangers = if known.is_empty() { Vec::new() } else { strangers };
     let (listed, serving) = (listed.len(), serving.len());
     let agrees = listed == serving && strangers.is_empty();
@@ -128,7 +132,7 @@ mod tests {
         roster.handle_failure();
         roster.handle_list(listed(&[1, 2, 3]), &two, start + LASTING);
         let found = roster.difference().expect("it has lasted").to_string();
-        assert!(found.contains("lists 3 apiservers and 2 origins"), "{found}");
+        assert!(found.contains("lists 3 apiservers, but 2 origins"), "{found}");
         assert!(found.contains("at 10.77.0.3:6443"), "{found}");
         roster.handle_list(listed(&[1, 2]), &two, start + LASTING);
         assert_eq!(roster.difference(), None);
@@ -156,7 +160,7 @@ mod tests {
         let found = compare(&listed(&[9]), &[elsewhere.clone(), elsewhere]).expect("a number");
         assert_eq!(
             found.to_string(),
-            "the cluster lists 1 apiservers and 2 origins of the mesh serve"
+            "the cluster lists 1 apiservers, but 2 origins of the mesh serve"
         );
     }
 

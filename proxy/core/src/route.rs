@@ -1,13 +1,13 @@
 //! The order in which a new session tries origins: a pure function.
 //!
-//! [`choose`] orders all origins of a service from the directory and this node's measurements, with
-//! a memory of one preferred origin ([`Preference`]), so small or short gains change nothing.
+//! [`choose`] orders all origins of a service by the directory and this node's measurements, and
+//! remembers one preferred origin ([`Preference`]), so that small or short gains change nothing.
 //! [`Route::attempt_order`] then spreads sessions over equally near origins. Neither reads a clock
 //! or draws a random number.
 //!
-//! Invariants: an origin that is unhealthy or unverified is never before one that is healthy,
-//! except the preferred one just after it turned unready (it still serves, and the others may be
-//! unready too); the order contains each origin once; equal inputs give equal outputs.
+//! Invariants: an unhealthy or unverified origin never precedes a healthy one, except the preferred
+//! one just after it turned unready (it still serves, and the others may be unready too); the order
+//! contains each origin once; equal inputs give equal outputs.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -31,19 +31,19 @@ pub use memory::Preference;
 use memory::Verdict;
 pub use share::{Weights, client_number};
 
-/// Ending a session costs its client a reconnect and perhaps an error: an origin that is nearer by
-/// less than this...
+/// Ending a session costs its client a reconnect and perhaps an error, so an origin is not worth it
+/// if it is nearer by less than this...
 const MOVING_GAIN: Duration = Duration::from_millis(1);
-/// ...or by less than this share, in percent, is not worth it.
+/// ...or by less than this share, in percent.
 const MOVING_GAIN_PERCENT: u32 = 20;
-/// Stands in for the round trip of a path that is not measured yet: worse than any useful path, so
-/// that measured ones go first.
+/// Assumed round-trip time of an unmeasured path: worse than any useful path, so that measured ones
+/// go first.
 const UNMEASURED: Duration = Duration::from_secs(2);
 
 /// How a service's sessions are spread over its healthy origins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Policy {
-    /// The nearest; those that are about as near share.
+    /// The nearest; about equally near ones share sessions.
     Nearest {
         /// Origins within this of the preferred one count as equally near...
         band: Duration,
@@ -56,7 +56,7 @@ pub enum Policy {
     Pinned(Vec<String>),
     /// The one with the fewest sessions of this node.
     LeastSessions,
-    /// Always the same one for each client, as long as it is healthy.
+    /// The same one for each client, as long as it is healthy.
     Source,
 }
 
@@ -88,7 +88,7 @@ impl Policy {
     }
 }
 
-/// How much trust a session may put in a candidate, best first.
+/// How usable a candidate is, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// Announces that it is ready, and its path answers.
@@ -100,7 +100,7 @@ pub enum Standing {
     Suspect,
     /// Answers, but is not (or not known to be) ready: used when nothing better is left.
     Doubtful,
-    /// Outside the mesh, where only attempts show its state.
+    /// Outside the mesh, so that only attempts show its state.
     Fallback,
     /// Reported as refusing or hung, its path is dead, or it denies this node access: tried last,
     /// since gossip may be wrong and states change.
@@ -112,7 +112,7 @@ pub enum Standing {
 pub struct Candidate {
     /// The known facts about it.
     pub origin: OriginView,
-    /// How good it is.
+    /// Its standing.
     pub standing: Standing,
     /// Its cost: its round-trip time, zero for the local node, and on a lossy path the time that
     /// retransmissions add.
@@ -130,12 +130,11 @@ pub struct Route {
     pub why: String,
     /// How one of those is selected for a session.
     draw: Draw,
-    /// Whether the first is first because it is near.
+    /// Whether the first candidate is first because it is near.
     by_distance: bool,
 }
 
-/// How a session's first candidate is selected from those that share, and so the meaning of its
-/// ticket.
+/// How a session's first candidate is selected from those that share, which defines the ticket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Draw {
     /// The less loaded of two random ones. The ticket is a fresh random number.
@@ -145,7 +144,7 @@ pub enum Draw {
     Turns,
     /// The least loaded of all. The ticket is a fresh random number, which decides between equals.
     Least,
-    /// By client. The ticket is a number that belongs to the client.
+    /// By client. The ticket is the client's number.
     Source,
 }
 
@@ -180,7 +179,7 @@ impl Route {
         self.candidates.first()
     }
 
-    /// Whether a session has a fair chance: some candidate is not [`Standing::Down`].
+    /// Whether a session has a chance: some candidate is not [`Standing::Down`].
     pub fn is_usable(&self) -> bool {
         self.choice().is_some()
     }
@@ -195,10 +194,10 @@ impl Route {
         &self.candidates[..self.sharing.min(self.candidates.len())]
     }
 
-    /// Whether the first candidates would serve sessions of a line so much better that it is worth
-    /// ending them: the candidates are healthy, and the line is neither one of them nor about as
-    /// near. A cheaper line that is not first has only just become cheaper, or sessions found it
-    /// slow lately: it may soon be first again, and sessions should not move back and forth.
+    /// Whether the first candidates are so much better that it is worth ending a line's sessions:
+    /// they are healthy, and the line is neither one of them nor about as near. A cheaper line that
+    /// is not first has only just become cheaper, or sessions recently found it slow: it may soon
+    /// be first again, and sessions should not move back and forth.
     pub fn is_away(&self, line: &Line) -> bool {
         let home = self.home();
         let Some(first) = home.first().filter(|first| first.standing == Standing::Healthy) else {
@@ -207,7 +206,7 @@ impl Route {
         let is_home = home.iter().any(|it| it.origin.line == *line);
         let mut rest = self.candidates[home.len()..].iter();
         let there = rest.find(|it| it.origin.line == *line);
-        // A line that is no longer a candidate has nothing to wait for.
+        // Sessions on a line that is no longer a candidate have nothing to wait for.
         !is_home && there.is_none_or(|there| self.is_worth_leaving(there, first))
     }
 
@@ -223,8 +222,8 @@ impl Route {
         }
     }
 
-    /// Whether the first goes before others that are as good because it is near, and not because of
-    /// turns, load or a list.
+    /// Whether the first precedes equally good candidates because it is near, not because of turns,
+    /// load or a list.
     pub fn is_by_distance(&self) -> bool {
         self.by_distance
     }
@@ -245,7 +244,7 @@ impl Route {
             Draw::Turns => share::turn(self.home(), ticket),
             Draw::Least => share::least(self.home(), ticket, open),
             Draw::Source => {
-                // The next in order is fixed for each client as well.
+                // The rest of the order is fixed for each client too.
                 order[..sharing].sort_by(|a, b| share::by_client(a, b, ticket));
                 return order;
             }
@@ -362,8 +361,8 @@ fn nearest(
     (Route { candidates, sharing, why, draw: Draw::TwoChoices, by_distance: true }, preference)
 }
 
-/// Moves the candidates that are as good as the first and within `width` of its cost next to it;
-/// returns how many they are, the first included.
+/// Moves the candidates equivalent to the first and within `width` of its cost next to it; returns
+/// their number, including the first.
 fn gather_band(candidates: &mut [Candidate], width: Duration) -> usize {
     let first = candidates[0].clone();
     let shares = |candidate: &Candidate| {
@@ -383,7 +382,7 @@ fn spread(
         return (Route::default(), memory.forgotten());
     };
     let sharing = candidates.iter().take_while(|candidate| candidate.standing == standing).count();
-    // Turns are fair only in an order that does not follow each change of a round-trip time.
+    // Turns are fair only in an order that ignores changes of round-trip times.
     candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
     let preference = memory.settled_on(&candidates[0], now);
     let why = format!("one of {sharing} that share sessions");

@@ -11,16 +11,16 @@ pub struct Known {
     pub seed: Seed,
     /// Its site.
     pub site: SiteName,
-    /// Whether it offers a service, and so is meant to be reached.
+    /// Whether it offers a service, so that it should be reachable.
     pub is_origin: bool,
-    /// Whether it is a relay, which is meant to be reached too.
+    /// Whether it is a relay, which should be reachable too.
     pub is_relay: bool,
 }
 
-/// At most [`MAX_SEEDS`], each node once: those of `first`, in their order, then of the members
-/// that are `known`. These come from the sites with the fewest seeds; within a site, origins before
-/// relays and relays before others. A site's origins count for one less, so that a second origin of
-/// a site ranks equal to the first node of another.
+/// At most [`MAX_SEEDS`], each node once: those of `first` in order, then `known` members from the
+/// sites with the fewest seeds so far; within a site, origins before relays before others. A site
+/// with an origin counts one less, so that its second origin ranks equal to the first node of
+/// another site.
 pub fn choose(first: &[Seed], known: &[Known]) -> Vec<Seed> {
     let mut chosen: Vec<Seed> = Vec::new();
     for seed in first {

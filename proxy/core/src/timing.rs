@@ -1,9 +1,9 @@
 //! Connection times of sessions, for lines that this node cannot probe.
 //!
-//! A relay's distance to an origin is a claim, and an address outside the mesh reports none: the
-//! time until the instance is "connected" is what this node can measure. The shortest of the last
-//! few counts, since a single one may include handshakes and other delays. Bounded by [`MAX_LINES`]
-//! and `MAX_SAMPLES`; a line that was not used for `FORGOTTEN` is unknown again.
+//! A relay's distance to an origin is a claim, and an address outside the mesh reports none, so
+//! this node measures the time until the instance is "connected". The shortest of the last few
+//! counts, since a single one may include handshakes and other delays. Bounded by [`MAX_LINES`] and
+//! `MAX_SAMPLES`; a line that was not used for `FORGOTTEN` is unknown again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use super::view::Line;
 pub const MAX_LINES: usize = 1024;
 /// Samples remembered per line.
 const MAX_SAMPLES: usize = 8;
-/// Samples that a claim is judged by: the first one may have waited for a handshake.
+/// Samples needed to contradict a claim: the first one may have waited for a handshake.
 const ENOUGH: usize = 3;
-/// After this time without a session a line may have become better or worse.
+/// Measurements of a line without a session for this long are dropped.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 /// A line that connected a session within this time most likely works.
 const PROOF: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ pub struct Timings {
 }
 
 impl Timings {
-    /// Takes the time in which a session was connected.
+    /// Records how long a session took to connect.
     pub fn add(&mut self, line: Line, took: Duration, now: Instant) {
         if self.lines.len() >= MAX_LINES && !self.lines.contains_key(&line) {
             self.lines.retain(|_, timing| is_within(timing.at, FORGOTTEN, now));
@@ -54,18 +54,18 @@ impl Timings {
         timing.at = now;
     }
 
-    /// The shortest of the last times; none before the first.
+    /// The shortest of the last times; `None` before the first.
     pub fn least(&self, line: &Line, now: Instant) -> Option<Duration> {
         self.known(line, now)?.samples.iter().min().copied()
     }
 
-    /// The same, once there are enough of them to contradict a claim.
+    /// The shortest time, once there are enough samples to contradict a claim.
     pub fn judged(&self, line: &Line, now: Instant) -> Option<Duration> {
         let timing = self.known(line, now)?;
         (timing.samples.len() >= ENOUGH).then(|| timing.samples.iter().min().copied())?
     }
 
-    /// Whether a session was connected on it lately.
+    /// Whether a session was recently connected on it.
     pub fn is_proven(&self, line: &Line, now: Instant) -> bool {
         self.lines.get(line).is_some_and(|timing| is_within(timing.at, PROOF, now))
     }

@@ -1,4 +1,4 @@
-//! Numbers with their units, short enough for a table, and text that is safe on a terminal.
+//! Formats numbers with units, short enough for a table, and makes text safe for a terminal.
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -54,8 +54,8 @@ pub fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// The text with a question mark for each character that would move the cursor, start a new line,
-/// turn the direction of what follows, or not be seen.
+/// The text with a question mark in place of each character that would move the cursor, break the
+/// line, change the text direction, or be invisible.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_seen(c) { c } else { '?' }).collect()
 }

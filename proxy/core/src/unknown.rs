@@ -1,7 +1,7 @@
-//! Messages of members that this version does not know: those run a later one.
+//! Messages that this version does not know, from members with a later one.
 //!
 //! Such a message is ignored and counted where it arrives. This module remembers its sender, for
-//! one log line and a finding as long as it continues. Bounded by [`MAX_SENDERS`] nodes.
+//! one log line and for a finding while it continues. Bounded by [`MAX_SENDERS`] nodes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use meshport_config::NodeId;
 
 use crate::findings::{Finding, UNKNOWN_MESSAGES};
 
-/// Senders that are remembered at once; beyond that the one heard longest ago is dropped.
+/// Maximum senders remembered; beyond that the one heard longest ago is dropped.
 pub const MAX_SENDERS: usize = 64;
 /// Senders that a finding names; it counts the others.
 const MAX_NAMED: usize = 3;

@@ -1,5 +1,5 @@
-//! What this node knows about the origins of a service and the paths to them, from which routes and
-//! relays are chosen.
+//! This node's data about a service's origins and the paths to them: the basis for choosing routes
+//! and relays.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,15 +9,14 @@ use meshport_config::{NodeId, SiteName};
 use meshport_discovery::OriginState;
 use serde::{Deserialize, Serialize};
 
-/// Loss up to this is what chance and busy links give on a good path, in percent: one probe of the
-/// last sixteen.
+/// Loss that is usual on a good but busy path, in percent: one probe of the last sixteen.
 const USUAL_LOSS_PERCENT: u8 = 7;
-/// Above this nothing gets worse: the path is about to be dead.
+/// Cap on loss in the cost: beyond this the path is about to be declared dead.
 const MOST_LOSS_PERCENT: u8 = 90;
-/// From here on, in percent, a path is as good as silent: an answer of a few packets takes QUIC
-/// several time-outs, each twice the one before, and soon longer than clients wait.
+/// With this much loss, in percent, a path is as bad as silent: an answer of a few packets costs
+/// QUIC several timeouts, each twice the previous one, and soon takes longer than clients wait.
 const BROKEN_LOSS_PERCENT: u8 = 50;
-/// The shortest time-out of a lost packet, with the receiver's delay of acknowledgements in it.
+/// The shortest retransmission timeout, including the receiver's acknowledgement delay.
 const RETRANSMISSION: Duration = Duration::from_millis(100);
 
 /// The target and the path of a session, which identify a candidate.
@@ -105,21 +104,21 @@ pub struct OriginView {
     pub state: OriginState,
     /// The path to it.
     pub path: PathView,
-    /// Its round-trip time without the bursts of the last seconds, where this node measures it.
+    /// Its round-trip time without recent bursts, if this node measures it.
     pub usual_rtt: Option<Duration>,
-    /// How much single round trips deviate from the smoothed one (mean deviation).
+    /// Mean deviation of single round trips from the smoothed one.
     pub deviation: Duration,
     /// Share of recent probes without an answer, 0 to 100.
     pub loss_percent: u8,
     /// Whether membership considers it present.
     pub present: bool,
-    /// Whether sessions have found it silent recently, whatever it announces (see `evidence`).
+    /// Whether sessions have recently found it silent, whatever it announces (see `evidence`).
     pub suspect: bool,
     /// Whether it has recently denied this node access.
     pub denied: bool,
     /// Why it is reached through another node, if it is.
     pub relaying: Option<Relaying>,
-    /// How many sessions it gets for each one of the others that share with it, at least 1.
+    /// Its weight among origins that share sessions, at least 1.
     pub weight: u32,
 }
 
@@ -130,8 +129,8 @@ pub struct Relaying {
     pub trusted: bool,
     /// Whether the direct path is dead; else it is clearly slower.
     pub direct_dead: bool,
-    /// A session costs at least this, the cost of the direct path, until sessions have timed the
-    /// relayed one. A relay's claim may choose the path to an origin, not the origin.
+    /// Lower bound of a session's cost, the cost of the direct path, until sessions have timed the
+    /// relayed one: a relay's claim may choose the path to an origin, but not the origin.
     pub least_cost: Duration,
 }
 
@@ -155,14 +154,14 @@ impl OriginView {
         }
     }
 
-    /// The usual cost of a session on a working path, if known: a burst of load here raises the
-    /// measurements of the path in use, and hardly those of the others.
+    /// The usual cost of a session on a working path, if known: a burst of load here raises
+    /// measurements of the path in use, but hardly those of others.
     pub(crate) fn usual_cost(&self) -> Option<Duration> {
         let rtt = self.usual_rtt.filter(|_| matches!(self.path, PathView::Up(_)))?;
         Some(cost(rtt, self.loss_percent))
     }
 
-    /// Whether hardly anything gets through to it, although it is not silent.
+    /// Whether its path loses most packets, although it is not silent.
     pub fn is_broken(&self) -> bool {
         matches!(self.path, PathView::Up(_)) && loses_most(self.loss_percent)
     }
@@ -187,7 +186,7 @@ impl OriginView {
     }
 }
 
-/// Whether hardly anything gets through on a path with this loss, although it is not silent.
+/// Whether a path with this loss loses most packets.
 pub(crate) fn loses_most(loss_percent: u8) -> bool {
     loss_percent >= BROKEN_LOSS_PERCENT
 }
@@ -197,8 +196,8 @@ pub(crate) fn cost(rtt: Duration, loss_percent: u8) -> Duration {
     rtt + price_of_loss(rtt, loss_percent)
 }
 
-/// What lost packets add to an exchange on average: each costs one more time-out, which is about
-/// three round trips and never below [`RETRANSMISSION`].
+/// The average delay that lost packets add to an exchange: each costs one more timeout of about
+/// three round trips, and never below [`RETRANSMISSION`].
 fn price_of_loss(rtt: Duration, loss_percent: u8) -> Duration {
     if loss_percent <= USUAL_LOSS_PERCENT {
         return Duration::ZERO;

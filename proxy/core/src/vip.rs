@@ -3,8 +3,8 @@
 //! [`contest`] decides who holds the address. It has two inputs: claims of other nodes over the
 //! mesh ([`claim`]) and frames about the address on the LAN ([`frame`]), which [`arp`] and [`nd`]
 //! read and write. [`message`] encodes a claim, and [`group`] knows its recipients. The holder
-//! repeats itself on both, and a holder that is silent on both has lost the address, so there is
-//! nothing to clean up.
+//! repeats itself on both, and one that is silent on both has lost the address, so there is nothing
+//! to clean up.
 
 pub mod arp;
 pub mod boot_time;

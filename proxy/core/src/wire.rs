@@ -12,20 +12,20 @@ use std::time::Duration;
 use meshport_config::{Credential, MAX_CREDENTIAL_BYTES, NodeId, ServiceName};
 use serde::{Deserialize, Serialize};
 
-/// A stream of the peer's own. A new version is a new number, never a changed body.
+/// A stream of the peer's own. A change gets a new version; the body of a version never changes.
 const VERSION: u8 = 1;
 /// A stream that the peer carries for another node.
 const VERSION_CARRIED: u8 = 2;
 /// Version and length.
 const PREFIX_BYTES: usize = 3;
-/// Room for a service name (63), a NodeId and three small numbers, in bytes: twice what they take.
+/// Space for a service name (63), a NodeId and three small numbers, in bytes: twice what they take.
 const MAX_PLAIN_BYTES: usize = 256;
 /// The longest header accepted, in bytes.
 pub const MAX_HEADER_BYTES: usize = MAX_PLAIN_BYTES + MAX_CREDENTIAL_BYTES;
-/// The longest deadline a header can carry. A client that waits longer has long given up.
+/// The longest deadline a header can carry; no client waits longer.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The nodes that may still forward the stream.
+/// How often the stream may still be forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hops {
     /// The receiver must be the origin itself.
@@ -43,7 +43,7 @@ pub struct Header {
     pub target: Option<NodeId>,
     /// Whether the receiver may forward it.
     pub hops: Hops,
-    /// How long the opener is willing to wait for [`Answer`], in milliseconds.
+    /// How long the opener waits for the [`Answer`], in milliseconds.
     deadline_ms: u32,
     /// The client's node, if the opener carries it for that node. Well formed, not verified.
     #[serde(skip)]
@@ -69,7 +69,7 @@ impl Header {
         Self { client: Some(Box::new(client)), ..Self::direct(service, deadline) }
     }
 
-    /// How long the opener waits, capped at [`MAX_DEADLINE`] whatever the bytes said.
+    /// How long the opener waits, capped at [`MAX_DEADLINE`].
     pub fn deadline(&self) -> Duration {
         Duration::from_millis(u64::from(self.deadline_ms)).min(MAX_DEADLINE)
     }
@@ -135,7 +135,7 @@ pub enum BadHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Answer {
-    /// The instance is connected; what follows is its own.
+    /// The instance is connected; its own bytes follow.
     Connected = 0,
     /// This node does not offer that service.
     NoSuchService = 1,
@@ -149,7 +149,7 @@ pub enum Answer {
     Overloaded = 5,
     /// The header was not understood.
     BadRequest = 6,
-    /// This node is going away.
+    /// This node is leaving.
     Leaving = 7,
     /// The instance could not be dialled for another reason.
     Failed = 8,
@@ -177,7 +177,7 @@ impl Answer {
         self as u8
     }
 
-    /// Reads the byte; `None` for one that no known version sends.
+    /// Decodes the byte; `None` if this version does not know it.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|answer| answer.code() == code)
     }

@@ -8,8 +8,8 @@ use crate::evidence::{Attempted, Verdict};
 use crate::patience::Patience;
 use crate::route::{Candidate, Line, Standing};
 
-/// A timer that fires this late shows that this process does not get to run: the answer may be
-/// waiting unread.
+/// A timer that fires this late shows that this process is starved: the answer may be waiting
+/// unread.
 pub(super) const LAG: Duration = Duration::from_millis(50);
 
 /// An attempt.
@@ -22,18 +22,18 @@ pub(super) struct Attempt {
     began: Instant,
     /// Start of its current wait.
     since: Instant,
-    /// It was checked too late once, and got more time.
+    /// Whether it was checked too late once, and got more time.
     spared: bool,
     /// Time at which another candidate is tried in parallel.
     pub(super) hedge_at: Option<Instant>,
-    /// Another candidate was tried because this one was silent.
+    /// Whether another candidate was tried because this one was silent.
     slow: bool,
-    /// This machine explains that: it was late itself, or opens too many at once.
+    /// Whether this machine is to blame: it was late itself, or opens too many connections at once.
     excused: bool,
 }
 
 impl Attempt {
-    /// Another candidate is raced against it.
+    /// Notes that another candidate is raced against it.
     pub(super) fn note_hedge(&mut self, is_crowded: bool, now: Instant) {
         let due = self.hedge_at.take().unwrap_or(now);
         self.slow = true;
@@ -44,8 +44,7 @@ impl Attempt {
         Attempted { line: self.candidate.origin.line, verdict, began: self.began }
     }
 
-    /// Time at which its patience expires. An instance that got no request yet may wait as long as
-    /// its client does.
+    /// When it times out. An instance that got no request yet may wait as long as its client does.
     fn overdue_at(&self, kind: Kind) -> Option<Instant> {
         match (self.connected, kind) {
             (false, _) => Some(self.since + self.patience.open),
@@ -60,7 +59,7 @@ impl Attempt {
 pub(super) struct Attempts {
     running: Vec<Attempt>,
     next_id: u32,
-    /// An attempt has failed, and the next should replace it.
+    /// Whether an attempt has failed and the next should replace it.
     vacancy: bool,
     /// Cancelled attempts that the caller must still end.
     cancels: VecDeque<u32>,
@@ -80,7 +79,7 @@ impl Attempts {
         self.running.iter().any(|it| it.connected)
     }
 
-    /// Begins one; its id.
+    /// Starts one; returns its id.
     pub(super) fn start(
         &mut self,
         candidate: &Candidate,
@@ -115,7 +114,7 @@ impl Attempts {
         self.cancels.extend(lost.iter().map(|it| it.id));
     }
 
-    /// The client's bytes are of this kind; `is_first` if nothing was known about them before.
+    /// Handles the kind of the client's bytes; `is_first` if nothing was known before.
     pub(super) fn handle_kind(
         &mut self,
         kind: Kind,
@@ -137,7 +136,8 @@ impl Attempts {
         }
     }
 
-    /// The instance of one is connected. Unless the client speaks TLS, all others are given up.
+    /// Handles that the instance of one is connected. Unless the client speaks TLS, all others are
+    /// cancelled.
     pub(super) fn handle_connected(&mut self, id: u32, kind: Kind, now: Instant) {
         let Some(running) = self.running.iter_mut().find(|it| it.id == id) else { return };
         if !std::mem::replace(&mut running.connected, true) {
@@ -150,7 +150,7 @@ impl Attempts {
         }
     }
 
-    /// An attempt has failed. `verdict` is none if that says nothing about its line.
+    /// Handles a failed attempt. `verdict` is `None` if that is no evidence about its line.
     pub(super) fn handle_failure(&mut self, id: u32, verdict: Option<Verdict>) {
         let Some(at) = self.running.iter().position(|it| it.id == id) else { return };
         let failed = self.running.remove(at);
@@ -158,7 +158,7 @@ impl Attempts {
         self.vacancy = true;
     }
 
-    /// An attempt has an answer, and all others end.
+    /// Handles an answer of an attempt, which ends all others.
     pub(super) fn handle_answer(&mut self, id: u32) {
         for running in self.running.drain(..) {
             if running.id == id {
@@ -169,7 +169,7 @@ impl Attempts {
         }
     }
 
-    /// The time of the search has expired.
+    /// Handles that the search has timed out.
     pub(super) fn give_up(&mut self) {
         let silent = self.running.drain(..).filter(|it| it.slow);
         self.verdicts.extend(silent.map(|it| it.shows(Verdict::Silent)));
@@ -200,13 +200,13 @@ impl Attempts {
         self.running.iter().filter_map(|it| it.hedge_at).min()
     }
 
-    /// Time at which the next patience expires.
+    /// When the next attempt times out.
     pub(super) fn overdue_at(&self, kind: Kind) -> Option<Instant> {
         self.running.iter().filter_map(|it| it.overdue_at(kind)).min()
     }
 
-    /// Ends an attempt whose patience has ended. One that is checked too late is spared once: its
-    /// answer may be waiting unread.
+    /// Ends an attempt that timed out. One that is checked too late is spared once: its answer may
+    /// be waiting unread.
     pub(super) fn take_overdue(&mut self, kind: Kind, now: Instant) -> Option<u32> {
         let lateness = |it: &Attempt| now.checked_duration_since(it.overdue_at(kind)?);
         loop {

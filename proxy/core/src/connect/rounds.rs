@@ -1,4 +1,4 @@
-//! The rounds of one search: in which order its candidates are tried, each once in a round.
+//! The rounds of one search, which try each candidate once, and their order.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ pub(super) const ROUND_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Rounds {
     ticket: u64,
     number: u32,
-    /// The candidates that this round still has to try; none before its order is drawn.
+    /// The candidates that this round still has to try; `None` before its order is drawn.
     queue: Option<VecDeque<Candidate>>,
     tried: BTreeSet<Line>,
     /// Start of the next round; `None` within a round.
@@ -36,7 +36,7 @@ impl Rounds {
         self.resume_at
     }
 
-    /// A new route has another order, and ends a pause.
+    /// Handles a new route: it has another order, and ends a pause.
     pub(super) fn handle_route(&mut self, now: Instant) {
         self.resume_at = self.resume_at.map(|_| now);
         self.queue = None;
@@ -69,7 +69,7 @@ impl Rounds {
         self.queue.as_ref().is_some_and(VecDeque::is_empty)
     }
 
-    /// Begins the pause; without candidates, which only a new route can bring, it takes all the
+    /// Begins the pause; without candidates, which only a new route can bring, it lasts for all the
     /// remaining time.
     pub(super) fn pause(&mut self, now: Instant, left: Duration) {
         let wait = if self.tried.is_empty() { left } else { ROUND_PAUSE };

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use crate::evidence::MAX_LINES;
 use crate::route::Line;
 
-/// Concurrent searches of one service that do not slow each other's instances; a client that comes
-/// back dials once per watch, and a controller manager 60 times.
+/// Concurrent searches of one service that do not slow its instances; a reconnecting client dials
+/// once per watch, and a controller manager 60 times.
 pub const MAX_CALM_SEARCHES: u64 = 16;
 
-/// All searches of a service in progress, the hedges that they may start, and the lines that have
-/// lately answered any of them.
+/// All running searches of a service, the hedges they may start, and the lines that have recently
+/// answered any of them.
 ///
 /// Hedges are limited to a burst and a share of all searches, so that general slowness is not
 /// answered with more load (the retry budget of Finagle and gRPC). Lines: at most [`MAX_LINES`].
@@ -30,13 +30,13 @@ impl Searches {
     /// The credit that each search adds, in tenths of a hedge.
     const PER_SEARCH: u32 = 2;
 
-    /// A search begins.
+    /// Notes that a search begins.
     pub fn begin(&mut self) {
         self.under_way += 1;
         self.tenths = (self.tenths + Self::PER_SEARCH).min(Self::MAX_BURST * 10);
     }
 
-    /// A search has ended.
+    /// Notes that a search has ended.
     pub fn end(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
@@ -46,7 +46,7 @@ impl Searches {
         self.under_way
     }
 
-    /// A search has an answer.
+    /// Notes that a search has an answer.
     pub fn note_answer(&mut self, line: Line, now: Instant) {
         if self.answered.len() < MAX_LINES || self.answered.contains_key(&line) {
             self.answered.insert(line, now);

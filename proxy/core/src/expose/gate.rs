@@ -1,7 +1,7 @@
 //! Admission of clients: networks, limits and rates.
 //!
-//! Clients outside the `allow` list are refused. Each admitted source (an IPv4 address, or an IPv6
-//! /64, since one host may own all of it) has a limit on concurrent sessions and a rate of new
+//! Clients outside the `allow` list are refused. Each source (an IPv4 address, or an IPv6 /64,
+//! since one host may own all of it) has a limit on concurrent sessions and on the rate of new
 //! connections; connections refused for another limit count towards the rate. A load balancer's
 //! connection takes a slot of the listener until its header names the client, and then counts for
 //! that client.
@@ -18,14 +18,14 @@ use meshport_config::{Cidr, ExposeSettings};
 
 use crate::credit::{Credit, Rate};
 
-/// Most sources tracked at once: at most six megabytes, and more than an address has ports.
+/// Maximum sources tracked: at most six megabytes, and more than an address has ports.
 pub const MAX_SOURCES: usize = 65_536;
 /// Sources examined for eviction with each new client: more than one, so that the table shrinks
 /// while clients arrive.
 const LOOKED_AT: usize = 2;
 /// Interval between searches of a full table.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
-/// The smallest block of IPv6 addresses of one site.
+/// Prefix of an IPv6 source: a host may use a whole /64.
 const SITE_BITS: u128 = !0 << 64;
 
 /// A client as the limits see it.
@@ -41,7 +41,7 @@ impl Source {
         }
     }
 
-    /// Its address, or the first one of it.
+    /// Its address, or the first of its block.
     pub fn address(self) -> IpAddr {
         self.0
     }
@@ -154,7 +154,7 @@ impl Gate {
         }
     }
 
-    /// The load balancer's connection, which holds a slot, belongs to `client`.
+    /// Assigns a load balancer's connection, which holds a slot, to `client`.
     ///
     /// # Errors
     /// Why that client is refused; the connection keeps its slot until [`Gate::leave`].

@@ -1,5 +1,5 @@
-//! The header in which a load balancer names the client of a connection: the PROXY protocol,
-//! version 1 (a line of text) and 2 (binary), as in HAProxy's `proxy-protocol.txt` of 2020.
+//! The PROXY protocol header, in which a load balancer names the client: version 1 (a line of text)
+//! and 2 (binary), as in HAProxy's `proxy-protocol.txt` of 2020.
 //!
 //! Only TCP addresses are read. A balancer's own connections (`LOCAL`, `UNKNOWN`), and those of
 //! address families without an IP address, have no client. Extensions after the addresses are
@@ -66,15 +66,15 @@ pub fn read(bytes: &[u8]) -> Reading {
     Reading::Wrong("it does not begin with a PROXY header")
 }
 
-/// Whether `bytes` are a prefix of this, or start with it.
+/// Whether `bytes` are a prefix of `like`, or start with it.
 fn is_begun(bytes: &[u8], like: &[u8]) -> bool {
     let common = bytes.len().min(like.len());
     bytes.get(..common) == like.get(..common)
 }
 
 fn read_line(bytes: &[u8]) -> Reading {
-    const TOO_LONG: Reading = Reading::Wrong("its line has no end");
-    const NO_ADDRESSES: Reading = Reading::Wrong("its line has no two addresses and ports");
+    const TOO_LONG: Reading = Reading::Wrong("its line is not terminated");
+    const NO_ADDRESSES: Reading = Reading::Wrong("its line lacks two addresses and ports");
 
     let within = bytes.get(..MAX_LINE_BYTES).unwrap_or(bytes);
     let Some(end) = within.windows(2).position(|two| two == b"\r\n") else {

@@ -28,7 +28,7 @@ impl From<&ExposeSettings> for Names {
 }
 
 impl Names {
-    /// The service of all clients; none if it depends on the server name.
+    /// The service of all clients; `None` if it depends on the server name.
     pub fn only(&self) -> Option<&ServiceName> {
         self.other.as_ref().filter(|_| self.rules.is_empty())
     }

@@ -56,7 +56,7 @@ catalogue! {
     /// Packets do not get out, or no answer comes back.
     NO_ANSWERS: Error "MP104" {
         title: "no member answers",
-        healthy: "nothing here stops UDP to members",
+        healthy: "nothing on this machine blocks UDP to members",
         meaning: "If all are silent at once, the cause is probably this machine's network",
         remedy: "Check its link and routes, and that outgoing UDP from the port of `listen` under \
                  [mesh] is allowed",
@@ -138,7 +138,7 @@ catalogue! {
     /// All client slots are taken.
     SESSIONS_FULL: Warning "MP114" {
         title: "the limit on client sessions is reached",
-        healthy: "there is room for more client sessions",
+        healthy: "the limit on client sessions is not reached",
         meaning: "New client connections are reset",
         remedy: "Find the clients that hold them with `ss -tnp` on this machine, or raise \
                  max-sessions",
@@ -160,7 +160,7 @@ catalogue! {
     /// No slot is free for sessions of other nodes.
     OVERLOADED: Warning "MP117" {
         title: "sessions of other nodes are refused (overloaded)",
-        healthy: "there is room for sessions of other nodes",
+        healthy: "no session of another node was refused recently",
         meaning: "A node may hold no more sessions here than the number of free slots",
         remedy: "Find out what opens them on those nodes, or revoke a compromised node. Raise \
                  LimitNOFILE if the limit on open files is low",
@@ -271,7 +271,7 @@ catalogue! {
     /// More handshakes arrive than are answered.
     FLOOD: Warning "MP210" {
         title: "more handshakes arrive than this node answers",
-        healthy: "handshakes arrive at a usual rate",
+        healthy: "handshakes arrive at a normal rate",
         meaning: "This is a flood, or many nodes start at once. Senders must prove their address \
                   first (cookies); members are still served",
         remedy: "If it lasts, find the source with a packet capture on the mesh's UDP port and \
@@ -280,7 +280,7 @@ catalogue! {
     /// No room for another node.
     DIRECTORY_FULL: Warning "MP211" {
         title: "the directory is full",
-        healthy: "the directory has room for more nodes",
+        healthy: "the directory is not full",
         meaning: "Nodes that connect here, origins and relays take precedence; other nodes may be \
                   missing",
         remedy: "Nodes that have left are forgotten after a day. If `meshport peers` lists nodes \
@@ -391,7 +391,7 @@ catalogue! {
     /// The end of an apiserver's certificate.
     CERTIFICATE_ENDS: Warning "MP309" {
         title: "an apiserver's certificate expires soon, or has expired",
-        healthy: "the apiservers' certificates are valid for 30 days or more",
+        healthy: "no apiserver's certificate expires within 30 days",
         meaning: "Clients refuse an apiserver whose certificate has expired",
         remedy: "Renew it there (kubeadm: `kubeadm certs renew apiserver`), and restart that \
                  apiserver",

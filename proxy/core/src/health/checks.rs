@@ -2,12 +2,12 @@
 //!
 //! An answer other than 200 lists every check on a separate line, with and without `?verbose`:
 //! `[+]ping ok` or `[-]etcd failed: reason withheld`. So no second request is needed. The text
-//! comes from outside: only names that look like names are accepted, at most [`MAX_CHECKS`] of at
-//! most [`MAX_CHECK_BYTES`].
+//! comes from outside: only well-formed names are accepted, at most [`MAX_CHECKS`] of at most
+//! [`MAX_CHECK_BYTES`].
 
 use std::fmt;
 
-/// Failing checks that are named; the others are counted. A line of `status` has room for these.
+/// Failing checks that are named, as fit in a line of `status`; the others are counted.
 pub const MAX_CHECKS: usize = 4;
 /// Bytes of a name: `poststarthook/start-kube-apiserver-identity-lease-garbage-collector` has 67.
 pub const MAX_CHECK_BYTES: usize = 80;

@@ -1,21 +1,20 @@
-//! A kind of probe: when it is due, how long its answer usually takes, and whether the pending
+//! One kind of probe: when it is due, how long an answer usually takes, and whether the pending
 //! answer is late.
 
 use std::time::{Duration, Instant};
 
 /// An answer is late after this many times its usual delay...
 const LATE_TIMES: u32 = 8;
-/// ...but not before this: a busy machine takes as long now and then...
+/// ...but not before this, since a busy machine occasionally takes as long...
 const LATE_LEAST: Duration = Duration::from_millis(500);
-/// ...and after this at the latest, so that in a stall of all origins each of them notices before
-/// the first of them fails, which takes two seconds.
+/// ...and after this at the latest, so that in a stall of all origins each notices before the first
+/// one fails, which takes two seconds.
 const LATE_MOST: Duration = Duration::from_secs(1);
 /// The same while this node opens many connections to the instance.
 const LATE_LOADED: Duration = Duration::from_millis(1500);
-/// From this delay a late answer confirms the result of another question.
+/// After this delay a late answer confirms the failure of another probe.
 const OVERDUE: Duration = Duration::from_millis(1200);
-/// A timer that fires this late shows that this process does not get to run; its answers may be
-/// waiting unread.
+/// A timer that fires this late shows that this process is starved; answers may be waiting unread.
 const LAG: Duration = Duration::from_millis(100);
 /// Connections to the instance within a second, from here or for others, that still count as calm;
 /// a controller manager that reconnects opens 60.
@@ -29,20 +28,20 @@ pub(super) enum Lateness {
     None,
     /// Far over its usual time.
     Late,
-    /// So late that it confirms a failure of another question.
+    /// So late that it confirms the failure of another probe.
     Overdue,
 }
 
 /// See the module's doc.
 #[derive(Debug, Default)]
 pub(super) struct ProbeSchedule {
-    /// Time of the next probe; none if it is not in use.
+    /// Time of the next probe; `None` if this kind is not in use.
     pub(super) due: Option<Instant>,
-    /// Whether a late answer is evidence.
+    /// Whether a late answer counts.
     pub(super) counts_late: bool,
     /// Start of the wait for an answer.
     asked_at: Option<Instant>,
-    /// How long a good answer takes, smoothed; a late one is judged by it.
+    /// Smoothed time of a good answer, the reference for late ones.
     usual: Option<Duration>,
     delay: Lateness,
     /// Time from which the answer counts as later than it does now.
@@ -71,7 +70,7 @@ impl ProbeSchedule {
         }
     }
 
-    /// Whether the answer has become later, and that is evidence.
+    /// Whether the answer has become later, and that counts.
     pub(super) fn judge(&mut self, is_loaded: bool, now: Instant) -> bool {
         let (Some(asked_at), Some(judge_at)) = (self.asked_at, self.judge_at) else { return false };
         if judge_at > now {

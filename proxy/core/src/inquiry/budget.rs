@@ -1,15 +1,15 @@
-//! How often a member calls others back.
+//! Limits how often a member calls others back.
 //!
-//! A call-back is three small datagrams to at most four addresses that the asker has named itself;
-//! the question costs the asker as much. The budget prevents a member that keeps asking from making
-//! others send, and many askers from making one node send.
+//! A call-back is three small datagrams to at most four addresses that the requester named itself;
+//! the question costs the requester as much. The budget keeps one member from making others send,
+//! and many members from making one send.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
-/// Interval between call-backs to the same asker: a person may ask again.
+/// Minimum interval between call-backs to the same requester: a person may ask again.
 const GAP: Duration = Duration::from_secs(2);
 /// Call-backs to all within one [`PERIOD`].
 const MAX_PER_PERIOD: usize = 32;

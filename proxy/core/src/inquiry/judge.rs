@@ -24,7 +24,8 @@ pub struct LocalFacts {
     pub settings: Vec<Setting>,
     /// Its UDP port.
     pub port: u16,
-    /// Members see it at an address that is not its own, so it cannot be reached unsolicited.
+    /// Whether members see it at an address that is not its own, so that unsolicited packets do not
+    /// reach it.
     pub is_behind_nat: bool,
 }
 
@@ -85,7 +86,7 @@ fn clocks(accounts: &[(&str, &Account)]) -> Vec<Finding> {
     let off: Vec<_> = accounts.iter().filter(|(_, it)| is_off(it)).collect();
     let Some((_, first)) = off.first() else { return Vec::new() };
     let agree = off.iter().all(|(_, it)| it.ahead_s.abs_diff(first.ahead_s) <= MAX_SKEW_S);
-    // Either all members are wrong in the same way, or this machine is.
+    // If all members differ in the same way, this machine is wrong.
     if off.len() == accounts.len() && off.len() > 1 && agree {
         let text = format!("this machine's clock is {} those of {}", by(-first.ahead_s), of(&off));
         return vec![finding(text, first.ahead_s)];

@@ -1,5 +1,4 @@
-//! How one carried session ends early: it is reset, or it is permitted to move and does so at a
-//! quiet moment.
+//! How a session ends early: it is reset, or it may move and does so when idle.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +6,17 @@ use meshport_config::planted::{Bug, is_planted};
 
 use crate::policy::reset_after;
 
-/// A session without traffic for this long is between two exchanges, as far as one can see without
-/// reading them: the best moment to end it.
+/// A session without traffic for this long is probably between two exchanges: the best moment to
+/// end it.
 pub const QUIET: Duration = Duration::from_millis(200);
-/// The same where its client sent last and so may wait for an answer: twice what the service level
-/// objectives of Kubernetes allow for 99 % of all calls except lists.
+/// The same if the client sent last and may wait for an answer: twice what Kubernetes' service
+/// level objectives allow for 99 % of all calls except lists.
 const QUIET_WAITING: Duration = Duration::from_secs(2);
 /// How long a session that should move may stay busy before another one goes instead.
 pub const MAX_UNREST: Duration = Duration::from_secs(10);
 
-/// How often a session that will be reset is checked until then: a client that sends a request now
-/// does not wait for the rest of the window.
+/// Interval at which a session that will be reset is checked: a client that sends a request need
+/// not wait for the rest of the window.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The traffic of a session.
@@ -27,8 +26,8 @@ pub struct Traffic {
     pub bytes: u64,
     /// Whether its client may be waiting for an answer: it sent last.
     pub waits: bool,
-    /// Whether bytes of one side have not been taken by the other yet, or one side has ended:
-    /// however long that lasts, the session is not quiet.
+    /// Whether bytes are buffered in either direction, or a side has ended: however long that
+    /// lasts, the session is not idle.
     pub holds: bool,
 }
 
@@ -55,11 +54,11 @@ pub enum Cut {
 /// Why a session must end now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Nothing can pass through it any more.
+    /// Its path or instance no longer works.
     Cut,
     /// Its client is better served elsewhere.
     Moved {
-        /// Whether nothing has been carried for a while, so that most likely nothing is in flight.
+        /// Whether it was idle, so that most likely nothing is in flight.
         quiet: bool,
     },
 }
@@ -86,10 +85,10 @@ struct Leave {
     until: Instant,
     /// Whether it ends even if it is never quiet.
     insist: bool,
-    /// The bytes carried when that number last changed, and when that was or bytes were last held.
+    /// The number of bytes carried, and when it last changed or bytes were last buffered.
     bytes: Option<u64>,
     since: Instant,
-    /// How long nothing must have been carried since then.
+    /// How long it must have been idle since then.
     quiet_time: Duration,
 }
 
@@ -109,7 +108,7 @@ impl Life {
         Self { place: place.clamp(0.0, 1.0), waits: false, due: None, leave: None }
     }
 
-    /// Marks it for a reset; an earlier reset stands.
+    /// Schedules a reset; an earlier one stands.
     pub(super) fn handle_cut(&mut self, how: Cut, now: Instant) {
         let (window, forgives) = match how {
             Cut::Within { window, forgives } => (window, forgives),
@@ -127,8 +126,8 @@ impl Life {
         self.due = Some(Due { forgives, ..first });
     }
 
-    /// Its origin has just answered: an earlier order to end does not apply to it, unless its line
-    /// has ended permanently or an answer shows nothing.
+    /// Handles an answer of its origin: an earlier order to end no longer applies, unless its line
+    /// has ended permanently or an answer proves nothing.
     pub(super) fn handle_answer(&mut self) {
         self.due = self.due.filter(|it| !it.forgives);
     }
@@ -155,8 +154,8 @@ impl Life {
         self.leave = None;
     }
 
-    /// The decision about it now. One that is never quiet loses its leave after [`MAX_UNREST`],
-    /// unless it must end.
+    /// The decision about it now. A session that is never idle loses its permission to move after
+    /// [`MAX_UNREST`], unless it must end.
     pub(super) fn poll(&mut self, traffic: Traffic, now: Instant) -> Option<End> {
         let Traffic { bytes, waits, holds } = traffic;
         self.waits = waits;
@@ -289,7 +288,7 @@ mod tests {
         assert_eq!(life.poll(carried(8), now + ms(1200)), moved);
     }
 
-    /// A side that takes nothing stops the count of bytes, but what is held for it would be lost.
+    /// A side that reads nothing stops the count of bytes, but the data held for it would be lost.
     #[test]
     fn a_session_that_holds_bytes_is_never_quiet() {
         let now = Instant::now();

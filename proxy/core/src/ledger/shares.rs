@@ -1,11 +1,11 @@
 //! Shares: how many sessions of other nodes each may have here.
 //!
 //! A node may have as many as there are free slots, and so may a relay: one greedy node gets half,
-//! two a third each, and they always leave as much free as each has. An honest node never reaches
-//! it: alone it has the 16,384 streams that the mesh lets a peer open. What a relay carries for one
-//! node is also bounded, so that others behind that relay have room, and counted separately from
-//! that node's own sessions, since the client's node is only the relay's claim. A node with a new
-//! key has a new share; that takes an issuer, which could as well admit another node.
+//! two get a third each, and the same amount always stays free. An honest node never reaches the
+//! limit: alone it has the 16,384 streams that the mesh lets a peer open. What a relay carries for
+//! one node is limited too, so that others behind that relay get slots, and counted separately from
+//! that node's direct sessions, since the client's node is only the relay's claim. A node with a
+//! new key has a new share, but a new key takes an issuer, which could as well admit another node.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use meshport_config::NodeId;
 
 use super::take_one;
 
-/// The free slots are this many times the share of one node behind a relay. At 2 that node alone
-/// gets a third of all, and leaves its relay another third.
+/// Divides the free slots for one node behind a relay. With 2 that node alone gets a third of all,
+/// and leaves its relay another third.
 const CARRIED_SHARE: u64 = 2;
 
-/// This long after the last refused stream the status no longer reports the shortage. It is also
-/// the time between two lines in the log, since thousands may be refused.
+/// How long `status` reports the shortage after the last refused stream. Also the interval of log
+/// lines, since thousands may be refused.
 const LASTS: Duration = Duration::from_secs(60);
 
 /// Holders that are named, those with most sessions first.
@@ -42,7 +42,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// The holders that count a session which a peer has opened for a client of `node`.
+    /// The holders of a session that a peer opened for a client of `node`.
     fn all_of(peer: NodeId, node: NodeId) -> impl Iterator<Item = Self> {
         let all = match node == peer {
             true => [Some(Self::Node(node)), None],
@@ -51,7 +51,7 @@ impl Holder {
         all.into_iter().flatten()
     }
 
-    /// How many sessions it may have while this many are free.
+    /// The share while this many slots are free.
     fn share(self, free: u64) -> u64 {
         match self {
             Self::Node(_) | Self::Relay(_) => free,
@@ -60,25 +60,25 @@ impl Holder {
     }
 }
 
-/// Why there is no room for one more session.
+/// Why no slot is left for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crowded {
-    /// None is left.
+    /// All slots are taken.
     Full,
     /// A holder with this many sessions may have no more while others need them.
     Share(Holder, u64),
 }
 
-/// Streams of other nodes were refused for lack of room: the facts for an operator.
+/// Facts about refused streams of other nodes, for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crowding {
-    /// Streams refused for lack of room, since the start.
+    /// Streams refused for lack of a slot, since the start.
     pub turned_away: u64,
     /// The holders with the most sessions.
     pub most: Vec<(Holder, u64)>,
 }
 
-/// Streams that were refused for lack of room.
+/// Streams refused for lack of a slot.
 #[derive(Debug, Default)]
 struct TurnedAway {
     count: u64,
@@ -94,7 +94,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Counts a session, if there is room for it.
+    /// Counts a session if its holders may have one more.
     pub(super) fn take(&mut self, peer: NodeId, node: NodeId, free: u64) -> Result<(), Crowded> {
         if free == 0 {
             return Err(Crowded::Full);
@@ -109,12 +109,12 @@ impl Shares {
         Ok(())
     }
 
-    /// A counted session has ended.
+    /// Notes that a counted session has ended.
     pub(super) fn give_back(&mut self, peer: NodeId, node: NodeId) {
         Holder::all_of(peer, node).for_each(|holder| take_one(&mut self.held, holder));
     }
 
-    /// A stream was refused for lack of room; whether to log it.
+    /// Records a stream refused for lack of a slot; returns whether to log it.
     pub(super) fn turn_away(&mut self, now: Instant) -> bool {
         let TurnedAway { count, last, said } = &mut self.turned_away;
         *count += 1;
@@ -126,7 +126,7 @@ impl Shares {
         is_due
     }
 
-    /// The finding, if a stream was refused recently for lack of room.
+    /// The finding, if a stream was recently refused for lack of a slot.
     pub(super) fn crowding(&self, now: Instant) -> Option<Crowding> {
         let TurnedAway { count, last, .. } = self.turned_away;
         last.filter(|at| now.saturating_duration_since(*at) < LASTS)?;

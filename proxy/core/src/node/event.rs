@@ -30,14 +30,14 @@ pub enum Event {
         service: ServiceName,
         /// The origin, and the path to it.
         line: Line,
-        /// How: clients with another origin to go to must not all reconnect at once.
+        /// How: clients that have another origin must not all reconnect at once.
         how: Cut,
         /// Whether the sessions that the local instance serves to other nodes end too.
         served: bool,
         /// Why, as a phrase.
         why: &'static str,
     },
-    /// Some local clients' sessions belong on another origin: each may end as soon as it is quiet.
+    /// Some local clients' sessions belong on another origin: each may end as soon as it is idle.
     Move {
         /// The service.
         service: ServiceName,
@@ -51,9 +51,9 @@ pub enum Event {
         /// The origin.
         origin: NodeId,
     },
-    /// The services that a program on this machine offers through this node from now on.
+    /// The services that a program on this machine now offers through this node.
     Offered {
-        /// All of it.
+        /// All offers.
         offers: Arc<Offers>,
         /// Why, as a phrase.
         why: &'static str,
@@ -67,7 +67,7 @@ pub enum Event {
         /// The last probe outcome, as text.
         detail: String,
     },
-    /// The mesh should know how to reach this node.
+    /// Tells the mesh how to reach a node.
     Peer {
         /// The node.
         node: NodeId,
@@ -76,7 +76,7 @@ pub enum Event {
         /// Its verified credential.
         credential: Arc<Credential>,
     },
-    /// The path to this node is dead: the node may have lost the session of its tunnel.
+    /// The path to this node is dead: the node may have lost its tunnel session.
     Silent(NodeId),
     /// The path to this node was dead and answers again: whatever waits for it can proceed.
     Revived(NodeId),

@@ -1,4 +1,4 @@
-//! A node's local instances: their health, and how it is announced.
+//! A node's local instances: their health and its announcement.
 
 use std::time::Instant;
 
@@ -39,22 +39,21 @@ impl NodeCore {
         }
     }
 
-    /// The local instance of a service has refused a session.
+    /// Handles that a service's local instance has refused a session.
     pub fn handle_refused(&mut self, name: &ServiceName, now: Instant) {
         self.change_own(name, now, |service| {
             service.health.as_mut().and_then(|health| health.handle_refused(now));
         });
     }
 
-    /// Handles the number of connections this node opened in the last second for a service, for its
-    /// own and other clients: a reconnect storm slows the local instance without making it
-    /// unhealthy.
+    /// Handles how many connections this node opened for a service in the last second, for its own
+    /// and other clients: a reconnect storm slows the local instance without making it unhealthy.
     pub fn handle_dials(&mut self, name: &ServiceName, dials: u64) {
         let health = self.services.get_mut(name).and_then(|service| service.health.as_mut());
         health.into_iter().for_each(|health| health.handle_dials(dials));
     }
 
-    /// A late answer is evidence before it arrives.
+    /// An overdue answer counts before it arrives.
     pub(super) fn let_instances_be_late(&mut self, now: Instant) {
         let hosted = self.services.iter().filter(|(_, service)| service.health.is_some());
         let hosted: Vec<ServiceName> = hosted.map(|(name, _)| name.clone()).collect();
@@ -74,7 +73,7 @@ impl NodeCore {
     }
 
     /// Drains the local instance of a service for all nodes, or ends the drain. Returns whether
-    /// that is a change; none without an instance. It lasts until it is changed or the node
+    /// that is a change; `None` without an instance. Lasts until changed or until the node
     /// restarts.
     pub fn set_draining(
         &mut self,

@@ -1,5 +1,5 @@
-//! The services that a program on this machine offers through this node, and the announcements of
-//! them and of the node's own.
+//! Services that programs on this machine offer through this node, and the announcement of these
+//! and of the node's own.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use crate::egress::Offers;
 use crate::offered::{self, Judged, NoGateway, Refusal, Wanted};
 
 impl NodeCore {
-    /// Takes a complete offer, which is withdrawn unless it is renewed within `lasts`. `own` is
-    /// this node's credential. Returns the services that are not accepted.
+    /// Handles a complete offer, which is withdrawn unless renewed within `lasts`. `own` is this
+    /// node's credential. Returns the services that are not accepted.
     ///
     /// # Errors
     /// [`NoGateway`] if this node accepts no offers; earlier offers stay as they are.
@@ -29,12 +29,12 @@ impl NodeCore {
         Ok(refused)
     }
 
-    /// What a program on this machine offers now.
+    /// The current offers of a program on this machine.
     pub fn offered(&self) -> &Offers {
         self.offered.offers()
     }
 
-    /// When that ends unless it is renewed.
+    /// When the offer ends unless renewed.
     pub fn offered_until(&self) -> Option<Instant> {
         self.offered.poll_timeout()
     }
@@ -46,7 +46,7 @@ impl NodeCore {
         }
     }
 
-    /// The settings have a service of this name from now on.
+    /// Drops the offer of a service that the settings now define.
     pub(super) fn yield_to_settings(&mut self, name: &ServiceName, now: Instant) {
         let (offers, ends) = self.offered.retained(|it| it != name);
         self.replace_offers(offers, ends, "the configuration has it now", now);

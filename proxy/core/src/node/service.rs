@@ -1,4 +1,4 @@
-//! A service: what is known about it, and what follows for its clients' sessions.
+//! A service: its known state, and the consequences for its clients' sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use crate::relay::Paths;
 use crate::route::{Line, OriginView, Policy, Preference, Route, Standing, Weights};
 use crate::timing::Timings;
 
-/// After a stall of all origins, each reports recovery once its pending probes are answered, which
-/// etcd does at once, and gossip spreads that: all within this time.
+/// After a stall of all origins, each reports recovery once its pending probes are answered, and
+/// gossip spreads that: all within this time.
 const READY_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a service's sessions are spread over its origins.
@@ -60,7 +60,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// A service about which nothing is known.
+    /// A service without any known state.
     pub(super) fn new(config: ServiceConfig, now: Instant) -> Self {
         Self {
             balance: Balance { policy: config.policy, weights: config.weights },
@@ -96,10 +96,10 @@ impl Service {
         due.into_iter().flatten().min()
     }
 
-    /// Decides which sessions end on each line; returns those to be reset since the last call. A
-    /// line's sessions are reset once per failure: sessions that succeed on it afterwards have
-    /// shown that they work. A node that has `left` also resets what it serves on its own line:
-    /// others read nothing more from it, and would wait for answers until its drain ends.
+    /// Decides which sessions end on each line; returns those to reset since the last call. A
+    /// line's sessions are reset once per failure: sessions that succeed on it later have proved
+    /// that they work. A node that has `left` also resets the sessions it serves on its own line:
+    /// their clients read nothing more from it, and would wait for answers until its drain ends.
     pub(super) fn judge(
         &mut self,
         name: &ServiceName,
@@ -139,8 +139,8 @@ impl Service {
     }
 
     /// Whether sessions stay on a stalled origin for now. While new sessions go there, those that
-    /// are cut would return to it. The other origins may also have stalled and recovered a moment
-    /// sooner: then no healthy one has been ready since before the stall, or for long.
+    /// were cut would return to it. The other origins may also have stalled and recovered a moment
+    /// earlier: then no healthy one has been ready since before the stall, or for long.
     fn keeps_stalled(&mut self, view: &OriginView, now: Instant) -> bool {
         let since = |line: &Line| Some(self.states.get(&line.origin()?)?.1);
         let Some(stalled) = since(&view.line).filter(|_| view.state == OriginState::Stalled) else {

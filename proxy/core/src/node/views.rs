@@ -38,7 +38,7 @@ impl NodeCore {
         views.map(judged).collect()
     }
 
-    /// The view with what this node measured of its path.
+    /// Adds this node's measurements of the path to a view.
     fn measured(&self, view: OriginView) -> OriginView {
         let hop = view.line.first_hop();
         let Some(path) = hop.and_then(|hop| self.discovery.paths().get(&hop)) else { return view };
@@ -88,10 +88,10 @@ impl NodeCore {
     fn former_path(&self, origin: NodeId, present: bool, relay: &NodeId) -> PathView {
         let entry = self.discovery.directory().get(relay);
         let said = entry.and_then(Entry::node_state).map_or(&[][..], |state| &state.distances);
-        // Records say nothing about a node that is no longer a member.
+        // There are no records about a node that is no longer a member.
         let word = said.iter().find(|it| it.origin == origin);
         let lost = word.map_or(!present, |it| it.rtt_us.is_none());
-        // Nothing may be known yet of a node that has just replaced another.
+        // A node that has just replaced another may be unknown yet.
         let mut ends = self.discovery.revocations().iter();
         if entry.is_none() && ends.any(|it| it.successor() == Some(*relay)) {
             return PathView::Unmeasured;
@@ -114,8 +114,8 @@ impl NodeCore {
         (service.fallback.iter().copied().map(view).collect(), former.map(view).collect())
     }
 
-    /// The direct paths to previous origins that still carry sessions: they left or stopped
-    /// offering the service, so only whether their paths still answer matters.
+    /// The direct paths to former origins that still carry sessions: they left or stopped offering
+    /// the service, so only the state of their paths matters.
     fn former_views(&self, origins: &BTreeSet<NodeId>) -> impl Iterator<Item = OriginView> {
         self.busy.iter().filter_map(|line| match *line {
             Line::Direct(node) if node != self.me && !origins.contains(&node) => {

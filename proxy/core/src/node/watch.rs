@@ -1,4 +1,4 @@
-//! The paths that a node measures: those to origins and a few relays, and closely those with
+//! The paths that a node measures: those to origins and a few relays, and more often those with
 //! sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::route::{Line, PathView};
 /// Shortest time between two searches for relays, each of which considers all possible relays.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The relays whose paths are measured for the sake of relaying.
+/// The relays whose paths are measured in case they are needed.
 #[derive(Debug)]
 pub(super) struct RelayWatch {
     watched: BTreeSet<NodeId>,

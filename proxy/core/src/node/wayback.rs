@@ -31,7 +31,7 @@ pub struct Destination {
 /// Other facts about the mesh and the cluster.
 #[derive(Debug)]
 pub struct Known<'a, F> {
-    /// The nodes of the cluster; none before the first answer from Kubernetes.
+    /// The nodes of the cluster; `None` before the first answer from Kubernetes.
     pub nodes: Option<&'a Nodes>,
     /// Addresses that the settings add if Kubernetes has not answered.
     pub addresses: &'a [NodeAddress],
@@ -134,7 +134,7 @@ impl NodeCore {
         Ok(Destination { want, who, paths })
     }
 
-    /// Since when a node has been unreachable, as text; none if it is present.
+    /// Since when a node has been unreachable, as text; `None` if it is present.
     pub fn absence(&self, node: &NodeId, now: Instant) -> Option<String> {
         let entry = self.discovery.directory().get(node)?;
         let (name, site) = (&entry.credential.name, &entry.credential.site);
@@ -146,7 +146,8 @@ impl NodeCore {
         }
     }
 
-    /// The path on which a member's kubelet is tried first; none for a member that serves none.
+    /// The path to a member's kubelet that is tried first; `None` for a member that serves no
+    /// kubelet.
     pub fn way_back_to(&self, member: &Credential) -> Option<Line> {
         let serves = join::serves_kubelet(member);
         let relays = || self.wayback_relays(&member.site);

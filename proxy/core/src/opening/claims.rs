@@ -5,13 +5,13 @@ use bytes::Bytes;
 use super::Opening;
 use crate::connect::Kind;
 
-/// The client's first bytes, and the attempt that may have them if they must not be sent twice.
+/// The client's first bytes, and the attempt that may send them if they must not be sent twice.
 #[derive(Debug, Default)]
 pub struct Claims {
     /// The first bytes.
     pub opening: Opening,
-    /// Connected attempts, in that order. Unless the client speaks TLS, its bytes are only for the
-    /// first of them.
+    /// Connected attempts, in order of connection. Unless the client speaks TLS, only the first may
+    /// send its bytes.
     connected: Vec<u32>,
 }
 
@@ -21,13 +21,14 @@ impl Claims {
         &self.connected
     }
 
-    /// An attempt is connected.
+    /// Handles that an attempt is connected.
     pub fn handle_connected(&mut self, id: u32) {
         self.connected.push(id);
     }
 
-    /// An attempt has ended. If it had the client's bytes, the next one may have them, unless they
-    /// were sent and must not be sent again. Returns whether that changes anything for the others.
+    /// Handles the end of an attempt. If it had the client's bytes, the next one may have them,
+    /// unless they were sent and must not be sent again. Returns whether that changes anything for
+    /// the others.
     pub fn handle_end(&mut self, id: u32) -> bool {
         let held = self.connected.first() == Some(&id);
         if held && !self.opening.may_retry() {
@@ -42,8 +43,8 @@ impl Claims {
         !self.opening.may_retry() && self.connected.first() == Some(&id)
     }
 
-    /// The bytes beyond `sent` that an attempt may send, whose instance is `connected` or not known
-    /// to be; none if it must wait. They must then be sent.
+    /// The bytes beyond `sent` that an attempt must now send, given whether its instance is known
+    /// to be `connected`; `None` if it must wait.
     pub fn take(&mut self, id: u32, connected: bool, sent: usize) -> Option<Bytes> {
         let may = self.opening.may_go(connected) && self.may_answer(id);
         let bytes = may.then(|| self.opening.before_answer(sent))?;

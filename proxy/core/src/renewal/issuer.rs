@@ -9,18 +9,18 @@ use meshport_config::{
 
 use super::Refusal;
 
-/// Nodes whose last renewal is remembered, to send the same again: about 700 bytes each. Beyond
-/// that the oldest are forgotten, and such a node gets a later one.
+/// Maximum nodes whose last renewal is remembered, to send it again: about 700 bytes each. Beyond
+/// that the oldest are forgotten, and those nodes get a later one.
 pub const MAX_GIVEN: usize = 4096;
-/// Most different credentials that a node gets from one issuer in one lifetime.
+/// Maximum different credentials that a node gets from one issuer per lifetime.
 const MOST_PER_LIFETIME: u64 = 12;
 
-/// A node that asks. Everything is verified except `base`.
+/// A requesting node. Everything is verified except `base`.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// Its credential, which was presented in the tunnel, or is shown by a relay.
+    /// Its credential, presented in the tunnel or by a relay.
     pub present: &'a Credential,
-    /// If a relay shows it, the last one that is known here. An earlier one would count as another
+    /// If a relay presents it, the last one known here. An earlier one would count as another
     /// renewal of the node.
     pub known: Option<&'a Credential>,
     /// The last one that no issuer signed, as presented by the node; nothing is verified yet.
@@ -53,15 +53,16 @@ impl Issuer {
         &self.mandate
     }
 
-    /// Another mandate is in force, or the same without turns that have ended.
+    /// Replaces the mandate, by another one or by the same without expired turns.
     pub fn set_mandate(&mut self, mandate: Mandate) {
         self.mandate = mandate;
     }
 
-    /// Signs the next credential of a requesting node, or returns why not. No request counts as too
-    /// early: the node's clock may differ, and a credential that ends no later than the current one
-    /// is refused anyway. A node that asks again gets the same one, since an answer may be lost;
-    /// unless that is dated in the future, as when the clock here was ahead: no node accepts it.
+    /// Signs the next credential of a requesting node, or returns why not. No request is too early:
+    /// the node's clock may differ, and a credential that expires no later than the current one is
+    /// refused anyway. A node that asks again gets the same one, since an answer may be lost,
+    /// unless that is dated in the future because the clock here was ahead: no node would accept
+    /// it.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -129,7 +130,7 @@ fn check(asked: Asked<'_>, revoked: &Revocations, wall: UnixSeconds) -> Result<(
     let is_same = (&base.mesh, &base.node, &base.record_key, &base.name, &base.site)
         == (&present.mesh, &present.node, &present.record_key, &present.name, &present.site)
         && present.roles.is_subset(&base.roles);
-    // It may have expired long ago: it identifies the node, and its end does not matter.
+    // It only identifies the node, so it may have expired long ago.
     if !is_same || base.verify(&present.mesh, base.issued_at).is_err() {
         return Err(Refusal::Base);
     }

@@ -1,4 +1,4 @@
-//! When a node requests its next credential, and from which issuer.
+//! Decides when a node requests its next credential, and from which issuer.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,34 +7,34 @@ use meshport_config::{Credential, NodeId, UnixSeconds};
 
 use super::{DUE_PART, Setback, life_s};
 
-/// Issuers that are asked in one round; a mesh has one for each control plane.
+/// Maximum issuers asked in a round; a mesh has one for each control plane.
 pub const MAX_ISSUERS: usize = 8;
-/// How long one issuer may take, including a new tunnel if needed.
+/// Limit for one issuer, including a new tunnel if needed.
 pub const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Limit for the disk. A write that completes later is still used.
 pub const STORE_LIMIT: Duration = Duration::from_secs(60);
-/// Longest interval between readings of the clock: it may be set, or the machine may sleep.
+/// Maximum interval between readings of the clock: it may be set, or the machine suspended.
 const MAX_LOOK: Duration = Duration::from_secs(3600);
 /// Longest pause after a round without success.
 const MAX_REST: Duration = Duration::from_secs(12 * 3600);
-/// A renewal is due when a third of the life is left, and earlier by up to this part of it: nodes
-/// that joined together do not ask together.
+/// A renewal is due when a third of the lifetime is left, or up to this part of it earlier, so that
+/// nodes that joined together do not ask together.
 const SPREAD_PART: u64 = 12;
 
-/// See the module's description. Times of the credential are compared with the wall clock,
+/// See the module's description. The credential's times are compared with the wall clock,
 /// everything else with monotonic time; no state lasts longer than its bound, whatever either clock
 /// does.
 #[derive(Debug)]
 pub struct Seeker {
     issued_at: UnixSeconds,
     expires_at: UnixSeconds,
-    /// Differs between credentials and is the same for one.
+    /// Pseudorandom, fixed per credential.
     chance: u64,
     state: State,
     /// Rounds in which no issuer renewed it.
     failures: u32,
     setback: Option<Setback>,
-    /// The current credential must be replaced, even if it is still valid for long.
+    /// Whether the current credential must be replaced although it is not due.
     hurries: bool,
 }
 
@@ -43,7 +43,7 @@ enum State {
     Resting {
         until: Instant,
     },
-    /// `asked` is being asked until then; `rest` are those to ask after it.
+    /// `asked` may answer until then; `rest` follow.
     Round {
         asked: Option<(NodeId, Instant)>,
         rest: VecDeque<NodeId>,
@@ -67,13 +67,13 @@ impl Seeker {
         }
     }
 
-    /// Another credential is in force.
+    /// Follows a change of the credential.
     pub fn follow(&mut self, own: &Credential, now: Instant) {
         *self = Self::new(own, now);
     }
 
-    /// The current credential is an earlier one, since the last was revoked with its issuer: it is
-    /// renewed at once.
+    /// Requests a renewal at once: the current credential is an earlier one, since the last one was
+    /// revoked with its issuer.
     pub fn hurry(&mut self, now: Instant) {
         self.hurries = true;
         self.state = State::Resting { until: now };
@@ -86,13 +86,13 @@ impl Seeker {
         UnixSeconds(self.expires_at.0.saturating_sub(life_s / DUE_PART + self.chance % spread_s))
     }
 
-    /// Rounds in a row in which no issuer renewed it, and the last reason.
+    /// Consecutive rounds in which no issuer renewed it, and the last reason.
     pub fn failing(&self) -> Option<(u32, &Setback)> {
         self.setback.as_ref().map(|setback| (self.failures, setback))
     }
 
     /// The issuer to ask now, if any; pass its answer to [`Seeker::handle_answer`]. `issuers` are
-    /// those that are up, the nearest first.
+    /// those that are up, nearest first.
     pub fn poll(
         &mut self,
         issuers: impl FnOnce() -> Vec<NodeId>,
@@ -130,7 +130,7 @@ impl Seeker {
     /// The result of a request: the renewal is being stored, or why there is none.
     pub fn handle_answer(&mut self, from: NodeId, outcome: Result<(), Setback>, now: Instant) {
         let State::Round { asked, .. } = &mut self.state else { return };
-        // An issuer that was given up may still answer.
+        // An issuer that timed out may still answer.
         if asked.take_if(|(who, _)| *who == from).is_none() {
             return;
         }
@@ -158,7 +158,7 @@ impl Seeker {
         self.hurries || wall >= self.due_at()
     }
 
-    /// The next of the round, or the end of it.
+    /// The next issuer of the round, or the end of the round.
     fn next(&mut self, now: Instant) -> Option<NodeId> {
         let State::Round { asked, rest } = &mut self.state else { return None };
         if let Some(who) = rest.pop_front() {
@@ -181,8 +181,8 @@ impl Seeker {
         Duration::from_secs((life_s / 60).max(1)).min(MAX_LOOK)
     }
 
-    /// Twice as long after each round without success, from an hour to half a day where a
-    /// credential lives for a month; three quarters to five quarters of that.
+    /// The pause doubles with each failed round, from an hour to half a day for a credential of a
+    /// month, with a jitter of a quarter.
     fn rest(&self) -> Duration {
         let life_s = life_s(self.issued_at, self.expires_at);
         let first = Duration::from_secs((life_s / 720).max(1));

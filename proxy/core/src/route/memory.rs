@@ -18,14 +18,14 @@ use super::{Candidate, Damping, Line, Standing, is_own};
 use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::OriginState;
 
-/// An origin that was left, and not left again for this long, has calmed down.
+/// An origin counts as calm if it was not left again for this long.
 const CALM: Duration = Duration::from_secs(60);
-/// A failed common dependency fails all origins. Each is probed as soon as its node learns of the
-/// first, and an answer counts as late after 0.5 s: until then it is unknown whether another origin
-/// is better.
+/// A failed shared dependency fails all origins. Each is probed as soon as its node learns of the
+/// first failure, and an answer counts as late after 0.5 s: until then it is unknown whether
+/// another origin is better.
 const UNREADY_LASTING: Duration = Duration::from_millis(750);
 /// A node that has just learned of its first origin learns of the others within this time; until
-/// then there is nothing worth keeping.
+/// then hysteresis does not apply.
 pub(super) const SETTLING: Duration = Duration::from_secs(5);
 
 /// Whether an origin is nearer by the required gain, regardless of bursts of load.
@@ -47,8 +47,8 @@ pub struct Preference {
     first_at: Option<Instant>,
 }
 
-/// There is something better than the preferred origin. Which one does not matter: two equally near
-/// ones are the cheapest alternately.
+/// An origin is better than the preferred one. Which one does not matter: two equally near ones may
+/// alternate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Better {
     /// Since when, without a break.
@@ -57,12 +57,12 @@ struct Better {
     due: Instant,
 }
 
-/// The origin that would be preferred if it had not become worse.
+/// The origin that was preferred until it became worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Home {
     line: Line,
     left_at: Instant,
-    /// How often it was left with less than [`CALM`] in between.
+    /// How often it was left within [`CALM`] of the last time.
     times: u32,
 }
 
@@ -134,7 +134,7 @@ impl Preference {
         Verdict { first: 0, preference, why: None }
     }
 
-    /// How long the best one must have been better than the current one; none if it is not to be
+    /// How long the best one must have been better than the current one; `None` if it must not be
     /// used.
     fn patience(&self, current: &Candidate, best: &Candidate) -> Option<Duration> {
         if current.standing == best.standing || is_planted(Bug::RouteChoice) {
@@ -153,7 +153,7 @@ impl Preference {
         Self { home, ..self.changed_to(best, now) }
     }
 
-    /// An origin that replaces another one, which became worse or is gone.
+    /// The memory with an origin that replaces one that became worse or is gone.
     fn fled_to(&self, best: &Candidate, now: Instant) -> Self {
         let home = match (self.home, self.preferred) {
             (Some(home), Some((left, _))) if home.line == left => Some(home.left_again(now)),

@@ -7,7 +7,7 @@ use meshport_config::{ServiceSettings, Weight};
 use super::{Candidate, Line, OriginView};
 use crate::counter_hash::mix;
 
-/// How many sessions origins get for each one of an unnamed origin.
+/// The weights of origins, relative to an unlisted origin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Weights(Vec<Weight>);
 
@@ -32,7 +32,7 @@ impl Weights {
     }
 }
 
-/// The candidate whose turn it is: each as often as its weight, in a round of all weights.
+/// The candidate whose turn it is, by weighted round robin.
 pub(super) fn turn(sharing: &[Candidate], counter: u64) -> usize {
     let weight = |candidate: &Candidate| u64::from(candidate.origin.weight.max(1));
     let all: u64 = sharing.iter().map(weight).sum();
@@ -77,7 +77,7 @@ pub(super) fn by_client(a: &Candidate, b: &Candidate, client: u64) -> Ordering {
 /// The affinity of a client to an origin: the greatest wins, in proportion to the weights.
 fn score(origin: &OriginView, client: u64) -> f64 {
     let hash = mix(client ^ hash_input(&origin.line));
-    // Its upper bits, so that it is exact; never 0 and never 1.
+    // The upper bits, which a float holds exactly; never 0 or 1.
     let upper = u32::try_from(hash >> 32).unwrap_or(u32::MAX);
     let fraction = (f64::from(upper) + 0.5) / (f64::from(u32::MAX) + 1.0);
     -f64::from(origin.weight.max(1)) / fraction.ln()
@@ -91,8 +91,8 @@ fn hash_input(line: &Line) -> u64 {
     }
 }
 
-/// The ticket of a client for [`Draw::Source`](super::Draw::Source), by its name: the same on every
-/// node and in every run.
+/// A client's ticket for [`Draw::Source`](super::Draw::Source): the same on every node and in every
+/// run.
 pub fn client_number(client: &str) -> u64 {
     number(client.as_bytes())
 }

@@ -13,7 +13,7 @@ const FORMAT: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
 
-/// The bytes of `frame` about `address`, sent by `own`.
+/// Encodes `frame` about `address`, sent by `own`.
 pub fn encode(frame: Frame<Ipv4Addr>, address: Ipv4Addr, own: Hardware) -> [u8; FRAME_BYTES] {
     let nowhere = Hardware([0; 6]);
     let (to, operation, sender, target_hardware, target) = match frame {
@@ -40,7 +40,7 @@ pub fn encode(frame: Frame<Ipv4Addr>, address: Ipv4Addr, own: Hardware) -> [u8; 
 
 /// Parses a received frame about `address`; `None` if it is about something else or malformed.
 pub fn decode(bytes: &[u8], address: Ipv4Addr) -> Option<Heard<Ipv4Addr>> {
-    // Stations pad frames to the least length of Ethernet.
+    // Frames are padded to Ethernet's minimum length.
     let bytes = bytes.first_chunk::<FRAME_BYTES>()?;
     if bytes[12..14] != ETHER_TYPE || bytes[14..20] != FORMAT {
         return None;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Time since the machine started, suspension included (`CLOCK_BOOTTIME`).
 ///
-/// `std::time::Instant` stops while a machine is suspended, so a holder that wakes up would find
-/// its lease as fresh as before.
+/// `std::time::Instant` stops while a machine is suspended, so a holder that wakes up would
+/// consider its lease still fresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct BootTime(Duration);
 

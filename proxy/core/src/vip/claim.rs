@@ -1,4 +1,4 @@
-//! A node's statement over the mesh about itself and one virtual address.
+//! A node's claim to a virtual address, sent over the mesh.
 
 use super::frame::Hardware;
 
@@ -9,7 +9,7 @@ pub enum Stance {
     Standby,
     /// It answers for the address.
     Holding,
-    /// It answers until another node does, and does not defend the address.
+    /// It answers until another node does, but does not defend the address.
     Releasing,
     /// It has probed, and waits for the signal of a holder that releases the address.
     Ready,
@@ -22,10 +22,10 @@ impl Stance {
     }
 }
 
-/// The statement of one node.
+/// The claim of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Number of the daemon's start; later starts have larger numbers.
+    /// The daemon's start number; later starts have larger ones.
     pub incarnation: u64,
     /// Number of the claim within that start.
     pub sequence: u64,
@@ -37,7 +37,7 @@ pub struct Claim {
     pub stance: Stance,
     /// The hardware address that it answers with.
     pub hardware: Hardware,
-    /// Whether it has just heard a station on the LAN that has the address.
+    /// Whether it has just heard a holder on the LAN.
     pub hears: bool,
 }
 

@@ -1,22 +1,21 @@
 //! The election of the node that answers for a virtual address, as one node sees it.
 //!
-//! A standby claims the address after [`SILENCE`] without any sign of a holder, neither on the LAN
-//! nor over the mesh, and after probes without an answer. The holder gives those signs every
-//! [`REPEAT_INTERVAL`] and loses the address once [`LEASE`] has passed since it sent its last
-//! announcement. `LEASE` is shorter than `SILENCE`, so a holder that was suspended finds that it
-//! lost before another node claims, and a dead one leaves nothing behind.
+//! A standby claims the address after [`SILENCE`] without any sign of a holder, on the LAN or over
+//! the mesh, and after unanswered probes. The holder gives a sign every [`REPEAT_INTERVAL`] and
+//! loses the address once [`LEASE`] has passed since its last announcement. `LEASE` is shorter than
+//! `SILENCE`, so a suspended holder has lost the address before another node claims it, and a dead
+//! one leaves nothing behind.
 //!
-//! Two holders (a LAN that was cut has healed) hear each other's announcements. The one with the
-//! lower hardware address stays: both see the two numbers in every frame, so they agree without
-//! the mesh. Preference (priority, then node) decides only which standby claims, and whether a
-//! holder hands over.
+//! Two holders (after a LAN partition has healed) hear each other's announcements. The one with the
+//! lower hardware address stays: every frame shows both, so they agree without the mesh. Preference
+//! (priority, then node) only decides which standby claims, and whether a holder hands over.
 //!
-//! A holder that releases the address chooses the moment: a standby that has probed reports that it
-//! is ready, and the holder points the LAN at it between two short connections, since those that
-//! are open when the address moves are reset.
+//! A releasing holder chooses the moment: a standby that has probed reports that it is ready, and
+//! the holder points the LAN at it between two short connections, since connections that are open
+//! when the address moves are reset.
 //!
-//! The bound on two holders assumes that messages arrive within `SILENCE - REPEAT_INTERVAL`.
-//! Without that (a cut LAN and a cut mesh), each side has one.
+//! That there is at most one holder assumes that messages arrive within `SILENCE -
+//! REPEAT_INTERVAL`. Otherwise (LAN and mesh are both partitioned), each side has one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -34,7 +33,7 @@ use times::{
 };
 pub use times::{LEASE, PROBE_INTERVAL, PROBES, REPEAT_INTERVAL, SETTLED, SILENCE};
 
-/// Other nodes of a group that are heard; more are ignored.
+/// Maximum other nodes of a group; more are ignored.
 pub const MAX_PEERS: usize = 16;
 /// Frames that wait to be sent. Further answers are dropped: clients ask again.
 const MAX_FRAMES: usize = 64;
@@ -46,7 +45,7 @@ const MAX_EVENTS: usize = 16;
 pub struct Contender {
     /// This node.
     pub node: NodeId,
-    /// This start of the daemon; later starts have larger numbers.
+    /// The daemon's start number; later starts have larger ones.
     pub incarnation: u64,
     /// The address of the interface that answers.
     pub hardware: Hardware,
@@ -59,15 +58,15 @@ pub struct Contender {
 pub enum Loss {
     /// Another station holds it: one with a lower hardware address, or one that does not yield.
     Contested(Hardware),
-    /// A node that has it too, and stays, announces that over the mesh.
+    /// Another holder, which keeps the address, announced itself over the mesh.
     Claimed(NodeId),
-    /// No announcement has left for too long.
+    /// No announcement was sent for too long.
     Stalled,
     /// No origin is usable from here.
     Unusable,
     /// A preferred node takes it.
     HandedOver,
-    /// The others hear this node over the mesh, and none of them on the LAN.
+    /// The others hear this node over the mesh, but none of them on the LAN.
     Isolated,
     /// The daemon stops.
     Stopped,
@@ -76,7 +75,7 @@ pub enum Loss {
 /// A change for this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It answers for the address from now on.
+    /// It now answers for the address.
     Gained,
     /// It no longer answers.
     Lost(Loss),
@@ -111,9 +110,9 @@ struct Peer {
     deaf_since: Option<BootTime>,
 }
 
-/// The part of this node in the contest for one address; `I` is the kind of address.
+/// This node's part in the contest for one address; `I` is the address family.
 ///
-/// All methods take the time, and first determine what a late call means.
+/// All methods take the time, and first handle a late call.
 #[derive(Debug)]
 pub struct Contest<I> {
     own: Contender,
@@ -126,7 +125,7 @@ pub struct Contest<I> {
     seen: BootTime,
     /// Time from which the address counts as free of a holder.
     clear: BootTime,
-    /// Time before which this node may not probe, whatever it hears.
+    /// Time before which this node may not probe in any case.
     quiet: BootTime,
     /// Time of the next check of a node that waits for another.
     look: BootTime,
@@ -139,7 +138,7 @@ pub struct Contest<I> {
 }
 
 impl<I: Copy> Contest<I> {
-    /// A standby that has heard nothing yet and waits for [`SILENCE`].
+    /// A new standby, which waits for [`SILENCE`].
     pub fn new(own: Contender, now: BootTime) -> Self {
         Self {
             own,
@@ -191,8 +190,7 @@ impl<I: Copy> Contest<I> {
         self.peers.iter().filter(move |(_, peer)| peer.is_fresh(now)).map(|(node, _)| *node)
     }
 
-    /// The interface answers with another hardware address from now on. A holder announces that at
-    /// once.
+    /// Handles a change of the interface's hardware address. A holder announces it at once.
     pub fn handle_hardware(&mut self, hardware: Hardware, now: BootTime) {
         self.observe(now);
         if self.own.hardware == hardware {
@@ -210,7 +208,7 @@ impl<I: Copy> Contest<I> {
         matches!(self.state, State::Stopped)
     }
 
-    /// Whether an origin is usable from here and the interface can send.
+    /// Handles whether an origin is usable from here and the interface can send.
     pub fn handle_usable(&mut self, usable: bool, now: BootTime) {
         self.observe(now);
         if self.usable == usable {
@@ -227,7 +225,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// Whether short connections to the address are open.
+    /// Handles whether short connections to the address are open.
     pub fn handle_busy(&mut self, busy: bool, now: BootTime) {
         self.observe(now);
         if busy {
@@ -235,7 +233,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// `from` sent `claim`; the mesh has authenticated it as a member of the group.
+    /// Handles a claim of `from`, which the mesh has authenticated as a member of the group.
     pub fn handle_claim(&mut self, from: NodeId, claim: Claim, now: BootTime) {
         self.observe(now);
         if from == self.own.node || !self.remember(from, claim, now) {
@@ -273,7 +271,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// A frame about the address was received.
+    /// Handles a received frame about the address.
     pub fn handle_frame(&mut self, heard: Heard<I>, now: BootTime) {
         self.observe(now);
         match heard {
@@ -313,7 +311,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// Time has passed.
+    /// Advances time.
     pub fn handle_timeout(&mut self, now: BootTime) {
         self.observe(now);
         match self.state {
@@ -366,7 +364,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// The next thing to send. Messages that have waited too long to be true are dropped.
+    /// The next message to send. Outdated messages are dropped.
     pub fn poll_transmit(&mut self, now: BootTime) -> Option<Transmit<I>> {
         self.observe(now);
         if let Some(frame) = self.frames.pop_front() {
@@ -401,7 +399,7 @@ impl<I: Copy> Contest<I> {
         due.min(self.claim_due)
     }
 
-    /// Determines what `now` means, before any other input counts.
+    /// Handles the time before any other input.
     fn observe(&mut self, now: BootTime) {
         let late = now.since(self.seen);
         self.seen = self.seen.max(now);
@@ -423,7 +421,7 @@ impl<I: Copy> Contest<I> {
         }
     }
 
-    /// Keeps a peer's claim; whether it is new.
+    /// Stores a peer's claim; returns whether it is new.
     fn remember(&mut self, from: NodeId, claim: Claim, now: BootTime) -> bool {
         let known = self.peers.get(&from);
         if known.is_some_and(|peer| !claim.is_newer_than(&peer.claim)) {
@@ -445,7 +443,7 @@ impl<I: Copy> Contest<I> {
         true
     }
 
-    /// A station other than this one announces that it has the address.
+    /// Handles another station's announcement that it has the address.
     fn handle_other(&mut self, hardware: Hardware, now: BootTime) {
         self.clear = now + SILENCE;
         self.wire.heard = Some(now);
@@ -528,8 +526,8 @@ impl<I: Copy> Contest<I> {
         self.peers.values().any(releases)
     }
 
-    /// Whether no short connection has been open since a standby became ready; the check before
-    /// this one covers those that the kernel had accepted and this process had not.
+    /// Whether no short connection has been open since a standby became ready; the previous check
+    /// covers connections that the kernel had accepted but this process had not.
     fn may_move(&self, ready: BootTime, now: BootTime) -> bool {
         let is_quiet = now.since(self.busy.max(ready)) >= BUSY_LOOK_INTERVAL;
         is_quiet || now.since(ready) >= BUSY_LIMIT
@@ -549,7 +547,7 @@ impl<I: Copy> Contest<I> {
         Claim { incarnation, sequence, usable, priority, stance, hardware, hears }
     }
 
-    /// Announces before anything else is sent: the lease depends on it.
+    /// Announces before sending anything else, since the lease depends on it.
     fn announce(&mut self, with_refresh: bool) {
         self.frames.retain(|frame| matches!(frame, Frame::Answer { .. }));
         if with_refresh {

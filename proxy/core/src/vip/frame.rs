@@ -10,7 +10,7 @@ impl Hardware {
     /// All stations.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it can be that of one station: neither zero nor a group's.
+    /// Whether it can be a station's: neither zero nor multicast.
     pub fn is_station(self) -> bool {
         self.0 != [0; 6] && self.0[0] & 1 == 0
     }
@@ -30,9 +30,9 @@ pub enum Frame<I> {
     Probe,
     /// Announces to all that the address is here.
     Announce,
-    /// The same as an answer, for stations that learn only from answers.
+    /// Announces it in the form of an answer, for stations that learn only from answers.
     Refresh,
-    /// Announces to all that the address is at this other station from now on.
+    /// Announces to all that the address is now at another station.
     Cede(Hardware),
     /// Answers one station.
     Answer {

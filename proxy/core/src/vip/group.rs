@@ -1,10 +1,10 @@
 //! The recipients of a node's claims: the other nodes of its group, as far as it knows them.
 //!
 //! A credential shows which nodes may hold virtual addresses, but not in which group. So a node
-//! periodically introduces itself to all of them, and sends each claim to those from which it has
-//! heard the same group. A node that hears another for the first time answers with its next claim,
-//! so both know each other within [`REPEAT_INTERVAL`](super::contest::REPEAT_INTERVAL) of an
-//! introduction that arrives.
+//! periodically introduces itself to all of them, and sends its claims to those that have announced
+//! the same group. A node that hears another for the first time answers with its next claim, so
+//! both know each other within [`REPEAT_INTERVAL`](super::contest::REPEAT_INTERVAL) of a received
+//! introduction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,8 +16,8 @@ use super::contest::MAX_PEERS;
 
 /// Interval between introductions.
 const INTRODUCTION: Duration = Duration::from_secs(5);
-/// After this long without a claim a node gets only introductions: it is gone, or the address is no
-/// longer in its settings.
+/// A node that sent no claim for this long gets only introductions: it is gone, or its settings no
+/// longer have the address.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Nodes that get one introduction. If there are more, each turn takes the next ones.
 pub const MAX_INTRODUCED: usize = 64;
@@ -27,13 +27,13 @@ pub const MAX_INTRODUCED: usize = 64;
 pub struct Group {
     heard: BTreeMap<NodeId, BootTime>,
     candidates: BTreeSet<NodeId>,
-    /// The last recipient of the last introduction, after which the next one continues.
+    /// The last recipient of the last introduction, where the next one continues.
     last: Option<NodeId>,
     due: BootTime,
 }
 
 impl Group {
-    /// A claim of this group came from that node. At most [`MAX_PEERS`] are known.
+    /// Handles a claim of this group from a node. At most [`MAX_PEERS`] are known.
     pub fn handle_claim(&mut self, from: NodeId, now: BootTime) {
         self.heard.retain(|_, at| now.since(*at) < FORGOTTEN);
         if self.heard.len() < MAX_PEERS || self.heard.contains_key(&from) {
@@ -91,7 +91,7 @@ mod tests {
         group.handle_claim(node(2), at(2));
         assert_eq!(group.recipients(at(3)), [node(2)].into());
         assert_eq!(group.recipients(at(6)), [node(1), node(2)].into());
-        // A node that has joined does not wait for the next turn.
+        // A node that joins does not wait for the next turn.
         group.set_candidates([node(1), node(2), node(3)], at(7));
         assert_eq!(group.recipients(at(7)), [node(1), node(2), node(3)].into());
     }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::frame::{Frame, Hardware, Heard};
 use super::{arp, nd};
 
-/// The bytes of `frame` about `address`, sent by `own`; none for an answer to a station of the
-/// other family.
+/// Encodes `frame` about `address`, sent by `own`; `None` for an answer to a station of the other
+/// family.
 pub fn encode(frame: Frame<IpAddr>, address: IpAddr, own: Hardware) -> Option<Vec<u8>> {
     match address {
         IpAddr::V4(address) => {

@@ -2,7 +2,7 @@
 //!
 //! A datagram on the inner port [`PORT`]: version (1 byte, [`VERSION`]), body (postcard). Bytes
 //! after the known fields are ignored, so that a later version may add fields at the end; nothing
-//! else of a version ever changes. A version that knows no claims drops the datagram.
+//! else of a version ever changes. A version without claims drops the datagram.
 
 use std::net::IpAddr;
 
@@ -16,14 +16,14 @@ use super::frame::Hardware;
 pub const PORT: u16 = 7403;
 /// Begins a datagram.
 pub const VERSION: u8 = 1;
-/// The longest datagram that is read, in bytes: a group's name, an address and a claim take 128 at
-/// most; the rest is room for what later versions add.
+/// The longest datagram accepted, in bytes: a group's name, an address and a claim take 128 at
+/// most; the rest is for later versions.
 pub const MAX_BYTES: usize = 512;
 
-/// A claim and the address that it is about.
+/// A claim and its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The nodes that it is for.
+    /// The group that it is for.
     pub group: GroupName,
     /// The address.
     pub address: IpAddr,
@@ -31,7 +31,7 @@ pub struct Message {
     pub claim: Claim,
 }
 
-/// A [`Message`] in bytes: the order of the fields is the wire format.
+/// The wire format of a [`Message`], in order of the fields.
 #[derive(Serialize, Deserialize)]
 struct Body {
     group: GroupName,

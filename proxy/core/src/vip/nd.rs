@@ -13,7 +13,7 @@ const OPTION_BYTES: usize = 8;
 const ETHER_TYPE: [u8; 2] = [0x86, 0xdd];
 /// The next header of `ICMPv6`.
 const ICMP: u8 = 58;
-/// Packets with another value were routed here (RFC 4861, 7.1).
+/// Packets with another value were routed (RFC 4861, 7.1).
 const HOP_LIMIT: u8 = 255;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
@@ -24,7 +24,7 @@ const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group that solicitations for `address` are sent to (RFC 4291, 2.7.1).
+/// The solicited-node multicast address of `address` (RFC 4291, 2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0).to_bits();
     Ipv6Addr::from_bits(group | (address.to_bits() & 0xff_ffff))
@@ -36,7 +36,7 @@ pub fn group_hardware(group: Ipv6Addr) -> Hardware {
     Hardware([0x33, 0x33, a, b, c, d])
 }
 
-/// The bytes of `frame` about `address`, sent by `own`.
+/// Encodes `frame` about `address`, sent by `own`.
 pub fn encode(frame: Frame<Ipv6Addr>, address: Ipv6Addr, own: Hardware) -> Vec<u8> {
     let (hardware, source, destination, flags) = match frame {
         Frame::Probe => {
@@ -104,7 +104,7 @@ pub fn decode(bytes: &[u8], address: Ipv6Addr) -> Option<Heard<Ipv6Addr>> {
     hardware.is_station().then(|| heard(hardware, source))
 }
 
-/// The hardware address in the options; `None` outside if they are malformed.
+/// The hardware address in the options; the outer `None` if they are malformed.
 fn option(mut options: &[u8], kind: u8) -> Option<Option<Hardware>> {
     while !options.is_empty() {
         let length = usize::from(*options.get(1)?) * OPTION_BYTES;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::refusal::Refusal;
 use crate::wire::{Answer, BadHeader, Hops, MAX_DEADLINE};
 
-/// Begins a stream of the way back; 1 and 2 begin sessions, 3 a question, 4 a request for a
+/// First byte of a stream of the way back; 1 and 2 begin sessions, 3 a question, 4 a request for a
 /// renewal.
 pub const VERSION: u8 = 5;
 /// Version and length.
@@ -77,12 +77,12 @@ impl Call {
         Self { hops: Hops::One, ..Self::direct(node, want, deadline) }
     }
 
-    /// The same call as a relay passes it on, for the node whose credential `client` is.
+    /// The call as a relay passes it on, for the node with the credential `client`.
     pub fn carried(&self, client: Credential) -> Self {
         Self { hops: Hops::None, client: Some(Box::new(client)), ..self.clone() }
     }
 
-    /// How long the opener waits, capped at [`MAX_DEADLINE`] whatever the bytes say.
+    /// How long the opener waits, capped at [`MAX_DEADLINE`].
     pub fn deadline(&self) -> Duration {
         Duration::from_millis(u64::from(self.deadline_ms)).min(MAX_DEADLINE)
     }
@@ -143,8 +143,8 @@ pub fn answer_for(why: Refusal) -> Answer {
     }
 }
 
-/// Reads an answer from the front of `bytes`, and returns how many bytes it took as well; none
-/// means that more are needed, unless this was the end of the stream.
+/// Reads an answer from the front of `bytes`; returns it and its length. `None` means that more
+/// bytes are needed, unless this was the end of the stream.
 pub fn read_answer(bytes: &[u8], is_end: bool) -> Option<(Result<(), Refusal>, usize)> {
     let (&first, rest) = bytes.split_first()?;
     match (Answer::from_code(first), rest.first()) {

@@ -1,10 +1,9 @@
 //! Maps a node of the cluster to its member of the mesh.
 //!
-//! By name: the credential with that name. Without a name fixed in the invite a node chooses its
-//! own, so a fixed name takes precedence, and two equal claims are refused. Otherwise by address:
-//! the member whose tunnel comes from an address of the Node object, unless it has the name of
-//! another node. Addresses that members announce are not used here, since a worker could announce
-//! another's.
+//! By name: the credential with that name. A node chooses its own name unless the invite fixes it,
+//! so a fixed name takes precedence, and two equal claims are refused. Otherwise by address: the
+//! member whose tunnel comes from an address of the Node object, unless it has the name of another
+//! node. Announced addresses are not used, since a worker could announce another's.
 
 use std::net::IpAddr;
 
@@ -50,7 +49,7 @@ pub fn member<'a>(
     };
     match best.as_slice() {
         [] => {
-            let said = format!("{} is in the cluster and not in the mesh", object.name);
+            let said = format!("{} is in the cluster but not in the mesh", object.name);
             Err(Refused::new(Refusal::NoMember, said))
         }
         [one] if serves_kubelet(one) => Ok(one),

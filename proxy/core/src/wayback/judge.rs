@@ -1,5 +1,5 @@
-//! What a node dials for an apiserver: decided only by the node at the end, and refused unless
-//! something allows it.
+//! Decides what a node dials for an apiserver. Only the destination node decides, and refuses by
+//! default.
 //!
 //! | target | needs |
 //! | --- | --- |
@@ -8,8 +8,8 @@
 //! | a pod | the same; inside its own pod networks, and no address of the machine |
 //! | a service | `egress` of this node; inside its `service-cidrs`, and no address of the machine |
 //!
-//! A relay names the origin for which it carries a stream and presents that node's credential; that
-//! is only the relay's claim ([`crate::access`]).
+//! A relay names the origin for which it carries a stream and presents that node's credential,
+//! which is only a claim ([`crate::access`]).
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -52,7 +52,7 @@ impl ServingNode<'_> {
     fn kubelet(&self, port: u16, is_local: impl Fn(IpAddr) -> bool) -> Vec<SocketAddr> {
         let said = self.object.map_or(&[][..], |object| &object.addresses);
         let more = self.kubelet.addresses.iter().chain(said).copied();
-        // A Node object may say anything; a kubelet is on this machine.
+        // A Node object may list any address; a kubelet is on this machine.
         let more = more.filter(|ip| is_local(*ip));
         let all = iter::once(IpAddr::from(Ipv4Addr::LOCALHOST)).chain(more);
         let mut seen = BTreeSet::new();
@@ -91,7 +91,7 @@ pub fn holder(
     may_call(&holder, now).map(|()| holder)
 }
 
-/// The addresses to dial for a request of an apiserver's node, in this order. `is_local` says
+/// The addresses to dial for a request of an apiserver's node, in this order. `is_local` tells
 /// whether an address belongs to this machine.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
-//! The nodes of the cluster as Kubernetes knows them, and which node an address or name belongs to.
+//! The nodes of the cluster according to Kubernetes, and the node that an address or name belongs
+//! to.
 //!
 //! Names of Node objects are unique and only the control plane assigns pod networks, but a kubelet
 //! writes the addresses of its own Node object: an address that two nodes claim is refused, and
@@ -14,9 +15,9 @@ use super::KUBELET_PORT;
 use super::refusal::Refusal;
 use super::reply::Refused;
 
-/// Most nodes kept: twice what Kubernetes supports.
+/// Maximum nodes kept: twice what Kubernetes supports.
 pub const MAX_NODES: usize = 10_000;
-/// The most addresses, names and pod networks of one node, each.
+/// Maximum addresses, names and pod networks of a node, each.
 pub const MAX_ADDRESSES: usize = 16;
 /// The longest name, in bytes (RFC 1035).
 const MAX_NAME_BYTES: usize = 253;
@@ -39,7 +40,7 @@ pub struct NodeObject {
 }
 
 impl NodeObject {
-    /// A node of which only the name is known.
+    /// A node known only by name.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -50,7 +51,7 @@ impl NodeObject {
         }
     }
 
-    /// Truncated to the bounds of this module; none if its name exceeds them.
+    /// Truncated to the bounds of this module; `None` if its name exceeds them.
     fn bounded(mut self) -> Option<Self> {
         self.names.retain(|name| name.len() <= MAX_NAME_BYTES);
         self.names.iter_mut().for_each(|name| name.make_ascii_lowercase());
@@ -146,7 +147,7 @@ impl Nodes {
         [&[FORMAT][..], &body].concat()
     }
 
-    /// Reads what was stored; none for other bytes.
+    /// Decodes stored nodes; `None` for other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let body = bytes.strip_prefix(&[FORMAT])?;
         let objects: Vec<NodeObject> = postcard::from_bytes(body).ok()?;
@@ -191,7 +192,7 @@ impl Nodes {
     }
 
     fn by_given_name(&self, name: &str) -> Result<&NodeObject, Refused> {
-        // Facts that Kubernetes keeps unique take precedence over those that kubelets report.
+        // What Kubernetes keeps unique takes precedence over what kubelets report.
         if let Some(object) = self.by_name.get(name) {
             return Ok(object);
         }
@@ -205,7 +206,7 @@ impl Nodes {
         })
     }
 
-    /// The only node for which this holds.
+    /// The only node that satisfies the condition.
     fn one(
         &self,
         what: impl std::fmt::Display,

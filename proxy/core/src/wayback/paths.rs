@@ -1,9 +1,9 @@
-//! The paths that a request tries, their order, and when the next attempt starts.
+//! The paths that a request tries, in which order, and when the next attempt starts.
 //!
-//! No bytes of a target are passed before an answer, so a second attempt costs only a dropped
-//! connection. The direct path goes first unless it is known to be dead; up to three relays follow,
-//! those of the target's site first, which most likely reach it. A refusal by the node itself ends
-//! the search; a failure of a path starts the next one at once.
+//! No data passes before an answer, so a second attempt costs only a dropped connection. The direct
+//! path goes first unless it is known to be dead; up to three relays follow, those of the target's
+//! site first, which most likely reach it. A refusal by the node itself ends the search; a failed
+//! path starts the next one at once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -111,8 +111,8 @@ impl Race {
         self.running = self.running.saturating_sub(1);
         self.next_at = now;
         let is_final = !refused.why.is_of_the_path();
-        // The node's own answer says more than failures of its paths, and an earlier answer says
-        // more than a relay's.
+        // The node's own answer tells more than failures of its paths, and an earlier answer more
+        // than a relay's.
         if is_final || self.worst.is_none() {
             self.worst = Some(refused);
         }

@@ -1,4 +1,4 @@
-//! Why the way back does not lead to a target.
+//! Why the way back refuses a target.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ counters! {
         "meshport_wayback_refused_total" by "reason" {
             /// The user of the process that opened the socket is not in `egress.uids`.
             User = "user",
-            /// As many connections of the socket are open as `egress.max-streams` allows.
+            /// `egress.max-streams` connections of the socket are open.
             Crowded = "crowded",
             /// The request is not an HTTP request.
             Malformed = "malformed",
@@ -76,10 +76,11 @@ counters! {
 }
 
 impl Refusal {
-    /// How many there are.
+    /// The number of variants.
     pub const COUNT: usize = <Self as Counter>::ALL.len();
 
-    /// The byte on the wire, for refusals sent between nodes. Never changed, only added to.
+    /// The byte on the wire, for refusals sent between nodes. Codes never change; new ones may be
+    /// added.
     pub fn code(self) -> u8 {
         match self {
             Self::NoPath => 1,
@@ -102,7 +103,7 @@ impl Refusal {
         }
     }
 
-    /// Reads the byte; unknown ones of a later version become [`Refusal::Failed`].
+    /// Decodes the byte; a later version's unknown codes become [`Refusal::Failed`].
     pub fn from_code(code: u8) -> Self {
         let found = <Self as Counter>::ALL.iter().find(|it| it.is_told() && it.code() == code);
         found.copied().unwrap_or(Self::Failed)
@@ -117,7 +118,7 @@ impl Refusal {
         self.row().value
     }
 
-    /// Whether another path to the same node may succeed: the refusal is not the node's own.
+    /// Whether another path to the same node may succeed, since the refusal is not the node's own.
     pub fn is_of_the_path(self) -> bool {
         matches!(self, Self::NoPath | Self::Silent | Self::NotRelay | Self::OtherNode)
     }

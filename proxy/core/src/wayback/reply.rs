@@ -1,4 +1,4 @@
-//! The answers of the socket to a request.
+//! Answers of the socket to a request.
 
 use super::call::Want;
 use super::refusal::Refusal;
@@ -27,20 +27,23 @@ impl Refused {
             Refusal::Connection => "the connection is refused there",
             Refusal::Timeout => "it does not answer there",
             Refusal::Failed => "it cannot be dialled there",
-            Refusal::Overloaded => "that node has no room for more streams",
+            Refusal::Overloaded => "that node has no capacity for more streams",
             Refusal::Leaving => "that node is stopping",
-            Refusal::Older => "that node runs an earlier meshport, which has no way back",
+            Refusal::Older => {
+                "that node runs an earlier version of meshport, which has no way \
+                               back"
+            }
             Refusal::NotOrigin => "this node lacks the role origin:kube-apiserver",
             Refusal::NotRelay => "the relay lacks the role relay",
             Refusal::OtherNode => "it is another node",
-            Refusal::NoKubelet => "its credential does not allow a way back",
+            Refusal::NoKubelet => "its credential does not allow the way back",
             Refusal::Off => "kubelet.serve is false there",
             Refusal::Port => "that is not the port of its kubelet (kubelet.port there)",
             Refusal::Pod => "that is not in its pod networks (kubelet.pod-cidrs there)",
             Refusal::OwnAddress => "that is an address of the machine itself",
             Refusal::Service => "that is not in a service network (egress.service-cidrs there)",
             Refusal::NotEgress => "it lacks the role egress",
-            _ => "it does not say why",
+            _ => "it gave no reason",
         };
         Self::new(why, format!("{who} does not reach {what}: {rule}"))
     }
@@ -50,7 +53,7 @@ impl Refused {
 const MAX_SAID_BYTES: usize = 400;
 
 impl Refused {
-    /// With this sentence.
+    /// A refusal with this sentence.
     pub fn new(why: Refusal, said: impl Into<String>) -> Self {
         Self { why, said: said.into() }
     }

@@ -8,7 +8,7 @@ use super::super::frame::Hardware;
 pub(super) struct Successor {
     pub(super) hardware: Hardware,
     pub(super) since: BootTime,
-    /// The LAN was pointed at that station.
+    /// Whether the LAN was pointed at that station.
     pub(super) is_named: bool,
 }
 
@@ -33,6 +33,6 @@ pub(super) struct Wire {
 pub(super) struct Given {
     /// To a preferred node.
     pub(super) handover: BootTime,
-    /// Because nobody hears this one.
+    /// Because no other node hears this one.
     pub(super) isolation: BootTime,
 }
