@@ -7,9 +7,9 @@
 //! the [`Chain`] from the mesh's first key, so a verifier needs nothing but the [`MeshId`].
 //!
 //! An endorsed key is revoked like an invite, by its public half
-//! ([`Revoked::Invite`](crate::Revoked::Invite)), with everything signed under it. That counts if a
-//! key above it in its chain signed it, or the key itself: one endorsed key cannot revoke another
-//! one beside it. The first key cannot be revoked, since every chain begins there.
+//! ([`Revoked::Invite`](crate::Revoked::Invite)), with everything signed under it. That takes the
+//! signature of a key above it in its chain, or its own: an endorsed key cannot revoke another one
+//! beside it. The first key cannot be revoked, since every chain starts with it.
 
 #[cfg(test)]
 mod tests;
@@ -29,8 +29,8 @@ use crate::ids::{MeshId, UnixSeconds, VerifyKey};
 use crate::keys::{AuthoritySecret, Signature};
 use crate::signing::signed_message;
 
-/// The most endorsements in a chain: an endorsed key can endorse one more, for a mesh whose first
-/// key is lost.
+/// Maximum endorsements in a chain: an endorsed key can endorse one more, for a mesh that has lost
+/// its first key.
 pub const MAX_ENDORSEMENTS: usize = 2;
 /// Bytes of an endorsement in a signature: key, time, signature.
 const ENDORSEMENT_BYTES: usize = 32 + 8 + SIGNATURE_BYTES;
@@ -45,7 +45,7 @@ const WHAT: &str = "the endorsement of an authority key";
 const DOMAIN: &[u8] = b"meshport endorsement v1\0";
 const PROOF_DOMAIN: &[u8] = b"meshport endorsed key v1\0";
 
-/// An authority key's statement that another key speaks for the mesh too.
+/// An authority key's statement that another key may also sign for the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endorsement {
     /// The key that is endorsed.
@@ -86,8 +86,8 @@ impl Chain {
         self.0.iter().map(|it| it.key)
     }
 
-    /// Whether its signer is one of the first `length` keys of `other`, or above all of them, and
-    /// so may revoke the last of them.
+    /// Whether its signer is one of the first `length` keys of `other`, or above all of them, so
+    /// that it may revoke the last of them.
     pub(crate) fn is_above(&self, other: &Self, length: usize) -> bool {
         self.0.len() <= length && self.keys().zip(other.keys()).all(|(ours, theirs)| ours == theirs)
     }
@@ -101,7 +101,7 @@ impl Chain {
     }
 }
 
-/// A key that speaks for a mesh: its first one, or one that was endorsed. Kept offline.
+/// A key that signs for a mesh: its first one, or an endorsed one. Kept offline.
 ///
 /// The text form is a line with the secret and, for an endorsed key, one with mesh and chain.
 #[derive(Clone)]
@@ -156,17 +156,17 @@ impl AuthorityKey {
         Ok(Self { secret, mesh: self.mesh, chain })
     }
 
-    /// The mesh that it speaks for.
+    /// The mesh that it signs for.
     pub fn public(&self) -> MeshId {
         self.mesh
     }
 
-    /// Its own public half: that of the mesh for the first key.
+    /// Its public half; for the first key, that is the mesh id.
     pub fn key(&self) -> VerifyKey {
         self.secret.public()
     }
 
-    /// The endorsements by which it speaks for the mesh.
+    /// The endorsements that let it sign for the mesh.
     pub const fn chain(&self) -> &Chain {
         &self.chain
     }
@@ -220,8 +220,8 @@ impl fmt::Debug for AuthorityKey {
     }
 }
 
-/// A signature for a mesh, with the endorsements of the key that made it. The byte form of one by
-/// the mesh's first key is that of the signature alone.
+/// A signature for a mesh, with the endorsements of the signing key. By the mesh's first key it is
+/// encoded as the signature alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthoritySignature {
     signature: Signature,
@@ -262,7 +262,7 @@ impl AuthoritySignature {
         &self.chain
     }
 
-    /// This signature without endorsements, for use beside one by the same key that has them.
+    /// This signature without endorsements, for use next to one by the same key that has them.
     pub(crate) fn without_chain(&self) -> Self {
         self.signature.into()
     }

@@ -12,8 +12,8 @@ use crate::text::TextError;
 /// The bits of an IPv6 address before the IPv4 address that is mapped into it (RFC 4291, 2.5.5.2).
 const MAPPED_BITS: u8 = 96;
 
-/// A network, or a single address. An IPv4-mapped IPv6 address is the IPv4 address, here and in
-/// what is compared with it.
+/// A network, or a single address. An IPv4-mapped IPv6 address counts as the IPv4 address, here and
+/// in comparisons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     /// The first address; all bits behind the prefix are zero.
@@ -27,8 +27,8 @@ impl Cidr {
     pub const FORM: &str =
         "a network or an address, such as \"192.0.2.0/24\", \"2001:db8::/32\" or \"192.0.2.7\"";
 
-    /// The network of an address with a prefix of this many bits; none if the prefix is longer than
-    /// the address, or bits beyond it are set.
+    /// The network of an address with a prefix of this many bits; `None` if the prefix is longer
+    /// than the address, or bits beyond it are set.
     pub fn new(network: IpAddr, bits: u8) -> Option<Self> {
         (first(network, bits) == Some(network)).then_some(Self { network, bits })
     }
@@ -50,7 +50,7 @@ impl Cidr {
     }
 }
 
-/// The first address of the network of this many bits that contains `ip`; none for too many bits.
+/// The first address of the network of this many bits that contains `ip`; `None` for too many bits.
 fn first(ip: IpAddr, bits: u8) -> Option<IpAddr> {
     match ip {
         IpAddr::V4(ip) => {
@@ -76,7 +76,7 @@ impl FromStr for Cidr {
             None => (text, None),
         };
         let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
-        // A sign or a leading zero would be a second text for the same network.
+        // A sign or a leading zero would give the same network a second text form.
         let is_number = |bits: &str| {
             bits.bytes().all(|b| b.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'))
         };
@@ -91,7 +91,7 @@ impl FromStr for Cidr {
             mapped if mapped != ip => (mapped, bits.checked_sub(MAPPED_BITS).ok_or_else(wrong)?),
             ip => (ip, bits),
         };
-        // A prefix with more bits behind it is a mistake in one or the other.
+        // With bits set beyond the prefix, either the address or the prefix is a mistake.
         Self::new(network, bits).ok_or_else(wrong)
     }
 }

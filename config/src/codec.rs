@@ -2,7 +2,7 @@
 //!
 //! Bytes are postcard. A decoder refuses input above its bound before parsing it, trailing bytes,
 //! and any encoding other than the one this crate writes, so one value has one encoding. Text is a
-//! tag that says kind and version, a dot, and base64url without padding.
+//! tag with kind and version, a dot, and base64url without padding.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::error::Error;
 
-/// The largest bound any decoder of this crate has, in bytes.
+/// The largest bound of any decoder in this crate, in bytes.
 const MAX_DECODED_BYTES: usize = 4096;
 
 /// A kind of tagged text.
@@ -98,7 +98,7 @@ impl Tag {
         BASE64URL_NOPAD.decode(encoded.as_bytes()).map(Zeroizing::new).map_err(|_| malformed)
     }
 
-    /// Text of this kind that cannot be read, as an error that does not repeat it.
+    /// The error for unreadable text of this kind; does not repeat it.
     pub(crate) fn unreadable(self) -> Error {
         Error::SecretText { what: self.what, expected: "the whole line, as meshport wrote it" }
     }
@@ -111,8 +111,8 @@ impl Tag {
     }
 }
 
-/// The bytes of `value`, at most `max` of them. No copy is left behind: they are written once, to a
-/// buffer that is erased.
+/// The bytes of `value`, at most `max` of them. Leaves no copy: they are written once, to a buffer
+/// that is erased.
 pub(crate) fn encode_secret<T: Serialize>(
     value: &T,
     what: &'static str,

@@ -1,7 +1,7 @@
-//! Counters in a table: an enum with one variant a counter, and a number for each.
+//! Tables of counters: an enum with a variant per counter, and a number for each.
 //!
-//! A row names the counter's metric and the value of its label, so that code, metrics and reference
-//! name it once. Counting is a plain addition at an index known at compile time.
+//! A row has the counter's metric and label value, so that code, metrics and reference share one
+//! definition. Counting is an addition at an index known at compile time.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ pub trait Counter: Copy + fmt::Debug + 'static {
     /// Its index in [`Counter::ALL`].
     fn index(self) -> usize;
 
-    /// How it is shown.
+    /// Its row in the metrics.
     fn row(self) -> CounterRow;
 }
 
@@ -33,7 +33,7 @@ pub struct CounterRow {
     pub help: &'static str,
 }
 
-/// A number for each counter of `C`, of which there are `N`. All only grow.
+/// A number for each of the `N` counters of `C`. All only increase.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Counters<C, const N: usize> {
     counts: [u64; N],
@@ -80,7 +80,7 @@ impl<C: Counter, const N: usize> fmt::Debug for Counters<C, N> {
     }
 }
 
-/// The same for several threads: an addition is one relaxed atomic instruction.
+/// Counters shared by several threads: an addition is one relaxed atomic instruction.
 pub struct SharedCounters<C, const N: usize> {
     counts: [AtomicU64; N],
     of: PhantomData<C>,

@@ -4,7 +4,7 @@
 //! The authority signs a [`Delegation`] (the public part of an invite); the delegation's key signs
 //! a [`Credential`] for a node that joins. The authority may also sign a credential directly. A
 //! signature covers a version string and the postcard bytes of everything above it in the struct,
-//! so neither a field nor the kind of statement can be swapped.
+//! so neither a field nor the kind of statement can be exchanged.
 //!
 //! An issuer signs an [`Issued`]. It becomes a credential only when the node's WireGuard key signs
 //! it too. If a node has two credentials, the later one counts, whatever its issuer; without the
@@ -32,7 +32,7 @@ use crate::succession::Succession;
 const COUNTERSIGNATURE_BYTES: usize = 64;
 /// The largest value that an issuer signs, in bytes.
 const MAX_ISSUED_BYTES: usize = 640;
-/// The largest credential, in bytes: it must fit one datagram, and a usual one together with a
+/// The largest credential, in bytes: it must fit one datagram, and a typical one together with a
 /// record.
 pub const MAX_CREDENTIAL_BYTES: usize = MAX_ISSUED_BYTES + COUNTERSIGNATURE_BYTES;
 /// How far a clock may be behind the issuer's, in seconds.
@@ -97,7 +97,7 @@ struct DelegationBody<'a> {
 }
 
 impl Delegation {
-    /// Allows `key` to sign credentials within `grant`.
+    /// Lets `key` sign credentials within `grant`.
     ///
     /// # Errors
     /// [`Error::ValidityEmpty`] if joining would end before it begins or credentials would have no
@@ -124,7 +124,7 @@ impl Delegation {
         self.signature.verify(mesh, &self.message()).map_err(tampered)
     }
 
-    /// One with this signature, valid or not.
+    /// The delegation with this signature, valid or not.
     pub(crate) fn with_signature(
         mesh: MeshId,
         key: VerifyKey,
@@ -199,7 +199,7 @@ impl Issued {
         Ok(credential)
     }
 
-    /// The issued content, without the node's signature, to examine before signing.
+    /// The issued content, without the node's signature, to check before signing.
     pub const fn content(&self) -> &Credential {
         &self.0
     }
@@ -221,8 +221,8 @@ impl Issued {
         Credential::read_issued(bytes).map(Self)
     }
 
-    /// From the text form, `meshport-credential-1.` and base64url, which was that of credentials
-    /// before their nodes signed them; white space around it is allowed. Verifies nothing.
+    /// Parses the text form, `meshport-credential-1.` and base64url, which credentials had before
+    /// nodes signed them; white space around it is allowed. Verifies nothing.
     ///
     /// # Errors
     /// As [`Credential::from_text`].
@@ -259,17 +259,17 @@ pub struct Credential {
     pub delegation: Option<Delegation>,
     /// By the delegation's key, or by the authority.
     signature: AuthoritySignature,
-    /// The node that this one succeeds; covered by the signature. The byte form has it after the
-    /// issuer's signature, and nothing there for a node that succeeds no other.
+    /// The node that this one succeeds; covered by the signature. Encoded after the issuer's
+    /// signature; omitted for a node that succeeds no other.
     #[serde(skip)]
     pub succession: Option<Succession>,
-    /// By the node's own key, over all of the above as the issuer has signed it. The byte form ends
+    /// By the node's own key, over all of the above as signed by the issuer. The encoded form ends
     /// with it.
     #[serde(skip, default = "unsigned")]
     countersignature: Signature,
 }
 
-/// Where a signature will be.
+/// A placeholder for a signature.
 const fn unsigned() -> Signature {
     Signature::from_bytes([0; 64])
 }
@@ -423,14 +423,14 @@ impl Credential {
         if credential.issued_bytes() == bytes { Ok(credential) } else { Err(malformed) }
     }
 
-    /// What the issuer has signed, with that signature.
+    /// The data signed by the issuer, with that signature.
     fn issued_bytes(&self) -> Vec<u8> {
         let mut bytes = encoded(self);
         self.succession.iter().for_each(|succession| bytes.extend(encoded(succession)));
         bytes
     }
 
-    /// What the node's signature covers. The mesh is in it, as the first of the fields.
+    /// The data covered by the node's signature. The mesh is its first field.
     fn countersigned(&self) -> Vec<u8> {
         [COUNTERSIGNATURE_DOMAIN, &self.issued_bytes()].concat()
     }
@@ -461,7 +461,7 @@ impl Credential {
         }
     }
 
-    /// A short name for exactly this credential: 64 bits of a hash over all of it. Distinguishes
+    /// A short id of exactly this credential: 64 bits of a hash over all of it. Distinguishes
     /// credentials in messages and logs; proves nothing.
     pub fn id(&self) -> [u8; 8] {
         let hash = Sha256::new().chain_update(ID_DOMAIN).chain_update(self.to_bytes()).finalize();
@@ -469,8 +469,8 @@ impl Credential {
     }
 
     /// Eight bytes of the node's signature, which differ between credentials: for digests of many,
-    /// where [`Credential::id`] would take a hash of each. From its second half: the first half is
-    /// equal for two credentials if a malicious node uses the same nonce for both.
+    /// where [`Credential::id`] would cost a hash each. From its second half, since the first half
+    /// is equal for two credentials if a malicious node reuses a nonce.
     pub fn tag(&self) -> u64 {
         let (_, half) = self.countersignature.as_bytes().split_at(32);
         u64::from_le_bytes(*half.first_chunk().expect("32 bytes"))
@@ -499,7 +499,7 @@ impl Credential {
         }
     }
 
-    /// A new one is returned only if the resulting credential verifies.
+    /// Returns a new credential only if it verifies.
     fn check_issued(self) -> Result<Issued, Error> {
         self.check_limits()?;
         let (bytes, max) = (self.to_bytes().len(), MAX_CREDENTIAL_BYTES);
@@ -538,7 +538,7 @@ impl Credential {
             let allowed = delegation.roles.to_string();
             return Err(Error::RoleOutside { role: role.clone(), allowed });
         }
-        // It removes a right, so the joining node may not leave it out.
+        // The role removes a right, so the joining node must not drop it.
         let forbids = !delegation.is_for_renewals() && delegation.roles.contains(&Role::NoKubelet);
         if forbids && !self.roles.contains(&Role::NoKubelet) {
             return Err(Error::RoleDropped { role: Role::NoKubelet });

@@ -28,7 +28,7 @@ const FORM: &str =
 pub enum Host {
     /// An address.
     Ip(IpAddr),
-    /// A DNS name, resolved (and resolved again) by the connecting side.
+    /// A DNS name, which the connecting side resolves repeatedly.
     Name(String),
 }
 
@@ -42,7 +42,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// From its parts; a name is made lower case.
+    /// From its parts; a name is converted to lower case.
     ///
     /// # Errors
     /// [`TextError::Form`] for a malformed DNS name or port 0.
@@ -67,7 +67,7 @@ impl Endpoint {
         self.port
     }
 
-    /// The address, when no name has to be resolved first.
+    /// The address, if it is not a name.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match self.host {
             Host::Ip(ip) => Some(SocketAddr::new(ip, self.port)),

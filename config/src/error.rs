@@ -10,16 +10,16 @@ use crate::text::TextError;
 
 /// A problem with a name, a key, a credential or an invite.
 ///
-/// Every message names the problem and what to do next. No error leaves anything changed: all
-/// operations of this crate return a complete value or none.
+/// Every message names the problem and what to do next. Errors change nothing: all operations of
+/// this crate return a complete value or none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     // Caused by the writer of the text or the bytes.
-    /// A text or a list does not have the form of its kind.
+    /// Malformed text, or a list of the wrong length.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// A text that should hold a key or secret does not; it is not repeated here.
+    /// A text that should contain a key or secret does not; the message does not repeat it.
     #[error("this is not {what}: expected {expected}")]
     SecretText {
         /// The expected thing, with its article.
@@ -36,7 +36,10 @@ pub enum Error {
         found: &'static str,
     },
     /// A text was made by a version of meshport that this one does not understand.
-    #[error("this is {what} of another version of the format; use the same meshport on both sides")]
+    #[error(
+        "this is {what} in another version of the format; use the same version of meshport on \
+         both sides"
+    )]
     OtherVersion {
         /// The kind of text, with its article.
         what: &'static str,
@@ -56,7 +59,7 @@ pub enum Error {
     },
     /// Bytes cannot be decoded.
     #[error(
-        "{what} cannot be decoded: it is truncated, damaged or of another version; get it again"
+        "{what} cannot be decoded: it is truncated, damaged or from another version; get it again"
     )]
     Malformed {
         /// The expected thing, with its article.
@@ -76,8 +79,8 @@ pub enum Error {
     InviteOutdated,
     /// A mandate to renew credentials has expired, or has no turn for this time.
     #[error(
-        "the mandate ended at {until}, and it is {now} here; make a new one with `meshport \
-         delegate` where the authority's key is"
+        "the mandate expired at {until}, and this machine's clock says {now}; make a new one with \
+         `meshport delegate` where the authority's key is"
     )]
     MandateEnded {
         /// Its end.
@@ -87,7 +90,7 @@ pub enum Error {
     },
     /// A mandate is for another node.
     #[error(
-        "the mandate is for node {found}, and this is node {expected}; install it there, or make \
+        "the mandate is for node {found}, but this is node {expected}; install it there, or make \
          one for this node with `meshport delegate`"
     )]
     ForeignMandate {
@@ -106,8 +109,8 @@ pub enum Error {
     // Caused by the issuer or the presenter of the credential.
     /// It belongs to another mesh.
     #[error(
-        "it belongs to another mesh: {found}, while this one is {expected}. Get one from this \
-         mesh's operator"
+        "it belongs to another mesh, {found}; this one is {expected}. Get one from this mesh's \
+         operator"
     )]
     ForeignMesh {
         /// The mesh this node is in.
@@ -121,14 +124,14 @@ pub enum Error {
         /// The link of the chain that does not hold.
         link: Link,
     },
-    /// A credential that its issuer, but not the node that it is about, has signed, like all
-    /// credentials of earlier versions.
+    /// The issuer has signed the credential, but not its node, like all credentials of earlier
+    /// releases.
     #[error(
-        "the node has not signed its credential, which is from an earlier meshport. Issue it \
-         again there: `meshport renew`, or `meshport join INVITE --force`"
+        "the node has not signed its credential, which is from an earlier version of meshport. \
+         Issue it again there: `meshport renew`, or `meshport join INVITE --force`"
     )]
     NotCountersigned,
-    /// Another key than the node's has signed a credential in its place.
+    /// A key other than the node's has signed its credential.
     #[error(
         "the credential is not signed by the node it names, {node}: that node never agreed to it, \
          or it was changed. `meshport renew` there makes a new one"
@@ -137,10 +140,10 @@ pub enum Error {
         /// The node it is about.
         node: NodeId,
     },
-    /// An authority key cannot endorse another one, since its own chain is as long as it may be.
+    /// An authority key cannot endorse another one, since its own chain has the maximum length.
     #[error(
-        "this authority key cannot endorse another one: {max} endorsements lie between it and the \
-         mesh's first key, the most there may be. Use a key nearer to the first one"
+        "this authority key cannot endorse another one: {max} endorsements, the maximum, lie \
+         between it and the mesh's first key. Use a key nearer to the first one"
     )]
     ChainTooLong {
         /// The most endorsements.
@@ -149,10 +152,10 @@ pub enum Error {
     /// A signature over other data does not match.
     #[error("the signature does not match the data and the key")]
     BadSignature,
-    /// An invite was created in the future, beyond the allowed clock difference: the clock here is
-    /// behind, or that of the issuer was ahead.
+    /// An invite was created in the future, beyond the allowed clock skew: this clock is behind, or
+    /// the issuer's was ahead.
     #[error(
-        "this machine's clock is behind: it says {now}, and the invite was created at \
+        "this machine's clock is behind: it says {now}, but the invite was created at \
          {valid_from}. Set the clock (`timedatectl` shows it) and try again"
     )]
     InviteNotYetValid {
@@ -161,9 +164,9 @@ pub enum Error {
         /// The time of this machine's clock.
         now: UnixSeconds,
     },
-    /// A credential or mandate begins in the future, beyond the allowed clock difference.
+    /// A credential or mandate begins in the future, beyond the allowed clock skew.
     #[error(
-        "it is not valid before {valid_from}, and this machine's clock says {now}. Correct the \
+        "it is not valid before {valid_from}, but this machine's clock says {now}. Correct the \
          clock, or wait"
     )]
     NotYetValid {
@@ -194,7 +197,7 @@ pub enum Error {
         /// Time of the revocation.
         at: UnixSeconds,
     },
-    /// The invite may not be used any more.
+    /// The invite is no longer valid.
     #[error(
         "the invite expired at {join_until}, and this machine's clock says {now}. Ask for a new \
          invite, or correct the clock"
@@ -205,7 +208,7 @@ pub enum Error {
         /// The time of this machine's clock.
         now: UnixSeconds,
     },
-    /// The credential was issued when its invite could no longer be used.
+    /// The credential was issued after its invite had expired.
     #[error(
         "the credential was issued at {issued_at}, after its invite expired at {join_until}. Join \
          again with a new invite"
@@ -228,7 +231,7 @@ pub enum Error {
         not_before: UnixSeconds,
     },
     /// Its period of validity is empty.
-    #[error("it ends at {until}, which is not after its start at {from}. Issue it again")]
+    #[error("it ends at {until}, not after its start at {from}. Issue it again")]
     ValidityEmpty {
         /// Start.
         from: UnixSeconds,
@@ -248,8 +251,8 @@ pub enum Error {
     },
     /// The credential has a role that its invite does not give.
     #[error(
-        "the role {role} is not in its invite, which allows {allowed}. Ask for an invite with \
-         that role"
+        "its invite does not allow the role {role}, only {allowed}. Ask for an invite with that \
+         role"
     )]
     RoleOutside {
         /// The role.
@@ -258,7 +261,7 @@ pub enum Error {
         allowed: String,
     },
     /// The credential lacks a role of its invite that removes a right.
-    #[error("its invite gives the role {role}, which a node may not leave out. Add it to --role")]
+    #[error("its invite gives the role {role}, which a node must not drop. Add it to --role")]
     RoleDropped {
         /// The role.
         role: Role,
@@ -290,8 +293,8 @@ pub enum Error {
     WrongDelegationKey,
     /// The credential was made for another WireGuard key.
     #[error(
-        "the credential was made for the node key {found}, and this one is {expected}. Restore the \
-         key it was made for, or join again"
+        "the credential was made for the node key {found}, but this one is {expected}. Restore \
+         the key it was made for, or join again"
     )]
     WrongNodeKey {
         /// The key of the node that presents it.

@@ -52,8 +52,8 @@ macro_rules! public_key {
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         pub struct $name([u8; 32]);
 
-        /// The order of the bytes. The first eight nearly always decide, and are compared as one
-        /// number, which is several times as fast as a call to compare memory.
+        /// Byte order. The first eight bytes nearly always decide, and are compared as one number,
+        /// which is several times as fast as a call to `memcmp`.
         impl Ord for $name {
             fn cmp(&self, other: &Self) -> Ordering {
                 let first = |key: &[u8; 32]| {
@@ -143,7 +143,7 @@ public_key! {
 public_key! {
     /// An Ed25519 public key that signs under an authority: of a delegation, or of a node's
     /// records. Text form as of [`NodeId`]. Whether it is a usable key shows only when it verifies
-    /// something.
+    /// a signature.
     VerifyKey, "an Ed25519 public key"
 }
 

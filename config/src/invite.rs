@@ -29,19 +29,19 @@ use crate::revocation::Revoked;
 use crate::succession::Succession;
 use crate::text::TextError;
 
-/// The most seeds in an invite: enough for a few sites, short enough for one line.
+/// Maximum seeds in an invite: enough for a few sites, short enough for one line.
 pub const MAX_SEEDS: usize = 8;
-/// The most endpoints of one seed: two address families on a few links, and a name.
+/// Maximum endpoints of a seed: two address families on a few links, and a name.
 pub const MAX_ENDPOINTS: usize = 8;
-/// The largest invite, in bytes before base64: a line that fits a terminal's line limit of 4096
-/// characters, so that it can be pasted.
+/// The largest invite, in bytes before base64: the line fits a terminal's limit of 4096 characters,
+/// so that it can be pasted.
 pub const MAX_INVITE_BYTES: usize = 3000;
 
 const WHAT: &str = "an invite";
 const SEED_FORM: &str = "NODEID@HOST:PORT, with more endpoints after commas";
 const CHECKSUM_DOMAIN: &[u8] = b"meshport invite checksum v1\0";
 const SIGNATURE_DOMAIN: &[u8] = b"meshport invite v2\0";
-/// 32 bits: a random error passes once in four thousand million, and then fails as tampered.
+/// 32 bits: a random error passes once in four billion times, and then fails as tampered.
 pub(crate) const CHECKSUM_BYTES: usize = 4;
 
 /// A member to contact first: its key and where it listens.
@@ -116,8 +116,8 @@ pub struct InviteParams {
     pub grant: Grant,
     /// The mesh's shared secret.
     pub mesh_secret: MeshSecret,
-    /// Members to contact first, at most [`MAX_SEEDS`]. May be empty: the joining node then gets
-    /// its seeds from its settings.
+    /// Members to contact first, at most [`MAX_SEEDS`]. May be empty if the joining node gets its
+    /// seeds from its settings.
     pub seeds: Vec<Seed>,
 }
 
@@ -145,12 +145,12 @@ pub struct Invite {
     /// Members to contact first.
     pub seeds: Vec<Seed>,
     key: DelegationKey,
-    /// By the authority, over all of the above: a person who forwards the invite cannot send the
-    /// new node to other members or give it another secret.
+    /// By the authority, over all of the above: nobody who forwards the invite can send the new
+    /// node to other members or give it another secret.
     signature: AuthoritySignature,
 }
 
-/// The byte form, after the checksum.
+/// The encoded form, after the checksum.
 #[derive(Serialize, Deserialize)]
 struct Payload {
     body: Body,
@@ -228,8 +228,8 @@ impl Invite {
         Ok(())
     }
 
-    /// Writes this node's credential: for the roles it takes, for as long as the invite allows. It
-    /// is signed by the invite's key, and by the node's.
+    /// Creates this node's credential, with the roles it takes and the lifetime that the invite
+    /// allows, signed by the invite's key and by the node's.
     ///
     /// # Errors
     /// As [`Invite::verify`]; [`Error::NameNeeded`], [`Error::SiteNeeded`]; [`Error::NameOutside`],
@@ -264,7 +264,7 @@ impl Invite {
         Ok(credential)
     }
 
-    /// From the line of text; white space around it is allowed. Verifies nothing but the checksum.
+    /// Parses the line; white space around it is allowed. Verifies only the checksum.
     ///
     /// # Errors
     /// [`Error::InviteMiscopied`] for a line that was truncated or mistyped,

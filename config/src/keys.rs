@@ -27,7 +27,7 @@ use crate::codec::{self, Tag};
 use crate::error::Error;
 use crate::ids::{NodeId, VerifyKey, key_from_text};
 
-/// The salt that separates these pre-shared keys from every other use of the mesh secret.
+/// Salt of the pre-shared keys, which separates them from every other use of the mesh secret.
 const PSK_SALT: &[u8] = b"meshport psk v1";
 
 /// Separates the nonces of [`NodeKey::sign`] from every other use of the key.
@@ -50,7 +50,7 @@ impl NodeKey {
         Self(StaticSecret::from(*Zeroizing::new(bytes)))
     }
 
-    /// The identity this key gives.
+    /// The identity of this key.
     pub fn public(&self) -> NodeId {
         NodeId::from_bytes(PublicKey::from(&self.0).to_bytes())
     }
@@ -61,10 +61,10 @@ impl NodeKey {
     }
 
     /// Signs a message with the WireGuard key itself, as XEdDSA does
-    /// (<https://signal.org/docs/specifications/xeddsa/>): the Ed25519 key that belongs to the same
-    /// point, with the sign that a Montgomery key lacks set to 0. The nonce comes from the key and
-    /// the message (RFC 8032), so none is ever used twice. As for [`RecordKey::sign`], a message
-    /// begins with its kind.
+    /// (<https://signal.org/docs/specifications/xeddsa/>): with the Ed25519 key of the same point,
+    /// whose sign, which a Montgomery key lacks, is set to 0. The nonce is derived from the key and
+    /// the message (RFC 8032), so none is ever reused. As for [`RecordKey::sign`], a message begins
+    /// with its kind.
     pub(crate) fn sign(&self, message: &[u8]) -> Signature {
         let mut secret = Zeroizing::new([0; 64]);
         secret[..32].copy_from_slice(self.0.as_bytes());
@@ -112,7 +112,7 @@ fn random_bytes(rng: &mut (impl CryptoRng + RngCore)) -> Zeroizing<[u8; 32]> {
 }
 
 /// Length in bytes of the checksum before a secret in a file. Any 32 bytes are a valid secret:
-/// without a checksum one changed letter would give another secret, and a node that reaches no
+/// without a checksum a changed letter would yield another secret, and a node that can reach no
 /// other for no visible reason.
 const CHECKSUM_BYTES: usize = 4;
 const CHECKSUM_DOMAIN: &[u8] = b"meshport secret checksum v1\0";
@@ -168,8 +168,8 @@ macro_rules! signing_key {
                 tagged_text($tag, self.0.as_bytes())
             }
 
-            /// Signs a message. The first bytes of a message say what it is (a version string), so
-            /// that a signature of one kind is never valid for another.
+            /// Signs a message. A message begins with its kind (a version string), so that a
+            /// signature of one kind is never valid for another.
             $vis fn sign(&self, message: &[u8]) -> Signature {
                 Signature(self.0.sign(message).to_bytes())
             }
@@ -237,8 +237,8 @@ impl fmt::Debug for Signature {
 impl VerifyKey {
     /// Checks that this key signed exactly `message`.
     ///
-    /// Strict: refuses keys of small order and signatures with a second valid form, so that a
-    /// signature speaks for one key and one message.
+    /// Strict: refuses keys of small order and malleable signatures, so that a signature binds one
+    /// key to one message.
     ///
     /// # Errors
     /// [`Error::BadSignature`], also if these bytes are not a usable Ed25519 key.

@@ -1,9 +1,9 @@
 //! Identities, credentials and settings.
 //!
-//! Ids and names, keys, credentials and invites, and the settings file: formats, parsing and
-//! validation. Pure: no I/O, no clock, no source of randomness. Wall time is passed as
-//! [`UnixSeconds`], randomness as a `rand_core` generator. All input from outside is bounded and
-//! becomes a value or an error, never a panic.
+//! Formats, parsing and validation of ids and names, keys, credentials and invites, and the
+//! settings file. Pure: no I/O, no clock, no randomness. Wall time is passed as [`UnixSeconds`],
+//! randomness as a `rand_core` generator. All outside input is bounded and becomes a value or an
+//! error, never a panic.
 
 mod authority;
 mod cidr;

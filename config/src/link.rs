@@ -1,4 +1,4 @@
-//! The signed statements by which a node is verified.
+//! The signed statements that verify a node.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl fmt::Display for Link {
             Self::Credential => "the credential",
             Self::Revocation => "the revocation",
             Self::Rotation => "the new mesh secret",
-            Self::Succession => "the former key's agreement",
+            Self::Succession => "the former key's consent",
         })
     }
 }

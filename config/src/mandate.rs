@@ -2,13 +2,13 @@
 //! offline.
 //!
 //! A mandate is a series of delegations, one for each *turn* of some days, each with its own key. A
-//! renewal is an ordinary credential under the delegation of the current turn, so every release
-//! verifies it. A turn's key signs nothing that is dated outside its turn, and the issuer erases it
-//! when the turn is over: a thief of the issuer cannot backdate anything to before the current
-//! turn. Revoking the keys from a turn on ([`Mandate::since`]) invalidates everything signed since
-//! that turn began, and nothing that was signed before.
+//! renewal is an ordinary credential under the delegation of the current turn, so every release can
+//! verify it. A turn's key signs only dates within its turn, and the issuer erases it when the turn
+//! is over: a thief of the issuer cannot backdate anything to before the current turn. Revoking the
+//! keys of a turn and later ones ([`Mandate::since`]) invalidates everything signed since that turn
+//! began, and nothing earlier.
 //!
-//! The line of a mandate is a secret like that of an invite: it has the private keys.
+//! The line of a mandate is a secret like an invite's: it contains the private keys.
 
 #[cfg(test)]
 mod tests;
@@ -27,17 +27,17 @@ use crate::error::Error;
 use crate::ids::{MeshId, NodeId, Role, Roles, SiteName, UnixSeconds, VerifyKey};
 use crate::keys::DelegationKey;
 
-/// The most turns of a mandate: revoking it takes as many revocations, out of
+/// Maximum turns of a mandate: revoking it takes as many revocations, out of
 /// [`MAX_REVOCATIONS`](crate::MAX_REVOCATIONS), and they fit one line of 4 KiB before base64.
 pub const MAX_TURNS: usize = 28;
 /// The largest mandate, in bytes before base64.
 const MAX_MANDATE_BYTES: usize = 4000;
-/// Turns in the lifetime of a credential. A node asks when a third of it is left, so a credential
-/// of the current turn nearly always has a predecessor that is still valid.
+/// Turns per lifetime of a credential. A node asks when a third of the lifetime is left, so a
+/// credential of the current turn nearly always has a predecessor that is still valid.
 const TURNS_PER_LIFETIME: u64 = 4;
 /// A renewal is backdated by this part of its lifetime (a day of 30) to allow for clock skew.
 const SLACK_PART: u64 = 30;
-/// Among the roles of a delegation, the mark of one for renewals. No credential has it.
+/// The role that marks a delegation for renewals. No credential has it.
 const MARK: &str = "renewal";
 const WHAT: &str = "a mandate";
 
@@ -181,7 +181,7 @@ impl Mandate {
         let roles = first.roles.iter().filter(|role| **role != mark()).cloned();
         Terms {
             issuer: self.issuer,
-            // One without any other role renews nobody, and is shown as it is.
+            // A mandate without any other role renews nobody; show it as it is.
             roles: Roles::new(roles).unwrap_or_else(|_| first.roles.clone()),
             site: first.site.clone(),
             lifetime_s: self.lifetime_s(),
@@ -210,7 +210,7 @@ impl Mandate {
         self.parts.iter().map(turn)
     }
 
-    /// The turns whose keys sign anything dated at or after this time: all that a thief has.
+    /// The turns whose keys sign dates at or after this time: all that a thief can have.
     pub fn since(&self, time: UnixSeconds) -> impl Iterator<Item = Turn> {
         self.turns().filter(move |turn| turn.until >= time)
     }
@@ -233,7 +233,7 @@ impl Mandate {
         self.parts.is_empty()
     }
 
-    /// Its private keys, one for each turn, for a search that must not find them.
+    /// Its private keys, one per turn, for checks that they appear nowhere else.
     pub fn keys(&self) -> impl Iterator<Item = &DelegationKey> {
         self.parts.iter().map(|part| &part.key)
     }
@@ -262,7 +262,7 @@ impl Mandate {
             name: present.name.clone(),
             site: present.site.clone(),
             roles: present.roles.clone(),
-            // Shows nodes that never knew the previous key that it has ended.
+            // Shows nodes that never knew the previous key that it is revoked.
             succession: present.succession.clone(),
         };
         let expires_at = issued_at.saturating_add(self.lifetime_s());
@@ -373,7 +373,7 @@ fn mark() -> Role {
     Role::read(MARK).expect("it has the form of a role's name")
 }
 
-/// By how much a renewal is backdated, in seconds.
+/// How far a renewal is backdated, in seconds.
 const fn slack_s(lifetime_s: u64) -> u64 {
     lifetime_s / SLACK_PART
 }

@@ -9,7 +9,7 @@ use crate::text::TextError;
 /// The longest host name, in bytes (RFC 1035, 2.3.4).
 const MAX_HOST_NAME_BYTES: usize = 253;
 
-/// A name, or all names with one more label before it, as in certificates (RFC 6125, 6.4.3).
+/// A name, or with `*` all names with one more label, as in certificates (RFC 6125, 6.4.3).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamePattern {
     is_wildcard: bool,
@@ -53,7 +53,7 @@ impl FromStr for NamePattern {
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         };
-        // A client does not send an address as a name (RFC 6066, section 3).
+        // Clients do not send an IP address as a server name (RFC 6066, section 3).
         let is_address = name.parse::<std::net::Ipv4Addr>().is_ok();
         if text.len() > MAX_HOST_NAME_BYTES || is_address || !name.split('.').all(is_label) {
             return Err(TextError::form("a server name", text, Self::FORM));

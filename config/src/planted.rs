@@ -1,19 +1,19 @@
 //! Deliberate bugs, to test that the simulator's rules find them.
 //!
-//! They exist only with the feature `planted-bugs`, with which the daemon's binary does not
-//! compile; without it [`is_planted`] is `false` and costs nothing. A bug is planted per thread,
-//! since tests run in parallel.
+//! They exist only with the feature `planted-bugs`, with which the daemon does not compile; without
+//! it [`is_planted`] is `false` and costs nothing. A bug is planted per thread, since tests run in
+//! parallel.
 
 /// A bug that the simulator must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// The last record of a node to arrive is kept, not the newest.
+    /// The last arrived record of a node is kept, not the newest.
     MergeLaw,
-    /// A relay forwards streams that may take no further hop.
+    /// A relay forwards streams without a hop left.
     RelayLoop,
-    /// The preferred origin is kept for a while though it is not as healthy as others.
+    /// The preferred origin is kept for a while although others are healthier.
     RouteChoice,
-    /// The share of sessions that should return in ten seconds returns in one.
+    /// Sessions return ten times as fast as they should.
     RebalancingRate,
     /// A node that is considered down does not continue in a new life.
     Refutation,
@@ -27,7 +27,7 @@ pub enum Bug {
     Comparison,
     /// Sessions that should be reset stay open.
     Reset,
-    /// Attempts of later rounds have no more patience than those of the first.
+    /// Attempts of later rounds have the same timeouts as those of the first.
     Patience,
     /// A handshake without an answer is not repeated.
     HandshakeRetry,

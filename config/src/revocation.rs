@@ -25,12 +25,12 @@ use crate::succession::Succession;
 
 /// The largest revocation, in bytes: six by the mesh's first key fit one datagram, three by others.
 pub const MAX_REVOCATION_BYTES: usize = 176 + MAX_CHAIN_BYTES;
-/// The most revocations of a mesh. They are kept forever; one costs about 200 bytes on each node. A
-/// mesh that needs more is better created anew.
+/// Maximum revocations of a mesh. They are kept forever; one costs about 200 bytes on each node. A
+/// mesh that needs more should be recreated.
 pub const MAX_REVOCATIONS: usize = 1024;
 
-/// Nodes with a new key whose previous one is remembered, counted separately: statements signed by
-/// nodes take no room from those of the authority.
+/// Maximum nodes with a new key whose previous one is remembered; counted separately, so that
+/// statements signed by nodes do not displace those of the authority.
 pub const MAX_SUCCESSIONS: usize = 4096;
 
 const WHAT: &str = "a revocation";
@@ -76,8 +76,8 @@ impl Revocation {
         Self { mesh: *mesh, revoked, at: succession.at, signature: succession.signature.into() }
     }
 
-    /// A node's own statement that it leaves permanently. It is a succession without a successor,
-    /// which the previous release understands: it revokes the key.
+    /// A node's own statement that it leaves permanently: a succession without a successor, which
+    /// the previous release understands as a revocation of the key.
     pub fn of_departure(key: &NodeKey, mesh: &MeshId, at: UnixSeconds) -> Self {
         Self::of_succession(mesh, &NOBODY, &Succession::agree(key, &NOBODY, mesh, at))
     }
@@ -160,8 +160,8 @@ impl Revocation {
         signed_message(DOMAIN, &body)
     }
 
-    /// 64 bits of a hash over what is revoked, and by which key if not by the first. Compares sets;
-    /// proves nothing.
+    /// 64 bits of a hash over the subject, and over the signing key if it is not the first. For
+    /// comparing sets; proves nothing.
     fn tag(&self) -> u64 {
         let subject = postcard::to_stdvec(&self.revoked).expect("plain values");
         let mut hash = Sha256::new().chain_update(DIGEST_DOMAIN).chain_update(subject);
@@ -176,17 +176,17 @@ impl Revocation {
 pub enum Added {
     /// It is new.
     New,
-    /// The same was revoked before.
+    /// It was known.
     Known,
-    /// There are [`MAX_REVOCATIONS`] already, or [`MAX_SUCCESSIONS`].
+    /// The limit of [`MAX_REVOCATIONS`] or [`MAX_SUCCESSIONS`] is reached.
     Full,
 }
 
-/// What is revoked, and the endorsed keys of the authority key that revoked it.
+/// The subject, and the endorsed keys in the signer's chain.
 type Subject = (Revoked, Vec<VerifyKey>);
 
 /// The revocations that a node knows, each verified before it was added. Cheap to clone. Two values
-/// are equal if the same things are revoked, whatever names are known.
+/// are equal if they have the same subjects, whatever names are known.
 #[derive(Debug, Clone, Default)]
 pub struct Revocations {
     /// Signed by the authority, each with the endorsed keys of its signer's chain. Whether one
@@ -194,7 +194,7 @@ pub struct Revocations {
     all: Arc<BTreeMap<Subject, Revocation>>,
     /// Signed by the nodes themselves, each with its previous key.
     replaced: Arc<BTreeMap<NodeId, Revocation>>,
-    /// The names of revoked nodes, for people. No signature covers them.
+    /// The names of revoked nodes, for display. No signature covers them.
     names: Arc<BTreeMap<NodeId, NodeName>>,
     digest: u64,
 }
@@ -208,9 +208,9 @@ impl PartialEq for Revocations {
 impl Eq for Revocations {}
 
 impl Revocations {
-    /// Adds one, which must be verified. The first of several by one key about the same subject is
-    /// kept. Those signed by a revoked authority key are not, whether they come before its
-    /// revocation or after.
+    /// Adds a verified revocation. Of several by one key about the same subject the first is kept.
+    /// Those signed by a revoked authority key are dropped, whether they come before its revocation
+    /// or after.
     pub fn add(&mut self, revocation: Revocation) -> Added {
         if let Revoked::Succeeded { node, .. } = revocation.revoked {
             return self.add_replaced(node, revocation);
@@ -274,7 +274,7 @@ impl Revocations {
         }
     }
 
-    /// The name of a revoked node, if it is known: by that key or by the previous one.
+    /// The name of a revoked node, if known by that key or its previous one.
     pub fn name_of(&self, node: &NodeId) -> Option<&NodeName> {
         let is_former = |it: &Revocation| it.successor() == Some(*node);
         self.names.get(node).or_else(|| {
@@ -339,15 +339,15 @@ impl Revocations {
         self.all.is_empty()
     }
 
-    /// A digest of the authority's revocations: the same for equal sets, almost certainly another
-    /// one for other sets, and 0 for the empty set.
+    /// A digest of the authority's revocations: equal for equal sets, almost certainly different
+    /// for different sets, and 0 for the empty set.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 }
 
 impl Credential {
-    /// The revocation of the node that this one succeeds; none if it succeeds no other.
+    /// The revocation of the node that this one succeeds; `None` if it succeeds no other.
     pub fn ends_former(&self) -> Option<Revocation> {
         self.succession.as_ref().map(|it| Revocation::of_succession(&self.mesh, &self.node, it))
     }

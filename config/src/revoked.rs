@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeId, VerifyKey};
 
-/// The successor of a node that has left: the NodeId that no key has.
+/// The successor of a node that has left: a NodeId that belongs to no key.
 pub(crate) const NOBODY: NodeId = NodeId::from_bytes([0; 32]);
 
 /// The revoked node or invite. The order is the wire format.
@@ -16,8 +16,8 @@ pub enum Revoked {
     Node(NodeId),
     /// An invite, by the key of its delegation, with all nodes that joined with it.
     Invite(VerifyKey),
-    /// A node, by its key, that is replaced by another one, or by none because it has left; signed
-    /// by the node itself.
+    /// A node, by its key, that another one succeeds, or none because it has left; signed by the
+    /// node itself.
     Succeeded {
         /// The node that has ended.
         node: NodeId,
@@ -27,7 +27,7 @@ pub enum Revoked {
 }
 
 impl Revoked {
-    /// The node it names; none for an invite.
+    /// The revoked node; `None` for an invite.
     pub const fn node(&self) -> Option<NodeId> {
         match self {
             Self::Node(node) | Self::Succeeded { node, .. } => Some(*node),

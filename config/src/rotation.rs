@@ -1,8 +1,8 @@
 //! Rotation of the mesh secret: the authority's statement, its transport, and the secrets a node
 //! holds during an overlap.
 //!
-//! A [`Rotation`] names a secret by its hash, gives it an increasing number, and has the end of the
-//! previous secret. It is public. [`NextSecret`] adds the secret itself, for admitted members only.
+//! A [`Rotation`] has the hash of a secret, its increasing number, and the end of the previous
+//! secret. It is public. [`NextSecret`] adds the secret itself, for admitted members only.
 //! [`MeshSecrets`] holds at most two: the current one and, until the end of the overlap, the
 //! previous one.
 
@@ -22,7 +22,7 @@ use crate::keys::MeshSecret;
 use crate::link::Link;
 use crate::signing::{check_mesh, signed_message};
 
-/// The largest [`NextSecret`], in bytes: it fits one datagram several times.
+/// The largest [`NextSecret`], in bytes: several fit one datagram.
 pub const MAX_NEXT_SECRET_BYTES: usize = 200 + MAX_CHAIN_BYTES;
 
 const WHAT: &str = "a new mesh secret";
@@ -35,7 +35,7 @@ const MAX_LINES: usize = 4;
 const DOMAIN: &[u8] = b"meshport rotation v1\0";
 const ID_DOMAIN: &[u8] = b"meshport secret id v1\0";
 
-/// Names a mesh secret without revealing it: a hash of its 256 random bits.
+/// Identifies a mesh secret without revealing it: a hash of its 256 random bits.
 ///
 /// Shown as its first eight bytes in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ impl fmt::Debug for SecretId {
     }
 }
 
-/// The authority's statement that the mesh has another secret from now on.
+/// The authority's statement that the mesh has a new secret.
 ///
 /// A value of this type is well formed, not verified: [`Rotation::verify`] decides whether to
 /// accept it.
@@ -75,7 +75,7 @@ pub struct Rotation {
     pub secret: SecretId,
     /// Time of signing; informational only.
     pub at: UnixSeconds,
-    /// From then on the previous secret opens no tunnel.
+    /// When the previous secret stops opening tunnels.
     pub retire_at: UnixSeconds,
     signature: AuthoritySignature,
 }
@@ -106,8 +106,8 @@ impl Rotation {
         self.signature.chain()
     }
 
-    /// The order of two secrets. Two with one number, which only a careless operator makes, have an
-    /// order too, so all nodes end with the same one.
+    /// The order of two secrets. Two with the same number, which only a careless operator makes,
+    /// have an order too, so that all nodes end up with the same one.
     fn order(&self, other: &Self) -> Ordering {
         (self.number, self.secret).cmp(&(other.number, other.secret))
     }
@@ -148,8 +148,8 @@ struct Payload {
 struct SecretBytes([u8; 32]);
 
 impl NextSecret {
-    /// Signed by the authority: `secret` follows the one with the previous number, which opens
-    /// nothing from `retire_at` on.
+    /// Signed by the authority: `secret` succeeds the one with the previous number, which opens
+    /// nothing after `retire_at`.
     pub fn issue(
         authority: &AuthorityKey,
         number: u64,
@@ -229,9 +229,9 @@ impl fmt::Debug for NextSecret {
 
 /// The secrets a node holds.
 ///
-/// While the secret is the first one, its text form is just that secret. Later it has a line each
-/// for the rotation, the current secret and, during an overlap, the previous secret, and an end
-/// line, so that a missing line is noticed.
+/// The text form of a first secret is just that secret. Later it has a line each for the rotation,
+/// the current secret and, during an overlap, the previous secret, and an end line to detect
+/// missing lines.
 #[derive(Clone)]
 pub struct MeshSecrets {
     current: MeshSecret,
@@ -240,7 +240,7 @@ pub struct MeshSecrets {
 }
 
 impl From<MeshSecret> for MeshSecrets {
-    /// From an invite, which does not contain its number: members announce it.
+    /// From an invite, which lacks the number: members report it.
     fn from(current: MeshSecret) -> Self {
         Self { current, rotation: None, former: None }
     }
@@ -257,7 +257,7 @@ impl MeshSecrets {
         self.former.as_ref()
     }
 
-    /// The authority's statement about the one in force; none about the first.
+    /// The authority's statement about the current one; `None` for the first.
     pub const fn rotation(&self) -> Option<&Rotation> {
         self.rotation.as_ref()
     }
@@ -267,7 +267,7 @@ impl MeshSecrets {
         self.rotation.as_ref().map_or(0, |rotation| rotation.number)
     }
 
-    /// The one in force, for a member that lacks it; none before the first rotation.
+    /// The current one, for a member that lacks it; `None` before the first rotation.
     pub fn next(&self) -> Option<NextSecret> {
         let rotation = self.rotation.clone()?;
         Some(NextSecret { rotation, secret: self.current.clone() })

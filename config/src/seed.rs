@@ -1,4 +1,4 @@
-//! A member to contact first, as named by an administrator.
+//! A member to contact first, as given by an administrator.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,8 @@ use crate::ids::NodeName;
 use crate::invite::Seed;
 use crate::text::TextError;
 
-/// A member to contact first: its name, if its endpoints are known elsewhere, or key and endpoints.
+/// A member to contact first: by name, if its endpoints are known from elsewhere, or by key and
+/// endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedSeed {
     /// By its name in the mesh.
@@ -36,7 +37,7 @@ impl FromStr for NamedSeed {
     type Err = TextError;
 
     fn from_str(text: &str) -> Result<Self, TextError> {
-        // An address alone would read as a name, and no node has it.
+        // A bare address would pass as a name, but no node has such a name.
         if text.parse::<IpAddr>().is_ok() {
             return Err(TextError::form(
                 "a seed",

@@ -1,4 +1,4 @@
-//! The settings file: TOML in, a checked value or all problems out.
+//! The settings file: parses TOML into a checked value, or returns all problems.
 //!
 //! One table of keys ([`schema`], `tables`) defines each key's form, bounds, default and meaning;
 //! reading, writing, the reference and the messages use it. A parsed [`Settings`] satisfies every
@@ -153,11 +153,11 @@ choice! {
 choice! {
     /// How an origin checks its local instance of a service.
     HealthMode, "a health mode", "kubernetes, http or tcp", {
-        /// HTTPS: `/version` says alive, `/readyz` says ready.
+        /// HTTPS: `/version` tells whether it is alive, `/readyz` whether it is ready.
         Kubernetes = "kubernetes",
-        /// Plain HTTP: any answer says alive, a good status says ready.
+        /// Plain HTTP: alive with any answer, ready with a success status.
         Http = "http",
-        /// A connection that is accepted says both.
+        /// Alive and ready if it accepts a connection.
         Tcp = "tcp",
     }
 }
@@ -189,7 +189,7 @@ pub struct Settings {
     pub name: Option<NodeName>,
     /// The folder of keys, credential and directory. Default `/var/lib/meshport`.
     pub state_dir: PathBuf,
-    /// Whether the daemon gives up what it does not need: capabilities, files, system calls.
+    /// Whether the daemon drops capabilities, file access and system calls that it does not need.
     /// Default true.
     pub sandbox: bool,
     /// Logging.
@@ -210,8 +210,8 @@ pub struct Settings {
     pub services: BTreeMap<ServiceName, ServiceSettings>,
     /// Listeners for clients outside the mesh, by name. At most [`MAX_EXPOSED`]; default none.
     pub expose: BTreeMap<ListenerName, ExposeSettings>,
-    /// Addresses that this node holds in turn with others of its LAN, by name. At most
-    /// [`MAX_VIRTUAL_ADDRESSES`]; default none.
+    /// Virtual addresses of this node's groups, by name. At most [`MAX_VIRTUAL_ADDRESSES`]; default
+    /// none.
     pub virtual_addresses: BTreeMap<VirtualName, VirtualAddressSettings>,
 }
 
@@ -235,8 +235,8 @@ pub struct MeshSettings {
     /// Members to contact first, in addition to those in the state folder. At most
     /// [`MAX_SETTINGS_SEEDS`].
     pub seeds: Vec<NamedSeed>,
-    /// The largest IP packet tried on outer paths, in bytes, 1280 to 9200. Default 9200: what
-    /// passes is found out for each path.
+    /// The largest IP packet tried on outer paths, in bytes, 1280 to 9200. Default 9200: the MTU of
+    /// each path is discovered.
     pub mtu: u16,
     /// Time between packets that keep a NAT's mapping, whole seconds, 1 s to 1 h. Default off.
     pub keepalive: Option<Duration>,
@@ -295,15 +295,15 @@ pub struct ServiceSettings {
     pub policy: Policy,
     /// The order of the policy `pinned`, at most [`MAX_PINNED`]; empty with every other policy.
     pub pinned: Vec<Pin>,
-    /// How many sessions origins get for one of others, at most [`MAX_PINNED`]; 1 for those that
-    /// are not named.
+    /// Weights of origins, at most [`MAX_PINNED`]; unlisted ones have 1.
     pub weights: Vec<Weight>,
     /// Origins within this of the nearest share with it, 0 to 10 s. Default 1 ms.
     pub band: Duration,
     /// Origins within this share of the nearest's latency share with it, in percent, 0 to 100;
     /// the wider of the two counts. Default 15.
     pub band_percent: u8,
-    /// How long a session may try origins before its client is told, 100 ms to 1 min. Default 10 s.
+    /// How long a session may try origins before its client is refused, 100 ms to 1 min. Default 10
+    /// s.
     pub connect_timeout: Duration,
     /// How long a session waits for an origin if there is none, 0 to 8 s (the TLS handshake timeout
     /// of common clients is 10 s). Default 3 s.
@@ -316,7 +316,7 @@ pub struct ServiceSettings {
     /// a shorter time has no effect, since an instance always has 100 ms plus its round trips to
     /// answer.
     pub hedge_min: Duration,
-    /// The most time it is given, 10 ms to 10 s. Default 500 ms.
+    /// The maximum time before it, 10 ms to 10 s. Default 500 ms.
     pub hedge_max: Duration,
     /// The share of the sessions away from the preferred origin that move to it every 10 s, in
     /// percent, 0 to 100; 0 leaves them. Default 10.
@@ -326,8 +326,8 @@ pub struct ServiceSettings {
     pub drain_window: Duration,
     /// Addresses outside the mesh for when no origin in it answers, at most [`MAX_FALLBACK`].
     pub fallback: Vec<Endpoint>,
-    /// A kubeconfig with whose credentials the cluster's own list of apiservers is read, to warn
-    /// when it differs from the origins of the mesh. Default none.
+    /// A kubeconfig for reading the cluster's own list of apiservers, to warn when it differs from
+    /// the mesh's origins. Default none.
     pub cluster_kubeconfig: Option<PathBuf>,
     /// The most sessions at once, 1 to 1,000,000; further ones are refused. Default 10,000.
     pub max_sessions: u32,
@@ -348,7 +348,7 @@ pub struct HealthSettings {
     pub fall: u8,
     /// How long an answer to "ready" may take, 100 ms to 1 min. Default 5 s.
     pub ready_timeout: Duration,
-    /// Certificates (PEM) to verify the server by (`kubernetes`). Default none: not verified.
+    /// Certificates (PEM) to verify the server with (`kubernetes`). Default none: not verified.
     pub ca_file: Option<PathBuf>,
     /// This node's client certificate (PEM), with its key (`kubernetes`). Default none.
     pub client_cert_file: Option<PathBuf>,

@@ -24,9 +24,9 @@ pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
     message
 }
 
-/// The byte form of a value. With room for a credential from the start: keys and signatures are
-/// written byte by byte, and a node through which newcomers join writes thousands.
+/// Encodes a value. Allocates space for a credential at once: keys and signatures are written byte
+/// by byte, and a node that admits others writes thousands.
 pub(crate) fn encoded(value: &impl Serialize) -> Vec<u8> {
     let room = Vec::with_capacity(ROOM);
-    postcard::to_extend(value, room).expect("names, keys and numbers always have a byte form")
+    postcard::to_extend(value, room).expect("names, keys and numbers can always be encoded")
 }

@@ -2,9 +2,9 @@
 //!
 //! A NodeId is a public key, so a node with a new key is another node. Its credential names the
 //! node it succeeds, and that node's key has signed its consent: the [`Succession`]. Neither part
-//! is enough alone: an issuer cannot take over a node without its key, and a node's key alone
-//! yields no credential. The consent is also the previous node's revocation, which anyone can
-//! verify without other knowledge.
+//! suffices alone: an issuer cannot take over a node without its key, and a node's key alone yields
+//! no credential. The consent is also the previous node's revocation, which anyone can verify by
+//! itself.
 
 use serde::{Deserialize, Serialize};
 

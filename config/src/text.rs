@@ -1,10 +1,10 @@
-//! Errors in a text that a person wrote.
+//! Errors in text written by people.
 
-/// A text or a list that does not have the form of its kind.
+/// Malformed text, or a list of the wrong length.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A text of another form.
+    /// Malformed text.
     #[error("{found} is not {what}: expected {expected}")]
     Form {
         /// The expected kind, with its article ("a site name").
@@ -43,13 +43,13 @@ pub enum TextError {
 }
 
 impl TextError {
-    /// `text` is not `what` (with its article); `expected` is the form that is accepted.
+    /// The error that `text` is not `what` (with its article); `expected` is the accepted form.
     pub fn form(what: &'static str, text: &str, expected: &'static str) -> Self {
         Self::Form { what, found: shown(text), expected }
     }
 }
 
-/// Longest part of a wrong text that is repeated, in characters.
+/// Longest part of a malformed text that is repeated, in characters.
 const MAX_SHOWN: usize = 60;
 
 /// A text for an error message: quoted, control characters escaped, cut.

@@ -15,7 +15,7 @@ use crate::text::TextError;
 
 /// The longest name, in bytes: that of a DNS label (RFC 1035, 2.3.4).
 pub const MAX_NAME_BYTES: usize = 63;
-/// The most roles of a credential: a few fixed ones and an origin role per service.
+/// Maximum roles of a credential: a few fixed ones and an origin role per service.
 pub const MAX_ROLES: usize = 16;
 
 /// Whether `text` is a lower-case DNS label: 1 to 63 of `a-z`, `0-9`, `-`, no `-` at either end.
@@ -111,7 +111,7 @@ name! {
     "1 to 63 of a-z, 0-9 and '-', with no '-' at either end"
 }
 name! {
-    /// A node, for people: 1 to 63 bytes of DNS labels with dots between.
+    /// A node's name: 1 to 63 bytes of DNS labels with dots between.
     NodeName, "a node name", is_dotted,
     "1 to 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each dotted part"
 }
@@ -129,7 +129,7 @@ name! {
 }
 
 name! {
-    /// The nodes of one LAN that hold a virtual address in turn: one DNS label.
+    /// The group of nodes on a LAN that share a virtual address: one DNS label.
     GroupName, "a group name", is_label,
     "1 to 63 of a-z, 0-9 and '-', with no '-' at either end"
 }
@@ -140,9 +140,9 @@ name! {
     "one or two DNS labels with ':' between, 63 bytes in all"
 }
 
-/// Services that the documentation names.
+/// Services that the documentation mentions.
 const COMMON_SERVICES: [&str; 3] = [ServiceName::KUBE_APISERVER, "konnectivity", "rke2-supervisor"];
-/// The most wrong, missing, extra or swapped characters of a misspelt name.
+/// Maximum wrong, missing, extra or swapped characters of a misspelt name.
 const MAX_SLIPS: usize = 2;
 
 impl ServiceName {
@@ -154,8 +154,8 @@ impl ServiceName {
         Self(Self::KUBE_APISERVER.into())
     }
 
-    /// The common service that this name is probably a misspelling of; none if the name is one of
-    /// them or clearly another.
+    /// The common service that this name probably misspells; `None` if it is one of them or clearly
+    /// another.
     pub fn misspelt(&self) -> Option<&'static str> {
         let name = self.as_str();
         COMMON_SERVICES.into_iter().filter(|_| !COMMON_SERVICES.contains(&name)).find(|common| {
@@ -176,7 +176,7 @@ impl ServiceName {
     }
 }
 
-/// A role that has this name in the byte form too.
+/// A role that is encoded by this name.
 const ISSUER: &str = "issuer";
 /// The same.
 const EGRESS: &str = "egress";
@@ -192,9 +192,9 @@ const FORM: &str =
 /// A permission that a credential gives to its node. Everything else is refused.
 ///
 /// The text forms are `node`, `origin:<service>`, `relay`, `operator`, `issuer`, `egress`, `vip`,
-/// `gateway` and `no-kubelet`. The order is that of the byte form: the first four by their numbers,
-/// then all others by their names, so that versions that know more or fewer of them write a set in
-/// the same order.
+/// `gateway` and `no-kubelet`. The order is that of the encoding: the first four by number, then
+/// all others by name, so that versions that know more or fewer roles write a set in the same
+/// order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Use services.
@@ -215,14 +215,14 @@ pub enum Role {
     Vip,
     /// Accept services that a program on its machine offers.
     Gateway,
-    /// A role of a later version. It permits nothing here, and is kept and passed on, because it is
+    /// A role of a later version. It permits nothing here, but is kept and passed on, since it is
     /// signed.
     Other(RoleName),
 }
 
 impl Role {
-    /// A role by its text, including one that this version does not know: for texts written by
-    /// programs. Texts written by people are parsed, so that a typo is an error.
+    /// Parses a role, including one that this version does not know: for text from programs.
+    /// `FromStr` is for text from people, where a typo must be an error.
     ///
     /// # Errors
     /// [`TextError::Form`] for a text that no version writes.
@@ -306,8 +306,8 @@ impl FromStr for Role {
     }
 }
 
-/// [`Role`] in binary formats: the order is the wire format. Nothing is ever added: a new role is
-/// written by its name, so a version that does not know it can read the rest.
+/// [`Role`] in binary formats: the order is the wire format. Nothing is ever added: new roles are
+/// encoded by name, so that versions that do not know them can read the rest.
 #[derive(Serialize, Deserialize)]
 enum RoleCode {
     Node,
@@ -354,8 +354,9 @@ impl<'de> Deserialize<'de> for Role {
     }
 }
 
-/// A set of 1 to [`MAX_ROLES`] roles, in ascending order: a directory has two for each node, and a
-/// tree would take 280 bytes for each. The text form lists them with commas: `node,relay`.
+/// A set of 1 to [`MAX_ROLES`] roles, in ascending order. A slice, since a directory has two sets
+/// per node and a tree would take 280 bytes each. The text form lists them with commas:
+/// `node,relay`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Roles(Box<[Role]>);
 
@@ -388,8 +389,7 @@ impl Roles {
         self.0.iter().any(|role| matches!(role, Role::Origin(offered) if offered == service))
     }
 
-    /// Whether they make their holder a leaf: an operator's machine, which uses services and takes
-    /// no part in the mesh otherwise.
+    /// Whether they make their holder a leaf: an operator's machine, which only uses services.
     pub fn is_leaf(&self) -> bool {
         self.0.len() == 1 && self.contains(&Role::Operator)
     }

@@ -22,20 +22,18 @@ pub enum Allow {
 }
 
 impl Allow {
-    /// The list of a service without this setting: all that may use services.
+    /// The default list: all nodes and operators.
     pub fn everyone() -> Vec<Self> {
         vec![Self::Role(Role::Node), Self::Role(Role::Operator)]
     }
 
-    /// A warning about a list that admits fewer nodes than it seems to, or none; no warning for
-    /// other lists.
+    /// A warning about a list that admits no node, or fewer than it seems to.
     ///
     /// Only nodes and operators use services, and a list does not grant a role: an entry for
     /// another role matches nodes that have it in addition.
     pub fn doubt(list: &[Self]) -> Option<String> {
-        const REMEDY: &str = "for all nodes and operators leave `allow` out, or write \
-                              [\"role:node\", \"role:operator\"]; for some, \"site:SITE\" or \
-                              \"node:NAME\"";
+        const REMEDY: &str = "for all nodes and operators omit `allow` or write [\"role:node\", \
+                              \"role:operator\"]; for some, \"site:SITE\" or \"node:NAME\"";
         if list.is_empty() {
             return Some(format!(
                 "an empty list refuses all other nodes and serves only clients of this machine; \
@@ -49,16 +47,16 @@ impl Allow {
         }
         let roles: Vec<String> = list.iter().map(ToString::to_string).collect();
         Some(format!(
-            "{} alone lets nobody in: only nodes and operators use services, so it matches only \
-             those that have this role too. If that is intended, ignore this warning; {REMEDY}",
+            "{} alone admits nobody: only nodes and operators use services, so it matches only \
+             those that have this role in addition. If that is intended, ignore this warning; \
+             {REMEDY}",
             roles.join(", ")
         ))
     }
 
     /// Whether the entry matches the holder of a verified credential.
     ///
-    /// A name or a site counts only when the authority has vouched for it: under an invite that
-    /// leaves it open, the joining node chooses it.
+    /// A name or a site counts only if the invite fixed it; otherwise the joining node chose it.
     pub fn covers(&self, credential: &Credential) -> bool {
         let vouched =
             |names: fn(&Delegation) -> bool| credential.delegation.as_ref().is_none_or(names);

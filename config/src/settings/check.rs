@@ -1,4 +1,4 @@
-//! Rules between settings. Each is checked only when all its values were accepted.
+//! Rules between settings, each checked only if all its values were accepted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -103,7 +103,8 @@ impl Rules<'_, '_> {
         self.positions.contains_key(key)
     }
 
-    /// A problem at a key or one element of its list; at its table, if only its default applies.
+    /// Adds a problem at a key or one element of its list; at its table, if only its default
+    /// applies.
     fn conflict(
         &mut self,
         key: &str,
@@ -244,8 +245,8 @@ impl Rules<'_, '_> {
             && !is_exposed
             && self.are_good(&[&listen, &origin])
         {
-            let expected = "an address, an origin to offer, or an [[expose]] that leads to it";
-            self.conflict(&listen, None, "empty, and there is no origin".to_owned(), expected);
+            let expected = "an address, an origin to offer, or an [[expose]] for it";
+            self.conflict(&listen, None, "empty, but there is no origin".to_owned(), expected);
         }
     }
 
@@ -266,7 +267,7 @@ impl Rules<'_, '_> {
         let key = "events.kubernetes";
         let has_one = settings.services.values().any(|it| it.cluster_kubeconfig.is_some());
         if settings.events.kubernetes && !has_one && self.are_good(&[key]) {
-            let expected = "cluster-kubeconfig of a service, with which Events are written";
+            let expected = "cluster-kubeconfig of a service, which is used to write Events";
             self.conflict(key, None, "true".to_owned(), expected);
         }
     }
@@ -275,8 +276,8 @@ impl Rules<'_, '_> {
         let keys = [join(path, "cluster-kubeconfig"), join(path, "listen")];
         let is_set = service.cluster_kubeconfig.is_some();
         if is_set && service.listen.is_empty() && self.are_good(&[&keys[0], &keys[1]]) {
-            let expected = "an address in listen, through which the list is read";
-            self.conflict(&keys[0], None, "set, and listen is empty".to_owned(), expected);
+            let expected = "an address in listen, to read the list through";
+            self.conflict(&keys[0], None, "set, but listen is empty".to_owned(), expected);
         }
     }
 
@@ -285,7 +286,7 @@ impl Rules<'_, '_> {
         let is_set = service.allow != Allow::everyone();
         if is_set && service.origin.is_none() && self.are_good(&[&keys[0], &keys[1]]) {
             let expected = "origin as well: the list says who may use the local instance";
-            self.conflict(&keys[0], None, "set, and there is no origin".to_owned(), expected);
+            self.conflict(&keys[0], None, "set, but there is no origin".to_owned(), expected);
         }
     }
 
@@ -300,7 +301,7 @@ impl Rules<'_, '_> {
             self.conflict(&policy, None, "\"pinned\"".to_owned(), expected);
         }
         if !is_pinned && !service.pinned.is_empty() {
-            let found = format!("set, and policy is \"{}\"", service.policy);
+            let found = format!("set, but policy is \"{}\"", service.policy);
             self.conflict(&pinned, None, found, "policy = \"pinned\" with it, or no list");
         }
     }
@@ -310,7 +311,7 @@ impl Rules<'_, '_> {
         for (index, later) in service.weights.iter().enumerate() {
             let mut earlier = service.weights[..index].iter();
             if earlier.any(|it| it.origin == later.origin) && self.are_good(&[&key]) {
-                let found = format!("\"{later}\", and {} has a weight already", later.origin);
+                let found = format!("\"{later}\", but {} already has a weight", later.origin);
                 self.conflict(&key, Some(index), found, "one weight for each origin");
             }
         }
@@ -346,7 +347,7 @@ impl Rules<'_, '_> {
         }
     }
 
-    /// Keys without effect in the mode are errors, so that no user relies on them.
+    /// Keys without effect in the mode are errors, so that nobody relies on them.
     fn health_mode(&mut self, path: &str, health: &HealthSettings) {
         const USES: [(&str, HealthMode); 6] = [
             ("ca-file", HealthMode::Kubernetes),
@@ -356,13 +357,13 @@ impl Rules<'_, '_> {
             ("server-name", HealthMode::Kubernetes),
             ("path", HealthMode::Http),
         ];
-        // The default path does not count, so that an effective configuration can show it.
+        // The default path is allowed, so that the effective configuration can show it.
         let is_set = |name: &str| name != "path" || health.path != "/";
         for (name, mode) in USES {
             let key = join(path, name);
             let is_used = mode == health.mode || !is_set(name) || !self.is_given(&key);
             if !is_used && self.are_good(&[&key, &join(path, "mode")]) {
-                let found = format!("set, and mode is \"{}\"", health.mode);
+                let found = format!("set, but mode is \"{}\"", health.mode);
                 self.conflict(&key, None, found, format!("it only with mode = \"{mode}\""));
             }
         }
@@ -375,12 +376,18 @@ impl Rules<'_, '_> {
                 {
                     continue;
                 }
-                // A written value takes precedence over a default.
+                // Report the problem at a value in the file rather than at a default.
                 let at_earlier = !self.is_given(&later.key) && self.is_given(&earlier.key);
                 let (at, other) = if at_earlier { (earlier, later) } else { (later, earlier) };
                 let found =
                     format!("\"{}\", which {} takes as \"{}\"", at.addr, other.key, other.addr);
-                self.conflict(&at.key, Some(at.index), found, "an address nothing else listens on");
+                self.conflict(
+                    &at.key,
+                    Some(at.index),
+                    found,
+                    "an address that nothing else \
+                                                               listens on",
+                );
             }
         }
     }

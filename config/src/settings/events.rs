@@ -16,7 +16,7 @@ pub struct EventsSettings {
     pub url: Option<HttpUrl>,
     /// The certificates that verify the server's; by default those of the system.
     pub ca_file: Option<PathBuf>,
-    /// The most posts in a minute to each receiver, 1 to 600. Default 12.
+    /// Maximum posts per minute to each receiver, 1 to 600. Default 12.
     pub per_minute: u32,
     /// Whether events about this node become Events of its Node object. Needs the
     /// `cluster-kubeconfig` of a service. Default false.
@@ -67,7 +67,7 @@ impl FromStr for HttpUrl {
         };
         let at = rest.find('/').unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(at);
-        // A password in the settings would be readable with them.
+        // No user information: a password in the settings would be readable with them.
         if authority.contains('@') {
             return Err(wrong());
         }
@@ -91,8 +91,8 @@ const URL_FORM: &str = "an address such as \"https://hooks.example.com/meshport\
 pub(super) const KEYS: &[Key<EventsSettings>] = &[
     Key {
         name: "url",
-        about: "Where events of this node are posted as JSON: nodes that came, left, were refused \
-                or revoked; route changes, instances, resets. Off by default.",
+        about: "URL to post this node's events to as JSON: nodes that came, left, were refused or \
+                revoked; route changes, instances, resets. Off by default.",
         example: Some("\"https://hooks.example.com/meshport\""),
         kind: Kind::Text {
             expected: URL_FORM,
@@ -113,7 +113,7 @@ pub(super) const KEYS: &[Key<EventsSettings>] = &[
     },
     Key {
         name: "per-minute",
-        about: "The most posts in a minute to each receiver. Each carries all events that wait, at \
+        about: "Maximum posts per minute to each receiver. Each carries all waiting events, at \
                 most 32.",
         example: None,
         kind: Kind::Integer {

@@ -13,11 +13,11 @@ use crate::ids::{ListenerName, ServiceName};
 use crate::name_pattern::NamePattern;
 use crate::text::TextError;
 
-/// The most exposed listeners of a node. Each has its own counters and label values.
+/// Maximum exposed listeners of a node. Each has its own counters and label values.
 pub const MAX_EXPOSED: usize = 32;
-/// The most networks in a list of one listener: each is compared with every new client.
+/// Maximum networks in a listener's list: each is compared with every new client.
 pub const MAX_NETWORKS: usize = 256;
-/// The most services that one listener distinguishes by name.
+/// Maximum services that a listener selects by name.
 pub const MAX_RULES: usize = 16;
 /// The most names of one rule.
 pub const MAX_NAMES: usize = 64;
@@ -119,16 +119,16 @@ impl Default for ExposeSettings {
 }
 
 impl ExposeSettings {
-    /// Every service it leads to, each once.
+    /// Every service that it serves, each once.
     pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
         let other = |name: &&ServiceName| !self.rules.contains_key(*name);
         self.service.iter().filter(other).chain(self.rules.keys())
     }
 
-    /// Why no client can connect; none when one can.
+    /// Why no client can connect; `None` if some can.
     pub fn doubt(&self) -> Option<&'static str> {
         self.allow.is_empty().then_some(
-            "an empty list refuses every client; name the networks that may connect, such as \
+            "an empty list refuses every client; list the networks that may connect, such as \
              [\"192.0.2.0/24\"]",
         )
     }
@@ -228,9 +228,10 @@ pub(super) const KEYS: &[Key<Named>] = &[
     },
     Key {
         name: "accept-proxy-from",
-        about: "The balancers in front of this listener. Their connections must begin with a \
-                PROXY header (v1 or v2), whose client address then counts for allow and limits. A \
-                header from any other source is not believed.",
+        about: "The load balancers in front of this listener. Their connections must begin with a \
+                PROXY header (v1 or v2); allow and limits then apply to the client it names. \
+                Headers from \
+                other sources are ignored.",
         example: Some("[]"),
         kind: networks!(accept_proxy_from),
     },
@@ -248,20 +249,20 @@ pub(super) const KEYS: &[Key<Named>] = &[
     },
     Key {
         name: "max-sessions",
-        about: "The most sessions of this listener at once; further ones are reset.",
+        about: "Maximum concurrent sessions of this listener; further ones are reset.",
         example: Some("1000"),
         kind: number!(max_sessions, 100_000, "sessions"),
     },
     Key {
         name: "max-sessions-per-source",
-        about: "The same for one source: an IPv4 address, or an IPv6 /64.",
+        about: "Maximum concurrent sessions of a source: an IPv4 address, or an IPv6 /64.",
         example: Some("100"),
         kind: number!(max_sessions_per_source, 100_000, "sessions"),
     },
     Key {
         name: "max-rate-per-source",
-        about: "New connections of one source per second; the same number may come in one burst. \
-                Further ones are reset.",
+        about: "New connections per second of a source, with a burst of the same size. Further \
+                ones are reset.",
         example: Some("100"),
         kind: number!(max_rate_per_source, 10_000, "connections per second"),
     },
@@ -292,8 +293,8 @@ pub(super) const RULE_KEYS: &[Key<Ruled>] = &[
     },
     Key {
         name: "sni",
-        about: "The TLS server names that lead to it. \"*\" stands for one label. An exact name \
-                takes precedence over one with \"*\". TLS itself passes through. Required.",
+        about: "The TLS server names that select it. \"*\" matches one label. An exact name takes \
+                precedence over one with \"*\". TLS itself passes through. Required.",
         example: Some("[\"*.prod.example.com\"]"),
         kind: Kind::List {
             expected: NamePattern::FORM,

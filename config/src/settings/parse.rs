@@ -26,8 +26,8 @@ pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Probl
 }
 
 /// Like [`parse_with`], but returns the settings that could be read from a text with problems; the
-/// others have their defaults. For requests to a running daemon, which started with another text.
-/// None if the text is too large.
+/// others have their defaults. For requests to a running daemon, which started with an earlier
+/// text. `None` if the text is too large.
 pub fn parse_leniently(text: &str, defaults: &Defaults) -> (Option<Settings>, Vec<Problem>) {
     let mut problems = Problems::of(text);
     if text.len() > MAX_SETTINGS_BYTES {

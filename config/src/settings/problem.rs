@@ -1,11 +1,11 @@
-//! Mistakes in a settings file, one value each.
+//! Problems in a settings file, one value each.
 
 use std::fmt;
 use std::ops::Range;
 
 use serde::Serialize;
 
-/// The most problems reported at once: more than anyone reads.
+/// Maximum problems reported at once: more than anyone reads.
 pub const MAX_PROBLEMS: usize = 100;
 /// The minimum similarity (Jaro-Winkler, 0 to 1) for suggesting a name.
 const LIKENESS: f64 = 0.84;
@@ -21,9 +21,9 @@ pub enum ProblemKind {
     UnknownKey,
     /// A required key is missing.
     Missing,
-    /// A value is of the wrong type, of the wrong form or out of its bounds.
+    /// A value has the wrong type, is malformed or out of bounds.
     Value,
-    /// Values that are each valid contradict each other.
+    /// Valid values contradict each other.
     Conflict,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Gathers problems of one text, at most [`MAX_PROBLEMS`].
+/// Collects the problems of one text, at most [`MAX_PROBLEMS`].
 #[derive(Debug)]
 pub(super) struct Problems<'a> {
     text: &'a str,
@@ -123,7 +123,7 @@ impl<'a> Problems<'a> {
     }
 }
 
-/// The most similar of `candidates`, if it is similar enough to have been meant.
+/// The most similar of `candidates`, if it is similar enough.
 pub(super) fn nearest<'a>(
     found: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -22,11 +22,11 @@ pub(super) struct Position {
     pub(super) span: Range<usize>,
     /// The elements, if it is a list.
     pub(super) elements: Vec<Range<usize>>,
-    /// Whether the value was accepted. Rules that depend on a refused value are not checked.
+    /// Whether the value was accepted. Rules on refused values are not checked.
     pub(super) is_good: bool,
 }
 
-/// The keys that are in the text, with their tables, as in `mesh.mtu`.
+/// The keys in the text, with their tables, as in `mesh.mtu`.
 pub(super) type Positions = BTreeMap<String, Position>;
 
 type Item<'a> = (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
@@ -85,7 +85,7 @@ impl Reader<'_> {
             };
             let Some(table) = self.as_table((key, value), &path) else { continue };
             if name.as_str() == ServiceName::WAY_BACK {
-                let expected = "another name: streams of the way back are counted under this one";
+                let expected = "another name: this one is reserved for the way back";
                 self.problems.add(ProblemKind::Value, &key.span(), &path, "this name", expected);
                 continue;
             }
@@ -182,8 +182,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The name of an element of a list of tables, or the problem that it has none. A malformed
-    /// name already has its problem.
+    /// The name of an element of a list of tables; adds a problem if it has none. A malformed name
+    /// already has its problem.
     fn named<N>(
         &mut self,
         path: &str,
@@ -323,7 +323,7 @@ fn header(span: Range<usize>) -> Position {
     Position { span, elements: Vec::new(), is_good: true }
 }
 
-/// The table that has a key of exactly this name, if the key was found in another one.
+/// The table that a key of exactly this name belongs to, if it is in the wrong one.
 fn elsewhere(path: &str, name: &str) -> Option<String> {
     fn has<T>(keys: &[Key<T>], name: &str) -> bool {
         keys.iter().any(|key| key.name == name)

@@ -15,7 +15,7 @@ use crate::endpoint::{Endpoint, Host};
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The longest path, in bytes: that of Linux (PATH_MAX, without its final NUL).
+/// The longest path, in bytes: Linux's limit (PATH_MAX, without its final NUL).
 const MAX_PATH_BYTES: usize = 4095;
 /// The longest path in a URL, in bytes.
 const MAX_URL_PATH_BYTES: usize = 1024;
@@ -109,8 +109,8 @@ pub(super) const ROOT: &[Key<Settings>] = &[
     },
     Key {
         name: "sandbox",
-        about: "Whether the daemon drops what it does not need at start: capabilities, access to \
-                other files, system calls.",
+        about: "Whether the daemon drops capabilities, access to other files and system calls \
+                that it does not need.",
         example: None,
         kind: Kind::Flag { get: |from| from.sandbox, set: |into, value| into.sandbox = value },
     },
@@ -119,13 +119,13 @@ pub(super) const ROOT: &[Key<Settings>] = &[
 pub(super) const LOG: &[Key<LogSettings>] = &[
     Key {
         name: "format",
-        about: "The format of log lines: text for people, or one JSON object each.",
+        about: "The format of log lines: text, or one JSON object per line.",
         example: None,
         kind: choice!(format, LogFormat),
     },
     Key {
         name: "level",
-        about: "The lowest level that is logged.",
+        about: "The lowest level to log.",
         example: None,
         kind: choice!(level, LogLevel),
     },
@@ -144,18 +144,19 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "advertise",
-        about: "Where other nodes reach this one, if that differs from the address they see: \
-                behind port forwarding, or by DNS name.",
+        about: "Where other nodes reach this one, if not at the address they see: with port \
+                forwarding, or by DNS name.",
         example: None,
         kind: list!(advertise, MAX_ADVERTISE, ENDPOINT_FORM, reachable),
     },
     Key {
         name: "seeds",
         about: "Members to contact first, in addition to those of the invite: node names, or node \
-                ids with where the node listens, as NODEID@HOST:PORT with more endpoints after \
-                commas. A node name means the node that has it in the directory, which is saved \
-                in the state folder. HOST may be a DNS name, which is looked up again every \
-                minute. `meshport peers --seeds` on a node prints such lines.",
+                ids with endpoints, as NODEID@HOST:PORT,HOST:PORT. A node name refers to the \
+                directory, \
+                which is saved in the state folder. \
+                HOST may be a DNS name, which is resolved again every minute. `meshport peers \
+                --seeds` on a node prints such lines.",
         example: None,
         kind: list!(
             seeds,
@@ -167,7 +168,7 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     Key {
         name: "mtu",
         about: "The largest IP packet tried between this node and others. The MTU of each path is \
-                discovered; a lower limit avoids the search on paths that report a wrong one.",
+                discovered; a lower limit helps on paths that report a wrong one.",
         example: None,
         kind: Kind::Integer {
             min: 1280,
@@ -179,9 +180,10 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "keepalive",
-        about: "Time between packets to silent peers, so that a NAT in front of this node keeps \
-                letting them in. Paths to origins are probed more often anyway: this is for an \
-                origin or a relay behind NAT. Whole seconds; \"25s\" suits most.",
+        about: "Interval of packets to silent peers, which keep the mapping of a NAT in front of \
+                this node. Paths to origins are probed more often anyway: this is for an origin \
+                or a \
+                relay behind NAT. Whole seconds; \"25s\" suits most.",
         example: None,
         kind: Kind::PeriodOrOff {
             min: SECOND,
@@ -192,8 +194,8 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "max-relayed",
-        about: "The most sessions this node relays at once, at most a quarter of them for one \
-                node. Needs the role relay in its credential.",
+        about: "Maximum concurrent sessions that this node relays, at most a quarter of them for \
+                one node. Needs the role relay in its credential.",
         example: None,
         kind: Kind::Integer {
             min: 0,
@@ -205,8 +207,9 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "shards",
-        about: "How many threads the other nodes are spread over, each with its own UDP socket; a \
-                node's packets and sessions stay on one. 0 means one per core that this process \
+        about: "Number of threads that the other nodes are spread over, each with its own UDP \
+                socket; a node's packets and sessions stay on one. 0 means one per core that this \
+                process \
                 may use, at most 4.",
         example: None,
         kind: Kind::Integer {
@@ -233,8 +236,8 @@ pub(super) const ADMIN: &[Key<AdminSettings>] = &[
     },
     Key {
         name: "http",
-        about: "Where metrics and status are served over HTTP. It has no authentication, so only \
-                a loopback address is accepted.",
+        about: "HTTP address of metrics and status. It has no authentication, so only a loopback \
+                address is accepted.",
         example: None,
         kind: Kind::Text {
             expected: "\"off\", or a loopback address and port, such as \"127.0.0.1:7446\"",
@@ -250,40 +253,40 @@ pub(super) const ADMIN: &[Key<AdminSettings>] = &[
 pub(super) const DISCOVERY: &[Key<DiscoverySettings>] = &[
     Key {
         name: "probe-interval",
-        about: "Interval of probes of a neighbour in this site; a random member is probed half as \
+        about: "Interval of probes to a neighbour in this site; a random member is probed half as \
                 often.",
         example: None,
         kind: period!(probe_interval, Duration::from_millis(100), MINUTE),
     },
     Key {
         name: "probe-timeout",
-        about: "How long a probed member may take to answer before other members probe it too. \
-                Shorter than probe-interval.",
+        about: "Timeout of a probe, after which other members probe the member too. Shorter than \
+                probe-interval.",
         example: None,
         kind: period!(probe_timeout, Duration::from_millis(10), Duration::from_secs(30)),
     },
     Key {
         name: "suspicion",
-        about: "How long a silent member is suspected before it counts as down. At least \
+        about: "How long a silent member is suspected before it is declared down. At least \
                 probe-interval.",
         example: None,
         kind: period!(suspicion, Duration::from_millis(500), Duration::from_secs(300)),
     },
     Key {
         name: "path-probe-active",
-        about: "Time between probes of a path that carries sessions.",
+        about: "Interval between probes of a path that carries sessions.",
         example: None,
         kind: period!(path_probe_active, Duration::from_millis(100), MINUTE),
     },
     Key {
         name: "path-probe-idle",
-        about: "Time between probes of other paths. At least path-probe-active.",
+        about: "Interval between probes of other paths. At least path-probe-active.",
         example: None,
         kind: period!(path_probe_idle, Duration::from_millis(500), Duration::from_secs(300)),
     },
     Key {
         name: "sync-interval",
-        about: "Time between comparisons of the whole directory with another member.",
+        about: "Interval between comparisons of the whole directory with another member.",
         example: None,
         kind: period!(sync_interval, SECOND, Duration::from_secs(3600)),
     },
@@ -329,9 +332,10 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "policy",
-        about: "Which healthy origin a new session goes to: the one with the least latency, all \
-                in turn, the first healthy one of the list pinned, the one with the fewest \
-                sessions of this node, or the same one for each client.",
+        about: "Which healthy origin a new session goes to: the nearest, all in turn, the first \
+                healthy one of the list pinned, the one with the fewest sessions of this node, or \
+                the \
+                same one for each client.",
         example: None,
         kind: choice!(policy, Policy),
     },
@@ -343,8 +347,8 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "weights",
-        about: "Weights of origins that share sessions. An origin with the weight 3 gets three \
-                sessions for each one of an origin that is not in the list.",
+        about: "Weights of origins that share sessions. An origin with weight 3 gets three times \
+                the sessions of an unlisted one.",
         example: None,
         kind: list!(weights, MAX_PINNED, Weight::FORM, parsed),
     },
@@ -356,7 +360,7 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "band-percent",
-        about: "The same as a share of the nearest's latency; the wider of the two counts.",
+        about: "The band as a share of the nearest's latency; the wider of the two counts.",
         example: None,
         kind: Kind::Integer {
             min: 0,
@@ -381,10 +385,10 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     },
     Key {
         name: "cut-window",
-        about: "When a path dies or an instance hangs or stalls, its sessions are reset within \
-                this time, each at a random moment, so that their clients do not all reconnect at \
-                once. Sessions whose clients are waiting for an answer go first. At once when no \
-                other origin is healthy.",
+        about: "When a path dies or an instance hangs or stalls, its sessions are reset at random \
+                moments within this time, so that clients do not all reconnect at once. Sessions \
+                whose \
+                clients are waiting for an answer go first. At once if no other origin is healthy.",
         example: None,
         kind: period!(cut_window, Duration::ZERO, Duration::from_secs(10)),
     },
@@ -398,7 +402,7 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     Key {
         name: "hedge-min",
         about: "The shortest delay before the next origin is tried in parallel. The actual delay \
-                follows from the path's latency and its deviation.",
+                depends on the path's latency and its deviation.",
         example: None,
         kind: period!(hedge_min, Duration::from_millis(10), Duration::from_secs(10)),
     },
@@ -411,7 +415,7 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     Key {
         name: "drift-percent",
         about: "When a better origin is back, this share of the sessions elsewhere moves to it \
-                every 10s: each ends while idle, and its client reconnects. 0 leaves them where \
+                every 10s: each ends when idle, and its client reconnects. 0 leaves them where \
                 they are.",
         example: None,
         kind: Kind::Integer {
@@ -431,22 +435,24 @@ pub(super) const SERVICE: &[Key<ServiceSettings>] = &[
     Key {
         name: "fallback",
         about: "Addresses outside the mesh to use when no origin in it answers, such as an \
-                existing load balancer. Names are looked up every 30s.",
+                existing load balancer. Names are resolved every 30s.",
         example: Some("[\"k8s.example.com:6443\"]"),
         kind: list!(fallback, MAX_FALLBACK, FALLBACK_FORM, reachable),
     },
     Key {
         name: "cluster-kubeconfig",
         about: "A kubeconfig whose user may get the endpoints of the service kubernetes, such as \
-                the kubelet's. With it the cluster's own list of apiservers is read through \
-                listen every 30s, and `meshport status` warns when it differs from the mesh's \
-                origins. It never changes a route.",
+                the kubelet's. With it the node reads the cluster's list of apiservers through \
+                listen \
+                every 30s, and `meshport status` warns when it differs from the mesh's origins. \
+                It never \
+                changes a route.",
         example: Some("\"/etc/kubernetes/kubelet.conf\""),
         kind: optional_file!(cluster_kubeconfig),
     },
     Key {
         name: "max-sessions",
-        about: "The most client sessions at once; further ones are refused.",
+        about: "Maximum concurrent client sessions; further ones are refused.",
         example: None,
         kind: Kind::Integer {
             min: 1,
@@ -476,13 +482,13 @@ pub(super) const HEALTH: &[Key<HealthSettings>] = &[
     },
     Key {
         name: "timeout",
-        about: "How long a liveness check may take. At most ready-timeout.",
+        about: "Timeout of a liveness check. At most ready-timeout.",
         example: None,
         kind: period!(timeout, Duration::from_millis(100), MINUTE),
     },
     Key {
         name: "fall",
-        about: "How many checks in a row must fail before the instance counts as failed.",
+        about: "Consecutive failed checks after which the instance counts as failed.",
         example: None,
         kind: Kind::Integer {
             min: 1,
@@ -494,7 +500,7 @@ pub(super) const HEALTH: &[Key<HealthSettings>] = &[
     },
     Key {
         name: "ready-timeout",
-        about: "How long a readiness check may take.",
+        about: "Timeout of a readiness check.",
         example: None,
         kind: period!(ready_timeout, Duration::from_millis(100), MINUTE),
     },

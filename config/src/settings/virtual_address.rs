@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use super::schema::{Key, Kind};
 use crate::ids::{GroupName, ServiceName, VirtualName};
 
-/// The most virtual addresses of a node: each repeats itself on its LAN and over the mesh.
+/// Maximum virtual addresses of a node: each is announced repeatedly on its LAN and over the mesh.
 pub const MAX_VIRTUAL_ADDRESSES: usize = 8;
 /// The longest command of an address, in bytes; more belongs in a script.
 const MAX_COMMAND_BYTES: usize = 1024;
-/// The longest name of an interface, in bytes: that of Linux (`IFNAMSIZ`, without its NUL).
+/// The longest interface name, in bytes: Linux's limit (`IFNAMSIZ`, without its NUL).
 const MAX_INTERFACE_BYTES: usize = 15;
 
 /// A virtual address, and this node's part in it.
@@ -29,7 +29,7 @@ pub struct VirtualAddressSettings {
     /// Shell command that runs after this node has gained the address, at most 1024 bytes. Default
     /// none.
     pub on_gain: Option<String>,
-    /// The same when it has lost it, and at the start.
+    /// Shell command that runs after this node has lost it, and at the start. Default none.
     pub on_loss: Option<String>,
 }
 
@@ -101,7 +101,7 @@ impl Draft {
     }
 }
 
-/// Whether one station of any LAN can have it.
+/// Whether it can be the address of a station on a LAN.
 fn is_of_a_station(address: &IpAddr) -> bool {
     let is_plain = !address.is_unspecified() && !address.is_loopback() && !address.is_multicast();
     is_plain
@@ -143,8 +143,8 @@ pub(super) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "address",
-        about: "The address that clients know. It must be on the loopback interface of each node \
-                of the group, which then answers for it in turn. Required.",
+        about: "The address that clients use. It must be on the loopback interface of every node \
+                of the group; one of them at a time answers for it. Required.",
         example: Some("\"192.0.2.10\""),
         kind: Kind::Text {
             expected: "an IPv4 or IPv6 address of one host without prefix, such as \
@@ -169,8 +169,8 @@ pub(super) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "group",
-        about: "The nodes that hold the address in turn are those with the role vip, this group \
-                and this address. They share the LAN. Required.",
+        about: "The group of nodes that share the address: those on the LAN with the role vip, \
+                this group and this address. Required.",
         example: Some("\"rack-1\""),
         kind: Kind::Text {
             expected: LABEL_FORM,
@@ -180,8 +180,8 @@ pub(super) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "service",
-        about: "The service behind it: the node holds the address only while an origin of this \
-                service is usable from here, wherever that origin is.",
+        about: "The service behind it: the node holds the address only while it can use an origin \
+                of this service, wherever that is.",
         example: Some("\"kube-apiserver\""),
         kind: Kind::Text {
             expected: "the name of a service, such as \"kube-apiserver\"",
@@ -191,8 +191,8 @@ pub(super) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "priority",
-        about: "Which node takes the address when it is free: larger numbers first. A holder hands \
-                over to a node of higher priority that has been usable for ten seconds.",
+        about: "Which node takes a free address: larger numbers first. A holder hands over to a \
+                node of higher priority that has been eligible for ten seconds.",
         example: Some("100"),
         kind: Kind::Integer {
             min: 0,
@@ -204,9 +204,10 @@ pub(super) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "on-gain",
-        about: "A command that the shell (/bin/sh) runs when this node has gained the address, \
-                such as one that announces a route. It gets NAME, ADDRESS and INTERFACE in its \
-                environment, and ten seconds.",
+        about: "A shell command (/bin/sh) to run when this node has gained the address, for \
+                example to announce a route. It gets NAME, ADDRESS and INTERFACE in its \
+                environment, and \
+                may run for ten seconds.",
         example: Some("\"birdc enable vip\""),
         kind: Kind::Text {
             expected: COMMAND_FORM,
@@ -216,8 +217,8 @@ pub(super) const KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "on-loss",
-        about: "The same when this node has lost the address. It also runs when the daemon starts, \
-                and when it has been killed or hangs.",
+        about: "A shell command to run when this node has lost the address. It also runs when the \
+                daemon starts, and when it was killed or hangs.",
         example: Some("\"birdc disable vip\""),
         kind: Kind::Text {
             expected: COMMAND_FORM,

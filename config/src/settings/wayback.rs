@@ -12,9 +12,9 @@ use crate::cidr::Cidr;
 use crate::endpoint::Endpoint;
 use crate::ids::NodeName;
 
-/// The most users that may open the socket; each is a kind of apiserver.
+/// Maximum users that may open the socket: one per kind of apiserver.
 pub const MAX_EGRESS_UIDS: usize = 16;
-/// The most networks in one list: two families, and room for clusters that were extended.
+/// Maximum networks in a list: two families, and more for clusters that were extended.
 pub const MAX_CIDRS: usize = 16;
 /// The most addresses of one node's kubelet, and of a node in `nodes`.
 pub const MAX_KUBELET_ADDRESSES: usize = 8;
@@ -26,7 +26,7 @@ pub const MAX_EGRESS_NODES: usize = 1024;
 /// The settings of the way back on an apiserver's node and on a node with the role `egress`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressSettings {
-    /// The Unix socket on which the local apiserver asks for nodes; none by default.
+    /// The Unix socket through which the local apiserver reaches nodes; none by default.
     pub socket: Option<PathBuf>,
     /// The mode of that socket. Default 0660.
     pub mode: SocketMode,
@@ -100,7 +100,7 @@ impl FromStr for SocketMode {
     fn from_str(text: &str) -> Result<Self, TextError> {
         let bits = u32::from_str_radix(text, 8).ok();
         let is_plain = text.len() == 4 && text.bytes().all(|b| b.is_ascii_digit());
-        // No access for others: a process that opens it reaches every kubelet.
+        // No permissions for others: a process that opens it reaches every kubelet.
         let bits = bits.filter(|bits| is_plain && *bits <= 0o770 && bits & 0o007 == 0);
         bits.map(Self).ok_or_else(|| TextError::form("a mode", text, MODE_FORM))
     }
@@ -133,15 +133,16 @@ impl FromStr for NodeAddress {
     }
 }
 
-const MODE_FORM: &str = "an octal mode without rights for others, such as \"0660\"";
+const MODE_FORM: &str = "an octal mode without permissions for others, such as \"0660\"";
 const NODE_FORM: &str = "a node's name and an address of it, such as \"worker-7=10.0.0.7\"";
 const CIDR_FORM: &str = "a network, such as \"10.96.0.0/12\" or \"fd00:1::/108\"";
 
 pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     Key {
         name: "socket",
-        about: "The Unix socket on which the local apiserver asks for kubelets, pods and services \
-                (EgressSelectorConfiguration, see `meshport generate egress`). Only for a node \
+        about: "The Unix socket through which the local apiserver reaches kubelets, pods and \
+                services (EgressSelectorConfiguration, see `meshport generate egress`). Only for \
+                a node \
                 with the role origin:kube-apiserver. Off by default.",
         example: Some("\"/run/meshport/egress/egress.sock\""),
         kind: Kind::Text {
@@ -152,7 +153,7 @@ pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     },
     Key {
         name: "mode",
-        about: "The mode of the socket's file.",
+        about: "The mode of the socket file.",
         example: None,
         kind: Kind::Text {
             expected: MODE_FORM,
@@ -162,7 +163,7 @@ pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     },
     Key {
         name: "uids",
-        about: "The users whose processes may use the socket, by user id. Default: root and the \
+        about: "The ids of users whose processes may use the socket. Default: root and the \
                 daemon's user.",
         example: None,
         kind: Kind::List {
@@ -192,7 +193,7 @@ pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     },
     Key {
         name: "nodes",
-        about: "Addresses of nodes that Kubernetes does not have, or of all nodes if there is no \
+        about: "Addresses of nodes that Kubernetes does not know, or of all nodes if there is no \
                 cluster-kubeconfig.",
         example: None,
         kind: Kind::List {
@@ -205,8 +206,10 @@ pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     },
     Key {
         name: "outside",
-        about: "Targets that this node dials itself, as its apiserver would without the socket: \
-                webhooks by URL, for the kind controlplane. All others outside are refused.",
+        about: "Targets outside the mesh that this node dials itself, as its apiserver would \
+                without the socket: webhooks by URL, for the kind controlplane. Other outside \
+                targets are \
+                refused.",
         example: None,
         kind: Kind::List {
             expected: "a host and port, such as \"hooks.example.com:443\"",
@@ -218,7 +221,7 @@ pub(super) const EGRESS: &[Key<EgressSettings>] = &[
     },
     Key {
         name: "max-streams",
-        about: "The most connections of the socket at once; further ones are answered 503.",
+        about: "Maximum concurrent connections of the socket; further ones are answered 503.",
         example: None,
         kind: Kind::Integer {
             min: 1,
@@ -240,7 +243,7 @@ pub(super) const KUBELET: &[Key<KubeletSettings>] = &[
     },
     Key {
         name: "port",
-        about: "The port of the kubelet, the only one that is dialled on this machine.",
+        about: "The kubelet's port, the only one that is dialled on this machine.",
         example: None,
         kind: Kind::Integer {
             min: 1,
@@ -265,8 +268,8 @@ pub(super) const KUBELET: &[Key<KubeletSettings>] = &[
     },
     Key {
         name: "pod-cidrs",
-        about: "The addresses of this machine's pods, if its Node object does not have them or \
-                there is no cluster-kubeconfig. Pods outside these networks are refused.",
+        about: "The networks of this machine's pods, if its Node object lacks them or there is no \
+                cluster-kubeconfig. Pods outside these networks are refused.",
         example: None,
         kind: Kind::List {
             expected: CIDR_FORM,
@@ -307,7 +310,7 @@ mod tests {
     #[test]
     fn what_would_open_too_much_or_lead_nowhere_is_refused() {
         for (text, said) in [
-            ("[egress]\nmode = \"0666\"", "rights for others"),
+            ("[egress]\nmode = \"0666\"", "permissions for others"),
             ("[egress]\nmode = \"4660\"", "octal mode"),
             ("[egress]\nmode = \"660\"", "octal mode"),
             ("[egress]\nuids = [\"root\"]", "a user id"),

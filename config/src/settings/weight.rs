@@ -1,4 +1,4 @@
-//! How many sessions an origin gets for each one of another.
+//! The weight of an origin among those that share sessions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::Pin;
 use crate::text::TextError;
 
-/// The most sessions for each one of an unnamed origin.
+/// The largest weight; an unlisted origin has 1.
 pub const MAX_WEIGHT: u32 = 100;
 
 /// The weight of an origin, as in `cp-1=3`.

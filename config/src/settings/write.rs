@@ -143,9 +143,9 @@ pub(super) fn to_toml(settings: &Settings) -> String {
 pub struct Difference {
     /// The key with its tables: `mesh.mtu`; for a service that only one of them has, its table.
     pub key: String,
-    /// Its value before, as in the file; none where it has none.
+    /// The old value, as in the file; `None` if there was none.
     pub old: Option<String>,
-    /// Its value after.
+    /// The new value.
     pub new: Option<String>,
 }
 
@@ -159,8 +159,8 @@ pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
     keys.into_iter().filter_map(difference).collect()
 }
 
-/// Every key with its value. A service, listener or address that the other one lacks is one key,
-/// with the values of its table other than defaults.
+/// Every key with its value. A service, listener or address that `other` lacks is one key, with its
+/// table's non-default values.
 fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let (added, shared): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -207,8 +207,7 @@ fn one_line(values: &[(&'static str, toml::Value)]) -> String {
     format!("{{ {} }}", each.join(", "))
 }
 
-/// The same tables and keys as in the file, every default filled in; keys that are not set and have
-/// no default are left out.
+/// The tables and keys of the file with every default; unset keys without a default are omitted.
 impl Serialize for Settings {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut root = toml::Table::new();
@@ -250,8 +249,8 @@ fn table_in<'a>(
     table.and_then(toml::Value::as_table_mut).expect("no key has the name of a table")
 }
 
-/// A settings file that sets nothing but the site and explains every key: meaning, form, bounds,
-/// default. Lines that begin with `#` and no space are keys with their defaults.
+/// A settings file that sets only the site and explains every key: meaning, form, bounds, default.
+/// Lines that begin with `#` and no space are keys with their defaults.
 pub fn reference() -> String {
     let site: SiteName = "fra".parse().expect("a valid label");
     let settings = Settings::defaults(site);
@@ -300,9 +299,7 @@ fn explain_exposed(text: &mut String) {
     text.push_str(EXPOSED);
     let name = Some("ci".parse().expect("a name"));
     each(text, expose::KEYS, &Named { name, settings: ExposeSettings::example() });
-    text.push_str(
-        "#\n# A listener may lead to several services, distinguished by TLS server name:\n",
-    );
+    text.push_str("#\n# A listener can serve several services, selected by TLS server name:\n");
     text.push_str("#\n# [[expose.rule]]\n");
     let sni = vec!["*.prod.example.com".parse().expect("a name")];
     let service = Some("prod".parse().expect("a name"));

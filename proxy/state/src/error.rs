@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// An error of the state folder.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file is missing, damaged or open to others.
+    /// A file is missing, damaged or accessible to other users.
     #[error("{}: {what}. {remedy}", path.display())]
     State {
         /// The file or folder.
@@ -21,7 +21,7 @@ pub enum Error {
     Io {
         /// The attempted action, as a verb phrase ("open /var/lib/meshport").
         what: String,
-        /// The operating system's answer.
+        /// The error from the operating system.
         source: io::Error,
     },
     /// A key or credential in it was refused.
@@ -30,7 +30,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an operating-system error with what was attempted.
+    /// Wraps an error of the operating system with the attempted action.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

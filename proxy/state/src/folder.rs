@@ -24,9 +24,9 @@ use crate::Error;
 
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
-/// Group and others, any right.
+/// Any permission of the group and of others.
 const NOT_THE_OWNER: u32 = 0o077;
-/// Group and others, the right to write.
+/// Write permission of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;
 const TEMPORARY_SUFFIX: &str = ".tmp";
 /// Entries examined to remove leftovers: a state folder has a dozen.
@@ -39,8 +39,8 @@ pub enum Existing {
     Keep,
     /// Replace it.
     Replace,
-    /// Replace it by a file of the same owner: a daemon may run as another user than the one that
-    /// writes for it. A secret may only replace an earlier one, which its owner has read.
+    /// Replace it with a file of the same owner: the daemon may run as a different user from the
+    /// one that writes for it. A secret may only replace an earlier one, which its owner has read.
     ReplaceForOwner,
 }
 
@@ -49,7 +49,7 @@ pub enum Existing {
 pub(super) enum Content {
     /// A file with permissions for others is refused.
     Secret,
-    /// Permissions for others do no harm.
+    /// Permissions for others are harmless.
     Public,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn state_error(
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     handle: Arc<File>,
-    /// Its name in messages. Only the folder itself is ever looked up by it, once.
+    /// Its name in messages. It is resolved only once, to open the folder.
     path: PathBuf,
 }
 
@@ -90,7 +90,8 @@ impl Folder {
             return Err(state_error(&path, "is not a folder", remedy));
         }
         if metadata.mode() & OTHERS_WRITE != 0 {
-            let what = format!("others may write here (mode {:04o})", metadata.mode() & 0o7777);
+            let what =
+                format!("is writable by other users (mode {:04o})", metadata.mode() & 0o7777);
             return Err(state_error(&path, what, format!("Run `chmod 700 {}`", path.display())));
         }
         Ok(Self { handle: Arc::new(handle), path })
@@ -147,7 +148,7 @@ impl Folder {
         }
     }
 
-    /// Writes a file whole and returns when it is on disk.
+    /// Writes a whole file and returns once it is on disk.
     pub(super) fn write(&self, name: &str, bytes: &[u8], existing: Existing) -> Result<(), Error> {
         if existing == Existing::Keep {
             self.require_absent(name)?;
@@ -190,9 +191,9 @@ impl Folder {
         }
     }
 
-    /// A file to be locked, created if missing, for the owner of the folder. It is opened only for
-    /// reading, so the file system can become read-only meanwhile. On a read-only file system
-    /// without the file it is the folder itself: nobody can have created the file since.
+    /// A file to be locked, created if missing, for the owner of the folder. It is opened
+    /// read-only, since the file system may become read-only later. On a read-only file system
+    /// without the file, the folder itself is locked: nobody can have created the file since.
     pub(super) fn open_lock(&self, name: &str) -> io::Result<File> {
         let file = match self.open_file(name, OFlags::RDONLY) {
             Err(Errno::NOENT) => match self.make_lock(name) {
@@ -228,8 +229,8 @@ impl Folder {
         file.write_all(text.as_bytes())
     }
 
-    /// Removes what a crash in the middle of a write left behind. Call it only under the lock.
-    /// Leftovers that cannot be removed do no harm.
+    /// Removes what a crash during a write left behind. Call it only under the lock. Leftovers that
+    /// cannot be removed are harmless.
     pub(super) fn remove_leftovers(&self) {
         for name in self.names().unwrap_or_default() {
             if is_leftover(&name) {
@@ -273,7 +274,7 @@ pub(super) fn is_leftover(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX)
 }
 
-/// The content of a file that a person has named, in any folder; `None` if it does not exist.
+/// The content of a file that the user named, in any folder; `None` if it does not exist.
 pub(super) fn read_named(
     path: &Path,
     max_bytes: usize,
@@ -288,14 +289,14 @@ pub(super) fn read_named(
 /// The error for a file that cannot be opened.
 fn unopened<T>(path: &Path, error: io::Error) -> Result<Option<T>, Error> {
     if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
-        let what = "is a symbolic link, which is not followed in a state folder";
+        let what = "is a symbolic link; links in a state folder are not followed";
         return Err(state_error(path, what, "Put the file itself there"));
     }
     match error.kind() {
         io::ErrorKind::NotFound => Ok(None),
         io::ErrorKind::PermissionDenied => {
             let remedy = "Run as the user who owns the state folder, usually root";
-            Err(state_error(path, "this user may not read it", remedy))
+            Err(state_error(path, "is not readable by this user", remedy))
         }
         _ => Err(Error::io(format!("open {}", path.display()))(error)),
     }
@@ -317,24 +318,24 @@ fn read_opened(
             format!("other users can access this secret (mode {:04o})", metadata.mode() & 0o7777);
         return Err(state_error(path, what, format!("Run `chmod 600 {}`", path.display())));
     }
-    // Allocated once, since a growing buffer would leave copies of a secret behind.
+    // Allocated once: a growing buffer would leave copies of a secret behind.
     let expected = usize::try_from(metadata.len()).unwrap_or(usize::MAX).min(max_bytes) + 1;
     let mut bytes = Zeroizing::new(Vec::with_capacity(expected));
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     file.take(limit).read_to_end(&mut bytes).map_err(Error::io(reading()))?;
     if bytes.len() > max_bytes {
-        let what = format!("is larger than the {max_bytes} bytes it can have");
+        let what = format!("exceeds its maximum of {max_bytes} bytes");
         return Err(state_error(
             path,
             what,
             "It is damaged or was not written by meshport; move it \
-                                            away",
+             away",
         ));
     }
     Ok(bytes)
 }
 
-/// A file with a second hard link may belong to another program, and would be overwritten.
+/// A file with a second hard link may belong to another program, whose data would be overwritten.
 fn must_be_alone(file: &File) -> io::Result<()> {
     let metadata = file.metadata()?;
     match metadata.is_file() && metadata.nlink() <= 1 {
@@ -356,8 +357,8 @@ struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    /// Writes it for this owner, if one is given. The owner is set through the open file: the owner
-    /// of the folder could exchange the name.
+    /// Writes it, for this owner if one is given. The owner is set through the open file, since the
+    /// folder's owner could replace the name.
     fn write(
         folder: &'a Folder,
         target: &'a str,

@@ -1,8 +1,8 @@
-//! The generation: the number of this start, above those of all earlier ones, by which others order
-//! a node's records.
+//! The generation: the number of this start, higher than all earlier ones. Other nodes order a
+//! node's records by it.
 //!
-//! The file makes it grow if the clock does not; the wall clock makes it grow if the file is lost.
-//! So startup needs only one of them.
+//! The file makes it grow if the clock goes back, the wall clock if the file is lost. So startup
+//! needs only one of them.
 
 use meshport_config::UnixSeconds;
 
@@ -30,8 +30,8 @@ impl StateDir {
         Generation { number, unkept: self.store_generation(number).err() }
     }
 
-    /// Stores a generation that this node took while running, so that the next start is above it.
-    /// One below the stored one changes nothing.
+    /// Stores a generation that this node took while running, so that the next start takes a higher
+    /// one. A lower one than stored changes nothing.
     ///
     /// # Errors
     /// [`Error::Io`] when it cannot be written.

@@ -50,13 +50,13 @@ impl StateDir {
     pub fn store_nodes(&self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() > MAX_NODES_BYTES {
             let what = format!("{} bytes exceed this file's size limit", bytes.len());
-            let remedy = "The cluster has too many nodes for this file";
+            let remedy = "The cluster has more nodes than this file can hold";
             return Err(state_error(&self.file(NODES), what, remedy));
         }
         self.folder.write(NODES, bytes, Existing::Replace)
     }
 
-    /// Forgets the members of a mesh this node no longer belongs to.
+    /// Removes the members of a mesh that this node has left.
     ///
     /// # Errors
     /// [`Error::Io`] when the file cannot be removed.

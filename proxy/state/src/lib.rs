@@ -54,9 +54,9 @@ pub use self::lock::StateLock;
 pub use self::next::NextIdentity;
 pub use self::renewals::KnownRenewals;
 
-/// A key, secret, credential or counter in text form is far below this, in bytes.
+/// A key, secret, credential or counter in text form is far smaller, in bytes.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
-/// Seeds a node keeps: an invite brings 8, the file may be extended by hand.
+/// Seeds that a node stores: an invite has 8, and a user may add more to the file.
 pub const MAX_STORED_SEEDS: usize = 64;
 /// [`MAX_STORED_SEEDS`] with 8 endpoints of the longest DNS names each, in bytes.
 const MAX_SEEDS_BYTES: usize = 256 * 1024;
@@ -71,7 +71,7 @@ const NODE_KEY: &str = "node.key";
 const RECORD_KEY: &str = "record.key";
 const MESH_SECRET: &str = "mesh.secret";
 const AUTHORITY_KEY: &str = "authority.key";
-/// Remedy for an attempt to create a mesh where there is one.
+/// Remedy for an attempt to create a mesh on a machine that is in one.
 const IN_USE: &str = "This machine is in a mesh; add others to it with `meshport invite`. --force \
                       creates another mesh in its place, which every node must then join again";
 const CREDENTIAL: &str = "credential";
@@ -149,7 +149,7 @@ const JOIN: &str = "Create it with `meshport join INVITE`, on the first node wit
 const JOIN_AGAIN: &str =
     "Restore it from a backup, or run `meshport join INVITE --force` with a new invite";
 const ALTERED: &str = "its content does not match its signature";
-const UNSIGNED: &str = "is from an earlier meshport: the node has not signed it";
+const UNSIGNED: &str = "is from an earlier version of meshport: the node has not signed it";
 const RENEW: &str = "Reissue it: `meshport renew` where the authority's key is, \
                      `meshport renew INVITE` elsewhere";
 const TOLD_AGAIN: &str =
@@ -180,7 +180,7 @@ pub fn is_public(name: &str) -> bool {
     PUBLIC.contains(&name)
 }
 
-/// Whether meshport keeps a secret in a file of this name in a state folder.
+/// Whether a file of this name in a state folder contains a secret of meshport.
 pub fn is_secret(name: &str) -> bool {
     ALL.contains(&name) && !is_public(name)
 }
@@ -208,8 +208,8 @@ impl StateDir {
         self.folder.path()
     }
 
-    /// Refuses a folder that already contains an authority or a node. For each, the file that is
-    /// written last counts, since the others are useless without it.
+    /// Refuses a folder that already contains an authority or a node. Each is recognized by its
+    /// last written file, without which the others are useless.
     ///
     /// # Errors
     /// [`Error::State`] naming the first file that would be replaced.
@@ -228,7 +228,7 @@ impl StateDir {
         ERASED.into_iter().filter(is_there).collect()
     }
 
-    /// Permanently removes everything that meshport keeps here. A configuration next to it stays.
+    /// Permanently removes all of meshport's files here, except a configuration.
     ///
     /// # Errors
     /// [`Error::Io`] with the first file that cannot be removed; those before it are gone.
@@ -246,7 +246,7 @@ impl StateDir {
     pub fn identity(&self, now: UnixSeconds) -> Result<Identity, Error> {
         let credential = self.credential()?.ok_or_else(|| self.missing(CREDENTIAL))?;
         let credential = self.fallback(&credential, now)?.unwrap_or(credential);
-        // First, since an invalid credential would make other files look wrong.
+        // First: with an invalid credential, other files would look wrong.
         self.in_force(&credential, now)?;
         let node_key = self.node_key()?.ok_or_else(|| self.missing(NODE_KEY))?;
         let record_key = self.record_key()?.ok_or_else(|| self.missing(RECORD_KEY))?;
@@ -328,14 +328,14 @@ impl StateDir {
             meshport_config::Error::NotCountersigned => state_error(&path, UNSIGNED, RENEW),
             error => damaged(&path, &error, JOIN_AGAIN),
         })?;
-        // Only complete ones are stored. The site or times of an altered one would lead to wrong
+        // Only complete ones are stored. The site or times of an altered one would cause misleading
         // errors.
         let whole = credential.verify(&credential.mesh, credential.issued_at);
         whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &ALTERED, JOIN_AGAIN))
     }
 
-    /// The node's credential as the base for the next one. A credential without the node's
-    /// signature, from an earlier meshport, is accepted: the node's key signs it now.
+    /// The node's credential as the base for the next one. A credential of an earlier version,
+    /// without the node's signature, is accepted: the node's key signs it now.
     ///
     /// # Errors
     /// As [`StateDir::node_key`].
@@ -399,17 +399,19 @@ impl StateDir {
             })?;
             let (node, name) = (revocation.revoked.node(), name.parse::<NodeName>());
             if all.add(revocation) == Added::Full {
-                let what =
-                    format!("has more than {MAX_REVOCATIONS} or {MAX_SUCCESSIONS} of a kind");
+                let what = format!(
+                    "has more than {MAX_REVOCATIONS} revocations or {MAX_SUCCESSIONS} \
+                     replaced keys"
+                );
                 return Err(state_error(&path, what, TOLD_AGAIN));
             }
-            // A name is only informative; a damaged one must not lose the revocation.
+            // The name is informative only; the revocation counts even if it is damaged.
             if let (Some(node), Ok(name)) = (node, name) {
                 all.note_name(node, &name);
             }
         }
         if end != Some(all.iter().count()) {
-            let why = "the last line does not give the number of the others: some are missing";
+            let why = "lines are missing: their number does not match the last line";
             return Err(damaged(&path, &why, TOLD_AGAIN));
         }
         Ok(all)
@@ -444,7 +446,7 @@ impl StateDir {
         self.store_text(RECORD_KEY, &key.to_text(), existing)
     }
 
-    /// Writes the mesh's shared secret as an invite gives it.
+    /// Writes the mesh's shared secret from an invite.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
@@ -452,8 +454,8 @@ impl StateDir {
         self.store_text(MESH_SECRET, &secret.to_text(), existing)
     }
 
-    /// Writes the mesh's shared secret, with the previous one if any: both in one file, so that
-    /// neither is ever missing.
+    /// Writes the mesh's shared secret and the previous one, if any, in one file, so that neither
+    /// is ever missing.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
@@ -536,7 +538,7 @@ impl StateDir {
     }
 
     fn stranger(&self, name: &str) -> Error {
-        let what = "is not the key that the credential was made for";
+        let what = "is not the key in the credential";
         state_error(&self.file(name), what, JOIN_AGAIN)
     }
 }

@@ -11,7 +11,7 @@ use super::folder::state_error;
 use super::{LOCK, StateDir};
 use crate::Error;
 
-const NEEDS_WRITING: &str = "Make it writable for this user, since it keeps what the next start \
+const NEEDS_WRITING: &str = "Make it writable for this user, since it stores what the next start \
                              needs, or name another one with --state-dir";
 
 /// The lock of the only process on a state folder; released on drop.
@@ -21,18 +21,18 @@ pub struct StateLock {
 }
 
 impl StateLock {
-    /// A copy for the successor of this process; the folder is free when both are dropped.
+    /// A copy for the successor of this process; the folder is unlocked when both are dropped.
     ///
     /// # Errors
-    /// The system is out of descriptors.
+    /// If no descriptors are left.
     pub fn share(&self) -> io::Result<OwnedFd> {
         self.file.try_clone().map(Into::into)
     }
 }
 
 impl StateDir {
-    /// Takes over the lock from the process that holds it. If that lock belongs to another folder
-    /// it locks nothing here, so this folder is locked anew.
+    /// Takes over the lock from the process that holds it. If that lock belongs to another folder,
+    /// this folder is locked anew.
     ///
     /// # Errors
     /// As [`StateDir::lock`].
@@ -48,7 +48,7 @@ impl StateDir {
         Ok(StateLock { file })
     }
 
-    /// Becomes the only process on this folder, and removes what a crashed one left half-written.
+    /// Makes this the only process on the folder, and removes what a crashed one left half-written.
     ///
     /// # Errors
     /// [`Error::State`] when another process holds the lock.
@@ -77,7 +77,10 @@ impl StateDir {
         let path = self.file(LOCK);
         let locking = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                let what = format!("this process may not write to the state folder ({error})");
+                let what = format!(
+                    "this process has no permission to write to the state folder \
+                     ({error})"
+                );
                 state_error(&path, what, NEEDS_WRITING)
             }
             _ => Error::io(format!("lock {}", path.display()))(error),
@@ -89,7 +92,7 @@ impl StateDir {
             Err(TryLockError::Error(error)) => return Err(locking(error)),
         }
         // The process id only improves the message below, and a full disk cannot store it; only the
-        // lock itself counts.
+        // lock matters.
         let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
         self.folder.remove_leftovers();
         Ok(Ok(StateLock { file }))
@@ -103,7 +106,7 @@ impl StateDir {
             }
             _ => "another process".into(),
         };
-        let what = format!("{who} uses this state folder");
+        let what = format!("{who} is using this state folder");
         let remedy = "Stop it first, or name another folder with --state-dir";
         state_error(&self.file(LOCK), what, remedy)
     }

@@ -1,8 +1,8 @@
 //! New keys of a node: both keys and the credential in one file, whose name is the commit point.
 //!
-//! Three files cannot be replaced at once. So the new ones are written completely as `node.next`;
-//! once the file has that name the node is the new one, and moving its parts into place is repeated
-//! until it is done. Before that nothing has changed.
+//! Three files cannot be replaced at once. So the new ones are first written completely to
+//! `node.next`. Once the file has that name, the node has its new identity, and moving the parts
+//! into place is repeated until it succeeds. Before that, nothing has changed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,12 +15,12 @@ use super::{Identity, MAX_TEXT_BYTES, NODE_KEY, StateDir, damaged};
 use crate::Error;
 
 pub(super) const NEXT: &str = "node.next";
-/// The last line, so that a truncated file is noticed.
+/// The last line: a truncated file lacks it.
 const END: &str = "end";
-const FROM_SCRATCH: &str = "Remove the file to keep the node as it was, then run `meshport \
+const FROM_SCRATCH: &str = "Remove the file to keep the node's current keys, then run `meshport \
                             rotate-key` again";
 
-/// The identity that a node is about to take.
+/// The next identity of a node.
 #[derive(Clone)]
 pub struct NextIdentity {
     /// The WireGuard key.
@@ -40,7 +40,7 @@ impl NextIdentity {
         self.credential.check_keys(&self.node_key.public(), &self.record_key.public())
     }
 
-    /// The text form: a line for each part and a last one. A password.
+    /// The text form: a line for each part and an end line. Secret.
     pub fn to_text(&self) -> Zeroizing<String> {
         let (node, record) = (self.node_key.to_text(), self.record_key.to_text());
         let credential = self.credential.to_text();
@@ -67,7 +67,7 @@ impl FromStr for NextIdentity {
         }
         let (node_key, record_key): (NodeKey, RecordKey) = (node.parse()?, record.parse()?);
         let credential = match Credential::from_text(credential) {
-            // From an earlier meshport; the key that must sign it is in the same file.
+            // From an earlier version of meshport; the key that must sign it is in the same file.
             Err(Self::Err::NotCountersigned) => {
                 Issued::from_text(credential)?.countersign(&node_key)?
             }
@@ -97,7 +97,7 @@ impl StateDir {
         self.folder.write_like(NEXT, next.to_text().as_bytes(), NODE_KEY)
     }
 
-    /// New keys to which the node is committed and that are not in place yet.
+    /// The new keys to which the node is committed, until they are in place.
     fn next(&self) -> Result<Option<NextIdentity>, Error> {
         let text = self.read_text(NEXT, MAX_TEXT_BYTES, Content::Secret, FROM_SCRATCH)?;
         let Some(text) = text else { return Ok(None) };
@@ -105,7 +105,7 @@ impl StateDir {
         next.map(Some).map_err(|error| damaged(&self.file(NEXT), &error, FROM_SCRATCH))
     }
 
-    /// Moves new keys to which the node is committed into place. Call it only under the lock.
+    /// Moves the new keys of a committed node into place. Call it only under the lock.
     ///
     /// # Errors
     /// [`Error::State`] when the file is damaged, [`Error::Io`] when something cannot be written;
@@ -125,7 +125,8 @@ impl StateDir {
     }
 
     /// As [`StateDir::settle_next`], and returns the identity after it. A failure to write is
-    /// returned with it: the node is committed to its new keys anyway, and the next start finishes.
+    /// returned with it: the node is committed to its new keys anyway, and the next start completes
+    /// the move.
     ///
     /// # Errors
     /// As [`StateDir::identity`], and when the file with new keys is damaged.
@@ -140,7 +141,7 @@ impl StateDir {
         Ok((self.completed(next)?, Some(unsettled)))
     }
 
-    /// Removes new keys that were never used, for a node that is created again.
+    /// Removes unused new keys, for a node that is created again.
     ///
     /// # Errors
     /// [`Error::Io`] when the file cannot be removed.

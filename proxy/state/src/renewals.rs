@@ -10,17 +10,17 @@ use super::folder::{Content, Existing};
 use super::{CREDENTIAL, MAX_TEXT_BYTES, StateDir, state_error};
 use crate::Error;
 
-/// The right to renew others, with its keys.
+/// The right to renew the credentials of others, with its keys.
 pub(super) const MANDATE: &str = "mandate";
-/// The last credential that no issuer signed: a node presents it with each request.
+/// The last credential signed by the authority itself: a node presents it with each request.
 pub(super) const BASE: &str = "credential.base";
 /// The one before the current one, to which a node returns when its issuer is revoked.
 pub(super) const FORMER: &str = "credential.former";
 /// The mandates signed here, with their members.
 pub(super) const MANDATES: &str = "mandates";
-/// A mandate has 4,000 bytes at most before base64.
+/// A mandate has at most 4,000 bytes before base64.
 const MAX_MANDATE_TEXT_BYTES: usize = 8 * 1024;
-/// The size of the record of mandates: some thousand turns.
+/// Maximum size of the record of mandates: some thousand turns.
 const MAX_MANDATES_BYTES: usize = 512 * 1024;
 const DELEGATE: &str = "Remove it, and install a new mandate: `meshport delegate` where the \
                         authority's key is";
@@ -31,7 +31,8 @@ const GIVE_LINE: &str = "Correct it, or give `meshport revoke` the line of the m
 pub struct KnownRenewals {
     /// See [`StateDir::mandate`].
     pub mandate: Option<Mandate>,
-    /// The last credential of the node that no issuer signed; absent if that is the current one.
+    /// The last credential of the node signed by the authority itself; absent if that is the
+    /// current one.
     pub base: Option<Credential>,
     /// The credential before the current one.
     pub former: Option<Credential>,
@@ -41,8 +42,8 @@ pub struct KnownRenewals {
 struct Recorded {
     issuer: NodeId,
     turn: Turn,
-    /// Absent in lines of the release before 0.1, and if it cannot be read: a revocation needs only
-    /// the turn.
+    /// Absent in lines of the release before 0.1 and if unreadable: a revocation needs only the
+    /// turn.
     allowed: Option<Allowed>,
 }
 
@@ -50,7 +51,7 @@ struct Recorded {
 struct Allowed {
     lifetime_s: u64,
     roles: Roles,
-    /// The only site; any when absent.
+    /// The only allowed site; any if absent.
     site: Option<SiteName>,
 }
 
@@ -100,7 +101,7 @@ impl StateDir {
         text.map(|text| super::parsed(&text, &self.file(MANDATE), DELEGATE)).transpose()
     }
 
-    /// Writes the mandate in place of any other.
+    /// Writes the mandate, replacing any other.
     ///
     /// # Errors
     /// As [`StateDir::store_node_key`].
@@ -155,8 +156,8 @@ impl StateDir {
         Ok(former)
     }
 
-    /// Records which node's mandate has which keys, for `meshport revoke`, and what it allows, for
-    /// `meshport invite`. The release before 0.1 ignores what follows the key.
+    /// Records the node and keys of a mandate, for `meshport revoke`, and what it allows, for
+    /// `meshport invite`. The release before 0.1 ignores everything after the key.
     ///
     /// # Errors
     /// As [`StateDir::store_directory`].
@@ -181,9 +182,9 @@ impl StateDir {
         Ok(of_issuer.map(|it| it.turn).collect())
     }
 
-    /// For how long an issuer would renew the credential of a node with these roles in this site,
-    /// in seconds, by the last mandate recorded here that allows it and lasts for at least as long;
-    /// `None` without one.
+    /// The lifetime, in seconds, that an issuer would give to the credential of a node with these
+    /// roles in this site, by the last mandate recorded here that allows it and lasts at least as
+    /// long; `None` without one.
     ///
     /// # Errors
     /// [`Error::State`] when the file is damaged.
@@ -230,7 +231,7 @@ impl StateDir {
 
     /// An intact credential, valid or not.
     pub(super) fn public_credential(&self, name: &str) -> Result<Option<Credential>, Error> {
-        let remedy = "Nothing to do: it is written anew with the next renewal";
+        let remedy = "No action is needed: the next renewal rewrites it";
         let text = self.read_text(name, MAX_TEXT_BYTES, Content::Public, remedy)?;
         let Some(text) = text else { return Ok(None) };
         let credential = Credential::from_text(text.trim())?;
@@ -239,7 +240,7 @@ impl StateDir {
     }
 }
 
-/// The content that was read, or a warning and nothing.
+/// The content; if it cannot be read, logs a warning and returns `None`.
 fn readable<T>(read: Result<Option<T>, Error>) -> Option<T> {
     read.unwrap_or_else(|error| {
         warn!(%error, "starting without it");

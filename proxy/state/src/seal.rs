@@ -1,7 +1,7 @@
 //! Checksums of plain text files, in their last line.
 //!
-//! Any digits form an address and any number a generation, so without a checksum a flipped bit
-//! would go unnoticed. It proves nothing and does not lock the files: an editor marks the change in
+//! A flipped bit in an address or a generation yields another valid one, which only a checksum
+//! detects. It proves nothing and does not lock the files: a user who edits one marks the change in
 //! the last line. The content is used either way, with a warning about anything odd.
 
 use data_encoding::HEXLOWER;
@@ -11,13 +11,13 @@ use sha2::{Digest, Sha256};
 use super::folder::{Content, is_leftover};
 use super::{ALL, GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir};
 
-/// Begins the last line, before the checksum.
+/// Start of the last line, before the checksum.
 const SEAL: &str = "# checksum ";
 /// The last line of a file that was edited by hand.
 const BY_HAND: &str = "# by hand";
 /// Files of others in the folder that are named.
 const MAX_NAMED: usize = 3;
-/// Bytes of the checksum: damage goes undetected once in four billion times.
+/// Bytes of the checksum: it misses damage once in four billion times.
 const CHECKSUM_BYTES: usize = 4;
 const CHECKSUM_DOMAIN: &[u8] = b"meshport state checksum v1\0";
 
@@ -27,13 +27,13 @@ pub(super) fn sealed(lines: &str) -> String {
     format!("{lines}{SEAL}{}\n", HEXLOWER.encode(&hash[..CHECKSUM_BYTES]))
 }
 
-/// The content of the file of these seeds.
+/// The file content for these seeds.
 pub(super) fn of_seeds(seeds: &[Seed]) -> String {
     let lines: String = seeds.iter().map(|seed| format!("{seed}\n")).collect();
     sealed(&lines)
 }
 
-/// The number in the content of the file of the generation.
+/// The generation in the content of its file.
 pub(super) fn generation(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     let number = lines.next()?.trim().parse().ok()?;
@@ -41,7 +41,7 @@ pub(super) fn generation(text: &str) -> Option<u64> {
     (lines.next().is_none() && number < u64::MAX).then_some(number)
 }
 
-/// The fault of a file's content; none if it is as written, or marked as edited by hand.
+/// The problem with a file's content; `None` if it is as written, or marked as edited by hand.
 fn oddity(text: &str) -> Option<&'static str> {
     let body = text.strip_suffix('\n').unwrap_or(text);
     let (lines, last) = text.split_at(body.rfind('\n').map_or(0, |at| at + 1));
@@ -49,18 +49,17 @@ fn oddity(text: &str) -> Option<&'static str> {
         return None;
     }
     Some(match last.starts_with(SEAL) {
-        true => "was changed by hand or is damaged: the checksum in its last line does not match",
+        true => "was edited by hand or is damaged: the checksum in its last line does not match",
         false => {
-            "was changed by hand, is truncated or is from an earlier version: its last line is \
-             not a checksum"
+            "was edited by hand, is truncated or is from an earlier version: its last line is not \
+             a checksum"
         }
     })
 }
 
 impl StateDir {
     /// Problems of the folder and of files that are used anyway, each with its meaning and remedy:
-    /// for startup, and for a check that writes nothing. A file that cannot be read is reported
-    /// where it is needed.
+    /// for startup and for read-only checks. An unreadable file is reported where it is needed.
     pub fn doubts(&self) -> Vec<String> {
         let all = [self.doubt_of_mode(), self.doubt_of_seeds(), self.doubt_of_generation()];
         all.into_iter().flatten().collect()
@@ -88,10 +87,13 @@ impl StateDir {
         })
     }
 
-    /// Other users can do no harm, but see what is here and when it changes.
+    /// Other users can do no harm, but can see which files exist and when they change.
     fn doubt_of_mode(&self) -> Option<String> {
         let (path, mode) = (self.path().display(), self.folder.open_to_others()?);
-        Some(format!("{path}: is open to others (mode {mode:04o}); run `chmod 700 {path}`"))
+        Some(format!(
+            "{path}: is accessible to other users (mode {mode:04o}); run `chmod 700 \
+             {path}`"
+        ))
     }
 
     /// As [`StateDir::doubts`], of the seeds alone.
@@ -99,7 +101,7 @@ impl StateDir {
         let what = self.oddity_of(SEEDS, MAX_SEEDS_BYTES)?;
         Some(format!(
             "{}: {what}. Its nodes and addresses are used as read. Compare them with another \
-             node's file, or join again with `meshport join INVITE --force`; if they are right, \
+             node's file, or join again with `meshport join INVITE --force`; if they are correct, \
              end the file with the line `{BY_HAND}`",
             self.file(SEEDS).display()
         ))
@@ -112,9 +114,9 @@ impl StateDir {
         };
         Some(format!(
             "{}: {what}. Each start of the daemon takes a number above the stored one and not \
-             below the wall clock, and rewrites the file; if other nodes know a later one, the \
-             node goes above it as soon as it hears of it. Nothing to do if this machine's clock \
-             is right",
+             below the wall clock, and rewrites the file; if other nodes know a higher one, the \
+             node exceeds it as soon as it receives it. No action is needed if this machine's \
+             clock is correct",
             self.file(GENERATION).display()
         ))
     }

@@ -463,7 +463,7 @@ fn two_processes_do_not_share_a_folder() {
     let lock = state.lock().expect("free");
     let text = message(state.lock());
     let pid = std::process::id();
-    assert!(text.contains(&format!("process {pid} uses this state folder")), "{text}");
+    assert!(text.contains(&format!("process {pid} is using this state folder")), "{text}");
     drop(lock);
     drop(state.lock().expect("free again"));
 }
@@ -519,7 +519,7 @@ fn sizes_are_bounded() {
     let (_folder, state) = folder();
     let file = File::create(state.path().join(DIRECTORY)).expect("made");
     file.set_len(u64::try_from(MAX_DIRECTORY_BYTES).expect("it fits") + 1).expect("sparse");
-    assert!(message(state.directory()).contains("larger than"));
+    assert!(message(state.directory()).contains("exceeds its maximum"));
     let line = format!("{}@192.0.2.1:1\n", NodeKey::generate(&mut OsRng).public());
     let many: String = (0..=MAX_STORED_SEEDS).map(|_| line.as_str()).collect();
     fs::write(state.path().join(SEEDS), many).expect("written");

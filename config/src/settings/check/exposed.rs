@@ -74,7 +74,7 @@ impl Rules<'_, '_> {
             let key = join(&join(&join(path, "rule"), service.as_ref()), "sni");
             for (index, name) in rule.sni.iter().enumerate() {
                 let Some(earlier) = seen.insert(name, service) else { continue };
-                let found = format!("\"{name}\", which leads to {earlier} already");
+                let found = format!("\"{name}\", which already selects {earlier}");
                 self.conflict(&key, Some(index), found, "a name of one service");
             }
         }
@@ -84,7 +84,7 @@ impl Rules<'_, '_> {
         let key = join(path, "accept-proxy-from");
         for (index, network) in listener.accept_proxy_from.iter().enumerate() {
             if network.is_everything() {
-                let found = format!("\"{network}\", with which any client names its own address");
+                let found = format!("\"{network}\", with which any client could claim any address");
                 self.conflict(&key, Some(index), found, "the addresses of the balancers");
             }
         }
@@ -107,7 +107,8 @@ impl Rules<'_, '_> {
                     .is_some_and(|service| service.health.mode == HealthMode::Kubernetes)
         };
         if let Some(service) = listener.services().find(is_apiserver) {
-            let found = format!("\"{}\", and {service} is of apiservers", listener.send_proxy);
+            let found =
+                format!("\"{}\", but {service} is a service of apiservers", listener.send_proxy);
             let expected = "\"off\": an apiserver refuses connections with a PROXY header; the \
                             audit log has the clients' addresses";
             self.conflict(&join(path, "send-proxy"), None, found, expected);

@@ -56,7 +56,7 @@ fn a_change_of_keys_that_was_cut_short_is_finished_at_the_next_start() {
     }
 }
 
-/// As an earlier meshport left it: the new key is beside the credential that it must sign.
+/// As an earlier version of meshport left it: the new key is beside the credential to sign.
 #[test]
 fn new_keys_that_an_earlier_meshport_left_are_finished_with_a_signed_credential() {
     let authority = AuthorityKey::generate(&mut OsRng);
@@ -112,7 +112,7 @@ fn no_damage_to_new_keys_changes_the_node() {
     assert!(same < 10, "{same} damaged contents were taken for the whole one");
 }
 
-/// As an earlier meshport left it.
+/// As an earlier version of meshport left it.
 #[test]
 fn a_credential_that_its_node_has_not_signed_starts_nothing_and_can_be_renewed() {
     let (_folder, state) = joined();
@@ -124,7 +124,7 @@ fn a_credential_that_its_node_has_not_signed_starts_nothing_and_can_be_renewed()
     let old = format!("meshport-credential-1.{encoded}\n");
     put(&path, old.as_bytes());
     for text in [message(state.identity(NOW)), message(state.credential())] {
-        assert!(text.contains("credential: is from an earlier meshport"), "{text}");
+        assert!(text.contains("credential: is from an earlier version of meshport"), "{text}");
         assert!(text.contains("`meshport renew`") && text.contains("INVITE"), "{text}");
     }
     let read = state.credential_to_renew(&known.node_key).expect("it is good for that");
