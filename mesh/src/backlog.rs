@@ -20,19 +20,19 @@ use tokio::sync::oneshot;
 
 use super::lock;
 
-/// From this many unsent bytes of a connection on, bulk waits: enough for some batches, and no
-/// longer than necessary on a slow path.
+/// With this many unsent bytes on a connection, bulk waits: enough for a few batches, and a short
+/// wait on a slow path.
 const BACKLOG_BYTES: u64 = 128 << 10;
-/// Smaller pieces, in bytes, are sent at once: they are no bulk, or its end.
+/// Smaller pieces, in bytes, are sent at once: they are not bulk, or are the end of it.
 const BULK_BYTES: usize = 16 << 10;
-/// Bytes of earlier data that a smaller piece may overtake: as many as are admitted. A larger
-/// amount of small pieces cannot starve bulk data.
+/// Bytes of earlier data that a smaller piece may overtake: as many as are admitted. More small
+/// pieces than that cannot starve bulk data.
 const HEAD_START: u64 = BACKLOG_BYTES + (64 << 10);
 /// Pieces within this many bytes of each other have the same rank; the ranks last for 64 TiB. Later
 /// pieces have the lowest, and take turns.
 const RANK_BYTES: u64 = 16 << 10;
-/// The share of sent bytes that is not stream data: headers, acknowledgements. One in this many,
-/// more than there really is: too little would let the backlog grow forever.
+/// The share of sent bytes that is not stream data: headers, acknowledgements. One in this many, an
+/// overestimate: an underestimate would let the backlog grow forever.
 const OVERHEAD: u64 = 16;
 
 /// Order in which pieces are sent: before those of a lower rank. It is QUIC's stream priority.
@@ -89,8 +89,7 @@ impl State {
             // A caller that stopped waiting has no piece.
             if !waiting.is_closed() {
                 let rank = self.pass(begins, length);
-                // The caller may have given up since; then a little is counted that will not be
-                // sent.
+                // The caller may have given up since; then a few bytes are counted but never sent.
                 let _ = waiting.send(rank);
             }
         }
@@ -278,7 +277,7 @@ mod tests {
         }
         let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
         assert!(*least > 1 << 20 && most - least <= 128 << 10, "{had:?}");
-        // A sender that was silent for long does not delay the others' turns now.
+        // A sender that was silent for long does not delay the others now.
         let mut late = Share::default();
         backlog.queue(&mut late, PIECE).expect_err("it waits");
         assert!(late.0 >= lock(&backlog.0).virtual_time + PIECE as u64);

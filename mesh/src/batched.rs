@@ -41,13 +41,13 @@ impl Batched {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many segments a call takes now.
+    /// The current number of segments per call.
     pub(super) fn segments(&self, socket: &UdpSocket) -> usize {
         let now = self.state().max_gso_segments();
         if now >= self.most { now } else { self.recover(socket).unwrap_or(now) }
     }
 
-    /// Tries segmentation again when it is time.
+    /// Tries segmentation again once [`RETRY`] has passed.
     fn recover(&self, socket: &UdpSocket) -> Option<usize> {
         #[expect(clippy::disallowed_methods, reason = "an edge: the socket has a clock of its own")]
         let now = Instant::now();

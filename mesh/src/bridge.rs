@@ -2,11 +2,11 @@
 //!
 //! The successor owns the sockets and the tunnels. The predecessor keeps its QUIC connections until
 //! their streams have ended: it sends their packets through the successor (see `carry`), and the
-//! successor passes on those that arrive for it, which it tells by their connection ids.
+//! successor forwards its incoming packets, identified by their connection ids.
 //!
-//! Each shard has a bridge of its own, a pair of sockets that keep message boundaries. A message
-//! holds datagrams of one peer: its inner address, the length of each datagram but the last, and
-//! the datagrams. Both ends are bounded by the socket's buffer and, in addition, by
+//! Each shard has its own bridge, a pair of sockets that keep message boundaries. A message
+//! contains datagrams of one peer: its inner address, the length of each datagram except the last,
+//! and the datagrams. Both ends are bounded by the socket's buffer and, in addition, by
 //! [`MAX_BACKLOG`]; what exceeds them is lost, as in a network.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,11 +27,11 @@ use super::lock;
 
 /// An inner address and the length of a datagram.
 const HEADER: usize = 16 + 2;
-/// Bytes of datagrams in one message at most.
+/// Maximum bytes of datagrams in one message.
 const MAX_CONTENTS: usize = 60_000;
 /// Messages kept while the socket is full.
 const MAX_BACKLOG: usize = 64;
-/// Size asked for the socket's buffer, in bytes; the system may give less.
+/// Requested size of the socket's buffer, in bytes; the system may grant less.
 const BUFFER: usize = 1 << 20;
 
 /// Datagrams of one peer. All but the last have the length `segment`.
@@ -57,7 +57,7 @@ impl<'a> Frame<'a> {
         self.contents.chunks(self.segment)
     }
 
-    /// The messages that carry it.
+    /// The messages that contain it.
     fn encode(&self) -> impl Iterator<Item = Vec<u8>> {
         let segment = u16::try_from(self.segment).unwrap_or(0);
         let most = (MAX_CONTENTS / self.segment.max(1)).max(1) * self.segment.max(1);
@@ -81,14 +81,15 @@ pub(super) struct Bridge(Arc<End>);
 
 #[derive(Debug)]
 struct End {
-    /// A `SOCK_SEQPACKET`, which unlike a datagram socket reports that the other end is gone.
+    /// A `SOCK_SEQPACKET` socket, which unlike a datagram socket reports that the other end has
+    /// closed.
     socket: UnixDatagram,
     backlog: Mutex<VecDeque<Vec<u8>>>,
     addresses: Addresses,
 }
 
-/// The addresses of peers that have changed their keys since this process began. Here a peer's
-/// streams stay under its first address; a process that starts later only knows the present one.
+/// The addresses of peers that have changed their keys since this process started. Here a peer's
+/// streams stay under its first address; a process started later knows only the current one.
 #[derive(Debug, Default)]
 struct Addresses {
     present: BTreeMap<Ipv6Addr, Ipv6Addr>,
@@ -97,7 +98,7 @@ struct Addresses {
 
 impl Bridge {
     /// The two ends. Called on the runtime that serves the first. `moved` has the first and the
-    /// present address of each peer that has changed its key.
+    /// current address of each peer that has changed its key.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -122,13 +123,13 @@ impl Bridge {
     fn with(socket: OwnedFd, addresses: Addresses) -> io::Result<Self> {
         let socket = Socket::from(socket);
         socket.set_nonblocking(true)?;
-        // The default is enough, only slower.
+        // The default works too, only slower.
         let _ = socket.set_send_buffer_size(BUFFER);
         let socket = UnixDatagram::from_std(OwnedFd::from(socket).into())?;
         Ok(Self(Arc::new(End { socket, backlog: Mutex::default(), addresses })))
     }
 
-    /// Sends datagrams, or keeps them while the socket is full.
+    /// Sends datagrams, or queues them while the socket is full.
     pub(super) fn send(&self, frame: &Frame<'_>) {
         let frame = Frame { peer: translated(&self.0.addresses.present, frame.peer), ..*frame };
         let mut backlog = lock(&self.0.backlog);
@@ -194,12 +195,12 @@ fn translated(names: &BTreeMap<Ipv6Addr, Ipv6Addr>, peer: Ipv6Addr) -> Ipv6Addr 
 }
 
 impl End {
-    /// False if the socket is full. A message that it refuses for another reason is lost.
+    /// False if the socket is full. A message refused for another reason is lost.
     fn try_send(&self, message: &[u8]) -> bool {
         !self.socket.try_send(message).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Sends what was kept.
+    /// Sends the queued messages.
     async fn empty(&self) {
         while !self.flush() {
             // Fails only when the runtime ends.
@@ -207,7 +208,7 @@ impl End {
         }
     }
 
-    /// Sends what the socket takes; true if nothing is kept any more.
+    /// Sends as many queued messages as the socket accepts; true if none are left.
     fn flush(&self) -> bool {
         let mut backlog = lock(&self.backlog);
         while backlog.front().is_some_and(|message| self.try_send(message)) {
@@ -217,7 +218,7 @@ impl End {
     }
 }
 
-/// An earlier process whose connections go on, as one shard sees it.
+/// An earlier process whose connections continue, as seen by one shard.
 #[derive(Debug)]
 pub(super) struct Predecessor {
     tag: ProcessTag,
@@ -230,7 +231,7 @@ impl Predecessor {
         &self.bridge
     }
 
-    /// It has ended: nothing is passed on to it any more.
+    /// It has ended: nothing more is forwarded to it.
     pub(super) fn note_end(&self) {
         self.is_gone.store(true, Ordering::Relaxed);
     }
@@ -240,7 +241,7 @@ impl Predecessor {
     }
 }
 
-/// The earlier processes whose connections go on: those that a shard passes packets on for.
+/// The earlier processes whose connections continue, for which a shard forwards packets.
 #[derive(Debug, Default)]
 pub(super) struct Predecessors {
     own: ProcessTag,
@@ -278,7 +279,7 @@ impl Predecessors {
     }
 }
 
-/// Packets that were received for predecessors and are still to be passed on.
+/// Received packets of predecessors, not forwarded yet.
 #[derive(Debug, Default)]
 pub(super) struct Diverted(Vec<Run>);
 
@@ -292,10 +293,9 @@ struct Run {
 }
 
 impl Diverted {
-    /// Takes a QUIC packet if it is for a predecessor. One whose connection id no running process
-    /// has made is for all, this one included. A stateless reset looks like that (RFC 9000, section
-    /// 10.3), and this process answers with one if the connection was that of a process that has
-    /// ended.
+    /// Takes a QUIC packet if it is for a predecessor. If no running process created its connection
+    /// id, it is for all, including this one. It may be a stateless reset (RFC 9000, section 10.3),
+    /// or belong to a connection of an ended process, which this process answers with a reset.
     pub(super) fn take(&mut self, all: &Predecessors, peer: Ipv6Addr, packet: &[u8]) -> bool {
         if all.all.is_empty() {
             return false;

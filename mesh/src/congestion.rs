@@ -1,18 +1,18 @@
 //! The congestion controller: CUBIC (RFC 9438), quinn's own, that counts what peers acknowledge
 //! and keeps queues short.
 //!
-//! *Counts*: quinn reports the number of acknowledgement frames, but a peer that receives nothing,
-//! and whose own packets arrive, repeats old ones with everything it sends. Only the controller
-//! learns which packets are acknowledged for the first time.
+//! *Counts*: quinn reports the number of acknowledgement frames, but a peer that receives nothing
+//! while its own packets arrive repeats old ones with every packet. Only the controller learns
+//! which packets are acknowledged for the first time.
 //!
 //! It also knows what has left the streams, so it updates the connection's [`Backlog`].
 //!
 //! It also reports long packets that are not acknowledged ([`Unacknowledged`]).
 //!
 //! *Short*: a window grows until something is lost. Between two fast nodes nothing is lost: the
-//! excess waits in the busy receiver's socket, and every small request waits behind it. So no more
-//! is in flight than fills the path and a queue of [`QUEUE_BYTES`]; bulk data waits in its own
-//! stream instead, where the streams of a connection take turns.
+//! excess waits in the busy receiver's socket, and every small request waits behind it. So the
+//! bytes in flight are limited to what fills the path and a queue of [`QUEUE_BYTES`]; bulk data
+//! waits in its own stream instead, where the streams of a connection take turns.
 
 use std::any::Any;
 use std::net::Ipv6Addr;
@@ -39,7 +39,7 @@ pub(super) struct Remote {
     pub(super) address: Ipv6Addr,
 }
 
-/// Makes such controllers, all for one connection.
+/// Creates the controllers of one connection.
 #[derive(Debug)]
 pub(super) struct BoundedCubic {
     pools: Pools,
@@ -80,7 +80,7 @@ pub(super) fn backlog(connection: &Connection) -> Arc<Backlog> {
     controller(connection).map(|controller| controller.backlog.clone()).unwrap_or_default()
 }
 
-/// Its current state.
+/// The current state of the controller.
 fn controller(connection: &Connection) -> Option<Box<Bounded>> {
     connection.congestion_state().into_any().downcast().ok()
 }
@@ -94,12 +94,12 @@ struct Bounded {
     /// The round-trip time, zero before it is measured.
     rtt: Duration,
     remote: Option<Remote>,
-    /// Most bytes in flight on this path.
+    /// Maximum bytes in flight on this path.
     bound: u64,
     backlog: Arc<Backlog>,
 }
 
-/// Most bytes in flight on a path whose shortest round trip took `rtt`.
+/// Maximum bytes in flight on a path with a shortest round trip of `rtt`.
 fn bound(rtt: Duration) -> u64 {
     let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
     QUEUE_BYTES.saturating_add(micros.saturating_mul(PATH_RATE / 1_000_000))
@@ -142,7 +142,7 @@ impl Controller for Bounded {
         _largest_packet_num_acked: Option<u64>,
     ) {
         self.in_flight.set(in_flight);
-        // There is too little to send, or nothing is in flight although it might be.
+        // There is too little to send, or nothing is in flight although the window allows it.
         if app_limited || in_flight == 0 {
             self.backlog.drained();
         }

@@ -1,8 +1,7 @@
-//! QUIC connection ids that name the process that made them.
+//! QUIC connection ids that identify the process that created them.
 //!
 //! Our ids are [`LENGTH`] bytes: the tag of the process, then random bytes. A process that takes
-//! over the sockets of earlier ones tells from the tag whose packet it has received, without a
-//! table.
+//! over the sockets of earlier ones identifies the owner of a packet by the tag, without a table.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,19 +19,19 @@ const LENGTH: usize = 8;
 const INITIAL_LENGTH: usize = 16;
 /// The first byte of a QUIC packet with a long header has this bit (RFC 9000, section 17.2).
 const LONG_HEADER: u8 = 0x80;
-/// Where a long header has the length of the destination's connection id, and the id itself.
+/// Offset in a long header of the length of the destination's connection id; the id follows.
 const LONG_ID_LENGTH: usize = 5;
 const LONG_ID: usize = 6;
 
-/// Names a process in the connection ids that it makes. It differs from those of the predecessors
-/// that are still running.
+/// Identifies a process in the connection ids that it creates. It differs from the tags of the
+/// predecessors that are still running.
 pub type ProcessTag = u8;
 
 /// The source of an endpoint's connection ids and challenges.
 pub(super) type Random = Arc<Mutex<StdRng>>;
 
 /// The process to which a QUIC packet belongs. `None` for the first packets of a connection, whose
-/// id the peer has invented.
+/// id the peer chose.
 pub(super) fn tag_of(packet: &[u8]) -> Option<ProcessTag> {
     let is_long = packet.first()? & LONG_HEADER != 0;
     if !is_long {

@@ -3,8 +3,9 @@
 //! Three rules differ from the RFC, each for a measured reason (ADR 025):
 //!
 //! * *A loss is not always congestion.* Long paths lose packets for other reasons, and a window of
-//!   thousands of packets that shrinks at each loss never becomes large. While no queue stands on
-//!   the path, up to [`TOLERATED_LOSS`] of the packets may get lost: the share that BBR tolerates.
+//!   thousands of packets that shrinks at each loss never becomes large. Without a standing queue
+//!   on the path, up to [`TOLERATED_LOSS`] of the packets may get lost: the share that BBR
+//!   tolerates.
 //! * *Growth stops while a queue stands.* More in flight would only wait there.
 //! * *A large window grows by [`MAX_STEP`] packets per round trip at most.* What exceeds the path
 //!   gets lost in one round trip, every other packet of it, and quinn closes a connection when a
@@ -16,11 +17,11 @@ use std::time::{Duration, Instant};
 const BETA: f64 = 0.7;
 /// How steeply a window grows, in packets per cubic second.
 const C: f64 = 0.4;
-/// Packets per round trip that keep up with a Reno flow of the same loss (RFC 9438, section 4.3).
+/// Packets per round trip that match a Reno flow with the same loss (RFC 9438, section 4.3).
 const RENO_ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// Packets in flight at the start: RFC 6928.
 const FIRST_WINDOW: u64 = 10;
-/// Packets that are always in flight.
+/// Minimum window, in packets.
 const MIN_WINDOW: u64 = 2;
 /// Share of bytes that may get lost without congestion: `BBRLossThresh` of the BBR draft.
 const TOLERATED_LOSS: f64 = 0.02;
@@ -28,8 +29,8 @@ const TOLERATED_LOSS: f64 = 0.02;
 const TOLERATED_PACKETS: u64 = 4;
 /// Number of packets after which earlier losses count half.
 const MEMORY: u64 = 2048;
-/// Most packets by which a window grows in a round trip, once doubling could make twice as many
-/// gaps as quinn takes: two steps are in flight when the first loss is known.
+/// Maximum growth of a window per round trip, in packets, once doubling could cause twice as many
+/// gaps as quinn allows: two steps are in flight when the first loss is known.
 const MAX_STEP: u64 = 400;
 /// Windows up to this many packets may double: if half of them are lost, that is less than 1,024
 /// gaps.
@@ -189,7 +190,7 @@ impl Cubic {
         (self.arrived, self.lost) = (0, 0);
     }
 
-    /// Nothing got through for a while (RFC 9002, section 7.6): starts over.
+    /// Persistent congestion (RFC 9002, section 7.6): starts over.
     pub(super) fn collapse(&mut self, sent: Sent) {
         self.reduce(sent);
         self.window = to_f64(MIN_WINDOW * self.mtu);

@@ -13,7 +13,7 @@ use meshport_proto::core::{Core, Notice};
 /// Runs until the link is closed.
 pub(super) async fn drive(link: Arc<Link>, streams: Arc<Streams>) {
     let mut unused = tokio::time::interval(UNUSED);
-    // After a long sleep there was no time to use anything.
+    // After a long sleep, nothing could have been used in the missed intervals.
     unused.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !link.is_closed() {
         while let Some(notice) = link.poll_notice() {

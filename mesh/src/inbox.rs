@@ -1,7 +1,7 @@
 //! Datagrams in transit from the shard where they arrived to the one they belong to.
 //!
 //! Each shard has one inbox. The kernel sends nearly everything to the right socket (see
-//! [`steer`](super::steer)), so only handshake initiations pass here, or everything where the
+//! [`steer`](super::steer)), so only handshake initiations pass through here, or everything if the
 //! kernel accepts no filter. Bounded by [`MAX_BYTES`] like a socket; the sender counts overflow.
 
 use std::collections::VecDeque;
@@ -64,7 +64,7 @@ impl Inboxes {
         (0..shards).map(move |own| Self { all: all.clone(), own })
     }
 
-    /// Whether anything can ever arrive.
+    /// Whether there is no other shard.
     pub(super) fn is_alone(&self) -> bool {
         self.all.len() == 1
     }

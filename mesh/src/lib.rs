@@ -6,7 +6,7 @@
 //! `link` joins the state machine with the outer socket; `quic_socket` is quinn's view of it;
 //! `driver` does the work that is due without a packet; `streams` keeps the QUIC connections;
 //! `mesh` is the handle. A node with several `shards` has all of these once per shard. `bridge` and
-//! `carry` let the connections of a process go on when it has left its sockets to a successor.
+//! `carry` keep a process's connections alive after it has handed its sockets over to a successor.
 //!
 //! A shard runs on a current-thread runtime: it receives, encrypts and sends there. Everything is
 //! still `Send` and `Sync`, so other threads may call it occasionally: each lock is held for one

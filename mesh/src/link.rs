@@ -1,11 +1,10 @@
 //! Joins the state machine, the outer socket and the clock.
 //!
 //! A *turn* locks the core, calls it with the current time and delivers its output: datagrams go to
-//! the socket, events to the user, and the driver is woken when its timer must be earlier or there
-//! are notices. Bounded: [`BACKLOG`] sealed batches wait while the socket is full, everything
-//! beyond is dropped and counted.
+//! the socket, events to the user, and the driver is woken for an earlier timer or for notices. At
+//! most [`BACKLOG`] sealed batches wait while the socket is full; more are dropped and counted.
 //!
-//! QUIC hands over ten datagrams at a time, the kernel takes more than forty in one call. Full
+//! QUIC hands over ten datagrams at a time; the kernel accepts more than forty per call. Full
 //! batches are therefore collected in a [`Run`] of at most one call; it is sent when it is full,
 //! when QUIC ran out of data (its last datagram is short) or when a round of the other tasks has
 //! added nothing ([`Link::poll_flush`]). A single datagram never waits.
@@ -34,12 +33,12 @@ pub type WallClock = Arc<dyn Fn() -> UnixSeconds + Send + Sync>;
 /// Sealed batches kept while the socket is full. QUIC stops sending after one; the rest is room for
 /// control packets.
 const BACKLOG: usize = 64;
-/// Most bytes in one send with segments: the kernel's limit is a UDP datagram's 65,507.
+/// Maximum bytes in one send with segments: the kernel's limit is a UDP datagram's 65,507.
 const MAX_SEND: usize = 65_000;
-/// Most segments in one send, the kernel's limit.
+/// Maximum number of segments in one send: the kernel's limit.
 const MAX_SEGMENTS: usize = 64;
 
-/// Sealed datagrams the socket had no room for.
+/// Sealed datagrams that the socket had no room for.
 #[derive(Debug)]
 struct Sealed {
     route: Route,
@@ -52,11 +51,11 @@ struct Sealed {
 struct Run {
     /// Reused; grows to the largest run.
     bytes: Vec<u8>,
-    /// How much of `bytes` is filled.
+    /// Filled length of `bytes`.
     length: usize,
     /// A datagram starts every `stride` bytes.
     stride: usize,
-    /// The destination; none while it is empty.
+    /// The destination; `None` while the run is empty.
     route: Option<Route>,
     /// Something was added since the last [`Link::poll_flush`].
     grown: bool,
@@ -88,7 +87,7 @@ pub(super) struct Link {
     clock: Clock,
     events: mpsc::Sender<MeshEvent>,
     pub(super) inboxes: Inboxes,
-    /// Earlier processes whose packets are passed on.
+    /// Earlier processes whose packets are forwarded.
     pub(super) predecessors: Predecessors,
     /// The successor that owns the sockets and the tunnels now.
     bridge: OnceLock<Bridge>,
@@ -166,7 +165,7 @@ impl Link {
         self.ready.notify_waiters();
     }
 
-    /// Leaves the socket and the tunnels to another process. The core is not driven any more; the
+    /// Hands the socket and the tunnels over to another process. The core is no longer driven; the
     /// packets of open connections go over `bridge`.
     pub(super) fn detach(&self, bridge: Bridge) {
         // A second successor is not possible: the first has the sockets.
@@ -177,12 +176,12 @@ impl Link {
         }
     }
 
-    /// The way to the successor, if there is one.
+    /// The bridge to the successor, if there is one.
     pub(super) fn bridge(&self) -> Option<&Bridge> {
         self.bridge.get()
     }
 
-    /// The task that receives waits.
+    /// The receiving task waits.
     pub(super) fn note_reader(&self, waker: &Waker) {
         let mut reader = lock(&self.reader);
         if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -200,7 +199,7 @@ impl Link {
         read(&lock(&self.timed).core)
     }
 
-    /// A turn: runs `work` on the core, then sends its output.
+    /// Takes a turn: runs `work` on the core, then sends its output.
     pub(super) fn turn<T>(&self, work: impl FnOnce(&mut Core, Now) -> T) -> T {
         let now = self.now();
         let mut sender = lock(&self.sender);
@@ -271,8 +270,8 @@ impl Link {
         lock(&self.timed).core.poll_notice()
     }
 
-    /// Seals a batch of QUIC datagrams and sends it, or lets it wait for more for the same
-    /// destination. If the socket is full the batch is kept; nothing is ever sealed twice.
+    /// Seals a batch of QUIC datagrams and sends it, or collects more for the same destination. If
+    /// the socket is full the batch is kept; nothing is ever sealed twice.
     pub(super) fn send_streams(&self, to: &std::net::Ipv6Addr, contents: &[u8], segment: usize) {
         let now = self.now();
         let mut sender = lock(&self.sender);
@@ -293,8 +292,8 @@ impl Link {
         }
     }
 
-    /// How many datagrams of `segment` bytes the run can take, at least one. A run that these
-    /// cannot be added to is sent first.
+    /// The number of datagrams of `segment` bytes that the run can take, at least one. Sends
+    /// the run first if they cannot be added to it.
     fn capacity(&self, sender: &mut Sender, segment: usize) -> usize {
         let most = self.segments(segment + SEAL_OVERHEAD);
         let run = &sender.run;
@@ -345,7 +344,7 @@ impl Link {
         }
     }
 
-    /// Most datagrams of `stride` bytes in one call of the socket.
+    /// Maximum number of datagrams of `stride` bytes in one call of the socket.
     fn segments(&self, stride: usize) -> usize {
         let segments = self.socket.max_gso_segments().clamp(1, MAX_SEGMENTS);
         segments.min(MAX_SEND / stride).max(1)
@@ -377,9 +376,8 @@ impl Link {
         Poll::Pending
     }
 
-    /// Sends `bytes`, a datagram every `stride` bytes, or keeps those that the socket has no room
-    /// for.
-    /// The tunnels are the successor's when there is one: nothing is sent here then.
+    /// Sends `bytes`, a datagram every `stride` bytes, or queues those that the socket has no room
+    /// for. A successor owns the tunnels: then nothing is sent here.
     fn send(&self, sender: &mut Sender, route: Route, bytes: &[u8], stride: usize) {
         if self.bridge().is_some() {
             return;
@@ -478,7 +476,7 @@ pub(super) struct Plan {
     pub(super) blocked: bool,
 }
 
-/// Both clocks. Tokio's is used for the monotonic one, so that tests can stop it.
+/// Both clocks. The monotonic one is tokio's, so that tests can stop it.
 pub(super) fn now(wall: &WallClock) -> Now {
     #[expect(clippy::disallowed_methods, reason = "the edge where the mesh reads the clock")]
     let instant = tokio::time::Instant::now().into_std();

@@ -58,7 +58,7 @@ struct Shard {
     _worker: Box<dyn Kept>,
 }
 
-/// A value that only has to be kept alive.
+/// A value to keep alive.
 trait Kept: Send + Sync + std::fmt::Debug {}
 impl<T: Send + Sync + std::fmt::Debug> Kept for T {}
 
@@ -263,20 +263,21 @@ impl Mesh {
         link.turn(|core, now| core.set_peer(now, node, endpoints, credential));
     }
 
-    /// Removes a peer and ends its session and streams. It may reconnect with a valid credential.
+    /// Removes a peer and ends its session and streams. The peer may reconnect with a valid
+    /// credential.
     pub fn remove_peer(&self, node: &NodeId) {
         self.shard(node).link.turn(|core, _| core.remove_peer(node));
     }
 
-    /// Lets a peer be forgotten as soon as it has no session.
+    /// Allows a peer to be removed as soon as it has no session.
     pub fn release_peer(&self, node: &NodeId) {
         self.shard(node).link.turn(|core, _| core.release_peer(node));
     }
 
-    /// Call this when a dead path to a peer is back. Closes the connection for this node's streams
-    /// to the peer if nothing was acknowledged on it since [`Mesh::expect_answer`]; the next stream
-    /// opens a new one. The old connection backs off exponentially (RFC 9002, section 6.2), so new
-    /// streams on it could wait for seconds. A connection that is newer, or that has got through,
+    /// Call this when a dead path to a peer works again. Closes the connection for this node's
+    /// streams to the peer if nothing was acknowledged on it since [`Mesh::expect_answer`]; the
+    /// next stream opens a new one. The old connection backs off exponentially (RFC 9002, section
+    /// 6.2), so new streams on it could wait for seconds. A newer connection, or one with progress,
     /// stays open.
     pub fn renew_connection(&self, node: &NodeId) {
         self.shard(node).streams.renew(node, "its path was dead");
@@ -326,7 +327,7 @@ impl Mesh {
         for shard in self.each() {
             shard.link.turn(Core::wake);
             if slept >= IDLE_TIMEOUT {
-                shard.streams.cut_all("this machine has slept");
+                shard.streams.cut_all("this machine was suspended");
             }
         }
     }
@@ -372,7 +373,7 @@ impl Mesh {
     /// # Errors
     /// [`MeshError::Identity`] if it is for another node or not valid now.
     pub fn set_credential(&self, credential: &Credential) -> Result<(), MeshError> {
-        // All shards decide alike, so either all accept it or the first refuses it.
+        // All shards decide alike: either all accept it or the first refuses it.
         self.each().try_for_each(|shard| {
             shard.link.turn(|core, now| core.set_credential(credential.clone(), now))
         })
@@ -398,8 +399,8 @@ impl Mesh {
         self.each().for_each(|shard| shard.link.turn(Core::retire));
     }
 
-    /// Countersigns a credential that an issuer has signed for this node, and that the caller has
-    /// checked. The key is not handed out.
+    /// Countersigns a credential that an issuer signed for this node and the caller has checked.
+    /// The key is not exposed.
     ///
     /// # Errors
     /// [`meshport_config::Error::WrongNodeKey`].
@@ -410,7 +411,7 @@ impl Mesh {
     /// Checks a credential that did not come from its holder: signatures, validity and revocation.
     ///
     /// # Errors
-    /// Why this node does not believe it.
+    /// Why this node rejects it.
     pub fn check_credential(&self, credential: &Credential) -> Result<(), NotBelieved> {
         let link = &self.first().link;
         let now = link.now();
@@ -476,8 +477,8 @@ impl Mesh {
         total
     }
 
-    /// Leaves the UDP sockets and the tunnels to a successor: another process, or another mesh in
-    /// this one. Returns one socket per shard, which the successor passes to
+    /// Hands the UDP sockets and the tunnels over to a successor: another process, or another mesh
+    /// in this one. Returns one socket per shard, which the successor passes to
     /// [`Shards::continuing`]. This mesh no longer sends or receives itself: its connections and
     /// streams continue through the successor, while that runs and until [`Mesh::close`]. New
     /// streams use existing connections, and no new connection is opened.

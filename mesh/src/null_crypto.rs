@@ -38,11 +38,11 @@ use quinn_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErr
 pub(super) const TAG_LENGTH: usize = 4;
 /// Random bytes each side contributes to the tags.
 const RANDOM_LENGTH: usize = 16;
-/// Version of the frames below; a peer with another one is refused.
+/// Version of the frames below; peers with a different version are refused.
 const FRAME_VERSION: u8 = 1;
 /// Length in bytes of a frame's header: type, version, length.
 const FRAME_HEADER: usize = 4;
-/// Upper bound of a frame's body, in bytes. Transport parameters take about 120.
+/// Maximum length of a frame's body, in bytes. Transport parameters take about 120.
 const MAX_BODY: usize = 2048;
 
 /// Source of the random bytes for one endpoint, seeded by the caller.
@@ -120,18 +120,18 @@ impl ServerConfig for NullCrypto {
 /// The progress of a session's handshake. Each step is left at most once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// Nothing written yet. The client sends first; the server waits for its hello.
+    /// Nothing is written yet. The client sends first; the server waits for its hello.
     Start,
-    /// Client: hello written, the server's is awaited.
+    /// Client: the hello is written; waiting for the server's.
     HelloSent,
     /// The peer's hello is known; the handshake keys come next.
     HaveHello,
-    /// Client: handshake keys were handed out, and the server's parameters are awaited. Server:
-    /// handshake keys were handed out, and its parameters come next.
+    /// Handshake keys were handed out. Client: waiting for the server's parameters. Server: its
+    /// parameters come next.
     Keyed,
     /// Client: the server's parameters are known; the last frame and the keys come next.
     HaveParams,
-    /// Server: parameters and keys are out, the client's last frame is awaited.
+    /// Server: parameters and keys are sent; waiting for the client's last frame.
     ParamsSent,
     /// Complete; more handshake bytes are an error.
     Done,
@@ -238,7 +238,7 @@ impl Session for NullSession {
         None
     }
 
-    // The identity is the tunnel's, not this session's.
+    // The tunnel has the identity, not this session.
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
         None
     }
@@ -258,7 +258,7 @@ impl Session for NullSession {
     fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
         let mut input = buf;
         while !input.is_empty() {
-            // Take what completes the header, then what completes the body.
+            // First complete the header, then the body.
             let header = FRAME_HEADER.saturating_sub(self.received.len()).min(input.len());
             self.received.extend_from_slice(&input[..header]);
             input = &input[header..];

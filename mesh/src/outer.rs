@@ -50,8 +50,8 @@ pub trait OuterSocket: Send + Sync + Debug + 'static {
     /// transmit.
     fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()>;
 
-    /// The largest IP packet that the first link towards `remote` takes, in bytes, as far as the
-    /// system knows; MTU discovery tries nothing larger.
+    /// MTU of the first link towards `remote`, in bytes, if the system knows it; the upper limit of
+    /// MTU discovery.
     fn mtu_towards(&self, _remote: SocketAddr) -> Option<u16> {
         None
     }
@@ -74,7 +74,7 @@ pub trait OuterSocket: Send + Sync + Debug + 'static {
     /// If the socket is not usable.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Datagrams one [`OuterTransmit`] may carry, at least 1. May change while running.
+    /// Maximum number of datagrams in an [`OuterTransmit`], at least 1. May change while running.
     fn max_gso_segments(&self) -> usize {
         1
     }

@@ -53,7 +53,7 @@ const MAX_INCOMING: usize = 1024;
 const INCOMING_BUFFER: u64 = 64 << 10;
 const INCOMING_BUFFER_TOTAL: u64 = 4 << 20;
 
-/// What is known about a path before a connection uses it.
+/// Known properties of a path before a connection uses it.
 #[derive(Debug, Default)]
 pub(super) struct PathHints {
     /// The outer address of the peer.
@@ -203,7 +203,7 @@ fn idle_timeout() -> IdleTimeout {
     IdleTimeout::try_from(IDLE_TIMEOUT).expect("minutes are within QUIC's bounds")
 }
 
-/// Makes the tokens of stateless resets: HKDF of the connection id, under a key that survives a
+/// Creates the tokens of stateless resets: HKDF of the connection id, under a key that survives a
 /// restart.
 struct ResetKey([u8; 32]);
 

@@ -176,8 +176,8 @@ impl Receiver {
     }
 }
 
-/// Fills quinn's buffers. Each holds a *run*: datagrams of one peer and of equal size, except that
-/// the last may be shorter.
+/// Fills quinn's buffers. Each holds a *run*: datagrams of one peer and of equal size; the last may
+/// be shorter.
 struct Pack<'a, 'b> {
     buffers: &'a mut [IoSliceMut<'b>],
     meta: &'a mut [RecvMeta],
@@ -194,7 +194,7 @@ impl Pack<'_, '_> {
 
     /// Adds the QUIC datagram that `open` finds in an outer datagram of `length` bytes. Opens it
     /// right behind the last run, to avoid a copy, or in `scratch` if that is not possible. Skips
-    /// it if `is_elsewhere` has taken it for another process.
+    /// it if `is_elsewhere` took it for another process.
     fn open(
         &mut self,
         length: usize,

@@ -53,7 +53,7 @@ pub(super) struct ShardIo {
 }
 
 impl ShardIo {
-    /// Returns the value to keep alive while the shard should run.
+    /// Returns a value to keep alive while the shard runs.
     pub(super) fn keep(self) -> impl Send + Sync + std::fmt::Debug {
         self.worker
     }

@@ -1,5 +1,6 @@
 //! The kernel's part in selecting a datagram's shard: a filter on the group of sockets that share
-//! one UDP port. One of the few files with unsafe code: no crate in the tree offers this option.
+//! one UDP port. One of the few files with unsafe code: none of our dependencies offers this
+//! option.
 
 use std::io;
 
@@ -7,12 +8,12 @@ use socket2::Socket;
 
 use meshport_proto::shard::{MAX_SHARDS, SHARD_BITS};
 
-/// Makes the kernel deliver each datagram to the shard that its WireGuard header names, among
-/// `shards` sockets bound in the order of their shards. A handshake initiation names none: a byte
-/// of its ephemeral key, as good as random, spreads their cost over all.
+/// Makes the kernel deliver each datagram to the shard in its WireGuard header, among `shards`
+/// sockets bound in the order of their shards. A handshake initiation has no shard: a byte of its
+/// ephemeral key, practically random, spreads the load over all.
 ///
-/// Without this the kernel spreads senders over the sockets, and shards hand over each other's
-/// datagrams: slower, but correct.
+/// Without the filter the kernel spreads senders over the sockets, and shards pass datagrams to
+/// each other: slower, but correct.
 ///
 /// # Errors
 /// The kernel does not accept the filter.

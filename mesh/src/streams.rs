@@ -4,8 +4,8 @@
 //! connection, opened on demand and shared by all concurrent callers, and at most one incoming
 //! connection, which a newer one replaces. If a peer is removed or restarts, its connections are
 //! closed at once instead of at their idle timeout. The side that opened a connection closes it
-//! after it was unused for [`UNUSED`]: an origin has thousands of connections, and each costs
-//! memory and keepalives. The next stream opens a new one, at the price of a round trip.
+//! once it has been unused for [`UNUSED`]: an origin has thousands of connections, each with memory
+//! and keepalives. The next stream opens a new one, which costs a round trip.
 //!
 //! When a peer is upgraded, its previous process keeps its connections until their streams have
 //! ended. Here they are *retired*: open streams continue, new streams use a new connection.
@@ -289,7 +289,7 @@ impl Streams {
         }
     }
 
-    /// What is known about the path to a peer.
+    /// The known properties of the path to a peer.
     fn path_to(&self, node: &NodeId) -> PathHints {
         let (remote, rtt) = self.link.look(|core| (core.endpoint(node), core.handshake_rtt(node)));
         let mtu = remote.and_then(|remote| self.link.socket.mtu_towards(remote));
@@ -419,13 +419,13 @@ impl Streams {
     fn close_as_unused(&self, live: &Live) -> bool {
         if live.is_open() {
             self.counters.bump(MeshCount::ConnectionsUnused);
-            live.connection.close(VarInt::from_u32(CODE_UNUSED), b"nobody uses it");
+            live.connection.close(VarInt::from_u32(CODE_UNUSED), b"it is unused");
         }
         false
     }
 
-    /// A peer has a new NodeId: its connections stay open under that. An attempt in progress serves
-    /// only the callers that already wait for it.
+    /// A peer has a new NodeId: its connections stay open under it. An attempt in progress serves
+    /// only the callers already waiting for it.
     pub(super) fn rename(&self, previous: &NodeId, node: NodeId) {
         let mut outgoing = lock(&self.outgoing);
         if let Some(Outgoing::Ready(live)) = outgoing.remove(previous) {
@@ -474,7 +474,7 @@ impl Streams {
                 }
                 IpAddr::V4(_) => None,
             };
-            // A new connection is for the successor, if there is one.
+            // New connections belong to the successor, if there is one.
             let known = known.filter(|_| self.link.bridge().is_none());
             let Some((node, address)) = known else {
                 self.counters.bump(MeshCount::ConnectionsRefused);
@@ -509,8 +509,8 @@ impl Streams {
             _ => return self.counters.bump(MeshCount::ConnectionsRefused),
         };
         if self.link.bridge().is_some() {
-            // The peer knows of the successor by now and retires no further connection: its new
-            // streams would come here, where they are refused.
+            // The peer already knows the successor and retires no further connection: its new
+            // streams would arrive here and be refused.
             self.counters.bump(MeshCount::ConnectionsRefused);
             return connection.close(VarInt::from_u32(CODE_CLOSED), b"closed");
         }
@@ -529,7 +529,7 @@ impl Streams {
         }
     }
 
-    /// Passes the peer's streams to the user until the connection ends.
+    /// Passes the peer's streams to the caller until the connection ends.
     async fn take_streams(
         &self,
         node: NodeId,

@@ -1,6 +1,6 @@
 //! An outer network in memory, for tests and simulations: [`Switch`] hands out sockets that reach
-//! each other by address, with optional delay and loss. Time is tokio's, so it can be stopped.
-//! Same seed and same order of sends, same losses.
+//! each other by address, with optional delay and loss. Time is tokio's, so it can be stopped. The
+//! same seed and order of sends give the same losses.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSliceMut};
@@ -49,7 +49,7 @@ type Filter = Box<dyn FnMut(&Datagram) -> bool + Send>;
 pub struct Bottleneck {
     /// Bytes per second.
     pub rate: u32,
-    /// Time that a datagram may wait before it; one that would wait longer is dropped.
+    /// Maximum time that a datagram waits before it; beyond that, it is dropped.
     pub queue: Duration,
 }
 
@@ -82,8 +82,8 @@ struct Port {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// Shards of one port whose datagrams all arrive at the first, as where the kernel takes no filter
-/// and sees one sender.
+/// Shards of one port whose datagrams all arrive at the first, as on a kernel that accepts no
+/// filter and sees one sender.
 ///
 /// # Errors
 /// See [`Shards::bind`].
@@ -138,7 +138,7 @@ impl Switch {
         lock(&self.0).delay = delay;
     }
 
-    /// Limits the way to each socket, or does not.
+    /// Sets or removes the bottleneck before each socket.
     pub fn set_bottleneck(&self, bottleneck: Option<Bottleneck>) {
         lock(&self.0).bottleneck = bottleneck;
     }
@@ -160,7 +160,7 @@ impl Switch {
         lock(&self.0).filter = Some(Box::new(keep));
     }
 
-    /// Lets everything pass again.
+    /// Removes the filter.
     pub fn clear_filter(&self) {
         lock(&self.0).filter = None;
     }
@@ -175,7 +175,7 @@ impl Switch {
         lock(&self.0).captured.as_mut().map(std::mem::take).into_iter().flatten().collect()
     }
 
-    /// Puts a datagram on the network as if `from` had sent it; no filter and no loss.
+    /// Puts a datagram on the network as if `from` had sent it, without filter and loss.
     pub fn inject(&self, datagram: &Datagram) {
         let network = lock(&self.0);
         network.deliver(datagram.from, datagram.to, datagram.bytes.clone(), datagram.bytes.len());

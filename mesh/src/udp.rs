@@ -59,8 +59,8 @@ impl UdpOuter {
         Self::new(open_any(address)?, mtu)
     }
 
-    /// Sockets on one port, `count` of them, from which the kernel chooses by [`steer`]; fewer
-    /// where the system does not let them share it.
+    /// `count` sockets on one port, from which the kernel chooses by [`steer`]; fewer if the system
+    /// does not let them share it.
     ///
     /// The first is bound alone: a port in use by another process is an error, as for a single
     /// socket.
@@ -168,7 +168,7 @@ fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>
     AsyncFd::with_interest(socket, interest)
 }
 
-/// Asks the system's routes for the link, and so for the MTU. Nothing is sent.
+/// Looks up the route, and so the MTU of its link. Sends nothing.
 fn mtu_towards(remote: SocketAddr) -> io::Result<u16> {
     let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, Some(Protocol::UDP))?;
     socket.connect(&remote.into())?;
@@ -192,7 +192,7 @@ fn open_any(address: SocketAddr) -> io::Result<Socket> {
 
 /// Binds more sockets to the port of the first, until there are `count`.
 fn share_port(group: &mut Vec<Socket>, count: usize) -> io::Result<()> {
-    // After it was bound: another process that wants the port is refused.
+    // Only after binding, so that binding fails if another process uses the port.
     group[0].set_reuse_port(true)?;
     let address = group[0].local_addr()?;
     let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
@@ -238,7 +238,7 @@ fn set_buffers(socket: &Socket) -> (usize, usize) {
 impl OuterSocket for UdpOuter {
     fn try_send(&self, transmit: &OuterTransmit<'_>) -> io::Result<()> {
         match self.send(transmit, transmit.source) {
-            // The wanted source address may be gone from this machine.
+            // This machine may no longer have the requested source address.
             Err(error)
                 if transmit.source.is_some() && error.kind() != io::ErrorKind::WouldBlock =>
             {

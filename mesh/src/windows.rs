@@ -1,4 +1,4 @@
-//! How much peers may send before it is read, and how much this node has in flight.
+//! Limits of unread data from peers and of this node's data in flight.
 //!
 //! *A stream's window* follows the path: what a gigabit per second sends in a round trip, so that
 //! one stream can fill it, between [`STREAM_WINDOW`] and [`MAX_STREAM_WINDOW`]. A stopped reader
@@ -9,10 +9,10 @@
 //! waiting. The window must not be smaller than the sum over the busy streams: quinn serves streams
 //! that wait for it last in, first out.
 //!
-//! *Bounded in total*: what connections have in addition to their first windows comes out of one
-//! [`Pool`] for the whole node ([`MAX_UNREAD`]), and data in flight beyond the first
-//! [`QUEUE_BYTES`] of each out of another ([`MAX_IN_FLIGHT`]). When a pool is empty, streams share
-//! what there is. An idle connection takes nothing of either.
+//! *Bounded in total*: windows beyond the first come from one [`Pool`] for the whole node
+//! ([`MAX_UNREAD`]), and data in flight beyond the first [`QUEUE_BYTES`] of each connection from
+//! another ([`MAX_IN_FLIGHT`]). When a pool is empty, streams share what they have. An idle
+//! connection takes nothing from either.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,8 +25,7 @@ use super::lock;
 /// Bytes that a peer may have in flight on one stream of a short path: the cost of a stopped
 /// reader.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Upper bound of that: a gigabit per second over 100 ms, and a third more for data that a loss
-/// delays.
+/// Maximum of that: a gigabit per second over 100 ms, and a third more for data delayed by a loss.
 const MAX_STREAM_WINDOW: u32 = 16 << 20;
 /// The target rate of a stream, in bytes per microsecond: a gigabit per second.
 const STREAM_RATE: u64 = 125;
@@ -117,7 +116,7 @@ impl InFlight {
         self.set(self.bytes + bytes);
     }
 
-    /// Most that this connection may have in flight.
+    /// The maximum that this connection may have in flight.
     pub(super) fn most(&self) -> u64 {
         let own = beyond_first(self.bytes);
         let others = self.pool.taken.load(Ordering::Relaxed).saturating_sub(own);
@@ -150,8 +149,8 @@ pub(super) struct Grants {
     stream: u64,
     /// For streams that carry bulk data now.
     used: u64,
-    /// For streams that have ended: the peer may still send as much. Reading reclaims it, since
-    /// QUIC cannot revoke what it has granted.
+    /// For streams that have ended: the peer may still use it. Reading reclaims it, since QUIC
+    /// cannot revoke a grant.
     ended: u64,
 }
 
@@ -161,7 +160,7 @@ impl Grants {
         Self { pool, stream, used: 0, ended: 0 }
     }
 
-    /// A stream carries bulk; whether the pool had something left for it.
+    /// A stream carries bulk. Returns whether the pool had a share left for it.
     fn take(&mut self) -> bool {
         let is_granted = self.pool.take(self.stream);
         self.used += if is_granted { self.stream } else { 0 };
@@ -174,7 +173,7 @@ impl Grants {
         self.ended += self.stream;
     }
 
-    /// This much was read.
+    /// This many bytes were read.
     fn read(&mut self, bytes: u64) {
         let back = self.ended.min(bytes);
         if back > 0 {
@@ -222,7 +221,7 @@ impl Reading {
         Self { window, bytes: 0, has_share: false }
     }
 
-    /// This much more was read.
+    /// This many more bytes were read.
     pub(super) fn count(&mut self, bytes: u64) {
         let mut grants = lock(&self.window.grants);
         grants.read(bytes);

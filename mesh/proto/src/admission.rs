@@ -3,20 +3,20 @@
 //! Messages travel as UDP datagrams to [`CONTROL`](crate::ports::CONTROL) inside the tunnel.
 //! `Hello` carries the sender's credential and its instance, a number that is new in every process;
 //! it is repeated with growing gaps until the peer sends `Ack`, or [`HELLO_TRIES`] are spent.
-//! `Refused` gives a peer the reason why its credential was not accepted. A `Hello` that says "I do
-//! not have yours" makes the receiver send its own again, so a restarted node is admitted within a
-//! round trip.
+//! `Refused` gives a peer the reason why its credential was not accepted. A `Hello` without the
+//! flag "I have yours" makes the receiver send its own again, so a restarted node is admitted
+//! within a round trip.
 //!
-//! `Number` names the sender's mesh secret, and `Secret` gives the newest one to a peer that has an
-//! older one. It comes with a digest of the sender's revocations: a receiver that lacks one learns
-//! it first, so it never passes the secret on to a revoked node.
+//! `Number` reports the sender's mesh secret by number, and `Secret` sends the newest one to a peer
+//! with an older one. It comes with a digest of the sender's revocations: a receiver that lacks one
+//! learns it first, so it never passes the secret on to a revoked node.
 //!
-//! `Here` names, once in every session, the sender's process and the address at which it sees the
-//! receiver; `Duplicate` informs a process that another one runs with its key.
+//! `Here` reports, once per session, the sender's process and the address at which it sees the
+//! receiver; `Duplicate` tells a process that another one runs with its key.
 //!
 //! Until a peer's credential is accepted, nothing else from it is processed. A message is at most
 //! [`MAX_MESSAGE`] bytes. Unknown versions and kinds are dropped and reported by their [`name`];
-//! later versions may extend `Hello`, `Ack` and `Number`, and the additional bytes are ignored.
+//! later versions may extend `Hello`, `Ack` and `Number`; additional bytes are ignored.
 //!
 //! [`name`]: unknown
 
@@ -43,7 +43,7 @@ const FLAG_CONTINUES: u8 = 2;
 const FLAG_WANTS_YOURS: u8 = 1;
 /// Longest reason in a refusal, in bytes.
 const MAX_REASON: usize = 200;
-/// The most bytes that a later version may add to a hello; the whole still fits one datagram.
+/// Maximum bytes that a later version may add to a hello, which must still fit one datagram.
 const MAX_ADDED: usize = 256;
 /// Longest message, in bytes: a hello with the longest credential.
 pub(crate) const MAX_MESSAGE: usize =
@@ -53,12 +53,11 @@ pub(crate) const MAX_MESSAGE: usize =
 const HELLO_FIRST_GAP: Duration = Duration::from_millis(250);
 /// Longest gap between hellos.
 const HELLO_LAST_GAP: Duration = Duration::from_secs(5);
-/// Hellos per session; a peer that never answers is not a meshport node.
+/// Maximum hellos per session; a peer that never answers is not a meshport node.
 const HELLO_TRIES: u32 = 12;
-/// A hello that has been unanswered for this long is repeated when the peer reports that it lacks
-/// it.
+/// A hello unanswered for this long is repeated when the peer reports that it lacks it.
 const HELLO_ASKED_GAP: Duration = Duration::from_secs(1);
-/// Shortest time between two hellos, however often the peer asks.
+/// Minimum interval between hellos, however often the peer asks.
 const HELLO_MIN_GAP: Duration = Duration::from_millis(100);
 
 /// A control message, borrowing its bytes.
@@ -83,7 +82,7 @@ pub(crate) enum Control<'a> {
     },
     /// "I do not accept your credential."
     Refused {
-        /// For people; printable ASCII.
+        /// Text for display; printable ASCII.
         reason: String,
     },
     /// "The mesh's newest secret that I have has this number."
@@ -124,7 +123,7 @@ pub(crate) struct RevocationSummary {
 }
 
 impl std::fmt::Debug for Control<'_> {
-    /// Only its kind, since one kind carries a secret.
+    /// Prints only the kind, since one kind carries a secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Hello { .. } => "Hello",
@@ -228,7 +227,7 @@ impl Control<'_> {
     }
 }
 
-/// The kind or version of a message that no version sends yet. None for a malformed one.
+/// The kind or version of a message from a later version; `None` for a malformed one.
 pub(crate) fn unknown(bytes: &[u8]) -> Option<String> {
     match bytes {
         [VERSION, kind, ..] if *kind > KIND_DUPLICATE => Some(format!("control message {kind}")),
@@ -248,7 +247,7 @@ fn decode_hello(body: &[u8]) -> Option<Control<'_>> {
     Some(Control::Hello { instance, has_yours, continues, credential })
 }
 
-/// The bytes of the address, whose number tells its family, and the port.
+/// Encodes address, whose length tells its family, and port.
 fn encode_address(out: &mut Vec<u8>, address: &SocketAddr) {
     match address.ip() {
         IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
@@ -281,7 +280,7 @@ pub(crate) struct Showing {
 }
 
 impl Showing {
-    /// A session was established: present it unless this process of the peer has it.
+    /// Handles a new session: present it unless this process of the peer has it.
     pub(crate) fn session_up(&mut self, now: Instant) {
         if !self.acknowledged {
             self.tries = 0;
@@ -289,7 +288,7 @@ impl Showing {
         }
     }
 
-    /// The peer does not have our credential (any more).
+    /// Handles a peer without our credential.
     pub(crate) fn wanted(&mut self, now: Instant) {
         self.acknowledged = false;
         self.tries = 0;
@@ -297,8 +296,8 @@ impl Showing {
         self.next = Some(earliest.max(now));
     }
 
-    /// The peer reports that it does not have our credential: it lost it, rejected it while its
-    /// clock was wrong, or the hello is still on its way.
+    /// Handles the peer's report that it does not have our credential: it lost it, rejected it
+    /// while its clock was wrong, or the hello is still in transit.
     pub(crate) fn asked(&mut self, now: Instant) {
         let is_recent = |last: Instant| now.saturating_duration_since(last) < HELLO_ASKED_GAP;
         if self.next.is_none() || !self.last.is_some_and(is_recent) {
@@ -306,7 +305,7 @@ impl Showing {
         }
     }
 
-    /// The peer has it.
+    /// Handles the peer's acknowledgement.
     pub(crate) fn acknowledged(&mut self) {
         self.acknowledged = true;
         self.next = None;
@@ -317,7 +316,7 @@ impl Showing {
         self.acknowledged
     }
 
-    /// Nothing can be presented without a session.
+    /// Handles the end of the session, without which nothing can be presented.
     pub(crate) fn session_down(&mut self) {
         self.next = None;
     }

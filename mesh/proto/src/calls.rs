@@ -1,18 +1,17 @@
 //! Call-backs: datagrams by which a member shows that it can reach this node unsolicited.
 //!
-//! A node that wants to know whether others can reach it unsolicited gives each member a token,
-//! through their tunnel. Each sends it back outside the tunnel, from a socket that this node has
-//! not sent to. The datagram is not encrypted and contains nothing but the token, which counts once
-//! and only while it is expected.
+//! To test this, a node gives each member a token through its tunnel. The member sends it back
+//! outside the tunnel, from a socket that the node has not sent to. The datagram is unencrypted and
+//! contains only the token, which counts once and only while it is expected.
 
 /// The token that a member repeats.
 pub type CallToken = [u8; 16];
 
-/// No WireGuard message begins like this: the first byte of those is 1 to 4.
+/// Unlike any WireGuard message, whose first byte is 1 to 4.
 const MAGIC: [u8; 8] = *b"\xc1mpcall1";
 /// Length of a whole datagram in bytes.
 const BYTES: usize = MAGIC.len() + size_of::<CallToken>();
-/// Tokens expected at once: those of the members asked together, and some more.
+/// Maximum tokens expected at once: more than the members asked together.
 pub const MAX_EXPECTED: usize = 16;
 
 /// The datagram for a token.

@@ -1,9 +1,8 @@
 //! The mesh as a state machine without I/O: datagrams and time go in, datagrams and events come
 //! out.
 //!
-//! Owns all peers: assigns every outer datagram to its peer (`receive`), encrypts what is sent
-//! (`send`), admits peers (`admit`) and runs timers (`timers`). Time is an argument of every
-//! call.
+//! Owns all peers: maps every outer datagram to its peer (`receive`), encrypts packets (`send`),
+//! admits peers (`admit`) and runs timers (`timers`). Time is an argument of every call.
 //!
 //! Invariants: a decrypted packet is processed only if its inner source is the address of the peer
 //! whose session opened it; from a peer that is not admitted only control messages are processed; a
@@ -54,8 +53,8 @@ pub use send::{Datagrams, SEAL_OVERHEAD, StreamBatch};
 /// Outgoing datagrams that may wait to be polled: one turn produces few, and a flood must not
 /// produce many.
 const TRANSMIT_LIMIT: usize = 1024;
-/// Events beyond [`MeshConfig::max_events`] that are kept when they are not datagrams: changes of
-/// peers matter more, and there are few per peer.
+/// Events other than datagrams kept beyond [`MeshConfig::max_events`]: changes of peers matter
+/// more, and there are few per peer.
 const STATE_EVENT_RESERVE: usize = 4096;
 /// A peer that was heard this recently is not silent: a path that carries sessions is probed
 /// several times in that time.
@@ -84,7 +83,7 @@ pub enum Notice {
     Ready,
     /// Streams and connections of this peer are dead: it was removed or has been restarted.
     Cut(NodeId, &'static str),
-    /// Another process of this peer has its key, and connections of the one before go on.
+    /// Another process of this peer took over, and connections of the previous one continue.
     Succeeded(NodeId),
     /// The streams and connections of the first belong to the second from now on.
     Renamed(NodeId, NodeId),
@@ -98,7 +97,7 @@ struct Output {
     transmits: VecDeque<Transmit>,
     events: VecDeque<MeshEvent>,
     notices: VecDeque<Notice>,
-    /// Emptied after every turn, which takes in a bounded amount.
+    /// Emptied after every turn, whose input is bounded.
     hand_overs: VecDeque<HandOver>,
     max_events: usize,
     counters: MeshCounters,
@@ -207,7 +206,7 @@ impl Core {
         &self.local.identity().key
     }
 
-    /// How many peers there are, of all kinds.
+    /// The number of peers of all kinds.
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }
@@ -260,8 +259,8 @@ impl Core {
         }
     }
 
-    /// The application wrote to a stream of the peer at `address`: its next packets are answered
-    /// within a round trip.
+    /// Notes that the application wrote to a stream of the peer at `address`, so that its next
+    /// packets are answered within a round trip.
     pub fn expect_answer(&mut self, address: &Ipv6Addr) {
         if let Some(slot) = self.peers.of_address(address)
             && let Some(peer) = self.peers.get_mut(slot)
@@ -270,8 +269,8 @@ impl Core {
         }
     }
 
-    /// The peer at `address` does not acknowledge long packets. Not reported for a silent one: its
-    /// silence means more, and is noticed in another way.
+    /// Notes that the peer at `address` does not acknowledge long packets. Ignored for a silent
+    /// peer, which other timers detect.
     pub fn note_unacknowledged(&mut self, now: Now, address: &Ipv6Addr) {
         let peer = self.peers.of_address(address).and_then(|slot| self.peers.get(slot));
         let heard = |at: Instant| now.instant.saturating_duration_since(at) < HEARD;
@@ -358,8 +357,8 @@ impl Core {
         }
     }
 
-    /// The caller no longer needs a peer. If it has a session, it stays until that ends, like a
-    /// peer that was never named.
+    /// Releases a peer that the caller no longer needs. If it has a session, it stays until that
+    /// ends, like a peer that was never named.
     pub fn release_peer(&mut self, node: &NodeId) {
         let Some(slot) = self.peers.of_node(node) else { return };
         match self.peers.get_mut(slot) {
@@ -402,7 +401,7 @@ impl Core {
     }
 
     /// Whether a connection to `node` may be opened now. A process that continues connections of an
-    /// earlier one waits until the peer knows that, so that it does not cut these.
+    /// earlier one waits until the peer knows that, so that the peer does not cut them.
     pub fn may_connect(&self, node: &NodeId) -> bool {
         self.peer(node).is_some_and(|peer| {
             let is_known = !self.local.continues || peer.admission.showing.is_acknowledged();
@@ -435,8 +434,8 @@ impl Core {
         self.peer(node).map(|peer| peer.address).ok_or(MeshError::UnknownPeer(*node))
     }
 
-    /// The peers whose streams are kept under the address of an earlier key: that address, and the
-    /// one of the present key.
+    /// The peers whose streams are kept under the address of an earlier key: that address, and that
+    /// of the current key.
     pub fn moved(&self) -> Vec<(Ipv6Addr, Ipv6Addr)> {
         let all = self.peers.iter().map(|(_, peer)| (peer.address, peer.inner.ip()));
         all.filter(|(first, present)| first != present).collect()
@@ -491,7 +490,7 @@ impl Core {
     }
 }
 
-/// IPv4 is never kept in its mapped form, so each address has a single form.
+/// Converts IPv4-mapped addresses, so that each address has a single form.
 pub fn canonical(address: &SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

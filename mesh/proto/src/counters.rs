@@ -38,8 +38,8 @@ counters! {
             HandshakesAbandoned = "handshakes-abandoned",
             /// Handshakes started because sent data got no answer.
             HandshakesAfterSilence = "handshakes-after-silence",
-            /// Handshakes started because a peer's initiation was older than its last one, as after
-            /// its clock was set back.
+            /// Handshakes started because a peer's initiation was older than its last one, for
+            /// example after its clock was set back.
             HandshakesForOldClocks = "handshakes-for-old-clocks",
             /// Cookie replies sent because of load.
             CookiesSent = "cookies-sent",
@@ -53,21 +53,22 @@ counters! {
             PeersRevoked = "peers-revoked",
             /// Peers that have continued with another key.
             PeersSucceeded = "peers-succeeded",
-            /// Peers found to have been restarted.
+            /// Restarts of peers detected.
             RestartsSeen = "restarts-seen",
-            /// Times two processes were found to run with one peer's key.
+            /// Times two processes with one peer's key were detected.
             DuplicatesSeen = "duplicates-seen",
             /// Times a peer reported another process with this node's key.
             DuplicatesTold = "duplicates-told",
-            /// Handshake initiations sent under the other of two secrets, since one had no answer.
+            /// Handshake initiations repeated under the other of two secrets, since one got no
+            /// answer.
             InitiationsOtherSecret = "initiations-other-secret",
-            /// Times the mesh's secret was sent to a peer that lacked it.
+            /// Times the mesh secret was sent to a peer that lacked it.
             SecretsHanded = "secrets-handed",
             /// ICMPv6 echo requests answered.
             EchoesAnswered = "echoes-answered",
-            /// Unknown nodes pushed out by newer ones before they showed a credential.
+            /// Unknown nodes displaced by newer ones before they presented a credential.
             ProvisionalEvicted = "provisional-evicted",
-            /// Unknown nodes that showed no valid credential in time.
+            /// Unknown nodes that presented no valid credential in time.
             ProvisionalExpired = "provisional-expired",
             /// Credentials refused: tampered, foreign, expired or of another node.
             CredentialsRefused = "credentials-refused",
@@ -77,19 +78,19 @@ counters! {
             PeersRefused = "peers-refused",
             /// Times the socket was full; the batch was kept and sent later.
             SocketFull = "socket-full",
-            /// Datagrams that arrived at another shard than their peer's and were handed over.
+            /// Datagrams that arrived at the wrong shard and were handed over.
             HandedOver = "handed-over",
             /// QUIC connections opened by this node.
             ConnectionsOpened = "connections-opened",
             /// QUIC connections accepted from peers.
             ConnectionsAccepted = "connections-accepted",
-            /// QUIC connections cut because the peer was removed, restarted or came back.
+            /// QUIC connections cut because the peer was removed, restarted or returned.
             ConnectionsCut = "connections-cut",
             /// QUIC connections closed because this node had not used them for minutes.
             ConnectionsUnused = "connections-unused",
             /// QUIC connection attempts that failed.
             ConnectionsFailed = "connections-failed",
-            /// QUIC connection attempts of peers refused because of a bound.
+            /// QUIC connection attempts of peers refused because of a limit.
             ConnectionsRefused = "connections-refused",
             /// Streams opened by this node.
             StreamsOpened = "streams-opened",
@@ -99,9 +100,9 @@ counters! {
             StreamsRefused = "streams-refused",
         }
         "meshport_mesh_dropped_total" by "reason" {
-            /// A secret of the mesh that the authority has not signed.
+            /// A mesh secret that the authority has not signed.
             DroppedBadSecret = "bad-secret",
-            /// A newer secret from a peer that knows more revocations; it is sent again.
+            /// A newer secret from a peer that knows more revocations; it will be sent again.
             DroppedEarlySecret = "early-secret",
             /// Not a WireGuard message.
             DroppedMalformed = "malformed",
@@ -113,14 +114,14 @@ counters! {
             DroppedReplayedInitiation = "replayed-initiation",
             /// An initiation too soon after the previous one of the same peer.
             DroppedFrequentInitiation = "frequent-initiation",
-            /// Dropped under load: an initiation too many of its source, of all sources or of
-            /// strangers.
+            /// An initiation beyond the limit of its source, of all sources or of strangers, under
+            /// load.
             DroppedOverShare = "over-share",
             /// A handshake response or cookie that was not expected or does not decrypt.
             DroppedBadResponse = "bad-response",
             /// Data for a session that does not exist.
             DroppedUnknownSession = "unknown-session",
-            /// Data that does not authenticate.
+            /// Data that fails authentication.
             DroppedUnauthentic = "unauthentic",
             /// Data that was received before or is too old.
             DroppedReplayed = "replayed",
@@ -140,17 +141,17 @@ counters! {
             DroppedNotAdmitted = "not-admitted",
             /// A control message that cannot be decoded.
             DroppedControl = "control",
-            /// A control message of a kind or version that this program does not know.
+            /// A control message of an unknown kind or version.
             DroppedUnknownControl = "unknown-control",
             /// A credential too soon after another one of the same peer.
             DroppedFrequentCredential = "frequent-credential",
-            /// Packets over the bound while a peer's handshake runs.
+            /// Packets beyond the limit while a peer's handshake runs.
             DroppedQueueFull = "queue-full",
             /// Queued packets whose peer went away or never answered.
             DroppedQueueAbandoned = "queue-abandoned",
-            /// Packets to an address no peer has, or to a peer without an endpoint.
+            /// Packets to an address of no peer, or to a peer without an endpoint.
             DroppedNoRoute = "no-route",
-            /// Outgoing control packets over their bound.
+            /// Outgoing control packets beyond their limit.
             DroppedTransmitFull = "transmit-full",
             /// Events the consumer was too slow for.
             DroppedEvents = "events",
@@ -158,9 +159,9 @@ counters! {
             DroppedSendError = "send-error",
             /// Outer datagrams larger than the path allows (probes of MTU discovery).
             DroppedSendTooLarge = "send-too-large",
-            /// Sealed batches over the bound while the socket was full.
+            /// Sealed batches beyond the limit while the socket was full.
             DroppedSendBacklog = "send-backlog",
-            /// Such datagrams over the bound of what may wait for a shard.
+            /// Datagrams for another shard beyond the limit of its queue.
             DroppedHandOver = "hand-over",
         }
     }

@@ -20,14 +20,14 @@ pub enum MeshError {
     /// The identity is inconsistent or not valid now.
     #[error("this node's identity cannot be used: {0}")]
     Identity(String),
-    /// This node's credential is not one that the mesh accepts.
+    /// The mesh does not accept this node's credential.
     #[error("this node's identity cannot be used: {0}")]
     NotBelieved(#[from] NotBelieved),
     /// A value in the configuration is out of its bounds.
     #[error("mesh configuration: {0}")]
     Config(&'static str),
     /// The peer was never configured and never connected.
-    #[error("node {0} is not a known peer; it has to be discovered or configured first")]
+    #[error("node {0} is not a known peer; it must be discovered or configured first")]
     UnknownPeer(NodeId),
     /// The peer is known, but not its address.
     #[error("no address is known for node {0}; wait for discovery or configure a seed")]
@@ -51,13 +51,13 @@ pub enum MeshError {
     /// The UDP socket could not be used.
     #[error("UDP socket: {0}")]
     Socket(String),
-    /// Packets already wait for this peer's handshake; this one was dropped.
+    /// The queue for this peer's handshake is full; this packet was dropped.
     #[error("the queue for node {0} is full while its handshake runs; try again later")]
     QueueFull(NodeId),
 
     // The peer or the path to it.
     /// No handshake or no connection within the time allowed.
-    #[error("node {0} did not answer in time; check that it runs and its UDP port is reachable")]
+    #[error("timed out waiting for node {0}; check that it runs and its UDP port is reachable")]
     Unreachable(NodeId),
     /// The connection ended.
     #[error("connection to node {node} lost: {reason}")]

@@ -14,11 +14,11 @@ use crate::calls::CallToken;
 pub struct Now {
     /// Monotonic time; drives every timer.
     pub instant: Instant,
-    /// Wall time; judges credentials only.
+    /// Wall time; for credentials only.
     pub wall: UnixSeconds,
 }
 
-/// A route to a peer's socket: its address, and which of our addresses it uses.
+/// A route to a peer's socket: its address, and our source address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// The peer's outer address. IPv4 is never written as mapped IPv6.
@@ -52,26 +52,26 @@ pub enum MeshEvent {
         /// The verified credential.
         credential: Box<Credential>,
     },
-    /// A peer continues with another key, with its sessions and streams, by its own consent.
+    /// A peer continues with another key, by its own consent, and keeps its sessions and streams.
     Succeeded {
         /// The peer's previous id.
         former: NodeId,
         /// Its credential, verified.
         credential: Box<Credential>,
     },
-    /// An admitted peer has a WireGuard session now and had none before.
+    /// An admitted peer without a WireGuard session now has one.
     SessionUp(NodeId),
     /// A peer that was up no longer has a session.
     SessionDown(NodeId),
-    /// An admitted peer has sent a newer secret of the mesh, which the authority has signed. Store
-    /// these on disk and then call `Mesh::set_secrets`; until then nothing has changed.
+    /// An admitted peer has sent a newer mesh secret, signed by the authority. Store these and then
+    /// call `Mesh::set_secrets`; until then nothing changes.
     Rotated {
         /// The peer that sent it.
         from: NodeId,
         /// The secrets to store and to use from now on.
         secrets: Box<MeshSecrets>,
     },
-    /// Handshakes arrive in the name of a blocked node, and get no answer. Reported at most once in
+    /// Handshakes in the name of a blocked node arrive and get no answer. Reported at most once in
     /// ten minutes per name.
     Knocked {
         /// The claimed node, which is not proven.
@@ -79,10 +79,10 @@ pub enum MeshEvent {
         /// Why that node is blocked, as the rest of a sentence about it.
         why: String,
     },
-    /// A peer has not acknowledged long packets of streams for a while, though short ones may get
-    /// through: the path to it may have become too narrow. Repeated while that lasts.
+    /// A peer has not acknowledged long packets of streams for a while, although short ones may get
+    /// through: the path's MTU may have shrunk. Repeated while that lasts.
     Unacknowledged(NodeId),
-    /// An admitted peer sees this node's packets come from this address: a hint, and repeated only
+    /// An admitted peer reports the source address of this node's packets: a hint, repeated only
     /// when it changes.
     SeenAt {
         /// The peer.
@@ -97,8 +97,8 @@ pub enum MeshEvent {
         /// Its source.
         from: SocketAddr,
     },
-    /// Two processes run with one peer's key: each was heard here after the other. Repeated every
-    /// few seconds at most while they alternate.
+    /// Two processes run with one peer's key: each was heard after the other. Repeated at most
+    /// every few seconds while they alternate.
     Duplicate {
         /// The node with that key.
         node: NodeId,
@@ -124,7 +124,7 @@ pub enum MeshEvent {
     Refused {
         /// The peer.
         node: NodeId,
-        /// Which of the two cases, and why.
+        /// Which of the two, and why.
         reason: String,
     },
 }
@@ -158,6 +158,6 @@ pub struct PeerStatus {
     pub quic_rtt: Option<Duration>,
     /// Streams open with the peer, both directions.
     pub streams: usize,
-    /// The number of the mesh's secret that the peer has, as the peer reports it; none before that.
+    /// The number of the mesh secret that the peer reports; `None` before that.
     pub secret_number: Option<u64>,
 }

@@ -1,8 +1,8 @@
 //! The packets that travel inside a tunnel: IPv6 with UDP or an ICMPv6 echo, nothing else.
 //!
 //! Defines the byte layout and the checksums (RFC 8200, RFC 768, RFC 4443, RFC 1071). A standard
-//! WireGuard peer can use it with its kernel's own stack, so both checksums are always written.
-//! Extension headers, fragments and options are not supported and refused.
+//! WireGuard peer may use its kernel's own stack, so both checksums are always written. Extension
+//! headers, fragments and options are not supported and refused.
 //!
 //! Decoding borrows from the packet and never allocates; any byte string is either a packet or an
 //! [`InnerError`].
@@ -25,7 +25,7 @@ const PROTOCOL_ICMPV6: u8 = 58;
 const ECHO_REQUEST: u8 = 128;
 /// ICMPv6 type of an echo reply.
 const ECHO_REPLY: u8 = 129;
-/// Hop limit of every packet; a tunnel has one hop, so the usual default is ample.
+/// Hop limit of every packet; a tunnel has one hop, so the usual default suffices.
 const HOP_LIMIT: u8 = 64;
 
 /// Source and destination of a UDP datagram.
@@ -141,8 +141,8 @@ pub fn write_udp(flow: &Flow, payload: &[u8], out: &mut [u8]) -> usize {
     segment[6..8].fill(0);
     segment[8..].copy_from_slice(payload);
     let sum = match checksum(&flow.source, &flow.destination, PROTOCOL_UDP, segment) {
-        // Zero means "no checksum", which IPv6 forbids; both are the same number in ones'
-        // complement (RFC 768).
+        // Zero means "no checksum", which IPv6 forbids; both are equal in ones' complement (RFC
+        // 768).
         0 => u16::MAX,
         sum => sum,
     };

@@ -1,9 +1,9 @@
 //! Peers, tunnels and admission: the mesh as a state machine, without sockets, clocks or a runtime.
 //!
 //! [`core::Core`] takes packets in (`handle_*`) and gives packets, events and the next timeout out
-//! (`poll_*`). On the wire it speaks WireGuard; inside the tunnels travel IPv6/UDP packets. The
-//! crate `meshport-mesh` drives it with tokio and quinn. Every queue and table has a bound and a
-//! drop counter in [`MeshCounters`].
+//! (`poll_*`). On the wire it speaks WireGuard; the tunnels carry IPv6/UDP packets. The crate
+//! `meshport-mesh` drives it with tokio and quinn. Every queue and table has a bound and a drop
+//! counter in [`MeshCounters`].
 
 mod admission;
 pub mod calls;
@@ -41,6 +41,6 @@ pub mod ports {
     pub const GOSSIP: u16 = 7402;
 }
 
-/// Longest datagram, in bytes: as long as the smallest one that QUIC may rely on, so that a probe
-/// shows whether QUIC's pass. With all headers it takes 1328 bytes of an IPv6 path.
+/// Longest datagram, in bytes: QUIC's minimum, so that a probe shows whether QUIC's datagrams pass.
+/// With all headers it takes 1328 bytes on an IPv6 path.
 pub const MAX_DATAGRAM: usize = 1200;

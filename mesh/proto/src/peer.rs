@@ -1,8 +1,8 @@
 //! A peer: its tunnel, endpoint, admission and timers.
 //!
 //! The caller runs all timers: those of handshakes and keepalives in [`Schedule`], and those for
-//! showing credential and secret. The tunnel's own timers only end old sessions. [`Peer::due`] is
-//! the next time at which something must happen without a packet; an idle peer without a session
+//! presenting credential and secret. The tunnel's own timers only end old sessions. [`Peer::due`]
+//! is the next time at which something must happen without a packet; an idle peer without a session
 //! has none.
 //!
 //! Bounds: [`QUEUE_LIMIT`] packets wait for a handshake, [`ENDPOINT_LIMIT`] addresses are tried.
@@ -25,7 +25,7 @@ pub const QUEUE_LIMIT: usize = 64;
 /// Addresses a handshake is sent to at once.
 pub(crate) const ENDPOINT_LIMIT: usize = 4;
 /// Answered sessions that may wait for their first packet: those of four initiations, each answered
-/// under two secrets. A half of the tunnel keeps eight.
+/// under two secrets. A half keeps eight.
 const PENDING_LIMIT: usize = 8;
 
 /// An action that a peer needs now; see [`Peer::due`].
@@ -33,7 +33,7 @@ const PENDING_LIMIT: usize = 8;
 pub(crate) enum Need {
     /// The provisional time has expired.
     Forget,
-    /// An action that the schedule of its tunnel asks for.
+    /// An action that the tunnel's schedule requests.
     Tunnel(schedule::Need),
     /// Present the credential.
     Hello,
@@ -43,13 +43,13 @@ pub(crate) enum Need {
     SeekOther,
 }
 
-/// The newest session of a peer, and the state of its messages about process and address of both
-/// sides.
+/// The newest session of a peer, and the state of messages about both sides' processes and
+/// addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Here {
     /// The session that was agreed last.
     pub(crate) newest: Option<SessionId>,
-    /// Time of the last check for data without admission.
+    /// Time of the last request for its credential because of data without admission.
     pub(crate) asked_at: Option<Instant>,
     /// The processes that were heard with its key.
     pub(crate) processes: Processes,
@@ -59,8 +59,8 @@ pub(crate) struct Here {
     pub(crate) sees_me_at: Option<SocketAddr>,
     /// Time at which it last reported another process with this node's key.
     pub(crate) duplicate_told: Option<Instant>,
-    /// Time of the next attempt to reach the process that is not in the tunnel now, to inform it
-    /// that there are two, and the number of attempts left.
+    /// Time of the next attempt to tell the process that is not in the tunnel that there are two,
+    /// and the number of attempts left.
     pub(crate) seeking: Option<(Instant, u8)>,
 }
 
@@ -69,11 +69,11 @@ pub(crate) struct Here {
 pub(crate) struct Admission {
     /// A verified credential.
     pub(crate) credential: Option<Arc<Credential>>,
-    /// The credential is valid and a session proves the key.
+    /// Whether the credential is valid and a session proves the key.
     pub(crate) admitted: bool,
-    /// The user was informed that the peer is up.
+    /// Whether the user was informed that the peer is up.
     pub(crate) reported_up: bool,
-    /// Unknown until now; forgotten at this time unless admitted.
+    /// For an unknown peer: when it is forgotten unless admitted.
     pub(crate) provisional_until: Option<Instant>,
     /// The peer's process, from its hello.
     pub(crate) instance: Option<u64>,
@@ -100,7 +100,7 @@ pub(crate) struct PeerSecret {
     pub(crate) agreed_under: Option<SecretId>,
     /// The secret of the last initiation.
     pub(crate) tried: Option<SecretId>,
-    /// The next initiation is a repetition: the peer has sent a cookie.
+    /// Whether the next initiation repeats the last one with the peer's cookie.
     pub(crate) again: bool,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct PeerSecret {
 #[derive(Debug, Default)]
 pub(crate) struct Answered {
     /// Sessions that the initiator has not used yet, oldest first, and since when. A repeated
-    /// initiation makes another one.
+    /// initiation adds one.
     pending: VecDeque<(SessionId, Instant)>,
     /// Arrival of the last one.
     pub(crate) last: Option<Instant>,
@@ -134,7 +134,7 @@ pub(crate) struct Peer {
     /// succeeds.
     pub(crate) address: Ipv6Addr,
     pub(crate) tunnel: Tunnel,
-    /// Named by the caller; survives without a session.
+    /// Whether the caller named it, so that it is kept without a session.
     pub(crate) configured: bool,
     /// Addresses that the caller named.
     pub(crate) hints: Vec<SocketAddr>,
@@ -142,7 +142,7 @@ pub(crate) struct Peer {
     pub(crate) endpoint: Option<Route>,
     pub(crate) admission: Admission,
     pub(crate) secret: PeerSecret,
-    /// State that concerns sessions only; none while the peer has none.
+    /// State needed only with sessions; `None` while the peer has none.
     pub(crate) here: Option<Box<Here>>,
     pub(crate) schedule: Schedule,
     pub(crate) answered: Answered,
@@ -191,8 +191,8 @@ impl Peer {
         routes
     }
 
-    /// Takes the addresses that the peer announces. If they are new, and do not include the one it
-    /// was last heard from, its silence is attributed to a move.
+    /// Sets the addresses that the peer announces. If they are new and lack the one it was last
+    /// heard from, silence counts as a move.
     pub(crate) fn set_hints(&mut self, hints: Vec<SocketAddr>) {
         let is_news = hints.iter().any(|hint| !self.hints.contains(hint));
         let is_there = |route: Route| hints.contains(&route.remote);
@@ -243,8 +243,8 @@ impl Peer {
         !self.answered.pending.is_empty()
     }
 
-    /// Whether there is neither a session nor a handshake, of either side. An initiation of the
-    /// peer that was answered and never used ends like a session.
+    /// Whether there is neither a session nor a handshake of either side. An answered initiation
+    /// that was never used ends like a session.
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= REJECT_AFTER;
         !self.schedule.has_session()
@@ -260,13 +260,13 @@ impl Peer {
         self.tunnel.rest();
     }
 
-    /// Data arrived on a session. True if that made a pending one the current one.
+    /// Handles data on a session. True if that made a pending session the current one.
     pub(crate) fn confirm(&mut self, session: SessionId, now: Instant, jitter: f64) -> bool {
         let pending = &mut self.answered.pending;
         let answered = pending.iter().position(|(pending, _)| *pending == session);
         if let Some((_, since)) = answered.and_then(|at| pending.drain(..=at).next_back()) {
             self.schedule.confirmed(since, jitter);
-            // The initiator sends something as soon as it has the answer.
+            // The initiator sends as soon as it has the answer.
             self.handshake_rtt = Some(now.saturating_duration_since(since));
             return true;
         }
@@ -328,7 +328,7 @@ impl Peer {
         self.secret.telling.due().filter(|_| is_up)
     }
 
-    /// The session has ended: nothing that needs one is due any more.
+    /// Handles the end of the session: nothing that needs one is due any longer.
     pub(crate) fn session_lost(&mut self) {
         self.schedule.session_lost();
         self.forget_sight();
@@ -336,12 +336,12 @@ impl Peer {
         self.secret.telling.session_down();
     }
 
-    /// The user is informed that the peer is gone: what it sees is reported again when it is back.
+    /// Forgets the address it reported, so that it is reported again when the peer is back.
     pub(crate) fn forget_sight(&mut self) {
         self.here.iter_mut().for_each(|here| here.sees_me_at = None);
     }
 
-    /// A handshake starts over, to every known address, from any of ours.
+    /// Restarts the handshake, to every known address, from any of ours.
     pub(crate) fn restless(&mut self, now: Instant) {
         if let Some(route) = &mut self.endpoint {
             route.local = None;
@@ -349,7 +349,7 @@ impl Peer {
         self.schedule.restart(now);
     }
 
-    /// The peer has sent a cookie: the next initiation, which holds it, goes out soon.
+    /// Handles a cookie: the next initiation, which contains it, goes out soon.
     pub(crate) fn cookie_received(&mut self, now: Instant) {
         // The cookie is for the half that requested it.
         self.secret.again = true;

@@ -1,8 +1,8 @@
-//! The table of peers: by slot, by node, by inner address, and the unknown ones by age.
+//! The table of peers: by slot, node and inner address, and unknown ones by age.
 //!
 //! A receiver index, which a peer's packets carry, has 6 bits for a half of its tunnel, 16 for its
 //! slot, 2 for the shard and 8 that count sessions; the first two are masked with a number that is
-//! new in every process, so that a packet for a session of an earlier process rarely finds a peer.
+//! new in every process, so that packets for sessions of an earlier process rarely match a peer.
 //! Slots are reused oldest first. Bounded by the caller, which checks [`Peers::len`] and
 //! [`Peers::provisional`] before it adds one.
 
@@ -15,7 +15,7 @@ use crate::peer::Peer;
 use crate::shard::{SHARD_BITS, ShardIndex, index_of};
 use crate::tunnel::MARK_SHIFT;
 
-/// Bits of a receiver index that name the peer and the half.
+/// Bits of a receiver index that identify the peer and the half.
 const INDEX_MASK: u32 = 0x00ff_ffff;
 
 /// A peer's place in the table.
@@ -86,7 +86,7 @@ impl Peers {
         Some(peer)
     }
 
-    /// The peer at `slot` becomes `node`, which no other peer is.
+    /// Makes the peer at `slot` `node`, which no other peer is.
     pub(crate) fn rename(&mut self, slot: Slot, node: NodeId, inner: InnerAddr) {
         let Some(peer) = self.slots.get_mut(slot.0 as usize).and_then(Option::as_mut) else {
             return;
@@ -96,7 +96,7 @@ impl Peers {
         self.by_node.insert(node, slot);
     }
 
-    /// The streams of the peer at `slot` are kept under `address` from now on.
+    /// Keeps the streams of the peer at `slot` under `address` from now on.
     pub(crate) fn readdress(&mut self, slot: Slot, address: Ipv6Addr) {
         let Some(peer) = self.slots.get_mut(slot.0 as usize).and_then(Option::as_mut) else {
             return;
@@ -106,7 +106,7 @@ impl Peers {
         self.by_address.insert(address, slot);
     }
 
-    /// The peer at `slot` is no longer provisional.
+    /// Marks the peer at `slot` as no longer provisional.
     pub(crate) fn settle(&mut self, slot: Slot) {
         self.provisional.retain(|other| *other != slot);
     }
@@ -127,7 +127,7 @@ impl Peers {
         self.by_address.get(address).copied()
     }
 
-    /// The slot a receiver index names, if there is a peer, and the mark of a half.
+    /// The slot of a receiver index, if there is a peer, and the mark of a half.
     pub(crate) fn of_receiver(&self, receiver: u32) -> Option<(Slot, u8)> {
         let index = index_of(receiver) ^ self.mask;
         let given_here = index & ((1 << SHARD_BITS) - 1) == self.shard.bits();

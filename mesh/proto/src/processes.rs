@@ -1,19 +1,19 @@
-//! Finds out which process uses a peer's key, and whether there are two.
+//! Tracks which process uses a peer's key, and detects a second one.
 //!
 //! Every process has an instance number and sends it in each session. A number replaced by another
-//! means a restart. A number that is *back* after another one was heard proves that both processes
-//! run: its session was agreed after the other was heard, so a late packet cannot look like that. A
-//! restart, a move to another address or network, and a restored state folder all bring a new
-//! number once, and never an old one again.
+//! means a restart. A number that *returns* after another one was heard proves that both processes
+//! run: its session was agreed after the other was heard, so it is not a late packet. A restart, a
+//! move to another address or network, and a restored state folder all bring a new number once, and
+//! never an old one again.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Shortest interval between messages to a process that another one has its key.
+/// Minimum interval between messages that tell a process that another one has its key.
 const TELL_GAP: Duration = Duration::from_secs(1);
-/// How long after informing a process the other one need not be located to inform it as well.
+/// How long after informing a process the other one need not be located to inform it too.
 const TOLD_LATELY: Duration = Duration::from_secs(60);
-/// Shortest interval between reports to the user about one peer.
+/// Minimum interval between reports to the user about one peer.
 const REPORT_GAP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ struct Process {
     told: Option<Instant>,
 }
 
-/// The process that was heard last with a peer's key, and the one before it.
+/// The process last heard with a peer's key, and the one before it.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     current: Option<Process>,
@@ -64,7 +64,7 @@ impl Processes {
         Some(self.former?.at)
     }
 
-    /// A process named itself in the newest session, which was agreed at `agreed`.
+    /// Handles the instance number from the newest session, which was agreed at `agreed`.
     pub(crate) fn note(
         &mut self,
         instance: u64,
@@ -82,7 +82,7 @@ impl Processes {
             return Found::Same;
         }
         if agreed < current.heard {
-            // Possibly a late message of one that is gone.
+            // Possibly a late message of a process that is gone.
             return Found::Same;
         }
         let returns = self.former.filter(|former| former.instance == instance);

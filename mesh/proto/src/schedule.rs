@@ -1,27 +1,27 @@
-//! When to make a handshake with a peer, renew its session, and send it an empty packet.
+//! When to start a handshake with a peer, renew its session, and send it a keepalive.
 //!
 //! The timers of the WireGuard paper (section 6) on the caller's clock, with faster first retries
 //! and a faster reaction to silence. It knows no keys, addresses or packets: the owner reports what
-//! it sent and received, and does what [`Schedule::need`] returns at [`Schedule::due`]. The
+//! it sent and received, and carries out what [`Schedule::need`] returns at [`Schedule::due`]. The
 //! simulator runs it with simulated tunnels.
 
 use std::time::{Duration, Instant};
 
 use meshport_config::planted::{Bug, is_planted};
 
-/// Gap before each of the first retries. WireGuard waits 5 s, which is longer than any failure
-/// detector above; a lost first packet should cost one second.
+/// Gap before each of the first retries. WireGuard waits 5 s, longer than any failure detector
+/// above it; a lost first packet should cost one second.
 const EARLY_RETRY: Duration = Duration::from_secs(1);
 /// Retries with the early gap.
 const EARLY_RETRIES: u32 = 5;
 /// Gap before later retries (the WireGuard paper, section 6.1: Rekey-Timeout).
 const LATE_RETRY: Duration = Duration::from_secs(5);
-/// Random extra of every retry, so that two nodes do not keep colliding.
+/// Jitter of every retry, so that two nodes do not keep colliding.
 const RETRY_JITTER: Duration = Duration::from_millis(333);
-/// A handshake without an answer is given up after this (Rekey-Attempt-Time).
+/// Timeout of a handshake without an answer (Rekey-Attempt-Time).
 const ATTEMPT_TIME: Duration = Duration::from_secs(90);
-/// After this many initiations of one attempt, a hint no longer speeds up the next one: anyone who
-/// sees the initiation could forge the hint.
+/// After this many initiations of an attempt a hint no longer speeds up the next one, since anyone
+/// who sees the initiation could forge the hint.
 const HASTENED_TRIES: u32 = 3;
 /// The gap after a hint.
 const HASTENED_GAP: Duration = Duration::from_millis(50);
@@ -34,13 +34,13 @@ const REKEY_JITTER: Duration = Duration::from_secs(10);
 const REKEY_LATE: Duration = Duration::from_secs(165);
 /// Age at which a session ends (Reject-After-Time).
 pub const REJECT_AFTER: Duration = Duration::from_secs(180);
-/// Extra time after which a session is checked again, and has ended.
+/// Extra time until a session is checked again and has ended.
 const EXPIRY_SLACK: Duration = Duration::from_millis(1100);
 /// Two sessions agreed within this time came from both sides at once.
 const SIMULTANEOUS: Duration = Duration::from_secs(10);
-/// Delay until an empty packet answers data if nothing else did. Keepalive-Timeout is 10 s; a
-/// little more lets other traffic with an interval of 10 s go first, and is well below the 15 s
-/// after which the other side starts a new handshake.
+/// Delay until a keepalive answers data if nothing else has. Keepalive-Timeout is 10 s; slightly
+/// more lets other traffic with an interval of 10 s go first, and is well below the 15 s after
+/// which the other side starts a new handshake.
 const PASSIVE_KEEPALIVE: Duration = Duration::from_millis(10_500);
 /// Data without any answer for this long starts a handshake (Keepalive-Timeout + Rekey-Timeout).
 const SILENCE: Duration = Duration::from_secs(15);
@@ -50,21 +50,20 @@ const PROMPT_SILENCE: Duration = Duration::from_secs(1);
 /// An action that the schedule asks its owner to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// The handshake was tried long enough: drop what waits for it, then call
-    /// [`Schedule::give_up`].
+    /// The handshake has timed out: drop what waits for it, then call [`Schedule::give_up`].
     GiveUp,
     /// Send an initiation, then call [`Schedule::initiated`]: a retry, a rekey or after silence.
     Initiate {
-        /// Nothing was heard although an answer was due.
+        /// Whether nothing was heard although an answer was due.
         silence: bool,
     },
     /// The session's time has expired: end it, then call [`Schedule::session_lost`].
     Expire,
-    /// Call [`Schedule::keepalive_done`], then send an empty packet.
+    /// Call [`Schedule::keepalive_done`], then send a keepalive.
     Keepalive,
 }
 
-/// A packet inside a session, as far as an answer to it is concerned.
+/// The content of a packet inside a session, which determines its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// A keepalive. Nothing answers it.
@@ -81,7 +80,7 @@ struct Attempt {
     next: Instant,
 }
 
-/// The session data is sealed with.
+/// The session that seals data.
 #[derive(Debug, Clone, Copy)]
 struct Session {
     since: Instant,
@@ -111,15 +110,16 @@ pub struct Schedule {
     last_sent: Option<Instant>,
     /// First data sent since the last packet received.
     waiting: Option<Instant>,
-    /// The next data sent is answered within a round trip.
+    /// Whether the next data sent is answered within a round trip.
     expects_answer: bool,
-    /// First data of that kind since the last packet received.
+    /// First such data sent since the last packet received.
     waiting_prompt: Option<Instant>,
-    /// Data received that nothing answered yet.
+    /// When to send a keepalive for received data that nothing has answered.
     keepalive_at: Option<Instant>,
     /// Interval of unconditional keepalives.
     persistent: Option<Duration>,
-    /// The peer has announced another address since it was heard last: its silence counts early.
+    /// Whether the peer has announced another address since it was last heard, so that silence
+    /// counts early.
     is_elsewhere: bool,
 }
 
@@ -149,13 +149,13 @@ impl Schedule {
         self.last_received
     }
 
-    /// Whether an initiation goes only to the address that the peer was heard from. A retry, a
-    /// first handshake, or one with a peer that has moved goes to every known address.
+    /// Whether an initiation goes only to the address that the peer was last heard from. A first
+    /// handshake, a retry, or one with a peer that has moved goes to every known address.
     pub fn is_plain_renewal(&self) -> bool {
         self.session.is_some() && self.attempt.is_none() && !self.is_elsewhere
     }
 
-    /// Sends an empty packet at this interval in any case; `None` disables it.
+    /// Sends a keepalive at this interval in any case; `None` disables it.
     pub fn set_persistent(&mut self, every: Option<Duration>, now: Instant) {
         self.persistent = every;
         if every.is_some() {
@@ -163,12 +163,12 @@ impl Schedule {
         }
     }
 
-    /// Stops sending empty packets at an interval.
+    /// Stops sending keepalives at an interval.
     pub fn stop_persistent(&mut self) {
         self.persistent = None;
     }
 
-    /// The peer has announced another address than the one it was heard from.
+    /// Notes that the peer announced an address other than the one it was heard from.
     pub fn moved(&mut self) {
         self.is_elsewhere = true;
     }
@@ -178,7 +178,7 @@ impl Schedule {
         self.keepalive_at.is_some()
     }
 
-    /// The data sent next is answered within a round trip.
+    /// Notes that the data sent next is answered within a round trip.
     pub fn expect_answer(&mut self) {
         self.expects_answer = true;
     }
@@ -230,38 +230,39 @@ impl Schedule {
         self.last_sent = Some(now);
     }
 
-    /// The peer's answer shows that another initiation would work better: sends it soon, if the
-    /// attempt is young.
+    /// Sends the next initiation soon, because the peer's answer shows that it would work better;
+    /// only if the attempt is young.
     pub fn hasten(&mut self, now: Instant) {
         if let Some(attempt) = self.attempt.as_mut().filter(|it| it.tries <= HASTENED_TRIES) {
             attempt.next = attempt.next.min(now + HASTENED_GAP);
         }
     }
 
-    /// A handshake starts over, now. Data sent meanwhile uses the old session.
+    /// Restarts the handshake now. Data sent meanwhile uses the old session.
     pub fn restart(&mut self, now: Instant) {
         self.attempt = Some(Attempt { started: now, tries: 0, next: now });
     }
 
-    /// The handshake is given up; true if one was in progress.
+    /// Gives up the handshake; true if one was in progress.
     pub fn give_up(&mut self) -> bool {
         self.forget_waiting();
         self.attempt.take().is_some()
     }
 
-    /// This side's initiation was answered. `jitter` is a random number from 0 to 1. Returns the
-    /// round trip if there was only one initiation: with several it is unknown which was answered.
+    /// Handles an answer to this side's initiation. `jitter` is a random number from 0 to 1.
+    /// Returns the round trip if there was only one initiation: with several it is unknown which
+    /// was answered.
     pub fn agreed(&mut self, now: Instant, jitter: f64) -> Option<Duration> {
         self.session = Some(Session::new(now, true, jitter));
         let attempt = self.attempt.take().filter(|attempt| attempt.tries == 1)?;
         Some(now.saturating_duration_since(attempt.started))
     }
 
-    /// The peer uses a session that this side answered at `since`: it is the session from now on.
-    /// `jitter` is a random number from 0 to 1.
+    /// Handles that the peer uses a session that this side answered at `since`, which becomes the
+    /// current one. `jitter` is a random number from 0 to 1.
     pub fn confirmed(&mut self, since: Instant, jitter: f64) {
-        // If both sides initiated at once, each confirms the other's session; both then stay
-        // responsible for the renewal, since otherwise neither would be.
+        // If both sides initiated at once, each confirms the other's session; both stay responsible
+        // for the renewal, otherwise neither would be.
         let initiator = self.session.is_some_and(|session| {
             session.initiator && since.saturating_duration_since(session.since) < SIMULTANEOUS
         });
@@ -269,19 +270,19 @@ impl Schedule {
         self.attempt = None;
     }
 
-    /// The tunnel opened a packet of a session that is not noted here: notes it.
+    /// Notes a session that is unknown here, of which the tunnel opened a packet.
     pub fn found(&mut self, now: Instant, jitter: f64) {
         self.session = Some(Session { used: true, ..Session::new(now, true, jitter) });
     }
 
-    /// The session is gone: nothing that needs one is due any more.
+    /// Handles the end of the session: nothing that needs one is due any longer.
     pub fn session_lost(&mut self) {
         self.session = None;
         self.keepalive_at = None;
         self.forget_waiting();
     }
 
-    /// A keepalive was due; whether it was sent or not, the next one is a full interval away.
+    /// Schedules the next keepalive a full interval away, whether the last one was sent or not.
     pub fn keepalive_done(&mut self, now: Instant) {
         self.keepalive_at = None;
         self.last_sent = Some(now);
@@ -291,8 +292,8 @@ impl Schedule {
         }
     }
 
-    /// Whether the session should be renewed although it still works. Ask this only when a packet
-    /// passes, so that an idle session ends.
+    /// Whether to renew a session that still works. Call this only when a packet passes, so that an
+    /// idle session ends.
     pub fn wants_rekey(&self, now: Instant) -> bool {
         let Some(session) = &self.session else { return false };
         let age = now.saturating_duration_since(session.since);

@@ -13,7 +13,7 @@ pub struct Identity {
     pub key: NodeKey,
     /// The authority's statement about that key.
     pub credential: Credential,
-    /// The secret shared by the mesh, source of every pre-shared key. For a rotation:
+    /// The mesh secret, from which every pre-shared key is derived. To rotate it:
     /// `Mesh::set_secrets`.
     pub secret: MeshSecret,
 }
@@ -27,20 +27,20 @@ pub const MAX_MTU: u16 = 9200;
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
     /// Largest packet sent and received, in bytes, IP header included; [`MIN_MTU`]`..=`[`MAX_MTU`].
-    /// The path MTU to a peer is discovered, up to this or up to what the first link takes,
-    /// whichever is less. Below 1328 QUIC's smallest datagram does not fit: bind the socket with
-    /// `UdpOuter::bind_for_mtu` then.
+    /// The path MTU to a peer is discovered, up to this or the first link's MTU, whichever is less.
+    /// Below 1328 QUIC's smallest datagram does not fit; then bind the socket with
+    /// `UdpOuter::bind_for_mtu`.
     pub mtu: u16,
     /// Interval of empty packets to configured peers, for NATs that drop idle mappings; `None`
     /// sends none.
     pub keepalive: Option<Duration>,
     /// Handshake initiations per second beyond which initiators must prove their address with a
-    /// cookie; a quarter of them may come at once. One costs about 0.28 ms of CPU.
+    /// cookie, with a burst of a quarter. One costs about 0.28 ms of CPU.
     pub handshakes_per_second: u32,
-    /// Most peers of a shard, all kinds together. One takes about 1 KiB, and 12 more from the first
+    /// Maximum peers of a shard, of all kinds. One takes about 1 KiB, and 12 more from the first
     /// handshake until its last session has ended.
     pub max_peers: usize,
-    /// Most unknown initiators that have not presented a credential.
+    /// Maximum unknown initiators that have not presented a credential.
     pub max_provisional: usize,
     /// How long an unknown initiator may take to present a credential.
     pub provisional_life: Duration,
@@ -60,8 +60,8 @@ impl Default for MeshConfig {
             mtu: MAX_MTU,
             keepalive: None,
             handshakes_per_second: 200,
-            // All nodes of a full directory, 16,383; all leaves, 4,096, which are in none; and
-            // peers that have not yet presented a credential.
+            // All nodes of a full directory (16,383), all leaves (4,096), and peers that have not
+            // yet presented a credential.
             max_peers: 20_736,
             max_provisional: 256,
             provisional_life: Duration::from_secs(30),
@@ -99,6 +99,6 @@ impl MeshConfig {
 /// peers, since a newcomer is added before another one is removed.
 const MAX_PEERS: usize = 65_535;
 /// Streams a peer may open before the limit is raised on demand. A connection allocates a slot per
-/// permitted stream, in two hash tables that are seven eighths full at most: one stream more would
+/// permitted stream, in two hash tables with a load factor of seven eighths: one more stream would
 /// double both.
 pub const FIRST_STREAMS: u32 = 28;

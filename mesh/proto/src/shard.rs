@@ -2,16 +2,16 @@
 //!
 //! A node with several cores runs several shards, each with its own peers, socket and thread. A
 //! peer's `NodeId` selects the shard, so every process with the same settings agrees. This node's
-//! receiver indices contain the shard in the lowest bits of the peer's part, so anything that reads
-//! a datagram (the kernel's filter, or the shard where it arrived) knows its owner without a table.
-//! Only a handshake initiation has no receiver: the shard where it arrives reads the static key and
-//! hands it over.
+//! receiver indices contain the shard in the lowest bits of the peer's part, so whatever reads a
+//! datagram (the kernel's filter, or the shard where it arrived) knows its owner without a table.
+//! Only a handshake initiation has no receiver: the shard where it arrives decrypts the static key
+//! and hands it over.
 
 use meshport_config::NodeId;
 
-/// Most shards of a node: what two bits can name. A core carries some 3 Gbit/s.
+/// Maximum shards of a node: two bits. A core carries some 3 Gbit/s.
 pub const MAX_SHARDS: usize = 4;
-/// Bits of a peer's index that name its shard.
+/// Bits of a peer's index that contain its shard.
 pub const SHARD_BITS: u32 = 2;
 /// These bits.
 const SHARD_MASK: u32 = (1 << SHARD_BITS) - 1;
@@ -33,12 +33,12 @@ impl ShardIndex {
         Self { index, of }
     }
 
-    /// The other shard that `node` belongs to; none if it belongs here.
+    /// The other shard that `node` belongs to; `None` if it belongs here.
     pub(crate) fn other_owner(&self, node: &NodeId) -> Option<usize> {
         Some(owner(node, self.of)).filter(|owner| *owner != self.index)
     }
 
-    /// The other shard that assigned `receiver`; none if it was this one.
+    /// The other shard that assigned `receiver`; `None` if this one did.
     pub(crate) fn other_giver(&self, receiver: u32) -> Option<usize> {
         let bits = (index_of(receiver) & SHARD_MASK) as usize;
         Some(bits % self.of).filter(|giver| *giver != self.index)
@@ -55,14 +55,14 @@ pub(crate) fn index_of(receiver: u32) -> u32 {
     receiver >> 8
 }
 
-/// The shard of `of` that `node` belongs to. A public key is as good as random; a node that chooses
-/// its key chooses the shard that serves it, not the quality of service.
+/// The shard of `of` that `node` belongs to. A public key is practically random; a node that picks
+/// its key can pick its shard, but gains no better service.
 pub fn owner(node: &NodeId, of: usize) -> usize {
     usize::from(u16::from_le_bytes([node.as_bytes()[0], node.as_bytes()[1]])) % of.max(1)
 }
 
-/// Whether two nodes belong to the same shard at every other node, however many shards it has: a
-/// node that continues as the other one stays where its sessions are.
+/// Whether two nodes belong to the same shard at every other node, however many shards that has: a
+/// node that continues as the other one stays with its sessions.
 pub fn is_same_shard(one: &NodeId, other: &NodeId) -> bool {
     (1..=MAX_SHARDS).all(|of| owner(one, of) == owner(other, of))
 }

@@ -1,14 +1,14 @@
 //! WireGuard itself: the only file that names boringtun.
 //!
 //! Owns the sessions of one peer (`Tunnel`) and the check of incoming initiations ([`Gate`]).
-//! boringtun's tunnel has one fixed pre-shared key. While the mesh has two secrets, a `Tunnel`
-//! has a `Half` per secret in use, so sessions agreed under one continue while the next is agreed
-//! under the other; likewise while a node changes its key. The receiver index names the half.
+//! boringtun's tunnel has one fixed pre-shared key. While the mesh has two secrets, a `Tunnel` has
+//! a `Half` per secret in use, so that sessions agreed under one continue while the next is agreed
+//! under the other; likewise while a node changes its key. The receiver index identifies the half.
 //!
 //! boringtun does the Noise handshake, the AEAD, the replay window and the end of sessions after
-//! 180 s. It does not decide when to send: retries, rekeys and keepalives belong to `Peer`, which
-//! calls `Tunnel::tick` before it uses a tunnel if about a second has passed, because boringtun's
-//! clock only moves there.
+//! 180 s. It does not decide when to send: `Peer` handles retries, rekeys and keepalives, and calls
+//! `Tunnel::tick` before it uses a tunnel if about a second has passed, since boringtun's clock
+//! advances only there.
 //!
 //! Buffers: boringtun panics when an output buffer is shorter than the packet plus
 //! [`DATA_OVERHEAD`] or a handshake message; every caller passes at least [`MIN_OUTPUT`] bytes and
@@ -42,22 +42,21 @@ pub const INITIATION: usize = 148;
 pub const RESPONSE: usize = 92;
 /// Smallest output buffer: the longest message of a handshake.
 pub const MIN_OUTPUT: usize = INITIATION;
-/// boringtun's clock is moved before use when it is older than this.
+/// boringtun's clock is advanced before use if it is older than this.
 const TICK_GAP: Duration = Duration::from_secs(1);
 /// Period in which sources are counted.
 const GATE_PERIOD: Duration = Duration::from_secs(1);
-/// Share of the handshake limit that may be used at once, as a time: a quarter of a second's worth.
-/// Under a flood, handshakes then come one by one; a whole second's at once would block everything
-/// else for 55 ms.
+/// Burst of the handshake limit, as a time: a quarter of a second. Beyond that, handshakes of a
+/// flood come one by one; a whole second's worth at once would block everything else for 55 ms.
 const GATE_BURST: Duration = Duration::from_millis(250);
 /// First byte of a WireGuard data message.
 const TYPE_DATA: u8 = 4;
-/// Messages of a session from this number on are rejected (Reject-After-Messages): a nonce is never
-/// used twice, and nothing wraps around. A sender stays below it because of the session's age: 180
-/// s at 2^56 messages a second.
+/// Messages with this number or a higher one are rejected (Reject-After-Messages), so that no nonce
+/// is reused and nothing wraps around. A sender stays below it because sessions end after 180 s,
+/// even at 2^56 messages a second.
 const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
-/// Strangers whose handshakes are fully computed per second, as a multiple of the limit: as many as
-/// pass without a cookie, so that a spoofed flood leaves room for those with one.
+/// Strangers whose handshakes are fully computed per second, as a multiple of the limit, so that a
+/// spoofed flood without cookies leaves capacity for strangers with one.
 const STRANGERS: u32 = 2;
 /// Halves in addition to the main one: one for the other secret, one for the other key, and one
 /// whose secret is erased but whose session lasts a little longer.
@@ -66,10 +65,10 @@ const MAX_SPARES: usize = 3;
 /// below are the peer, and the last two its shard.
 pub(crate) const MARK_SHIFT: u32 = 16 + SHARD_BITS;
 
-/// The kind of message that a datagram is, and the session it is for.
+/// The type of a WireGuard message, and its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// A handshake initiation; it names no session.
+    /// A handshake initiation, which has no session yet.
     Initiation,
     /// A handshake response to the session with this receiver index.
     Response(u32),
@@ -79,7 +78,7 @@ pub(crate) enum Message {
     Data(u32),
 }
 
-/// Reads type and receiver index; `None` is not WireGuard.
+/// Reads type and receiver index; `None` if it is not WireGuard.
 pub(crate) fn classify(datagram: &[u8]) -> Option<Message> {
     Some(match Tunn::parse_incoming_packet(datagram).ok()? {
         Packet::HandshakeInit(_) => Message::Initiation,
@@ -98,7 +97,7 @@ fn message_number(datagram: &[u8]) -> Option<u64> {
 /// Checks initiations before any peer is touched: MAC, load, and the claimed sender. All shards of
 /// a node share one, so its limits and its cookies are per node.
 pub struct Gate {
-    /// Always under load: it requests cookies, and recognises its own.
+    /// In permanent under-load mode: requests cookies, and recognises its own.
     limiter: RateLimiter,
     /// Initiations per second that pass without a cookie.
     limit: u32,
@@ -109,7 +108,7 @@ pub struct Gate {
 
 /// The keys of every tunnel of the node.
 struct Keys {
-    /// Messages counted by the gate are not counted again.
+    /// For tunnels, whose messages the gate has already counted.
     unlimited: Arc<RateLimiter>,
     secret: StaticSecret,
 }
@@ -118,8 +117,8 @@ struct Keys {
 #[derive(Default)]
 struct Load {
     began: Option<Instant>,
-    /// Time at which all initiations that passed without a cookie would have come at the rate of
-    /// the limit.
+    /// When the initiations that passed without a cookie would have arrived at the rate of the
+    /// limit.
     spaced: Option<Instant>,
     /// The same for strangers and their own limit.
     strangers: Option<Instant>,
@@ -131,7 +130,7 @@ struct Load {
 
 /// The result of the gate.
 pub(crate) enum Checked {
-    /// The static key the initiator claims; proven only when its tunnel accepts the message.
+    /// The initiator's claimed static key; proven only when its tunnel accepts the message.
     Initiator(NodeId),
     /// Under load: send these bytes of the output back.
     Cookie(usize),
@@ -174,7 +173,7 @@ impl Gate {
     }
 
     /// Whether this key can agree on a secret: with a key of small order (RFC 7748, section 6.1)
-    /// every secret is publicly known, so its private half is not needed.
+    /// the result is publicly known, without its private half.
     pub(crate) fn agrees_with(&self, node: &NodeId) -> bool {
         let other = PublicKey::from(*node.as_bytes());
         self.keys.secret.diffie_hellman(&other).was_contributory()
@@ -208,26 +207,28 @@ impl Gate {
         }
     }
 
-    /// Counts an initiation; whether it is within the limit and needs no cookie.
+    /// Counts an initiation; returns whether it is within the limit and needs no cookie.
     fn is_unhurried(&self, now: Instant) -> bool {
         let mut load = self.load();
         load.judged = load.judged.saturating_add(1);
         take_turn(&mut load.spaced, now, self.limit)
     }
 
-    /// Counts an initiation in the name of a node that is no peer; whether to compute the rest of
-    /// its handshake. Peers are exempt from this limit: strangers cannot use it up for them.
+    /// Counts an initiation in the name of a node that is no peer; returns whether to compute the
+    /// rest of its handshake. Peers are exempt, so that strangers cannot use up the limit for them.
     pub(crate) fn takes_stranger(&self, now: Instant) -> bool {
         take_turn(&mut self.load().strangers, now, self.limit.saturating_mul(STRANGERS))
     }
 
-    /// Counts an initiation of a source; false if it has used up its share under load.
+    /// Counts an initiation of a source; returns false if the source has used up its share under
+    /// load.
     fn allows(&self, source: IpAddr, now: Instant) -> bool {
         let mut load = self.load();
         load.judged <= self.limit || load.shares.take(source, now)
     }
 
-    /// An admitted peer has a session at this address: its source gets more under load.
+    /// Notes that an admitted peer has a session at this address, whose source gets more under
+    /// load.
     pub(crate) fn settle(&self, ip: IpAddr, now: Instant) {
         self.load().shares.settle(ip, now);
     }
@@ -238,7 +239,7 @@ impl Gate {
     }
 }
 
-/// Takes one of `rate` turns a second, of which those of [`GATE_BURST`] may be taken at once.
+/// Takes one of `rate` turns a second, with a burst of [`GATE_BURST`].
 fn take_turn(taken: &mut Option<Instant>, now: Instant, rate: u32) -> bool {
     let gap = Duration::from_secs(1) / rate.max(1);
     let next = taken.map_or(now, |at| at.max(now)) + gap;
@@ -249,8 +250,8 @@ fn take_turn(taken: &mut Option<Instant>, now: Instant, rate: u32) -> bool {
     is_free
 }
 
-/// The input of a cookie. boringtun uses the address only; the paper (section 5.4.7) uses address
-/// and port, so both are encoded in what boringtun takes for the address.
+/// The input of a cookie. The WireGuard paper (section 5.4.7) uses address and port, boringtun only
+/// the address, so both are encoded in an address.
 fn cookie_address(source: SocketAddr) -> IpAddr {
     let ip = match source.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -273,14 +274,14 @@ pub(crate) struct Tunnel {
 
 /// The sessions agreed under one secret and one pair of keys.
 struct Half {
-    /// With room for eight sessions, 11 KiB, which is why it only exists from the first handshake
-    /// to the end of the last session: a node knows thousands of peers that it rarely talks to.
+    /// boringtun's state for eight sessions, 11 KiB. It exists only from the first handshake to the
+    /// end of the last session, since a node knows thousands of peers that it rarely talks to.
     tunn: Option<Box<Tunn>>,
     keys: Arc<Keys>,
     psk: Zeroizing<[u8; 32]>,
     /// The receiver index of its sessions.
     index: u32,
-    /// Whether data can be sealed now. Sessions end only in `tick`, so this stays exact.
+    /// Whether data can be sealed now. Exact, since sessions end only in `tick`.
     session: bool,
     mark: u8,
     under: Under,
@@ -323,7 +324,7 @@ impl Tunnel {
 
     /// Adds a half for another secret or key.
     pub(crate) fn add(&mut self, gate: &Gate, terms: &Terms) {
-        // Replaces the oldest without a session; if all have one, the oldest of all.
+        // Replace the oldest without a session; if all have one, the oldest of all.
         if self.spares.len() >= MAX_SPARES {
             let idle = self.spares.iter().position(|half| !half.session);
             self.spares.remove(idle.unwrap_or(0));
@@ -333,7 +334,7 @@ impl Tunnel {
         self.spares.push(Half::new(gate, terms, self.index, mark));
     }
 
-    /// Drops everything that is not `is_valid`, except sessions until their end.
+    /// Drops halves that are not `is_valid`, but keeps their sessions until they end.
     pub(crate) fn retain(&mut self, is_valid: impl Fn(&Under) -> bool, now: Instant) {
         if !self.main.session
             && !is_valid(&self.main.under)
@@ -345,8 +346,8 @@ impl Tunnel {
         self.spares.retain(|half| lives(half) || is_valid(&half.under));
     }
 
-    /// Erases all halves with another private key than that of `own`, sessions included. False if
-    /// nothing else is left, and the tunnel must start over.
+    /// Erases all halves whose private key is not that of `own`, including sessions. False if none
+    /// is left, so that the tunnel must start over.
     pub(crate) fn keep_only(&mut self, own: &NodeId) -> bool {
         self.spares.retain(|half| half.under.own == *own);
         if self.main.under.own == *own {
@@ -360,8 +361,8 @@ impl Tunnel {
         true
     }
 
-    /// This half seals from now on, since its session is the newest. The other half's session is
-    /// not used after `ends`.
+    /// Makes this half the one that seals, since its session is the newest. The other half's
+    /// session is not used after `ends`.
     pub(crate) fn activate(&mut self, mark: u8, ends: Instant) {
         if let Some(half) = self.spares.iter_mut().find(|half| half.mark == mark) {
             std::mem::swap(&mut self.main, half);
@@ -394,9 +395,9 @@ impl Tunnel {
     }
 
     /// Frees the memory for sessions and handshakes if there are none. This also forgets the time
-    /// of the last initiation that was answered, so that a recorded one can be answered again. That
-    /// does no harm, as after a restart of this process (the WireGuard paper, section 5.1), and the
-    /// peer's next initiation is newer.
+    /// of the last answered initiation, so a recorded one may be answered again. As after a restart
+    /// of this process, that does no harm (the WireGuard paper, section 5.1): the peer's next
+    /// initiation is newer.
     pub(crate) fn rest(&mut self) {
         for half in std::iter::once(&mut self.main).chain(&mut self.spares) {
             (half.tunn, half.session) = (None, false);
@@ -409,7 +410,7 @@ impl Tunnel {
         self.halves().all(|half| half.tunn.is_none())
     }
 
-    /// Seals `inner` (empty: a keepalive) into `out`, which has [`DATA_OVERHEAD`] bytes more.
+    /// Seals `inner` (empty for a keepalive) into `out`, which is [`DATA_OVERHEAD`] bytes longer.
     /// `None` without a session.
     pub(crate) fn seal(&mut self, inner: &[u8], out: &mut [u8]) -> Option<usize> {
         if !self.main.session || out.len() < MIN_OUTPUT.max(inner.len() + DATA_OVERHEAD) {
@@ -460,12 +461,13 @@ impl Tunnel {
         }
     }
 
-    /// Whether boringtun's clock must be moved before the tunnel is used.
+    /// Whether boringtun's clock must be advanced before the tunnel is used.
     pub(crate) fn is_stale(&self, now: Instant) -> bool {
         self.ticked.is_none_or(|at| now.saturating_duration_since(at) >= TICK_GAP)
     }
 
-    /// Moves boringtun's clock: sessions older than 180 s end here. May yield a packet to send.
+    /// Advances boringtun's clock, which ends sessions older than 180 s. May yield a packet to
+    /// send.
     pub(crate) fn tick(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         self.ticked = Some(now);
         if out.len() < MIN_OUTPUT {
@@ -478,7 +480,7 @@ impl Tunnel {
         self.main.tick(out)
     }
 
-    /// Seals nothing more until a handshake or a packet shows that a session exists.
+    /// Seals nothing more until a handshake or a packet proves that a session exists.
     pub(crate) fn abandon(&mut self) {
         self.main.session = false;
         self.spares.iter_mut().for_each(|half| half.session = false);
@@ -539,7 +541,7 @@ impl Half {
             Opened::Packet(_) | Opened::NotIp => self.session = true,
             // Keepalives confirm a session like data does; a cookie does not.
             Opened::Nothing => self.session |= datagram[0] == TYPE_DATA,
-            // The response to our initiation makes a session; the answer is its first packet.
+            // The response to our initiation creates a session; the answer is its first packet.
             Opened::Reply(_) => self.session |= out[0] == TYPE_DATA,
             Opened::Failed(_) => {}
         }
@@ -559,7 +561,7 @@ impl Half {
         length
     }
 
-    /// boringtun may have queued keepalives while there was no session; they are useless now.
+    /// Drops keepalives that boringtun may have queued while there was no session.
     fn forget_queue(&mut self) {
         let mut scratch = [0; MIN_OUTPUT];
         let Some(tunn) = &mut self.tunn else { return };
@@ -569,7 +571,7 @@ impl Half {
 
 fn refusal(datagram: &[u8], error: &WireGuardError) -> Opened {
     let failure = match error {
-        // The datagram's own form was checked by `classify`; this is the decrypted content.
+        // `classify` has checked the datagram itself; this is about the decrypted content.
         WireGuardError::InvalidPacket if datagram[0] == TYPE_DATA => return Opened::NotIp,
         WireGuardError::DuplicateCounter
         | WireGuardError::InvalidCounter

@@ -1,20 +1,18 @@
-//! Notices that a peer does not acknowledge the long packets of a connection.
+//! Detects that a peer does not acknowledge the long packets of a connection.
 //!
-//! A path whose MTU has dropped loses long packets and delivers short ones. Only the sender of the
-//! long ones can know: the peer has no reason to expect them, and its own short packets are
-//! answered. QUIC retransmits lost data, so if a long packet leaves while an earlier one has been
-//! unacknowledged for [`PATIENCE`], and none of its length was acknowledged since, the path should
-//! be probed.
+//! A path whose MTU has dropped loses long packets and delivers short ones. Only their sender can
+//! know: the peer does not expect them, and its own short packets are answered. QUIC retransmits
+//! lost data, so if a long packet is sent while an earlier one has been unacknowledged for
+//! [`PATIENCE`], and none of its length was acknowledged since, the path should be probed.
 
 use std::time::{Duration, Instant};
 
-/// How long a packet may go without acknowledgement: several probe timeouts of QUIC on usual
-/// paths, and short enough that clients do not give up before the path is left.
+/// How long a packet may stay unacknowledged: several probe timeouts of QUIC on usual paths, and
+/// short enough that the path is left before clients time out.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Its minimum in round trips.
+/// Minimum patience, in round trips.
 const ROUND_TRIPS: u32 = 3;
-/// Length from which a packet counts as long, in bytes. Path probes show what happens to shorter
-/// ones.
+/// Packets of at least this many bytes count as long. Path probes cover shorter ones.
 const LONG: u64 = 512;
 /// QUIC's smallest full packet, in bytes. Longer ones prove no more, since QUIC falls back to this
 /// size.
@@ -33,7 +31,7 @@ pub struct Unacknowledged {
 struct Packet {
     /// Time at which it was sent, or last reported overdue.
     since: Instant,
-    /// Packets of at least this length, in bytes, show that it would get through.
+    /// Acknowledged packets of at least this length, in bytes, prove that it would get through.
     proof: u64,
 }
 
@@ -58,7 +56,7 @@ impl Unacknowledged {
         waited < patience * STALE
     }
 
-    /// A packet of this many bytes is acknowledged.
+    /// Handles the acknowledgement of a packet of this many bytes.
     pub fn acknowledged(&mut self, bytes: u64) {
         self.oldest = self.oldest.filter(|oldest| bytes < oldest.proof);
     }

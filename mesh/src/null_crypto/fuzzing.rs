@@ -66,8 +66,8 @@ fn flush(session: &mut NullSession) -> Vec<u8> {
     }
 }
 
-/// What a session does with these bytes in pieces: its answers, whether it completes, whether it
-/// fails.
+/// The reaction of a session to these bytes in pieces: its answers, whether it completes, and
+/// whether it fails.
 fn outcome(side: Side, input: &[u8], step: usize) -> (Vec<u8>, bool, bool) {
     let mut session = session(side);
     let mut said = flush(&mut session);

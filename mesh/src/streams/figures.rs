@@ -34,7 +34,7 @@ impl Streams {
         Some(live.connection.stats().path.current_mtu)
     }
 
-    /// How far the delivery on the outgoing connection has come.
+    /// The progress of delivery on the outgoing connection.
     pub(crate) fn delivery(&self, node: &NodeId) -> Option<Delivery> {
         match lock(&self.outgoing).get(node) {
             Some(Outgoing::Ready(live)) => {

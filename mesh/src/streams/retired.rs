@@ -8,8 +8,8 @@ use meshport_config::NodeId;
 use super::Live;
 use crate::lock;
 
-/// Retired connections per peer: enough for both directions of the processes that a peer may have
-/// draining at once, since most of them have no stream. One more closes the one with the fewest.
+/// Retired connections per peer: enough for both directions of a peer's draining processes, since
+/// most have no stream. Beyond that, the one with the fewest streams is closed.
 pub(super) const MAX_RETIRED: usize = 8;
 
 /// All retired connections, the oldest first.

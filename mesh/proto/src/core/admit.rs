@@ -1,4 +1,4 @@
-//! Credentials: presents ours, verifies theirs.
+//! Credentials: presents ours and verifies those of peers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::inner::Udp;
 use crate::peers::Slot;
 use crate::{MeshError, NotBelieved, ports};
 
-/// Shortest time between two verified credentials of a peer, each of which costs up to four
-/// signatures: less than an honest peer waits before it repeats a hello.
+/// Minimum interval between verified credentials of a peer, each of which costs up to four
+/// signature checks: less than an honest peer waits before it repeats a hello.
 const JUDGE_GAP: Duration = Duration::from_millis(200);
 
 /// Interval between reports of a peer's unknown messages.
 const UNKNOWN_GAP: Duration = Duration::from_secs(60);
 
-/// Interval between checks of a peer that sends data but is not admitted.
+/// Interval between requests to a peer that sends data but is not admitted.
 const ASK_GAP: Duration = Duration::from_secs(1);
 
-/// What a hello says about its sender's process.
+/// The data of a hello about its sender's process.
 #[derive(Clone, Copy)]
 struct Introduction {
     instance: u64,
@@ -35,13 +35,13 @@ struct Introduction {
 
 /// Why a peer is not admitted.
 enum Refusal {
-    /// The credential that it has presented is not valid, or not now. It may present another one.
+    /// The presented credential is not valid, or not now. The peer may present another one.
     NotValid(String),
-    /// It reports itself that a revocation covers it, without proof.
+    /// The peer itself reports, without proof, that a revocation covers it.
     Claimed(String),
-    /// The authority has permanently revoked the credential that it has presented.
+    /// The authority has permanently revoked the presented credential.
     Revoked(String),
-    /// It came too soon after another one. It is not answered, so an honest peer repeats it.
+    /// It came too soon after another one. It gets no answer, so an honest peer repeats it.
     TooSoon,
 }
 
@@ -58,7 +58,7 @@ impl Core {
                     Err(Refusal::NotValid(reason)) => self.refuse(slot, now, reply_port, reason),
                     Err(Refusal::Claimed(reason)) => {
                         self.refuse(slot, now, reply_port, reason);
-                        self.remove(slot, "the peer says that it is revoked");
+                        self.remove(slot, "the peer reports that it is revoked");
                     }
                     Err(Refusal::Revoked(reason)) => {
                         self.refuse(slot, now, reply_port, reason);
@@ -116,8 +116,8 @@ impl Core {
         }
     }
 
-    /// This node presents another credential from now on: at once to every peer with a session, to
-    /// the others when they have one. No session ends.
+    /// Replaces this node's credential and presents it at once to every peer with a session, to
+    /// others when they have one. No session ends.
     ///
     /// # Errors
     /// It is for another node, or not valid now.
@@ -150,7 +150,7 @@ impl Core {
         peer.admission.instance = Some(instance);
         if restarted {
             peer.admission.showing.wanted(now.instant);
-            // It may have returned to an earlier state.
+            // Its state folder may have been restored.
             peer.secret.number = None;
             if peer.secret.telling.is_acknowledged() {
                 peer.secret.telling.wanted(now.instant);
@@ -183,14 +183,14 @@ impl Core {
                 return Err(Refusal::TooSoon);
             }
             peer.admission.judged_at = Some(now.instant);
-            // Its session proves who presents the covered credential. A key that was succeeded may
-            // have been presented just before that.
+            // The session proves who presents the revoked credential. A succeeded key may have been
+            // presented just before.
             if let Some(revocation) = self.blocked.revocations.covering(&credential)
                 && credential.node == peer.node
                 && revocation.successor().is_none()
             {
-                // A holder of the mesh's secret can make up any number of keys and name a revoked
-                // invite. Only a credential that the invite has signed takes a place, expired or
+                // A holder of the mesh secret can make up any number of keys and name a revoked
+                // invite. Only a credential that the invite has signed takes a slot, expired or
                 // not: an expired one belongs to a real node.
                 let signed = credential.verify(self.local.mesh(), now.wall);
                 return Err(match signed {
@@ -212,8 +212,8 @@ impl Core {
     }
 
     /// The credential that counts for a node that presents a valid one: a later one of its own, if
-    /// known here. The node has agreed to that one even if it has fewer roles, so an old copy of
-    /// the state folder does not restore the old roles.
+    /// known here. The node has consented to that, even if it has fewer roles, so an old copy of
+    /// the state folder restores no roles.
     fn latest(&self, slot: Slot, now: Now, shown: Credential) -> Credential {
         let known = self.peers.get(slot).and_then(|peer| peer.admission.credential.as_deref());
         let is_later = |known: &&Credential| {
@@ -224,8 +224,7 @@ impl Core {
         known.filter(is_later).cloned().unwrap_or(shown)
     }
 
-    /// Informs the gate of an admitted peer's address: under load more initiations are read from
-    /// there.
+    /// Tells the gate an admitted peer's address, from which more initiations are read under load.
     pub(super) fn note_home(&self, slot: Slot, now: Now) {
         let peer = self.peers.get(slot).filter(|peer| peer.admission.admitted);
         if let Some(route) = peer.and_then(|peer| peer.endpoint) {
@@ -250,11 +249,11 @@ impl Core {
         self.report_up(slot);
     }
 
-    /// The caller knows this peer's credential.
+    /// Handles a peer's credential that the caller knows.
     pub(super) fn learn_credential(&mut self, slot: Slot, credential: &Arc<Credential>, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         if peer.admission.credential.as_ref() == Some(credential) {
-            // One copy is enough for both.
+            // Share one copy.
             peer.admission.credential = Some(Arc::clone(credential));
             return;
         }
@@ -263,8 +262,8 @@ impl Core {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         match (fits, verdict) {
             (true, Ok(())) => {
-                // The credential that the peer itself presented counts as newer than those from
-                // others, unless this one is newer.
+                // The credential that the peer itself presented wins over those from others, unless
+                // this one is newer.
                 let older = |known: &Arc<Credential>| known.issued_at >= credential.issued_at;
                 if peer.admission.admitted && peer.admission.credential.as_ref().is_some_and(older)
                 {
@@ -287,8 +286,8 @@ impl Core {
         }
     }
 
-    /// A session exists: a peer whose credential is known is admitted, one whose credential has
-    /// expired no longer is. Sessions are renewed every two minutes, so this is soon enough. The
+    /// With a session, admits a peer whose credential is known, and no longer admits one whose
+    /// credential has expired. Sessions are renewed every two minutes, so this is soon enough. The
     /// credential is kept, since this clock may be wrong.
     pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
@@ -318,8 +317,8 @@ impl Core {
         }
     }
 
-    /// A peer that is not admitted sends something. If its credential is known, it may be valid by
-    /// now, since this clock was wrong. If not, the peer is asked for it.
+    /// Handles data from a peer that is not admitted. If its credential is known, it may be valid
+    /// by now, since this clock was wrong. If not, asks the peer for it.
     pub(super) fn admit_again(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let is_recent = |at: Instant| now.instant.saturating_duration_since(at) < ASK_GAP;

@@ -189,7 +189,7 @@ impl Wire {
         self.delivered += u64::from(to == VICTIM);
     }
 
-    /// Delivers datagrams until no node sends any more.
+    /// Delivers datagrams until no node sends more.
     fn pump(&mut self) {
         for _ in 0..64 {
             let mut moved = Vec::new();

@@ -1,4 +1,4 @@
-//! Packets that arrived at one shard and belong to another.
+//! Packets that arrived at the wrong shard.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::peers::Peers;
 use crate::shard::ShardIndex;
 use crate::tunnel::Message;
 
-/// Most bytes of one batch: as many as the kernel coalesces into one message.
+/// Maximum bytes of a batch: as many as the kernel coalesces into one message.
 const MAX_BATCH: usize = 1 << 16;
 
 /// Datagrams of one sender.
@@ -44,7 +44,8 @@ pub struct HandOver {
 }
 
 impl Core {
-    /// Makes this core that shard of a node whose first one is `first`. Only before it has peers.
+    /// Makes this core a shard of the node whose first shard is `first`. Call it before it has
+    /// peers.
     pub fn join(mut self, shard: ShardIndex, first: Option<&Core>) -> Self {
         self.shard = shard;
         self.peers = Peers::new(self.rng.next_u32(), shard);
@@ -59,7 +60,7 @@ impl Core {
         self.out.hand_overs.pop_front()
     }
 
-    /// The other shard that a message is for; none for a message that names no session.
+    /// The other shard that a message is for; `None` for a message without a session.
     pub(super) fn other_owner(&self, message: Message) -> Option<usize> {
         match message {
             Message::Data(receiver) | Message::Response(receiver) | Message::Cookie(receiver) => {

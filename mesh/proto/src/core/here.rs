@@ -1,5 +1,5 @@
-//! Messages in every session that name the sender's process, and the address at which it sees the
-//! receiver.
+//! Messages in every session about the sender's process and the receiver's address as the sender
+//! sees it.
 //!
 //! The first distinguishes a restart from a second process with the same key (see
 //! [`Processes`](crate::processes::Processes)); the second shows a node behind NAT its outside
@@ -16,11 +16,9 @@ use crate::peers::Slot;
 use crate::ports;
 use crate::processes::{Duplicate, Found};
 
-/// Shortest interval between these messages to a peer whose address keeps changing within a
-/// session.
+/// Minimum interval between these messages to a peer whose address keeps changing within a session.
 const HERE_GAP: Duration = Duration::from_secs(1);
-/// Shortest interval between accepted reports of a peer about a second process with this node's
-/// key.
+/// Minimum interval between accepted reports of a peer about a second process with this node's key.
 const DUPLICATE_GAP: Duration = Duration::from_secs(5);
 /// Interval between attempts to reach the other of two processes: a handshake and the exchange of
 /// credentials with each fit in between.
@@ -61,7 +59,7 @@ impl Core {
         self.note_process(source, now, instance);
     }
 
-    /// A process has named itself in a session.
+    /// Handles a process's instance number in a session.
     pub(super) fn note_process(&mut self, source: Source, now: Now, instance: u64) {
         let Source { slot, session } = source;
         let Some(peer) = self.peers.get_mut(slot) else { return };
@@ -69,7 +67,7 @@ impl Core {
             return;
         };
         let node = peer.node;
-        // Only the newest message shows which process is there now.
+        // Only the newest message shows the current process.
         let here = peer.here();
         if here.newest != Some(session) {
             return;
@@ -103,9 +101,9 @@ impl Core {
         }
     }
 
-    /// Makes a handshake with the process that is not in the tunnel now. Each takes the other's
-    /// place there, and accepts nothing before it has seen this node's credential, so messages to
-    /// it may be lost.
+    /// Makes a handshake with the process that is not in the tunnel. Each displaces the other
+    /// there, and accepts nothing before this node has presented its credential, so messages to it
+    /// may be lost.
     pub(super) fn seek_other(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let here = peer.here();
@@ -116,7 +114,7 @@ impl Core {
         }
     }
 
-    /// A peer has heard two processes with this node's key.
+    /// Handles a peer's report of two processes with this node's key.
     pub(super) fn take_duplicate(&mut self, slot: Slot, now: Now, at: SocketAddr) {
         let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
             return;

@@ -25,9 +25,9 @@ pub(super) struct Local {
     pub(super) shown: Vec<u8>,
     /// New in every process; shows peers a restart.
     pub(super) instance: u64,
-    /// Whether QUIC connections of earlier processes go on.
+    /// Whether QUIC connections of earlier processes continue.
     pub(super) continues: bool,
-    /// Judges initiations made for the current key.
+    /// Checks initiations for the current key.
     pub(super) gate: Arc<Gate>,
 }
 
@@ -43,7 +43,8 @@ impl Local {
         let node = identity.key.public();
         let credential = &identity.credential;
         if credential.node != node {
-            let text = format!("its credential is for node {}, its key is {node}", credential.node);
+            let text =
+                format!("its credential is for node {}, but its key is {node}", credential.node);
             return Err(MeshError::Identity(text));
         }
         credential
@@ -67,13 +68,13 @@ impl Local {
         InnerAddr::derive(self.mesh(), node)
     }
 
-    /// The gate for a key of this node; none for another node's key.
+    /// The gate for a key of this node; `None` for another node's key.
     pub(super) fn gate_of(&self, own: &NodeId) -> Option<&Arc<Gate>> {
         let former = self.former.as_ref().filter(|former| former.node == *own);
         if self.node == *own { Some(&self.gate) } else { former.map(|former| &former.gate) }
     }
 
-    /// Judges an initiation with the gate of the key that it was made for.
+    /// Checks an initiation with the gate of the key that it was made for.
     pub(super) fn check_initiation(
         &self,
         now: Now,
@@ -111,16 +112,16 @@ impl Local {
         let credential = &next.credential;
         let follows = credential.succession.as_ref().is_some_and(|it| it.former == self.node);
         let why = if !follows || credential.node != next.key.public() {
-            "its credential does not say that it succeeds this node"
+            "its credential does not name this node as its predecessor"
         } else if self.former.is_some() {
-            "the former key is not retired yet"
+            "the previous key is not retired yet"
         } else {
             return Ok(());
         };
         Err(MeshError::Identity(why.to_owned()))
     }
 
-    /// This node becomes `next`, with that gate; the previous key keeps answering.
+    /// Makes this node `next`, with that gate; the previous key keeps answering.
     pub(super) fn succeed(&mut self, next: Identity, gate: Arc<Gate>) {
         let node = std::mem::replace(&mut self.node, next.key.public());
         let gate = std::mem::replace(&mut self.gate, gate);

@@ -18,9 +18,9 @@ use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, Under, classif
 
 /// Shortest gap between two answered initiations of one peer (50 per second, as in wireguard-go).
 const INITIATION_GAP: Duration = Duration::from_millis(20);
-/// A peer that was heard this recently does not need this side to start a handshake. A restarted
-/// peer at first repeats its own every second; a live one may be silent longer, and a failed
-/// handshake costs little.
+/// A peer heard this recently does not need a handshake from this side. A restarted peer at first
+/// repeats its own every second; a live one may be silent longer, and a failed handshake costs
+/// little.
 const SESSION_IS_ALIVE: Duration = Duration::from_secs(4);
 /// Shortest gap between two searches for the owner of data without a session.
 const STRAY_GAP: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ pub struct StreamPacket {
 /// The claim of an initiation that has passed the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// This node's current or previous identity: the one whose key it was made for.
+    /// This node's current or previous identity, for whose key it was made.
     pub(crate) own: NodeId,
     /// Its node, if it is authentic.
     pub(crate) node: NodeId,
@@ -52,9 +52,9 @@ struct Initiation<'a> {
 }
 
 impl Core {
-    /// Handles one outer datagram. `out` is scratch space, at least as long as the datagram and
-    /// at least 148 bytes. Answers the QUIC datagram it contained, if it was one; everything else
-    /// becomes events and transmits.
+    /// Handles one outer datagram. `out` is scratch space, at least as long as the datagram and at
+    /// least 148 bytes. Returns the QUIC datagram in it, if any; everything else becomes events and
+    /// transmits.
     pub fn handle_datagram(
         &mut self,
         now: Now,
@@ -149,7 +149,7 @@ impl Core {
         }
     }
 
-    /// A packet of the peer's session arrived from `from`, which is its address now.
+    /// Handles an authenticated packet of the peer's session from `from`, which is now its address.
     fn authenticated(
         &mut self,
         slot: Slot,
@@ -205,7 +205,7 @@ impl Core {
         }
     }
 
-    /// An initiation that has passed the gate and claims to come from a node of this shard.
+    /// Handles an initiation that has passed the gate and claims to come from a node of this shard.
     pub fn handle_claimed(
         &mut self,
         now: Now,
@@ -215,7 +215,7 @@ impl Core {
         Claim { own, node }: Claim,
     ) {
         if self.is_blocked(&node) {
-            // One of the handshake's computations has revealed its key; no more are done.
+            // One computation has revealed its key; skip the rest of the handshake.
             self.note_knock(node, now);
             return;
         }
@@ -245,7 +245,7 @@ impl Core {
             if accepted {
                 self.evict_provisional();
             } else {
-                // The node is not proven to exist: it leaves no trace.
+                // The node is not proven to exist: keep nothing about it.
                 self.remove(slot, "not authentic");
             }
         }
@@ -277,13 +277,13 @@ impl Core {
                 (mark, Opened::Reply(length)) => {
                     // Bytes 4 to 8 of a response are the receiver index of the new session.
                     peer.answered(SessionId { mark, low: out[4] }, now.instant);
-                    // Only data proves that the peer is reachable there: to a new process an
-                    // initiation could be a recorded one.
+                    // Only data proves that the peer is reachable there: to a new process, a
+                    // recorded initiation looks fresh.
                     peer.endpoint.get_or_insert(from);
                     self.out.transmit(from, out[..length].to_vec());
                     accepted = true;
                 }
-                // The other half may be too new to know that.
+                // Another half may be too new to tell.
                 (_, Opened::Failed(Failure::Replayed)) => {
                     self.out.counters[MeshCount::DroppedReplayedInitiation] += 1;
                     self.answer_an_old_clock(slot, now);
@@ -300,12 +300,11 @@ impl Core {
     }
 
     /// An initiation that is not newer than the last one is either a replay, or its sender's clock
-    /// is behind that of an earlier process, and all it sends is refused until the clock has caught
-    /// up. So this side starts a handshake with the peer's known address, unless the session is
-    /// alive: the address that the caller names or, for a peer without one, such as a leaf, the
-    /// source of the packets by which it was admitted. Never the source of the initiation: an
-    /// attacker who has recorded one could use it to divert the peer's traffic through another
-    /// host.
+    /// is behind that of an earlier process, and all its initiations are refused until the clock
+    /// has caught up. So unless the session is alive, this side starts a handshake with the peer's
+    /// known address: the one that the caller named or, for a peer without one such as a leaf, the
+    /// source of the packets that admitted it. Never the source of the initiation: an attacker with
+    /// a recorded one could divert the peer's traffic.
     fn answer_an_old_clock(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let heard =
@@ -317,13 +316,12 @@ impl Core {
         self.initiate(slot, now);
     }
 
-    /// Whether one more unknown node can be added, possibly in place of another.
+    /// Whether another unknown node can be added, possibly in place of one.
     fn has_room(&self) -> bool {
         self.peers.len() < self.config.max_peers || self.peers.provisional() > 0
     }
 
-    /// Keeps the bounds after an unknown node was added: the one that has waited longest is
-    /// removed.
+    /// Restores the limit after an unknown node was added by removing the oldest one.
     fn evict_provisional(&mut self) {
         while self.peers.len() > self.config.max_peers
             || self.peers.provisional() > self.config.max_provisional
@@ -386,7 +384,7 @@ impl Core {
         self.arm(slot);
     }
 
-    /// Data arrived for a session that does not exist. If it comes from the address of a named
+    /// Handles data for a session that does not exist. If it comes from the address of a named
     /// peer, that peer still uses a session of an earlier process of this node: a handshake now
     /// saves it from waiting for its own timers.
     fn stray(&mut self, now: Now, from: Route) {
@@ -461,7 +459,8 @@ impl Core {
     fn handle_udp(&mut self, source: Source, now: Now, udp: &Udp<'_>) -> Option<StreamPacket> {
         let port = udp.flow.destination_port;
         if port == ports::STREAMS {
-            // Not verified: the tunnel authenticates every byte, and this is the hot path.
+            // The UDP checksum is not verified: the tunnel authenticates every byte, and this is
+            // the hot path.
             let length = udp.payload.len();
             return Some(StreamPacket { from: self.peers.get(source.slot)?.address, length });
         }

@@ -12,14 +12,14 @@ use crate::event::{MeshEvent, Now};
 use crate::peer::Peer;
 use crate::peers::Slot;
 
-/// Shortest interval between reports of handshakes in the name of one node: a holder of its key can
-/// send them at any rate, and the first report says everything.
+/// Minimum interval between reports of handshakes in the name of a node: a holder of its key can
+/// send them at any rate, and the first report says it all.
 const KNOCK_GAP: Duration = Duration::from_secs(600);
-/// Names remembered for that, 48 bytes each; as many as the authority can revoke. Beyond them
-/// handshakes are only counted, until one of these is old.
+/// Maximum names remembered for that, 48 bytes each; as many as the authority can revoke. Beyond
+/// them handshakes are only counted, until one of these has aged out.
 pub(super) const MAX_KNOCKS: usize = MAX_REVOCATIONS;
 
-/// Identities that are ignored whatever they present.
+/// Identities to ignore whatever they present.
 #[derive(Default)]
 pub(super) struct Blocked {
     /// The revocations.
@@ -63,8 +63,8 @@ impl Blocked {
 }
 
 impl Core {
-    /// From now on identities covered by `revocations` are rejected: their sessions and streams
-    /// end, and their handshakes are not answered.
+    /// Rejects identities covered by `revocations`: their sessions and streams end, and their
+    /// handshakes get no answer.
     pub fn set_revocations(&mut self, revocations: Revocations, now: Now) {
         self.blocked.revocations = revocations;
         let lost = self.peers.iter().filter(|(_, peer)| self.is_lost(peer));
@@ -75,8 +75,8 @@ impl Core {
         self.ask_again(now);
     }
 
-    /// Removes a revoked peer and no longer answers its handshakes. The revoked credential may have
-    /// been presented only in its session, so this must be remembered.
+    /// Removes a revoked peer and no longer answers its handshakes. This must be remembered, since
+    /// the revoked credential may only have been presented in its session.
     pub(super) fn block(&mut self, slot: Slot) {
         let Some(node) = self.peers.get(slot).map(|peer| peer.node) else { return };
         if self.blocked.nodes.len() < self.config.max_peers {
@@ -118,8 +118,8 @@ impl Core {
         covering.map_or(Ok(()), |it| Err(NotBelieved::Revoked(it.revoked)))
     }
 
-    /// A handshake begins in the name of a blocked node; the name is not proven. The counter has
-    /// all of them; the user gets a report about each name now and then.
+    /// Counts a handshake in the name of a blocked node, which is unproven, and reports each name
+    /// from time to time.
     pub(super) fn note_knock(&mut self, node: NodeId, now: Now) {
         self.out.counters[MeshCount::DroppedRevoked] += 1;
         if self.blocked.is_news(node, now.instant) {

@@ -3,7 +3,7 @@
 //! Only the second message of a handshake depends on the secret, and only the initiator learns that
 //! it does not match. So the responder answers under each secret it has, and the initiator chooses:
 //! the newest with a peer that announced it, else the one that last worked, and the other one at
-//! every repetition. An answer that does not match brings the repetition forward.
+//! every retry. A mismatching answer hastens the retry.
 //!
 //! The newest secret goes to admitted peers that report an older one, inside the tunnel, and only
 //! nodes that know all of the sender's revocations pass it on.
@@ -21,9 +21,9 @@ use crate::peers::Slot;
 use crate::ports;
 use crate::tunnel::{Ends, Terms, Under};
 
-/// Shortest gap between sending the secret to one peer twice.
+/// Minimum interval between sending the secret to the same peer.
 const HAND_GAP: Duration = Duration::from_millis(100);
-/// How long it may take to store a received secret before it is accepted again.
+/// How long storing a received secret may take before it is accepted again.
 const KEEP_TIME: Duration = Duration::from_secs(5);
 impl Core {
     /// Uses these secrets from now on; peers with an older one are informed. No session ends.
@@ -53,7 +53,7 @@ impl Core {
         former.into_iter().chain([self.secrets.current()])
     }
 
-    /// Their names. Without an overlap there is one, and nothing to check.
+    /// Their ids. Without an overlap there is one, and nothing to check.
     pub(super) fn secret_ids(&self, now: Now) -> Vec<SecretId> {
         self.valid_secrets(now).map(SecretId::of).collect()
     }
@@ -120,7 +120,7 @@ impl Core {
         self.arm(slot);
     }
 
-    /// A session exists: asks a peer that may have an older secret.
+    /// On a new session, asks a peer that may have an older secret.
     pub(super) fn ask_number(&mut self, slot: Slot, now: Now) {
         if self.secrets.number() == 0 {
             return;
@@ -140,7 +140,7 @@ impl Core {
         }
     }
 
-    /// An admitted peer has named its secret.
+    /// Handles the number of an admitted peer's secret.
     pub(super) fn take_number(&mut self, slot: Slot, now: Now, number: u64, wants_yours: bool) {
         let mine = self.secrets.number();
         let Some(peer) = self.peers.get_mut(slot).filter(|peer| peer.admission.admitted) else {
@@ -176,7 +176,7 @@ impl Core {
         self.send_control(slot, now, ports::CONTROL, &Control::Secret { revocations, next: &next });
     }
 
-    /// An admitted peer has sent a secret. It is used only after the caller has stored it.
+    /// Handles a secret from an admitted peer. It is used only after the caller has stored it.
     pub(super) fn take_secret(
         &mut self,
         slot: Slot,
@@ -190,8 +190,8 @@ impl Core {
         };
         let from = peer.node;
         let known = self.known_revocations();
-        // A node that knows more is assumed to know all of them: sets only grow, and members keep
-        // comparing them.
+        // A node that knows more revocations is assumed to know all of ours: sets only grow, and
+        // members keep comparing them.
         if known.count < theirs.count || (known.count == theirs.count && known != theirs) {
             self.out.counters[MeshCount::DroppedEarlySecret] += 1;
             return;
@@ -217,7 +217,7 @@ impl Core {
         }
     }
 
-    /// This node knows more revocations now: a secret that came too early may be requested again.
+    /// Requests secrets again that came too early, now that this node knows more revocations.
     pub(super) fn ask_again(&mut self, now: Now) {
         let mine = self.secrets.number();
         for slot in self.slots() {

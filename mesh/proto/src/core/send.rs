@@ -16,9 +16,9 @@ use crate::{MAX_DATAGRAM, MeshError, ports};
 /// Bytes added to a QUIC datagram by sealing.
 pub const SEAL_OVERHEAD: usize = UDP_OVERHEAD + DATA_OVERHEAD;
 /// Single packets are padded to a multiple of this, as in WireGuard, so that their lengths reveal
-/// less. Those of QUIC are not: most are as long as the path allows.
+/// less. QUIC's are not: most are as long as the path allows.
 const PADDING: usize = 16;
-/// Longest QUIC datagram that is sealed; MTU discovery stays far below.
+/// Longest QUIC datagram to seal; MTU discovery stays far below.
 const MAX_STREAM_DATAGRAM: usize = 60_000;
 
 /// Concatenated QUIC datagrams.
@@ -202,7 +202,7 @@ impl Core {
 }
 
 /// A complete inner UDP packet, padded with zeros that its own length does not include. The longest
-/// gets none: paths are only tested for its length.
+/// one is not padded, since paths are tested for exactly its length.
 pub(super) fn udp_packet(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     let length = UDP_OVERHEAD + payload.len();
     let padded = length.next_multiple_of(PADDING).min(UDP_OVERHEAD + MAX_DATAGRAM);

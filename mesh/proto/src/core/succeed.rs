@@ -1,7 +1,7 @@
 //! Succession: peers, and this node, that continue with another key.
 //!
 //! A node with another key is another node; its credential names the node it succeeds and contains
-//! that node's consent. A peer that sees the credential inside the old tunnel, or learns of it,
+//! that node's consent. A peer that gets the credential through the old tunnel, or by gossip,
 //! treats the peer as the new node from then on. The session continues in its half of the tunnel,
 //! with the inner addresses of the old keys, until one with the new key is agreed. Connections and
 //! streams are not affected, since QUIC keeps one address for a peer.
@@ -42,8 +42,8 @@ impl Core {
         }
     }
 
-    /// The peer whose successor has this verified credential becomes the successor. Returns its
-    /// slot; none if there is no such peer.
+    /// Turns a peer into its successor, which has this verified credential. Returns its slot;
+    /// `None` if there is no such peer.
     pub(super) fn follow(&mut self, credential: &Credential) -> Option<Slot> {
         let (former, node) = (credential.succession.as_ref()?.former, credential.node);
         let slot = self.peers.of_node(&former)?;
@@ -75,8 +75,8 @@ impl Core {
         slot
     }
 
-    /// The successor made a session as a stranger before it could show which node it succeeds: that
-    /// session stays, with the streams and addresses of the previous node.
+    /// Merges a successor that made a session as a stranger, before it could present which node it
+    /// succeeds: that session stays, with the streams and addresses of the previous node.
     fn unite(&mut self, former: Slot, stranger: Slot) -> Slot {
         let Some(old) = self.peers.remove(former) else { return stranger };
         if let Some(at) = old.armed {
@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// This node becomes `identity`, whose credential names this node as its predecessor.
+    /// Makes this node `identity`, whose credential names this node as its predecessor.
     ///
     /// # Errors
     /// If it succeeds another node, is not valid now, or an earlier succession is not over.
@@ -128,8 +128,8 @@ impl Core {
         Ok(())
     }
 
-    /// A peer has seen this node's credential: a session with the newest key replaces one with the
-    /// previous key.
+    /// Replaces a session with the previous key by one with the newest key, once the peer has
+    /// acknowledged this node's credential.
     pub(super) fn move_to_new_key(&mut self, slot: Slot, now: Now) {
         let me = self.local.node;
         let lags = self.peers.get(slot).is_some_and(|peer| {

@@ -13,11 +13,11 @@ use crate::tunnel::{MIN_OUTPUT, Under};
 
 /// First byte of a handshake initiation.
 const TYPE_INITIATION: u8 = 1;
-/// Most actions for one peer in one turn; each moves its own time, so fewer are ever due.
+/// Maximum actions for a peer per turn; each reschedules itself, so fewer are ever due.
 const NEEDS_PER_TURN: usize = 16;
 
 impl Core {
-    /// Does everything that is due at `now`.
+    /// Carries out everything that is due at `now`.
     pub fn handle_timeout(&mut self, now: Now) {
         while let Some(&(at, slot)) = self.timers.first() {
             if at > now.instant {
@@ -32,10 +32,9 @@ impl Core {
         }
     }
 
-    /// Updates the earliest timers that packets have postponed since they were set, to avoid
-    /// needless wake-ups: a peer that sends every few seconds and is answered is never due. Call
-    /// this before a sleep; a packet postpones at most one timer, so there are fewer updates than
-    /// packets.
+    /// Updates the earliest timers that packets have postponed since, to avoid needless wake-ups: a
+    /// peer that sends every few seconds and is answered is never due. Call this before a sleep; a
+    /// packet postpones at most one timer, so there are fewer updates than packets.
     pub fn postpone(&mut self) {
         while let Some(&(at, slot)) = self.timers.first() {
             let peer = self.peers.get_mut(slot);
@@ -50,10 +49,9 @@ impl Core {
         }
     }
 
-    /// This machine has slept or moved: sessions may have ended at the other side, and the
-    /// addresses that packets left from may be gone. Makes a new handshake with every peer that had
-    /// a session or a handshake, at all its addresses. Data sent meanwhile still uses the old
-    /// session.
+    /// Starts a new handshake with every peer that had a session or a handshake, at all its
+    /// addresses, after this machine was suspended or moved: peers may have ended their sessions,
+    /// and local addresses may be gone. Data sent meanwhile still uses the old session.
     pub fn wake(&mut self, now: Now) {
         let concerned = |peer: &Peer| peer.schedule.has_session() || peer.schedule.is_trying();
         let slots: Vec<Slot> =
@@ -69,8 +67,8 @@ impl Core {
         }
     }
 
-    /// Sets the peer's timer if the peer is due earlier. One that is set too early is moved by
-    /// [`Core::postpone`]; to move it later on every packet would cost more.
+    /// Sets the peer's timer if the peer is due earlier. [`Core::postpone`] moves timers that are
+    /// too early, since moving them on every packet would cost more.
     pub(super) fn arm(&mut self, slot: Slot) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let Some(due) = peer.due() else { return };
@@ -125,7 +123,7 @@ impl Core {
         }
     }
 
-    /// A session for a peer that has none: starts a handshake unless one runs.
+    /// Starts a handshake with a peer without a session, unless one runs.
     ///
     /// # Errors
     /// [`MeshError::NoEndpoint`].
@@ -140,15 +138,15 @@ impl Core {
         if started { Ok(()) } else { Err(MeshError::NoEndpoint(node)) }
     }
 
-    /// Before a packet: moves the tunnel's clock, and renews an aging session. Only packets do
-    /// that, so an idle session ends.
+    /// Called before a packet: advances the tunnel's clock, and renews an aging session. Only
+    /// packets do that, so an idle session ends.
     pub(super) fn refresh(&mut self, slot: Slot, now: Now) {
         if self.freshen(slot, now) {
             self.renew(slot, now);
         }
     }
 
-    /// Moves the tunnel's clock, if it is old.
+    /// Advances the tunnel's clock if it is old.
     fn freshen(&mut self, slot: Slot, now: Now) -> bool {
         let stale = self.peers.get(slot).is_some_and(|peer| peer.tunnel.is_stale(now.instant));
         if stale {
@@ -163,7 +161,7 @@ impl Core {
         }
     }
 
-    /// `speak`: whether to send what the tunnel wants to send.
+    /// `speak` decides whether to send the tunnel's own packets.
     fn tick(&mut self, slot: Slot, now: Now, speak: bool) {
         let jitter = self.jitter();
         let ids = self.secret_ids(now);
@@ -173,7 +171,7 @@ impl Core {
         if let Some(length) = peer.tunnel.tick(now.instant, &mut packet).filter(|_| speak) {
             let bytes = &packet[..length];
             if bytes[0] == TYPE_INITIATION && chosen != Some(peer.tunnel.under()) {
-                // The next one uses other terms: the peer begins it, now or soon.
+                // The next handshake uses other terms; the peer state starts it, now or soon.
             } else if bytes[0] == TYPE_INITIATION {
                 let routes = handshake_routes(peer);
                 peer.schedule.initiated(now.instant, jitter);
@@ -188,8 +186,8 @@ impl Core {
         self.check_session(slot, now);
     }
 
-    /// The session has expired by this clock, whatever the tunnel's own clock shows. The tunnel
-    /// would renew any session that was ever used; that is not needed now.
+    /// Ends a session that has expired by this clock, whatever the tunnel's own clock shows. The
+    /// tunnel would renew any session that was ever used, which is not needed.
     fn expire(&mut self, slot: Slot, now: Now) {
         self.tick(slot, now, false);
         if let Some(peer) = self.peers.get_mut(slot) {
@@ -198,7 +196,7 @@ impl Core {
         self.check_session(slot, now);
     }
 
-    /// Notices that the tunnel's session ended.
+    /// Handles that the tunnel's session has ended.
     pub(super) fn check_session(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         if peer.tunnel.has_session() || !peer.schedule.has_session() {
@@ -213,7 +211,7 @@ impl Core {
         if told {
             self.out.tell(MeshEvent::SessionDown(node));
         }
-        // A peer that is not configured is kept as long as its session, and then as long as a
+        // A peer that is not configured is kept while it has a session, and then as long as a
         // provisional one.
         if !configured {
             peer.admission.provisional_until = Some(now.instant + self.config.provisional_life);
@@ -303,7 +301,7 @@ impl Core {
         }
     }
 
-    /// There is a session where there was none, or a new one replaced it.
+    /// Handles a session where there was none, or a new one that replaced it.
     pub(super) fn session_up(&mut self, slot: Slot, now: Now) {
         self.judge_known_credential(slot, now);
         self.note_home(slot, now);

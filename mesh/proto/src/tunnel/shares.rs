@@ -1,4 +1,4 @@
-//! The share of handshakes that each source with a proven address gets under load.
+//! Limits the handshakes of each source with a proven address under load.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,25 +8,23 @@ use std::time::{Duration, Instant};
 /// an IPv4 address or an IPv6 network of 64 bits.
 pub(super) const MAX_PER_SOURCE: u32 = 50;
 /// Initiations per second that are read before every source is limited to [`FEW_PER_SOURCE`]:
-/// learning the claimed sender costs 42 us each. Having many addresses must not suffice to occupy a
-/// core.
+/// decrypting the claimed sender costs 42 us each, and having many addresses must not suffice to
+/// occupy a core.
 pub(super) const MAX_PROVEN: u32 = 1000;
-/// The initiations of each source after that. A peer that renews its session, or comes back, needs
-/// one, and repeats it each second; two for those behind one address.
+/// Initiations of each source after that. A peer that renews its session or returns needs one,
+/// repeated each second; two allow for peers that share an address.
 pub(super) const FEW_PER_SOURCE: u32 = 2;
-/// Initiations per second beyond [`MAX_PROVEN`] that are read from addresses of peers, of which
-/// many may share an address or a network: these keep [`MAX_PER_SOURCE`]. Bounded too, since a
-/// member may have many addresses and flood from them.
+/// Initiations per second beyond [`MAX_PROVEN`] that are read from addresses of peers, which keep
+/// [`MAX_PER_SOURCE`] since many peers may share an address or a network. Limited too, since a
+/// member may flood from many addresses.
 pub(super) const MAX_AT_HOME: u32 = 1000;
-/// Sources that are counted at once, about 100 bytes each; under load others wait for the next
-/// second, except those where peers are.
+/// Maximum sources counted, about 100 bytes each; under load others wait for the next second,
+/// except addresses of peers.
 pub(super) const MAX_SOURCES: usize = 4096;
-/// Number of known sources of peers, 48 bytes each. Beyond it new ones must wait until others
-/// expire.
+/// Maximum known sources of peers, 48 bytes each. Beyond it new ones must wait until others expire.
 pub(super) const MAX_HOMES: usize = 4096;
-/// How long an address counts as a peer's after one of them has begun a session there: sessions in
-/// use are renewed every two minutes, and a site that was cut off is still known when it comes
-/// back.
+/// How long an address counts as a peer's after a session began there: sessions in use are renewed
+/// every two minutes, and a site that was cut off is still known when it returns.
 pub(super) const HOME_LIFE: Duration = Duration::from_secs(3600);
 
 /// See the module's description.
@@ -34,7 +32,7 @@ pub(super) const HOME_LIFE: Duration = Duration::from_secs(3600);
 pub(super) struct Shares {
     /// Initiations of this second that were read.
     read: u32,
-    /// Those beyond them from addresses of peers.
+    /// Initiations beyond them from addresses of peers.
     read_at_home: u32,
     /// Initiations of this second, by source.
     pub(super) proven: BTreeMap<IpAddr, u32>,

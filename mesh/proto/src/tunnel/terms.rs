@@ -12,8 +12,8 @@ pub(crate) struct SessionId {
     pub(crate) low: u8,
 }
 
-/// The terms under which sessions are agreed: a secret of the mesh and the keys of both nodes, each
-/// of which may be replaced while sessions continue.
+/// The terms under which sessions are agreed: a mesh secret and the keys of both nodes, each of
+/// which may be replaced while sessions continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Under {
     pub(crate) secret: SecretId,
@@ -28,7 +28,7 @@ pub(crate) struct Ends {
     pub(crate) peer: Ipv6Addr,
 }
 
-/// The input for a half, except this node's private key.
+/// The inputs of a half, except this node's private key.
 pub(crate) struct Terms {
     pub(crate) under: Under,
     pub(crate) ends: Ends,
@@ -47,14 +47,14 @@ pub(crate) enum Opened {
     NotIp,
     /// A handshake message to send back to the datagram's source.
     Reply(usize),
-    /// Not authentic, or it belongs to nothing.
+    /// Not authentic, or without a session.
     Failed(Failure),
 }
 
 /// Why a datagram was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Seen before, or too old to know.
+    /// Seen before, or too old to tell.
     Replayed,
     /// No such session.
     NoSession,
