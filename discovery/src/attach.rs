@@ -1,4 +1,4 @@
-//! The members that a leaf asks: a few that answered, and others to fall back on.
+//! The members that a leaf queries: a few that answered, and others as fallback.
 //!
 //! A leaf takes no part in gossip. It polls members for the origins of the services it uses. Those
 //! that answer first are the nearest, and it keeps them until they fall silent. Bounded by
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use meshport_config::{NodeId, ServiceName};
 
-/// Members a leaf stays with: one may die and one may be cut off without the leaf being alone.
+/// Members that a leaf keeps: one may die and one may be cut off, and one remains.
 pub const MAX_ATTACHED: usize = 3;
-/// Members asked at once while there are fewer: all seeds of an invite.
+/// Members queried at once while there are fewer: all seeds of an invite.
 const MAX_TRIED: usize = 8;
-/// Interval between questions to a member that answers. The origin itself sends urgent changes to a
-/// leaf at once; this is for the rest.
+/// Interval of queries to an answering member. The origin itself sends urgent changes to a leaf at
+/// once; this is for the rest.
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long an answer may take before the question is repeated.
+/// Timeout for an answer, after which the query is repeated.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Unanswered questions after which a member is given up.
+/// Unanswered queries after which a member is given up.
 const TRIES: u8 = 3;
 /// Pause between searches for more members.
 const SEARCH_PAUSE: Duration = Duration::from_secs(2);
@@ -79,7 +79,7 @@ impl Attach {
         self.search_at = now;
     }
 
-    /// A member answered; true when it was taken into use just now.
+    /// A member answered; true if this put it into use.
     pub(crate) fn answered(&mut self, node: &NodeId, now: Instant) -> bool {
         let in_use = self.attached().count();
         let Some(asked) = self.asked.get_mut(node) else { return false };
@@ -116,7 +116,7 @@ impl Attach {
         (ask, lost)
     }
 
-    /// This machine has slept or moved: asks all members at once.
+    /// This machine was suspended or has moved: asks all members at once.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.search_at = now;
         for asked in self.asked.values_mut() {

@@ -1,8 +1,8 @@
 //! Local health: how much this node trusts its own view (the multiplier of Lifeguard).
 //!
-//! A node that is starved of CPU or cut off sees all others fail. The score rises when its own
+//! A node that is starved of CPU or isolated sees all others fail. The score rises when its own
 //! timers fire late and when several different peers in a row do not answer its probes; it falls
-//! with each answer. Timeouts for peers grow with the score, so a sick node is slow to blame
+//! with each answer. Timeouts for peers grow with the score, so an unhealthy node is slow to blame
 //! others. After Dadgar, Phillips and Currey, "Lifeguard: Local Health Awareness for More Accurate
 //! Failure Detection" (2018).
 
@@ -17,7 +17,7 @@ pub(crate) const MAX_SCORE: u32 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Awareness {
     score: u32,
-    /// The last peer that did not answer; a single peer says nothing about this node.
+    /// The last peer that did not answer; a single peer proves nothing about this node.
     missed: Option<NodeId>,
 }
 

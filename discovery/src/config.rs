@@ -9,32 +9,32 @@ use meshport_config::{DiscoverySettings, ServiceName};
 
 use crate::verify::Memo;
 
-/// Settings of one node's discovery. All nodes of a mesh should use the same values, yet nothing
-/// breaks when they differ.
+/// Settings of one node's discovery. All nodes of a mesh should use the same values, but nothing
+/// breaks if they differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryConfig {
     /// How often each of the two neighbours in this node's site is probed, by this node or by the
     /// neighbour; a random member is probed half as often. With 1 s a crash is noticed within that
-    /// time and seven quick probes, whatever the size of the mesh.
+    /// time and seven quick probes, regardless of the size of the mesh.
     pub probe_interval: Duration,
-    /// How long a direct answer may take before others are asked to probe too. 400 ms: above every
-    /// land route, so that indirect probes are the exception.
+    /// How long a direct answer may take before others are asked to probe too. 400 ms is above
+    /// every land route, so indirect probes are the exception.
     pub probe_timeout: Duration,
     /// How many others are asked to probe.
     pub indirect_probes: u8,
     /// How long a suspect has to refute. 3 s: three direct notices and several rounds of gossip. A
     /// neighbour in this node's site gets half.
     pub suspicion: Duration,
-    /// How often membership news and rumours are passed on, while there are any.
+    /// Interval of gossip about membership news and rumours, while there are any.
     pub gossip_interval: Duration,
-    /// Number of random members that each round of gossip is sent to.
+    /// Number of random members that receive each round of gossip.
     pub gossip_fanout: u8,
     /// How often the directory is compared with that of a random member. 10 s: a comparison of
     /// equal directories costs one packet of a dozen bytes.
     pub sync_interval: Duration,
-    /// How often a path that carries sessions is probed.
+    /// Probe interval of a path with sessions.
     pub path_probe_active: Duration,
-    /// How often a path to any other origin is probed.
+    /// Probe interval of a path to any other origin.
     pub path_probe_idle: Duration,
     /// Extra time for the first packet to a peer, since it needs a WireGuard session first: one
     /// lost initiation, repeated after a second, and a round trip.
@@ -49,16 +49,17 @@ pub struct DiscoveryConfig {
     pub publish_interval: Duration,
 }
 
-/// What the discovery of a node starts with: settings, and what is not for people to set.
+/// The initial parameters of a node's discovery: settings, and parameters that users do not set.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
     /// The settings.
     pub config: DiscoveryConfig,
     /// Makes this node a leaf that wants the origins of these services, at most
-    /// [`crate::MAX_ASKED_SERVICES`]: it asks members and takes no part in gossip. None: a member.
+    /// [`crate::MAX_ASKED_SERVICES`]: it asks members and takes no part in gossip. `None`: a
+    /// member.
     pub leaf_of: Option<Vec<ServiceName>>,
-    /// Cache of what other nodes of this process have verified, for simulations of many nodes in
-    /// one process. None: verify everything.
+    /// Cache of data verified by other nodes of this process, for simulations of many nodes in one
+    /// process. `None`: verify everything.
     pub memo: Option<Memo>,
 }
 

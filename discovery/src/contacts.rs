@@ -12,8 +12,8 @@ use crate::table::{Named, Table};
 pub(crate) const MAX_CONTACTS: usize = 20_736;
 /// How long a silent peer without a session is remembered.
 const REMEMBER: Duration = Duration::from_secs(10);
-/// Records a peer may send at once, and the rate at which that fills up again per second: a joining
-/// node fetches thousands of records from a few peers.
+/// Burst of records accepted from a peer, and its refill per second: a joining node fetches
+/// thousands of records from a few peers.
 const RECORDS_BURST: f64 = 2048.0;
 const RECORDS_PER_S: f64 = 512.0;
 /// The same for datagrams of directory comparison that a peer may cause.
@@ -26,7 +26,7 @@ const TOTAL_PER_S: f64 = 2048.0;
 /// Events about rejected messages of a peer: a few at once, then one in ten seconds.
 const REPORTS_BURST: f64 = 4.0;
 const REPORTS_PER_S: f64 = 0.1;
-/// The shortest time between two reminders to one peer that something is out of date.
+/// The shortest time between two reminders to one peer of its outdated data.
 const NUDGE: Duration = Duration::from_millis(500);
 /// The shortest time between two checks of the credential of an unknown peer, each of which
 /// verifies up to four signatures.
@@ -113,7 +113,7 @@ impl Contacts {
         self.contact(peer, now).is_some_and(|contact| take(&mut contact.records))
     }
 
-    /// Whether another datagram may be sent in answer to the peer.
+    /// Whether the peer may get another answer.
     pub(crate) fn allow_reply(&mut self, peer: NodeId, now: Instant) -> bool {
         let (before, at) = self.total.unwrap_or((TOTAL_BURST, now));
         let passed = now.saturating_duration_since(at).as_secs_f64();

@@ -59,9 +59,8 @@ pub use outbox::{Event, MAX_EVENTS, MAX_TRANSMITS, Transmit};
 /// or as soon after it as possible. `now` must not go backwards. The same seed and the same inputs
 /// give the same outputs.
 ///
-/// Datagrams must come from the mesh, which proves the sender's node id; nodes whose credential is
-/// not known are not listened to, so hand every admitted credential to [`Self::handle_credential`]
-/// first.
+/// Datagrams must come from the mesh, which proves the sender's node id; nodes without a known
+/// credential are ignored, so pass every admitted credential to [`Self::handle_credential`] first.
 #[derive(Debug)]
 pub struct Discovery {
     config: DiscoveryConfig,
@@ -149,7 +148,7 @@ impl Discovery {
         self.monitor.handle_session(node, up, now);
         if up && !self.peers.is_member(&node) && self.attach.is_none() && !self.local.has_left() {
             self.gossip.seeds.wake(&node, now);
-            // Its credential most likely came just before and was answered in the same way.
+            // Its credential most likely arrived just before and was answered in the same way.
             if self.peers.is_known(&node) && !self.gossip.seeds.contains(&node) {
                 self.nudge(node, now);
             }
@@ -174,7 +173,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Does everything that is due at `now`.
+    /// Does everything due at `now`.
     pub fn handle_timeout(&mut self, now: Instant, wall: UnixSeconds) {
         self.set_wall(wall, now);
         if let Some(stall) = self.clock.stall(self.poll_timeout(), now) {
@@ -314,7 +313,7 @@ impl Discovery {
         self.outbox.poll_event()
     }
 
-    /// The knowledge of all nodes.
+    /// The directory of all nodes.
     pub fn directory(&self) -> &Directory {
         &self.peers.directory
     }

@@ -1,4 +1,4 @@
-//! Counters of everything that discovery has done and dropped since it started.
+//! Counters of discovery's actions and drops since its start.
 
 use meshport_config::counters;
 use meshport_config::counters::Counter;
@@ -34,15 +34,15 @@ counters! {
         "meshport_discovery_dropped_total" by "reason" {
             /// Datagrams from nodes without a known credential.
             DroppedUnknownSender = "unknown-sender",
-            /// Datagrams not sent because their receiver is not known here: a liar made it up, or
-            /// it was forgotten since.
+            /// Datagrams not sent because their receiver is unknown here: invented by a liar, or
+            /// forgotten since.
             DroppedUnknownReceiver = "unknown-receiver",
-            /// A message of a leaf that it may not send, or of a member about a leaf; leaves beyond
-            /// the bound.
+            /// Forbidden messages of leaves, messages of members about leaves, and leaves beyond
+            /// the limit.
             DroppedLeaf = "leaf",
             /// Datagrams of another version of the format.
             DroppedVersion = "version",
-            /// Datagrams of a kind that this program does not know.
+            /// Datagrams of a kind unknown to this version.
             DroppedUnknownKind = "unknown-kind",
             /// Datagrams that do not parse or are too large.
             DroppedMalformed = "malformed",
@@ -50,11 +50,11 @@ counters! {
             DroppedSwim = "swim",
             /// Membership claims about nodes without a known credential.
             DroppedClaimsUnknown = "claims-unknown",
-            /// Membership claims about a life of a node that the node itself has not signed.
+            /// Membership claims about a life of a node not signed by the node itself.
             DroppedClaimsUnsigned = "claims-unsigned",
             /// Records ignored because their sender sent too many.
             DroppedFlood = "flood",
-            /// Records not taken because the directory has no place for their nodes.
+            /// Records refused because the directory is full.
             DroppedDirectoryFull = "directory-full",
             /// Records of nodes that were forgotten.
             DroppedForgotten = "forgotten",
@@ -68,27 +68,27 @@ counters! {
             DroppedWants = "wants",
             /// Requests not answered because the sender requested too much.
             DroppedRequests = "requests",
-            /// Rumours not passed on because too many were in progress.
+            /// Rumours not spread because too many were in progress.
             DroppedRumours = "rumours",
             /// Origins not probed because too many are known.
             DroppedPaths = "paths",
-            /// Own services, endpoints or seeds not taken because there are too many or the role is
+            /// Own services, endpoints or seeds ignored because there are too many or the role is
             /// missing.
             DroppedOwn = "own",
-            /// Revocations not taken because there are too many.
+            /// Revocations ignored because there are too many.
             DroppedRevocations = "revocations",
         }
         "meshport_discovery_events_total" by "event" {
-            /// Claims that a node is down which were only taken as suspicion, because it was heard
-            /// just now.
+            /// Claims that a node is down, treated only as suspicions because the node was just
+            /// heard.
             SoftenedClaims = "softened-claims",
             /// Credentials that were refused.
             RejectedCredentials = "rejected-credentials",
-            /// Revocations that the authority has not signed.
+            /// Revocations not signed by the authority.
             RejectedRevocations = "rejected-revocations",
             /// Records with a wrong signature or format, or for a node without credential.
             RejectedStates = "rejected-states",
-            /// Announced services that the credential does not allow.
+            /// Announced services not allowed by the credential.
             IgnoredServices = "ignored-services",
             /// Entries evicted from a full directory for a stronger newcomer.
             Displaced = "displaced",
@@ -96,11 +96,11 @@ counters! {
             UnacknowledgedNews = "unacknowledged-news",
             /// Own records published.
             Published = "published",
-            /// New records of others taken into the directory.
+            /// New records of others added to the directory.
             Merged = "merged",
             /// Revocations accepted.
             Revocations = "revocations",
-            /// Members that were seen to come up.
+            /// Members that came up.
             MembersUp = "members-up",
             /// Members that were declared down.
             MembersDown = "members-down",
@@ -108,15 +108,15 @@ counters! {
             Suspicions = "suspicions",
             /// Times this node refuted a suspicion about itself.
             Refutations = "refutations",
-            /// Times this node found itself declared down and came back in a new life.
+            /// Times this node found itself declared down and returned in a new life.
             Renewals = "renewals",
             /// Times this node raised its generation above one found in the mesh.
             GenerationRaised = "generation-raised",
-            /// Records that returned when the wall clock was set back.
+            /// Records restored when the wall clock was set back.
             TakenBack = "taken-back",
             /// Stalls of the process, detected by late timers.
             Stalls = "stalls",
-            /// Questions of leaves that were answered.
+            /// Answered queries of leaves.
             LeafQuestions = "leaf-questions",
             /// Directory comparisons started.
             Syncs = "syncs",

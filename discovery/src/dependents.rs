@@ -2,11 +2,10 @@
 //! the time.
 //!
 //! When this node's address changes, such a peer sends to the old one and finds the path silent. It
-//! learns the new address from the first packet that it gets from here, and this node has no reason
-//! to send one: it owes no answer to what does not arrive. So a peer that probed at the rate of a
-//! path with sessions and has stopped is probed from here, before it declares the path dead. Its
-//! sessions stay. If it has stopped since its last session has ended, this costs one probe; if it
-//! is gone, [`MAX_ASKED`].
+//! learns the new address from the first packet from here, but this node has no reason to send one,
+//! since it receives nothing to answer. So when a peer stops probing at the rate of a path with
+//! sessions, this node probes it, before it declares the path dead. Its sessions stay. If it has
+//! stopped because its last session ended, this costs one probe; if it is gone, [`MAX_ASKED`].
 //!
 //! Bounded by [`MAX_DEPENDENTS`]. A peer is kept for less than two seconds after its last probe.
 
@@ -18,10 +17,10 @@ use meshport_config::NodeId;
 use crate::directory::MAX_MEMBERS;
 use crate::schedule::Schedule;
 
-/// Peers observed at once. Only members are, and their number has the same bound.
+/// Peers observed at once: only members, whose number has the same bound.
 const MAX_DEPENDENTS: usize = MAX_MEMBERS;
-/// Probes in a row that show a path with sessions: one without is probed as often while it has few
-/// measurements.
+/// Consecutive probes that indicate a path with sessions: one without is probed as often while it
+/// has few measurements.
 const IN_A_ROW: u32 = 5;
 /// How late a probe may be beyond its interval and its jitter: as late as the repetition of a lost
 /// one on most paths. The peer needs 0.6 s from its first unanswered probe to a dead path.
@@ -96,7 +95,7 @@ impl Dependents {
         }
     }
 
-    /// The process did not run for this long: silence in that time means nothing.
+    /// The process did not run for this long: silence in that time is ignored.
     pub(crate) fn stalled(&mut self, by: Duration) {
         self.schedule.clear();
         for (node, known) in &mut self.all {

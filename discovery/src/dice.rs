@@ -39,7 +39,7 @@ impl Dice {
         if bound == 0 { 0 } else { self.0.random_range(0..bound) }
     }
 
-    /// A number evenly spread over all of them.
+    /// A number, uniform over the full range.
     pub(crate) fn draw(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -49,7 +49,7 @@ impl Dice {
         self.draw().to_le_bytes()
     }
 
-    /// A random id from which to start going through all of them.
+    /// A random id as the start of an iteration over all.
     pub(crate) fn id(&mut self) -> NodeId {
         let mut id = [0; 32];
         id[..8].copy_from_slice(&self.bytes());

@@ -1,9 +1,9 @@
-//! The directory: what this node knows of all nodes of the mesh.
+//! The directory: this node's data about all nodes of the mesh.
 //!
 //! A record is a verified credential with, optionally, a verified signed state. Merging keeps the
 //! newest credential and the newest state of each node. Both are maxima of total orders, so merging
-//! is commutative, associative and idempotent, and all nodes end with the same directory whatever
-//! the order in which records arrive. Liveness is stored next to the records, not in them: it is
+//! is commutative, associative and idempotent, and all nodes end with the same directory,
+//! regardless of the order of records. Liveness is stored next to the records, not in them: it is
 //! membership's current view.
 //!
 //! Bounded by [`MAX_MEMBERS`] entries, and [`MAX_OF_INVITE`] of one invite; `eviction` decides
@@ -30,7 +30,7 @@ use eviction::Occupancy;
 pub(crate) use eviction::{Admission, Priority};
 pub use eviction::{Crowding, MAX_OF_INVITE};
 
-/// Entries, down and left ones included: three times the largest mesh this is built for.
+/// Maximum number of entries, down and left ones included: three times the largest supported mesh.
 pub const MAX_MEMBERS: usize = 16_384;
 /// Number of tombstones; beyond it the oldest are dropped.
 pub const MAX_TOMBSTONES: usize = 16_384;
@@ -41,7 +41,7 @@ const GIVEN_UP: usize = MAX_TOMBSTONES / 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Liveness {
-    /// Known by its record only; nothing has been heard of it since this node started.
+    /// Known only by its record; not heard since this node started.
     Unknown,
     /// A member.
     Alive,
@@ -75,14 +75,14 @@ pub struct Entry {
     pub since: Instant,
     /// When `state` arrived, or the credential if there is no state.
     pub told: Instant,
-    /// The life that membership knows; none if it was never a member.
+    /// The life known to membership; `None` if it was never a member.
     pub(crate) life: Option<Life>,
     /// Incarnation and standing of the strongest claim about that process passed to membership
     /// since `liveness` last changed.
     claimed: Option<(u16, Standing)>,
-    /// No longer told to others, because it will be forgotten.
+    /// No longer sent to others, because it will be forgotten.
     pub(crate) fading: bool,
-    /// There has been a tunnel with it since this node started.
+    /// There was a tunnel with it since this node started.
     met: bool,
     /// There is one now.
     here: bool,
@@ -109,7 +109,7 @@ impl Entry {
         self.state.as_deref().map(SignedState::get)
     }
 
-    /// The addresses that the node announces.
+    /// The node's announced addresses.
     pub fn endpoints(&self) -> &[SocketAddr] {
         self.node_state().map_or(&[], |state| &state.endpoints)
     }
@@ -145,7 +145,7 @@ impl Entry {
         self.liveness == Liveness::Alive
     }
 
-    /// Whether a claim is old news for membership: it has had that one, or a stronger one.
+    /// Whether a claim is old news for membership: it has received that one, or a stronger one.
     pub(crate) fn is_old_news(&self, claim: &Claim) -> bool {
         let strongest = || self.claimed >= Some((claim.incarnation, claim.standing));
         self.life == Some(claim.life)
@@ -273,7 +273,7 @@ impl Directory {
     }
 
     /// Whether every entry is a living member whose credential is valid at `wall`, so that there is
-    /// no node to look for and nothing to sweep.
+    /// nothing to search or sweep.
     pub(crate) fn is_settled(&self, wall: UnixSeconds) -> bool {
         self.alive == self.entries.len() && wall < self.first_end
     }

@@ -7,8 +7,8 @@
 //!
 //! Trust: a record counts only if it is signed by the key named in its node's verified credential;
 //! each node writes only its own record; a membership claim counts only for a generation that the
-//! node has signed or shown itself in. So others cannot change what a node says about itself, and
-//! the victim refutes a false death.
+//! node has signed or shown itself in. So others cannot change a node's own record, and the victim
+//! refutes a false death.
 //!
 //! Everything is bounded by named constants, and what was dropped is counted in [`Counters`].
 

@@ -1,10 +1,10 @@
-//! The local node and its record: the content, when it is published again, and how urgently.
+//! The local node and its record: content, time and urgency of publication.
 //!
 //! A change of a service, a leave or a new generation is urgent and published at once, except the
 //! first version, which waits for the endpoints. New endpoints follow within the publish interval.
-//! Distances are published only when they matter, after a random pause and less often the larger
-//! the mesh is, because every version reaches every node: the whole mesh publishes about one every
-//! two seconds at most, whatever its size.
+//! Distances are published only on relevant changes, after a random pause, and less often in larger
+//! meshes, because every version reaches every node: the whole mesh publishes at most about one
+//! every two seconds, regardless of its size.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ const DISTANCE_INTERVAL_PER_MEMBER: Duration = Duration::from_secs(2);
 /// Longest random pause before one of these versions, per member, so that members do not all send
 /// at once after an event that all of them see.
 const DISTANCE_PAUSE_PER_MEMBER: Duration = Duration::from_millis(100);
-/// A round-trip time is news when it moved by a quarter and by this much.
+/// A round-trip time is published again when it has changed by a quarter and by this much.
 const RTT_STEP_US: u32 = 1000;
 /// A distance is published again when its loss differs by this much from the published one: four of
 /// the last sixteen probes. A node that chooses a relay, or another origin, has no other figure for
@@ -41,9 +41,9 @@ const LOSS_STEP_PERCENT: u8 = 25;
 pub(crate) enum Urgency {
     /// Found by the next comparison of directories.
     Quiet,
-    /// Passed on by rumour.
+    /// Spread by rumour.
     Rumour,
-    /// Sent to every connected peer, and passed on by rumour.
+    /// Sent to every connected peer, and spread by rumour.
     News,
 }
 
@@ -69,12 +69,12 @@ pub(crate) struct LocalRecord {
     left: bool,
     behind_nat: bool,
     release: Option<Box<str>>,
-    /// Until when the first version waits; none once the endpoints are known or it is published.
+    /// Until when the first version waits; `None` once the endpoints are known or it is published.
     waits_until: Option<Instant>,
-    /// The record that is waiting to be published, and when it may be.
+    /// The record waiting to be published, and its earliest time.
     pending: Option<Pending>,
     published_at: Option<Instant>,
-    /// Time at which the last version with new distances was published.
+    /// Time of the last version with new distances.
     distances_at: Option<Instant>,
     interval: Duration,
 }
@@ -121,8 +121,8 @@ impl LocalRecord {
     }
 
     /// Whether this node's distances to origins are useful: relays are chosen by them, and between
-    /// origins they show what a client cannot measure. If a thousand other nodes published them,
-    /// the whole mesh would fetch records that nobody reads.
+    /// origins they show what a client cannot measure. If a thousand other nodes published theirs,
+    /// the whole mesh would fetch records that nobody uses.
     pub(crate) fn tells_distances(&self) -> bool {
         self.credential.roles.iter().any(|role| matches!(role, Role::Relay | Role::Origin(_)))
     }
@@ -135,7 +135,7 @@ impl LocalRecord {
         self.left
     }
 
-    /// False when there are more than [`MAX_ENDPOINTS`]; the first ones are taken.
+    /// False if there are more than [`MAX_ENDPOINTS`]; then the first ones are used.
     pub(crate) fn set_endpoints(&mut self, mut endpoints: Vec<SocketAddr>, now: Instant) -> bool {
         let fit = endpoints.len() <= MAX_ENDPOINTS;
         endpoints.truncate(MAX_ENDPOINTS);
@@ -158,7 +158,7 @@ impl LocalRecord {
         self.behind_nat
     }
 
-    /// Published with the next version, but no reason to publish one.
+    /// Published with the next version, but does not trigger one.
     pub(crate) fn set_release(&mut self, release: &str) {
         self.release = Some(release.into());
     }
@@ -182,7 +182,7 @@ impl LocalRecord {
         true
     }
 
-    /// Takes the current distances; publishes them later if they matter.
+    /// Updates the distances; publishes them later if the change is relevant.
     pub(crate) fn set_distances(
         &mut self,
         mut distances: Vec<Distance>,
@@ -206,7 +206,7 @@ impl LocalRecord {
         }
     }
 
-    /// Continues as another node, signing with another key.
+    /// Continues as another node, which signs with another key.
     pub(crate) fn succeed(&mut self, me: LocalNode, now: Instant) {
         (self.credential, self.key) = (Arc::new(me.credential), me.record_key);
         self.want(Urgency::News, Duration::ZERO, now);
@@ -223,7 +223,7 @@ impl LocalRecord {
         }
     }
 
-    /// Marks this node as gone: the last version of this generation, ready at once.
+    /// Marks this node as gone, in the last version of this generation, published at once.
     pub(crate) fn leave(&mut self, now: Instant) {
         self.left = true;
         self.published_at = None;
@@ -284,7 +284,7 @@ impl LocalRecord {
     }
 }
 
-/// Whether a distance changed so much that others should hear of it.
+/// Whether a distance has changed enough to publish it.
 fn differs(before: Option<&Distance>, now: &Distance) -> bool {
     let loses_otherwise =
         before.is_some_and(|it| it.loss_percent.abs_diff(now.loss_percent) >= LOSS_STEP_PERCENT);

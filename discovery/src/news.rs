@@ -14,22 +14,22 @@ use meshport_config::NodeId;
 
 use crate::schedule::Schedule;
 
-/// Peers informed directly; with more, a random choice of this size.
+/// Maximum number of peers informed directly: a random choice if there are more.
 pub(crate) const MAX_TOLD: usize = 512;
 /// Times a peer is sent the news until it acknowledges.
 const TRIES: u8 = 3;
-/// Shortest wait for an acknowledgement, and the guess while the round-trip time is unknown.
+/// Minimum wait for an acknowledgement, and the estimate while the round-trip time is unknown.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 const USUAL_WAIT: Duration = Duration::from_millis(300);
-/// Nodes whose record is passed on at the same time; comparison delivers the others.
+/// Nodes whose records are spread at the same time; comparison delivers the others.
 pub(crate) const MAX_RUMOURS: usize = 64;
-/// Rounds a rumour is passed on for, and times it has to come back to end it.
+/// Number of rounds of a rumour, and number of returns that end it.
 const ROUNDS: u8 = 4;
 const HEARD_ENOUGH: u8 = 3;
 /// How long a rumour may wait for its rounds if there are many; by then comparison has spread it.
 const LIFETIME: Duration = Duration::from_secs(3);
 
-/// The newest own record on its way to the connected peers.
+/// The newest own record while it is sent to the connected peers.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     waiting: BTreeMap<NodeId, Waiting>,
@@ -43,7 +43,7 @@ struct Waiting {
     due: Instant,
 }
 
-/// What to do about a peer that is due.
+/// What to do for a due peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Telling {
     /// Send it, or send it again.
@@ -53,7 +53,7 @@ pub(crate) enum Telling {
 }
 
 impl News {
-    /// Starts over with these peers and, where known, the round-trip times to them.
+    /// Starts over with these peers and their round-trip times, if known.
     pub(crate) fn start(
         &mut self,
         peers: impl IntoIterator<Item = (NodeId, Option<Duration>)>,
@@ -94,7 +94,7 @@ impl News {
     }
 }
 
-/// A node whose newest record is to be sent.
+/// A node whose newest record is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) node: NodeId,
@@ -113,7 +113,7 @@ impl Offer {
     }
 }
 
-/// Records of other nodes, or of this one, that are being passed on.
+/// Records of other nodes, or of this one, being spread.
 #[derive(Debug, Default)]
 pub(crate) struct Rumours {
     spreading: BTreeMap<NodeId, Rumour>,
@@ -130,7 +130,7 @@ struct Rumour {
 }
 
 impl Rumours {
-    /// Starts to pass on the newest record of a node, from the next round; false if there are too
+    /// Spreads the newest record of a node, starting with the next round; false if there are too
     /// many.
     pub(crate) fn add(&mut self, node: NodeId, with_credential: bool, now: Instant) -> bool {
         if self.spreading.len() >= MAX_RUMOURS && !self.spreading.contains_key(&node) {
@@ -164,7 +164,7 @@ impl Rumours {
         true
     }
 
-    /// The news being passed on, the least sent first.
+    /// The news being spread, the least sent first.
     pub(crate) fn freshest(&self) -> Vec<Offer> {
         let mut all: Vec<_> = self.spreading.iter().collect();
         all.sort_by_key(|(_, rumour)| std::cmp::Reverse(rumour.rounds));
@@ -175,7 +175,7 @@ impl Rumours {
         all.into_iter().map(offer).collect()
     }
 
-    /// A rumour was passed on in this round.
+    /// A rumour was spread in this round.
     pub(crate) fn told(&mut self, node: &NodeId) {
         if let Some(rumour) = self.spreading.get_mut(node) {
             rumour.rounds -= 1;

@@ -3,9 +3,9 @@
 //! A path is direct and belongs to one peer. Membership may consider a node alive while this node
 //! cannot reach it, and vice versa; routes follow paths. A path with sessions is probed often,
 //! others rarely; silence makes probes faster, and after three silent intervals, adapted to the
-//! round-trip time, the path is dead. Acknowledged data counts as an answer, so a transfer that
-//! crowds out the probes does not look like a dead path. A path that drops large packets is dead
-//! too (see `width`). A dead path is probed further and revives with the first answer. Bounded by
+//! round-trip time, the path is dead. Acknowledged data counts as an answer, so a path whose
+//! transfer crowds out the probes does not look dead. A path that drops large packets is dead too
+//! (see `width`). Probing continues on a dead path, which revives with the first answer. Bounded by
 //! [`MAX_PATHS`]; the rate of idle probes does not grow with the number of origins beyond
 //! [`IDLE_PROBES_PER_S`].
 
@@ -28,15 +28,15 @@ use prober::{LONGEST_WAIT, LOSSY_PERCENT, Prober};
 pub const MAX_PATHS: usize = 1024;
 /// Idle probes per second over all paths; with more origins each is probed less often.
 pub const IDLE_PROBES_PER_S: u32 = 2;
-/// How often a dead path is probed: an origin that is back should be noticed at once.
+/// Probe interval on a dead path: its recovery should be noticed at once.
 const DEAD_PROBE: Duration = Duration::from_secs(1);
-/// How often a lossy path is probed, so that its recovery is noticed within seconds.
+/// Probe interval on a lossy path, to notice its recovery within seconds.
 const LOSSY_PROBE: Duration = Duration::from_millis(400);
 /// Whether a path works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathState {
-    /// No answer yet, but the first one may still come.
+    /// No answer yet, but the first one is not overdue.
     Unknown,
     /// The peer answers.
     Up,
@@ -63,17 +63,17 @@ pub struct Path {
     /// The round-trip time without the bursts of the last seconds, at most `rtt`; none before the
     /// first answer.
     pub usual_rtt: Option<Duration>,
-    /// How far single round trips are from `rtt` (mean deviation); zero before the first answer.
+    /// Mean deviation of round trips from `rtt`; zero before the first answer.
     pub deviation: Duration,
-    /// Share of the last 16 probes without an answer, 0 to 100; if probes as long as QUIC needs are
-    /// lost more often than small ones, the share of those.
+    /// Share of the last 16 probes without an answer, 0 to 100; if probes of the size that QUIC
+    /// needs are lost more often than small ones, their share.
     pub loss_percent: u8,
     /// Time of the last change of `state`.
     pub since: Instant,
     /// Time of the peer's last answer.
     pub last_answer: Option<Instant>,
-    /// It is dead because packets of the size that QUIC needs do not get through, though small ones
-    /// may.
+    /// The path is dead because packets of the size that QUIC needs are lost, although small ones
+    /// may pass.
     pub narrow: bool,
 }
 
@@ -126,7 +126,7 @@ impl Paths {
         }
     }
 
-    /// The same, and paths are also probed with packets as long as those of sessions.
+    /// The same, but also probes paths with packets as long as those of sessions.
     pub(crate) fn with_width(self) -> Self {
         Self { tries_width: true, ..self }
     }
@@ -200,7 +200,7 @@ impl Paths {
         }
     }
 
-    /// An answer came.
+    /// An answer arrived.
     pub(crate) fn handle_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
         if !self.probers.get(&node).is_some_and(|prober| prober.path.narrow) {
             self.take_echo(node, nonce, now);
@@ -240,12 +240,12 @@ impl Paths {
         }
     }
 
-    /// The peer probes, so it is up: of two that watch each other one probes and both know. A probe
-    /// that waits for an answer continues to wait, since the fault may be in that direction.
+    /// The peer probes, so it is up: if two nodes watch each other, one probes and both know. A
+    /// probe that waits for an answer continues to wait, since the fault may be in that direction.
     pub(crate) fn handle_probe(&mut self, node: NodeId, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         let interval = self.pace.interval(prober);
-        // Its probe measures nothing here: two that are new to each other must both probe.
+        // Its probe measures nothing here: two new peers must both probe.
         if prober.path.state != PathState::Up || prober.silence.is_some() || prober.rtt.is_young() {
             return;
         }
@@ -261,7 +261,7 @@ impl Paths {
         }
     }
 
-    /// Sends what is due and judges silence.
+    /// Sends due probes and evaluates silence.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some(node) = self.schedule.take_due(now) {
             let Some(prober) = self.probers.get_mut(&node) else { continue };
@@ -290,7 +290,7 @@ impl Paths {
         }
     }
 
-    /// The process did not run for this long: silence in that time means nothing.
+    /// The process did not run for this long: silence in that time is ignored.
     pub(crate) fn stalled(&mut self, by: Duration) {
         for (node, prober) in &mut self.probers {
             prober.send_at += by;
@@ -299,7 +299,8 @@ impl Paths {
         }
     }
 
-    /// This machine has slept or moved: probes everything at once. Earlier silence means nothing.
+    /// This machine was suspended or has moved: probes everything at once and ignores earlier
+    /// silence.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.schedule.clear();
         for (node, prober) in &mut self.probers {
@@ -342,7 +343,7 @@ impl Pace {
             PathState::Dead if prober.usage == PathUse::Active => usual.max(DEAD_PROBE),
             PathState::Dead => usual.min(DEAD_PROBE.max(fair)),
             PathState::Up if prober.is_silent() => usual.min(prober.wait() / 3),
-            // A choice should not depend on one sample for long.
+            // A choice should not depend on a single sample for long.
             PathState::Up if prober.rtt.is_young() => usual.min(LONGEST_WAIT / 2),
             PathState::Up if prober.path.loss_percent > LOSSY_PERCENT => usual.min(LOSSY_PROBE),
             PathState::Up => usual,

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 /// Time constant of the fall towards lower samples.
 const DECAY: Duration = Duration::from_secs(10);
 
-/// Fewer samples than this are too few to smooth.
+/// Minimum number of samples for smoothing.
 const YOUNG: usize = 3;
 
-/// Samples whose median is the usual value: on a path in use the last three and a half seconds.
+/// Samples whose median is the usual value: the last three and a half seconds on a path in use.
 const USUAL: usize = 7;
 
 /// A smoothed round-trip time.
@@ -62,8 +62,8 @@ impl Rtt {
         self.get().map(|smoothed| smoothed.min(self.median_of_last(USUAL)))
     }
 
-    /// How far single samples are from the smoothed value: the mean deviation of RFC 6298 with its
-    /// weight of a quarter. Zero before the first sample.
+    /// Deviation of samples from the smoothed value: the mean deviation of RFC 6298 with its weight
+    /// of a quarter. Zero before the first sample.
     pub(crate) fn deviation(&self) -> Duration {
         self.deviation
     }
@@ -78,7 +78,7 @@ impl Rtt {
         *self = Self::default();
     }
 
-    /// The smaller of two: the first packet on a path often waits for a handshake.
+    /// The smaller of two samples: the first packet on a path often waits for a handshake.
     fn median_of_last(&self, count: usize) -> Duration {
         let count = count.min(self.samples);
         let mut sorted = [Duration::ZERO; USUAL];
@@ -91,7 +91,7 @@ impl Rtt {
 }
 
 /// Probes whose outcome is remembered: enough to distinguish a lossy path from an unlucky packet,
-/// few enough to forget a path's past within seconds once it has recovered.
+/// few enough to forget the past of a recovered path within seconds.
 pub(crate) const LOSS_WINDOW: u32 = 16;
 
 /// The unanswered ones of the last [`LOSS_WINDOW`] probes.

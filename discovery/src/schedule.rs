@@ -1,7 +1,6 @@
 //! A schedule: nodes by the time at which something is due.
 //!
-//! The earliest time is read after each datagram and seldom changes, so it is cached and the order
-//! is not touched for it.
+//! The earliest time is read after each datagram and rarely changes, so it is cached.
 //!
 //! The owner bounds it: at most one entry per node that the owner keeps.
 

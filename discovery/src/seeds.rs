@@ -8,7 +8,7 @@ use meshport_config::NodeId;
 
 use crate::dice::Dice;
 
-/// Most seeds; an invite carries eight, and a node may know some more.
+/// Maximum number of seeds; an invite has eight, and a node may know a few more.
 pub const MAX_SEEDS: usize = 64;
 
 /// The seeds and when to announce to each.

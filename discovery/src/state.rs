@@ -1,9 +1,9 @@
 //! The signed record of a node: format and bounds.
 //!
-//! Only the owner writes its record. It is signed with the record key that the owner's credential
-//! names, over a domain, the mesh id and the exact bytes that travel; the bytes are kept as
-//! received, so they can be passed on. Records of one node are ordered by (generation, version),
-//! and different records with the same pair by their bytes, so every node keeps the same one.
+//! Only the owner writes its record. It is signed with the record key in the owner's credential,
+//! over a domain, the mesh id and the exact bytes sent; the bytes are kept as received, so they can
+//! be forwarded. Records of one node are ordered by (generation, version), and different records
+//! with the same pair by their bytes, so every node keeps the same one.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -30,7 +30,7 @@ const DOMAIN: &[u8] = b"meshport node state v1\0";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OriginState {
-    /// Takes new connections.
+    /// Accepts new connections.
     Ready,
     /// Answers that it is not ready.
     Unready,
@@ -38,11 +38,11 @@ pub enum OriginState {
     Draining,
     /// Refuses new connections; open ones may still be served.
     Refusing,
-    /// Accepts connections and answers nothing.
+    /// Accepts connections but does not answer.
     Hung,
     /// Not probed yet, or its readiness cannot be determined.
     Unknown,
-    /// Answers that it is neither ready nor live: something that it depends on is stalled.
+    /// Answers that it is neither ready nor live: a dependency is stalled.
     Stalled,
 }
 
@@ -82,12 +82,12 @@ impl fmt::Display for OriginState {
     }
 }
 
-/// How far one origin is from the node that wrote the record.
+/// The distance of an origin from the node that wrote the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distance {
     /// The origin.
     pub origin: NodeId,
-    /// Smoothed round-trip time in microseconds; none when the origin does not answer.
+    /// Smoothed round-trip time in microseconds; `None` if the origin does not answer.
     pub rtt_us: Option<u32>,
     /// Share of recent probes without an answer, 0 to 100.
     pub loss_percent: u8,
@@ -100,21 +100,21 @@ pub struct NodeState {
     pub node: NodeId,
     /// Grows with every start of the owner.
     pub generation: u64,
-    /// Grows within a generation each time the owner finds itself declared down and comes back.
+    /// Grows within a generation each time the owner returns after being declared down.
     pub renewal: u32,
     /// Grows with every change within a generation.
     pub version: u64,
     /// Addresses at which the owner can be reached, at most [`MAX_ENDPOINTS`].
     pub endpoints: Vec<SocketAddr>,
-    /// Services the owner offers, ascending by name, at most [`MAX_SERVICES`]. Whether the owner
-    /// may offer them is for the reader to check; [`crate::Entry::services`] does.
+    /// Services the owner offers, ascending by name, at most [`MAX_SERVICES`]. The reader must
+    /// check whether the owner may offer them; [`crate::Entry::services`] does.
     pub services: Vec<(ServiceName, OriginState)>,
-    /// How far the origins are, ascending by origin, at most [`MAX_DISTANCES`].
+    /// Distances of origins, ascending by origin, at most [`MAX_DISTANCES`].
     pub distances: Vec<Distance>,
     /// The owner has left the mesh on purpose.
     pub left: bool,
-    /// Others see the owner at an address that is not its own, and it does not announce that
-    /// address: a node behind another NAT finds no direct path to it.
+    /// Others see the owner at an address that is not its own and that it does not announce: a node
+    /// behind another NAT has no direct path to it.
     pub behind_nat: bool,
     /// The release that the owner runs, such as `0.1.0`: printable ASCII, at most
     /// [`MAX_RELEASE_BYTES`]. None from releases that do not announce it.
@@ -321,7 +321,8 @@ fn is_release(bytes: &[u8]) -> bool {
     (1..=MAX_RELEASE_BYTES).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
 }
 
-/// Reads what [`FLAG_RELEASE`] announces. It is for people only, so a malformed one counts as none.
+/// Reads the release announced by [`FLAG_RELEASE`]. It is only informative, so a malformed one
+/// counts as absent.
 fn read_release(bytes: &[u8]) -> Option<Box<str>> {
     let (length, rest) = bytes.split_first()?;
     let release = rest.get(..usize::from(*length)).filter(|it| is_release(it))?;

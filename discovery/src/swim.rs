@@ -1,14 +1,13 @@
-//! Membership: the SWIM protocol by `foca`, which is named in this file only, driven without a
-//! clock.
+//! Membership: the SWIM protocol by `foca`, used only in this file and driven without a clock.
 //!
 //! Added around it: timers are kept here and grow with the local health score; a peer without a
 //! WireGuard session gets the time of a handshake; a suspect is notified directly, so it can refute
-//! at once; it is not declared down while it is heard; news of a death is passed on without waiting
-//! for the next round. Node ids of sender and receiver do not travel, because the mesh has proven
-//! both; other members travel as short ids. The caller, which knows what is signed, decides which
+//! at once; it is not declared down while it is heard; news of a death is sent without waiting for
+//! the next round. Node ids of sender and receiver are not sent, because the mesh has proven both;
+//! other members are sent as short ids. The caller, which knows what is signed, decides which
 //! claims to accept.
 //!
-//! Memory is bounded by the members the caller lets in, by [`MAX_TIMERS`] and [`MAX_NEWS`].
+//! Memory is bounded by the members admitted by the caller, by [`MAX_TIMERS`] and [`MAX_NEWS`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -45,7 +44,7 @@ use interface::MAX_SUSPECTED;
 pub(crate) use interface::{Incoming, Output, Seen, Tally, View};
 pub(crate) use messages::{BadSwim, read_claims};
 
-/// Pending timers; membership has a few of its own and one per suspicion.
+/// Pending timers: a few, and one per suspicion.
 pub(crate) const MAX_TIMERS: usize = 4096;
 /// Bytes of the two short ids that are not sent, and of the datagram's own header.
 const IDS: usize = 16;
@@ -53,13 +52,13 @@ const ENVELOPE: usize = 4;
 /// How often a suspect is notified, spread over its time to refute.
 const TELLINGS: u8 = 4;
 /// The shortest time between two new lives of this node. A node that keeps reporting it down makes
-/// it inform all members once in this time and no more often.
+/// it inform all members at most once in this time.
 const RENEWAL: Duration = Duration::from_secs(1);
-/// The shortest time between two rounds of gossip out of turn: as many as there are regular rounds,
-/// however many members die at once.
+/// The shortest time between two rounds of gossip out of turn: as many as regular rounds,
+/// regardless of how many members die at once.
 const HASTE: Duration = Duration::from_millis(200);
-/// Members sent to a node that announces itself, for a start. It learns the rest when it compares
-/// directories. After a partition many nodes announce themselves that already know all others.
+/// Members first sent to a node that announces itself. It learns the rest when it compares
+/// directories. After a partition, many nodes announce themselves that already know all others.
 const MAX_FEED: usize = 8;
 /// From this many sessions on, news follows sessions.
 pub(crate) const MIN_CONNECTED: usize = 32;
@@ -93,7 +92,7 @@ pub(crate) struct Swim {
     hurry: bool,
     hurried: Option<Instant>,
     renewed: Option<Instant>,
-    /// The gossip timer while there is nothing to pass on, so that an idle node does not wake up.
+    /// The gossip timer while there is nothing to send, so that an idle node does not wake up.
     resting: Option<Timer<Id>>,
     output: VecDeque<Output>,
     pub(crate) tally: Tally,
@@ -154,7 +153,7 @@ impl Swim {
         }
         let sender =
             Claim { life: header.from, incarnation: header.incarnation, standing: Standing::Alive };
-        // The protocol would go through all members to find what it already knows.
+        // The protocol would search all members for what it already knows.
         if header.message == RawMessage::Gossip && view.knows(&from, &sender) {
             return Ok(Seen { claims, stale, announces, sender: None });
         }
@@ -185,7 +184,7 @@ impl Swim {
         }
     }
 
-    /// Takes claims that were accepted.
+    /// Applies accepted claims.
     pub(crate) fn apply(
         &mut self,
         claims: impl IntoIterator<Item = (NodeId, Claim)>,
@@ -276,7 +275,7 @@ impl Swim {
         self.add(now + self.probing.awareness.stretch(pause), Tick::Protocol { timer, set: now });
     }
 
-    /// The process did not run for this long: silence in that time is no reason for suspicion.
+    /// The process did not run for this long: silence in that time raises no suspicion.
     pub(crate) fn stalled(&mut self, by: Duration) {
         self.probing.awareness.late();
         self.timers.shift(by);
@@ -289,9 +288,9 @@ impl Swim {
         self.settle(view, now);
     }
 
-    /// Suspects a member because something other than a probe of the protocol found it silent. If
-    /// it is suspected already, it has been notified and its time to refute is running: it gets
-    /// half of that time from now, since it was just asked again.
+    /// Suspects a member found silent by something other than a probe of the protocol. If it is
+    /// already suspected, it has been notified and its time to refute is running: it gets half of
+    /// that time from now, since it was just asked again.
     pub(crate) fn suspect(&mut self, node: NodeId, life: Life, view: &impl View, now: Instant) {
         let id = Id::new(&node, life);
         let is_it = |member: &Member<Id>| *member.id() == id && member.state() == State::Suspect;
@@ -361,7 +360,7 @@ impl Swim {
         }
     }
 
-    /// Sets how often news from now on is sent.
+    /// Sets the repetitions of future news.
     fn repeat(&mut self, repetitions: u8) {
         let replaced = self.foca.set_config(protocol_config(&self.config, repetitions));
         debug_assert!(replaced.is_ok(), "only the number of repetitions changes");
@@ -440,7 +439,7 @@ impl Swim {
             self.add(now + after, Tick::Protocol { timer, set: now });
         }
         for (notice, id) in std::mem::take(&mut self.collector.notices) {
-            // A node that is not known does not stay a member for long.
+            // An unknown node does not stay a member for long.
             let Some(node) = view.resolve(id.short) else { continue };
             self.hurry |= matches!(notice, Notice::Down) && self.foca.updates_backlog() < MANY_NEWS;
             if matches!(notice, Notice::Renewed) {
@@ -500,10 +499,9 @@ impl Swim {
     }
 
     /// The member to gossip to instead of one drawn from all: one with a session, if there are
-    /// enough of these. A new session costs five times as much as the news, and a round trip. A
-    /// node that has probed random members and was probed by others for three minutes has sessions
-    /// with a random part of the mesh, so news spreads along these as well. Probes are not
-    /// redirected.
+    /// enough of these. A new session costs five times as much as the news, and a round trip. After
+    /// three minutes of random probes from and to other members, a node has sessions with a random
+    /// part of the mesh, so news spreads along these equally well. Probes are not redirected.
     fn connected(&mut self, told: &[NodeId], view: &impl View) -> Option<(NodeId, Life)> {
         if view.sessions() < MIN_CONNECTED {
             return None;
@@ -522,7 +520,7 @@ impl Swim {
         let unconnected = pinged && self.probing.is_unconnected();
         let allowance = if unconnected { self.config.handshake_allowance } else { Duration::ZERO };
         match timer {
-            // Others are asked early, since they may have a session.
+            // Others are asked early: they may have a session.
             Timer::SendIndirectProbe { .. } => {
                 self.probing.awareness.stretch(asked + allowance.min(self.config.probe_timeout))
             }

@@ -1,7 +1,7 @@
 //! When to compare directories, and which records to fetch.
 //!
 //! A comparison is a chain of datagrams, each answered without state from the one before: digest of
-//! everything, digests of buckets, lists of entries, requests, records. Only the side that lacks
+//! everything, digests of buckets, lists of entries, requests, records. Only the side without the
 //! records keeps a list, bounded by [`MAX_WANTS`], and requests a few at a time.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,18 +16,18 @@ use crate::wire::{MAX_WANTED, Short, Wanted};
 pub(crate) const MAX_WANTS: usize = 4096;
 /// Records requested and not yet received: about sixty datagrams, which any link can take.
 const MAX_IN_FLIGHT: usize = 96;
-/// How long an answer may take, and how often a record is requested.
+/// Timeout for an answer, and maximum number of requests per record.
 const PATIENCE: Duration = Duration::from_secs(1);
 const TRIES: u8 = 4;
 /// The shortest time between two checks for overdue answers.
 const LOOK: Duration = Duration::from_millis(100);
-/// The shortest time between two comparisons, and the first pause after something big happened.
+/// The shortest time between two comparisons, and the first pause after a large change.
 const SOONEST: Duration = Duration::from_millis(500);
 
 /// The entries to request from each member, in lists of at most [`MAX_WANTED`].
 pub(crate) type Requests = BTreeMap<NodeId, Vec<Vec<Wanted>>>;
 
-/// A node that got more records than this from one comparison was far behind and may still be.
+/// A node that got more records than this from one comparison was far behind, and may still be.
 const BEHIND: usize = 16;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct Sync {
     wants: BTreeMap<Short, Want>,
     /// The records to request next, oldest first; some may have arrived already.
     queue: VecDeque<Short>,
-    /// How many are requested, and when to check for overdue answers.
+    /// Number of records requested, and when to check for overdue answers.
     in_flight: usize,
     overdue: Option<Instant>,
 }
@@ -142,8 +142,8 @@ impl Sync {
         self.overdue.is_some_and(|at| at <= now)
     }
 
-    /// Puts records that were requested too long ago back into the queue, for one of the `others`,
-    /// since their peer may be overwhelmed; gives up those requested too often.
+    /// Requeues records with overdue answers for one of the `others`, since their peer may be
+    /// overloaded; gives up those requested too often.
     pub(crate) fn requeue(&mut self, others: &[NodeId], now: Instant) {
         let late = |want: &Want| want.asked.is_some_and(|at| at + PATIENCE <= now);
         self.wants.retain(|_, want| want.tries < TRIES || !late(want));

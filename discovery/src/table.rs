@@ -1,10 +1,10 @@
 //! Values by node, ascending by id: used for everything that is kept about thousands of nodes.
 //!
-//! Ids are public keys, as good as random, so an id's position can be guessed from its first four
-//! bytes; a search from there ends after a few steps (interpolation search, Perl, Itai and Avni,
-//! 1978), or logarithmically many if someone chose ids close to each other. The four bytes are
-//! stored beside the value's index and values do not move: a look-up touches two or three cache
-//! lines where a tree touches a dozen, and an insertion moves eight bytes per node.
+//! Ids are public keys, practically random, so an id's position can be estimated from its first
+//! four bytes; a search from there ends after a few steps (interpolation search, Perl, Itai and
+//! Avni, 1978), or logarithmically many if someone chose ids close to each other. The four bytes
+//! are stored next to the value's index, and values do not move: a lookup touches two or three
+//! cache lines where a tree touches a dozen, and an insertion moves eight bytes per node.
 //!
 //! The owner bounds the number of entries.
 
@@ -21,7 +21,7 @@ pub(crate) trait Named {
 /// Values by node, ascending by id.
 #[derive(Debug, Clone)]
 pub(crate) struct Table<T> {
-    /// The first four bytes of each id and where its value is, ascending by id.
+    /// The first four bytes of each id and the index of its value, ascending by id.
     index: Vec<(u32, u32)>,
     values: Vec<Option<T>>,
     free: Vec<u32>,
@@ -42,7 +42,7 @@ impl<T: Named> Table<T> {
         self.index.is_empty()
     }
 
-    /// Makes room for so many in all.
+    /// Reserves room for this many in total.
     pub(crate) fn reserve(&mut self, count: usize) {
         let more = count.saturating_sub(self.len());
         self.index.reserve_exact(more);
@@ -63,7 +63,7 @@ impl<T: Named> Table<T> {
         self.find(node).is_ok()
     }
 
-    /// Puts a value in, in place of the one its node had.
+    /// Inserts a value, replacing that of the same node.
     pub(crate) fn insert(&mut self, value: T) -> &mut T {
         let place = match self.find(value.node()) {
             Ok(rank) => self.index[rank].1 as usize,

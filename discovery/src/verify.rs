@@ -21,10 +21,10 @@ pub enum Rejected {
     /// The bytes are not in the format, or beyond a bound.
     #[error("it is malformed; the sender may run another version")]
     Malformed,
-    /// The record is not signed by the key that its node's credential names.
+    /// The record is not signed by the record key in its node's credential.
     #[error("its signature is not by the record key of its node")]
     Signature,
-    /// The credential is not to be trusted.
+    /// The credential is not trusted.
     #[error("its credential is refused: {0}")]
     Untrusted(String),
 }
@@ -83,8 +83,8 @@ struct Known {
     states: Shelf<(VerifyKey, Arc<SignedState>)>,
 }
 
-/// The checked signatures, by their last eight bytes, which are as good as random. Of two with the
-/// same ending the later one is kept.
+/// The checked signatures, by their last eight bytes, which are practically random. Of two with the
+/// same bytes the later one is kept.
 #[derive(Debug)]
 struct Shelf<T>(BTreeMap<u64, (Box<[u8]>, T)>);
 

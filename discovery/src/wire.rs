@@ -1,9 +1,9 @@
 //! The one datagram format of discovery: a version byte, a kind byte, a postcard body.
 //!
-//! Everything fits one datagram of [`MAX_DATAGRAM`] bytes and is read without allocation beyond a
-//! small multiple of its size. Bytes that do not parse, or have trailing data, are an error value.
-//! Nodes are named by the first eight bytes of their id where the reader must know them anyway; ids
-//! are public keys, so these bytes are as good as random.
+//! Every message fits one datagram of [`MAX_DATAGRAM`] bytes and is read without allocating more
+//! than a small multiple of its size. Bytes that do not parse, or have trailing data, are an error
+//! value. Nodes are identified by the first eight bytes of their id if the reader must know them
+//! anyway; ids are public keys, so these bytes are practically random.
 
 use meshport_config::{NodeId, ServiceName};
 use serde::{Deserialize, Serialize};
@@ -15,16 +15,16 @@ pub const MAX_DATAGRAM: usize = 1180;
 /// Bytes of a probe of a path's width, and of its echo: the smallest datagram that QUIC requires,
 /// so the packets have the same length.
 pub const WIDE_DATAGRAM: usize = 1200;
-/// Bytes of padding in it: all but version, kind, nonce and the length of the rest.
+/// Bytes of padding in it: all except version, kind, nonce and the length of the rest.
 const WIDE_PADDING: usize = WIDE_DATAGRAM - 12;
 /// The first byte of every datagram.
 pub const VERSION: u8 = 1;
 /// Buckets for the digests of the directory.
 pub(crate) const BUCKETS: usize = 64;
-/// Records one `Want` may ask for.
+/// Maximum number of records in a `Want`.
 pub(crate) const MAX_WANTED: usize = 16;
 
-/// Services that one `Ask` may name: a person forwards one or a few.
+/// Maximum number of services in an `Ask`: a user forwards one or a few.
 pub const MAX_ASKED_SERVICES: usize = 8;
 
 /// The first eight bytes of a node's id.
@@ -94,7 +94,7 @@ pub(crate) struct Claim {
     pub(crate) standing: Standing,
 }
 
-/// An entry of a node's directory, short enough to list many.
+/// An entry of a node's directory in short form, for lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Have {
     pub(crate) short: Short,
@@ -127,7 +127,7 @@ pub(crate) struct Wanted {
     pub(crate) with_credential: bool,
 }
 
-/// Everything the sender has in a range of short ids, both ends included.
+/// All entries of the sender in a range of short ids, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Haves {
     pub(crate) from: Short,
@@ -135,7 +135,7 @@ pub(crate) struct Haves {
     pub(crate) entries: Vec<Have>,
 }
 
-/// Parts of what is known about one node, each optional.
+/// Data about one node, each part optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Item<'a> {
     pub(crate) short: Short,
@@ -181,7 +181,7 @@ pub(crate) enum Message<'a> {
     Want(Vec<Wanted>),
     /// Records that were requested, or that the receiver lacks.
     Items(#[serde(borrow)] Vec<Item<'a>>),
-    /// Records that are news, to be passed on by receivers that did not know them.
+    /// Records that are news, to be forwarded by receivers that did not know them.
     Rumours(#[serde(borrow)] Vec<Item<'a>>),
     /// The sender's own record, urgent. Answered by `NewsSeen`, always.
     News(#[serde(borrow)] Item<'a>),
@@ -204,8 +204,8 @@ pub(crate) enum Message<'a> {
     WideProbe(Wide<'a>),
     /// The answer to a `WideProbe`, of the same length.
     WideEcho(Wide<'a>),
-    /// The receiver does not acknowledge the sender's long packets, so it should find out whether
-    /// the path between them still carries these. A version that does not know this kind drops it.
+    /// The receiver does not acknowledge the sender's long packets, so it should check whether the
+    /// path still carries them. A version that does not know this kind drops it.
     Unacknowledged,
 }
 
@@ -231,7 +231,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The datagram; none if it would be larger than [`MAX_DATAGRAM`], or [`WIDE_DATAGRAM`].
+    /// The datagram; `None` if it would be larger than [`MAX_DATAGRAM`], or [`WIDE_DATAGRAM`].
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         let mut buffer = [0; WIDE_DATAGRAM];
         buffer[0] = VERSION;
@@ -274,7 +274,7 @@ impl<'a> Message<'a> {
                     && haves.entries.is_sorted_by(|a, b| a.short < b.short)
             }
             Self::Ask(ask) => ask.services.len() <= MAX_ASKED_SERVICES,
-            // Its answer is as long: nobody gets more than it has sent.
+            // Its answer has the same length, so it amplifies nothing.
             Self::WideProbe(wide) | Self::WideEcho(wide) => wide.padding.len() == WIDE_PADDING,
             Self::Swim(_)
             | Self::Root(_)
@@ -358,7 +358,7 @@ pub(crate) enum BadDatagram {
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) datagrams: Vec<Vec<u8>>,
-    /// How many of the items are completely in them.
+    /// Number of items completely in them.
     pub(crate) items: usize,
 }
 

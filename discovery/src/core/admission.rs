@@ -14,8 +14,8 @@ use crate::snapshot::{self, Node};
 use crate::wire::{Claim, Standing};
 
 impl Discovery {
-    /// Whether a full directory has no entry to evict for a newcomer that others announce. Checked
-    /// before anything is verified, so that a flood of such newcomers costs no signatures.
+    /// Whether a full directory has no entry to evict for an announced newcomer. Checked before any
+    /// verification, so that a flood of such newcomers costs no signature checks.
     pub(super) fn would_refuse(&mut self, unverified: &[u8]) -> bool {
         self.peers.directory.is_crowded()
             && Credential::from_bytes(unverified).is_ok_and(|credential| {
@@ -24,15 +24,14 @@ impl Discovery {
             })
     }
 
-    /// Evicts a weaker entry if there is no free place for a newcomer. The newcomer's credential is
-    /// verified.
+    /// Evicts a weaker entry if there is no room for a newcomer, whose credential is verified.
     pub(super) fn evict_for(&mut self, newcomer: &Credential, priority: Priority, now: Instant) {
         let Admission::Evict(node) = self.admission_of(newcomer, priority) else { return };
         let Some(liveness) = self.peers.get(&node).map(|entry| entry.liveness) else { return };
         self.outbox.counters[Count::Displaced] += 1;
         self.drop_member(node, now);
         match liveness {
-            // Others have it too, and it would come back as possibly alive.
+            // Others have it too, and it would return as possibly alive.
             Liveness::Down | Liveness::Left => self.peers.directory.forget(&node, now),
             Liveness::Unknown | Liveness::Alive => self.peers.directory.remove(&node),
         };
@@ -46,7 +45,7 @@ impl Discovery {
         self.peers.directory.admission_of(newcomer, priority, is_kept)
     }
 
-    /// Every input with the wall time passes it here first.
+    /// Called first by every input with the wall time.
     pub(super) fn set_wall(&mut self, wall: UnixSeconds, now: Instant) {
         if self.clock.set_wall(wall) && !self.ended.is_empty() {
             self.take_back(now);
@@ -74,7 +73,7 @@ impl Discovery {
                 self.peers.directory.set_here(&node, true);
             }
         }
-        // A member that has forgotten this node does not accept a record that it had before.
+        // A member that has forgotten this node does not accept a record that it already had.
         self.local.want(Urgency::Rumour, Duration::ZERO, now);
         self.gossip.search_at = now;
         self.look_for_members(now);

@@ -1,4 +1,4 @@
-//! The times passed to a node, and what they show about the process.
+//! The times passed to a node, and their use to detect stalls of the process.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use meshport_config::UnixSeconds;
 
 /// A timer this late means that the process did not run.
 const STALL: Duration = Duration::from_millis(250);
-/// Time allowed after a stall to read what has arrived meanwhile.
+/// Time after a stall to read input that has arrived meanwhile.
 const AFTER_STALL: Duration = Duration::from_millis(100);
 
 /// How often tables are tidied.
@@ -50,7 +50,7 @@ impl Clock {
     /// meanwhile.
     pub(super) fn stall(&mut self, due: Option<Instant>, now: Instant) -> Option<Duration> {
         let late = due.map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
-        // Never twice in a row: a process that is always late would never do anything.
+        // Never twice in a row, or a process that is always late would do nothing.
         self.shifted = late > STALL && !self.shifted;
         self.shifted.then_some(late + AFTER_STALL)
     }

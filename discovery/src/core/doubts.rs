@@ -1,4 +1,4 @@
-//! Members that one other member has reported down: a second report settles it.
+//! Members reported down by one other member: a second report confirms it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

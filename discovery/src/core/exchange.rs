@@ -12,7 +12,7 @@ use crate::wire::{
     self, BUCKETS, Claim, Have, Haves, Item, LastLife, MAX_DATAGRAM, Message, Packed, Short, Wanted,
 };
 
-/// Lists sent in answer to one datagram: as many as a thousand nodes need.
+/// Maximum number of lists in answer to one datagram: enough for a thousand nodes.
 const MAX_LISTS: usize = 16;
 /// Datagrams of records sent in answer to one request, and pushed without one after a comparison.
 const MAX_REPLY: usize = 16;
@@ -33,7 +33,7 @@ impl Discovery {
         self.send(peer, &Message::Root(root));
     }
 
-    /// The digest of all that is compared.
+    /// The digest of everything compared.
     fn root(&self) -> [u8; 8] {
         (self.peers.directory.root() ^ self.trust.revocations.digest()).to_le_bytes()
     }
@@ -184,7 +184,7 @@ impl Discovery {
         }
     }
 
-    /// As much of a range as fits a datagram, and where the rest begins.
+    /// As much of a range as fits a datagram, and the start of the rest.
     fn list(&self, from: Short, to: Short) -> (Haves, Option<Short>) {
         let mut entries = Vec::new();
         let mut size = 0;
@@ -201,7 +201,7 @@ impl Discovery {
     }
 
     fn fetch_unknown(&mut self, theirs: &Have, from: NodeId) {
-        // There is no place for most of them; new members and new origins arrive as news.
+        // Most would be refused; new members and new origins arrive as news.
         if self.peers.directory.is_crowded() && self.dice.below(ASKED_WHEN_CROWDED) > 0 {
             return;
         }

@@ -1,4 +1,4 @@
-//! Merges records: new ones are verified, merged, reported and, if they are news, passed on.
+//! Merges records: new ones are verified, merged, reported and, if they are news, spread.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ const NO_ROOM: &str = "the directory is full; `meshport status` shows which node
 /// How records arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Channel {
-    /// In a comparison of directories: not passed on.
+    /// In a comparison of directories: not spread.
     Sync,
     /// As news or as a rumour.
     Rumour,
@@ -30,7 +30,7 @@ pub(super) enum Channel {
 enum Taken {
     /// It is now in the directory.
     New { first: bool },
-    /// Exactly this record was there already.
+    /// Exactly this record is already there.
     Same,
     /// A newer one is there.
     Older,
@@ -56,7 +56,7 @@ impl Discovery {
                 item.credential.is_some_and(|bytes| self.take_credential(from, item, bytes, now));
             let Some(node) = self.peers.directory.resolve(item.short) else {
                 self.outbox.counters[Count::RejectedStates] += u64::from(item.state.is_some());
-                // If it came with one, a request would bring the same one again.
+                // If it came with one, a request would only return the same one.
                 if item.credential.is_none() {
                     self.fetch(item.short, true, from);
                 }
@@ -96,7 +96,7 @@ impl Discovery {
             self.outbox.counters[Count::RejectedStates] += 1;
             return;
         }
-        // A leaf passes nothing on.
+        // A leaf forwards nothing.
         let channel = if self.attach.is_some() { Channel::Sync } else { Channel::Rumour };
         self.take_items(from, &[item], channel, now);
         let known = self.peers.get(&from).and_then(Entry::node_state);
@@ -105,7 +105,7 @@ impl Discovery {
         }
     }
 
-    /// A peer that the mesh has admitted: its presence counts, whatever was forgotten about it.
+    /// A peer that the mesh has admitted: its presence counts, even if it was forgotten.
     pub(super) fn take_admitted(&mut self, credential: &Credential, now: Instant) {
         let node = credential.node;
         if node == self.peers.me || self.local.has_left() || self.trust.is_revoked(credential) {
@@ -143,7 +143,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// Takes verified records, from a snapshot or from others.
+    /// Merges verified records, from a snapshot or from others.
     pub(super) fn merge(&mut self, record: &Record, now: Instant) -> Merge {
         let node = record.credential.node;
         let outcome = self.peers.directory.merge(record, now);
@@ -199,8 +199,8 @@ impl Discovery {
         }
     }
 
-    /// This node continues as `me`, whose credential names its predecessor: the node it was. The
-    /// others learn both from the credential.
+    /// This node continues as `me`, whose credential names this node as the predecessor. The others
+    /// learn both from the credential.
     pub fn succeed(&mut self, me: LocalNode, now: Instant) {
         let former = std::mem::replace(&mut self.peers.me, me.credential.node);
         self.local.succeed(me, now);
@@ -214,7 +214,7 @@ impl Discovery {
         self.settle(now);
     }
 
-    /// True if it is the first that is heard of a node.
+    /// True if the node was unknown.
     fn take_credential(
         &mut self,
         from: NodeId,

@@ -1,9 +1,9 @@
 //! Leaves and members, from both sides.
 //!
-//! A leaf is a node whose credential makes it an operator's and nothing else: it uses services and
-//! takes no part in gossip. Members keep it out of the directory, do not gossip about it, and
-//! accept only probes and questions from it. A leaf trusts what is signed, and otherwise only
-//! whether a member is present.
+//! A leaf is a node whose credential has only the role `operator`: it uses services and takes no
+//! part in gossip. Members keep it out of the directory, do not gossip about it, and accept only
+//! probes and queries from it. A leaf trusts signed data, and otherwise only that a member is
+//! present.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,9 +18,9 @@ use crate::wire::{Ask, Claim, Message, Standing};
 
 /// Origins sent to a leaf, the nearest to the sender first.
 const MAX_TOLD_ORIGINS: usize = 32;
-/// Other members sent to a leaf, in case it loses those it has.
+/// Other members sent to a leaf, in case it loses its current ones.
 const MAX_TOLD_OTHERS: usize = 4;
-/// Members considered in one search: more than are tried at once.
+/// Members considered in one search: more than tried at once.
 const MAX_CANDIDATES: usize = 16;
 /// Datagrams of one answer to a leaf.
 const MAX_ANSWER: usize = 32;
@@ -42,7 +42,7 @@ impl Discovery {
         self.leaves.contains(node)
     }
 
-    /// A member's side: what a leaf may say.
+    /// A member's side: handles the permitted messages of a leaf.
     pub(super) fn take_from_leaf(&mut self, from: NodeId, message: Message<'_>, now: Instant) {
         let valid = self.leaves.is_valid(&from, self.clock.wall);
         match message {
@@ -100,7 +100,7 @@ impl Discovery {
         }
     }
 
-    /// A leaf's side: sends the questions that are due.
+    /// A leaf's side: sends due queries.
     pub(super) fn ask_members(&mut self, now: Instant) {
         let Some(attach) = &self.attach else { return };
         if attach.searches(now) {
@@ -126,7 +126,7 @@ impl Discovery {
     }
 
     /// Seeds and other known members alternately, in random order, none of them in use: seeds that
-    /// are all down must not take the places of members that are up.
+    /// are all down must not displace members that are up.
     fn members_to_try(&mut self) -> Vec<NodeId> {
         let start = self.dice.id();
         let in_use = |node: &NodeId| self.attach.as_ref().is_some_and(|it| it.is_attached(node));
@@ -144,7 +144,8 @@ impl Discovery {
         by_turns.flatten().flatten().take(MAX_CANDIDATES).collect()
     }
 
-    /// This machine has slept or moved: measures every path again and asks all members at once.
+    /// This machine was suspended or has moved: measures every path again and asks all members at
+    /// once.
     pub fn wake(&mut self, now: Instant) {
         self.monitor.paths.wake(now);
         if let Some(attach) = &mut self.attach {

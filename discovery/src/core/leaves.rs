@@ -6,7 +6,7 @@ use meshport_config::{Credential, NodeId, UnixSeconds};
 
 use crate::contacts::Contacts;
 
-/// Leaves known at once: as many as the mesh has peers.
+/// Maximum number of leaves: as many as the mesh has peers.
 pub const MAX_LEAVES: usize = 4096;
 
 /// Each of them, and when its credential expires.

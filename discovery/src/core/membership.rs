@@ -16,12 +16,12 @@ use crate::wire::{Claim, Item, Message, Standing};
 
 /// Up to this many members, even unimportant news is passed on as rumours.
 const SMALL_MESH: usize = 64;
-/// A member heard this recently is only suspected, not down, whatever others report. This does not
+/// A member heard this recently is only suspected, not down, regardless of reports. This does not
 /// delay real deaths, since the suspicion that precedes them takes longer.
 const HEARD_JUST_NOW: Duration = Duration::from_secs(2);
 /// A member that has been down here for this long, and that another member considers alive, is
-/// checked again. By then all members, including those whose path to it died with it, have heard of
-/// a real death.
+/// checked again. By then all members, including those whose path to it died with it, have learned
+/// of a real death.
 const DENIED_AFTER: Duration = Duration::from_secs(15);
 
 /// Origins sent to a newcomer at once, in at most one datagram each: those of its own site first,
@@ -30,7 +30,7 @@ const MAX_WELCOME: usize = 8;
 
 impl Discovery {
     pub(super) fn take_swim(&mut self, from: NodeId, bytes: &[u8], now: Instant) {
-        // A farewell is final until the node comes back in a later life.
+        // A farewell is final until the node returns in a later life.
         let entry = self.peers.get(&from);
         let over = entry.and_then(Entry::farewell);
         let is_new = entry.is_none_or(|entry| !entry.is_alive() || entry.state.is_none());
@@ -145,8 +145,8 @@ impl Discovery {
     /// Another member reports that a living one is down. A single report may be wrong or a lie: the
     /// member is suspected and notified, and down if it stays silent for a while. A second report
     /// settles it, or a path to the member that has just died, unless the member was heard since. A
-    /// path that has been dead for longer only says something about the path: a relay may still
-    /// reach the member, and a liar must not be able to prevent that.
+    /// path that has been dead for longer proves nothing about the member: a relay may still reach
+    /// it, and a liar must not be able to prevent that.
     fn second_opinion(&mut self, from: NodeId, node: NodeId, claim: Claim, now: Instant) -> bool {
         let lately = HEARD_JUST_NOW.min(self.config.suspicion * 2 / 3);
         let heard = self.peers.heard(&node);
@@ -231,9 +231,9 @@ impl Discovery {
         self.apply_claims(vec![(node, claim)], true, now);
     }
 
-    /// Sends a newcomer the origins before it has requested anything: clients may be waiting at it,
-    /// while its comparisons of directories take turns with those of all others, and a seed through
-    /// which a thousand nodes join may not answer them for seconds.
+    /// Sends a newcomer the origins before any request: its clients may be waiting, while its
+    /// directory comparisons take turns with those of all others, and a seed through which a
+    /// thousand nodes join may not answer them for seconds.
     fn welcome(&mut self, newcomer: NodeId, now: Instant) {
         let Some(entry) = self.peers.get(&newcomer) else { return };
         let told = self.peers.origins_for(entry, MAX_WELCOME).into_iter().map(Offer::whole);
@@ -299,7 +299,7 @@ impl Discovery {
         self.peers.set_own_life(life, now);
     }
 
-    /// The mesh remembers a later generation of this node than its state folder: exceed it.
+    /// The mesh remembers a later generation of this node than its state folder, so exceed it.
     pub(super) fn outlive(&mut self, generation: u64, now: Instant) {
         let Some(generation) = generation.checked_add(1) else { return };
         let life = Life { generation, renewal: 0 };
@@ -310,7 +310,7 @@ impl Discovery {
         self.drain_swim(now);
     }
 
-    /// Passes on the newest record of a node as a rumour.
+    /// Spreads the newest record of a node as a rumour.
     pub(super) fn spread(&mut self, node: NodeId, with_credential: bool, now: Instant) {
         if !self.gossip.rumours.add(node, with_credential, now) {
             self.outbox.counters[Count::DroppedRumours] += 1;

@@ -1,7 +1,7 @@
 //! The paths that a node measures, the neighbours it watches, and the peers that depend on it.
 //!
 //! Paths lead to all origins and to peers that the caller requests. Neighbours are watched closely
-//! for membership: random probes find a crash sooner or later, these find it soon. Bounded by
+//! for membership: random probes find a crash eventually, these find it soon. Bounded by
 //! [`MAX_PATHS`].
 
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ impl Monitor {
         self.dependents.stalled(by);
     }
 
-    /// Notes how often the caller wants a path measured; false if it wants too many.
+    /// Notes how often the caller wants a path measured; false if there are too many.
     pub(super) fn set_interest(&mut self, node: NodeId, usage: Option<PathUse>) -> bool {
         let Some(usage) = usage else {
             self.interests.remove(&node);
@@ -83,7 +83,7 @@ impl Monitor {
         self.interests.get(node).copied()
     }
 
-    /// The smoothed round-trip time to a peer, where it is measured.
+    /// The smoothed round-trip time to a peer, if it is measured.
     pub(super) fn rtt(&self, node: &NodeId) -> Option<Duration> {
         self.paths.get(node).and_then(|path| path.rtt)
     }

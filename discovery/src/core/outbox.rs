@@ -12,7 +12,8 @@ use crate::directory::MAX_MEMBERS;
 use crate::queue;
 use crate::wire::{Family, family};
 
-/// Datagrams waiting for [`crate::Discovery::poll_transmit`]: news to every session and some more.
+/// Maximum number of datagrams waiting for [`crate::Discovery::poll_transmit`]: news to every
+/// session, and some more.
 pub const MAX_TRANSMITS: usize = 8192;
 /// Events waiting for [`crate::Discovery::poll_event`]: a restored directory reports every node.
 pub const MAX_EVENTS: usize = 4 * MAX_MEMBERS;
@@ -37,8 +38,8 @@ pub enum Event {
     MemberSuspected(NodeId),
     /// A node published a new record.
     StateChanged(NodeId),
-    /// A node was forgotten: it was down for long, its credential has expired, or another took its
-    /// place in a full directory. The mesh need not know it either.
+    /// A node was forgotten: it was down for long, its credential has expired, or another replaced
+    /// it in a full directory. The mesh may forget it too.
     Forgotten(NodeId),
     /// A measured path went up or down, or its round-trip time moved noticeably.
     PathChanged(NodeId),
@@ -60,7 +61,7 @@ pub enum Event {
         /// The subject and the reason, for a log line.
         reason: String,
     },
-    /// A peer sent a message that this version does not know.
+    /// A peer sent a message unknown to this version.
     Unknown {
         /// The peer.
         from: NodeId,

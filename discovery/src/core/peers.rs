@@ -1,7 +1,7 @@
-//! What a node knows about the others: their records, and its contacts with them.
+//! A node's data about the others: their records, and its contacts with them.
 //!
-//! Answers questions that need both, including all that membership asks, and picks peers for
-//! messages that go to a few. Bounded by the directory and the contacts it owns.
+//! Answers queries that need both, including those of membership, and picks the peers for messages
+//! to a few. Bounded by the directory and the contacts.
 
 use std::time::Instant;
 
@@ -33,13 +33,13 @@ impl Peers {
         Self { me, site, directory: Directory::new(), contacts: Contacts::default() }
     }
 
-    /// There is a tunnel with a peer, or no longer.
+    /// A tunnel with a peer exists, or has ended.
     pub(super) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         self.contacts.set_session(node, up, now);
         self.directory.set_here(&node, up);
     }
 
-    /// Enters this node in its own directory, with this record and in this life.
+    /// Adds this node to its own directory, with this record and in this life.
     pub(super) fn enter(&mut self, own: &Record, life: Life, now: Instant) {
         self.directory.merge(own, now);
         self.set_own_life(life, now);
@@ -76,7 +76,7 @@ impl Peers {
         })
     }
 
-    /// Up to `count` different members, evenly chosen, none of them this node or in `except`.
+    /// Up to `count` different members, chosen uniformly, without this node and `except`.
     pub(super) fn random_members(
         &self,
         count: usize,

@@ -1,4 +1,4 @@
-//! Revocations and successions: accepted, applied, passed on and compared.
+//! Accepts, applies, spreads and compares revocations and successions.
 //!
 //! A revocation floods: a node that learns of one sends it to all connected peers, and again after
 //! a second, since there is no acknowledgement. Comparison of directories repairs what that misses:
@@ -41,7 +41,7 @@ impl Discovery {
         Ok(added)
     }
 
-    /// Takes over what an earlier run knew and had verified. Nothing is sent.
+    /// Restores the verified revocations of an earlier run. Sends nothing.
     pub fn restore_revocations(&mut self, all: Revocations, now: Instant) {
         self.trust.revocations = all;
         let all: Vec<Revocation> = self.trust.revocations.iter().cloned().collect();
@@ -78,8 +78,8 @@ impl Discovery {
         }
     }
 
-    /// Whether to keep a revocation. Anyone can make keys and let one succeed the other, so it must
-    /// be about a known node; the revocation of an unknown one comes with its first record.
+    /// Whether to keep a revocation. Anyone can create keys that succeed each other, so it must be
+    /// about a known node; the revocation of an unknown one comes with its first record.
     fn concerns(&self, revocation: &Revocation) -> bool {
         match revocation.revoked {
             Revoked::Succeeded { node, .. } => self.peers.is_known(&node),
@@ -134,7 +134,7 @@ impl Discovery {
             }
             Added::New => self.outbox.counters[Count::Revocations] += 1,
         }
-        // A leaf passes nothing on.
+        // A leaf forwards nothing.
         let tells = self.attach.is_none();
         if tells {
             self.tell_revocation(&revocation, from);
@@ -181,7 +181,7 @@ impl Discovery {
     fn send_revocations(&mut self, to: NodeId, now: Instant) {
         let all: Vec<Vec<u8>> =
             self.trust.revocations.by_authority().map(Revocation::to_bytes).collect();
-        // Starts at a random one, so that those left out are sent another time.
+        // Starts at a random one, so that omitted ones are sent another time.
         let start = self.dice.below(all.len().max(1));
         let order: Vec<&[u8]> =
             all[start..].iter().chain(&all[..start]).map(Vec::as_slice).collect();

@@ -12,7 +12,7 @@ use crate::paths::PathUse;
 use crate::state::Revision;
 use crate::wire::{Claim, Item, Message, Standing, Wide};
 
-/// Nodes known only from a snapshot are given this long to show themselves.
+/// Time for nodes known only from a snapshot to appear.
 const UNKNOWN_FOR: Duration = Duration::from_secs(300);
 /// Tombstones are kept this many times as long as entries: by then no copy exists anywhere else.
 const TOMBSTONE_FACTOR: u32 = 7;
@@ -22,9 +22,9 @@ const SEARCH_AT_ONCE: usize = 3;
 const SEARCH_LOOKS: usize = 256;
 /// Members of this node's site that are notified at once when a watched one is silent or down. All
 /// its watchers select the same ones, so each of these hears it from more than one watcher, and all
-/// of them pass it on at once: two rounds of gossip later ten times as many know.
+/// spread it at once: two rounds of gossip later ten times as many know.
 const WITNESSES: usize = 24;
-/// Rumours considered for one datagram: no more fit into it.
+/// Rumours considered for one datagram: more do not fit.
 const MAX_TOLD_AT_ONCE: usize = 16;
 
 impl Discovery {
@@ -53,7 +53,7 @@ impl Discovery {
         }
     }
 
-    /// Carries out everything that is waiting, after any input.
+    /// Does all pending work, after any input.
     pub(super) fn settle(&mut self, now: Instant) {
         self.clock.note(now);
         if self.attach.is_some() {
@@ -154,7 +154,7 @@ impl Discovery {
     }
 
     /// Watches the next member of this node's site in the order of ids and the one before it, which
-    /// do the same: of each pair only one has to probe. Random probes find a crash sooner or later;
+    /// do the same: of each pair only one has to probe. Random probes find a crash eventually;
     /// these find it soon.
     fn adjust_watch(&mut self, now: Instant) {
         if std::mem::take(&mut self.monitor.members_changed) && !self.local.has_left() {

@@ -1,7 +1,7 @@
-//! Decides which credentials and records a node believes.
+//! Decides which credentials and records a node accepts.
 //!
-//! Everything from others and from disk is verified here, and revocations are kept. Those to be
-//! sent once more are bounded by [`MAX_AGAIN`], all of them by [`Revocations`].
+//! Verifies everything from others and from disk, and stores revocations. Those to resend are
+//! bounded by [`MAX_AGAIN`], all of them by [`Revocations`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::verify::{self, Memo, Rejected};
 
 /// After this time a revocation is sent once more.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Revocations that wait for that; beyond it comparison has to do.
+/// Revocations waiting for that; comparison delivers further ones.
 const MAX_AGAIN: usize = 64;
 
-/// The mesh, what was verified before, and what its authority has revoked.
+/// The mesh, the cache of verified data, and the authority's revocations.
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) mesh: MeshId,

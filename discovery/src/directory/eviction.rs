@@ -17,27 +17,27 @@ use meshport_config::{Credential, NodeId, Role, VerifyKey};
 
 use super::{Directory, Entry, Liveness, MAX_MEMBERS};
 
-/// Entries of nodes that joined with one invite, down and left ones included: more than twice the
-/// largest mesh this is built for, all of which may have joined with one.
+/// Maximum number of entries of one invite, down and left ones included: more than twice the
+/// largest supported mesh, which may have joined with a single invite.
 pub const MAX_OF_INVITE: usize = MAX_MEMBERS / 4 * 3;
 /// This many free entries end a crowd; without the gap it would begin and end with every entry.
 const RELIEF: usize = MAX_MEMBERS / 8;
-/// Entries examined to find one that may be evicted: more than the caller ever asks to keep.
+/// Entries examined to find one that may be evicted: more than the caller ever protects.
 const LOOKS: usize = 2048;
 
 /// The signer: the key of an invite, or the authority itself.
 type Issuer = Option<VerifyKey>;
 
-/// Precedence of an entry, weakest first. Nodes that may offer a service or relay are those that
-/// others look for; a claim that a node is alive proves little; a connection from it, or to its
-/// announced address, takes a handshake.
+/// Precedence of an entry, weakest first. Others need nodes that may offer a service or relay; a
+/// claim that a node is alive proves little; a connection from it, or to its announced address,
+/// requires a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Priority {
-    /// Left, or down and of no use to others.
+    /// Left, or down and not needed by others.
     Over,
-    /// Known by its record, of no use to others.
+    /// Known by its record, not needed by others.
     Heard,
-    /// Reported to be a member, of no use to others.
+    /// Reported to be a member, not needed by others.
     Member,
     /// Down, and may offer a service or relay: membership may be wrong.
     UsefulOver,
@@ -113,7 +113,7 @@ impl Rank {
 /// A directory without room for all nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crowding {
-    /// The invite with which most of its nodes joined; none when most were signed by the authority
+    /// The invite with which most of its nodes joined; `None` if most were signed by the authority
     /// itself.
     pub invite: Option<VerifyKey>,
     /// How many nodes joined with it.
@@ -122,7 +122,7 @@ pub struct Crowding {
     pub of: usize,
 }
 
-/// Whether a newcomer is let into the directory.
+/// Whether a newcomer is admitted to the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// There is a free place, or it already has one.
@@ -263,7 +263,7 @@ impl Directory {
         self.entries.len() < MAX_MEMBERS && !is_used_up(&issuer, self.occupancy.of(&issuer))
     }
 
-    /// Whether a node found no place, and few have become free since.
+    /// Whether a node was refused for lack of space, and few entries have become free since.
     pub(crate) fn is_crowded(&self) -> bool {
         self.occupancy.crowd.is_some()
     }

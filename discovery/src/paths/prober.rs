@@ -1,4 +1,4 @@
-//! A path: its unanswered probes, and what they show about it.
+//! A path, its unanswered probes, and the conclusions from them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::schedule::Schedule;
 
 /// Silent intervals until a path is dead.
 const SILENT_INTERVALS: u32 = 3;
-/// Fewest and most unanswered probes until a path is dead: enough that a path with the loss seen
-/// before falls silent by chance less than once in [`CHANCE`] times.
+/// Minimum and maximum of unanswered probes until a path is dead: enough that a path with the
+/// previous loss falls silent by chance less than once in [`CHANCE`] times.
 const SILENT_PROBES: (u32, u32) = (7, 16);
 const CHANCE: f64 = 10_000.0;
-/// Probes remembered while unanswered, per path.
+/// Unanswered probes remembered per path.
 const MAX_OUTSTANDING: usize = 16;
 /// Shortest and longest wait for one answer.
 const SHORTEST_WAIT: Duration = Duration::from_millis(200);
@@ -48,7 +48,7 @@ pub(super) struct Prober {
     pub(super) rtt: Rtt,
     pub(super) loss: Loss,
     outstanding: VecDeque<([u8; 8], Instant)>,
-    /// None while every probe is answered.
+    /// `None` while every probe is answered.
     pub(super) silence: Option<Silence>,
     pub(super) width: Width,
     reported: Option<Duration>,
@@ -126,15 +126,15 @@ impl Prober {
         };
         if self.path.state == PathState::Dead {
             self.revived_at = Some(now);
-            // Probes sent while there was no path say nothing about the present one.
+            // Probes sent without a path are irrelevant to the current one.
             self.outstanding.drain(..at);
             self.loss = Loss::default();
             at = 0;
         }
-        // An open probe that is older than the answered one is most likely lost.
+        // An open probe older than the answered one is most likely lost.
         for passed in 0..=at {
             let Some((_, sent)) = self.outstanding.pop_front() else { break };
-            // A probe that waited for a handshake, or for a stopped peer, says nothing about the
+            // A probe that waited for a handshake, or for a stopped peer, does not measure the
             // path.
             let travelled = self.session_since.is_some_and(|since| sent >= since)
                 && self.revived_at.is_none_or(|revived| sent >= revived);
@@ -170,7 +170,7 @@ impl Prober {
         };
         let patience = Patience { time: wait * SILENT_INTERVALS, probes: enough };
         if self.width.is_lost(patience, self.path.last_answer, now) {
-            // Answers to small probes that are in flight no longer mean anything.
+            // Answers to small probes in flight no longer count.
             self.outstanding.clear();
             self.silence = None;
             self.path.narrow = true;
@@ -218,10 +218,10 @@ impl Prober {
         self.width_due().map_or(due, |width| width.min(due))
     }
 
-    /// How many unanswered probes in a row show that nothing gets through, and not just little.
+    /// Number of consecutive unanswered probes that prove total loss, not just high loss.
     fn silent_probes(&self) -> u32 {
         let (least, most) = SILENT_PROBES;
-        // While the path is silent nothing is added to the loss, so this is the loss before.
+        // While the path is silent no loss is recorded, so this is the loss before.
         let loss = f64::from(self.loss.percent()) / 100.0;
         if loss <= 0.0 {
             return least;
@@ -249,7 +249,7 @@ impl Prober {
         self.weigh_loss();
     }
 
-    /// Whether enough has changed since the last report for another one, or `always`.
+    /// Whether the changes since the last report justify another one, or `always`.
     pub(super) fn is_news(&mut self, always: bool) -> bool {
         let has_moved = |before, now| match (before, now) {
             (Some(before), Some(now)) => {
@@ -272,7 +272,7 @@ impl Prober {
         is_news
     }
 
-    /// Earlier silence means nothing: this machine was suspended or had moved for this long.
+    /// Ignores earlier silence: this machine was suspended or had moved for this long.
     pub(super) fn excuse(&mut self, by: Duration) {
         // Answers that waited unread would look slow.
         self.outstanding.clear();

@@ -1,4 +1,4 @@
-//! A series of unanswered probes, and how long a series shows that a path does not work.
+//! A series of unanswered probes, and the length that proves a path dead.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ pub(super) struct Silence {
     pub(super) probes: u32,
 }
 
-/// How long a silence must last, and over how many probes, for the path to be dead.
+/// Minimum duration and number of probes of a silence until the path is dead.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) time: Duration,

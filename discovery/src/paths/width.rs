@@ -4,13 +4,13 @@
 //! small probes and requests but drops every long answer. So some probes and their echoes are as
 //! long as [`crate::wire::WIDE_DATAGRAM`]. If as many of these are lost in a row as make a silent
 //! path dead, QUIC cannot use the path, and it counts as dead until a long one is answered. If long
-//! session packets are not acknowledged, their sender and the peer, whose clients may be the ones
-//! who wait, probe the path at once.
+//! session packets are not acknowledged, their sender and the peer, whose clients may be waiting,
+//! probe the path at once.
 //!
 //! A path with very little bandwidth drops most long probes and few small ones, since its queue has
-//! room for small ones more often. So a lost long probe where small ones are lost too, or two in a
-//! row anywhere, starts an examination: long probes follow each other until they get through again
-//! or there are enough to measure loss, which then counts as the path's loss.
+//! room for small ones more often. So a lost long probe on a path that also loses small ones, or
+//! two in a row on any path, starts an examination: long probes follow each other until they get
+//! through again or suffice to measure loss, which then counts as the path's loss.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ use super::silence::{Patience, Silence};
 use super::{PathUse, Paths};
 use crate::rtt::{LOSS_WINDOW, Loss};
 
-/// How often a path that carries sessions gets a long probe; any other path gets one only when it
-/// comes up, and when it is used. Each costs 1,308 bytes both ways, a tenth of all probes; sessions
-/// that find a path slow do not wait for the next one.
+/// Interval of long probes on a path with sessions; any other path gets one only when it comes up
+/// and when sessions start to use it. Each costs 1,308 bytes both ways, a tenth of all probes;
+/// sessions that find a path slow do not wait for the next one.
 pub(super) const ACTIVE: Duration = Duration::from_secs(16);
-/// No more often than this, however many sessions find a path slow.
+/// Minimum interval, regardless of how many sessions find a path slow.
 const LEAST: Duration = Duration::from_secs(2);
-/// Long probes remembered while unanswered: the most that a verdict needs.
+/// Unanswered long probes remembered: the maximum that a verdict needs.
 const MAX_OUTSTANDING: usize = 16;
 /// Loss of long packets, in percent, from which a path should not be used; it is examined further,
 /// to detect its recovery.
@@ -45,10 +45,10 @@ const WELL_LOST: u32 = 1;
 pub(super) struct Width {
     /// Whether the width matters.
     tried: bool,
-    /// Time of the next long probe; none before the path is up, and while it is unused.
+    /// Time of the next long probe; `None` while the path is not up or is unused.
     due: Option<Instant>,
     sent_at: Option<Instant>,
-    /// None while every long probe is answered.
+    /// `None` while every long probe is answered.
     silence: Option<Silence>,
     outstanding: VecDeque<[u8; 8]>,
     look: Option<Look>,
@@ -100,8 +100,8 @@ impl Width {
         *self = Self { sent_at: self.sent_at, ..Self::new(self.tried) };
     }
 
-    /// The path is dead because nothing long gets through. The single answer that revives it does
-    /// not show that it works well.
+    /// The path is dead because no long probe gets through. The single answer that revives it does
+    /// not prove that it works well.
     pub(super) fn end_as_useless(&mut self) {
         self.end();
         self.look = Some(Look::useless());
@@ -172,8 +172,8 @@ impl Width {
         self.due = Some(now + pause);
     }
 
-    /// An answer came. If it is to a long probe, the next one is `due`, or after `wait` during an
-    /// examination. True if that changes the known loss.
+    /// An answer arrived. If it is to a long probe, the next one is `due`, or after `wait` during
+    /// an examination. True if that changes the known loss.
     pub(super) fn answered(
         &mut self,
         nonce: [u8; 8],
@@ -219,7 +219,7 @@ impl Width {
         self.silence.is_some_and(|silence| silence.probes == 2)
     }
 
-    /// The process did not run for this long: silence in that time says nothing.
+    /// The process did not run for this long: silence in that time is ignored.
     pub(super) fn stalled(&mut self, by: Duration) {
         self.silence = None;
         self.outstanding.clear();

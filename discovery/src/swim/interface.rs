@@ -22,7 +22,7 @@ pub(crate) trait View {
     fn connected(&self, draw: u64) -> Option<(NodeId, Life)>;
     /// Whether membership has had this claim about a member, or a stronger one.
     fn knows(&self, member: &NodeId, claim: &Claim) -> bool;
-    /// When anything last came from the peer, if recently.
+    /// When the peer was last heard, if recently.
     fn heard(&self, peer: &NodeId) -> Option<Instant>;
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Incoming<'a> {
 pub(crate) struct Seen {
     /// Its claims about members; to be checked and handed to `Swim::apply`.
     pub(crate) claims: Vec<(Short, Claim)>,
-    /// It was meant for another life of this node, so its sender has old news.
+    /// It was meant for another life of this node: its sender has old news.
     pub(crate) stale: bool,
     /// It asks to be admitted.
     pub(crate) announces: bool,
@@ -66,8 +66,8 @@ pub(crate) struct Seen {
     pub(crate) sender: Option<Claim>,
 }
 
-/// Most members found silent that wait to be reported: the caller takes them after each input, and
-/// one datagram names fewer. Further ones are suspected all the same, but not counted.
+/// Maximum number of silent members waiting to be reported: the caller takes them after each input,
+/// and one datagram has fewer. Further ones are also suspected, but not counted.
 pub(crate) const MAX_SUSPECTED: usize = 256;
 
 /// The events of a call, for the counters.

@@ -54,7 +54,7 @@ impl RawId {
 }
 
 impl RawMessage {
-    /// The third node, where there is one.
+    /// The third node, if there is one.
     pub(crate) fn third(&mut self) -> Option<&mut RawId> {
         match self {
             Self::PingReq(third, _)
@@ -72,14 +72,14 @@ impl RawMessage {
     }
 }
 
-/// The same message with another header; none if it would not fit.
+/// The same message with another header; `None` if it would not fit.
 pub(crate) fn rewrite(header: &RawHeader, rest: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = postcard::to_stdvec(header).ok()?;
     bytes.extend_from_slice(rest);
     (bytes.len() + ENVELOPE <= MAX_DATAGRAM).then_some(bytes)
 }
 
-/// The same message to a member in another life; none if it would not fit.
+/// The same message to a member in another life; `None` if it would not fit.
 pub(crate) fn readdress(header: &RawHeader, to: Life, rest: &[u8]) -> Option<Vec<u8>> {
     rewrite(&RawHeader { to, ..*header }, rest)
 }
@@ -96,7 +96,7 @@ pub(crate) fn shorten(header: &RawHeader, rest: &[u8], most: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether it is gossip without a claim about any member.
+/// Whether it is gossip without claims.
 pub(crate) fn is_empty_gossip(bytes: &[u8]) -> bool {
     postcard::take_from_bytes::<RawHeader>(bytes).is_ok_and(|(header, rest)| {
         header.message == RawMessage::Gossip && matches!(rest, [] | [0, 0])

@@ -1,4 +1,4 @@
-//! The current probe, and what its outcome shows about this node itself.
+//! The current probe, and what its outcome reveals about this node.
 
 use meshport_config::NodeId;
 

@@ -7,18 +7,18 @@ use super::{Config, ENVELOPE, IDS, PeriodicParams};
 use crate::config::DiscoveryConfig;
 use crate::wire::MAX_DATAGRAM;
 
-/// How often each member sends others the news of a newcomer, at least and at most. An estimate: if
-/// all members send something k times to members drawn uniformly, about one in e to the power of k
-/// does not get it (1 in 400 for 6), and learns it when directories are compared. Loss and uneven
-/// draws increase that.
+/// Minimum and maximum number of times each member sends others the news of a newcomer. An
+/// estimate: if all members send something k times to uniformly drawn members, about one in e to
+/// the power of k misses it (1 in 400 for 6), and learns it when directories are compared. Loss and
+/// uneven draws increase that.
 const REPETITIONS: (u8, u8) = (6, 24);
 /// Factor for news that a member is suspected or down, or that a suspect is alive. A member that
-/// misses this keeps talking to a dead member, or leaves out a living one. With 12 instead of 6 the
+/// misses this keeps talking to a dead member, or omits a living one. With 12 instead of 6 the
 /// estimate is 1 in 160,000. With 9 (1 in 8,000) and loss, three of a thousand had not heard of a
 /// death when it was no longer sent.
 pub(super) const MORE_OFTEN: u8 = 6;
 /// With this many news items waiting, none is sent more often: a whole site has gone or returned,
-/// and comparisons of directories deliver what a member misses.
+/// and directory comparisons deliver what a member misses.
 pub(super) const MANY_NEWS: usize = 8;
 /// With this many news items waiting, a few full datagrams, newcomers announced by others are not
 /// added; with the second number, nothing from others is. The protocol goes through all of them for
@@ -54,7 +54,7 @@ pub(super) fn protocol_config(config: &DiscoveryConfig, repetitions: u8) -> Conf
             .unwrap_or(NonZeroUsize::MIN),
         max_transmissions: NonZeroU8::new(repetitions).unwrap_or(NonZeroU8::MIN),
         suspect_to_down_after: config.suspicion,
-        // The directory decides about forgetting.
+        // The directory decides when to forget.
         remove_down_after: None,
         max_packet_size: NonZeroUsize::new(MAX_DATAGRAM - ENVELOPE + IDS)
             .unwrap_or(NonZeroUsize::MIN),
