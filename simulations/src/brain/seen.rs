@@ -1,4 +1,4 @@
-//! The data about a node that the daemon's page would show.
+//! The data about a node for the daemon's dashboard.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -14,7 +14,7 @@ use crate::Error;
 enum Worse {
     Up,
     Down,
-    /// Neither: it only shows how much there was.
+    /// Neither: it only shows an amount.
     Never,
 }
 
@@ -47,7 +47,7 @@ const COMPARED: [(&str, Worse); 24] = [
 ];
 /// A change below this share is noise between seeds; with the same seed there is none.
 const NOTABLE: f64 = 0.02;
-/// Represents a time that some never reached.
+/// Stands for a time never reached.
 const NEVER: &str = "never";
 
 pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
@@ -63,7 +63,7 @@ pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
     }
     // Runs of the lab have no hash.
     if old["trace_hash"].is_string() && old["trace_hash"] == new["trace_hash"] {
-        return say("the two runs are the same, to the last byte");
+        return say("the two runs are identical");
     }
     let _ = writeln!(text, "{:<34} {:>14} {:>14} {:>9}", "", "before", "after", "change");
     let mut worse = 0;
@@ -78,14 +78,14 @@ pub(super) fn main(before: &Path, after: &Path) -> Result<ExitCode, Error> {
     let _ = write!(text, "{worse} values are worse, marked with !");
     if !unlike.is_empty() {
         let of = unlike.join(", ");
-        let _ = write!(text, "; that may be of the other {of}, and no regression");
+        let _ = write!(text, "; the different {of} may be the cause, not a regression");
     }
     say(&text)?;
     Ok(ExitCode::from(u8::from(new > old)))
 }
 
-/// Compares how nodes followed each fault that both runs have, and lists faults that only one has;
-/// returns how many values got worse.
+/// Compares the nodes' reactions to faults in both runs, and lists faults in only one; returns the
+/// number of worse values.
 fn faults(text: &mut String, old: &Value, new: &Value) -> usize {
     let list = |of: &Value| of["faults"].as_array().cloned().unwrap_or_default();
     let mut others: Vec<Option<Value>> = list(new).into_iter().map(Some).collect();
@@ -114,7 +114,7 @@ fn faults(text: &mut String, old: &Value, new: &Value) -> usize {
     worse
 }
 
-/// A time of a fault, or the word "never" if some had something to notice and did not.
+/// A time of a fault, or the word "never" if some nodes should have noticed it and did not.
 fn reached(fault: &Value, key: &str, of: &str) -> Value {
     // A node that may stay has not failed to leave.
     let is_asked = key != "failover_p99_s" || fault["must_leave"] != false;
@@ -146,7 +146,7 @@ fn line(
         Worse::Never => false,
     };
     let mark = if is_worse { " !" } else { "" };
-    // There is no share of nothing.
+    // There is no relative change from zero.
     let change = match old == 0.0 && new != 0.0 {
         true => "from 0".into(),
         false => format!("{:+.1}%", change * 100.0),
@@ -170,7 +170,7 @@ fn load(path: &Path) -> Result<Value, Error> {
     let wrong = |reason: String| Error::Result { path: path.display().to_string(), reason };
     let value = serde_json::from_str::<Value>(&read(path)?);
     let value = value.map_err(|error| {
-        wrong(format!("it is not a result of meshport-sim run --json: no JSON ({error})"))
+        wrong(format!("it is not a result of meshport-sim run --json: invalid JSON ({error})"))
     })?;
     if value["requests"].is_object() && value["violations"].is_array() {
         return Ok(value);

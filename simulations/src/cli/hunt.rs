@@ -30,10 +30,10 @@ pub(super) struct Arguments {
     /// Where to write a random world that violates a rule.
     #[arg(long, value_name = "FILE", default_value = "found.toml")]
     out: PathBuf,
-    /// Search for violations of this rule only, named by its text.
+    /// Search only for violations of this rule, given by its text.
     #[arg(long, value_name = "RULE")]
     rule: Option<String>,
-    /// Plant this bug in all nodes first, to see whether the rules find it.
+    /// Plant this bug in all nodes first, to test whether the rules find it.
     #[cfg(feature = "planted-bugs")]
     #[arg(long, value_name = "BUG")]
     planted: Option<String>,
@@ -44,7 +44,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     super::plant(arguments.planted.as_deref())?;
     if let Some(rule) = arguments.rule.as_deref().filter(|rule| !rules::ALL.contains(rule)) {
         let all: Vec<String> = rules::ALL.iter().map(|rule| format!("\n  {rule}")).collect();
-        let what = format!("--rule: there is no rule \"{rule}\"; there are{}", all.concat());
+        let what = format!("--rule: unknown rule \"{rule}\"; the rules are{}", all.concat());
         return Err(Error::Scenario(what));
     }
     let is_wanted = |it: &&Violation| arguments.rule.as_ref().is_none_or(|rule| it.rule == rule);

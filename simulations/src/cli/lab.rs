@@ -38,7 +38,11 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let until = once.until();
     let end = scenario.duration().min(until.unwrap_or(Duration::MAX));
     let (nodes, s) = (scenario.nodes().count(), end.as_secs());
-    let _ = writeln!(io::stderr(), "{nodes} daemons, {s} s of real time once they know each other");
+    let _ = writeln!(
+        io::stderr(),
+        "{nodes} daemons, {s} s of real time after they know each \
+                                    other"
+    );
     let folder = Folder::new(arguments.keep.as_deref())?;
     let options = lab::Options { program, folder: folder.path.clone(), until };
     #[expect(clippy::disallowed_methods, reason = "how long the run took, for people")]

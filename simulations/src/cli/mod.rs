@@ -1,7 +1,7 @@
 //! The tool `meshport-sim`.
 //!
-//! Exit codes: 0 success, 1 a rule was violated or a comparison found more violations, 2 the
-//! command line is invalid, 3 something could not be read, run or written.
+//! Exit codes: 0 success, 1 a rule was violated or a comparison found more violations, 2 invalid
+//! command line, 3 a file could not be read or written, or the run failed.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ mod sets;
 mod shrink;
 mod sweep;
 
-/// The last second that can be requested: some years.
+/// The maximum second that can be requested: some years.
 const MAX_SECOND: f64 = 1e8;
 
 /// Simulate a mesh of many sites in virtual time, with the daemon's own decision code.
@@ -33,8 +33,8 @@ const MAX_SECOND: f64 = 1e8;
     name = "meshport-sim",
     version,
     after_help = "Exit codes: 0 success, 1 a rule was violated or a comparison found more \
-                  violations, 2 the command line is invalid, 3 something could not be read, run or \
-                  written.\nScenarios are described in simulations/REFERENCE.md."
+                  violations, 2 invalid command line, 3 a file could not be read or written, or \
+                  the run failed.\nScenarios are described in simulations/REFERENCE.md."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -49,10 +49,10 @@ enum Verb {
     ///
     /// Example: meshport-sim run simulations/scenarios/three-sites.toml --seed 7 --report out
     Run(run::Arguments),
-    /// Run a scenario in real or accelerated time, and serve the daemon's page on it.
+    /// Run a scenario in real or accelerated time, and serve the daemon's dashboard for it.
     ///
-    /// The page shows any node's view. Links are cut, instances stopped and sites isolated by a
-    /// click; without clicks it is the same run as that of `run`.
+    /// The dashboard shows any node's view. Clicks cut links, stop instances and isolate sites;
+    /// without clicks the run is the same as with `run`.
     ///
     /// Example: meshport-sim serve simulations/scenarios/three-sites.toml --speed 5
     Serve(serve::Arguments),
@@ -145,7 +145,7 @@ fn second(text: &str) -> Result<f64, String> {
     wanted.ok_or_else(|| format!("expected seconds from 0 to {MAX_SECOND}"))
 }
 
-/// Prints to standard output. A closed pipe means that the reader has seen enough.
+/// Prints to standard output. A closed pipe means that the reader is done.
 fn say(text: &str) -> Result<ExitCode, Error> {
     let _ = writeln!(io::stdout(), "{text}");
     Ok(ExitCode::SUCCESS)
@@ -168,7 +168,7 @@ fn plant(name: Option<&str>) -> Result<(), Error> {
 
     let Some(name) = name else { return Ok(()) };
     let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
-    let unknown = || Error::Scenario(format!("there is no bug \"{name}\" to plant"));
+    let unknown = || Error::Scenario(format!("unknown bug \"{name}\""));
     planted::plant(Some(bug.ok_or_else(unknown)?));
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::{Error, full};
 
 /// Interval between updates of the progress bar.
 const BAR_EVERY: Duration = Duration::from_millis(200);
-/// Letters of the progress bar.
+/// Width of the progress bar, in characters.
 const BAR: usize = 32;
 
 /// Options of one run of a scenario, at any level.
@@ -32,7 +32,7 @@ pub(super) struct Once {
     /// End the run at this second.
     #[arg(long, value_name = "SECOND", value_parser = super::second, allow_negative_numbers = true)]
     until: Option<f64>,
-    /// Use at most this many nodes of each site, origins first, to fit the full level or the lab.
+    /// Use at most this many nodes per site, origins first, to fit the full level or the lab.
     #[arg(long, value_name = "M")]
     nodes_per_site: Option<NonZero<usize>>,
     /// Write the result as one JSON object; `-` prints it instead of the tables.
@@ -106,8 +106,8 @@ pub(super) struct Arguments {
     /// Run twice and fail if the two traces differ.
     #[arg(long)]
     twice: bool,
-    /// Run at the full level: up to 100 nodes with everything real above the socket, as with
-    /// level = "full" in the scenario.
+    /// Run at the full level: up to 100 nodes, all real above the socket, as with level = "full" in
+    /// the scenario.
     #[arg(long)]
     full: bool,
     /// Also measure CPU time and memory of a few nodes of each role, for the JSON; wide level only.
@@ -170,8 +170,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(u8::from(!run.violations.is_empty())))
 }
 
-/// Facts about a scenario that a reader of the result may miss: an isolated site that serves
-/// itself.
+/// Notes on a scenario that a reader of the result may miss: an isolated site that serves itself.
 fn notes(scenario: &Scenario) -> Vec<String> {
     let isolates = |name: &str| {
         scenario.events.iter().any(|event| event.isolate.as_deref().is_some_and(|it| it == name))
@@ -230,7 +229,7 @@ pub(super) fn wide(scenario: &Scenario) -> Result<(), Error> {
     if scenario.level == Level::Wide {
         return Ok(());
     }
-    let what = "this verb runs scenarios at the wide level; run and lab take level = \"full\"";
+    let what = "this command runs scenarios at the wide level; run and lab accept level = \"full\"";
     Err(Error::Scenario(what.into()))
 }
 
@@ -239,7 +238,7 @@ fn go_full(scenario: Scenario, seed: u64, options: Options) -> Result<(Run, Effo
     let run = move || measured(|| full::run(scenario, seed, options));
     let thread = std::thread::Builder::new().name("full".into()).spawn(run);
     let thread = thread.map_err(|error| Error::Machine(format!("start a thread: {error}")))?;
-    thread.join().map_err(|_| Error::Machine("the run has panicked".into()))?
+    thread.join().map_err(|_| Error::Machine("the run panicked".into()))?
 }
 
 /// The trace hash of a second run.
@@ -284,7 +283,7 @@ fn measured(run: impl FnOnce() -> Result<Run, Error>) -> Result<(Run, Effort), E
     let start = Instant::now();
     let run = run()?;
     let wall = start.elapsed();
-    // Where the system counts it, the time of other processes is left out.
+    // If the system counts it, the time of other processes is excluded.
     let busy = processor_time().zip(before).map(|(after, before)| after.saturating_sub(before));
     let effort = Effort { wall, processor: busy.unwrap_or(wall), memory: most_memory() };
     Ok((run, effort))

@@ -22,7 +22,7 @@ use fit::{Law, Point, Size, error, figures};
 
 mod fit;
 
-/// Fewest sizes for a law: two to fit it and one to check it.
+/// Minimum number of sizes for a law: two to fit it and one to check it.
 const FEWEST_SIZES: usize = 3;
 /// Runs in one row of a table.
 const COLUMNS: usize = 8;
@@ -48,12 +48,11 @@ const MEASURES: [(&str, &str); 14] = [
 pub(super) struct Arguments {
     #[command(flatten)]
     choice: Choice,
-    /// The sizes, in nodes; each site keeps its share. The largest is not used to fit the laws but
-    /// to check them.
+    /// The sizes, in nodes; each site keeps its share. The largest is used only to check the laws.
     #[arg(long, value_delimiter = ',', required = true, value_name = "N,N,N")]
     sizes: Vec<usize>,
-    /// Numbers of origins to run each size with, spread over the sites in turn; the largest size
-    /// uses the first of them [default: those of the scenario].
+    /// Numbers of origins for each size, spread over the sites in turn; the largest size uses only
+    /// the first [default: those of the scenario].
     #[arg(long, value_delimiter = ',', value_name = "O,O")]
     origins: Vec<usize>,
     /// Seed of all random choices.
@@ -62,11 +61,12 @@ pub(super) struct Arguments {
     /// A size to extrapolate to.
     #[arg(long, value_name = "N")]
     carry: Option<usize>,
-    /// Number of sites at that size, each with as many origins as a site of the scenario has on
-    /// average [default: as in the scenario].
+    /// Number of sites at that size, each with the scenario's average number of origins per site
+    /// [default: as in the scenario].
     #[arg(long, value_name = "S", requires = "carry")]
     sites: Option<usize>,
-    /// A result of `run --json` of the same scenario that checks the laws too. May be repeated.
+    /// A result of `run --json` of the same scenario, as a further check of the laws. May be
+    /// repeated.
     #[arg(long, value_name = "FILE")]
     check: Vec<PathBuf>,
     /// Write the runs, the laws and their predictions as one JSON object.
@@ -258,7 +258,7 @@ fn told(laws: &[Found], target: Option<Size>, played: &[Played]) -> String {
             let (said, seen) = (figures(*said), figures(*seen));
             let _ = writeln!(
                 text,
-                "{:<32} at {nodes}: {said} foretold, {seen} measured, {off:.1} % off",
+                "{:<32} at {nodes}: {said} predicted, {seen} measured, {off:.1} % off",
                 ""
             );
         }
@@ -269,9 +269,9 @@ fn told(laws: &[Found], target: Option<Size>, played: &[Played]) -> String {
     let good = fit::GOOD * 100.0;
     let _ = write!(
         text,
-        "\nEach law is the one with the fewest terms that is nowhere further than {good:.0} % from \
-         the runs it is fitted to, which are all but the largest; where none is, the one that errs \
-         least about each run when it is fitted to the others."
+        "\nEach law is the one with the fewest terms within {good:.0} % of all fitted runs, which \
+         are all except the largest; if there is none, the one that predicts each run best when \
+         fitted to the others."
     );
     if let Some(size) = target {
         let fixed = played.iter().all(|run| (run.size.origins - played[0].size.origins) < 0.5);
@@ -279,7 +279,7 @@ fn told(laws: &[Found], target: Option<Size>, played: &[Played]) -> String {
             let (o, to) = (played[0].size.origins, size.origins);
             let _ = write!(
                 text,
-                "\nAll runs had {o} origins, so that the laws know nothing of {to}: play several \
+                "\nAll runs had {o} origins, so the laws cannot predict {to}: run several numbers \
                  with --origins."
             );
         }

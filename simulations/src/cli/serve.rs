@@ -15,13 +15,13 @@ pub(super) struct Arguments {
     /// Seed of all random choices.
     #[arg(long, default_value_t = 1, value_parser = super::seed, allow_negative_numbers = true)]
     seed: u64,
-    /// Virtual seconds that pass in one of real time, 0.1 to 100.
+    /// Virtual seconds per second of real time, 0.1 to 100.
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = speed)]
     speed: f64,
-    /// Begin paused.
+    /// Start paused.
     #[arg(long)]
     paused: bool,
-    /// The loopback address of the page; port 0 lets the system choose.
+    /// The loopback address of the dashboard; port 0 selects a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7450")]
     listen: SocketAddr,
 }

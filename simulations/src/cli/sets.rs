@@ -42,7 +42,7 @@ fn put(document: &mut Table, key: &str, value: Value) -> Result<(), Error> {
         Some(rest) => rest.split('.').collect(),
         None => ["settings"].into_iter().chain(key.split('.')).collect(),
     };
-    let wrong = |part: &str| Error::Scenario(format!("--set {key}: there is no key \"{part}\""));
+    let wrong = |part: &str| Error::Scenario(format!("--set {key}: no key \"{part}\""));
     let (last, parents) = parts.split_last().expect("a split gives at least one part");
     let mut root = Value::Table(std::mem::take(document));
     let mut current = &mut root;
@@ -56,8 +56,8 @@ fn put(document: &mut Table, key: &str, value: Value) -> Result<(), Error> {
                 let index = part.parse::<usize>().ok();
                 index.and_then(|index| list.get_mut(index)).ok_or_else(|| {
                     Error::Scenario(format!(
-                        "--set {key}: there is no item \"{part}\" in a list of {count}, whose \
-                         items are numbered from 0"
+                        "--set {key}: no item \"{part}\" in a list of {count} (items are \
+                         numbered from 0)"
                     ))
                 })?
             }

@@ -15,7 +15,7 @@ use crate::report::{Violation, text};
 use crate::scenario::Scenario;
 use crate::world::Options;
 
-/// Most runs that are tried.
+/// Maximum number of runs.
 const MAX_TRIES: usize = 500;
 
 #[derive(Debug, clap::Args)]
@@ -66,7 +66,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(1))
 }
 
-/// The first violation; also none if the rest is no longer a valid scenario.
+/// The first violation; `None` also if the document is no longer a valid scenario.
 fn violated(document: &Table, seed: u64) -> Option<Violation> {
     let scenario = Scenario::parse(&document.to_string()).ok()?;
     let (run, _) = go(scenario, seed, Options::default()).ok()?;

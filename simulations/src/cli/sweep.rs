@@ -59,7 +59,7 @@ pub(super) struct Arguments {
 /// A combination of values, and the worst result over its seeds.
 pub(crate) struct Point {
     pub(crate) words: String,
-    /// None if no seed had anything to measure, [`NEVER`] if some never reached it.
+    /// `None` if no seed had anything to measure, [`NEVER`] if some never reached it.
     pub(crate) values: [Option<f64>; MEASURED.len()],
     violations: usize,
     /// The trace hash of each seed's run.
@@ -72,7 +72,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let combinations = combinations(&arguments.choice.sets)?;
     let runs = combinations.len() * usize::try_from(arguments.seeds).unwrap_or(usize::MAX);
     if runs > MAX_RUNS {
-        return Err(Error::Scenario(format!("{runs} runs; at most {MAX_RUNS} at once")));
+        return Err(Error::Scenario(format!("{runs} runs; the maximum is {MAX_RUNS}")));
     }
     // Checks all combinations before the first one runs.
     let scenarios = combinations.iter().map(|combination| changed(arguments, &base, combination));
@@ -172,7 +172,7 @@ fn add(worst: &mut [Option<f64>; MEASURED.len()], seed: [Option<f64>; MEASURED.l
     }
 }
 
-/// The worst of some times, each with the number of nodes that had something to notice: a node that
+/// The worst of some times, each with the number of nodes that should have noticed: a node that
 /// never noticed is worse than any time.
 fn worst(times: impl IntoIterator<Item = (usize, Option<Duration>)>) -> Option<f64> {
     let concerned = times.into_iter().filter(|(concerned, _)| *concerned > 0);
@@ -243,7 +243,7 @@ fn row(point: &Point, width: usize) -> String {
     format!("{row}  {rules}")
 }
 
-/// A value in words: "-" if there was nothing to measure.
+/// A value as text: "-" if there was nothing to measure.
 fn said(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
@@ -252,8 +252,8 @@ fn said(value: Option<f64>) -> String {
     }
 }
 
-/// A plot of each measure that differs, for a terminal. A value that was never reached is as long
-/// as the longest.
+/// A plot of each measure that differs, for a terminal. A value never reached is as long as the
+/// longest.
 fn bars(points: &[Point]) -> String {
     const WIDTH: f64 = 40.0;
     let mut text = String::new();
@@ -281,7 +281,7 @@ fn bars(points: &[Point]) -> String {
     text
 }
 
-/// Whether no value differs from another one by more than 2 % of the greatest.
+/// Whether all values are within 2 % of the greatest.
 fn all_alike(values: &[Option<f64>]) -> bool {
     let known = values.iter().flatten().copied().filter(|value| value.is_finite());
     let top = known.fold(0.0, f64::max);
@@ -292,7 +292,7 @@ fn all_alike(values: &[Option<f64>]) -> bool {
     values.windows(2).all(is_same)
 }
 
-/// A sentence for each key whose values make no difference, whatever the other keys are.
+/// A sentence for each key whose values make no difference, regardless of the other keys.
 fn idle(combinations: &[Vec<String>], points: &[Point]) -> Vec<String> {
     let keys = combinations.first().map_or(0, Vec::len);
     let sentence = |index: usize| {
@@ -308,7 +308,7 @@ fn idle(combinations: &[Vec<String>], points: &[Point]) -> Vec<String> {
         let same_runs =
             |group: &Vec<&Point>| group.windows(2).all(|two| two[0].traces == two[1].traces);
         if groups.values().all(same_runs) {
-            return Some(format!("{key} had no effect: each of its values gives the same runs"));
+            return Some(format!("{key} had no effect: all its values give the same runs"));
         }
         let alike = |group: &Vec<&Point>| {
             let values = |of| group.iter().map(|point| point.values[of]).collect::<Vec<_>>();
@@ -341,7 +341,7 @@ mod tests {
         let said = |runs: [(f64, u8); 4]| idle(&sets, &runs.map(|(it, trace)| run(it, trace)));
         assert_eq!(said([(1.0, 1), (2.0, 2), (3.0, 3), (4.0, 4)]), Vec::<String>::new());
         let same = said([(1.0, 1), (1.0, 1), (3.0, 3), (3.0, 3)]);
-        assert_eq!(same, ["b had no effect: each of its values gives the same runs"]);
+        assert_eq!(same, ["b had no effect: all its values give the same runs"]);
         let alike = said([(1.0, 1), (2.0, 2), (1.0, 3), (2.0, 4)]);
         assert!(alike.len() == 1 && alike[0].starts_with("a had hardly any effect"), "{alike:?}");
         let one = [vec!["a=1".to_owned()]];

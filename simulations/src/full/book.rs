@@ -161,7 +161,7 @@ impl Book {
 
     /// Records how many suspicions of a node were dropped from its bounded queue.
     pub(super) fn overlooks(&mut self, node: usize, missed: u64) {
-        let what = format!("{missed} suspicions more than can be told of at once");
+        let what = format!("{missed} suspicions dropped from a full queue");
         self.violates(rules::QUEUES, node, what);
     }
 
@@ -223,7 +223,7 @@ impl Book {
         back.latency.connect.add(micros(took));
         let name = |at| self.scene.account.name(at);
         let words = format!("reaches the kubelet of {} after {} us", name(to), took.as_micros());
-        let wrong = format!("its stream to the kubelet of {} reaches {}", name(to), name(reached));
+        let wrong = format!("its stream to the kubelet of {} reached {}", name(to), name(reached));
         self.says(from, words);
         if reached != to {
             self.violates(rules::OTHER_KUBELET, from, wrong);

@@ -204,7 +204,7 @@ fn overflow(samples: &[Sample], records: usize, clients: f64, relayed: f64) -> O
 /// still open, and its clients `opened` so many.
 fn unbalanced(samples: &[Sample], left: u64, opened: u64) -> Option<String> {
     if left > 0 {
-        return Some(format!("{left} sessions are open long after the last client went"));
+        return Some(format!("{left} sessions are still open long after the last client left"));
     }
     let count = |name: &str, outcome: Option<&str>| {
         // The node does not count sessions of the way back as accepted clients.
@@ -219,7 +219,7 @@ fn unbalanced(samples: &[Sample], left: u64, opened: u64) -> Option<String> {
     if accepted != connected + failed + abandoned + over {
         return Some(format!(
             "{accepted} clients accepted, but {connected} connected, {failed} failed, {abandoned} \
-             went before, {over} too many"
+             left early, {over} over the limit"
         ));
     }
     #[expect(clippy::cast_precision_loss, reason = "sessions are far fewer than 2^53")]

@@ -64,7 +64,7 @@ fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
     book
 }
 
-/// Refuses scenarios that this level cannot run.
+/// Refuses scenarios that this level does not support.
 fn check(story: &Story) -> Result<(), Error> {
     let unknown = |happening: &Happening| match happening {
         Happening::Clock(..) => Some("clock-step"),
@@ -75,8 +75,8 @@ fn check(story: &Story) -> Result<(), Error> {
         level: "the full level",
         most: MAX_NODES,
         why: "since everything in them is real",
-        instead: "All its nodes run on one machine with one clock, and they are the daemon, which \
-                  cannot lie; the wide level (without --full) knows all",
+        instead: "All its nodes run the real daemon, which cannot lie, on one machine with one \
+                  clock; the wide level (without --full) supports all",
     };
     story.fit(&limits, unknown, &[])
 }

@@ -235,7 +235,7 @@ mod tests {
             book.scene.account.violations.pop().map(|it| it.what).unwrap_or_default()
         };
         assert_eq!(found(Ok("fra-1")), "");
-        assert!(found(Ok("ams-1")).contains("goes to ams-1"), "{}", found(Ok("ams-1")));
+        assert!(found(Ok("ams-1")).contains("uses ams-1"), "{}", found(Ok("ams-1")));
         assert_eq!(found(Err("no")), "a request through it fails: no");
         book.shown[ORIGIN].runs = false;
         book.check_answer(2, Err("no".to_owned()));

@@ -472,7 +472,7 @@ pub fn program() -> Result<PathBuf, Error> {
     let here = std::env::current_exe().ok();
     let beside = here.as_deref().and_then(Path::parent).map(|folder| folder.join("meshport"));
     beside.filter(|path| path.exists()).ok_or_else(|| {
-        let what = "there is no program meshport beside meshport-sim: build it in the same way \
+        let what = "no program meshport next to meshport-sim: build it in the same way \
                     (cargo build --release -p meshport), or name one with --meshport PATH";
         Error::Machine(what.into())
     })

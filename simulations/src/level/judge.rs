@@ -95,7 +95,10 @@ pub(crate) trait Judge: Level {
             self.readmits(holder, subject);
             if !self.holds(holder, subject).is_there() {
                 let (name, bound) = (self.account().name(subject), MAX_EVICTION.as_secs());
-                let what = format!("{name} runs and is within reach, yet down for over {bound} s");
+                let what = format!(
+                    "{name} is running and reachable, but considered down for over \
+                                    {bound} s"
+                );
                 self.violates(rules::EVICTED, holder, what);
             }
         }
@@ -158,9 +161,9 @@ pub(crate) trait Judge: Level {
         let leads = |line: &Line| line.origin() == id || line.first_hop() == id;
         let route = self.route(at);
         if ties.entry {
-            Some("its directory has an entry of")
+            Some("its directory has an entry for")
         } else if route.is_some_and(|it| it.candidates.iter().any(|it| leads(&it.origin.line))) {
-            Some("its route has a way through")
+            Some("its route goes through")
         } else if ties.tunnel {
             Some("it has a tunnel to")
         } else if ties.session {
@@ -224,7 +227,7 @@ pub(crate) trait Judge: Level {
         for subject in self.within_reach(at) {
             all += 1;
             match self.holds(at, subject) {
-                Held::Absent => return Some(format!("it holds {} for down", name(subject))),
+                Held::Absent => return Some(format!("it considers {} down", name(subject))),
                 Held::Older => {
                     return Some(format!("its record of {} is not the newest", name(subject)));
                 }
@@ -233,10 +236,10 @@ pub(crate) trait Judge: Level {
             }
         }
         if known < all {
-            return Some(format!("it knows {known} of {all} nodes within its reach"));
+            return Some(format!("it knows {known} of {all} reachable nodes"));
         }
         let alive = self.alive(at).filter(|alive| *alive < all)?;
-        Some(format!("it holds {alive} of {all} nodes within its reach for alive"))
+        Some(format!("it considers {alive} of {all} reachable nodes alive"))
     }
 
     /// A node's route, if it does not work although another origin does, or is clearly farther than
@@ -267,7 +270,7 @@ pub(crate) trait Judge: Level {
             return None;
         }
         let to = ends().next().map_or("nobody", |origin| account.name(origin));
-        Some(format!("it goes to {to}, which does not serve, though another origin does"))
+        Some(format!("it uses {to}, which does not serve, although another origin does"))
     }
 
     /// The problem, if a node uses an origin that is clearly farther than the nearest one that
@@ -289,7 +292,7 @@ pub(crate) trait Judge: Level {
         let (own, least) = (self.distance(at, to), self.distance(at, best));
         is_far(own, least).then(|| {
             let (to, better) = (account.name(to), account.name(best));
-            format!("it goes to {to}, {own:?} away, though {better} serves at {least:?}")
+            format!("it uses {to}, {own:?} away, although {better} serves at {least:?}")
         })
     }
 }

@@ -87,8 +87,8 @@ impl Story {
         let nodes = self.scenario.nodes().count();
         if nodes > *most {
             return Err(Error::Scenario(format!(
-                "{nodes} nodes; {level} runs at most {most}, {why}. --nodes-per-site 3 makes the \
-                 sites smaller"
+                "{nodes} nodes; {level} runs at most {most}, {why}. --nodes-per-site 3 reduces \
+                 the sites"
             )));
         }
         let events = self.plan.iter().filter_map(|planned| unknown(&planned.happening));
@@ -100,7 +100,7 @@ impl Story {
             return Ok(());
         }
         let all = all.join(", ");
-        Err(Error::Scenario(format!("{level} does not know these: {all}. {instead}")))
+        Err(Error::Scenario(format!("{level} does not support these: {all}. {instead}")))
     }
 
     /// The load of a node's clients, if it has any.

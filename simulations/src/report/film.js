@@ -12,7 +12,7 @@ const vain = (frame) => frame.flows.reduce((sum, it) => sum + (it.x || 0), 0)
   + frame.sites.reduce((sum, it) => sum + it.x, 0);
 const plural = (value, word) => count(value, word);
 
-// The frame of a moment: the last one that is not after it.
+// The frame of a moment: the last one not after it.
 function frameAt(second) {
   let [low, high] = [0, film.frames.length - 1];
   while (low < high) {
@@ -52,13 +52,13 @@ function asDocument(frame) {
   };
 }
 
-// What there is to see, in words.
+// The frame in words.
 function tell(frame) {
   const parts = [];
   const lost = vain(frame);
   const running = frame.sites.reduce((sum, it) => sum + it.r, 0);
-  parts.push(lost ? `${lost} of ${plural(running, "running node")} reach no origin that works`
-    : running === 0 ? "No node runs" : `All ${running} running nodes reach an origin that works`);
+  parts.push(lost ? `${lost} of ${plural(running, "running node")} reach no working origin`
+    : running === 0 ? "No node runs" : `All ${running} running nodes reach a working origin`);
   if (chosen !== null) {
     const site = frame.sites[chosen];
     const goes = frame.flows.filter((it) => it.f === chosen).map((it) => `${it.n} to ${
@@ -85,7 +85,7 @@ function drawStrip() {
   const line = (name, at) => s("line", { class: name, x1: at, x2: at, y1: 0, y2: height,
     "vector-effect": "non-scaling-stroke" });
   byId("strip").replaceChildren(s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-    preserveAspectRatio: "none", "aria-label": "Nodes that reach no origin that works, over time: "
+    preserveAspectRatio: "none", "aria-label": "Nodes that reach no working origin, over time: "
       + `at most ${most === 1 && !film.frames.some(([, it]) => vain(it)) ? 0 : most}` },
   s("line", { class: "base", x1: 0, x2: width, y1: height - 1, y2: height - 1 }),
   s("path", { class: "vain", d: `${path}L${width} ${height - 1}Z` }),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Most sites in a film: as many as fit on a map.
+/// Maximum number of sites in a film: as many as fit on a map.
 pub const MAX_SITES: usize = 24;
 /// Frames of a film: more than a slider has pixels on most screens.
 pub const MAX_FRAMES: usize = 900;
@@ -71,7 +71,7 @@ pub struct SitePath {
     /// The other site.
     #[serde(rename = "b")]
     pub to: usize,
-    /// Its round trip in milliseconds; none if nothing gets through in at least one direction.
+    /// Its round trip in milliseconds; `None` if nothing passes in at least one direction.
     #[serde(rename = "r")]
     pub rtt_ms: Option<f64>,
     /// Share of datagrams that are lost in a direction, percent.

@@ -93,7 +93,7 @@ pub fn page(
             Some(film) => (moments(run, film)),
             None => { h2 { "Final routes" } figure tabindex="0" { (map(run)) } },
         }
-        h2 { "What happened, and what clients saw" }
+        h2 { "Events, and their effect on clients" }
         (timelines(run))
         (faults(run))
         h2 { "Distributions" }
@@ -105,7 +105,7 @@ pub fn page(
             }
         } }
         h2 { "Reproduce" }
-        p { "The same file and seed give the same run, to the last byte." }
+        p { "The same file and seed give an identical run." }
         pre tabindex="0" { (command) }
     };
     document(scenario, &body, run.film.is_some())
@@ -156,15 +156,15 @@ fn moments(run: &Run, film: &Film) -> Markup {
                 aria-label="Moment, in virtual seconds";
             div.slider {
                 button #play type="button" { "Play" }
-                button #before type="button" aria-label="One change back" { "‹" }
-                button #after type="button" aria-label="One change on" { "›" }
+                button #before type="button" aria-label="Previous change" { "‹" }
+                button #after type="button" aria-label="Next change" { "›" }
                 output #when for="moment" {}
             }
             p.now #now role="status" {}
             ol.marks #marks {}
             div.key aria-hidden="true" {
-                span { svg { path.path.used.ok d="M0 4H22" {} } "most nodes of a site go there" }
-                span { svg { path.path.mine.ok d="M0 4H22" {} } "some go there" }
+                span { svg { path.path.used.ok d="M0 4H22" {} } "used by most nodes of a site" }
+                span { svg { path.path.mine.ok d="M0 4H22" {} } "used by some" }
                 span { svg { path.path.mine.warn d="M0 4H22" {} } "some of them cannot connect" }
                 span { svg { path.path.mine.bad d="M0 4H22" {} } "none of them can connect" }
                 span { svg { path.path.mine.relayed d="M0 4H22" {} } "through a relay" }
@@ -222,7 +222,7 @@ fn violation(violation: &Violation, again: &str) -> Markup {
             h3 { (violation.rule) " at " (at) ", " (node) }
             p { (violation.what) }
             pre tabindex="0" { (violation.last.join("\n")) }
-            p { "To see it again:" }
+            p { "To reproduce it:" }
             pre tabindex="0" { (again) }
         }
     }

@@ -10,7 +10,7 @@ use crate::measure::WayBack;
 /// Faults that are listed one by one.
 const MAX_LISTED: usize = 24;
 
-/// Numbers in words, each with its name.
+/// Numbers as text, each with its name.
 pub(super) type Numbers = Vec<(&'static str, String)>;
 
 /// The summary.

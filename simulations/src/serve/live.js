@@ -1,4 +1,4 @@
-// The world around the page: its time, whose view is shown, and what is done to it.
+// The world around the page: its time, the selected view, and the user's events.
 
 const SPEEDS = [0.2, 0.5, 1, 2, 5, 10, 20, 50, 100];
 const WORLD_EVERY = 500; // ms
@@ -9,7 +9,7 @@ let worldAt = 0; // when it came, by performance.now()
 let worldTimer = 0;
 let viewer = "";
 
-// The site that is acted on: the one that is selected, else that of the viewer.
+// The site for actions: the selected one, else that of the viewer.
 function siteInHand() {
   if (shown.selected && shown.selected.site) return shown.selected.site;
   const node = shown.selected && shown.view
@@ -27,7 +27,7 @@ function problem(text) {
   byId("world-problem").textContent = text;
 }
 
-// Takes an answer of the server; any of them has the whole world in it.
+// Handles an answer of the server; each contains the whole world.
 async function takeWorld(answer) {
   const told = await answer.json();
   if (!answer.ok) throw new Error(told.error);
@@ -41,7 +41,7 @@ async function change(path, body) {
       headers: { "Content-Type": "application/json" }, signal: AbortSignal.timeout(GIVE_UP) }));
     problem("");
   } catch (error) {
-    problem(`Not done: ${error.message}`);
+    problem(`Failed: ${error.message}`);
   }
   await Promise.all([askWorld(), poll()]);
 }
@@ -55,7 +55,7 @@ async function askWorld() {
       signal: AbortSignal.timeout(GIVE_UP) }));
     if (byId("world-problem").textContent.startsWith("No answer")) problem("");
   } catch {
-    problem("No answer from the simulator; it has ended, or is very busy.");
+    problem("No answer from the simulator; it has exited or is overloaded.");
   }
   worldTimer = setTimeout(askWorld, document.hidden ? POLL_HIDDEN : WORLD_EVERY);
 }
@@ -94,12 +94,12 @@ function drawWorld() {
   byId("world-name").title = world.description;
   say("world-of", worldNow() > world.end_s ? `, ${Math.round(world.end_s)} s planned`
     : `of ${Math.round(world.end_s)} s`);
-  say("world-pause", world.paused ? "Go on" : "Pause");
+  say("world-pause", world.paused ? "Resume" : "Pause");
   draw("world-speed", world.speed, () => [...new Set([...SPEEDS, world.speed])]
     .sort((a, b) => a - b).map((it) => h("option", { value: it, selected: it === world.speed },
       `${it}×`)));
   const slow = !world.paused && world.actual_speed > 0 && world.actual_speed < world.speed * 0.85;
-  say("world-actual", slow ? `this machine manages ${world.actual_speed.toFixed(1)}×` : "");
+  say("world-actual", slow ? `this machine reaches ${world.actual_speed.toFixed(1)}×` : "");
   draw("world-node", [world.nodes.map((it) => [it.name, it.runs]), viewer], () => {
     const sites = [...new Set(world.nodes.map((it) => it.site))];
     return sites.map((site) => h("optgroup", { label: site }, world.nodes
@@ -112,7 +112,7 @@ function drawWorld() {
   say("world-vain", (vain ? `${vain} of ${count(running.length, "running node")} reach no origin`
     : `all ${running.length} running nodes reach an origin`)
     + (late ? ` · ${count(late, "rule")} violated` : "")
-    + (world.is_over ? " · the world has ended for that" : ""));
+    + (world.is_over ? " · the simulation has stopped for that" : ""));
   byId("world-vain").classList.toggle("t-bad", vain > 0 || late > 0);
   if (shown.view) drawAll(); else shown.drawRest();
 }
@@ -167,11 +167,11 @@ function drawWhatIf() {
   return [
     h("div", { class: "head" }, h("h2", { id: "whatif-title" }, `What if, in ${name}`),
       h("span", { class: "whose" },
-        "as it really is · click a line on the map to cut it, a site to act there")),
+        "true state · click a line on the map to cut it, a site to select it")),
     h("div", { class: "tools" },
-      all && tool(site.is_isolated ? "Connect the site again" : "Isolate the site", "isolate",
+      all && tool(site.is_isolated ? "Reconnect the site" : "Isolate the site", "isolate",
         () => isolate(site), site.is_isolated),
-      tool(dead ? "Power is back" : "Cut the power", "power",
+      tool(dead ? "Restore the power" : "Cut the power", "power",
         () => happen(dead ? { restart: name } : { crash: name }), dead),
       cutPairs().length > 1 && tool("Heal all links", "heal all",
         () => happen(...cutPairs().map((it) => ({ heal: [it.from, it.to] }))), true)),
@@ -182,17 +182,17 @@ function drawWhatIf() {
       h("div", {}, h("h3", {}, "Nodes and their instances"),
         h("ul", {}, rows.slice(0, MOST_ROWS).map(rowOfNode)),
         rows.length > MOST_ROWS && h("p", { class: "soft" },
-          `and ${rows.length - MOST_ROWS} more, which the buttons above act on`)),
-      h("div", {}, h("h3", {}, "What happened"),
-        h("ul", { class: "log", tabindex: 0, "aria-label": "What happened, newest first" }, next,
+          `and ${rows.length - MOST_ROWS} more; the buttons above apply to all`)),
+      h("div", {}, h("h3", {}, "Events"),
+        h("ul", { class: "log", tabindex: 0, "aria-label": "Events, newest first" }, next,
           world.happened.map((it) => h("li", {}, h("time", {}, `${it.at_s.toFixed(1)} s`),
             h("span", { class: "name" }, it.what)))),
         !next && world.happened.length === 0
-          && h("p", { class: "soft" }, "Nothing yet, and nothing is planned"))),
+          && h("p", { class: "soft" }, "No events yet, and none planned"))),
     world.done.length > 0 && h("details", { open: detailsOpen,
       toggle: (event) => { detailsOpen = event.target.open; } },
-    h("summary", { "data-key": "scenario" }, `${count(world.done.length, "event")} of yours, as a `
-      + "scenario has them"),
+    h("summary", { "data-key": "scenario" }, `${count(world.done.length, "event")} of yours, in `
+      + "scenario form"),
     h("pre", { tabindex: 0 }, world.done.map((it) => `[[event]]\n${it}`).join("\n"))),
   ];
 }

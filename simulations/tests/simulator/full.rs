@@ -257,7 +257,7 @@ fn what_this_level_does_not_know_is_said() {
         std::fs::remove_file(&file).expect("it is there");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{key}: {errors}");
-        assert!(errors.contains("does not know these") && errors.contains(key), "{errors}");
+        assert!(errors.contains("does not support these") && errors.contains(key), "{errors}");
     }
     let output = output(&["--full"], &ready("thousand-node-join-storm"));
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -326,7 +326,7 @@ fn what_is_not_played_at_the_full_level_is_refused_there() {
         let output = faults::play(&text(case), Level::Full, &format!("single-{number}"), "1");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{}: {errors}", case.words());
-        assert!(errors.contains("the full level does not know these"), "{errors}");
+        assert!(errors.contains("the full level does not support these"), "{errors}");
         count += 1;
     }
     assert_eq!(count, 16);

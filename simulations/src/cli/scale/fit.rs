@@ -1,16 +1,15 @@
-//! Laws of cost: least squares over measured sizes, and which law is the simplest that explains
-//! them.
+//! Laws of cost: least squares over measured sizes, and the simplest law that explains them.
 //!
 //! A law is a sum of terms in the numbers of nodes and of origins, each with a factor. Errors are
 //! relative to the measured value, so that a small mesh counts as much as a large one.
 
 use std::fmt;
 
-/// A law explains the measurements if it is never off by more than this share.
+/// A law explains the measurements if its error never exceeds this share.
 pub(crate) const GOOD: f64 = 0.03;
 /// Origins that an idle node probes as often as configured; with more, it probes each less often.
 const FREELY_PROBED: f64 = 10.0;
-/// Below this share of the largest one, a pivot is rounding.
+/// Below this share of the largest one, a pivot is a rounding error.
 const SINGULAR: f64 = 1e-10;
 
 /// How large a mesh is.
@@ -140,7 +139,7 @@ pub(crate) fn figures(value: f64) -> String {
     }
 }
 
-/// How far a law is off, as a share of the measured value.
+/// The error of a law, as a share of the measured value.
 pub(crate) fn error(said: f64, measured: f64) -> f64 {
     (said - measured).abs() / scale(measured)
 }
@@ -155,7 +154,7 @@ pub(crate) fn simplest(points: &[Point]) -> Option<Law> {
     // Up to that number of origins the two are equal, and one of them has a bound.
     let is_free = points.iter().all(|(size, _)| size.origins <= FREELY_PROBED);
     let known = BY_NODES.iter().chain(more).filter(|it| !(is_free && it.contains(&Origins)));
-    // A law with as many factors as there are points explains anything.
+    // A law with as many factors as points explains anything.
     let laws: Vec<Law> = known
         .filter(|terms| terms.len() + 1 < points.len() || terms.is_empty())
         .filter_map(|terms| fit(terms, points))
@@ -183,7 +182,7 @@ fn left_out(terms: &'static [Term], points: &[Point]) -> f64 {
     sum
 }
 
-/// Least squares of the errors as shares; none if the points cannot distinguish the terms.
+/// Least squares of the relative errors; `None` if the points cannot distinguish the terms.
 fn fit(terms: &'static [Term], points: &[Point]) -> Option<Law> {
     let rows: Vec<(Vec<f64>, f64)> = points
         .iter()

@@ -117,7 +117,7 @@ fn routes_that_are_bad_or_far_are_noticed() {
     assert_eq!(book.bad_route(WORKER), None);
     // Allowed for a bounded time, or with settings that do not prefer the nearest.
     book.seen[WORKER].lasting = Some(LASTING);
-    says(&book, rules::NEAR_ROUTES, "goes to ams-1");
+    says(&book, rules::NEAR_ROUTES, "uses ams-1");
     book.seen[WORKER].lasting = Some(LASTING - Duration::from_secs(1));
     assert_eq!(book.bad_route(WORKER), None);
     // It need not use the nearer origin if that path is lossy or as long as the other.
@@ -162,8 +162,8 @@ fn a_node_that_disagrees_is_noticed() {
         assert!(what.contains(word) && what.is_empty() == word.is_empty(), "{what}");
     };
     judge(good.clone(), "");
-    judge(Seen { absent: BTreeSet::from([FAR]), ..good.clone() }, "holds ams-1 for down");
-    judge(Seen { alive: 2, ..good.clone() }, "holds 2 of 3 nodes within its reach for alive");
+    judge(Seen { absent: BTreeSet::from([FAR]), ..good.clone() }, "considers ams-1 down");
+    judge(Seen { alive: 2, ..good.clone() }, "considers 2 of 3 reachable nodes alive");
     let with = |of: usize, record: Option<Record>| {
         let mut records = good.records.clone();
         records.remove(&of);
@@ -211,7 +211,7 @@ fn any_trace_of_a_revoked_node_is_noticed() {
     });
     assert_eq!(what, "it has a tunnel to ams-1");
     let what = left(&mut |book| book.routes[NEAR] = Some(route(book, &[(FAR, up(20))])));
-    assert_eq!(what, "its route has a way through ams-1");
+    assert_eq!(what, "its route goes through ams-1");
     let what = left(&mut |book| book.scene.account.revoked[FAR] = Some(Duration::from_secs(99)));
     assert_eq!(what, "", "it was just revoked");
 }

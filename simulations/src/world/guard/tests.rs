@@ -78,7 +78,7 @@ fn any_trace_of_a_revoked_node_is_noticed() {
         }
         world.forget(teller, &revocation);
     });
-    assert_eq!(what, "its directory has an entry of fra-1");
+    assert_eq!(what, "its directory has an entry for fra-1");
     let what = left(&mut |world| {
         world.nodes[at].folder.revocations = meshport_config::Revocations::default();
     });
