@@ -113,7 +113,7 @@ async function live(browser, url) {
     await page.goto(url);
     await ready(page);
     await page.click("#world-pause");
-    await page.waitForSelector("#world-pause:text('Go on')");
+    await page.waitForSelector("#world-pause:text('Resume')");
     const time = () => page.innerText("#world-clock");
     await page.waitForTimeout(300);
     const before = await time();
@@ -189,7 +189,7 @@ async function film(browser, url) {
     await page.waitForSelector("#map .site");
     assert.equal(await moment(page), 59);
     const now = () => page.innerText("#now");
-    assert.match(await now(), /^Nothing has happened yet\. All 7 running nodes reach an origin/);
+    assert.match(await now(), /^Nothing has happened yet\. All 7 running nodes reach a working origin/);
     await page.click("#marks button >> nth=0");
     assert.match(await now(), /^crash: fra-1 and 2 more, 0 s ago\./);
     assert.match(await page.getAttribute('#map [data-key="site fra"]', "class"), /bad/);

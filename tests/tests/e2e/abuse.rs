@@ -217,7 +217,7 @@ fn a_node_that_opens_all_it_can_leaves_room_at_an_origin_with_few_descriptors() 
         assert!(warnings.contains(words), "{words}: {warnings}");
     }
     let told = daemon.output();
-    assert!(told.contains("a node has reached its share of sessions here"), "{told}");
+    assert!(told.contains("a node has used up its share of sessions here"), "{told}");
     assert!(answers_of("answer=\"failed\"") < 1.0, "the descriptors were used up");
     drop(crowd);
     serves_again(&world, greedy);

@@ -200,7 +200,7 @@ fn a_leaked_invite_takes_the_sessions_of_its_nodes_along() {
     let page = world.at("cp").metrics();
     assert_eq!(page.count(MeshCount::PeersRevoked), 1.0);
     let log = world.node_mut("cp").process().output();
-    assert!(log.contains("the sender claims to be this node, whose invite"), "{log}");
+    assert!(log.contains("unproven sender claims to be this node, whose invite"), "{log}");
     wait::throughout("the others are four", WATCHED, || {
         OTHERS.iter().all(|it| world.at(it).alive() == 4)
     });

@@ -171,7 +171,7 @@ fn a_changed_seed_or_generation_is_reported_and_a_failed_start_names_the_file() 
     fs::write(&generation, number.replacen('1', "0", 1)).expect("it is ours");
     let said = told(&mut world);
     for path in [&seeds, &generation] {
-        let name = format!("{}: was changed by hand or is damaged", path.display());
+        let name = format!("{}: was edited by hand or is damaged", path.display());
         let line = said.iter().find(|line| line.contains(&name));
         let line = line.unwrap_or_else(|| panic!("nothing is said of {name}: {said:?}"));
         println!("{line}");

@@ -532,10 +532,7 @@ fn joins_and_starts_with_one_command(machine: &Machine, port: &str) {
     forgets();
     invited(role, "cp-3");
     let shown = machine.run(&["meshport", "join", "--now", "/srv/invite"]);
-    assert!(
-        shown.contains("/etc/meshport/meshport.toml says that this node's apiserver"),
-        "{shown}"
-    );
+    assert!(shown.contains("/etc/meshport/meshport.toml sets this node's apiserver"), "{shown}");
     let written = machine.run(&["cat", "/etc/meshport/meshport.toml"]);
     assert!(written.contains("site = \"fra\"") && written.contains("127.0.0.1:6443"), "{written}");
 

@@ -39,7 +39,7 @@ pub(super) fn finds_renewals_that_fail(lab: &mut Lab) {
     renew(lab, "edge", &issuer);
     let idle = examine(lab, "edge", "an issuer without a mandate");
     assert_eq!(idle.ids(), ["MP215"]);
-    assert!(idle.detail("MP215").contains("holds no mandate"), "{}", idle.detail("MP215"));
+    assert!(idle.detail("MP215").contains("no mandate"), "{}", idle.detail("MP215"));
 
     let line = invite(lab, "c", "node");
     let state = lab.world.at("depot").state().to_owned();
@@ -51,7 +51,7 @@ pub(super) fn finds_renewals_that_fail(lab: &mut Lab) {
     until_known(&lab.world, "depot", "MP214");
     let due = examine(lab, "depot", "a renewal that every issuer refuses");
     assert_eq!(due.ids(), ["MP214"]);
-    assert!(due.detail("MP214").ends_with("it holds no mandate"), "{}", due.detail("MP214"));
+    assert!(due.detail("MP214").ends_with("it has no mandate"), "{}", due.detail("MP214"));
 
     for (node, site) in [("edge", "b"), ("depot", "c")] {
         let line = invite(lab, site, "node");
