@@ -29,7 +29,7 @@ const WHOLE_MTU: u16 = 1328;
 pub struct UdpOuter {
     /// Watched only for input. The kernel reports room to send each time a sent packet leaves the
     /// socket, which would wake the runtime once more for every send; a sender without room waits
-    /// in [`UdpOuter::room`].
+    /// in [`UdpOuter::wait_writable`].
     socket: AsyncFd<UdpSocket>,
     /// Batches, and no fragmentation. `None` on paths too small for QUIC's smallest datagram: there
     /// the kernel's defaults fragment it, and every datagram is a separate call.

@@ -1,5 +1,5 @@
-//! What a node knows of itself beside its core ([`LocalState`]), and the answers of
-//! [`crate::admin::api`] from both ([`Reporter`]).
+//! What a node knows of itself beside its core (`LocalState`), and the answers of
+//! [`crate::admin::api`] from both (`Reporter`).
 
 use std::time::{Duration, Instant};
 

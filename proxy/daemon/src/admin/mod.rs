@@ -1,5 +1,5 @@
 //! The admin interface of a running daemon: requests and replies, client, and the parts of servers
-//! of local HTTP. [`crate::server`] answers.
+//! of local HTTP. `server` answers.
 //!
 //! The daemon answers over HTTP/1.1 on a unix socket, whose file mode decides who may ask, and, for
 //! requests that reveal no secret and change nothing, on a loopback TCP port for scrapers and
