@@ -1,52 +1,69 @@
 //! The wall time that a node believes.
 //!
-//! To a clock that jumps ahead, credentials look expired, and with them sessions, members and
-//! tunnels would end. Mostly such a clock is set back soon. So a jump ahead counts once it has
-//! lasted for [`DOUBT`]; until then the former time goes on. A clock that goes back ends nothing,
-//! and is believed at once. On a machine that was suspended the wall clock jumps ahead too, since
-//! the monotonic one has stood still.
+//! A clock that jumps ahead makes credentials look expired; sessions, members and tunnels would end
+//! with them. Most such clocks are set back soon, so a jump ahead counts only after it has lasted
+//! for [`DOUBT`]; until then the former time goes on. A clock that goes back ends nothing and is
+//! believed at once. The first reading of a process is believed.
 
 use std::time::{Duration, Instant};
 
 use meshport_config::UnixSeconds;
 
 /// How long a clock must be ahead before it is believed.
-const DOUBT: Duration = Duration::from_secs(30);
-/// The most by which a clock may gain at once without a doubt: far more than one that is adjusted
-/// or read late.
+pub const DOUBT: Duration = Duration::from_secs(30);
+/// The largest gain at once that raises no doubt: well above an adjustment or a late reading.
 const MAX_GAIN: Duration = Duration::from_secs(5);
 
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Believed {
-    /// The last time that was believed, since 1970, and when it was read.
+    /// The last believed time, since 1970, and when it was read.
     last: Option<(Duration, Instant)>,
-    /// Since when the clock has been ahead without a break.
-    ahead_since: Option<Instant>,
+    lead: Option<Lead>,
+}
+
+/// A clock that is ahead.
+#[derive(Debug, Clone, Copy)]
+struct Lead {
+    by: Duration,
+    since: Instant,
 }
 
 impl Believed {
     /// Believes the first reading.
     pub const fn new() -> Self {
-        Self { last: None, ahead_since: None }
+        Self { last: None, lead: None }
     }
 
-    /// Takes a reading of the wall clock, since 1970, and of the monotonic one; returns the time to
-    /// go by.
+    /// How far the clock is ahead of the believed time; `None` if it is believed.
+    pub fn lead(&self) -> Option<Duration> {
+        self.lead.map(|lead| lead.by)
+    }
+
+    /// Takes a reading of the wall clock, since 1970, and of a clock that never jumps and that runs
+    /// during suspension too; returns the time to use.
     pub fn handle_reading(&mut self, wall: Duration, now: Instant) -> UnixSeconds {
         let expected = self.last.map(|(last, at)| last + now.saturating_duration_since(at));
         let Some(expected) = expected.filter(|expected| wall > *expected + MAX_GAIN) else {
             return self.believe(wall, now);
         };
-        let since = *self.ahead_since.get_or_insert(now);
-        if now.saturating_duration_since(since) >= DOUBT {
+        let lead = self.doubt(wall - expected, now);
+        if now.saturating_duration_since(lead.since) >= DOUBT {
             return self.believe(wall, now);
         }
         UnixSeconds(expected.as_secs())
     }
 
+    /// The lead as of now. A further jump starts the doubt again.
+    fn doubt(&mut self, by: Duration, now: Instant) -> Lead {
+        let former = self.lead.filter(|lead| by <= lead.by + MAX_GAIN);
+        let lead = Lead { by, since: former.map_or(now, |lead| lead.since) };
+        self.lead = Some(lead);
+        lead
+    }
+
     fn believe(&mut self, wall: Duration, now: Instant) -> UnixSeconds {
-        (self.last, self.ahead_since) = (Some((wall, now)), None);
+        (self.last, self.lead) = (Some((wall, now)), None);
         UnixSeconds(wall.as_secs())
     }
 }
@@ -75,7 +92,9 @@ mod tests {
     fn a_clock_that_is_ahead_for_a_while_is_not_believed() {
         let jump = 400 * DAY_S.cast_signed();
         assert_eq!(believed(&[(0, 0), (1, jump), (20, jump), (21, 0), (60, 0)]), [0; 5]);
-        // Each jump has its own time.
+        // Each jump has its own time, also one on top of another.
+        let all = [(0, 0), (1, 20), (30, jump), (31, jump), (59, jump), (60, jump)];
+        assert_eq!(believed(&all), [0, 0, 0, 0, 0, jump]);
         assert_eq!(believed(&[(0, 0), (1, 20), (30, 20), (31, 0), (32, 20), (61, 20)]), [0; 6]);
     }
 

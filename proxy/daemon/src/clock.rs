@@ -4,9 +4,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use meshport_config::UnixSeconds;
-use meshport_core::believed::Believed;
+use meshport_core::believed::{Believed, DOUBT};
 use meshport_core::vip::boot_time::BootTime;
 use rustix::time::{ClockId, clock_gettime};
+use tracing::{info, warn};
 
 /// Monotonic time. Follows tokio's clock, so that a paused runtime stops it too.
 #[expect(clippy::disallowed_methods, reason = "the daemon's one reading of monotonic time")]
@@ -19,14 +20,35 @@ pub(crate) fn boot() -> BootTime {
     BootTime::new(Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default())
 }
 
+/// Time that this machine was suspended since its start. Both clocks bypass a simulated machine,
+/// where their difference stays the same.
+fn suspended() -> Duration {
+    let [boot, awake] = [ClockId::Boottime, ClockId::Monotonic].map(clock_gettime);
+    Duration::try_from(boot - awake).unwrap_or_default()
+}
+
 /// Wall time as far as it is believed, for credentials and logs only. A clock before 1970 reads as
 /// 1970.
 #[expect(clippy::disallowed_methods, reason = "beside the wall clock, also in a paused runtime")]
 pub fn wall() -> UnixSeconds {
-    /// Of this process, so that all its parts agree.
+    /// One per process, so that all its parts agree.
     static BELIEVED: Mutex<Believed> = Mutex::new(Believed::new());
     let mut believed = BELIEVED.lock().unwrap_or_else(PoisonError::into_inner);
-    believed.handle_reading(since_1970(), Instant::now())
+    let before = believed.lead();
+    let time = believed.handle_reading(since_1970(), Instant::now() + suspended());
+    let after = believed.lead();
+    drop(believed);
+    match (before, after) {
+        (None, Some(lead)) => warn!(
+            ahead_s = lead.as_secs(),
+            "the system clock jumped ahead; credentials are checked against the former time until \
+             the jump has lasted for {} s",
+            DOUBT.as_secs()
+        ),
+        (Some(_), None) => info!("the system clock is believed again"),
+        _ => {}
+    }
+    time
 }
 
 /// Wall time since 1970 in full precision; only to notice that the clock has jumped.
