@@ -223,7 +223,7 @@ impl Connect {
             self.rounds.pause(now, left);
         }
         if self.attempts.take_vacancy() || self.attempts.is_empty() {
-            return self.start(left, false, now);
+            return self.start(0, left, false, now);
         }
         self.hedge(left, now, context)
     }
@@ -259,8 +259,9 @@ impl Connect {
         self.unusable_since.map_or(whole, |since| whole.min(since + self.config.hold))
     }
 
-    fn start(&mut self, left: Duration, hedge: bool, now: Instant) -> Option<Action> {
-        let candidate = self.rounds.take_next()?;
+    /// Starts an attempt at the untried candidate in this place.
+    fn start(&mut self, place: usize, left: Duration, hedge: bool, now: Instant) -> Option<Action> {
+        let candidate = self.rounds.take(place)?;
         let hedge_at = self.config.hedge_delay(&candidate).map(|delay| now + delay);
         let id = self.attempts.start(&candidate, self.rounds.number(), hedge_at, now);
         Some(Action::Start { id, candidate, left, hedge })
@@ -272,27 +273,32 @@ impl Connect {
         now: Instant,
         context: &mut impl SearchContext,
     ) -> Option<Action> {
-        let next = self.rounds.next()?;
-        let (is_last_resort, is_stalled) =
-            (next.standing >= Standing::Fallback, next.origin.state == OriginState::Stalled);
+        if self.rounds.is_exhausted() {
+            return None;
+        }
         let late = self.attempts.due_for_hedge(now)?;
-        // Slowness is no reason to use a candidate of last resort, nor one that would win with its
-        // hello and then keep every request waiting.
-        if is_last_resort && late.candidate.standing < Standing::Fallback
-            || is_stalled && late.candidate.origin.state == OriginState::Ready
-        {
+        let delay = self.config.hedge_delay(&late.candidate)?;
+        // A stalled origin would win with its hello and then keep every request waiting. It may be
+        // ready soon.
+        let is_ready = late.candidate.origin.state == OriginState::Ready;
+        let may = |it: &Candidate| !is_ready || it.origin.state != OriginState::Stalled;
+        let Some((place, next)) = self.rounds.first(may) else {
+            late.hedge_at = Some(now + delay);
+            return None;
+        };
+        // Slowness is no reason to use a candidate of last resort.
+        if next.standing >= Standing::Fallback && late.candidate.standing < Standing::Fallback {
             late.hedge_at = None;
             return None;
         }
         let line = late.candidate.origin.line;
-        let delay = self.config.hedge_delay(&late.candidate)?;
         let is_busy = context.searches(|all| all.is_busy(&line, delay, now));
         if is_busy || !context.searches(Searches::take_hedge) {
             late.hedge_at = Some(now + delay);
             return None;
         }
         late.note_hedge(context.searches(|all| all.is_crowded()), now);
-        self.start(left, true, now)
+        self.start(place, left, true, now)
     }
 }
 

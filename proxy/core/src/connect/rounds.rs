@@ -76,14 +76,14 @@ impl Rounds {
         self.resume_at = Some(now + wait);
     }
 
-    /// The candidate that is tried next.
-    pub(super) fn next(&self) -> Option<&Candidate> {
-        self.queue.as_ref()?.front()
+    /// The first of the untried candidates, in order, that `may` be tried, and its place.
+    pub(super) fn first(&self, may: impl Fn(&Candidate) -> bool) -> Option<(usize, &Candidate)> {
+        self.queue.as_ref()?.iter().enumerate().find(|(_, it)| may(it))
     }
 
-    /// Takes the next one, which counts as tried.
-    pub(super) fn take_next(&mut self) -> Option<Candidate> {
-        let candidate = self.queue.as_mut()?.pop_front()?;
+    /// Takes the one in this place, which counts as tried.
+    pub(super) fn take(&mut self, place: usize) -> Option<Candidate> {
+        let candidate = self.queue.as_mut()?.remove(place)?;
         self.tried.insert(candidate.origin.line);
         Some(candidate)
     }

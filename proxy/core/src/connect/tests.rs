@@ -417,6 +417,36 @@ fn slowness_is_no_reason_for_an_origin_whose_requests_hang() {
 }
 
 #[test]
+fn another_origin_is_raced_in_place_of_one_whose_requests_hang() {
+    let mut bench = Bench::new(config(), &[1]);
+    let route = |second: OriginState, more: &[OriginView]| {
+        let mut origins = vec![
+            origin(1, OriginState::Ready, PathView::Up(ms(1))),
+            origin(2, second, PathView::Up(ms(1))),
+        ];
+        origins.extend_from_slice(more);
+        let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
+        Arc::new(choose(origins, &policy, &Preference::default(), Instant::now()).0)
+    };
+    let unready = origin(3, OriginState::Unready, PathView::Up(ms(20)));
+    bench.connect.handle_route(route(OriginState::Stalled, &[unready]), bench.now);
+    assert_eq!(bench.started(), Some((0, 1)));
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    bench.sleep();
+    assert_eq!(bench.started(), Some((1, 3)), "it is farther, but its requests do not hang");
+
+    let mut bench = Bench::new(config(), &[1]);
+    bench.connect.handle_route(route(OriginState::Stalled, &[]), bench.now);
+    assert_eq!(bench.started(), Some((0, 1)));
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    bench.sleep();
+    assert_eq!(bench.started(), None);
+    bench.connect.handle_route(route(OriginState::Ready, &[]), bench.now);
+    bench.sleep();
+    assert_eq!(bench.started(), Some((1, 2)), "it is ready again while the first is silent");
+}
+
+#[test]
 fn a_client_that_has_waited_for_long_is_held_as_long_as_any() {
     let mut bench = Bench::new(config(), &[1]);
     bench.started();
