@@ -14,13 +14,15 @@ mod source;
 mod tests;
 pub(super) mod yaml;
 
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
+use std::ffi::OsString;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use meshport_config::ServiceName;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 
 use self::document::{Document, DocumentError};
@@ -28,7 +30,7 @@ pub(super) use self::name::Evidence;
 use self::server::ServerUrl;
 use self::source::{Found, Source};
 use super::query::DaemonArgs;
-use super::textfile::TextFile;
+use super::textfile::{self, TextFile};
 use super::{local, output, runtime};
 use meshport_daemon::Error;
 
@@ -377,23 +379,28 @@ fn missing_user(
 }
 
 /// The lock file that kubectl and other clients of the cluster take while they write.
-struct Lock(PathBuf);
+struct Lock {
+    folder: File,
+    name: OsString,
+}
 
 impl Lock {
     fn take(path: &Path) -> Result<Self, Error> {
-        let mut name = path.as_os_str().to_owned();
+        let found = textfile::open_parent(path);
+        let (folder, mut name) = found.map_err(Error::io(format!("find {}", path.display())))?;
         name.push(".lock");
-        let lock = PathBuf::from(name);
-        match OpenOptions::new().write(true).create_new(true).open(&lock) {
-            Ok(_) => Ok(Self(lock)),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let lock = path.with_file_name(&name);
+        match openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(_) => Ok(Self { folder, name }),
+            Err(Errno::EXIST) => {
                 let lock = lock.display();
                 Err(Error::Usage(format!(
                     "{lock} exists: another program is writing {}. If none is, remove that file",
                     path.display()
                 )))
             }
-            Err(error) => Err(Error::io(format!("create {}", lock.display()))(error)),
+            Err(error) => Err(Error::io(format!("create {}", lock.display()))(error.into())),
         }
     }
 }
@@ -401,6 +408,6 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // The next writer reports the file that blocks it.
-        let _ = std::fs::remove_file(&self.0);
+        let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }

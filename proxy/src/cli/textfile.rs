@@ -6,7 +6,7 @@
 //! that is then open and a name in it: nobody who may write there can make root's verb read one
 //! file and replace another. Reads are bounded by `MAX_TEXT_BYTES`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, fchown};
@@ -23,6 +23,7 @@ use rustix::io::Errno;
 const MAX_TEXT_BYTES: u64 = 4 * 1024 * 1024;
 /// The mode of a new file.
 const NEW_MODE: u32 = 0o600;
+const NOT_REGULAR: &str = "it is not a regular file";
 
 /// The text of a file; `None` if it does not exist.
 ///
@@ -71,8 +72,7 @@ impl TextFile {
                 Ok(_) => path.canonicalize()?,
                 Err(_nothing_there) => path.to_owned(),
             };
-            let name = target.file_name().ok_or(ErrorKind::IsADirectory)?.to_owned();
-            Ok((open_folder(&parent(&target).canonicalize()?)?, name))
+            open_parent(&target)
         };
         let (folder, name) = found().map_err(Error::io(format!("find {}", path.display())))?;
         Ok(Self { folder, name, path: path.to_owned() })
@@ -85,8 +85,8 @@ impl TextFile {
     pub(crate) fn read(&self) -> Result<Option<String>, Error> {
         let text = match self.open_file(OFlags::RDONLY) {
             Ok(file) => text_of(file).map(Some),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         };
         text.map_err(Error::io(format!("read {}", self.path.display())))
     }
@@ -101,7 +101,11 @@ impl TextFile {
 
     fn put(&self, text: &str) -> io::Result<()> {
         let former = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok();
-        let former = former.filter(|it| FileType::from_raw_mode(it.st_mode).is_file());
+        let kind = former.as_ref().map(|it| FileType::from_raw_mode(it.st_mode));
+        if kind.is_some_and(|kind| !kind.is_file() && !kind.is_symlink()) {
+            return Err(io::Error::other(NOT_REGULAR));
+        }
+        let former = former.filter(|_| kind.is_some_and(FileType::is_file));
         let temporary = Temporary::write(self, text, former.as_ref())?;
         match renameat(&self.folder, &temporary.name, &self.folder, &self.name) {
             // A mounted file, such as /etc/hosts in a container, cannot get another inode.
@@ -110,26 +114,48 @@ impl TextFile {
                 file.write_all(text.as_bytes())
             }
             Err(error) => Err(error.into()),
-            Ok(()) => self.folder.sync_all(),
+            Ok(()) => self.sync_folder(),
         }
     }
 
-    fn open_file(&self, flags: OFlags) -> Result<File, Errno> {
+    /// Syncs the folder, if this user may read it.
+    fn sync_folder(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat(&self.folder, ".", flags, Mode::empty()) {
+            Ok(folder) => File::from(folder).sync_all(),
+            Err(Errno::ACCESS) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn open_file(&self, flags: OFlags) -> io::Result<File> {
         // Opening a pipe in place of a file must not block.
         let always = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        openat(&self.folder, &self.name, flags | always, Mode::empty()).map(File::from)
+        let file = File::from(openat(&self.folder, &self.name, flags | always, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other(NOT_REGULAR));
+        }
+        Ok(file)
     }
+}
+
+/// The folder that a path names, opened for what is done relative to it, and the last name.
+///
+/// # Errors
+/// If the folder cannot be opened, or the path names no file.
+pub(crate) fn open_parent(path: &Path) -> io::Result<(File, OsString)> {
+    let name = path.file_name().ok_or(ErrorKind::IsADirectory)?.to_owned();
+    Ok((open_folder(&parent(path).canonicalize()?)?, name))
 }
 
 /// Opens a folder by a path without links, whatever becomes of it meanwhile.
 fn open_folder(path: &Path) -> io::Result<File> {
-    let always = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = |at: &File, name: &OsStr, flags| openat(at, name, always | flags, Mode::empty());
-    let mut at = File::from(openat(CWD, "/", always | OFlags::PATH, Mode::empty())?);
+    let always = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at = File::from(openat(CWD, "/", always, Mode::empty())?);
     for part in path.components().filter(|it| *it != Component::RootDir) {
-        at = open(&at, part.as_os_str(), OFlags::PATH)?.into();
+        at = openat(&at, part.as_os_str(), always, Mode::empty())?.into();
     }
-    Ok(open(&at, OsStr::new("."), OFlags::RDONLY)?.into())
+    Ok(at)
 }
 
 /// A temporary file in the target's folder; removed on drop if it is still there.
@@ -248,6 +274,17 @@ mod tests {
         assert_eq!(fs::read_to_string(&elsewhere).expect("it is there"), "old");
         assert_eq!(fs::read_to_string(moved.join("config")).expect("it is there"), "new");
         open_folder(parent(&path)).expect_err("a link has come between");
+    }
+
+    #[test]
+    fn a_pipe_is_neither_read_nor_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("config");
+        rustix::fs::mkfifoat(CWD, &path, Mode::RWXU).expect("made");
+        let file = TextFile::open(&path).expect("it is there");
+        assert!(file.read().expect_err("a pipe").to_string().contains(NOT_REGULAR));
+        assert!(file.replace("new").expect_err("a pipe").to_string().contains(NOT_REGULAR));
+        assert!(!path.symlink_metadata().expect("it is there").is_file());
     }
 
     #[test]
