@@ -12,6 +12,7 @@ use meshport_config::{
     Credential, Invite, Join, MeshId, MeshSecret, NodeId, NodeKey, NodeName, RecordKey, Revocation,
     Revocations, Role, Roles, Seed, SiteName, UnixSeconds,
 };
+use meshport_core::units::clean;
 use meshport_daemon::Error;
 use meshport_state::{Existing, MAX_STORED_SEEDS, StateDir};
 use rand_core::OsRng;
@@ -194,8 +195,8 @@ pub(crate) fn join(
 /// The state folder, created if missing; warns of what others may see and do there.
 pub(super) fn create_state(path: &Path) -> Result<StateDir, Error> {
     let state = StateDir::create(path)?;
-    for doubt in state.doubts_of_folder() {
-        output::advice(&format!("warning: {doubt}"));
+    if let Some(doubt) = state.doubt_of_folder() {
+        output::advice(&format!("warning: {}", clean(&doubt)));
     }
     Ok(state)
 }

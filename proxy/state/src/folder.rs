@@ -112,7 +112,9 @@ impl Folder {
         }
         let folder = Self::open(path, remedy)?;
         if folder.open_to_others().is_some()
-            && folder.names().is_ok_and(|names| names.iter().all(|it| own.contains(&it.as_str())))
+            && folder.names().is_ok_and(|names| {
+                names.iter().all(|it| own.contains(&it.as_str()) || is_leftover(it))
+            })
         {
             // `open_to_others` reports a folder whose mode this user may not change.
             let _ = fchmod(&*folder.handle, Mode::from_raw_mode(DIR_MODE));

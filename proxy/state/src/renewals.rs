@@ -12,7 +12,7 @@ use crate::Error;
 
 /// The right to renew the credentials of others, with its keys.
 pub(super) const MANDATE: &str = "mandate";
-/// The last credential signed by the authority itself: a node presents it with each request.
+/// The last credential that no issuer signed: a node presents it with each request.
 pub(super) const BASE: &str = "credential.base";
 /// The one before the current one, to which a node returns when its issuer is revoked.
 pub(super) const FORMER: &str = "credential.former";
@@ -31,8 +31,7 @@ const GIVE_LINE: &str = "Correct it, or give `meshport revoke` the line of the m
 pub struct KnownRenewals {
     /// See [`StateDir::mandate`].
     pub mandate: Option<Mandate>,
-    /// The last credential of the node signed by the authority itself; absent if that is the
-    /// current one.
+    /// The last credential of the node that no issuer signed; absent if that is the current one.
     pub base: Option<Credential>,
     /// The credential before the current one.
     pub former: Option<Credential>,

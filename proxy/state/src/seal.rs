@@ -57,6 +57,9 @@ fn oddity(text: &str) -> Option<&'static str> {
     })
 }
 
+/// Every new ext4 volume has it.
+const LOST_AND_FOUND: &str = "lost+found";
+
 impl StateDir {
     /// Problems of the folder and of files that are used anyway, each with its meaning and remedy:
     /// for startup and for read-only checks. An unreadable file is reported where it is needed.
@@ -65,15 +68,18 @@ impl StateDir {
         all.into_iter().flatten().collect()
     }
 
-    /// Doubts about the folder itself, for a verb that begins to use it.
-    pub fn doubts_of_folder(&self) -> Vec<String> {
-        [self.doubt_of_mode(), self.doubt_of_others()].into_iter().flatten().collect()
+    /// The doubt about the folder itself, for a verb that begins to use it: that others may look
+    /// into it, unless it is not meshport's alone.
+    pub fn doubt_of_folder(&self) -> Option<String> {
+        self.doubt_of_others().or_else(|| self.doubt_of_mode())
     }
 
     /// Files of somebody else stay where they are, and keep the folder as open as it is.
     fn doubt_of_others(&self) -> Option<String> {
         let mut names = self.folder.names().ok()?;
-        names.retain(|name| !ALL.contains(&name.as_str()) && !is_leftover(name));
+        names.retain(|name| {
+            !ALL.contains(&name.as_str()) && !is_leftover(name) && name != LOST_AND_FOUND
+        });
         names.sort();
         let more = names.len().saturating_sub(MAX_NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
