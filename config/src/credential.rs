@@ -38,6 +38,8 @@ pub const MAX_CREDENTIAL_BYTES: usize = MAX_ISSUED_BYTES + COUNTERSIGNATURE_BYTE
 /// How far a clock may be behind the issuer's, in seconds.
 pub const MAX_CLOCK_SKEW_S: u64 = 300;
 
+const _: () = assert!(MAX_CREDENTIAL_BYTES <= crate::signing::ROOM, "what is signed in one piece");
+
 const WHAT: &str = "a credential";
 const DELEGATION_DOMAIN: &[u8] = b"meshport delegation v1\0";
 const CREDENTIAL_DOMAIN: &[u8] = b"meshport credential v1\0";

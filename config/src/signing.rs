@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::ids::MeshId;
 
 /// The largest value written here, in bytes: a credential.
-const ROOM: usize = 704;
+pub(crate) const ROOM: usize = 704;
 
 /// Whether a statement belongs to this mesh.
 pub(crate) fn check_mesh(expected: &MeshId, found: &MeshId) -> Result<(), Error> {

@@ -54,7 +54,7 @@ counters! {
             DroppedClaimsUnsigned = "claims-unsigned",
             /// Records ignored because their sender sent too many.
             DroppedFlood = "flood",
-            /// Records refused because the directory is full.
+            /// Records refused because the directory has no room for their nodes.
             DroppedDirectoryFull = "directory-full",
             /// Records of nodes that were forgotten.
             DroppedForgotten = "forgotten",

@@ -180,10 +180,9 @@ pub(super) const MESH: &[Key<MeshSettings>] = &[
     },
     Key {
         name: "keepalive",
-        about: "Interval of packets to silent peers, which keep the mapping of a NAT in front of \
-                this node. Paths to origins are probed more often anyway: this is for an origin \
-                or a \
-                relay behind NAT. Whole seconds; \"25s\" suits most.",
+        about: "Interval of packets to silent peers, so that a NAT in front of this node keeps \
+                its mapping open. Paths to origins are probed more often anyway: this is for an \
+                origin or a relay behind NAT. Whole seconds; \"25s\" suits most.",
         example: None,
         kind: Kind::PeriodOrOff {
             min: SECOND,

@@ -23,7 +23,7 @@ pub(crate) struct SignerArgs {
     /// The authority's key [default: authority.key in the state folder]
     #[arg(long, value_name = "FILE", conflicts_with = "invite")]
     authority: Option<PathBuf>,
-    /// How long the new credential is valid; ignored with an invite, which sets this
+    /// How long the new credential is valid; not allowed with an invite, which sets this
     #[arg(long, value_name = "TIME", default_value = "365d", conflicts_with = "invite")]
     credential_ttl: Lifetime,
 }

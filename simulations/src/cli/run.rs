@@ -106,8 +106,8 @@ pub(super) struct Arguments {
     /// Run twice and fail if the two traces differ.
     #[arg(long)]
     twice: bool,
-    /// Run at the full level: up to 100 nodes, all real above the socket, as with level = "full" in
-    /// the scenario.
+    /// Run at the full level: up to 100 nodes with everything real above the socket, as with
+    /// level = "full" in the scenario.
     #[arg(long)]
     full: bool,
     /// Also measure CPU time and memory of a few nodes of each role, for the JSON; wide level only.

@@ -34,12 +34,23 @@ const NO_GOSSIP: &str = "[discovery]\nprobe-interval = \"60s\"\nprobe-timeout = 
 /// No probes of paths either.
 const NO_PROBES: &str = "path-probe-active = \"60s\"\npath-probe-idle = \"5m\"\n";
 
-/// A node inside: its name, the port of its mesh, settings of the tables `mesh` and `discovery`.
-type Plan = (&'static str, u16, &'static str, &'static str);
+/// A node inside.
+#[derive(Clone, Copy)]
+struct Plan {
+    name: &'static str,
+    /// Of its mesh.
+    port: u16,
+    /// Settings of the table `mesh`.
+    mesh: &'static str,
+    /// Settings of the table `discovery`.
+    discovery: &'static str,
+}
+
 /// All paths that default settings can reach.
-const PROBING: Plan = ("probing", 51820, "", "");
-const KEPT: Plan = ("kept", 51821, "keepalive = \"2s\"\n", NO_PROBES);
-const SILENT: Plan = ("silent", 51822, "", NO_PROBES);
+const PROBING: Plan = Plan { name: "probing", port: 51820, mesh: "", discovery: "" };
+const KEPT: Plan =
+    Plan { name: "kept", port: 51821, mesh: "keepalive = \"2s\"\n", discovery: NO_PROBES };
+const SILENT: Plan = Plan { name: "silent", port: 51822, mesh: "", discovery: NO_PROBES };
 
 /// The daemons of a test, and the folder of their files.
 struct Daemons {
@@ -133,7 +144,7 @@ impl Nat {
         inside.ip(&["route", "add", "default", "via", "192.168.7.1"]);
         // A chain of nat sees the first packet of each flow only, so that it counts mappings.
         let counters = [PROBING, KEPT, SILENT]
-            .map(|(_, port, ..)| format!("ip saddr {INSIDE} udp sport {port} counter\n"));
+            .map(|it| format!("ip saddr {INSIDE} udp sport {} counter\n", it.port));
         masquerade(&daemons, &router, &wan, &counters.concat(), "random");
         let forget = ["udp_timeout", "udp_timeout_stream"]
             .map(|name| format!("echo {MAPPING_S} >/proc/sys/net/netfilter/nf_conntrack_{name}"));
@@ -152,7 +163,8 @@ impl Nat {
     }
 
     /// Makes and starts a node inside.
-    fn start_inside(&mut self, (name, port, mesh, discovery): Plan) {
+    fn start_inside(&mut self, plan: Plan) {
+        let Plan { name, port, mesh, discovery } = plan;
         self.daemons.join(name, "outside", &["node"]);
         let settings = format!(
             "listen = \"0.0.0.0:{port}\"\n{mesh}{NO_GOSSIP}{discovery}\
@@ -162,7 +174,8 @@ impl Nat {
     }
 
     /// How many mappings the router has made for a node.
-    fn mappings(&self, (_, port, ..): Plan) -> u64 {
+    fn mappings(&self, plan: Plan) -> u64 {
+        let port = plan.port;
         let rules = self.router.run("nft", &["list", "table", "ip", "nat"]);
         let (_, after) = rules.split_once(&format!("sport {port} counter packets ")).expect("set");
         let count = after.split(' ').next().and_then(|count| count.parse().ok());
@@ -180,7 +193,7 @@ fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
         nat.start_inside(plan);
     }
     let is_reached = |nat: &Nat, name: &str| nat.daemons.is_reached("outside", name);
-    for (name, ..) in nodes {
+    for Plan { name, .. } in nodes {
         let what = format!("the node outside reaches {name}");
         wait::until(&what, SETTLE, || is_reached(&nat, name).then_some(()));
     }
@@ -199,8 +212,8 @@ fn what_a_node_behind_nat_sends_keeps_it_in_reach() {
     );
     println!("the mapping of the silent node had ended within {:?}", begun.elapsed());
     for plan in [PROBING, KEPT] {
-        assert_eq!(nat.mappings(plan), 1, "{}: its mapping has ended", plan.0);
-        assert!(is_reached(&nat, plan.0), "{} is out of reach", plan.0);
+        assert_eq!(nat.mappings(plan), 1, "{}: its mapping has ended", plan.name);
+        assert!(is_reached(&nat, plan.name), "{} is out of reach", plan.name);
     }
 }
 
@@ -211,7 +224,7 @@ fn an_apiserver_reaches_a_kubelet_behind_nat() {
     let mut nat = Nat::new();
     let socket = nat.daemons.folder.path().join("egress").join("egress.sock");
     nat.start_outside("", &format!("[egress]\nsocket = {socket:?}\n"));
-    nat.start_inside(("worker", 51820, "", ""));
+    nat.start_inside(Plan { name: "worker", ..PROBING });
     let kubelet = nat.inside.inside(|| TcpListener::bind("127.0.0.1:10250"));
     speaks(kubelet.expect("the port is free inside"), "the kubelet inside");
     let answer = wait::until("the apiserver reaches the kubelet inside", SETTLE, || {

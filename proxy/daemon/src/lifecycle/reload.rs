@@ -16,6 +16,7 @@ use crate::admin::api::{ReloadReport, SettingChange};
 use crate::clock;
 use crate::driver::commands::Command;
 use crate::lifecycle::sandbox::Sandbox;
+use crate::node::assemble::warn_of_lists;
 use crate::node::controls::Controls;
 use crate::node::reload;
 
@@ -95,6 +96,7 @@ impl Reload {
         if let Some(set_level) = set_level.filter(|_| next.log.level != self.settings.log.level) {
             set_level(next.log.level);
         }
+        warn_of_lists(&next);
         self.settings = next;
         Ok(report)
     }

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::admin::api::{ReloadReport, SettingChange};
 use crate::driver::commands::{Command, Instance, ServiceChange};
 use crate::health::probe::Prober;
-use crate::node::assemble::{offers, session_limits, warn_of_lists};
+use crate::node::assemble::{offers, session_limits};
 use crate::node::controls::{Controls, lock};
 use crate::node::fallback;
 use crate::node::services::{self, Services};
@@ -72,7 +72,6 @@ pub(crate) async fn apply(
         *known = fallbacks;
         changed
     });
-    warn_of_lists(&next);
     Ok((next, report))
 }
 

@@ -105,7 +105,8 @@ fn leads(
 /// The message that an origin does not allow this machine, with the remedy.
 pub(super) fn denied(origin: &str, service: &ServiceName) -> String {
     format!(
-        "{origin} does not allow this machine. Add it to `allow` under [service.{service}] there"
+        "{origin} does not allow this machine. Ask its operator to add this machine to `allow` \
+         under [service.{service}]"
     )
 }
 

@@ -53,9 +53,12 @@ impl Evidence {
         let mut gaps = Vec::new();
         if let Some(why) = &self.partial {
             let who: Vec<&str> = self.asked.iter().map(|it| it.who.as_str()).collect();
-            let only = if who.is_empty() { "no server".into() } else { who.join(", ") };
+            let checked = match who.is_empty() {
+                true => "no certificate".to_owned(),
+                false => format!("only the certificate of {}", who.join(", ")),
+            };
             gaps.push(format!(
-                "warning: {why}, so only {only}'s certificate was checked; those of the other \
+                "warning: {why}, so {checked} was checked; those of the other \
                  origins must be valid for {name} too"
             ));
         }
@@ -247,6 +250,9 @@ mod tests {
         let one = Evidence { partial, ..evidence(&[("10.0.0.1:6443", &["kubernetes"])]) };
         let verified = choose("10.0.0.1", LOCAL, &one);
         assert_eq!(verified.name, "kubernetes");
-        assert!(verified.warnings[0].contains("only 10.0.0.1:6443's certificate"), "{verified:?}");
+        assert!(
+            verified.warnings[0].contains("only the certificate of 10.0.0.1:6443"),
+            "{verified:?}"
+        );
     }
 }
