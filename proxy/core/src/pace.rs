@@ -149,8 +149,7 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         }
         self.holders.retain(|_, it| !it.credit.is_full(now) || !it.waiting.is_empty());
         if self.holders.len() >= MAX_HOLDERS {
-            let age = |it: &Holder<T>| (!it.waiting.is_empty(), it.used);
-            let oldest = self.holders.iter().min_by_key(|(_, it)| age(it)).map(|(key, _)| *key);
+            let oldest = self.holders.iter().min_by_key(|(_, it)| it.used).map(|(key, _)| *key);
             let oldest = oldest.and_then(|key| self.holders.remove(&key));
             self.evicted.extend(oldest.into_iter().flat_map(|it| it.waiting));
         }
