@@ -190,7 +190,10 @@ mod tests {
         assert!(none.contains("refuses all other nodes") && none.contains("role:node"), "{none}");
         for list in [&["role:relay"][..], &["role:relay", "role:origin:web"]] {
             let doubt = doubt(list).expect("no client has these roles alone");
-            assert!(doubt.starts_with(&list.join(", ")) && doubt.contains("too"), "{doubt}");
+            assert!(
+                doubt.starts_with(&list.join(", ")) && doubt.contains("in addition"),
+                "{doubt}"
+            );
         }
         for list in [["role:relay", "role:node"], ["role:relay", "site:fra"]] {
             assert_eq!(doubt(&list), None, "{list:?}");

@@ -50,7 +50,7 @@ fn a_count_that_does_not_add_up_is_noticed() {
     let says = |what: Option<String>, word: &str| {
         assert!(what.as_ref().is_some_and(|what| what.contains(word)), "{what:?}");
     };
-    says(unbalanced(&good, 1, 6), "1 sessions are open");
+    says(unbalanced(&good, 1, 6), "1 sessions are still open");
     says(unbalanced(&good, 0, 7), "7 sessions, 6");
     says(unbalanced(&page([10.0, 6.0, 1.0, 2.0, 0.0]), 0, 6), "10 clients accepted");
 }

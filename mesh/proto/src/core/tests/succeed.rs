@@ -217,7 +217,7 @@ fn nobody_follows_a_stranger_that_only_claims_to_succeed_a_node() {
         MeshEvent::Refused { node, reason } if *node == id(3) => Some(reason.clone()),
         _ => None,
     });
-    assert!(refused.is_some_and(|it| it.contains("agreement")), "{events:?}");
+    assert!(refused.is_some_and(|it| it.contains("consent")), "{events:?}");
     assert!(net.up(1, 2) && !net.up(1, 3));
     assert_eq!(net.counters(1)[MeshCount::PeersSucceeded], 0);
     // Nor does the node itself continue as a node that is not its successor.
