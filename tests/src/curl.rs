@@ -47,6 +47,13 @@ impl Curl {
         Self { authority: authority.to_path_buf(), limit, source: None, name: None }
     }
 
+    /// Gives up after `limit` instead.
+    #[must_use]
+    pub fn patient(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// Connects from this address.
     #[must_use]
     pub fn from(mut self, source: IpAddr) -> Self {

@@ -40,7 +40,7 @@ fn a_herd_of_dials_changes_no_route_and_ends_no_session() {
     let begun = wait::now();
     let local = world.at("worker").local;
     for _ in 0..WAVES {
-        let answered = world.curl().get_at_once(local, "/version", AT_ONCE);
+        let answered = world.curl().patient(SETTLE).get_at_once(local, "/version", AT_ONCE);
         let answered = answered.expect("every dial is answered");
         assert!(answered.len() == AT_ONCE && answered.iter().all(|status| *status == 200));
     }
