@@ -12,17 +12,17 @@ use systemd_journal_logger::JournalLog;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::field::{MakeExt, RecordFields};
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, reload};
 
 use meshport_daemon::Error;
 
-/// Overrides the level per target, with `tracing`'s directives: `meshport=debug,info`.
+/// Overrides the level, also per target: `meshport=debug,info`.
 const VARIABLE: &str = "MESHPORT_LOG";
 /// Comes before the user's directives, so that they override it: boringtun logs the normal end of a
 /// session at ERROR, and the mesh logs what matters itself. The audit log does not depend on the
@@ -49,52 +49,39 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
     let filter = filter(&directives)
         .map_err(|error| Error::Usage(format!("{from} {directives:?} is not valid: {error}")))?;
     let is_journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr());
-    let twice = |error| Error::Bug(format!("logging was started twice: {error}"));
-    // If the journal's socket is missing, log to standard error.
-    let journal = (is_journal && !json).then(JournalLog::empty).and_then(Result::ok);
-    if let Some(log) = journal {
-        let journal = Journal(log.with_syslog_identifier(IDENTIFIER.to_owned()));
-        let (filter, handle) = reload::Layer::new(filter);
-        Registry::default()
-            .with(filter)
-            .with(journal)
-            .try_init()
-            .map_err(|error| twice(error.into()))?;
-        let set_level: SetLevel =
-            Box::new(move |level| replace(level, |filter| handle.reload(filter)));
-        return Ok(Some(set_level).filter(|_| is_free));
-    }
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        // A closed standard error must not end the daemon.
-        .log_internal_errors(false);
-    let set_level: SetLevel = if json {
-        let builder = builder
-            .json()
-            .map_event_format(|lines| Prioritised { lines, is_journal })
-            .with_filter_reloading();
-        let handle = builder.reload_handle();
-        builder.try_init().map_err(twice)?;
-        Box::new(move |level| replace(level, |filter| handle.reload(filter)))
-    } else {
-        let builder = builder
-            .fmt_fields(Fields)
-            .map_event_format(|lines| Prioritised { lines, is_journal })
-            .with_filter_reloading();
-        let handle = builder.reload_handle();
-        builder.try_init().map_err(twice)?;
-        Box::new(move |level| replace(level, |filter| handle.reload(filter)))
+    let (filter, handle) = reload::Layer::new(filter);
+    let registry = Registry::default().with(filter);
+    let lines = || {
+        tracing_subscriber::fmt::layer()
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal())
+            // A closed standard error must not end the daemon.
+            .log_internal_errors(false)
     };
-    Ok(Some(set_level).filter(|_| is_free))
+    // If the journal's socket is missing, log to standard error.
+    match (is_journal && !json).then(JournalLog::empty).and_then(Result::ok) {
+        Some(log) => {
+            registry.with(Journal(log.with_syslog_identifier(IDENTIFIER.to_owned()))).try_init()
+        }
+        None if json => {
+            let format = |lines| Prioritised { lines, is_journal };
+            registry.with(lines().json().map_event_format(format)).try_init()
+        }
+        None => {
+            let format = |lines| Prioritised { lines, is_journal };
+            registry.with(lines().fmt_fields(Fields).map_event_format(format)).try_init()
+        }
+    }
+    .map_err(|error| Error::Bug(format!("logging was started twice: {error}")))?;
+    let set_level: SetLevel = Box::new(move |level| replace(level, |filter| handle.reload(filter)));
+    Ok(is_free.then_some(set_level))
 }
 
-fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
-    EnvFilter::try_new(format!("{BASE},{directives}"))
+fn filter(directives: &str) -> Result<Targets, ParseError> {
+    format!("{BASE},{directives}").parse()
 }
 
-fn replace(level: LogLevel, reload: impl FnOnce(EnvFilter) -> Result<(), reload::Error>) {
+fn replace(level: LogLevel, reload: impl FnOnce(Targets) -> Result<(), reload::Error>) {
     let filter = filter(level.as_str()).expect("each level is a directive");
     if let Err(error) = reload(filter) {
         warn!(%error, "log level unchanged");
