@@ -10,8 +10,8 @@ use super::route::Candidate;
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
 /// The longest wait for one step of one candidate while others are untried.
 const MAX_PATIENCE: Duration = Duration::from_secs(3);
-/// Allowance for an instance's first answer byte, besides the path: an accept and an asymmetric
-/// signature on a loaded machine.
+/// Allowance for an instance's first answer byte, in addition to the path: an accept and an
+/// asymmetric signature on a loaded machine.
 const ANSWER_ALLOWANCE: Duration = Duration::from_millis(1000);
 /// Round trips to open a stream to a peer without a session: WireGuard handshake, QUIC handshake,
 /// the stream itself, and one lost packet.

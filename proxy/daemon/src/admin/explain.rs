@@ -35,7 +35,7 @@ pub struct CandidateFacts {
     pub standing: String,
     /// The cost of a session there, in milliseconds; among equals the cheaper one goes first.
     pub cost_ms: f64,
-    /// Mean deviation of round trips, in milliseconds; absent if unmeasured or for the own
+    /// Mean deviation of round trips, in milliseconds; absent if unmeasured or for the local
     /// instance.
     pub deviation_ms: Option<f64>,
     /// Points of evidence against it from sessions, 0 to 4; it is suspect from 2 on.

@@ -18,7 +18,7 @@ pub(crate) struct Arrived {
     pub(crate) said: Bytes,
     /// The client, if its listener has identified it.
     pub(crate) client: Option<ClientId>,
-    /// Further counters for its bytes, besides those of the service.
+    /// Counters that also count its bytes, in addition to those of the service.
     pub(crate) tally: Option<Arc<Tally>>,
 }
 
