@@ -14,6 +14,9 @@ use meshport_tests::wait;
 
 /// How long a watch may be without events after a fault; one comes every quarter of a second.
 const MAX_GAP: Duration = Duration::from_secs(4);
+/// The same in one round of faults, which runs beside other suites and has no median: client-go's
+/// pause before it lists again and the processor time that is left come on top.
+const MAX_GAP_OF_ONE: Duration = Duration::from_secs(8);
 /// How long a call of kubectl may take.
 const MAX_CALL: Duration = Duration::from_secs(5);
 /// How long the controllers may take to react again.
@@ -75,8 +78,9 @@ impl Noticed {
         let name = self.fault.name();
         assert!(self.failed().is_empty(), "{name}: {:?}", self.failed());
         assert!(self.slowest() <= MAX_CALL, "{name}: a call took {:?}", self.slowest());
-        assert!(self.kubectl <= MAX_GAP, "{name}: kubectl saw nothing for {:?}", self.kubectl);
-        assert!(self.python <= MAX_GAP, "{name}: Python saw nothing for {:?}", self.python);
+        let max_gap = if rounds() > 1 { MAX_GAP } else { MAX_GAP_OF_ONE };
+        assert!(self.kubectl <= max_gap, "{name}: kubectl saw nothing for {:?}", self.kubectl);
+        assert!(self.python <= max_gap, "{name}: Python saw nothing for {:?}", self.python);
         assert!(self.reaction <= MAX_REACTION, "{name}: reaction after {:?}", self.reaction);
         if self.fault.is_graceful() {
             assert_eq!(self.ended, 0, "{name}: kubectl's watch ended");
