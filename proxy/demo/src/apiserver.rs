@@ -2,15 +2,17 @@
 //! have.
 //!
 //! A [`StandIn`] answers the health paths, `/version`, an endless watch-like stream and big
-//! transfers (see [`http`] for the list), and can be made unready, hung, refusing or dead while it
+//! downloads (the list is in `http.rs`), and can be made unready, hung, refusing or dead while it
 //! runs. Each one has its own certificate from a shared [`Authority`], which shows a client which
 //! origin answered. [`process`] runs one as a separate process, for tests that use `kill`.
 //!
 //! Bounds: [`MAX_CONNECTIONS`] and [`MAX_STREAMS`] per connection; at the bound new connections
 //! wait in the kernel's backlog. It is meant for tests and the demo, not for untrusted clients.
 
+use std::convert::Infallible;
+use std::future::ready;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,9 +27,9 @@ use tokio_rustls::TlsAcceptor;
 use meshport_daemon::Error;
 
 pub mod authority;
-pub mod body;
+mod body;
 mod gate;
-pub mod http;
+mod http;
 pub mod process;
 #[cfg(test)]
 mod tests;
@@ -59,68 +61,24 @@ pub struct StandInConfig {
     pub listen: SocketAddr,
     /// Certificate and key; [`Leaf::name`] is what `/whoami` answers.
     pub leaf: Leaf,
-    /// If set, client certificates of this authority (PEM) are accepted as credentials.
-    pub client_ca: Option<String>,
-    /// If set, anonymous requests are answered 401 on every path, as an apiserver with
-    /// `--anonymous-auth=false` does; this bearer token or a client certificate is needed.
-    pub bearer_token: Option<String>,
     /// Time between two lines of `/watch`.
     pub watch_interval: Duration,
 }
 
 impl StandInConfig {
-    /// On a free port of 127.0.0.1, anonymous, a watch line each second.
+    /// On a free port of 127.0.0.1, a watch line each second.
     pub fn new(leaf: Leaf) -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             leaf,
-            client_ca: None,
-            bearer_token: None,
             watch_interval: Duration::from_secs(1),
         }
     }
 }
 
-/// Counters of a stand-in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct StandInCounters {
-    /// Accepted connections.
-    pub connections: u64,
-    /// Connections open now.
-    pub open_connections: u64,
-    /// TLS handshakes that failed or took too long.
-    pub tls_failures: u64,
-    /// Requests, of any path.
-    pub requests: u64,
-    /// Requests for `/readyz`, `/livez`, `/healthz` and `/version`: the requests of health checks.
-    pub probes: u64,
-    /// Requests answered 401.
-    pub unauthorized: u64,
-    /// Watch streams open now.
-    pub open_watches: u64,
-    /// Bytes sent by `/bytes`.
-    pub bytes_served: u64,
-    /// Bytes received by `/sink`.
-    pub bytes_sunk: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    connections: AtomicU64,
-    open_connections: AtomicU64,
-    tls_failures: AtomicU64,
-    requests: AtomicU64,
-    probes: AtomicU64,
-    unauthorized: AtomicU64,
-    open_watches: Arc<AtomicU64>,
-    bytes_served: Arc<AtomicU64>,
-    bytes_sunk: AtomicU64,
-}
-
 /// State shared by the connections of one stand-in.
 struct Shared {
     name: String,
-    bearer_token: Option<String>,
     watch_interval: Duration,
     tls: TlsAcceptor,
     ready: AtomicBool,
@@ -128,7 +86,7 @@ struct Shared {
     /// Incremented to cut every open connection.
     cut: watch::Sender<u64>,
     slots: Arc<Semaphore>,
-    counters: Counters,
+    open_connections: AtomicUsize,
 }
 
 /// A running stand-in. Dropping it closes its port and cuts its connections.
@@ -155,7 +113,7 @@ impl StandIn {
     /// # Errors
     /// The address cannot be bound, or certificate, key or authority are damaged.
     pub fn start(config: StandInConfig) -> Result<Self, Error> {
-        let tls = config.leaf.server_config(config.client_ca.as_deref())?;
+        let tls = config.leaf.server_config()?;
         let listen = config.listen;
         let reservation = reserve(listen).map_err(Error::io(format!("bind {listen}")))?;
         let addr = reservation
@@ -164,15 +122,14 @@ impl StandIn {
             .and_then(|addr| addr.as_socket())
             .ok_or_else(|| Error::Bug("a bound socket has no address".to_owned()))?;
         let shared = Arc::new(Shared {
-            name: config.leaf.name().to_owned(),
-            bearer_token: config.bearer_token,
+            name: config.leaf.name,
             watch_interval: config.watch_interval,
             tls: TlsAcceptor::from(Arc::new(tls)),
             ready: AtomicBool::new(true),
             gate: Arc::new(Gate::default()),
             cut: watch::Sender::new(0),
             slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            counters: Counters::default(),
+            open_connections: AtomicUsize::new(0),
         });
         let stand_in =
             Self { shared, addr, accepting: Mutex::new(None), _reservation: reservation };
@@ -190,21 +147,8 @@ impl StandIn {
         &self.shared.name
     }
 
-    /// Its counters.
-    pub fn counters(&self) -> StandInCounters {
-        let counters = &self.shared.counters;
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        StandInCounters {
-            connections: read(&counters.connections),
-            open_connections: read(&counters.open_connections),
-            tls_failures: read(&counters.tls_failures),
-            requests: read(&counters.requests),
-            probes: read(&counters.probes),
-            unauthorized: read(&counters.unauthorized),
-            open_watches: read(&counters.open_watches),
-            bytes_served: read(&counters.bytes_served),
-            bytes_sunk: read(&counters.bytes_sunk),
-        }
+    fn open_connections(&self) -> usize {
+        self.shared.open_connections.load(Ordering::Relaxed)
     }
 
     /// Sets the answer of `/readyz`: 200 or 500. Everything else is still served.
@@ -301,12 +245,11 @@ async fn accept_forever(shared: Arc<Shared>, listener: TcpListener) {
             tokio::time::sleep(ACCEPT_ERROR_PAUSE).await;
             continue;
         };
-        shared.counters.connections.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(&shared);
         let mut cut = shared.cut.subscribe();
         tokio::spawn(async move {
             let _slot = slot;
-            let _open = Open::count(&shared.counters.open_connections);
+            let _open = Open::count(&shared.open_connections);
             tokio::select! {
                 () = serve(&shared, stream) => {}
                 // Fails only when the stand-in is gone, which ends its connections as well.
@@ -317,10 +260,10 @@ async fn accept_forever(shared: Arc<Shared>, listener: TcpListener) {
 }
 
 /// Counts something as open while it exists.
-struct Open<'a>(&'a AtomicU64);
+struct Open<'a>(&'a AtomicUsize);
 
 impl<'a> Open<'a> {
-    fn count(counter: &'a AtomicU64) -> Self {
+    fn count(counter: &'a AtomicUsize) -> Self {
         counter.fetch_add(1, Ordering::Relaxed);
         Self(counter)
     }
@@ -339,13 +282,8 @@ async fn serve(shared: &Arc<Shared>, stream: TcpStream) {
     }
     let stream = Gated::new(stream, Arc::clone(&shared.gate));
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, shared.tls.accept(stream)).await;
-    let Ok(Ok(stream)) = handshake else {
-        shared.counters.tls_failures.fetch_add(1, Ordering::Relaxed);
-        return;
-    };
-    // The verifier has checked it against the authority; without an authority none is requested.
-    let certified = stream.get_ref().1.peer_certificates().is_some();
-    let service = service_fn(|request| http::answer(Arc::clone(shared), request, certified));
+    let Ok(Ok(stream)) = handshake else { return };
+    let service = service_fn(|request| ready(Ok::<_, Infallible>(http::answer(shared, &request))));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new());
     builder

@@ -237,9 +237,6 @@ impl<W: Write> Table<W> {
     }
 
     /// Shows the view.
-    ///
-    /// # Errors
-    /// The output does.
     pub fn draw(&mut self, view: &View) -> io::Result<()> {
         // One write per drawing: a terminal shows no half-drawn table.
         let mut text = String::new();
@@ -273,9 +270,6 @@ impl<W: Write> Table<W> {
     }
 
     /// Writes permanent lines; the table continues below them.
-    ///
-    /// # Errors
-    /// The output does.
     pub fn note(&mut self, text: &str) -> io::Result<()> {
         if self.drawn > 0 {
             write!(self.out, "\x1b[{}A\r\x1b[J", self.drawn)?;

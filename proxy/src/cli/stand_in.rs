@@ -30,15 +30,9 @@ pub(crate) struct StandInArgs {
     /// The certificate's private key (PEM)
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
-    /// Authority (PEM) whose client certificates are accepted
-    #[arg(long, value_name = "FILE", requires = "certificate")]
-    client_ca: Option<PathBuf>,
     /// File to write the port to, once connections are accepted
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
-    /// Token that a client may present instead of a certificate
-    #[arg(long, value_name = "TOKEN")]
-    bearer_token: Option<String>,
     /// Interval between events of a watch
     #[arg(long, value_name = "TIME", default_value = "1s")]
     watch_interval: Period,
@@ -47,18 +41,15 @@ pub(crate) struct StandInArgs {
 pub(crate) fn run(args: &StandInArgs) -> Result<(), Error> {
     let tls = match (&args.pki, &args.certificate, &args.key) {
         (Some(folder), ..) => TlsSource::Folder(folder.clone()),
-        (None, Some(certificate), Some(key)) => TlsSource::Files {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            client_ca: args.client_ca.clone(),
-        },
+        (None, Some(certificate), Some(key)) => {
+            TlsSource::Files { certificate: certificate.clone(), key: key.clone() }
+        }
         _ => return Err(Error::Usage("name --pki, or --certificate and --key".into())),
     };
     let options = ServeOptions {
         listen: args.listen,
         name: args.name.clone(),
         tls,
-        bearer_token: args.bearer_token.clone(),
         watch_interval: Duration::from(args.watch_interval),
     };
     let mut announce = Announce { line: Vec::new(), port_file: args.port_file.clone() };

@@ -17,7 +17,6 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use zeroize::Zeroizing;
 
@@ -25,7 +24,7 @@ use meshport_daemon::Error;
 
 /// The DNS names every stand-in's certificate carries, as an apiserver's does. The only other name
 /// in it is the origin's.
-pub const COMMON_NAMES: [&str; 5] = [
+const COMMON_NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
     "kubernetes.default",
@@ -34,7 +33,7 @@ pub const COMMON_NAMES: [&str; 5] = [
 ];
 
 /// The application protocols offered, best first.
-pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The files of an authority that is shared through a folder.
 const CERTIFICATE_FILE: &str = "ca.crt";
@@ -55,9 +54,6 @@ impl std::fmt::Debug for Authority {
 
 impl Authority {
     /// Makes a new authority.
-    ///
-    /// # Errors
-    /// The system has no randomness.
     pub fn generate() -> Result<Self, Error> {
         let params = Self::params();
         let key = KeyPair::generate().map_err(cannot("make a key"))?;
@@ -113,7 +109,7 @@ impl Authority {
     /// apiserver goes by.
     ///
     /// # Errors
-    /// `name` is no DNS name in lower case, or is one of [`COMMON_NAMES`].
+    /// `name` is no DNS name in lower case, or is a name of every apiserver.
     pub fn issue_server(&self, name: &str) -> Result<Leaf, Error> {
         check_name(name)?;
         let mut params = CertificateParams::default();
@@ -160,7 +156,7 @@ impl Authority {
 /// A certificate with its key, both PEM.
 #[derive(Clone)]
 pub struct Leaf {
-    name: String,
+    pub(super) name: String,
     certificate: String,
     key: Zeroizing<String>,
 }
@@ -186,9 +182,6 @@ impl Leaf {
     }
 
     /// Writes both to files; the key file is readable by its owner only.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     pub fn write(&self, certificate: &Path, key: &Path) -> Result<(), Error> {
         write_file(certificate, &self.certificate, 0o644)?;
         write_file(key, &self.key, 0o600)
@@ -213,7 +206,7 @@ impl Leaf {
     ///
     /// # Errors
     /// One of them is no PEM of its kind.
-    pub fn to_rustls(
+    pub(super) fn to_rustls(
         &self,
     ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
         let damaged = |what: &str| Error::Usage(format!("the {what} of {} is damaged", self.name));
@@ -227,22 +220,12 @@ impl Leaf {
         Ok((chain, key))
     }
 
-    pub(super) fn server_config(&self, client_ca: Option<&str>) -> Result<ServerConfig, Error> {
+    pub(super) fn server_config(&self) -> Result<ServerConfig, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let builder = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(cannot("choose TLS versions"))?;
-        let builder = match client_ca {
-            None => builder.with_no_client_auth(),
-            Some(pem) => {
-                let roots = Arc::new(roots(pem)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
-                    .allow_unauthenticated()
-                    .build()
-                    .map_err(cannot("verify client certificates"))?;
-                builder.with_client_cert_verifier(verifier)
-            }
-        };
+            .map_err(cannot("choose TLS versions"))?
+            .with_no_client_auth();
         let (chain, key) = self.to_rustls()?;
         let mut config = builder
             .with_single_cert(chain, key)
@@ -266,7 +249,7 @@ pub fn roots(pem: &str) -> Result<RootCertStore, Error> {
 }
 
 /// The origin's name in a stand-in's certificate: the DNS name that only this one has.
-pub fn origin_name(certificate: &CertificateDer<'_>) -> Option<String> {
+pub(crate) fn origin_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     let name = certificate.valid_dns_names().find(|name| !COMMON_NAMES.contains(name))?;
     Some(name.to_owned())

@@ -4,7 +4,6 @@
 //! and lets open connections end (bounded by [`DRAIN_LIMIT`], a second SIGTERM ends it at once).
 //! SIGSTOP, SIGCONT and SIGKILL have their usual effect.
 
-use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,11 +30,8 @@ pub enum TlsSource {
         certificate: PathBuf,
         /// Its private key.
         key: PathBuf,
-        /// If set, client certificates of this authority are accepted as credentials.
-        client_ca: Option<PathBuf>,
     },
-    /// A new certificate by the authority of this folder, see [`Authority::in_folder`]. Client
-    /// certificates of that authority are accepted as credentials.
+    /// A new certificate by the authority of this folder, see [`Authority::in_folder`].
     Folder(PathBuf),
 }
 
@@ -48,35 +44,17 @@ pub struct ServeOptions {
     pub name: String,
     /// Certificate and key.
     pub tls: TlsSource,
-    /// As [`StandInConfig::bearer_token`].
-    pub bearer_token: Option<String>,
     /// As [`StandInConfig::watch_interval`].
     pub watch_interval: Duration,
 }
 
 impl ServeOptions {
     fn config(self) -> Result<StandInConfig, Error> {
-        let (leaf, client_ca) = match &self.tls {
-            TlsSource::Files { certificate, key, client_ca } => {
-                let read = |path: &PathBuf| {
-                    fs::read_to_string(path).map_err(Error::io(format!("read {}", path.display())))
-                };
-                let client_ca = client_ca.as_ref().map(read).transpose()?;
-                (Leaf::read(&self.name, certificate, key)?, client_ca)
-            }
-            TlsSource::Folder(folder) => {
-                let authority = Authority::in_folder(folder)?;
-                let leaf = authority.issue_server(&self.name)?;
-                (leaf, Some(authority.certificate_pem().to_owned()))
-            }
+        let leaf = match &self.tls {
+            TlsSource::Files { certificate, key } => Leaf::read(&self.name, certificate, key)?,
+            TlsSource::Folder(folder) => Authority::in_folder(folder)?.issue_server(&self.name)?,
         };
-        Ok(StandInConfig {
-            listen: self.listen,
-            leaf,
-            client_ca,
-            bearer_token: self.bearer_token,
-            watch_interval: self.watch_interval,
-        })
+        Ok(StandInConfig { listen: self.listen, leaf, watch_interval: self.watch_interval })
     }
 }
 
@@ -118,7 +96,7 @@ async fn drain(stand_in: &StandIn, again: &mut Signal) {
     stand_in.set_ready(false);
     stand_in.refuse().await;
     let idle = async {
-        while stand_in.counters().open_connections > 0 {
+        while stand_in.open_connections() > 0 {
             tokio::time::sleep(DRAIN_POLL).await;
         }
     };

@@ -39,20 +39,6 @@ pub enum ClientError {
     Unexpected(String),
 }
 
-impl ClientError {
-    /// A short name of the variant, for counting.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Connect(_) => "connect",
-            Self::Tls(_) => "tls",
-            Self::Http(_) => "http",
-            Self::Timeout { .. } => "timeout",
-            Self::Status { .. } => "status",
-            Self::Unexpected(_) => "unexpected",
-        }
-    }
-}
-
 /// The stages of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
