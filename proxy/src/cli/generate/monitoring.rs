@@ -4,7 +4,10 @@
 //! datasource variable and the same filters.
 
 use clap::ValueEnum;
+use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::cli::kubeconfig::yaml;
 
 #[cfg(test)]
 mod tests;
@@ -66,12 +69,20 @@ fn indented(text: &str, columns: usize) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// The panels of the dashboard.
+const PANELS: &str = include_str!("monitoring/dashboard.yaml");
+/// What selects by both filters of the dashboard, and by the first.
+const ALL: &str = "{service=~\"$service\",instance=~\"$instance\"}";
+const SERVICE: &str = "{service=~\"$service\"}";
+
 /// How a panel shows its values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum Shape {
     /// A single number.
     Stat,
     /// Lines over time.
+    #[default]
     Graph,
     /// States over time.
     Timeline,
@@ -79,295 +90,31 @@ enum Shape {
     Table,
 }
 
-/// A panel: its expressions, each with the legend of its series.
-struct Panel {
-    title: &'static str,
-    about: &'static str,
-    shape: Shape,
-    /// Grafana's name of the unit.
-    unit: &'static str,
-    queries: &'static [(&'static str, &'static str)],
-}
-
-/// A row of panels with its title.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Row {
-    title: &'static str,
-    panels: &'static [Panel],
+    title: String,
+    panels: Vec<Panel>,
 }
 
-const fn panel(
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Panel {
+    title: String,
+    about: String,
+    #[serde(default)]
     shape: Shape,
-    unit: &'static str,
-    title: &'static str,
-    about: &'static str,
-    queries: &'static [(&'static str, &'static str)],
-) -> Panel {
-    Panel { title, about, shape, unit, queries }
+    unit: Option<String>,
+    queries: Vec<Query>,
 }
 
-/// The dashboard. `$service` and `$instance` are its filters.
-const ROWS: &[Row] = &[
-    Row {
-        title: "Now",
-        panels: &[
-            panel(
-                Shape::Stat,
-                "none",
-                "Nodes that answer",
-                "Daemons that Prometheus scrapes.",
-                &[("count(meshport_build_info)", "")],
-            ),
-            panel(
-                Shape::Stat,
-                "none",
-                "Nodes without an origin",
-                "New connections to their local address are refused.",
-                &[(r#"count(meshport_service_usable{service=~"$service"} == 0) or vector(0)"#, "")],
-            ),
-            panel(
-                Shape::Stat,
-                "none",
-                "Origins ready",
-                "As any node sees them.",
-                &[(
-                    "sum(max by (service, origin) \
-                     (meshport_origin_ready{service=~\"$service\"}))",
-                    "",
-                )],
-            ),
-            panel(
-                Shape::Stat,
-                "none",
-                "Members down",
-                "As the node that knows the most of them sees it.",
-                &[(r#"max(meshport_members{liveness="down"})"#, "")],
-            ),
-            panel(
-                Shape::Stat,
-                "none",
-                "Open sessions",
-                "Of the clients of all nodes.",
-                &[(r#"sum(meshport_sessions_open{service=~"$service",side="client"})"#, "")],
-            ),
-            panel(
-                Shape::Stat,
-                "s",
-                "Next credential to expire",
-                "Time until the first credential of a scraped node expires.",
-                &[("min(meshport_credential_expiry_timestamp_seconds) - time()", "")],
-            ),
-            panel(
-                Shape::Table,
-                "none",
-                "Findings",
-                "Nodes with each finding; docs/troubleshoot.md explains the id.",
-                &[("count by (id, severity) (meshport_findings)", "")],
-            ),
-            panel(
-                Shape::Table,
-                "none",
-                "Versions",
-                "Nodes that run each version.",
-                &[("count by (version) (meshport_build_info)", "")],
-            ),
-        ],
-    },
-    Row {
-        title: "Origins",
-        panels: &[
-            panel(
-                Shape::Timeline,
-                "none",
-                "Ready",
-                "1 while some node sees the origin ready.",
-                &[(
-                    "max by (service, origin, site) \
-                     (meshport_origin_ready{service=~\"$service\"})",
-                    "{{origin}} ({{site}})",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "none",
-                "Nodes by their first origin",
-                "Where new sessions go.",
-                &[(
-                    "sum by (origin) (meshport_origin_chosen{service=~\"$service\"})",
-                    "{{origin}}",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "none",
-                "Route changes",
-                "Per interval, by cause.",
-                &[(
-                    "sum by (cause) (increase(meshport_route_changes_total\
-                     {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval]))",
-                    "{{cause}}",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "none",
-                "Nodes that use a relay",
-                "Nodes whose first origin is reached through a relay.",
-                &[(
-                    "sum(meshport_origin_chosen{service=~\"$service\"} \
-                     * meshport_origin_relayed{service=~\"$service\"})",
-                    "relayed",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "s",
-                "Round-trip time",
-                "Median of the chosen nodes, to each origin.",
-                &[(
-                    "quantile by (origin) (0.5, meshport_origin_rtt_seconds\
-                     {service=~\"$service\",instance=~\"$instance\"})",
-                    "{{origin}}",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "percentunit",
-                "Loss",
-                "The worst path to each origin.",
-                &[(
-                    "max by (origin) (meshport_origin_loss_ratio\
-                     {service=~\"$service\",instance=~\"$instance\"})",
-                    "{{origin}}",
-                )],
-            ),
-        ],
-    },
-    Row {
-        title: "Clients",
-        panels: &[
-            panel(
-                Shape::Graph,
-                "s",
-                "Time to connect",
-                "Until an origin has answered.",
-                &[
-                    (
-                        "histogram_quantile(0.5, sum by (le) (rate(\
-                         meshport_connect_duration_seconds_bucket\
-                         {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval])))",
-                        "median",
-                    ),
-                    (
-                        "histogram_quantile(0.99, sum by (le) (rate(\
-                         meshport_connect_duration_seconds_bucket\
-                         {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval])))",
-                        "99 %",
-                    ),
-                ],
-            ),
-            panel(
-                Shape::Graph,
-                "cps",
-                "Connections",
-                "By outcome.",
-                &[(
-                    "sum by (outcome) (rate(meshport_sessions_total\
-                     {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval]))",
-                    "{{outcome}}",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "none",
-                "Open sessions",
-                "Of clients, served for other nodes, and relayed.",
-                &[(
-                    "sum by (side) (meshport_sessions_open\
-                     {service=~\"$service\",instance=~\"$instance\"})",
-                    "{{side}}",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "cps",
-                "Sessions cut and moved",
-                "Cut: the path died or the apiserver hung. Moved: idle, to a better origin.",
-                &[
-                    (
-                        "sum(rate(meshport_sessions_cut_total\
-                         {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval]))",
-                        "cut",
-                    ),
-                    (
-                        "sum(rate(meshport_sessions_moved_total\
-                         {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval]))",
-                        "moved",
-                    ),
-                ],
-            ),
-            panel(
-                Shape::Graph,
-                "s",
-                "Length of sessions",
-                "Of those that ended.",
-                &[(
-                    "histogram_quantile(0.5, sum by (le) (rate(\
-                     meshport_session_duration_seconds_bucket\
-                     {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval])))",
-                    "median",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "cps",
-                "Streams served",
-                "For other nodes, by answer.",
-                &[(
-                    "sum by (answer) (rate(meshport_served_streams_total\
-                     {service=~\"$service\",instance=~\"$instance\"}[$__rate_interval]))",
-                    "{{answer}}",
-                )],
-            ),
-        ],
-    },
-    Row {
-        title: "Mesh",
-        panels: &[
-            panel(
-                Shape::Graph,
-                "Bps",
-                "Bytes on the UDP port",
-                "Of the chosen nodes.",
-                &[(
-                    "sum by (direction) (rate(meshport_mesh_bytes_total\
-                     {instance=~\"$instance\"}[$__rate_interval]))",
-                    "{{direction}}",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "pps",
-                "Dropped by the mesh",
-                "By reason.",
-                &[(
-                    "sum by (reason) (rate(meshport_mesh_dropped_total\
-                     {instance=~\"$instance\"}[$__rate_interval])) > 0",
-                    "{{reason}}",
-                )],
-            ),
-            panel(
-                Shape::Graph,
-                "none",
-                "Members",
-                "As the chosen nodes see them.",
-                &[(
-                    "max by (liveness) (meshport_members{instance=~\"$instance\"})",
-                    "{{liveness}}",
-                )],
-            ),
-        ],
-    },
-];
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Query {
+    expr: String,
+    #[serde(default)]
+    legend: String,
+}
 
 fn dashboard_text() -> String {
     let mut text = serde_json::to_string_pretty(&dashboard()).expect("it is plain JSON");
@@ -379,16 +126,18 @@ fn dashboard_text() -> String {
 const COLUMNS: u32 = 24;
 
 fn dashboard() -> Value {
+    let rows = yaml::parse(&PANELS.replace("@all", ALL).replace("@service", SERVICE));
+    let rows: Vec<Row> = serde_json::from_value(rows.expect("it is YAML")).expect("rows of panels");
     let mut panels = Vec::new();
     let (mut id, mut y) = (0, 0);
-    for row in ROWS {
+    for row in rows {
         id += 1;
         let position = json!({"x": 0, "y": y, "w": COLUMNS, "h": 1});
         panels.push(json!({"id": id, "type": "row", "title": row.title, "gridPos": position,
             "collapsed": false, "panels": []}));
         y += 1;
         let (mut x, mut tallest) = (0, 0);
-        for panel in row.panels {
+        for panel in &row.panels {
             let (width, height) = panel.shape.size();
             if x + width > COLUMNS {
                 (x, y, tallest) = (0, y + tallest, 0);
@@ -452,7 +201,7 @@ impl Shape {
 impl Panel {
     fn json(&self, id: u32, position: &Value) -> Value {
         let is_table = self.shape == Shape::Table;
-        let target = |(at, (expr, legend)): (usize, &(&str, &str))| {
+        let target = |(at, Query { expr, legend }): (usize, &Query)| {
             json!({
                 "refId": char::from(b'A' + u8::try_from(at).expect("a few")).to_string(),
                 "datasource": datasource(), "expr": expr, "legendFormat": legend,
@@ -469,11 +218,12 @@ impl Panel {
         };
         let named = json!({"id": "organize", "options": {"excludeByName": {"Time": true},
             "renameByName": {"Value": "nodes"}}});
+        let unit = self.unit.as_deref().unwrap_or("none");
         let transformations = if is_table { vec![named] } else { Vec::new() };
         json!({
             "id": id, "type": self.shape.plugin(), "title": self.title, "description": self.about,
             "gridPos": position, "datasource": datasource(), "targets": targets,
-            "fieldConfig": {"defaults": {"unit": self.unit}, "overrides": []},
+            "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
             "options": options, "transformations": transformations,
         })
     }

@@ -4,7 +4,6 @@ use meshport_daemon::admin::metrics::{Kind, by_name};
 use serde_json::Value;
 
 use super::*;
-use crate::cli::kubeconfig::yaml;
 
 /// Base of the alerts' links.
 const RUNBOOKS: &str = "https://docs.example.com/meshport";
