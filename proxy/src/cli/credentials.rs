@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::lifetime::Lifetime;
 use super::query::QueryArgs;
-use super::{clock, output, render, runtime};
+use super::{clock, output, render};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::CredentialRow;
 use meshport_daemon::admin::queries::CredentialsRequest;
@@ -23,14 +23,11 @@ pub(crate) struct CredentialsArgs {
 }
 
 pub(crate) fn run(args: &CredentialsArgs) -> Result<(), Error> {
-    let client = args.query.daemon.client()?;
-    let rows = runtime()?.block_on(client.ask(&CredentialsRequest))?;
+    let rows = args.query.daemon.ask(&CredentialsRequest)?;
     let now = clock::wall().0;
-    if args.query.json {
-        output::json(&rows)?;
-    } else {
-        output::answer(&render::credentials(&rows, now, output::style().width))?;
-    }
+    output::either(args.query.json, &rows, |rows| {
+        render::credentials(rows, now, output::style().width)
+    })?;
     match ending(&rows, args, now) {
         0 => Ok(()),
         1 => Err(Error::Negative(format!(

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
 use super::renew::no_node;
-use super::{authority, clock, line, output, revoke, roles, runtime};
+use super::{authority, clock, line, output, revoke, roles};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::MandateRequest;
 
@@ -141,9 +141,8 @@ fn install(args: &DelegateArgs, file: &str) -> Result<(), Error> {
         return Err(meshport_config::Error::ForeignMandate { expected, found }.into());
     }
     state.store_mandate(&mandate)?;
-    let client = args.daemon.client()?;
     let request = MandateRequest { mandate: text.trim().to_owned() };
-    let in_force = match runtime()?.block_on(client.ask(&request)) {
+    let in_force = match args.daemon.ask(&request) {
         Ok(_) => true,
         Err(Error::NoDaemon { .. }) => {
             let undone = "the mandate is stored but not in use yet";

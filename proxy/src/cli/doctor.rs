@@ -65,13 +65,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
     // Do not wait for the thread of a lookup that hangs.
     runtime.shutdown_background();
     let report = report?;
-    if args.json {
-        output::json(&report)?;
-    } else if args.short {
-        output::answer(&text::short(&report, output::style()))?;
-    } else {
-        output::answer(&text::full(&report, output::style()))?;
-    }
+    let text = if args.short { text::short } else { text::full };
+    output::either(args.json, &report, |report| text(report, output::style()))?;
     Ok(u8::from(!report.success || (args.strict && report.warnings > 0)))
 }
 

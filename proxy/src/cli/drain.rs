@@ -62,20 +62,12 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<(), Error> {
             }
         }
     })?;
-    if *json {
-        return output::json(&report);
-    }
-    output::answer(&said(&report, successor.as_deref()))
+    output::either(*json, &report, |report| said(report, successor.as_deref()))
 }
 
 pub(crate) fn undrain(args: &UndrainArgs) -> Result<(), Error> {
-    let client = args.daemon.client()?;
     let request = DrainRequest { service: args.service.clone(), draining: false };
-    let report = runtime()?.block_on(client.ask(&request))?;
-    if args.json {
-        return output::json(&report);
-    }
-    output::answer(&taken_up(&report))
+    output::either(args.json, &args.daemon.ask(&request)?, taken_up)
 }
 
 fn taken_up(DrainReport { service, changed, state, .. }: &DrainReport) -> String {

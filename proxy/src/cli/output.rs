@@ -31,13 +31,19 @@ pub(crate) fn answer(text: &str) -> Result<(), Error> {
 }
 
 /// Writes an answer as indented JSON, the same for every `--json`.
-///
-/// # Errors
-/// See [`answer`].
 pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::Bug(format!("cannot encode the answer as JSON: {error}")))?;
     answer(&(text + "\n"))
+}
+
+/// Writes an answer as JSON or as text.
+pub(crate) fn either<T: Serialize + ?Sized>(
+    as_json: bool,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), Error> {
+    if as_json { json(value) } else { answer(&text(value)) }
 }
 
 /// Prefix of a warning.

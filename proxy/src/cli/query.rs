@@ -16,6 +16,7 @@ use meshport_daemon::admin::explain::Explanation;
 use meshport_daemon::admin::queries::{
     ExplainRequest, PeersRequest, RoutesRequest, SeedsRequest, StatsRequest, StatusRequest,
 };
+use meshport_daemon::admin::request::Request;
 use meshport_daemon::admin::wayback::WayRequest;
 use meshport_state::StateDir;
 
@@ -112,6 +113,17 @@ pub(crate) struct ExplainArgs {
     pub(crate) query: QueryArgs,
 }
 
+impl QueryArgs {
+    /// Prints the daemon's reply to a request.
+    pub(super) fn answer<R: Request>(
+        &self,
+        request: &R,
+        text: impl FnOnce(&R::Reply) -> String,
+    ) -> Result<(), Error> {
+        output::either(self.json, &self.daemon.ask(request)?, text)
+    }
+}
+
 impl DaemonArgs {
     /// A client of that daemon.
     pub(super) fn client(&self) -> Result<AdminClient, Error> {
@@ -119,6 +131,11 @@ impl DaemonArgs {
             Some(path) => Ok(AdminClient::new(path)),
             None => socket(self.config.as_deref(), self.state_dir.as_deref()).map(AdminClient::new),
         }
+    }
+
+    /// That daemon's reply to a request.
+    pub(super) fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        runtime()?.block_on(self.client()?.ask(request))
     }
 
     /// Fails if a daemon runs and answers on another socket. `undone` says what that daemon would
@@ -149,54 +166,32 @@ impl DaemonArgs {
 }
 
 pub(crate) fn status(StatusArgs { watch, query: args }: &StatusArgs) -> Result<(), Error> {
-    let client = args.daemon.client()?;
     if let Some(every) = watch {
-        return runtime()?.block_on(watch::watch(&client, *every, args.json));
+        return runtime()?.block_on(watch::watch(&args.daemon.client()?, *every, args.json));
     }
-    let status = runtime()?.block_on(client.ask(&StatusRequest))?;
-    if args.json {
-        return output::json(&status);
-    }
-    output::answer(&render::status(&status, clock::wall().0, output::style()))
+    let now = clock::wall().0;
+    args.answer(&StatusRequest, |status| render::status(status, now, output::style()))
 }
 
 pub(crate) fn routes(args: &QueryArgs) -> Result<(), Error> {
-    let client = args.daemon.client()?;
-    let routes = runtime()?.block_on(client.ask(&RoutesRequest))?;
-    if args.json {
-        return output::json(&routes);
-    }
-    output::answer(&render::routes(&routes, output::style()))
+    args.answer(&RoutesRequest, |routes| render::routes(routes, output::style()))
 }
 
 pub(crate) fn stats(StatsArgs { csv, query: args }: &StatsArgs) -> Result<(), Error> {
-    let client = args.daemon.client()?;
-    let rows = runtime()?.block_on(client.ask(&StatsRequest))?;
-    if args.json {
-        return output::json(&rows);
-    }
-    output::answer(&match csv {
-        true => render::stats_csv(&rows),
-        false => render::stats(&rows, output::style()),
+    args.answer(&StatsRequest, |rows| match csv {
+        true => render::stats_csv(rows),
+        false => render::stats(rows, output::style()),
     })
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
-    let client = args.query.daemon.client()?;
     if let Some(node) = &args.node {
         let request = WayRequest { node: node.clone() };
-        let way = runtime()?.block_on(client.ask(&request))?;
-        return match args.query.json {
-            true => output::json(&way),
-            false => output::answer(&render::way(node, &way)),
-        };
+        return args.query.answer(&request, |way| render::way(node, way));
     }
-    let all = runtime()?.block_on(client.ask(&ExplainRequest))?;
+    let all = args.query.daemon.ask(&ExplainRequest)?;
     let chosen = select(all, args.service.as_ref(), args.origin.as_deref())?;
-    if args.query.json {
-        return output::json(&chosen);
-    }
-    output::answer(&render::explain(&chosen, output::style()))
+    output::either(args.query.json, &chosen, |it| render::explain(it, output::style()))
 }
 
 /// Selects the requested rows.
@@ -238,26 +233,18 @@ fn select(
 }
 
 pub(crate) fn peers(args: &PeersArgs) -> Result<(), Error> {
-    let client = args.query.daemon.client()?;
-    if args.seeds {
-        let seeds = match runtime()?.block_on(client.ask(&SeedsRequest)) {
-            Err(error @ Error::NoDaemon { .. }) if args.query.daemon.socket.is_none() => {
-                saved_seeds(&args.query.daemon, error)?
-            }
-            seeds => seeds?,
-        };
-        if args.query.json {
-            return output::json(&seeds);
+    if !args.seeds {
+        return args.query.answer(&PeersRequest, |peers| render::peers(peers, output::style()));
+    }
+    let seeds = match args.query.daemon.ask(&SeedsRequest) {
+        Err(error @ Error::NoDaemon { .. }) if args.query.daemon.socket.is_none() => {
+            saved_seeds(&args.query.daemon, error)?
         }
-        return output::answer(
-            &seeds.iter().map(|it| format!("{}\n", it.seed)).collect::<String>(),
-        );
-    }
-    let peers = runtime()?.block_on(client.ask(&PeersRequest))?;
-    if args.query.json {
-        return output::json(&peers);
-    }
-    output::answer(&render::peers(&peers, output::style()))
+        seeds => seeds?,
+    };
+    output::either(args.query.json, &seeds, |seeds| {
+        seeds.iter().map(|it| format!("{}\n", it.seed)).collect()
+    })
 }
 
 /// The members of the saved directory, if no daemon answers; the daemon's error if there are none.
@@ -277,11 +264,7 @@ pub(crate) fn ping(args: &PingArgs) -> Result<(), Error> {
     let client = args.query.daemon.client()?;
     let report = runtime()?.block_on(probe(&client, args))?;
     let summary = render::PingSummary::of(&report.rtt_ms);
-    if args.query.json {
-        output::json(&report)?;
-    } else {
-        output::answer(&render::ping_summary(&report.who, &summary))?;
-    }
+    output::either(args.query.json, &report, |it| render::ping_summary(&it.who, &summary))?;
     match summary.answered {
         0 => {
             let why = report.lacks.map_or_else(String::new, |lacks| format!(": {lacks}"));

@@ -3,18 +3,12 @@
 use std::fmt::Write;
 
 use super::query::QueryArgs;
-use super::{output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{ReloadReport, SettingChange};
 use meshport_daemon::admin::queries::ReloadRequest;
 
 pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
-    let client = args.daemon.client()?;
-    let report = runtime()?.block_on(client.ask(&ReloadRequest))?;
-    if args.json {
-        return output::json(&report);
-    }
-    output::answer(&said(&report))
+    args.answer(&ReloadRequest, said)
 }
 
 /// A change of this setting ends open sessions at a restart, since they belong to shards.

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::join::{Joined, refuse_revoked};
 use super::query::DaemonArgs;
 use super::signer::{Holder, SignerArgs};
-use super::{clock, output, runtime};
+use super::{clock, output};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::RenewRequest;
 use meshport_state::{Existing, StateDir};
@@ -104,9 +104,8 @@ pub(super) fn no_node(state: &StateDir) -> Error {
 
 /// Whether a running daemon uses it.
 fn tell(args: &RenewArgs, state: &StateDir, credential: &Credential) -> Result<bool, Error> {
-    let client = args.daemon.client()?;
     let request = RenewRequest { credential: credential.to_text() };
-    match runtime()?.block_on(client.ask(&request)) {
+    match args.daemon.ask(&request) {
         Ok(_) => Ok(true),
         Err(Error::NoDaemon { .. }) => {
             let undone = "the new credential is stored but not in use yet";

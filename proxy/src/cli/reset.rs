@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ResetArgs) -> Result<(), Error> {
         let state_dir = state.path().to_owned();
         let nothing = format!("nothing to erase in {}\n", state_dir.display());
         let erased = Erased { state_dir, erased: Vec::new() };
-        return if args.json { output::json(&erased) } else { output::answer(&nothing) };
+        return output::either(args.json, &erased, |_| nothing);
     }
     let lock = state.lock()?;
     refuse_authority(&state, args.with_authority)?;

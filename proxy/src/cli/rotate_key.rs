@@ -18,7 +18,7 @@ use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
 use super::renew::{check, no_node};
 use super::signer::{Holder, SignerArgs};
-use super::{clock, output, runtime};
+use super::{clock, output};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::{FormerKey, RotateKeyReport, RotateKeyRequest};
 use meshport_state::{NextIdentity, StateDir};
@@ -154,7 +154,7 @@ fn hand_over(
         overlap_s: overlap.as_secs(),
     };
     let new = Who::New(Joined::of(&next.credential));
-    match runtime()?.block_on(args.daemon.client()?.ask(&request)) {
+    match args.daemon.ask(&request) {
         Ok(RotateKeyReport { node, former, is_new }) => {
             let who = if is_new { new } else { Who::AsBefore { node } };
             Ok(Outcome { who, former, is_new, in_force: true })

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
-use super::{authority, clock, line, output, runtime};
+use super::{authority, clock, line, output};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::{RotateReport, RotateRequest};
 use meshport_state::{Existing, StateDir};
@@ -137,7 +137,7 @@ fn hand_over(
     now: UnixSeconds,
 ) -> Result<Outcome, Error> {
     let request = RotateRequest { next: std::mem::take(&mut *next.to_text()?) };
-    match runtime()?.block_on(args.daemon.client()?.ask(&request)) {
+    match args.daemon.ask(&request) {
         Ok(report) => Ok(Outcome { report, in_force: true }),
         Err(Error::NoDaemon { .. }) => {
             args.daemon.require_none(state, "the secret is unchanged")?;

@@ -39,11 +39,9 @@ pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
         let successor = answer?.successor;
         taken_over(&client, before, successor).await
     })?;
-    if args.json {
-        return output::json(&done);
-    }
-    let Upgraded { process, version } = done;
-    output::answer(&format!("process {process} serves now, version {version}\n"))
+    output::either(args.json, &done, |Upgraded { process, version }| {
+        format!("process {process} serves now, version {version}\n")
+    })
 }
 
 /// The process that answers.

@@ -39,12 +39,10 @@ pub(crate) struct WaitArgs {
 pub(crate) fn run(args: &WaitArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
     let found = runtime()?.block_on(wait(&client, &args.service, args.timeout.0))?;
-    if args.json {
-        return output::json(&found);
-    }
-    let OriginStatus { who, .. } = &found;
-    let rtt = found.rtt_ms.map_or("this node".into(), |rtt| format!("{rtt:.2} ms"));
-    output::answer(&format!("{}: {} in {}, {rtt}\n", args.service, who.name, who.site_or_dash()))
+    output::either(args.json, &found, |OriginStatus { who, rtt_ms, .. }| {
+        let rtt = rtt_ms.map_or("this node".into(), |rtt| format!("{rtt:.2} ms"));
+        format!("{}: {} in {}, {rtt}\n", args.service, who.name, who.site_or_dash())
+    })
 }
 
 /// The ready origin new sessions would go to.
