@@ -99,9 +99,6 @@ struct Answered {
 }
 
 /// Measures it.
-///
-/// # Errors
-/// If the file cannot be written.
 pub(crate) fn run(crowd: &Crowd) -> io::Result<()> {
     let mut figures = Figures { peers: crowd.peers, ..Figures::default() };
     let mut world = World::new();

@@ -62,9 +62,6 @@ struct Used {
 }
 
 /// Measures them.
-///
-/// # Errors
-/// If the file cannot be written.
 pub(crate) fn run(quiet: &Quiet) -> io::Result<()> {
     let mut rows = Vec::new();
     for nodes in &quiet.nodes {

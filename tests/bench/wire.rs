@@ -48,9 +48,6 @@ impl Purpose {
 }
 
 /// Serves until the process is ended.
-///
-/// # Errors
-/// If the address cannot be bound.
 pub(crate) fn serve(address: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     for stream in listener.incoming().flatten() {

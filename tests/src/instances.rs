@@ -79,18 +79,12 @@ fn echo(mut client: TcpStream, served: &AtomicUsize) {
 }
 
 /// Sends a byte to an instance, and waits for it to come back.
-///
-/// # Errors
-/// Those of the connection.
 pub fn ask(client: &mut TcpStream) -> io::Result<()> {
     client.write_all(b"?")?;
     client.read_exact(&mut [0; 1])
 }
 
 /// A connection to an instance that has answered.
-///
-/// # Errors
-/// Those of the connection.
 pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let mut client = TcpStream::connect_timeout(&address, PATIENCE)?;
     client.set_read_timeout(Some(PATIENCE))?;

@@ -99,9 +99,6 @@ pub struct Open {
 
 impl Open {
     /// Connects and requests a download of `bytes`.
-    ///
-    /// # Errors
-    /// The connection cannot be opened.
     pub fn download(address: SocketAddr, bytes: u64) -> io::Result<Self> {
         Self::ask(address, Direction::Down, bytes)
     }

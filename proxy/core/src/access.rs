@@ -43,9 +43,6 @@ pub enum Denial {
 }
 
 /// Whether the holder of a credential may use services at all.
-///
-/// # Errors
-/// [`Denial`] with the reason.
 pub fn may_use(holder: &Credential, now: UnixSeconds) -> Result<(), Denial> {
     if holder.expires_at <= now {
         return Err(Denial::Ended);
@@ -58,9 +55,6 @@ pub fn may_use(holder: &Credential, now: UnixSeconds) -> Result<(), Denial> {
 }
 
 /// Whether the holder of a credential may use a service with this list `allow`.
-///
-/// # Errors
-/// [`Denial`] with the reason.
 pub fn may_enter(holder: &Credential, allow: &[Allow], now: UnixSeconds) -> Result<(), Denial> {
     may_use(holder, now)?;
     match allow.iter().any(|entry| entry.covers(holder)) {
@@ -70,9 +64,6 @@ pub fn may_enter(holder: &Credential, allow: &[Allow], now: UnixSeconds) -> Resu
 }
 
 /// Whether the holder of a credential may carry streams of others.
-///
-/// # Errors
-/// [`Denial`] with the reason.
 pub fn may_relay(holder: &Credential, now: UnixSeconds) -> Result<(), Denial> {
     match holder.roles.contains(&Role::Relay) {
         _ if holder.expires_at <= now => Err(Denial::Ended),
@@ -82,9 +73,6 @@ pub fn may_relay(holder: &Credential, now: UnixSeconds) -> Result<(), Denial> {
 }
 
 /// Whether streams for a service may be carried on to the holder of a credential.
-///
-/// # Errors
-/// [`Denial`] with the reason.
 pub fn may_serve(holder: &Credential, service: &ServiceName) -> Result<(), Denial> {
     match holder.roles.may_offer(service) {
         true => Ok(()),

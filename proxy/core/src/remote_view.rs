@@ -160,9 +160,6 @@ impl Reply {
 }
 
 /// Whether the holder of a credential may read views.
-///
-/// # Errors
-/// [`Denial`] with the reason.
 pub fn may_view(holder: &Credential, now: UnixSeconds) -> Result<(), Denial> {
     match holder.roles.contains(&Role::Operator) {
         _ if holder.expires_at <= now => Err(Denial::Ended),

@@ -11,9 +11,6 @@ use crate::tcp::Tcp;
 use meshport_core::opening::Opening;
 
 /// Carries bytes between a connection and a stream until both are done; returns how many.
-///
-/// # Errors
-/// One of them failed.
 pub async fn with_stream(tcp: Tcp, stream: Stream) -> io::Result<u64> {
     let carried = Carried::default();
     splice::with_stream(tcp, stream, Early::default(), &carried, pending()).await?;
@@ -21,9 +18,6 @@ pub async fn with_stream(tcp: Tcp, stream: Stream) -> io::Result<u64> {
 }
 
 /// The same between two connections.
-///
-/// # Errors
-/// One of them failed.
 pub async fn with_tcp(one: Tcp, two: Tcp) -> io::Result<u64> {
     let carried = Carried::default();
     splice::with_tcp(one, two, Early::default(), &carried, pending()).await?;
@@ -31,17 +25,11 @@ pub async fn with_tcp(one: Tcp, two: Tcp) -> io::Result<u64> {
 }
 
 /// Reads what is available, waiting if there is nothing; `None` at the end.
-///
-/// # Errors
-/// The connection broke.
 pub async fn read(tcp: &Tcp) -> io::Result<Option<Bytes>> {
     splice::read(tcp).await
 }
 
 /// Writes all of the chunks.
-///
-/// # Errors
-/// The connection broke.
 pub async fn write(tcp: &Tcp, chunks: &mut [Bytes]) -> io::Result<()> {
     splice::write(tcp, chunks).await
 }

@@ -139,9 +139,6 @@ impl Earlier {
     }
 
     /// Copies of all, to pass to a successor.
-    ///
-    /// # Errors
-    /// No descriptors are left.
     pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
         let all = self.all.iter().flat_map(|it| std::iter::once(&it.messages).chain(&it.packets));
         all.map(OwnedFd::try_clone).collect()
@@ -150,9 +147,6 @@ impl Earlier {
     /// Asks each process for its sessions, and lets `shards` forward its packets. Forgets processes
     /// that have ended and, of more than [`MAX_EARLIER`], those with the fewest sessions, which
     /// end. A mesh with another number of shards continues nothing.
-    ///
-    /// # Errors
-    /// No descriptors are left.
     pub(crate) async fn join(&mut self, shards: Shards) -> io::Result<(Shards, Vec<Predecessor>)> {
         let mut running = Vec::new();
         for sockets in std::mem::take(&mut self.all) {

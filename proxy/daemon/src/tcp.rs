@@ -78,9 +78,6 @@ impl Host {
     }
 
     /// Listens on an address that the system may get later.
-    ///
-    /// # Errors
-    /// The address is in use.
     pub(crate) fn listen_ahead(&self, address: SocketAddr) -> io::Result<Listener> {
         self.listen_on(address, Presence::Later)
     }
@@ -222,9 +219,6 @@ pub enum Listener {
 
 impl Listener {
     /// Accepts the next connection.
-    ///
-    /// # Errors
-    /// The system is out of descriptors or memory.
     pub async fn accept(&self) -> io::Result<Tcp> {
         match self {
             Self::Kernel(kernel) => kernel.accept().await.map(Tcp::Kernel),
@@ -233,9 +227,6 @@ impl Listener {
     }
 
     /// The address it listens on.
-    ///
-    /// # Errors
-    /// The socket is unusable.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Kernel(kernel) => kernel.listener.local_addr(),
@@ -271,9 +262,6 @@ pub(crate) enum UnixListener {
 
 impl UnixListener {
     /// Accepts the next connection.
-    ///
-    /// # Errors
-    /// The system is out of descriptors or memory.
     pub(crate) async fn accept(&self) -> io::Result<Tcp> {
         match self {
             Self::Kernel { listener, .. } => Ok(Tcp::Unix(listener.accept().await?.0)),
@@ -400,9 +388,6 @@ impl Tcp {
     }
 
     /// Waits until there may be data or the end of the stream.
-    ///
-    /// # Errors
-    /// The runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(tcp) => tcp.readable().await,
@@ -427,9 +412,6 @@ impl Tcp {
     }
 
     /// Waits until there may be room to write.
-    ///
-    /// # Errors
-    /// The runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(tcp) => tcp.writable().await,

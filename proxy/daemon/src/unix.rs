@@ -50,9 +50,6 @@ impl SocketPath<'_> {
 }
 
 /// Creates the folder of the socket and its parents, if missing.
-///
-/// # Errors
-/// [`Error::Io`] if it cannot be created.
 pub(crate) fn make_folder(at: SocketPath<'_>) -> Result<(), Error> {
     match at.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         None => Ok(()),

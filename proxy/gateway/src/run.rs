@@ -36,9 +36,6 @@ pub(crate) struct Options {
 
 /// Offers the Services of the cluster until `stop`. The last offer stays valid for up to
 /// [`MAX_OFFER_TIME`], so that a restart is not visible in the mesh.
-///
-/// # Errors
-/// As [`Cluster::watch`].
 pub(crate) async fn run(
     client: kube::Client,
     options: Options,

@@ -122,9 +122,6 @@ fn block(entries: &[String]) -> String {
 }
 
 /// The text with the name mapped to `ips`; `None` if it already is.
-///
-/// # Errors
-/// [`HostsError`].
 fn with(text: &str, name: &str, ips: &[IpAddr]) -> Result<Option<String>, HostsError> {
     let hosts = HostsText::of(text)?;
     let mut wanted = ips.to_vec();

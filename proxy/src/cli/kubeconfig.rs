@@ -117,9 +117,6 @@ impl Chosen {
 
     /// A kubeconfig with only the new context, to be listed before [`Chosen::files`], and warnings
     /// about it.
-    ///
-    /// # Errors
-    /// See [`Chosen::check`].
     pub(super) fn text(
         &self,
         local: SocketAddr,

@@ -19,9 +19,6 @@ const MAX_SHOWN_BYTES: usize = 100;
 
 /// The line that an argument stands for: the argument itself, the content of the file it names, or
 /// standard input for "-".
-///
-/// # Errors
-/// [`Error::Io`] when it cannot be read.
 pub(super) fn read(word: &str) -> Result<Zeroizing<String>, Error> {
     let word = word.trim();
     if word == "-" {
@@ -35,18 +32,12 @@ pub(super) fn read(word: &str) -> Result<Zeroizing<String>, Error> {
 }
 
 /// The line in a file.
-///
-/// # Errors
-/// See [`read`].
 pub(super) fn of_file(path: &Path) -> Result<Zeroizing<String>, Error> {
     let context = format!("read the line from {}", path.display());
     File::open(path).and_then(text).map_err(Error::io(context))
 }
 
 /// The line on standard input.
-///
-/// # Errors
-/// See [`read`].
 pub(super) fn standard_input() -> Result<Zeroizing<String>, Error> {
     text(std::io::stdin().lock()).map_err(Error::io("read standard input"))
 }

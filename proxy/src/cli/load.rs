@@ -74,9 +74,6 @@ pub(crate) fn read(
 }
 
 /// The settings of the file, if there is one.
-///
-/// # Errors
-/// See [`read`].
 pub(crate) fn of_file(
     config: Option<&Path>,
     state_dir: Option<&Path>,
@@ -114,9 +111,6 @@ fn is_there(path: &Path) -> bool {
 }
 
 /// The daemon's state folder, by the same rules.
-///
-/// # Errors
-/// See [`of_file`].
 pub(crate) fn state_dir(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
     let paths = Paths::of_this_user()?;
     let of_file = of_file(config, state_dir, &paths)?.map(|settings| settings.state_dir);

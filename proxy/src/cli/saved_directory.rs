@@ -19,9 +19,6 @@ pub(super) fn members(state: &StateDir, now: UnixSeconds) -> Result<Vec<SeedRow>
 }
 
 /// All nodes of the saved directory that are not revoked.
-///
-/// # Errors
-/// See [`members`].
 pub(super) fn all(state: &StateDir, now: UnixSeconds) -> Result<Vec<SavedMember>, Error> {
     let mesh = match state.credential()? {
         Some(credential) => Some(credential.mesh),

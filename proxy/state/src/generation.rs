@@ -32,9 +32,6 @@ impl StateDir {
 
     /// Stores a generation that this node took while running, so that the next start takes a higher
     /// one. A lower one than stored changes nothing.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when it cannot be written.
     pub fn keep_generation(&self, used: u64) -> Result<(), Error> {
         if self.generation().is_ok_and(|stored| used <= stored) {
             return Ok(());

@@ -12,18 +12,12 @@ const MAX_NODES_BYTES: usize = 8 * 1024 * 1024;
 impl StateDir {
     /// The members as last written; `None` before the first write. The caller that restores the
     /// bytes verifies them.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn directory(&self) -> Result<Option<Vec<u8>>, Error> {
         let bytes = self.folder.read(DIRECTORY, MAX_DIRECTORY_BYTES, Content::Public)?;
         Ok(bytes.map(|bytes| bytes.to_vec()))
     }
 
     /// Replaces the stored directory.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_directory(&self, snapshot: &[u8]) -> Result<(), Error> {
         if snapshot.len() > MAX_DIRECTORY_BYTES {
             let what = format!("{} bytes exceed this file's size limit", snapshot.len());
@@ -35,18 +29,12 @@ impl StateDir {
 
     /// The nodes of the cluster as last written; `None` before the first write. The caller verifies
     /// the bytes.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn nodes(&self) -> Result<Option<Vec<u8>>, Error> {
         let bytes = self.folder.read(NODES, MAX_NODES_BYTES, Content::Public)?;
         Ok(bytes.map(|bytes| bytes.to_vec()))
     }
 
     /// Replaces the nodes of the cluster.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_nodes(&self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() > MAX_NODES_BYTES {
             let what = format!("{} bytes exceed this file's size limit", bytes.len());
@@ -57,9 +45,6 @@ impl StateDir {
     }
 
     /// Removes the members of a mesh that this node has left.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when the file cannot be removed.
     pub fn remove_directory(&self) -> Result<(), Error> {
         self.folder.remove(DIRECTORY)
     }

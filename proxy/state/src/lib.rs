@@ -293,33 +293,21 @@ impl StateDir {
     }
 
     /// The key that signs this node's records.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn record_key(&self) -> Result<Option<RecordKey>, Error> {
         self.load(RECORD_KEY)
     }
 
     /// The mesh's shared secret, with the previous one as last written.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn mesh_secrets(&self) -> Result<Option<MeshSecrets>, Error> {
         self.load(MESH_SECRET)
     }
 
     /// The authority's key, where `init` ran.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn authority_key(&self) -> Result<Option<AuthorityKey>, Error> {
         self.load_secret(AUTHORITY_KEY, FROM_BACKUP)
     }
 
     /// The node's credential as it was signed, valid or not.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn credential(&self) -> Result<Option<Credential>, Error> {
         let path = self.file(CREDENTIAL);
         let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, Content::Public, JOIN_AGAIN)?;
@@ -336,9 +324,6 @@ impl StateDir {
 
     /// The node's credential as the base for the next one. A credential of an earlier version,
     /// without the node's signature, is accepted: the node's key signs it now.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn credential_to_renew(&self, key: &NodeKey) -> Result<Option<Credential>, Error> {
         let path = self.file(CREDENTIAL);
         let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, Content::Public, JOIN_AGAIN)?;
@@ -351,9 +336,6 @@ impl StateDir {
     }
 
     /// The nodes to announce to; empty without the file.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn seeds(&self) -> Result<Vec<Seed>, Error> {
         let path = self.file(SEEDS);
         let text = self.read_text(SEEDS, MAX_SEEDS_BYTES, Content::Public, WRITE_ANEW)?;
@@ -418,9 +400,6 @@ impl StateDir {
     }
 
     /// Replaces the revocations.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_directory`].
     pub fn store_revocations(&self, all: &Revocations) -> Result<(), Error> {
         let name = |it: &Revocation| it.revoked.node().and_then(|node| all.name_of(&node));
         let named = |it: &Revocation| name(it).map_or_else(String::new, |name| format!(" {name}"));
@@ -439,26 +418,17 @@ impl StateDir {
     }
 
     /// Writes the key that signs records.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_record_key(&self, key: &RecordKey, existing: Existing) -> Result<(), Error> {
         self.store_text(RECORD_KEY, &key.to_text(), existing)
     }
 
     /// Writes the mesh's shared secret from an invite.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_mesh_secret(&self, secret: &MeshSecret, existing: Existing) -> Result<(), Error> {
         self.store_text(MESH_SECRET, &secret.to_text(), existing)
     }
 
     /// Writes the mesh's shared secret and the previous one, if any, in one file, so that neither
     /// is ever missing.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_mesh_secrets(
         &self,
         secrets: &MeshSecrets,
@@ -468,17 +438,11 @@ impl StateDir {
     }
 
     /// Writes the authority's key.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_authority_key(&self, key: &AuthorityKey, existing: Existing) -> Result<(), Error> {
         self.store_text(AUTHORITY_KEY, &key.to_text(), existing)
     }
 
     /// Writes the credential. It is the last file of a join: with it, the folder is complete.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_credential(
         &self,
         credential: &Credential,
@@ -488,9 +452,6 @@ impl StateDir {
     }
 
     /// Replaces the seeds.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_seeds(&self, seeds: &[Seed]) -> Result<(), Error> {
         let content = seal::of_seeds(seeds);
         self.folder.write(SEEDS, content.as_bytes(), Existing::Replace)
@@ -549,9 +510,6 @@ pub fn authority_key_in(folder: &Path) -> PathBuf {
 }
 
 /// The authority's key from any file, for an authority that is kept apart from its node.
-///
-/// # Errors
-/// As [`StateDir::node_key`].
 pub fn read_authority_key(path: &Path) -> Result<Option<AuthorityKey>, Error> {
     let Some(bytes) = folder::read_named(path, MAX_TEXT_BYTES, Content::Secret)? else {
         return Ok(None);

@@ -22,9 +22,6 @@ pub struct StateLock {
 
 impl StateLock {
     /// A copy for the successor of this process; the folder is unlocked when both are dropped.
-    ///
-    /// # Errors
-    /// If no descriptors are left.
     pub fn share(&self) -> io::Result<OwnedFd> {
         self.file.try_clone().map(Into::into)
     }
@@ -33,9 +30,6 @@ impl StateLock {
 impl StateDir {
     /// Takes over the lock from the process that holds it. If that lock belongs to another folder,
     /// this folder is locked anew.
-    ///
-    /// # Errors
-    /// As [`StateDir::lock`].
     pub fn take_over(&self, shared: OwnedFd) -> Result<StateLock, Error> {
         let file = File::from(shared);
         let inode = |file: &File| file.metadata().map(|it| (it.dev(), it.ino()));

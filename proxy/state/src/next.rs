@@ -33,9 +33,6 @@ pub struct NextIdentity {
 
 impl NextIdentity {
     /// Checks that the parts belong together.
-    ///
-    /// # Errors
-    /// As [`Credential::check_keys`].
     pub fn check(&self) -> Result<(), meshport_config::Error> {
         self.credential.check_keys(&self.node_key.public(), &self.record_key.public())
     }
@@ -90,9 +87,6 @@ impl fmt::Debug for NextIdentity {
 
 impl StateDir {
     /// Commits the node to new keys. The file gets the owner of the current ones.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_next(&self, next: &NextIdentity) -> Result<(), Error> {
         self.folder.write_like(NEXT, next.to_text().as_bytes(), NODE_KEY)
     }
@@ -142,9 +136,6 @@ impl StateDir {
     }
 
     /// Removes unused new keys, for a node that is created again.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when the file cannot be removed.
     pub fn remove_next(&self) -> Result<(), Error> {
         self.folder.remove(NEXT)
     }

@@ -91,9 +91,6 @@ impl StateDir {
     }
 
     /// The right of this node to renew the credentials of others, if it has one.
-    ///
-    /// # Errors
-    /// As [`StateDir::node_key`].
     pub fn mandate(&self) -> Result<Option<Mandate>, Error> {
         let max = MAX_MANDATE_TEXT_BYTES;
         let text = self.read_text(MANDATE, max, Content::Secret, DELEGATE)?;
@@ -101,18 +98,12 @@ impl StateDir {
     }
 
     /// Writes the mandate, replacing any other.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_mandate(&self, mandate: &Mandate) -> Result<(), Error> {
         let text = mandate.to_text()?;
         self.folder.write_like(MANDATE, text.as_bytes(), CREDENTIAL)
     }
 
     /// Writes a renewed credential, after its predecessors.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_node_key`].
     pub fn store_renewed(
         &self,
         next: &Credential,
@@ -126,9 +117,6 @@ impl StateDir {
 
     /// The credential before `present`, if `present` was revoked with its issuer and the one before
     /// was not.
-    ///
-    /// # Errors
-    /// As [`StateDir::revocations`].
     pub(super) fn fallback(
         &self,
         present: &Credential,
@@ -157,9 +145,6 @@ impl StateDir {
 
     /// Records the node and keys of a mandate, for `meshport revoke`, and what it allows, for
     /// `meshport invite`. The release before 0.1 ignores everything after the key.
-    ///
-    /// # Errors
-    /// As [`StateDir::store_directory`].
     pub fn note_mandate(&self, mandate: &Mandate) -> Result<(), Error> {
         let Terms { issuer, roles, site, lifetime_s, .. } = mandate.terms();
         let site = site.map(|it| format!(" {it}")).unwrap_or_default();
@@ -173,9 +158,6 @@ impl StateDir {
     }
 
     /// The turns of all mandates recorded here for a node.
-    ///
-    /// # Errors
-    /// [`Error::State`] when the file is damaged.
     pub fn turns_of(&self, issuer: &NodeId) -> Result<Vec<Turn>, Error> {
         let of_issuer = self.recorded()?.into_iter().filter(|it| it.issuer == *issuer);
         Ok(of_issuer.map(|it| it.turn).collect())
@@ -184,9 +166,6 @@ impl StateDir {
     /// The lifetime, in seconds, that an issuer would give to the credential of a node with these
     /// roles in this site, by the last mandate recorded here that allows it and lasts at least as
     /// long; `None` without one.
-    ///
-    /// # Errors
-    /// [`Error::State`] when the file is damaged.
     pub fn renewed_lifetime_s(
         &self,
         roles: &Roles,

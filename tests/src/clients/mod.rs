@@ -180,9 +180,6 @@ fn connect(
 }
 
 /// One connection with one request.
-///
-/// # Errors
-/// Why there was no good answer.
 pub fn ask(to: SocketAddr, config: Arc<ClientConfig>) -> io::Result<()> {
     let mut tls = connect(to, config)?;
     tls.write_all(REQUEST.as_bytes())?;

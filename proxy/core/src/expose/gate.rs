@@ -136,9 +136,6 @@ impl Gate {
 
     /// Checks a connection from `peer` by what is known at accept. It holds a slot until
     /// [`Gate::leave`].
-    ///
-    /// # Errors
-    /// Why it is refused.
     pub fn arrive(&mut self, peer: IpAddr, now: Instant) -> Result<Arrival, Refusal> {
         if self.rules.believes(peer) {
             self.take_place()?;

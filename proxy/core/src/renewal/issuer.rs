@@ -63,9 +63,6 @@ impl Issuer {
     /// refused anyway. A node that asks again gets the same one, since an answer may be lost,
     /// unless that is dated in the future because the clock here was ahead: no node would accept
     /// it.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub fn judge(
         &mut self,
         asked: Asked<'_>,

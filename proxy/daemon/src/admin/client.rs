@@ -80,9 +80,6 @@ impl AdminClient {
     }
 
     /// The metrics as a scraper reads them.
-    ///
-    /// # Errors
-    /// As [`AdminClient::ask`].
     pub async fn metrics(&self) -> Result<Vec<u8>, Error> {
         let page = self.answer(Method::GET, "/metrics", None, MAX_ANSWER_TIME + GRACE).await?;
         Ok(page.to_vec())

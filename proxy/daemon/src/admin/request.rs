@@ -40,9 +40,6 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
     const MAX_BODY_BYTES: usize = MAX_BODY_BYTES;
 
     /// Validates the request before it is sent to the daemon.
-    ///
-    /// # Errors
-    /// Checks it.
     fn check(&self) -> Result<(), Error> {
         Ok(())
     }

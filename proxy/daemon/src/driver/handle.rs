@@ -34,17 +34,11 @@ impl Handle {
     }
 
     /// Every node the mesh knows.
-    ///
-    /// # Errors
-    /// As [`Handle::status`].
     pub async fn peers(&self) -> Result<Vec<PeerRow>, Error> {
         self.ask(PeersRequest).await
     }
 
     /// All metrics.
-    ///
-    /// # Errors
-    /// As [`Handle::status`].
     pub async fn samples(&self) -> Result<Vec<Sample>, Error> {
         self.ask(Samples).await
     }

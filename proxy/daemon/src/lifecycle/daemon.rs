@@ -169,9 +169,6 @@ impl Daemon {
 
     /// Hands over to a successor. Open sessions continue in this process, which keeps everything
     /// needed to start again until the successor has passed its probation.
-    ///
-    /// # Errors
-    /// Why the successor does not serve.
     pub(super) async fn give_place(
         self,
         mut next: Prepared,
@@ -230,9 +227,6 @@ impl Daemon {
 
     /// Stops accepting, saves, and ends everything but the open sessions, which move to `draining`.
     /// Returns the lock and the sockets for the next process.
-    ///
-    /// # Errors
-    /// No descriptors are left.
     async fn withdraw(
         mut self,
         lock: &StateLock,

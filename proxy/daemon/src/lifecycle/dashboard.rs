@@ -82,9 +82,6 @@ impl Viewer {
 
     /// The view of the node with this name, or of the nearest member without one. The reply has no
     /// document if its tag is still `tag`.
-    ///
-    /// # Errors
-    /// [`ViewError`].
     pub async fn view(&self, node: Option<&str>, tag: Tag) -> Result<ViewReply, ViewError> {
         let node = match node {
             None => None,

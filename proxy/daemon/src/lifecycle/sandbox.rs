@@ -59,9 +59,6 @@ impl Sandbox {
     }
 
     /// Checks that the sandbox lets this process read a file.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if it cannot.
     pub(crate) fn admits_file(&self, file: &Path) -> Result<(), Error> {
         let Some(readable) = &self.readable else { return Ok(()) };
         let inside = |folder: &PathBuf| {

@@ -97,9 +97,6 @@ pub(super) async fn prepare(starter: Option<&Starter>) -> Result<Prepared, Error
 impl Prepared {
     /// Sends the lock and the sockets to the successor. Returns when it serves and has passed its
     /// probation.
-    ///
-    /// # Errors
-    /// Why it does not serve.
     pub(super) async fn succeed(&mut self, passed: &[OwnedFd]) -> Result<(), Failure> {
         let descriptors: Vec<_> = passed.iter().map(AsFd::as_fd).collect();
         let sent =

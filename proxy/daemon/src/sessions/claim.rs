@@ -40,9 +40,6 @@ pub(crate) struct Place {
 
 impl Place {
     /// Listens there.
-    ///
-    /// # Errors
-    /// Those of [`Host::listen`].
     pub(crate) fn listen(&self) -> io::Result<Listener> {
         match self.is_virtual {
             true => self.host.listen_ahead(self.address),
@@ -75,9 +72,6 @@ impl Place {
     }
 
     /// Listens there, unless another process does and `if_taken` permits waiting.
-    ///
-    /// # Errors
-    /// Those of [`Host::listen`].
     pub(crate) fn claim(&self, if_taken: IfTaken) -> io::Result<Claim> {
         match self.listen() {
             Ok(listener) => Ok(Claim::Bound(listener)),

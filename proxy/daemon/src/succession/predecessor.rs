@@ -32,9 +32,6 @@ pub(crate) struct Predecessor {
 
 impl Predecessor {
     /// Asks a process for its sessions; `None` if it has ended.
-    ///
-    /// # Errors
-    /// No descriptors are left.
     pub(super) async fn greet(sockets: &Sockets) -> io::Result<Option<Self>> {
         let channel = Channel::new(sockets.messages.try_clone()?)?;
         let answer = timeout(ANSWER_TIME, Self::ask(channel)).await;

@@ -87,9 +87,6 @@ pub(super) struct PacketSocket {
 
 impl PacketSocket {
     /// Registers a socket that [`open`] made for `address`.
-    ///
-    /// # Errors
-    /// The runtime cannot watch the socket.
     #[expect(unsafe_code, reason = "the runtime trusts that a descriptor stays what it is")]
     pub(super) fn new(socket: Socket, address: IpAddr) -> io::Result<Self> {
         // SAFETY: the socket owns its descriptor, always returns the same one, and is closed after
@@ -119,9 +116,6 @@ impl PacketSocket {
     }
 
     /// Resolves when a frame may be available.
-    ///
-    /// # Errors
-    /// The runtime is shutting down.
     pub(super) async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await?.retain_ready();
         Ok(())

@@ -129,9 +129,6 @@ struct ArpReading {
 }
 
 /// The LAN interface, if this machine can hold the address on it.
-///
-/// # Errors
-/// Why it cannot.
 pub(super) fn look(
     interface: &str,
     address: IpAddr,

@@ -75,9 +75,6 @@ pub(super) struct Task {
 
 impl Task {
     /// A task for an address whose sockets are open.
-    ///
-    /// # Errors
-    /// The runtime cannot watch the socket.
     pub(super) fn new(
         name: VirtualName,
         settings: VirtualAddressSettings,

@@ -84,16 +84,11 @@ impl Facts {
         Ok(Self { now, loaded, state_dir, client, daemon, certificates, inquiry, kubeconfigs })
     }
 
-    /// # Errors
-    /// [`NO_SETTINGS`].
     pub(super) fn settings(&self) -> Result<&Settings, Skip> {
         self.loaded.as_ref().map(|it| &it.settings).map_err(|_| NO_SETTINGS.into())
     }
 
     /// The certificates of the apiserver service's origins, queried once for all checks.
-    ///
-    /// # Errors
-    /// Why the query failed.
     pub(super) async fn certificates(&self) -> Result<&[OriginCertificate], Skip> {
         let ask = || async {
             let service = ServiceName::kube_apiserver();
@@ -107,9 +102,6 @@ impl Facts {
     }
 
     /// The answers of members, queried once for all checks.
-    ///
-    /// # Errors
-    /// Why the query failed.
     pub(super) async fn inquiry(&self) -> Result<&InquiryReport, Skip> {
         self.daemon()?;
         let ask = || async {
@@ -129,28 +121,19 @@ impl Facts {
         asked.map_or(&[], |it| &it.members)
     }
 
-    /// # Errors
-    /// [`NO_ANSWER`].
     pub(super) fn daemon(&self) -> Result<&Daemon, Skip> {
         self.daemon.as_ref().map_err(|_| NO_ANSWER.into())
     }
 
-    /// # Errors
-    /// [`NO_SETTINGS`].
     pub(super) fn state_dir(&self) -> Result<&Path, Skip> {
         self.state_dir.as_deref().ok_or(NO_SETTINGS.into())
     }
 
-    /// # Errors
-    /// [`NO_SETTINGS`], [`NO_STATE`].
     pub(super) fn state(&self) -> Result<StateDir, Skip> {
         StateDir::open(self.state_dir()?).map_err(|_| NO_STATE.into())
     }
 
     /// The seeds of the settings and of the state folder that have addresses.
-    ///
-    /// # Errors
-    /// Why they are not known.
     pub(super) fn seeds(&self) -> Result<Vec<Seed>, Skip> {
         let configured = self.settings()?.mesh.seeds.iter().filter_map(|seed| match seed {
             NamedSeed::Whole(seed) => Some(seed.clone()),

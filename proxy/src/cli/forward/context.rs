@@ -90,9 +90,6 @@ impl Context {
     }
 
     /// A kubeconfig for one command.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when no temporary file can be written.
     pub(super) fn temporary(
         &self,
         local: SocketAddr,

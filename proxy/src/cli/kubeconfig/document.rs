@@ -91,9 +91,6 @@ impl Document {
     }
 
     /// Sets a top-level key to a string.
-    ///
-    /// # Errors
-    /// See [`Document::put`].
     pub(super) fn set(&mut self, key: &str, word: &str) -> Result<(), DocumentError> {
         if self.word(key) == Some(word) {
             return Ok(());

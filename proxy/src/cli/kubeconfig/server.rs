@@ -33,9 +33,6 @@ pub(super) struct ServerUrl {
 
 impl ServerUrl {
     /// Reads a `server`.
-    ///
-    /// # Errors
-    /// [`ServerError`].
     pub(super) fn parse(text: &str) -> Result<Self, ServerError> {
         if text.is_empty() {
             return Err(ServerError::Missing);

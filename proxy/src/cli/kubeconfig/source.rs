@@ -102,9 +102,6 @@ impl Source {
 }
 
 /// Reads a text as a kubeconfig.
-///
-/// # Errors
-/// [`Error::Usage`] that names the file.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Document, Error> {
     Document::parse(text)
         .map_err(|why| Error::Usage(format!("{} is not a kubeconfig: {why}", path.display())))

@@ -16,9 +16,6 @@ pub(in crate::cli) struct YamlError(#[from] yaml_serde::Error);
 const RESERVED: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
 /// Parses a document as JSON; an empty one is an empty mapping.
-///
-/// # Errors
-/// [`YamlError`].
 pub(in crate::cli) fn parse(text: &str) -> Result<Value, YamlError> {
     match yaml_serde::from_str(text)? {
         Value::Null => Ok(Value::Object(Map::new())),
