@@ -83,7 +83,7 @@ mod tests {
             let stances: BTreeSet<u8> = stances.map(|it| number(it.claim.stance)).collect();
             assert_eq!(stances, BTreeSet::from([0, 1, 2, 3]), "{address}");
             let heard: Vec<_> = seeds.iter().filter_map(|it| lan::decode(it, address)).collect();
-            let of = |wanted: Heard<IpAddr>| heard.iter().filter(|it| **it == wanted).count();
+            let of = |wanted: Heard| heard.iter().filter(|it| **it == wanted).count();
             assert_eq!(of(Heard::Probed(own)), 1, "{address}");
             assert_eq!(of(Heard::Claimed(own)), 3, "{address}: announced, refreshed, answered");
             let other = Hardware([2, 0, 0, 0, 0, 2]);

@@ -1,6 +1,6 @@
 //! ARP on Ethernet (RFC 826, RFC 5227).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::frame::{Frame, Hardware, Heard};
 
@@ -13,8 +13,9 @@ const FORMAT: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
 
-/// Encodes `frame` about `address`, sent by `own`.
-pub fn encode(frame: Frame<Ipv4Addr>, address: Ipv4Addr, own: Hardware) -> [u8; FRAME_BYTES] {
+/// Encodes `frame` about `address`, sent by `own`; `None` for an answer to a station of the other
+/// family.
+pub fn encode(frame: Frame, address: Ipv4Addr, own: Hardware) -> Option<[u8; FRAME_BYTES]> {
     let nowhere = Hardware([0; 6]);
     let (to, operation, sender, target_hardware, target) = match frame {
         Frame::Probe => (Hardware::BROADCAST, REQUEST, Ipv4Addr::UNSPECIFIED, nowhere, address),
@@ -22,7 +23,8 @@ pub fn encode(frame: Frame<Ipv4Addr>, address: Ipv4Addr, own: Hardware) -> [u8; 
             (Hardware::BROADCAST, REQUEST, address, nowhere, address)
         }
         Frame::Refresh => (Hardware::BROADCAST, REPLY, address, Hardware::BROADCAST, address),
-        Frame::Answer { hardware, ip } => (hardware, REPLY, address, hardware, ip),
+        Frame::Answer { hardware, ip: IpAddr::V4(ip) } => (hardware, REPLY, address, hardware, ip),
+        Frame::Answer { .. } => return None,
     };
     let subject = if let Frame::Cede(other) = frame { other } else { own };
     let mut bytes = [0; FRAME_BYTES];
@@ -35,11 +37,11 @@ pub fn encode(frame: Frame<Ipv4Addr>, address: Ipv4Addr, own: Hardware) -> [u8; 
     bytes[28..32].copy_from_slice(&sender.octets());
     bytes[32..38].copy_from_slice(&target_hardware.0);
     bytes[38..].copy_from_slice(&target.octets());
-    bytes
+    Some(bytes)
 }
 
 /// Parses a received frame about `address`; `None` if it is about something else or malformed.
-pub fn decode(bytes: &[u8], address: Ipv4Addr) -> Option<Heard<Ipv4Addr>> {
+pub fn decode(bytes: &[u8], address: Ipv4Addr) -> Option<Heard> {
     // Frames are padded to Ethernet's minimum length.
     let bytes = bytes.first_chunk::<FRAME_BYTES>()?;
     if bytes[12..14] != ETHER_TYPE || bytes[14..20] != FORMAT {
@@ -63,7 +65,7 @@ pub fn decode(bytes: &[u8], address: Ipv4Addr) -> Option<Heard<Ipv4Addr>> {
     }
     Some(match sender {
         Ipv4Addr::UNSPECIFIED => Heard::Probed(hardware),
-        ip => Heard::Asked { hardware, ip },
+        ip => Heard::Asked { hardware, ip: ip.into() },
     })
 }
 
@@ -88,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_question_is_read_padded_or_not() {
-        let asked = Some(Heard::Asked { hardware: OTHER, ip: CLIENT });
+        let asked = Some(Heard::Asked { hardware: OTHER, ip: CLIENT.into() });
         let mut bytes = question();
         assert_eq!(decode(&bytes, ADDRESS), asked);
         bytes.resize(60, 0);
@@ -99,7 +101,8 @@ mod tests {
 
     #[test]
     fn an_answer_has_the_bytes_of_the_rfc() {
-        let bytes = encode(Frame::Answer { hardware: OTHER, ip: CLIENT }, ADDRESS, OWN);
+        let bytes = encode(Frame::Answer { hardware: OTHER, ip: CLIENT.into() }, ADDRESS, OWN)
+            .expect("bytes");
         let mut expected = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 6];
         expected.extend([0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 1, 192, 0, 2, 10]);
         expected.extend([2, 0, 0, 0, 0, 2, 192, 0, 2, 77]);
@@ -108,15 +111,15 @@ mod tests {
 
     #[test]
     fn frames_are_read_as_what_they_are() {
-        let read = |frame| decode(&encode(frame, ADDRESS, OWN), ADDRESS);
+        let read = |frame| decode(&encode(frame, ADDRESS, OWN)?, ADDRESS);
         assert_eq!(read(Frame::Probe), Some(Heard::Probed(OWN)));
         assert_eq!(read(Frame::Announce), Some(Heard::Claimed(OWN)));
         assert_eq!(read(Frame::Refresh), Some(Heard::Claimed(OWN)));
-        let answer = Frame::Answer { hardware: OTHER, ip: CLIENT };
+        let answer = Frame::Answer { hardware: OTHER, ip: CLIENT.into() };
         assert_eq!(read(answer), Some(Heard::Claimed(OWN)));
         assert_eq!(read(Frame::Cede(OTHER)), Some(Heard::Claimed(OTHER)));
         // A switch learns this station's port from the header.
-        assert_eq!(encode(Frame::Cede(OTHER), ADDRESS, OWN)[6..12], OWN.0);
+        assert_eq!(encode(Frame::Cede(OTHER), ADDRESS, OWN).expect("bytes")[6..12], OWN.0);
     }
 
     proptest! {

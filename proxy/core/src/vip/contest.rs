@@ -83,9 +83,9 @@ pub enum Event {
 
 /// Something to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transmit<I> {
+pub enum Transmit {
     /// To the LAN.
-    Frame(Frame<I>),
+    Frame(Frame),
     /// To the nodes of the group, over the mesh.
     Claim(Claim),
 }
@@ -114,7 +114,7 @@ struct Peer {
 ///
 /// All methods take the time, and first handle a late call.
 #[derive(Debug)]
-pub struct Contest<I> {
+pub struct Contest {
     own: Contender,
     state: State,
     usable: bool,
@@ -133,11 +133,11 @@ pub struct Contest<I> {
     given: Given,
     claim_due: BootTime,
     sequence: u64,
-    frames: VecDeque<Frame<I>>,
+    frames: VecDeque<Frame>,
     events: VecDeque<Event>,
 }
 
-impl<I: Copy> Contest<I> {
+impl Contest {
     /// A new standby, which waits for [`SILENCE`].
     pub fn new(own: Contender, now: BootTime) -> Self {
         Self {
@@ -272,7 +272,7 @@ impl<I: Copy> Contest<I> {
     }
 
     /// Handles a received frame about the address.
-    pub fn handle_frame(&mut self, heard: Heard<I>, now: BootTime) {
+    pub fn handle_frame(&mut self, heard: Heard, now: BootTime) {
         self.observe(now);
         match heard {
             Heard::Claimed(hardware) if hardware != self.own.hardware => {
@@ -365,7 +365,7 @@ impl<I: Copy> Contest<I> {
     }
 
     /// The next message to send. Outdated messages are dropped.
-    pub fn poll_transmit(&mut self, now: BootTime) -> Option<Transmit<I>> {
+    pub fn poll_transmit(&mut self, now: BootTime) -> Option<Transmit> {
         self.observe(now);
         if let Some(frame) = self.frames.pop_front() {
             if let (Frame::Announce, State::Holding { announced, .. }) = (frame, &mut self.state) {

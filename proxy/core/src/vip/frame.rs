@@ -1,6 +1,7 @@
 //! Messages about a virtual address on its LAN, in either protocol.
 
 use std::fmt;
+use std::net::IpAddr;
 
 /// An Ethernet address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,9 +24,9 @@ impl fmt::Display for Hardware {
     }
 }
 
-/// A frame to send; `I` is the kind of address.
+/// A frame to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Frame<I> {
+pub enum Frame {
     /// Asks whether the address is in use (RFC 5227, 2.1; RFC 4862, 5.4).
     Probe,
     /// Announces to all that the address is here.
@@ -39,13 +40,13 @@ pub enum Frame<I> {
         /// Its hardware address.
         hardware: Hardware,
         /// Its address.
-        ip: I,
+        ip: IpAddr,
     },
 }
 
 /// A frame about the address that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard<I> {
+pub enum Heard {
     /// A station announces that it has the address.
     Claimed(Hardware),
     /// A station asks whether the address is in use, before it takes it.
@@ -55,6 +56,6 @@ pub enum Heard<I> {
         /// Its hardware address.
         hardware: Hardware,
         /// Its address.
-        ip: I,
+        ip: IpAddr,
     },
 }

@@ -7,48 +7,18 @@ use super::{arp, nd};
 
 /// Encodes `frame` about `address`, sent by `own`; `None` for an answer to a station of the other
 /// family.
-pub fn encode(frame: Frame<IpAddr>, address: IpAddr, own: Hardware) -> Option<Vec<u8>> {
+pub fn encode(frame: Frame, address: IpAddr, own: Hardware) -> Option<Vec<u8>> {
     match address {
-        IpAddr::V4(address) => {
-            let frame = of_family(frame, |ip| match ip {
-                IpAddr::V4(ip) => Some(ip),
-                IpAddr::V6(_) => None,
-            })?;
-            Some(arp::encode(frame, address, own).to_vec())
-        }
-        IpAddr::V6(address) => {
-            let frame = of_family(frame, |ip| match ip {
-                IpAddr::V6(ip) => Some(ip),
-                IpAddr::V4(_) => None,
-            })?;
-            Some(nd::encode(frame, address, own))
-        }
+        IpAddr::V4(address) => arp::encode(frame, address, own).map(Vec::from),
+        IpAddr::V6(address) => nd::encode(frame, address, own),
     }
 }
 
 /// Parses a received frame about `address`; `None` if it is about something else or malformed.
-pub fn decode(bytes: &[u8], address: IpAddr) -> Option<Heard<IpAddr>> {
+pub fn decode(bytes: &[u8], address: IpAddr) -> Option<Heard> {
     match address {
-        IpAddr::V4(address) => Some(general(arp::decode(bytes, address)?)),
-        IpAddr::V6(address) => Some(general(nd::decode(bytes, address)?)),
-    }
-}
-
-fn of_family<I>(frame: Frame<IpAddr>, narrow: fn(IpAddr) -> Option<I>) -> Option<Frame<I>> {
-    Some(match frame {
-        Frame::Probe => Frame::Probe,
-        Frame::Announce => Frame::Announce,
-        Frame::Refresh => Frame::Refresh,
-        Frame::Cede(hardware) => Frame::Cede(hardware),
-        Frame::Answer { hardware, ip } => Frame::Answer { hardware, ip: narrow(ip)? },
-    })
-}
-
-fn general<I: Into<IpAddr>>(heard: Heard<I>) -> Heard<IpAddr> {
-    match heard {
-        Heard::Claimed(hardware) => Heard::Claimed(hardware),
-        Heard::Probed(hardware) => Heard::Probed(hardware),
-        Heard::Asked { hardware, ip } => Heard::Asked { hardware, ip: ip.into() },
+        IpAddr::V4(address) => arp::decode(bytes, address),
+        IpAddr::V6(address) => nd::decode(bytes, address),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Neighbour discovery of IPv6 on Ethernet (RFC 4861, RFC 4862).
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::frame::{Frame, Hardware, Heard};
 
@@ -36,8 +36,9 @@ pub fn group_hardware(group: Ipv6Addr) -> Hardware {
     Hardware([0x33, 0x33, a, b, c, d])
 }
 
-/// Encodes `frame` about `address`, sent by `own`.
-pub fn encode(frame: Frame<Ipv6Addr>, address: Ipv6Addr, own: Hardware) -> Vec<u8> {
+/// Encodes `frame` about `address`, sent by `own`; `None` for an answer to a station of the other
+/// family.
+pub fn encode(frame: Frame, address: Ipv6Addr, own: Hardware) -> Option<Vec<u8>> {
     let (hardware, source, destination, flags) = match frame {
         Frame::Probe => {
             let group = solicited_node(address);
@@ -46,7 +47,10 @@ pub fn encode(frame: Frame<Ipv6Addr>, address: Ipv6Addr, own: Hardware) -> Vec<u
         Frame::Announce | Frame::Refresh | Frame::Cede(_) => {
             (group_hardware(ALL_NODES), address, ALL_NODES, Some(OVERRIDE))
         }
-        Frame::Answer { hardware, ip } => (hardware, address, ip, Some(SOLICITED | OVERRIDE)),
+        Frame::Answer { hardware, ip: IpAddr::V6(ip) } => {
+            (hardware, address, ip, Some(SOLICITED | OVERRIDE))
+        }
+        Frame::Answer { .. } => return None,
     };
     let kind = if flags.is_some() { ADVERTISEMENT } else { SOLICITATION };
     let mut message = vec![kind, 0, 0, 0, flags.unwrap_or(0), 0, 0, 0];
@@ -69,11 +73,11 @@ pub fn encode(frame: Frame<Ipv6Addr>, address: Ipv6Addr, own: Hardware) -> Vec<u
     bytes.extend(source.octets());
     bytes.extend(destination.octets());
     bytes.extend(message);
-    bytes
+    Some(bytes)
 }
 
 /// Parses a received frame about `address`; `None` if it is about something else or malformed.
-pub fn decode(bytes: &[u8], address: Ipv6Addr) -> Option<Heard<Ipv6Addr>> {
+pub fn decode(bytes: &[u8], address: Ipv6Addr) -> Option<Heard> {
     let (headers, rest) = bytes.split_first_chunk::<HEADERS_BYTES>()?;
     if headers[12..14] != ETHER_TYPE
         || headers[14] >> 4 != 6
@@ -97,7 +101,7 @@ pub fn decode(bytes: &[u8], address: Ipv6Addr) -> Option<Heard<Ipv6Addr>> {
         SOLICITATION if source.is_unspecified() => (sender, |hardware, _| Heard::Probed(hardware)),
         SOLICITATION if source == address => (sender, |hardware, _| Heard::Claimed(hardware)),
         SOLICITATION if !source.is_multicast() => {
-            (hardware(SOURCE_OPTION)?, |hardware, ip| Heard::Asked { hardware, ip })
+            (hardware(SOURCE_OPTION)?, |hardware, ip| Heard::Asked { hardware, ip: ip.into() })
         }
         _ => return None,
     };
@@ -177,14 +181,14 @@ mod tests {
 
     #[test]
     fn frames_are_read_as_what_they_are() {
-        let read = |frame| decode(&encode(frame, ADDRESS, OWN), ADDRESS);
+        let read = |frame| decode(&encode(frame, ADDRESS, OWN)?, ADDRESS);
         assert_eq!(read(Frame::Probe), Some(Heard::Probed(OWN)));
         assert_eq!(read(Frame::Announce), Some(Heard::Claimed(OWN)));
-        let answer = Frame::Answer { hardware: OTHER, ip: CLIENT };
+        let answer = Frame::Answer { hardware: OTHER, ip: CLIENT.into() };
         assert_eq!(read(answer), Some(Heard::Claimed(OWN)));
         assert_eq!(read(Frame::Cede(OTHER)), Some(Heard::Claimed(OTHER)));
-        assert_eq!(encode(Frame::Cede(OTHER), ADDRESS, OWN)[6..12], OWN.0);
-        let asked = Some(Heard::Asked { hardware: OTHER, ip: CLIENT });
+        assert_eq!(encode(Frame::Cede(OTHER), ADDRESS, OWN).expect("bytes")[6..12], OWN.0);
+        let asked = Some(Heard::Asked { hardware: OTHER, ip: CLIENT.into() });
         assert_eq!(decode(&question(), ADDRESS), asked);
         assert_eq!(decode(&question(), CLIENT), None);
     }

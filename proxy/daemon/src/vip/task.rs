@@ -8,7 +8,6 @@
 //! [`REPEAT_INTERVAL`](meshport_core::vip::contest::REPEAT_INTERVAL).
 
 use std::io::ErrorKind;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,7 +65,7 @@ pub(super) struct Task {
     side: Side,
     group: Group,
     /// Set once the interface exists.
-    contest: Option<Contest<IpAddr>>,
+    contest: Option<Contest>,
     hardware: Hardware,
     /// The obstacle found by the last check.
     obstacle: Option<Obstacle>,
@@ -220,7 +219,7 @@ impl Task {
     }
 
     /// Reads all pending frames.
-    fn receive(&mut self) -> Vec<Heard<IpAddr>> {
+    fn receive(&mut self) -> Vec<Heard> {
         let (mut heard, mut buffer) = (Vec::new(), [0; MAX_FRAME_BYTES]);
         for _ in 0..MAX_FRAMES {
             match self.socket.receive(&mut buffer) {
@@ -275,7 +274,7 @@ impl Task {
         }
     }
 
-    fn put(&self, frame: Frame<IpAddr>) -> std::io::Result<()> {
+    fn put(&self, frame: Frame) -> std::io::Result<()> {
         let bytes = lan::encode(frame, self.settings.address, self.hardware);
         bytes.map_or(Ok(()), |bytes| self.socket.send(&bytes))
     }

@@ -46,13 +46,13 @@ struct Spell {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Message {
-    Frame(Heard<u8>),
+    Frame(Heard),
     Claim(usize, Claim),
 }
 
 struct Simulation {
     now_ms: u64,
-    nodes: Vec<Option<Contest<u8>>>,
+    nodes: Vec<Option<Contest>>,
     starts: u64,
     spells: Vec<Spell>,
     /// Due time, order, receiver; the message is in `sent` at the order.

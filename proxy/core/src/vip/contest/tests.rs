@@ -1,8 +1,11 @@
 //! Single rules of one node.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use super::*;
 
-const CLIENT: Heard<u8> = Heard::Asked { hardware: Hardware([2, 0, 0, 0, 1, 1]), ip: 7 };
+const IP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+const CLIENT: Heard = Heard::Asked { hardware: Hardware([2, 0, 0, 0, 1, 1]), ip: IP };
 const LOWER: Hardware = Hardware([2, 0, 0, 0, 0, 1]);
 const OWN: Hardware = Hardware([2, 0, 0, 0, 0, 5]);
 const HIGHER: Hardware = Hardware([2, 0, 0, 0, 0, 9]);
@@ -11,7 +14,7 @@ fn at(ms: u64) -> BootTime {
     BootTime::new(Duration::from_millis(ms))
 }
 
-fn contest() -> Contest<u8> {
+fn contest() -> Contest {
     let node = NodeId::from_bytes([5; 32]);
     let own = Contender { node, incarnation: 1, hardware: OWN, priority: 10 };
     let mut contest = Contest::new(own, at(0));
@@ -19,7 +22,7 @@ fn contest() -> Contest<u8> {
     contest
 }
 
-fn frames(contest: &mut Contest<u8>, ms: u64) -> Vec<Frame<u8>> {
+fn frames(contest: &mut Contest, ms: u64) -> Vec<Frame> {
     let mut frames = Vec::new();
     while let Some(transmit) = contest.poll_transmit(at(ms)) {
         if let Transmit::Frame(frame) = transmit {
@@ -30,7 +33,7 @@ fn frames(contest: &mut Contest<u8>, ms: u64) -> Vec<Frame<u8>> {
 }
 
 /// Runs until `to_ms` on time; the frames of that time.
-fn run(contest: &mut Contest<u8>, from_ms: u64, to_ms: u64) -> Vec<Frame<u8>> {
+fn run(contest: &mut Contest, from_ms: u64, to_ms: u64) -> Vec<Frame> {
     let mut sent = Vec::new();
     for ms in (from_ms..=to_ms).step_by(10) {
         if contest.poll_timeout() <= at(ms) {
@@ -42,7 +45,7 @@ fn run(contest: &mut Contest<u8>, from_ms: u64, to_ms: u64) -> Vec<Frame<u8>> {
 }
 
 /// A holder at 2 s.
-fn holder() -> Contest<u8> {
+fn holder() -> Contest {
     let mut contest = contest();
     run(&mut contest, 0, 2_000);
     assert_eq!(contest.poll_event(), Some(Event::Gained));
@@ -251,7 +254,7 @@ fn more_peers_than_a_group_has_are_ignored() {
 }
 
 /// A standby that has probed after a holder announced its release, at 2.46 s.
-fn ready() -> Contest<u8> {
+fn ready() -> Contest {
     let mut contest = contest();
     for ms in (0..2_000).step_by(100) {
         contest.handle_claim(peer(9), claim(ms / 100 + 1, 10, Stance::Holding, HIGHER), at(ms));
@@ -285,7 +288,7 @@ fn a_ready_standby_does_not_wait_for_a_holder_that_says_nothing() {
 
 /// A holder that stops at 2.01 s, for which a standby is ready at 2.5 s, with short connections
 /// until `to_ms`; the frames of that time.
-fn busy_until(to_ms: u64) -> (Contest<u8>, Vec<Frame<u8>>) {
+fn busy_until(to_ms: u64) -> (Contest, Vec<Frame>) {
     let mut holder = holder();
     holder.handle_stop(at(2_010));
     let mut sent = run(&mut holder, 2_010, 2_490);
