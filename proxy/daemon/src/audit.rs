@@ -392,7 +392,6 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::sync::LazyLock;
 
     use meshport_config::{NodeKey, Succession};
@@ -401,22 +400,7 @@ mod tests {
     use meshport_core::testing::credential;
 
     use super::*;
-    use crate::testing::{revocations, service};
-
-    /// Collects log output.
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("not poisoned").extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::testing::{Lines, revocations, service};
 
     /// The lines that `what` writes, as in the daemon's JSON log.
     fn lines(what: impl FnOnce(&Audit)) -> Vec<Value> {
@@ -425,9 +409,7 @@ mod tests {
         let subscriber =
             tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || what(&Audit::default()));
-        let bytes = kept.0.lock().expect("not poisoned").clone();
-        let text = String::from_utf8(bytes).expect("text");
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        kept.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
     /// The revocation of a node that continues with another key.

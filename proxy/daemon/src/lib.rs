@@ -8,6 +8,7 @@
 //! From the bottom up; a module uses only those above it in this list:
 //!
 //! - `tcp`, `unix`, `clock`, `random`, `descriptors`: what the operating system offers
+//! - `http`: a request over HTTP/1.1, and how TLS clients are set up
 //! - `exchange`, `renewal`: a question to another member and its answer; of renewals what a node
 //!   keeps
 //! - `sessions`: local listeners and the life of a client's connection
@@ -45,6 +46,7 @@ pub mod findings;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod health;
+mod http;
 mod identity;
 mod inquiry;
 mod kubernetes;

@@ -10,9 +10,11 @@ use meshport_config::{
 };
 use meshport_discovery::OriginState;
 use meshport_mesh::{Identity, Incoming, MAX_SHARDS, Mesh, MeshConfig, Shards, UdpOuter};
+use rustls::pki_types::PrivateKeyDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use meshport_core::connect::ConnectConfig;
 use meshport_core::route::{
@@ -155,9 +157,27 @@ pub(crate) async fn tcp_pair() -> (TcpStream, Tcp) {
     (near.unwrap(), Tcp::Kernel(far.unwrap().0))
 }
 
+/// A TLS server for localhost, and its certificate as PEM.
+pub(crate) fn tls_server() -> (TlsAcceptor, String) {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("signed");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("it has them")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).expect("of a known form"),
+        )
+        .expect("it fits its key");
+    (TlsAcceptor::from(Arc::new(tls)), certificate.pem())
+}
+
 /// Keeps what is logged.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -170,12 +190,17 @@ impl io::Write for Lines {
     }
 }
 
+impl Lines {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("not poisoned").clone()).expect("text")
+    }
+}
+
 /// The lines that this thread logs in `what`.
 pub(crate) fn logged(what: impl FnOnce()) -> String {
     let kept = Lines::default();
     let writer = kept.clone();
     let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
     tracing::subscriber::with_default(log.finish(), what);
-    let bytes = kept.0.lock().expect("not poisoned").clone();
-    String::from_utf8(bytes).expect("text")
+    kept.text()
 }

@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::request::{Kind, MAX_ANSWER_TIME, Request};
-use crate::Error;
+use crate::{Error, http};
 
 /// How much longer than the daemon's own limit a client waits.
 const GRACE: Duration = Duration::from_secs(5);
@@ -119,27 +117,12 @@ impl AdminClient {
     ) -> Result<(StatusCode, Bytes), Error> {
         let stream =
             UnixStream::connect(&self.socket).await.map_err(|error| self.no_daemon(error))?;
-        let lost = |error: hyper::Error| self.no_daemon(io::Error::other(error));
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
-        let request = request(method, path, body);
-        let talk = async {
-            let answer = sender.send_request(request).await.map_err(lost)?;
+        let answer = http::exchange(stream, request(method, path, body), async |answer| {
             let (head, body) = answer.into_parts();
-            let body = Limited::new(body, MAX_ANSWER_BYTES)
-                .collect()
-                .await
-                .map_err(|error| self.no_daemon(io::Error::other(error)))?;
-            Ok((head.status, body.to_bytes()))
-        };
-        let mut connection = std::pin::pin!(connection);
-        let mut talk = std::pin::pin!(talk);
-        tokio::select! {
-            answer = &mut talk => return answer,
-            // The connection may end before its last answer has been read from the queue.
-            _ = &mut connection => {}
-        }
-        talk.await
+            let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>((head.status, body.to_bytes()))
+        });
+        answer.await.map_err(|error| self.no_daemon(io::Error::other(error)))
     }
 
     fn no_daemon(&self, source: io::Error) -> Error {

@@ -67,16 +67,13 @@ impl HelloReader {
 mod tests {
     use std::sync::Arc;
 
-    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use rustls::{ClientConnection, RootCertStore};
 
     use super::*;
 
     /// The first bytes of a client.
     fn hello(name: &str) -> Vec<u8> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("it has versions")
+        let config = crate::http::tls_client()
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
         let name = name.to_owned().try_into().expect("a name");

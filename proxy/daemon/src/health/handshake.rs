@@ -8,14 +8,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::health::certificate::Certificate;
 use crate::health::probe::AnyCertificate;
+use crate::http;
 use crate::sessions::attempt::failure::Failure;
 
 /// Maximum size of a server's flight, including its certificate chain: apiservers send 2 to 6 KiB.
@@ -71,16 +72,12 @@ pub(crate) struct Handshake {
 
 impl Handshake {
     pub(crate) fn new() -> Result<Self, CertificateError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(CertificateError::Client)?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate::new(provider)))
-            .with_no_client_auth();
+        let builder = http::tls_client();
+        let any = AnyCertificate::new(Arc::clone(builder.crypto_provider()));
+        let config = builder.dangerous().with_custom_certificate_verifier(Arc::new(any));
         // An address is not sent as a server name.
         let name = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
-        let tls = ClientConnection::new(Arc::new(config), name);
+        let tls = ClientConnection::new(Arc::new(config.with_no_client_auth()), name);
         Ok(Self { tls: tls.map_err(CertificateError::Client)?, taken: 0 })
     }
 

@@ -14,9 +14,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::HeaderValue;
-use hyper_util::rt::TokioIo;
 use meshport_config::{HealthMode, HealthSettings};
-use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -28,6 +26,7 @@ use zeroize::Zeroizing;
 use crate::Error;
 use meshport_core::health::{FailingChecks, MAX_CHECKS_BODY, Outcome, Question};
 
+use crate::http;
 use crate::tcp::{Host, Tcp};
 
 mod unverified;
@@ -238,30 +237,22 @@ struct Reply {
 }
 
 async fn reply(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     host: &str,
     path: &str,
     authorization: Option<HeaderValue>,
 ) -> Option<Reply> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
     let mut request = Request::get(path).header("host", host).header("user-agent", "meshport");
     if let Some(authorization) = authorization {
         request = request.header("authorization", authorization);
     }
     let request = request.body(Empty::<Bytes>::new()).ok()?;
-    let exchange = async {
-        let answer = sender.send_request(request).await.ok()?;
+    let reply = http::exchange(stream, request, async |answer| {
         let status = answer.status().as_u16();
         let body = if status == 200 { Vec::new() } else { beginning(answer.into_body()).await };
-        Some(Reply { status, body })
-    };
-    tokio::pin!(exchange);
-    tokio::select! {
-        reply = &mut exchange => reply,
-        // The answer may be the last data on the connection.
-        _ = connection => exchange.await,
-    }
+        Ok::<_, hyper::Error>(Reply { status, body })
+    });
+    reply.await.ok()
 }
 
 /// The start of a body: the status decides, so errors here are ignored.
@@ -298,12 +289,7 @@ fn tls(address: &str, settings: &HealthSettings) -> Result<Tls, Error> {
 }
 
 fn connector(settings: &HealthSettings) -> Result<TlsConnector, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| {
-            Error::Bug(format!("the TLS provider lacks a default version: {error}"))
-        })?;
+    let builder = http::tls_client();
     let builder = match &settings.ca_file {
         Some(file) => {
             let mut roots = rustls::RootCertStore::empty();
@@ -312,9 +298,10 @@ fn connector(settings: &HealthSettings) -> Result<TlsConnector, Error> {
             }
             builder.with_root_certificates(roots)
         }
-        None => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate::new(provider))),
+        None => {
+            let any = AnyCertificate::new(Arc::clone(builder.crypto_provider()));
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(any))
+        }
     };
     let mut config = match (&settings.client_cert_file, &settings.client_key_file) {
         (Some(certificate), Some(key_file)) => {
@@ -326,7 +313,7 @@ fn connector(settings: &HealthSettings) -> Result<TlsConnector, Error> {
         }
         _ => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![http::ALPN.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     Ok(TlsConnector::from(Arc::new(config)))
 }
@@ -394,19 +381,7 @@ mod tests {
 
     /// A TLS server that answers every request this way.
     async fn tls_server(answer: &'static [u8]) -> (String, tokio::task::JoinHandle<()>) {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let certificate = rcgen::CertificateParams::default().self_signed(&key).expect("signed");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("it has them")
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![certificate.der().clone()],
-                PrivateKeyDer::try_from(key.serialize_der()).expect("of a known form"),
-            )
-            .expect("it fits its key");
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let (acceptor, _) = crate::testing::tls_server();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound").to_string();
         let serving = tokio::spawn(async move {

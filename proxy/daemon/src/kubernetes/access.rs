@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
 use crate::health::certificate::USUAL_NAMES;
+use crate::http;
 
 const AUTHORITY: &str = "certificate-authority";
 const CERTIFICATE: &str = "client-certificate";
@@ -87,10 +88,7 @@ impl Access {
         for certificate in certificates(&authority, AUTHORITY)? {
             roots.add(certificate)?;
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
+        let builder = http::tls_client().with_root_certificates(roots);
         let certificate = pem(user, CERTIFICATE, folder).await?;
         let key = pem(user, KEY, folder).await?;
         let mut config = match (certificate, key) {
@@ -101,7 +99,7 @@ impl Access {
             }
             _ => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![http::ALPN.to_vec()];
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
             names: names(cluster)?,

@@ -14,7 +14,6 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Uri};
-use hyper_util::rt::TokioIo;
 use meshport_config::ServiceName;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -24,6 +23,7 @@ use tokio_rustls::client::TlsStream;
 use tracing::{info, warn};
 
 use crate::driver::commands::Command;
+use crate::http;
 use crate::kubernetes::access::{Access, KubeconfigError};
 use crate::tcp::{Host, Tcp};
 
@@ -170,24 +170,16 @@ impl Source {
         let address = self.local;
         let failed = |source| ListError::Connect { address, source };
         let tls = self.connect(access).await.map_err(failed)?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, HeaderValue::from_static("meshport"));
         headers.extend(HeaderValue::from_maybe_shared(address.to_string()).map(|it| (HOST, it)));
         headers.extend(access.authorization.clone().map(|it| (AUTHORIZATION, it)));
-        let exchange = async {
-            let answer = sender.send_request(request).await?;
+        http::exchange(tls, request, async |answer| {
             let status = answer.status().as_u16();
             let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
             Ok((status, body.map_err(ListError::Body)?.to_bytes()))
-        };
-        tokio::pin!(exchange);
-        tokio::select! {
-            done = &mut exchange => done,
-            // The answer may be the last data on the connection.
-            _ = connection => exchange.await,
-        }
+        })
+        .await
     }
 }
 

@@ -14,13 +14,12 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use meshport_config::{Host as Name, HttpUrl, ServiceName, UnixSeconds};
 use meshport_core::journal::{Event, Kind};
 use meshport_core::outbox::Receiver;
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -31,6 +30,7 @@ use tracing::{info, warn};
 use crate::clock;
 use crate::driver::Driver;
 use crate::driver::answers::{Answer, Ask, Asker};
+use crate::http;
 use crate::kubernetes::roster::{ListError, Source};
 
 mod kubernetes;
@@ -218,12 +218,11 @@ async fn send(url: &HttpUrl, ca_file: Option<&Path>, body: Vec<u8>) -> Result<()
     exchange(tls, url, body).await
 }
 
-async fn exchange<S>(stream: S, url: &HttpUrl, body: Vec<u8>) -> Result<(), PostError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    url: &HttpUrl,
+    body: Vec<u8>,
+) -> Result<(), PostError> {
     let mut request = Request::new(Full::new(Bytes::from(body)));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = url.path().parse().expect("the settings have checked the path");
@@ -232,15 +231,11 @@ where
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let host = HeaderValue::try_from(url.endpoint().to_string());
     headers.extend(host.map(|host| (HOST, host)));
-    let answer = sender.send_request(request);
-    tokio::pin!(answer, connection);
-    let answer = tokio::select! {
-        answer = &mut answer => answer?,
-        // The answer may be the last data on the connection.
-        _ = &mut connection => answer.await?,
-    };
-    let status = answer.status();
-    if status.is_success() { Ok(()) } else { Err(PostError::Status(status)) }
+    http::exchange(stream, request, async |answer| {
+        let status = answer.status();
+        if status.is_success() { Ok(()) } else { Err(PostError::Status(status)) }
+    })
+    .await
 }
 
 fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, PostError> {
@@ -259,39 +254,20 @@ fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, PostError> {
     if roots.is_empty() {
         return Err(unusable("it holds no certificate".into()));
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let mut config = http::tls_client().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![http::ALPN.to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::pki_types::PrivateKeyDer;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     /// Takes one request over TLS with a certificate for localhost; its certificate as PEM.
     async fn receiver() -> (u16, String, tokio::task::JoinHandle<String>) {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
-        let certificate = params.self_signed(&key).expect("signed");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("it has them")
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![certificate.der().clone()],
-                PrivateKeyDer::try_from(key.serialize_der()).expect("of a known form"),
-            )
-            .expect("it fits its key");
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let (acceptor, pem) = crate::testing::tls_server();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let port = listener.local_addr().expect("bound").port();
         let serving = tokio::spawn(async move {
@@ -310,7 +286,7 @@ mod tests {
                 return text;
             }
         });
-        (port, certificate.pem(), serving)
+        (port, pem, serving)
     }
 
     #[tokio::test]
