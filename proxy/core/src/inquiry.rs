@@ -18,6 +18,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::wire::{BadMessage, decode_body, encode_body};
+
 pub use self::budget::CallBudget;
 pub use self::judge::{Account, Asked, Heard, LocalFacts, judge};
 
@@ -86,42 +88,23 @@ pub struct Setting {
     pub value: String,
 }
 
-/// Why bytes are not a question or an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadInquiry {
-    /// Longer than allowed.
-    #[error("a message of {0} bytes is too long")]
-    TooLong(usize),
-    /// A body that is not one.
-    #[error("the message is malformed")]
-    Body,
-}
-
 impl Question {
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let body = postcard::to_allocvec(self).expect("plain data serialises");
-        let length = u16::try_from(body.len()).expect("a token is short");
-        [&[VERSION][..], &length.to_be_bytes(), &body].concat()
+        encode_body(&[VERSION], self, None)
     }
 
     /// Reads a question from the front of `bytes`, of which the first is [`VERSION`]. `Ok(None)`
     /// means that more bytes are needed; otherwise the question and how many bytes it took.
     ///
     /// # Errors
-    /// [`BadInquiry`] when no continuation of these bytes can be a question.
-    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadInquiry> {
+    /// [`BadMessage`] when no continuation of these bytes can be a question.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadMessage> {
         match bytes.split_first() {
             None => Ok(None),
-            Some((&VERSION, rest)) => match body(rest, MAX_QUESTION_BYTES)? {
-                None => Ok(None),
-                Some((body, length)) => {
-                    let (question, _later) =
-                        postcard::take_from_bytes(body).map_err(|_| BadInquiry::Body)?;
-                    Ok(Some((question, PREFIX_BYTES + length)))
-                }
-            },
-            Some(_) => Err(BadInquiry::Body),
+            Some((&VERSION, rest)) => Ok(decode_body(rest, MAX_QUESTION_BYTES)?
+                .map(|(question, _later, length)| (question, PREFIX_BYTES + length))),
+            Some(_) => Err(BadMessage::Body),
         }
     }
 }
@@ -129,38 +112,26 @@ impl Question {
 impl Testimony {
     /// The bytes on the wire, after the byte of the answer.
     pub fn encode(&self) -> Vec<u8> {
-        let body = postcard::to_allocvec(self).expect("plain data serialises");
-        debug_assert!(body.len() <= MAX_TESTIMONY_BYTES);
-        let length = u16::try_from(body.len()).expect("texts are short");
-        [&length.to_be_bytes()[..], &body].concat()
+        let bytes = encode_body(&[], self, None);
+        debug_assert!(bytes.len() <= 2 + MAX_TESTIMONY_BYTES);
+        bytes
     }
 
     /// Reads an answer after its byte; `Ok(None)` means that more bytes are needed.
     ///
     /// # Errors
-    /// [`BadInquiry`] when no continuation of these bytes can be an answer.
-    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadInquiry> {
-        let Some((body, _)) = body(bytes, MAX_TESTIMONY_BYTES)? else { return Ok(None) };
-        let (testimony, _later): (Self, _) =
-            postcard::take_from_bytes(body).map_err(|_| BadInquiry::Body)?;
+    /// [`BadMessage`] when no continuation of these bytes can be an answer.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadMessage> {
+        let read = decode_body::<Self>(bytes, MAX_TESTIMONY_BYTES)?;
+        let Some((testimony, _later, _)) = read else { return Ok(None) };
         let is_plain = |text: &str| {
             text.len() <= MAX_TEXT_BYTES && text.bytes().all(|it| (0x20..0x7f).contains(&it))
         };
         let is_fit = is_plain(&testimony.version)
             && testimony.settings.len() <= MAX_SETTINGS
             && testimony.settings.iter().all(|it| is_plain(&it.key) && is_plain(&it.value));
-        if is_fit { Ok(Some(testimony)) } else { Err(BadInquiry::Body) }
+        if is_fit { Ok(Some(testimony)) } else { Err(BadMessage::Body) }
     }
-}
-
-/// The body behind a length of two bytes, and the length.
-fn body(bytes: &[u8], most: usize) -> Result<Option<(&[u8], usize)>, BadInquiry> {
-    let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
-    let length = usize::from(u16::from_be_bytes(*length));
-    if length > most {
-        return Err(BadInquiry::TooLong(length));
-    }
-    Ok(rest.get(..length).map(|body| (body, length)))
 }
 
 #[cfg(test)]
@@ -223,17 +194,17 @@ mod tests {
 
     #[test]
     fn what_is_long_or_not_plain_is_refused() {
-        assert_eq!(Question::decode(&[VERSION, 2, 0]), Err(BadInquiry::TooLong(512)));
-        assert_eq!(Question::decode(&[1]), Err(BadInquiry::Body));
+        assert_eq!(Question::decode(&[VERSION, 2, 0]), Err(BadMessage::TooLong(512)));
+        assert_eq!(Question::decode(&[1]), Err(BadMessage::Body));
         let with = |change: fn(&mut Testimony)| {
             let mut testimony = testimony();
             change(&mut testimony);
             Testimony::decode(&testimony.encode())
         };
-        assert_eq!(with(|it| it.version = "0.1\x1b[31m".into()), Err(BadInquiry::Body));
-        assert_eq!(with(|it| it.version = "x".repeat(65)), Err(BadInquiry::Body));
+        assert_eq!(with(|it| it.version = "0.1\x1b[31m".into()), Err(BadMessage::Body));
+        assert_eq!(with(|it| it.version = "x".repeat(65)), Err(BadMessage::Body));
         let many = |it: &mut Testimony| it.settings = vec![it.settings[0].clone(); 33];
-        assert_eq!(with(many), Err(BadInquiry::Body));
+        assert_eq!(with(many), Err(BadMessage::Body));
     }
 
     proptest! {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::Denial;
 use crate::egress::{Credentials, shown};
-use crate::wire::{BadHeader, Hops};
+use crate::wire::{BadHeader, Hops, decode_body, decode_client, encode_body};
 
 /// First byte of a request; 1 and 2 begin sessions, 3 a question, 4 a renewal, 5 a stream of the
 /// way back.
@@ -66,10 +66,7 @@ impl Request {
 
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let mut body = postcard::to_allocvec(self).expect("plain data serialises");
-        body.extend(self.client.iter().flat_map(|client| client.to_bytes()));
-        let length = u16::try_from(body.len()).expect("ids and credentials are bounded");
-        let bytes = [&[VERSION][..], &length.to_be_bytes(), &body].concat();
+        let bytes = encode_body(&[VERSION], self, self.client.as_deref());
         debug_assert!(bytes.len() <= MAX_REQUEST_BYTES);
         bytes
     }
@@ -83,19 +80,9 @@ impl Request {
         if version != VERSION {
             return Err(BadHeader::Version(version));
         }
-        let Some((length, rest)) = rest.split_first_chunk::<2>() else { return Ok(None) };
-        let length = usize::from(u16::from_be_bytes(*length));
-        if PREFIX_BYTES + length > MAX_REQUEST_BYTES {
-            return Err(BadHeader::TooLong(length));
-        }
-        let Some(body) = rest.get(..length) else { return Ok(None) };
-        let (request, rest) =
-            postcard::take_from_bytes::<Self>(body).map_err(|_| BadHeader::Body)?;
-        let client = match rest {
-            [] => None,
-            rest => Some(Box::new(Credential::from_bytes(rest).map_err(|_| BadHeader::Body)?)),
-        };
-        Ok(Some(Self { client, ..request }))
+        let read = decode_body::<Self>(rest, MAX_REQUEST_BYTES - PREFIX_BYTES)?;
+        let Some((request, rest, _)) = read else { return Ok(None) };
+        Ok(Some(Self { client: decode_client(rest)?, ..request }))
     }
 }
 

@@ -22,7 +22,7 @@ mod tests;
 use meshport_config::{Credential, Issued, MAX_CREDENTIAL_BYTES, NodeId, UnixSeconds};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::Hops;
+use crate::wire::{BadMessage, Hops, decode_body, encode_body};
 
 pub use self::issuer::{Asked, Issuer, MAX_GIVEN};
 pub use self::seeker::{ASK_LIMIT, MAX_ISSUERS, STORE_LIMIT, Seeker};
@@ -138,17 +138,6 @@ pub enum Setback {
     NotStored(String),
 }
 
-/// Why bytes are not a request or a reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadRenewal {
-    /// Longer than allowed.
-    #[error("a message of {0} bytes is too long")]
-    TooLong(usize),
-    /// A body that is not one.
-    #[error("the message is malformed")]
-    Body,
-}
-
 impl Request {
     /// A request to the receiver itself.
     pub fn new(base: Vec<u8>) -> Self {
@@ -173,26 +162,27 @@ impl Request {
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
         let is_direct = self.issuer.is_none() && self.client.is_empty();
-        let (version, body) = match is_direct {
-            true => (VERSION, postcard::to_allocvec(&self.base)),
-            false => (RELAYED_VERSION, postcard::to_allocvec(self)),
-        };
-        let body = body.expect("plain data serialises");
-        let length = u16::try_from(body.len()).expect("two credentials are short");
-        [&[version][..], &length.to_be_bytes(), &body].concat()
+        match is_direct {
+            true => encode_body(&[VERSION], &self.base, None),
+            false => encode_body(&[RELAYED_VERSION], self, None),
+        }
     }
 
     /// Reads a request from the front of `bytes`, of which the first is [`VERSION`] or
     /// [`RELAYED_VERSION`]. `Ok(None)` means that more bytes are needed.
     ///
     /// # Errors
-    /// [`BadRenewal`] when no continuation of these bytes can be a request.
-    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadRenewal> {
+    /// [`BadMessage`] when no continuation of these bytes can be a request.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadMessage> {
         match bytes.split_first() {
             None => Ok(None),
-            Some((&VERSION, rest)) => Ok(read(rest, MAX_REQUEST_BYTES)?.map(Self::new)),
-            Some((&RELAYED_VERSION, rest)) => read(rest, MAX_REQUEST_BYTES),
-            Some(_) => Err(BadRenewal::Body),
+            Some((&VERSION, rest)) => {
+                Ok(decode_body(rest, MAX_REQUEST_BYTES)?.map(|(base, ..)| Self::new(base)))
+            }
+            Some((&RELAYED_VERSION, rest)) => {
+                Ok(decode_body(rest, MAX_REQUEST_BYTES)?.map(|(request, ..)| request))
+            }
+            Some(_) => Err(BadMessage::Body),
         }
     }
 }
@@ -204,37 +194,23 @@ impl Reply {
             Ok(issued) => ReplyBody { refusal: 0, issued: issued.clone() },
             Err(refusal) => ReplyBody { refusal: *refusal as u8, issued: Vec::new() },
         };
-        let body = postcard::to_allocvec(&body).expect("plain data serialises");
-        let length = u16::try_from(body.len()).expect("a credential is short");
-        [&length.to_be_bytes()[..], &body].concat()
+        encode_body(&[], &body, None)
     }
 
     /// Reads a reply behind the byte of the answer; `Ok(None)` means that more bytes are needed.
     ///
     /// # Errors
-    /// [`BadRenewal`] when no continuation of these bytes can be a reply.
-    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadRenewal> {
-        let Some(body) = read::<ReplyBody>(bytes, MAX_REPLY_BYTES)? else { return Ok(None) };
-        Ok(Some(Self(match body.refusal {
-            0 => Ok(body.issued),
-            code => Err(Refusal::from_code(code)),
-        })))
+    /// [`BadMessage`] when no continuation of these bytes can be a reply.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, BadMessage> {
+        let read = decode_body::<ReplyBody>(bytes, MAX_REPLY_BYTES)?;
+        Ok(read.map(|(body, ..)| match body.refusal {
+            0 => Self(Ok(body.issued)),
+            code => Self(Err(Refusal::from_code(code))),
+        }))
     }
 
     /// The bytes of a whole reply at most, with their prefix.
     pub const MAX_BYTES: usize = PREFIX_BYTES + MAX_REPLY_BYTES;
-}
-
-/// The body behind a length of two bytes.
-fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8], most: usize) -> Result<Option<T>, BadRenewal> {
-    let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
-    let length = usize::from(u16::from_be_bytes(*length));
-    if length > most {
-        return Err(BadRenewal::TooLong(length));
-    }
-    let Some(body) = rest.get(..length) else { return Ok(None) };
-    let (value, _later) = postcard::take_from_bytes(body).map_err(|_| BadRenewal::Body)?;
-    Ok(Some(value))
 }
 
 /// Whether the node may sign what an issuer signed: the same node, for longer. Anything else is not

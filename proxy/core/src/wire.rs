@@ -76,14 +76,8 @@ impl Header {
 
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let mut body = postcard::to_allocvec(self).expect("plain data serialises");
-        let client = self.client.as_ref().map(|client| client.to_bytes());
-        body.extend(client.iter().flatten());
-        let length = u16::try_from(body.len()).expect("names and credentials are bounded");
-        let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
-        bytes.push(if client.is_some() { VERSION_CARRIED } else { VERSION });
-        bytes.extend_from_slice(&length.to_be_bytes());
-        bytes.extend_from_slice(&body);
+        let version = if self.client.is_some() { VERSION_CARRIED } else { VERSION };
+        let bytes = encode_body(&[version], self, self.client.as_deref());
         debug_assert!(bytes.len() <= MAX_HEADER_BYTES);
         bytes
     }
@@ -98,22 +92,73 @@ impl Header {
         if ![VERSION, VERSION_CARRIED].contains(&version) {
             return Err(BadHeader::Version(version));
         }
-        let Some((length, rest)) = rest.split_first_chunk::<2>() else { return Ok(None) };
-        let length = usize::from(u16::from_be_bytes(*length));
-        if PREFIX_BYTES + length > MAX_HEADER_BYTES {
-            return Err(BadHeader::TooLong(length));
+        let read = decode_body::<Self>(rest, MAX_HEADER_BYTES - PREFIX_BYTES)?;
+        let Some((header, rest, length)) = read else { return Ok(None) };
+        let client = decode_client(rest)?;
+        if client.is_some() != (version == VERSION_CARRIED) {
+            return Err(BadHeader::Body);
         }
-        let Some(body) = rest.get(..length) else { return Ok(None) };
-        let (header, rest) =
-            postcard::take_from_bytes::<Self>(body).map_err(|_| BadHeader::Body)?;
-        let client = match (version, rest) {
-            (VERSION, []) => None,
-            (VERSION_CARRIED, rest) => {
-                Some(Box::new(Credential::from_bytes(rest).map_err(|_| BadHeader::Body)?))
-            }
-            _ => return Err(BadHeader::Body),
-        };
         Ok(Some((Self { client, ..header }, PREFIX_BYTES + length)))
+    }
+}
+
+/// `front`, then the length (2 bytes, big endian) of a value in postcard and of the credential that
+/// may follow it, and both.
+pub(crate) fn encode_body(
+    front: &[u8],
+    value: &impl Serialize,
+    client: Option<&Credential>,
+) -> Vec<u8> {
+    let mut body = postcard::to_allocvec(value).expect("plain data serialises");
+    body.extend(client.iter().flat_map(|client| client.to_bytes()));
+    let length = u16::try_from(body.len()).expect("messages are bounded");
+    [front, &length.to_be_bytes(), &body].concat()
+}
+
+/// A value, the bytes behind it, and the length of both.
+type Decoded<'a, T> = (T, &'a [u8], usize);
+
+/// Reads what follows `front`, of which the length may be `most`. `Ok(None)` means that more bytes
+/// are needed.
+pub(crate) fn decode_body<'a, T: Deserialize<'a>>(
+    bytes: &'a [u8],
+    most: usize,
+) -> Result<Option<Decoded<'a, T>>, BadMessage> {
+    let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
+    let length = usize::from(u16::from_be_bytes(*length));
+    if length > most {
+        return Err(BadMessage::TooLong(length));
+    }
+    let Some(body) = rest.get(..length) else { return Ok(None) };
+    let (value, rest) = postcard::take_from_bytes(body).map_err(|_| BadMessage::Body)?;
+    Ok(Some((value, rest, length)))
+}
+
+/// The credential behind a value, if there is one.
+pub(crate) fn decode_client(bytes: &[u8]) -> Result<Option<Box<Credential>>, BadMessage> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    Credential::from_bytes(bytes).map(|it| Some(Box::new(it))).map_err(|_| BadMessage::Body)
+}
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadMessage {
+    /// Longer than allowed.
+    #[error("a message of {0} bytes is too long")]
+    TooLong(usize),
+    /// A body that is not one.
+    #[error("the message is malformed")]
+    Body,
+}
+
+impl From<BadMessage> for BadHeader {
+    fn from(why: BadMessage) -> Self {
+        match why {
+            BadMessage::TooLong(length) => Self::TooLong(length),
+            BadMessage::Body => Self::Body,
+        }
     }
 }
 

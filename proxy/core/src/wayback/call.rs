@@ -13,7 +13,7 @@ use meshport_config::{Credential, MAX_CREDENTIAL_BYTES, NodeId};
 use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
-use crate::wire::{Answer, BadHeader, Hops, MAX_DEADLINE};
+use crate::wire::{Answer, BadHeader, Hops, MAX_DEADLINE, decode_body, decode_client, encode_body};
 
 /// First byte of a stream of the way back; 1 and 2 begin sessions, 3 a question, 4 a request for a
 /// renewal.
@@ -89,10 +89,7 @@ impl Call {
 
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let mut body = postcard::to_allocvec(self).expect("plain data serialises");
-        body.extend(self.client.iter().flat_map(|client| client.to_bytes()));
-        let length = u16::try_from(body.len()).expect("addresses and credentials are bounded");
-        let bytes = [&[VERSION][..], &length.to_be_bytes(), &body].concat();
+        let bytes = encode_body(&[VERSION], self, self.client.as_deref());
         debug_assert!(bytes.len() <= MAX_CALL_BYTES);
         bytes
     }
@@ -107,18 +104,9 @@ impl Call {
         if version != VERSION {
             return Err(BadHeader::Version(version));
         }
-        let Some((length, rest)) = rest.split_first_chunk::<2>() else { return Ok(None) };
-        let length = usize::from(u16::from_be_bytes(*length));
-        if PREFIX_BYTES + length > MAX_CALL_BYTES {
-            return Err(BadHeader::TooLong(length));
-        }
-        let Some(body) = rest.get(..length) else { return Ok(None) };
-        let (call, rest) = postcard::take_from_bytes::<Self>(body).map_err(|_| BadHeader::Body)?;
-        let client = match rest {
-            [] => None,
-            rest => Some(Box::new(Credential::from_bytes(rest).map_err(|_| BadHeader::Body)?)),
-        };
-        Ok(Some((Self { client, ..call }, PREFIX_BYTES + length)))
+        let read = decode_body::<Self>(rest, MAX_CALL_BYTES - PREFIX_BYTES)?;
+        let Some((call, rest, length)) = read else { return Ok(None) };
+        Ok(Some((Self { client: decode_client(rest)?, ..call }, PREFIX_BYTES + length)))
     }
 }
 
