@@ -79,9 +79,6 @@ impl Common {
 
 impl Clients {
     /// Starts clients of all targets on the host of this namespace; times count from `epoch`.
-    ///
-    /// # Panics
-    /// If the authority is damaged, or the namespace cannot be entered.
     pub(crate) fn start(host: &Path, authority: &str, targets: &[Target], epoch: Instant) -> Self {
         let tls = connector(authority);
         let (stop, stopped) = watch::channel(false);
@@ -106,9 +103,6 @@ impl Clients {
     }
 
     /// Starts no further connections, lets open requests end, and returns the observations.
-    ///
-    /// # Panics
-    /// If a client panicked.
     pub(crate) fn finish(self) -> BTreeMap<String, Record> {
         // The receivers are gone only if the clients are.
         let _ = self.stop.send(true);

@@ -127,9 +127,6 @@ impl Contender {
 
     /// Writes its settings; how to start it with them, in its own process namespace, so that its
     /// workers end with it.
-    ///
-    /// # Panics
-    /// If the settings cannot be written.
     pub(crate) fn start(
         &self,
         command: impl FnOnce(&str) -> Command,

@@ -45,9 +45,6 @@ const LOSS: f64 = 0.3;
 
 impl Act {
     /// Does it.
-    ///
-    /// # Panics
-    /// If it cannot be done.
     pub(crate) fn perform(self, stage: &mut Stage) {
         let host = |upstream: usize| 1 + upstream;
         match self {

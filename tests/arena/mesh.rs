@@ -37,9 +37,6 @@ impl Mesh {
     }
 
     /// Makes and starts all daemons, and waits until the client's has chosen the nearest.
-    ///
-    /// # Panics
-    /// If a verb refuses, a daemon does not start or they do not find each other.
     pub(crate) fn start(&mut self, network: &Network, relay: bool) {
         let mut nodes: Vec<(&str, usize, Vec<&str>)> = Vec::new();
         let origin = ["node", "origin:kube-apiserver", "origin:spread"];

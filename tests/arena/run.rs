@@ -26,9 +26,6 @@ pub(crate) struct Played {
 }
 
 /// Plays a fault against all contenders at once.
-///
-/// # Panics
-/// If something does not start, or a balancer does not work before the fault.
 pub(crate) fn play(
     fault: &Fault,
     contenders: &[Contender],

@@ -46,9 +46,6 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts all of it, with logs and settings in `folder`, and waits until meshport has chosen
     /// the nearest.
-    ///
-    /// # Panics
-    /// If something does not start.
     pub(crate) fn new(
         contenders: &[Contender],
         relay: bool,
@@ -95,17 +92,11 @@ impl Stage {
     }
 
     /// The certificate authority of the upstreams, PEM.
-    ///
-    /// # Panics
-    /// If no upstream has started.
     pub(crate) fn authority(&self) -> String {
         fs::read_to_string(self.folder.join("pki/ca.crt")).expect("upstreams make an authority")
     }
 
     /// Starts an upstream that does not run, and waits until it accepts connections.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub(crate) fn start(&mut self, upstream: usize) {
         let name = UPSTREAMS[upstream];
         let port_file = self.folder.join(format!("{name}.port"));
@@ -131,9 +122,6 @@ impl Stage {
     }
 
     /// Sends an upstream a signal.
-    ///
-    /// # Panics
-    /// If it does not run.
     pub(crate) fn signal(&self, upstream: usize, signal: &str) {
         self.upstreams[upstream].as_ref().expect("the upstream runs").signal(signal);
     }

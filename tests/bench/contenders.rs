@@ -108,9 +108,6 @@ impl Contender {
     }
 
     /// Starts it and waits until the server answers through it.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub(crate) fn start(self, testbed: &Testbed) -> Running {
         let running = match self {
             Self::Meshport => start_meshport(testbed),

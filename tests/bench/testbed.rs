@@ -37,9 +37,6 @@ pub(crate) struct Testbed {
 
 impl Testbed {
     /// Lays it out and starts the server.
-    ///
-    /// # Panics
-    /// If the system does not allow it.
     pub(crate) fn new(mtu: u32, folder: &Path) -> Self {
         let (near, far) = (Namespace::new(), Namespace::new());
         let ends = cable(&near, &format!("{NEAR}/24"), &far, &format!("{FAR}/24"));
@@ -50,9 +47,6 @@ impl Testbed {
     }
 
     /// Lays a long line of MTU 1500 instead of the cable.
-    ///
-    /// # Panics
-    /// If the system does not allow it.
     pub(crate) fn apart(link: &LinkConfig, seed: u64, folder: &Path) -> Self {
         let (near, far) = (Namespace::new(), Namespace::new());
         let line = Line::new([(&near, NEAR), (&far, FAR)], link, seed);

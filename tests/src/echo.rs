@@ -18,9 +18,6 @@ const FLOW_INTERVAL: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Starts the service; its address, and how many connections are open.
-///
-/// # Panics
-/// If loopback has no port.
 pub fn serve() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -51,9 +48,6 @@ pub fn usage() -> String {
 }
 
 /// An open session of a node's client.
-///
-/// # Panics
-/// If none comes about in time.
 #[track_caller]
 pub fn session(world: &World, node: &str) -> TcpStream {
     let local = wait::until("it listens", PATIENCE, || world.at(node).service(SERVICE));
@@ -106,9 +100,6 @@ impl Flow {
     }
 
     /// Ends it; how many bytes came back.
-    ///
-    /// # Panics
-    /// If the session ended by itself.
     #[track_caller]
     pub fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);

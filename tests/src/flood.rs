@@ -197,9 +197,6 @@ struct Wire {
 
 impl Path {
     /// Between these. An end sends to the address of the socket that is towards it.
-    ///
-    /// # Panics
-    /// If the system does not allow it.
     pub fn start(ends: [End; 2], sockets: [UdpSocket; 2], crowd: UdpSocket) -> Self {
         for socket in &sockets {
             socket.set_read_timeout(Some(LOOK_UP)).expect("it is no zero");
@@ -217,9 +214,6 @@ impl Path {
     }
 
     /// The address at which one end reaches the other.
-    ///
-    /// # Panics
-    /// If the socket has no address.
     pub fn for_end(&self, end: usize) -> SocketAddr {
         self.way.sockets[end].local_addr().expect("a bound socket has an address")
     }

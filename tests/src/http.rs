@@ -1,8 +1,10 @@
-//! HTTP requests byte by byte, for tests of a port's answers.
+//! HTTP byte by byte: requests and their answers, and what a server of a test receives.
 
-use std::io::{Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+
+use serde_json::Value;
 
 /// Limit for the answer to a request, whatever other clients do.
 pub const ANSWER: Duration = Duration::from_secs(10);
@@ -43,4 +45,50 @@ pub fn exchange(at: SocketAddr, request: &str) -> Reply {
 pub fn get(at: SocketAddr, path: &str, headers: &str) -> Reply {
     let host = if headers.starts_with("Host:") { String::new() } else { format!("Host: {at}\r\n") };
     exchange(at, &format!("GET {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\n\r\n"))
+}
+
+/// A request that a test has received.
+#[derive(Debug)]
+pub struct Request {
+    /// Its method.
+    pub method: String,
+    /// Its path, without the query.
+    pub path: String,
+    /// What follows the question mark.
+    pub query: String,
+    /// The body as JSON; null if it is none.
+    pub body: Value,
+}
+
+impl Request {
+    /// The next one of a connection; none at its end.
+    ///
+    /// # Errors
+    /// The connection breaks, or the length is no number.
+    pub fn read(reader: &mut impl BufRead) -> io::Result<Option<Self>> {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let mut words = line.split_whitespace();
+        let [method, target] = [words.next(), words.next()].map(Option::unwrap_or_default);
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let [method, path, query] = [method, path, query].map(str::to_owned);
+        let mut length = 0;
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header)?;
+            if header.trim().is_empty() {
+                break;
+            }
+            let lower = header.to_ascii_lowercase();
+            if let Some(value) = lower.strip_prefix("content-length:") {
+                length = value.trim().parse().map_err(io::Error::other)?;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        Ok(Some(Self { method, path, query, body }))
+    }
 }

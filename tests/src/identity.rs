@@ -24,9 +24,6 @@ pub struct Identity {
 
 impl Identity {
     /// Reads a folder that `init` or `join` has written.
-    ///
-    /// # Panics
-    /// If a file is missing or damaged.
     pub fn read(state: &Path) -> Self {
         let file = |name: &str| {
             let text = fs::read_to_string(state.join(name));
@@ -60,9 +57,6 @@ impl Identity {
 
 /// Replaces the credential in a folder with one that the authority signed so long ago, and that
 /// ends after `left`.
-///
-/// # Panics
-/// If a file is missing or damaged, or cannot be written.
 pub fn age(state: &Path, authority: &Path, age: Duration, left: Duration) {
     let Identity { key, credential, .. } = Identity::read(state);
     let text = fs::read_to_string(authority).expect("the authority's key");

@@ -26,9 +26,6 @@ pub struct Instance {
 
 impl Instance {
     /// Starts one at an address.
-    ///
-    /// # Panics
-    /// If it is not free.
     pub fn start(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).expect("the address is free");
         let address = listener.local_addr().expect("bound");
@@ -61,9 +58,6 @@ impl Instance {
     }
 
     /// Closes its port; open connections continue. Call it on a host that reaches its address.
-    ///
-    /// # Panics
-    /// If it failed.
     pub fn end(self) {
         self.stop.store(true, Ordering::SeqCst);
         // It may have ended with a connection of someone else.
@@ -134,9 +128,6 @@ impl Load {
     }
 
     /// Waits until as many more connections have ended.
-    ///
-    /// # Panics
-    /// If they do not.
     #[track_caller]
     pub fn goes_on(&self, what: &str, more: usize) {
         let tried = || self.counts.tried.load(Ordering::SeqCst);
@@ -145,9 +136,6 @@ impl Load {
     }
 
     /// Ends it; how many connections there were, and how many failed.
-    ///
-    /// # Panics
-    /// If it panicked.
     pub fn finish(self) -> (usize, usize) {
         self.counts.stop.store(true, Ordering::SeqCst);
         self.task.join().expect("it ends");

@@ -20,9 +20,6 @@ static OPEN: AtomicU64 = AtomicU64::new(0);
 /// Starts a stand-in kubelet. The first line of a connection is a command: `whoami` returns its
 /// name, `echo` returns what follows until its end, `pour` sends without end. It runs as long as
 /// the process.
-///
-/// # Panics
-/// If no address is free.
 pub fn start(name: &str) -> IpAddr {
     let (listener, address) = listen();
     accept(listener, name);
@@ -30,9 +27,6 @@ pub fn start(name: &str) -> IpAddr {
 }
 
 /// The same at this address, as a pod, a service or a webhook.
-///
-/// # Panics
-/// When somebody else has the address.
 pub fn serve_at(address: SocketAddr, name: &str) -> SocketAddr {
     let listener = TcpListener::bind(address).expect("the address is free");
     let address = listener.local_addr().expect("bound");

@@ -66,9 +66,6 @@ impl Load {
     }
 
     /// Ends the load and returns every request, in the order of sending.
-    ///
-    /// # Panics
-    /// If the load itself panicked.
     pub fn finish(mut self) -> Vec<Request> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("a load is finished once");

@@ -36,9 +36,6 @@ pub struct Machine {
 impl Machine {
     /// Boots a machine of that host name; its files are kept below `folder`, where its commands
     /// run as well. It has meshport; `systemctl` starts a unit by the script `start-UNIT`.
-    ///
-    /// # Panics
-    /// If the system does not allow it.
     pub fn boot(name: &str, host: &Namespace, folder: &Path) -> Self {
         fs::create_dir_all(folder.join("bin")).expect("a folder for programs");
         let mut script = format!("set -eu\nhostname {name}\n");
@@ -68,9 +65,6 @@ impl Machine {
     }
 
     /// Puts a script where its commands find it.
-    ///
-    /// # Panics
-    /// If it cannot be written.
     pub fn put(&self, name: &str, script: &str) {
         let path = self.folder.join("bin").join(name);
         fs::write(&path, format!("#!/bin/sh\n{script}")).expect("the folder is there");
@@ -78,9 +72,6 @@ impl Machine {
     }
 
     /// Lets its commands find a program of this machine.
-    ///
-    /// # Panics
-    /// If it has one of that name already.
     pub fn link(&self, program: &Path) {
         let name = program.file_name().expect("a program has a name");
         let link = self.folder.join("bin").join(name);
@@ -101,9 +92,6 @@ impl Machine {
     }
 
     /// Runs commands to their end and waits for that; their output is that of the process.
-    ///
-    /// # Panics
-    /// If one fails, or they do not end in time.
     #[track_caller]
     pub fn run(&self, script: &str, limit: Duration) -> String {
         let mut command = self.command("sh");

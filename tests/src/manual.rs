@@ -16,18 +16,12 @@ pub struct Block {
 }
 
 /// The code blocks of a page in `docs`, in their order.
-///
-/// # Panics
-/// If there is no such page.
 pub fn blocks(page: &str) -> Vec<Block> {
     let text = fs::read_to_string(root().join("docs").join(page));
     in_text(&text.unwrap_or_else(|error| panic!("docs/{page}: {error}")))
 }
 
 /// The text of the code blocks of one language under a title of a page.
-///
-/// # Panics
-/// If there is none.
 pub fn under(page: &str, title: &str, language: &str) -> Vec<String> {
     let wanted = |block: &Block| block.title == title && block.language == language;
     let found: Vec<_> = blocks(page).into_iter().filter(wanted).map(|block| block.text).collect();
@@ -37,9 +31,6 @@ pub fn under(page: &str, title: &str, language: &str) -> Vec<String> {
 
 /// The lines of commands after the comment line `# on COMMENT`, up to the next one that names a
 /// place.
-///
-/// # Panics
-/// If there is no such comment.
 pub fn on(place: &str, commands: &str) -> String {
     let is_place = |line: &&str| line.starts_with("# on ");
     let mut lines = commands.lines().skip_while(|line| *line != format!("# on {place}"));

@@ -41,9 +41,6 @@ pub struct Namespace {
 
 impl Namespace {
     /// Makes a host with nothing but its loopback interface.
-    ///
-    /// # Panics
-    /// If the system does not allow it.
     pub fn new() -> Self {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("meshport-{}-{number}", std::process::id());
@@ -80,9 +77,6 @@ impl Namespace {
     }
 
     /// Runs a tool inside, which must succeed; returns its output, trimmed.
-    ///
-    /// # Panics
-    /// If it fails.
     #[track_caller]
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
         let inside = ["netns", "exec", &self.name, program];
@@ -151,9 +145,6 @@ impl Drop for Namespace {
 
 /// Lays a cable between two hosts; each end gets its address, written with its prefix length.
 /// Returns the names of the ends.
-///
-/// # Panics
-/// If the system does not allow it.
 pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) -> [String; 2] {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     // An interface name has 15 characters at most.
@@ -169,9 +160,6 @@ pub fn cable(a: &Namespace, a_address: &str, b: &Namespace, b_address: &str) -> 
 
 /// Plugs a host into a switch, which is a bridge of another one: the interface gets a name, and
 /// its addresses with their prefix lengths. Returns the name of the switch's end.
-///
-/// # Panics
-/// If the system does not allow it.
 pub fn plug(
     host: &Namespace,
     interface: &str,

@@ -28,9 +28,6 @@ const TAIL_BYTES: u64 = 64 * 1024;
 /// The product's binary: `MESHPORT_BIN` if it is set, else the release build of this checkout.
 ///
 /// Cargo's own lock on the target folder makes concurrent tests build once.
-///
-/// # Panics
-/// If it cannot be built or is not at the named path.
 pub fn meshport() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match env::var_os("MESHPORT_BIN") {
@@ -42,9 +39,6 @@ pub fn meshport() -> &'static Path {
 
 /// Lets this process have as many descriptors as the system allows it, and says how many. What it
 /// starts afterwards inherits that.
-///
-/// # Panics
-/// When the system refuses.
 pub fn raise_descriptors() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -54,9 +48,6 @@ pub fn raise_descriptors() -> usize {
 }
 
 /// The gateway of a cluster, built as the other tools of the tests are.
-///
-/// # Panics
-/// If it cannot be built.
 pub fn gateway() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| build(&["--workspace", "--bin", "meshport-gateway"]))
@@ -89,9 +80,6 @@ pub struct Process {
 
 impl Process {
     /// Starts `command` with its output appended to `log`.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Self {
         let open = || {
             let file = OpenOptions::new().create(true).append(true).open(log);
@@ -119,9 +107,6 @@ impl Process {
     }
 
     /// Sends it a signal by name, for example `TERM`.
-    ///
-    /// # Panics
-    /// If the signal cannot be sent.
     pub fn signal(&self, signal: &str) {
         let sent = run("kill", &["-s", signal, &self.id().to_string()]);
         assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
@@ -145,18 +130,12 @@ impl Process {
     }
 
     /// Resident memory in KiB, while it runs.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn resident_kib(&self) -> u64 {
         let own = memory_kib(self.id(), "VmRSS:");
         own.unwrap_or_else(|| panic!("{} is gone", self.name))
     }
 
     /// Descriptors it has open, while it runs.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn descriptors(&self) -> usize {
         let listed = fs::read_dir(format!("/proc/{}/fd", self.id()));
         listed.unwrap_or_else(|_| panic!("{} is gone", self.name)).count()
@@ -164,18 +143,12 @@ impl Process {
 
     /// Anonymous resident memory in KiB: without pages of files, which the kernel can drop. Only
     /// while it runs.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn anonymous_kib(&self) -> u64 {
         let own = memory_kib(self.id(), "RssAnon:");
         own.unwrap_or_else(|| panic!("{} is gone", self.name))
     }
 
     /// Processor time used by it and its present descendants, user and system.
-    ///
-    /// # Panics
-    /// If the process is gone.
     pub fn processor_time(&self) -> Duration {
         let own = processor_time(self.id());
         let own = own.unwrap_or_else(|| panic!("{} is gone", self.name));

@@ -79,9 +79,6 @@ pub fn tree(package: &str, edges: &str) -> String {
 }
 
 /// The platform that everything is built for here, as a target triple.
-///
-/// # Panics
-/// If rustc does not say it.
 pub fn host_triple() -> String {
     let version = stdout_of("rustc", &["-vV"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));

@@ -94,9 +94,6 @@ pub struct Sessions {
 
 impl Sessions {
     /// Begins, on the host that this is called on. New connections begin when all watches are open.
-    ///
-    /// # Panics
-    /// If the file of the authority cannot be read.
     pub fn start(to: SocketAddr, authority: &Path, plan: Plan) -> Self {
         let plain = trusting(authority);
         let mut h2 = ClientConfig::clone(&plain);
@@ -129,9 +126,6 @@ impl Sessions {
     }
 
     /// Ends them, each watch after one more line; what they have noticed.
-    ///
-    /// # Panics
-    /// If a client panicked.
     pub fn finish(mut self) -> SessionsSeen {
         self.stop.send_replace(true);
         let thread = self.thread.take().expect("they are finished once");

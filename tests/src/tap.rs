@@ -47,9 +47,6 @@ impl Tap {
     }
 
     /// Copies of the datagrams sent to the node until now.
-    ///
-    /// # Panics
-    /// If a relaying thread panicked.
     pub fn kept(&self) -> Vec<Vec<u8>> {
         self.kept.lock().expect("the relay does not panic").clone()
     }

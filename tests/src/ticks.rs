@@ -23,9 +23,6 @@ const WATCH: &[u8] = b"watch\n";
 
 /// Starts a service on loopback that runs as long as the process: it sends a message every few
 /// milliseconds to each client that requests it.
-///
-/// # Panics
-/// If no port is free.
 pub fn serve() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("a bound socket has an address");
@@ -99,18 +96,12 @@ impl Watch {
     }
 
     /// Time at which it first received a message sent at or after `moment`.
-    ///
-    /// # Panics
-    /// If its own thread panicked.
     pub fn heard_after(&self, moment: Instant) -> Option<Instant> {
         let heard = self.heard.lock().expect("no holder of this lock panics");
         heard.iter().find(|word| word.said >= moment).map(|word| word.heard)
     }
 
     /// The longest time since `moment` in which it heard nothing at all, that up to now included.
-    ///
-    /// # Panics
-    /// If its own thread panicked.
     pub fn longest_gap(&self, moment: Instant) -> Duration {
         let heard = self.heard.lock().expect("no holder of this lock panics");
         let (mut last, mut longest) = (moment, Duration::ZERO);

@@ -48,9 +48,6 @@ impl Transfer {
 }
 
 /// Starts the service on a free loopback port; it serves until the process ends.
-///
-/// # Panics
-/// If no port is free.
 pub fn serve() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("a bound socket has an address");

@@ -46,9 +46,6 @@ pub fn wireguard_go_at(program: &Path, host: &Namespace, interface: &str) -> Com
 
 /// Makes a tunnel over a path of this MTU. `start` is given the name of each end and its command,
 /// and starts it; keys are written below `folder`.
-///
-/// # Panics
-/// If the system does not allow it or a program does not make its interface.
 pub fn tunnel(
     ends: [End<'_>; 2],
     mtu: u32,
@@ -108,9 +105,6 @@ fn shown(host: &Namespace, interface: &str, what: &str, word: usize) -> u64 {
 }
 
 /// How often `word` is in a log before the first line with `end`.
-///
-/// # Panics
-/// If no line has that.
 pub fn count_before(log: &str, end: &str, word: &str) -> usize {
     let (before, _) = log.split_once(end).unwrap_or_else(|| panic!("no {end:?} in this:\n{log}"));
     before.matches(word).count()
@@ -136,9 +130,6 @@ pub fn silence(host: &Namespace, interface: &str, but: u16, folder: &Path) {
 
 /// Removes the socket that a killed program of the same interface has left: it would remove that
 /// itself, and so would the `wg` that waits for it; the second of them fails.
-///
-/// # Panics
-/// If it exists and cannot be removed.
 pub fn forget_socket(interface: &str) {
     let socket = Path::new("/var/run/wireguard").join(interface).with_extension("sock");
     match fs::remove_file(&socket) {

@@ -91,9 +91,6 @@ impl fmt::Display for Ownership {
 
 impl<N: Name> Witness<N> {
     /// Begins to watch `address`.
-    ///
-    /// # Panics
-    /// If the system does not allow it.
     pub fn start(lan: Stations<'_, N>, address: Ipv4Addr, folder: &Path) -> Self {
         let Stations { switch, client: (client, interface), asker: own, names } = lan;
         let tap = switch.inside(|| tun::open_ethernet("asker").expect("a TAP device"));

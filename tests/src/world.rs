@@ -154,9 +154,6 @@ impl Node {
     }
 
     /// Its running daemon.
-    ///
-    /// # Panics
-    /// If it does not run.
     #[track_caller]
     pub fn process(&mut self) -> &mut Process {
         self.process.as_mut().unwrap_or_else(|| panic!("{} does not run", self.plan.name))
@@ -170,18 +167,12 @@ impl Node {
     }
 
     /// The output of `meshport explain`, as text or as JSON.
-    ///
-    /// # Panics
-    /// If the verb refuses.
     #[track_caller]
     pub fn explain(&self, arguments: &[&str]) -> String {
         self.ask("explain", arguments)
     }
 
     /// The output of a command that asks the daemon.
-    ///
-    /// # Panics
-    /// If the verb refuses.
     #[track_caller]
     pub fn ask(&self, verb: &str, arguments: &[&str]) -> String {
         let config = self.config.to_string_lossy();
@@ -217,9 +208,6 @@ impl Node {
     }
 
     /// Its metrics page.
-    ///
-    /// # Panics
-    /// If the daemon does not answer.
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let socket = self.state.join("meshport.sock");
@@ -257,9 +245,6 @@ pub struct World {
 
 impl World {
     /// A world without nodes, in which every distance is zero.
-    ///
-    /// # Panics
-    /// If no folder or thread can be created.
     pub fn new() -> Self {
         /// Distinguishes the worlds of one process.
         static COUNT: AtomicU8 = AtomicU8::new(0);
@@ -299,9 +284,6 @@ impl World {
     }
 
     /// Starts an apiserver stand-in of that name on a free port, and returns its address.
-    ///
-    /// # Panics
-    /// If it does not start.
     #[track_caller]
     pub fn apiserver(&mut self, name: &str) -> SocketAddr {
         let free = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
@@ -311,10 +293,14 @@ impl World {
         self.apiservers[name].address
     }
 
+    /// Starts an apiserver, and a node of its name and this site that offers it.
+    #[track_caller]
+    pub fn origin(&mut self, name: &str, site: &str) {
+        let address = self.apiserver(name);
+        self.node(&NodePlan::new(name, site).origin(address));
+    }
+
     /// Starts an apiserver that was killed, where it was.
-    ///
-    /// # Panics
-    /// If it does not start.
     #[track_caller]
     pub fn start_apiserver(&mut self, name: &str) {
         let (pki, port_file) = (self.path("pki"), self.path(&format!("{name}.port")));
@@ -336,9 +322,6 @@ impl World {
     }
 
     /// Ends an apiserver as `kill -9` does.
-    ///
-    /// # Panics
-    /// If it does not run.
     #[track_caller]
     pub fn kill_apiserver(&mut self, name: &str) {
         let server = self.apiservers.get_mut(name).expect("the world has this apiserver");
@@ -346,9 +329,6 @@ impl World {
     }
 
     /// Makes a node and starts its daemon.
-    ///
-    /// # Panics
-    /// If a verb refuses or the daemon does not answer.
     #[track_caller]
     pub fn node(&mut self, plan: &NodePlan) {
         let name = plan.name.clone();
@@ -357,9 +337,6 @@ impl World {
     }
 
     /// Makes a node (`init` or `invite` and `join`, and its settings) without starting it.
-    ///
-    /// # Panics
-    /// If a verb refuses.
     #[track_caller]
     pub fn make(&mut self, plan: &NodePlan) {
         let address = IpAddr::from([127, self.network[0], self.network[1], self.next_host]);
@@ -426,9 +403,6 @@ impl World {
     }
 
     /// An invite for `plan`, made on the node `by`.
-    ///
-    /// # Panics
-    /// If the verb refuses.
     #[track_caller]
     pub fn invite(&self, by: &str, plan: &NodePlan) -> String {
         let Node { state, plan: NodePlan { program, .. }, .. } = &self.nodes[by];
@@ -442,9 +416,6 @@ impl World {
     }
 
     /// A place on this network for a machine that is not a node: the UDP address that it must use.
-    ///
-    /// # Panics
-    /// If the name is taken.
     #[track_caller]
     pub fn place(&mut self, name: &str, site: &str) -> SocketAddr {
         let address = IpAddr::from([127, self.network[0], self.network[1], self.next_host]);
@@ -456,9 +427,6 @@ impl World {
     }
 
     /// Starts the daemon of a node and waits until it answers.
-    ///
-    /// # Panics
-    /// If it does not answer in time.
     #[track_caller]
     pub fn start(&mut self, name: &str) {
         self.spawn(name);
@@ -470,9 +438,6 @@ impl World {
     }
 
     /// Starts the daemon of a node and returns at once.
-    ///
-    /// # Panics
-    /// If the process cannot be started.
     #[track_caller]
     pub fn spawn(&mut self, name: &str) {
         let node = self.node_mut(name);
@@ -482,9 +447,6 @@ impl World {
     }
 
     /// Rewrites the settings of a node and makes its daemon read them again.
-    ///
-    /// # Panics
-    /// If the node does not run or its file cannot be rewritten.
     #[track_caller]
     pub fn reconfigure(&mut self, name: &str, change: impl FnOnce(&str) -> String) {
         let node = self.node_mut(name);
@@ -494,27 +456,18 @@ impl World {
     }
 
     /// Ends the daemon of a node as `kill -9` does.
-    ///
-    /// # Panics
-    /// If it does not run.
     #[track_caller]
     pub fn kill(&mut self, name: &str) {
         self.node_mut(name).process.take().expect("the daemon runs").kill();
     }
 
     /// A node.
-    ///
-    /// # Panics
-    /// If the world has no node of that name.
     #[track_caller]
     pub fn at(&self, name: &str) -> &Node {
         self.nodes.get(name).unwrap_or_else(|| panic!("the world has no node {name}"))
     }
 
     /// A node, to stop it or to measure it.
-    ///
-    /// # Panics
-    /// If the world has no node of that name.
     #[track_caller]
     pub fn node_mut(&mut self, name: &str) -> &mut Node {
         self.nodes.get_mut(name).unwrap_or_else(|| panic!("the world has no node {name}"))
@@ -526,9 +479,6 @@ impl World {
     }
 
     /// Waits until every running node sees every running node.
-    ///
-    /// # Panics
-    /// If they do not meet in time.
     #[track_caller]
     pub fn meet(&self) {
         let running = || self.nodes.values().filter(|node| node.process.is_some());
@@ -555,9 +505,6 @@ impl World {
     }
 
     /// A request through the local address of a node.
-    ///
-    /// # Panics
-    /// If there is no answer.
     #[track_caller]
     pub fn get(&self, node: &str, path: &str) -> Answer {
         let answer = self.curl().get(self.at(node).local, path);

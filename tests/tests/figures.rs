@@ -37,8 +37,7 @@ fn size_memory_processor_and_first_byte() {
 
     let mut world = World::new();
     for name in ["cp-a", "cp-b"] {
-        let address = world.apiserver(name);
-        world.node(&NodePlan::new(name, &name[3..]).origin(address));
+        world.origin(name, &name[3..]);
     }
     world.node(&NodePlan::new("worker-a", "a"));
     world.meet();

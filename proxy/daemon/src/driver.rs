@@ -113,11 +113,9 @@ pub(crate) struct Channels {
     pub(crate) questions: mpsc::Sender<Question>,
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) findings: mpsc::Sender<Finding>,
-    /// Requests to the process.
     pub(crate) process: mpsc::Receiver<ProcessRequest>,
     /// Why a peer was refused last, by either side.
     pub(crate) refused: watch::Receiver<Option<String>>,
-    /// The revocations.
     pub(crate) revocations: watch::Receiver<Revocations>,
     /// This node's own credential.
     pub(crate) credential: watch::Receiver<Arc<Credential>>,
@@ -125,7 +123,6 @@ pub(crate) struct Channels {
     pub(crate) suspected: broadcast::Sender<NodeId>,
 }
 
-/// The inputs.
 struct Inputs {
     events: mpsc::Receiver<MeshEvent>,
     questions: mpsc::Receiver<Question>,
@@ -572,7 +569,6 @@ impl Driver {
         }
     }
 
-    /// Adds a service.
     pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
         let Addition { name, config, facts, prober, route } = addition;
         if config.health.is_some() {

@@ -161,7 +161,6 @@ impl CurrentIdentity {
         }
     }
 
-    /// The NodeId.
     pub(crate) fn node(&self) -> NodeId {
         self.credential.node
     }

@@ -101,7 +101,6 @@ impl Channel {
 pub(crate) struct Earlier {
     /// The sockets to each; the last is to the process before this one.
     all: Vec<Sockets>,
-    /// The tag of this process.
     pub(crate) own: ProcessTag,
 }
 

@@ -58,7 +58,6 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         // An error means that the child no longer exists, and nothing is known about it.
         self.child.try_wait().ok().flatten()

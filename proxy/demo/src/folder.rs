@@ -44,7 +44,6 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// A socket in it.
     pub(super) fn socket(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.join(name);
         if path.as_os_str().len() < MAX_SOCKET_PATH {
@@ -56,7 +55,6 @@ impl Folder {
         )))
     }
 
-    /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

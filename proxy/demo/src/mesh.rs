@@ -203,7 +203,6 @@ impl DemoMesh {
         page.map(|(_, page)| page.clone()).unwrap_or_default()
     }
 
-    /// A client in a site.
     pub(super) fn client(&self, site: usize) -> Result<Client, Error> {
         Client::new(self.local(site), &self.authority_pem)
     }

@@ -14,7 +14,6 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// A Service, identified by namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
-    /// Its namespace.
     pub(crate) namespace: String,
     /// Its name in the namespace.
     pub(crate) name: String,
@@ -43,7 +42,6 @@ pub(crate) enum State {
 pub(crate) struct Endpoint {
     /// The name of the Service's port; empty for a port without one.
     pub(crate) port: String,
-    /// The address.
     pub(crate) address: SocketAddr,
     /// Whether it accepts new connections.
     pub(crate) state: State,

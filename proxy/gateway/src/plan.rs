@@ -40,7 +40,6 @@ pub(crate) struct Rules {
 /// The state of a cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
-    /// Its Services.
     pub(crate) services: Vec<Arc<Service>>,
     /// Their endpoints.
     pub(crate) endpoints: Endpoints,
@@ -53,14 +52,12 @@ pub(crate) struct Snapshot {
 pub(crate) struct Plan {
     /// The offers, by name in the mesh.
     pub(crate) offers: BTreeMap<ServiceName, Offer>,
-    /// The refusals.
     pub(crate) refusals: Vec<Refusal>,
 }
 
 /// One port of a Service as a service of the mesh.
 #[derive(Debug, Clone)]
 pub(crate) struct Offer {
-    /// The Service.
     pub(crate) service: Arc<Service>,
     /// The Service's own port.
     pub(crate) port: u16,
@@ -75,7 +72,6 @@ pub(crate) struct Offer {
 /// A Service whose request is refused.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
-    /// The Service.
     pub(crate) service: Arc<Service>,
     /// The reason.
     pub(crate) cause: Cause,

@@ -34,7 +34,6 @@ pub(crate) struct Outcome {
 /// A Service that is offered.
 #[derive(Debug, Clone)]
 pub(crate) struct Offered {
-    /// The Service.
     pub(crate) service: Arc<Service>,
     /// Its names in the mesh, with their ports.
     pub(crate) names: Vec<String>,

@@ -84,7 +84,6 @@ fn heading(path: &str) -> &str {
     command.and_then(|(title, _)| Some(title.split_once(" --json")?.0)).unwrap_or(path)
 }
 
-/// The anchor of a heading.
 fn anchor(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
 }

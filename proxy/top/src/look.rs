@@ -150,7 +150,6 @@ pub(crate) fn of_state(state: &str) -> Tone {
     }
 }
 
-/// A path.
 pub(crate) fn of_path(kind: &str) -> Tone {
     match kind {
         "direct" | "own" => Tone::Good,
@@ -170,7 +169,6 @@ pub(crate) fn of_liveness(liveness: &str) -> Tone {
     }
 }
 
-/// A kind of event.
 pub(crate) fn of_event(kind: &str) -> Tone {
     match kind {
         "came" => Tone::Good,

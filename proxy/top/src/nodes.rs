@@ -96,7 +96,6 @@ fn next<T: Copy + PartialEq>(order: &[T], now: T) -> T {
     order[at % order.len()]
 }
 
-/// The tone of a node.
 pub(crate) fn tone(node: &NodeRow) -> Tone {
     match of_liveness(&node.liveness) {
         Tone::Good => {}

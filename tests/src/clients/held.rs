@@ -86,9 +86,6 @@ impl Held {
     }
 
     /// Ends them; returns their observations.
-    ///
-    /// # Panics
-    /// If one panicked.
     pub fn finish(self) -> HeldSeen {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("they do not panic"));

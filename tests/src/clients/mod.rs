@@ -77,9 +77,6 @@ impl fmt::Display for Seen {
 
 impl Clients {
     /// Starts, on the calling thread's host.
-    ///
-    /// # Panics
-    /// If the file of the authority cannot be read.
     pub fn start(to: SocketAddr, authority: &Path) -> Self {
         let config = trusting(authority);
         let stop = Arc::new(AtomicBool::new(false));
@@ -111,9 +108,6 @@ impl Clients {
     }
 
     /// Waits until some more have been answered.
-    ///
-    /// # Panics
-    /// If they are not in time.
     #[track_caller]
     pub fn go_on(&self) {
         let answered = || {
@@ -125,9 +119,6 @@ impl Clients {
     }
 
     /// Ends them; returns their observations.
-    ///
-    /// # Panics
-    /// If a client panicked.
     pub fn finish(self) -> Seen {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("clients do not panic");
@@ -156,9 +147,6 @@ impl Clients {
 }
 
 /// What trusts the apiservers.
-///
-/// # Panics
-/// If the file of the authority cannot be read.
 pub fn trusting(authority: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(authority).expect("a file") {

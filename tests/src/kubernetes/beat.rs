@@ -16,9 +16,6 @@ pub struct Beat(Child);
 
 impl Beat {
     /// Writes through the apiserver on the host of that number, from there.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn start(cluster: &Cluster, number: usize) -> Self {
         let direct = cluster.kubectl_direct(number);
         let exists = direct.run(&["get", "configmap", NAME]).status.success();

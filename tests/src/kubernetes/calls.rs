@@ -36,9 +36,6 @@ impl Volley {
     }
 
     /// Waits for every call; all of them, in the order of their begin.
-    ///
-    /// # Panics
-    /// If a call panicked.
     pub fn finish(self) -> Vec<Call> {
         let ended = |thread: JoinHandle<Call>| thread.join().expect("a call does not panic");
         self.threads.into_iter().map(ended).collect()
@@ -96,9 +93,6 @@ impl Calls {
     }
 
     /// Ends the series; every call, in the order of their begin.
-    ///
-    /// # Panics
-    /// If the series itself panicked.
     pub fn finish(mut self) -> Vec<Call> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("a series is finished once");

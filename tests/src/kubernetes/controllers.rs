@@ -6,9 +6,6 @@ use super::{Cluster, LOCAL, program};
 
 impl Cluster {
     /// Starts a controller manager on a host.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn start_controllers(&mut self, name: &str, at: usize) {
         let flags = self.controllers_flags(name);
         self.start(name, at, &program("kube-controller-manager"), &flags);
@@ -16,9 +13,6 @@ impl Cluster {
 
     /// Starts one that speaks HTTP/1.1: a connection for each kind of object that it watches, as
     /// clients have without HTTP/2.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn start_controllers_without_http2(&mut self, name: &str, at: usize) {
         let program = program("kube-controller-manager").to_string_lossy().into_owned();
         let mut all = vec!["DISABLE_HTTP2=1".to_owned(), program];

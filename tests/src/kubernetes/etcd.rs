@@ -16,9 +16,6 @@ pub fn member(number: usize) -> String {
 
 impl Cluster {
     /// Starts etcd, anew or where it was.
-    ///
-    /// # Panics
-    /// If it does not answer.
     pub fn start_etcd(&mut self) {
         let members: Vec<(String, usize)> = match self.plan.stacked {
             true => (1..=self.origins()).map(|number| (member(number), number)).collect(),
@@ -40,9 +37,6 @@ impl Cluster {
     }
 
     /// Makes the member on an apiserver's host the leader of a stacked etcd.
-    ///
-    /// # Panics
-    /// If it does not.
     pub fn lead(&self, number: usize) {
         let of = |at: usize| format!("http://{}:2379", self.host(at).address);
         let all: Vec<String> = (1..=self.origins()).map(of).collect();

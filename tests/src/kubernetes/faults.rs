@@ -60,9 +60,6 @@ impl Fault {
     }
 
     /// Does it to the control-plane host of that number.
-    ///
-    /// # Panics
-    /// If it cannot be done.
     pub fn strike(self, cluster: &mut Cluster, number: usize) {
         match self {
             Self::Kill => cluster.kill_apiserver(number),
@@ -73,9 +70,6 @@ impl Fault {
     }
 
     /// Makes the host well again; its apiserver then runs with `flags`.
-    ///
-    /// # Panics
-    /// If the apiserver does not start.
     pub fn heal(self, cluster: &mut Cluster, number: usize, flags: &[&str]) {
         match self {
             Self::Vanish => cluster.network.isolate(number, false),

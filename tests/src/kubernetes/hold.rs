@@ -32,9 +32,6 @@ pub struct Holds {
 
 impl Holds {
     /// Opens `count` watches on a host and returns once all are open.
-    ///
-    /// # Panics
-    /// If python3 cannot be run or not all open in time.
     pub fn start(cluster: &Cluster, at: usize, server: &str, count: usize) -> Self {
         let direct = cluster.kubectl_direct(cluster.origins());
         direct.ok(&["create", "configmap", NAME]);
@@ -71,9 +68,6 @@ impl Holds {
     }
 
     /// Writes the config map and waits until every open watch has seen that.
-    ///
-    /// # Panics
-    /// If one does not in time.
     #[track_caller]
     pub fn all_hear(&self, cluster: &Cluster) {
         let before = self.held();

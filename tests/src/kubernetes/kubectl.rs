@@ -58,17 +58,11 @@ impl Kubectl {
     }
 
     /// Runs it to its end.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("kubectl can be run")
     }
 
     /// Runs it and measures.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn call(&self, arguments: &[&str]) -> Call {
         let at = wait::now();
         let output = self.run(arguments);
@@ -79,9 +73,6 @@ impl Kubectl {
     }
 
     /// The trimmed output of a call that must succeed.
-    ///
-    /// # Panics
-    /// If it fails.
     #[track_caller]
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -91,9 +82,6 @@ impl Kubectl {
     }
 
     /// Applies an object as given.
-    ///
-    /// # Panics
-    /// If kubectl or the apiserver refuses it.
     #[track_caller]
     pub fn apply(&self, object: &str) {
         use std::io::Write as _;

@@ -87,9 +87,6 @@ pub fn rounds() -> usize {
 }
 
 /// The middle one; of an even number the later of both.
-///
-/// # Panics
-/// If the list is empty.
 pub fn median<T: Ord>(mut all: Vec<T>) -> T {
     all.sort();
     all.swap_remove(all.len() / 2)
@@ -168,9 +165,6 @@ pub fn origin(number: usize) -> String {
 
 impl Cluster {
     /// The hosts, the certificates and a running etcd; no apiserver and no daemon yet.
-    ///
-    /// # Panics
-    /// If the system does not allow it or etcd does not start.
     pub fn hosts(plan: Plan) -> Self {
         crate::netns::remove_stale();
         let count = plan.distances.len();
@@ -205,9 +199,6 @@ impl Cluster {
     }
 
     /// A whole cluster: every apiserver ready, every daemon up, the worker's on the first origin.
-    ///
-    /// # Panics
-    /// If something does not start or does not settle.
     pub fn new(plan: Plan) -> Self {
         let mut cluster = Self::hosts(plan);
         let count = cluster.origins();
@@ -240,9 +231,6 @@ impl Cluster {
     }
 
     /// Starts a program on a host under a name of this test.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn start(&mut self, name: &str, at: usize, program: &Path, arguments: &[String]) {
         let mut command = self.host(at).command(&program.to_string_lossy());
         command.args(arguments).env("HOME", self.folder.path());
@@ -250,9 +238,6 @@ impl Cluster {
     }
 
     /// Starts a command that is whole already under a name of this test.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn adopt(&mut self, name: &str, command: &mut Command) {
         let log = self.path(&format!("{name}.log"));
         let process = Process::start(name, command, &log);
@@ -265,9 +250,6 @@ impl Cluster {
     }
 
     /// A process that was started.
-    ///
-    /// # Panics
-    /// If it was not.
     #[track_caller]
     pub fn process(&mut self, name: &str) -> &mut Process {
         self.processes.get_mut(name).unwrap_or_else(|| panic!("{name} does not run"))
@@ -281,9 +263,6 @@ impl Cluster {
     }
 
     /// Starts an apiserver and returns at once.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn spawn_apiserver(&mut self, number: usize, flags: &[&str]) {
         let mut all = self.apiserver_flags(number);
         all.extend(flags.iter().map(|flag| (*flag).to_owned()));
@@ -320,9 +299,6 @@ impl Cluster {
     }
 
     /// Waits until an apiserver says it is ready.
-    ///
-    /// # Panics
-    /// If it ends, or is not ready in time.
     pub fn apiserver_is_ready(&mut self, number: usize) {
         let what = format!("the apiserver of {} is ready", origin(number));
         let ask = ["https://127.0.0.1:6443/readyz".to_owned()];
@@ -334,18 +310,12 @@ impl Cluster {
     }
 
     /// Starts an apiserver and waits until it is ready.
-    ///
-    /// # Panics
-    /// If it does not become ready.
     pub fn start_apiserver(&mut self, number: usize, flags: &[&str]) {
         self.spawn_apiserver(number, flags);
         self.apiserver_is_ready(number);
     }
 
     /// The process of an apiserver.
-    ///
-    /// # Panics
-    /// If it was not started.
     #[track_caller]
     pub fn apiserver(&mut self, number: usize) -> &mut Process {
         self.process(&process_name(number))
@@ -353,9 +323,6 @@ impl Cluster {
 
     /// The origin that all sessions of the worker go to, counted from 1, once they all go to the
     /// one that new sessions choose, and at least `least` of them.
-    ///
-    /// # Panics
-    /// If they do not gather in time.
     #[track_caller]
     pub fn gathered(&self, least: u64) -> usize {
         wait::until("all sessions are where new ones go", SETTLE_LIMIT, || {
@@ -376,9 +343,6 @@ impl Cluster {
     }
 
     /// Starts a hollow kubelet on a host; it talks only to the local address.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn start_kubelet(&mut self, at: usize) {
         let node = self.node_name(at);
         let client = format!("kubelet-{node}");
@@ -424,9 +388,6 @@ impl Cluster {
     }
 
     /// Makes the node of a host (`init` or `invite` and `join`, and its settings).
-    ///
-    /// # Panics
-    /// If a verb refuses.
     pub fn make_node(&mut self, at: usize) {
         let name = self.node_name(at);
         let state = self.state(&name);
@@ -455,9 +416,6 @@ impl Cluster {
 
     /// Starts the daemon of a host, which is made when it is not yet there, and waits until it
     /// answers.
-    ///
-    /// # Panics
-    /// If it does not.
     pub fn start_node(&mut self, at: usize) {
         let name = self.node_name(at);
         if !self.config(&name).exists() {
@@ -482,9 +440,6 @@ impl Cluster {
     }
 
     /// The metrics page of a daemon.
-    ///
-    /// # Panics
-    /// If it does not answer.
     #[track_caller]
     pub fn metrics(&self, at: usize) -> Metrics {
         let socket = format!("{}/meshport.sock", self.state(&self.node_name(at)));
@@ -511,9 +466,6 @@ impl Cluster {
     }
 
     /// Waits until the worker knows every origin as ready.
-    ///
-    /// # Panics
-    /// If one does not become ready in time.
     #[track_caller]
     pub fn all_are_ready(&self) {
         let count = self.origins();
@@ -523,9 +475,6 @@ impl Cluster {
     }
 
     /// Waits until the worker knows every origin as ready and goes to the nearest.
-    ///
-    /// # Panics
-    /// If it does not settle.
     #[track_caller]
     pub fn settles(&self) {
         self.all_are_ready();
@@ -535,9 +484,6 @@ impl Cluster {
     }
 
     /// Waits until new sessions on a host try this origin first.
-    ///
-    /// # Panics
-    /// If they do not in time.
     #[track_caller]
     pub fn chooses(&self, at: usize, name: &str) {
         let what = format!("{} chooses {name}", self.node_name(at));
@@ -560,9 +506,6 @@ impl Cluster {
     }
 
     /// Adds TOML to the settings of a host whose node was made and does not run yet.
-    ///
-    /// # Panics
-    /// If there are none.
     pub fn add_settings(&self, at: usize, toml: &str) {
         let config = self.config(&self.node_name(at));
         let text = fs::read_to_string(&config).expect("the node was made");

@@ -21,9 +21,6 @@ pub struct Pki {
 
 impl Pki {
     /// Makes the authority, the key of service accounts and the tokens in `folder`.
-    ///
-    /// # Panics
-    /// If the folder cannot be written.
     pub fn new(folder: &Path) -> Self {
         fs::create_dir_all(folder).expect("a folder for certificates");
         let key = KeyPair::generate().expect("a key");
@@ -48,17 +45,11 @@ impl Pki {
     }
 
     /// A file of this folder, as an argument or a value in a kubeconfig.
-    ///
-    /// # Panics
-    /// If the temporary folder's name is not text.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("temporary folders have plain names").to_owned()
     }
 
     /// `NAME.crt` and `NAME.key` of a server with these names and addresses.
-    ///
-    /// # Panics
-    /// If a name is none.
     pub fn server(&self, name: &str, names: &[String]) {
         let mut params = CertificateParams::new(names).expect("names of a server");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -67,9 +58,6 @@ impl Pki {
     }
 
     /// `NAME.crt` and `NAME.key` of a client, whose user and group Kubernetes reads from it.
-    ///
-    /// # Panics
-    /// If it cannot be signed or written.
     pub fn client(&self, name: &str, user: &str, group: Option<&str>) {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -82,9 +70,6 @@ impl Pki {
 
     /// A kubeconfig `NAME.conf` that leads to `server` as the client `client` of this folder, or as
     /// the administrator by token; its path.
-    ///
-    /// # Panics
-    /// If it cannot be written.
     pub fn kubeconfig(&self, name: &str, server: &str, client: Option<&str>) -> PathBuf {
         let user = match client {
             None => json!({ "token": ADMIN_TOKEN }),

@@ -22,9 +22,6 @@ pub struct Streams;
 
 impl Streams {
     /// Starts the server on the host of etcd and makes the node that it is.
-    ///
-    /// # Panics
-    /// If the host cannot be entered or the apiserver refuses the node.
     pub fn start(cluster: &Cluster) -> Self {
         let host = cluster.host(cluster.etcd_host());
         let (namespace, address) = (host.namespace_file(), SocketAddr::from((host.address, PORT)));
@@ -53,9 +50,6 @@ impl Streams {
     }
 
     /// Makes curl on a host fetch `bytes` through `server`; returns the checksum.
-    ///
-    /// # Panics
-    /// If a program cannot be run or the download fails.
     pub fn fetch(&self, cluster: &Cluster, at: usize, server: &str, bytes: u64) -> String {
         let url = format!("{server}/api/v1/nodes/http:{NAME}:{PORT}/proxy/{bytes}");
         let script = format!(

@@ -67,9 +67,6 @@ pub struct Watch {
 
 impl Watch {
     /// Watches the beat and returns once it has been seen.
-    ///
-    /// # Panics
-    /// If it is not seen in time.
     pub fn start(kubectl: &Kubectl) -> Self {
         let shared = Arc::new(Shared::default());
         let (own, kubectl) = (Arc::clone(&shared), kubectl.clone());

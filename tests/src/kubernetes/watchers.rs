@@ -24,9 +24,6 @@ impl Watchers {
     /// Starts `count` watches by the Python client `kubernetes` in one process on a host, and
     /// returns once each has seen the beat; `None` when the client is not to be had
     /// (`MESHPORT_KUBERNETES_PYTHON` is not set).
-    ///
-    /// # Panics
-    /// If it cannot be started or does not see the beat.
     pub fn start(cluster: &Cluster, at: usize, server: &str, count: usize) -> Option<Self> {
         let python = std::env::var_os("MESHPORT_KUBERNETES_PYTHON")?;
         let mut command = cluster.host(at).command(&python.to_string_lossy());
@@ -36,9 +33,6 @@ impl Watchers {
 
     /// The same by the JavaScript client `@kubernetes/client-node`; `None` when that is not to be
     /// had (`MESHPORT_KUBERNETES_NODE`, the folder of its `node_modules`, is not set).
-    ///
-    /// # Panics
-    /// If it cannot be started or does not see the beat.
     pub fn start_javascript(
         cluster: &Cluster,
         at: usize,

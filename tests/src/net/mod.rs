@@ -69,9 +69,6 @@ pub struct Line {
 
 impl Line {
     /// Lays it; each end has its address of one network of 256.
-    ///
-    /// # Panics
-    /// If the system does not allow it.
     pub fn new(ends: [(&Namespace, Ipv4Addr); 2], link: &LinkConfig, seed: u64) -> Self {
         let devices = ends.map(|(host, address)| (address, end(host, address)));
         let router = Router::start(devices.into(), seed, true);
@@ -111,9 +108,6 @@ pub struct Network {
 
 impl Network {
     /// Hosts at these addresses of 10.77.0.0/24, joined by perfect links.
-    ///
-    /// # Panics
-    /// If the system does not allow it.
     pub fn new(addresses: &[Ipv4Addr], seed: u64) -> Self {
         let mut hosts = Vec::new();
         let mut devices = Vec::new();
@@ -127,9 +121,6 @@ impl Network {
 
     /// Puts a host behind a router that masquerades. The router takes the host's link and address;
     /// the host continues with an address that the others have no route to. Nothing runs on it yet.
-    ///
-    /// # Panics
-    /// When the system does not allow it.
     pub fn put_behind_nat(&mut self, host: Port) {
         let inside = Host { namespace: Namespace::new(), address: INSIDE };
         let router = std::mem::replace(&mut self.hosts[host], inside).namespace;

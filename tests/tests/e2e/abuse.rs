@@ -46,8 +46,7 @@ const SOME: usize = 10;
 /// An origin, and a node that uses it.
 fn two_nodes() -> World {
     let mut world = World::new();
-    let address = world.apiserver("cp-a");
-    world.node(&NodePlan::new("cp-a", "a").origin(address));
+    world.origin("cp-a", "a");
     world.node(&NodePlan::new("worker-b", "b"));
     world.meet();
     world.chooses("worker-b", "cp-a", SETTLE);

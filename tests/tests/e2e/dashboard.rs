@@ -20,8 +20,7 @@ fn world() -> (World, Command) {
     world.distance("a", "b", Duration::from_millis(20));
     world.distance("office", "a", Duration::from_millis(10));
     world.distance("office", "b", Duration::from_millis(30));
-    let address = world.apiserver("cp-a");
-    world.node(&NodePlan::new("cp-a", "a").origin(address));
+    world.origin("cp-a", "a");
     world.node(&NodePlan::new("worker", "b"));
     world.meet();
     world.chooses("worker", "cp-a", SETTLE);

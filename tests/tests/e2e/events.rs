@@ -1,11 +1,12 @@
 //! Events that a daemon posts to an address, while it is up and after it was down.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use meshport_tests::http::Request;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -48,25 +49,11 @@ impl Receiver {
 }
 
 fn take(mut stream: TcpStream) -> Option<Value> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let (mut line, mut length, mut first) = (String::new(), 0, String::new());
-    loop {
-        line.clear();
-        reader.read_line(&mut line).ok()?;
-        if first.is_empty() {
-            first.clone_from(&line);
-        }
-        match line.trim().to_lowercase().strip_prefix("content-length: ") {
-            Some(text) => length = text.parse().ok()?,
-            None if line.trim().is_empty() => break,
-            None => {}
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
+    let Request { method, path, query, body } =
+        Request::read(&mut BufReader::new(stream.try_clone().ok()?)).ok()??;
     stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").ok()?;
-    assert!(first.starts_with("POST /hook?secret=x HTTP/1.1"), "{first}");
-    serde_json::from_slice(&body).ok()
+    assert_eq!([&*method, &path, &query], ["POST", "/hook", "secret=x"]);
+    Some(body).filter(|body| !body.is_null())
 }
 
 #[test]
@@ -79,8 +66,7 @@ fn events_are_posted_and_a_receiver_that_comes_later_misses_none() {
         world.distance(one, other, Duration::from_millis(ms));
     }
     for (name, site) in [("cp-b", "b"), ("cp-c", "c")] {
-        let address = world.apiserver(name);
-        world.node(&NodePlan::new(name, site).origin(address));
+        world.origin(name, site);
     }
     let events = format!("\n[events]\nurl = \"http://{at}/hook?secret=x\"\nper-minute = 600\n");
     world.node(&NodePlan::new("worker", "a").settings(&events));

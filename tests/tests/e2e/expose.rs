@@ -516,8 +516,7 @@ fn an_address_that_is_taken_fails_the_reload_and_nothing_changes() {
 fn three_origins(balance: &str) -> (World, SocketAddr) {
     let mut world = World::new();
     for name in ["cp-1", "cp-2", "cp-3"] {
-        let address = world.apiserver(name);
-        world.node(&NodePlan::new(name, "a").origin(address));
+        world.origin(name, "a");
     }
     let exposed = format!(
         "{balance}\n\n[[expose]]\nname = \"out\"\nlisten = [\"127.0.0.1:0\"]\n\

@@ -19,8 +19,7 @@ fn a_herd_of_dials_changes_no_route_and_ends_no_session() {
     world.distance("a", "b", Duration::from_millis(2));
     world.distance("a", "c", Duration::from_millis(20));
     for (name, site) in [("cp-b", "b"), ("cp-c", "c")] {
-        let address = world.apiserver(name);
-        world.node(&NodePlan::new(name, site).origin(address));
+        world.origin(name, site);
     }
     world.node(&NodePlan::new("worker", "a"));
     world.meet();

@@ -14,8 +14,7 @@ const NODE: &str = "worker";
 /// A mesh with an origin, and a machine with settings that is not a node yet.
 fn with_a_machine() -> World {
     let mut world = World::new();
-    let address = world.apiserver("cp");
-    world.node(&NodePlan::new("cp", "a").origin(address));
+    world.origin("cp", "a");
     world.make(&NodePlan::new(NODE, "a"));
     fs::remove_dir_all(world.at(NODE).state()).expect("join made it");
     world

@@ -31,8 +31,7 @@ fn world() -> World {
     let (address, (echo, _)) = (world.apiserver("cp-b"), echo::serve());
     let near = NodePlan::new("cp-b", "b").origin(address).role(&format!("origin:{SERVICE}"));
     world.node(&near.settings(&echo::offer(echo)));
-    let address = world.apiserver("cp-c");
-    world.node(&NodePlan::new("cp-c", "c").origin(address));
+    world.origin("cp-c", "c");
     let places = format!("max-sessions = {PLACES}\n{}", echo::usage());
     world.node(&NodePlan::new("worker", "a").settings(&places));
     world.meet();

@@ -53,8 +53,7 @@ fn no_session_fails_that_is_opened_at_the_moment_of_a_partition() {
         world.distance(one, other, distance);
     }
     for (origin, site) in [("cp-b", "b"), ("cp-c", "c")] {
-        let address = world.apiserver(origin);
-        world.node(&NodePlan::new(origin, site).origin(address));
+        world.origin(origin, site);
     }
     world.node(&NodePlan::new("worker-a", "a"));
     world.meet();

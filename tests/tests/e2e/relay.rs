@@ -52,8 +52,7 @@ fn an_asymmetric_partition_is_gone_around() {
     for (one, other) in [("a", "b"), ("a", "c"), ("b", "c")] {
         world.distance(one, other, Duration::from_millis(4));
     }
-    let address = world.apiserver("cp-b");
-    world.node(&NodePlan::new("cp-b", "b").origin(address));
+    world.origin("cp-b", "b");
     // It offers nothing itself: its path is probed only because it may relay.
     world.node(&NodePlan::new("relay-c", "c").role("relay"));
     world.node(&NodePlan::new("worker-a", "a"));

@@ -35,8 +35,7 @@ fn three_sites() -> World {
     world.distance("ams", "sin", Duration::from_millis(100));
     for site in ["fra", "ams", "sin"] {
         let name = format!("cp-{site}");
-        let address = world.apiserver(&name);
-        world.node(&NodePlan::new(&name, site).origin(address));
+        world.origin(&name, site);
     }
     world.node(&NodePlan::new("worker-fra", "fra"));
     world.node(&NodePlan::new("worker-ams", "ams"));
@@ -136,8 +135,7 @@ fn an_invite_lets_a_node_in_while_the_one_that_made_it_is_down() {
     let mut world = World::new();
     for site in ["fra", "ams"] {
         let name = format!("cp-{site}");
-        let address = world.apiserver(&name);
-        world.node(&NodePlan::new(&name, site).origin(address));
+        world.origin(&name, site);
     }
     world.meet();
     world.chooses("cp-fra", "cp-fra", SETTLE);

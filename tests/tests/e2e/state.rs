@@ -16,8 +16,7 @@ const NODE: &str = "worker";
 
 fn three_nodes() -> World {
     let mut world = World::new();
-    let address = world.apiserver("cp");
-    world.node(&NodePlan::new("cp", "a").origin(address));
+    world.origin("cp", "a");
     world.node(&NodePlan::new(NODE, "a"));
     world.node(&NodePlan::new("other", "a"));
     world.meet();

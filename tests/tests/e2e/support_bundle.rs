@@ -95,8 +95,7 @@ fn holds_none(folder: &Path, secrets: &[Secret]) {
 #[test]
 fn a_bundle_has_all_that_support_needs_and_no_secret() {
     let mut world = World::new();
-    let address = world.apiserver("cp");
-    world.node(&NodePlan::new("cp", "a").origin(address));
+    world.origin("cp", "a");
     world.node(&NodePlan::new("worker", "a"));
     world.meet();
     world.chooses("worker", "cp", SETTLE);

@@ -50,8 +50,7 @@ impl Drop for Successor {
 fn world() -> (World, PathBuf) {
     let mut world = World::new();
     world.distance("a", "b", Duration::from_millis(20));
-    let address = world.apiserver("cp");
-    world.node(&NodePlan::new("cp", "b").origin(address));
+    world.origin("cp", "b");
     let program = world.path("program");
     link(&program);
     world.node(&NodePlan::new("worker", "a").program(&program));

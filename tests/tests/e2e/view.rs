@@ -31,8 +31,7 @@ fn view(at: SocketAddr) -> Value {
 fn world() -> (World, SocketAddr) {
     let mut world = World::new();
     world.distance("a", "b", Duration::from_millis(20));
-    let address = world.apiserver("cp-b");
-    world.node(&NodePlan::new("cp-b", "b").origin(address));
+    world.origin("cp-b", "b");
     world.node(&NodePlan::new("worker", "a").http());
     world.meet();
     world.chooses("worker", "cp-b", SETTLE);

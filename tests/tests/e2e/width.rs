@@ -52,8 +52,7 @@ fn world() -> (World, Child) {
     }
     world.shaper().set_link_one_way("b", "a", &way());
     for (name, site) in [("cp-b", "b"), ("cp-c", "c")] {
-        let address = world.apiserver(name);
-        world.node(&NodePlan::new(name, site).origin(address));
+        world.origin(name, site);
     }
     world.node(&NodePlan::new("worker", "a"));
     world.meet();

@@ -21,7 +21,6 @@ use meshport_tests::witness::{Ownership, Stations, Witness};
 
 const ADDRESS: &str = "192.0.2.10";
 const PORT: u16 = 7445;
-/// Its name.
 const NAME: &str = "api.example.com";
 /// How long a fault lasts, and how long its repair is observed.
 const LASTING: Duration = Duration::from_secs(8);

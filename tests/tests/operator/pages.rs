@@ -54,7 +54,6 @@ pub(crate) fn settings(page: &str) -> Vec<String> {
     found
 }
 
-/// The roles that settings are for.
 fn roles(settings: &str) -> String {
     let settings: toml::Table = settings.parse().expect("TOML");
     let services = settings.get("service").and_then(|it| it.as_table()).into_iter().flatten();

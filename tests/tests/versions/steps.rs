@@ -20,7 +20,6 @@ pub(crate) enum Version {
     Current,
 }
 
-/// The program of this version.
 pub(crate) fn program(version: Version) -> &'static Path {
     static PREVIOUS: OnceLock<PathBuf> = OnceLock::new();
     match version {

@@ -481,7 +481,6 @@ fn joined(number: u8, invite: u8, from: UnixSeconds, until: UnixSeconds) -> Cred
     issued.and_then(|issued| issued.countersign(&key)).expect("a credential")
 }
 
-/// A revocation.
 fn revoking(revoked: Revoked) -> Revocations {
     let mut all = Revocations::default();
     all.add(Revocation::issue(&authority(), revoked, UnixSeconds(1)));

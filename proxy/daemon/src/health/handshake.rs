@@ -64,7 +64,6 @@ pub enum CertificateError {
     Client(#[source] rustls::Error),
 }
 
-/// A handshake.
 pub(crate) struct Handshake {
     tls: ClientConnection,
     taken: usize,

@@ -20,10 +20,8 @@ const REFRESH: Duration = Duration::from_secs(30);
 /// The same after a failed lookup; doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The fallback of each service that has one.
 pub(crate) type Fallbacks = BTreeMap<ServiceName, Vec<Endpoint>>;
 
-/// The fallbacks in the settings.
 pub(crate) fn of(settings: &Settings) -> Fallbacks {
     let services = settings.services.iter().filter(|(_, service)| !service.fallback.is_empty());
     services.map(|(name, service)| (name.clone(), service.fallback.clone())).collect()

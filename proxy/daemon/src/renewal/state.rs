@@ -60,7 +60,6 @@ impl Renewals {
         RenewalWrite { next, base: base.clone(), former: own.clone() }
     }
 
-    /// It is stored.
     pub(crate) fn take_stored(&mut self, write: &RenewalWrite) {
         (self.base, self.former) = (Some(write.base.clone()), Some(write.former.clone()));
     }

@@ -421,7 +421,6 @@ fn is_place(socket: &Socket) -> bool {
         && socket.r#type().is_ok_and(|it| it == Type::STREAM)
 }
 
-/// The address of a UDP socket.
 fn udp_address(socket: &Socket) -> Option<SocketAddr> {
     let is_udp = socket.r#type().is_ok_and(|it| it == Type::DGRAM);
     socket.local_addr().ok().filter(|_| is_udp)?.as_socket()

@@ -187,7 +187,6 @@ impl Board {
         });
     }
 
-    /// Forgets a node.
     pub(crate) fn forget_member(&self, node: &NodeId) {
         self.0.members.send_if_modified(|members| members.remove(node));
     }

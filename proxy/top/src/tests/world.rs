@@ -132,7 +132,6 @@ fn history() -> Value {
         "connect_us": [2_100, 40_000, 37_000], "slowest_us": [2_500, 90_000, 41_000] })
 }
 
-/// A view with this many nodes.
 pub(super) fn many(nodes: usize) -> View {
     let mut view = view();
     let row = view.nodes[1].clone();

@@ -3,12 +3,13 @@
 //! Services. It keeps what the real one would validate as it is.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use meshport_tests::http::Request;
 use serde_json::{Value, json};
 
 /// The paths of what can be watched, with what the lists are called.
@@ -187,7 +188,7 @@ impl StandIn {
         let Some(kind) = kind(&request.path) else {
             return answer(&mut writer, 404, &failure(404));
         };
-        let mut seen = request.version();
+        let mut seen = version(request);
         writer.write_all(HEAD_OF_A_WATCH)?;
         loop {
             let mut state = self.state();
@@ -246,49 +247,11 @@ fn kind(path: &str) -> Option<usize> {
     WATCHED.iter().position(|[of, ..]| *of == path)
 }
 
-#[derive(Debug)]
-struct Request {
-    method: String,
-    path: String,
-    query: String,
-    body: Value,
-}
-
-impl Request {
-    /// The next one of a connection; none at its end.
-    fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Self>> {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(None);
-        }
-        let mut words = line.split_whitespace();
-        let [method, target] = [words.next(), words.next()].map(Option::unwrap_or_default);
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let [method, path, query] = [method, path, query].map(str::to_owned);
-        let mut length = 0;
-        loop {
-            let mut header = String::new();
-            reader.read_line(&mut header)?;
-            if header.trim().is_empty() {
-                break;
-            }
-            let lower = header.to_ascii_lowercase();
-            if let Some(value) = lower.strip_prefix("content-length:") {
-                length = value.trim().parse().map_err(io::Error::other)?;
-            }
-        }
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body)?;
-        let body = serde_json::from_slice(&body).unwrap_or_default();
-        Ok(Some(Self { method, path, query, body }))
-    }
-
-    /// The version that a watch begins after.
-    fn version(&self) -> u64 {
-        let mut pairs = self.query.split('&').filter_map(|it| it.split_once('='));
-        let version = pairs.find(|(key, _)| *key == "resourceVersion");
-        version.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
-    }
+/// The version that a watch begins after.
+fn version(request: &Request) -> u64 {
+    let mut pairs = request.query.split('&').filter_map(|it| it.split_once('='));
+    let version = pairs.find(|(key, _)| *key == "resourceVersion");
+    version.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
 }
 
 /// What an apiserver says with such a status.

@@ -32,7 +32,6 @@ pub fn reference() -> String {
     text
 }
 
-/// The rows of all counters.
 fn rows() -> impl Iterator<Item = CounterRow> {
     let of_mesh = MeshCount::ALL.iter().map(|it| it.row());
     let of_discovery = Count::ALL.iter().map(|it| it.row());

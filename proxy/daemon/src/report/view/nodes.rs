@@ -29,7 +29,6 @@ pub(crate) struct Peer {
     pub(crate) credential: Option<Arc<Credential>>,
 }
 
-/// The peers of a mesh.
 pub(super) fn peers(mesh: &Mesh, core: &NodeCore) -> BTreeMap<NodeId, Peer> {
     let peer = |it: meshport_mesh::PeerStatus| {
         let is_leaf = core.discovery().is_leaf(&it.node);
