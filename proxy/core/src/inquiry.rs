@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::{BadMessage, decode_body, encode_body};
+use crate::wire::{BadMessage, LENGTH_BYTES, decode_body, encode_body};
 
 pub use self::budget::CallBudget;
 pub use self::judge::{Account, Asked, Heard, LocalFacts, judge};
@@ -113,7 +113,7 @@ impl Testimony {
     /// The bytes on the wire, after the byte of the answer.
     pub fn encode(&self) -> Vec<u8> {
         let bytes = encode_body(&[], self, None);
-        debug_assert!(bytes.len() <= 2 + MAX_TESTIMONY_BYTES);
+        debug_assert!(bytes.len() <= LENGTH_BYTES + MAX_TESTIMONY_BYTES);
         bytes
     }
 

@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 const VERSION: u8 = 1;
 /// A stream that the peer carries for another node.
 const VERSION_CARRIED: u8 = 2;
+/// The length in front of a body.
+pub(crate) const LENGTH_BYTES: usize = 2;
 /// Version and length.
-const PREFIX_BYTES: usize = 3;
+const PREFIX_BYTES: usize = 1 + LENGTH_BYTES;
 /// Space for a service name (63), a NodeId and three small numbers, in bytes: twice what they take.
 const MAX_PLAIN_BYTES: usize = 256;
 /// The longest header accepted, in bytes.
@@ -102,8 +104,8 @@ impl Header {
     }
 }
 
-/// `front`, then the length (2 bytes, big endian) of a value in postcard and of the credential that
-/// may follow it, and both.
+/// `front`, the length of the rest (2 bytes, big endian), the value in postcard, and the credential if
+/// there is one.
 pub(crate) fn encode_body(
     front: &[u8],
     value: &impl Serialize,
@@ -118,13 +120,12 @@ pub(crate) fn encode_body(
 /// A value, the bytes behind it, and the length of both.
 type Decoded<'a, T> = (T, &'a [u8], usize);
 
-/// Reads what follows `front`, of which the length may be `most`. `Ok(None)` means that more bytes
-/// are needed.
+/// Reads a length of at most `most` bytes, and that much; `Ok(None)`: more bytes are needed.
 pub(crate) fn decode_body<'a, T: Deserialize<'a>>(
     bytes: &'a [u8],
     most: usize,
 ) -> Result<Option<Decoded<'a, T>>, BadMessage> {
-    let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(*length));
     if length > most {
         return Err(BadMessage::TooLong(length));

@@ -78,6 +78,9 @@ impl Host {
     }
 
     /// Listens on an address that the system may get later.
+    ///
+    /// # Errors
+    /// The address is in use; one that does not exist yet is none.
     pub(crate) fn listen_ahead(&self, address: SocketAddr) -> io::Result<Listener> {
         self.listen_on(address, Presence::Later)
     }
@@ -198,6 +201,9 @@ pub struct KernelListener {
 
 impl KernelListener {
     /// Accepts the next connection.
+    ///
+    /// # Errors
+    /// The system is out of descriptors or memory.
     pub(crate) async fn accept(&self) -> io::Result<TcpStream> {
         Ok(self.listener.accept().await?.0)
     }
@@ -219,6 +225,9 @@ pub enum Listener {
 
 impl Listener {
     /// Accepts the next connection.
+    ///
+    /// # Errors
+    /// The system is out of descriptors or memory.
     pub async fn accept(&self) -> io::Result<Tcp> {
         match self {
             Self::Kernel(kernel) => kernel.accept().await.map(Tcp::Kernel),
@@ -388,6 +397,9 @@ impl Tcp {
     }
 
     /// Waits until there may be data or the end of the stream.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(tcp) => tcp.readable().await,
@@ -412,6 +424,9 @@ impl Tcp {
     }
 
     /// Waits until there may be room to write.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(tcp) => tcp.writable().await,

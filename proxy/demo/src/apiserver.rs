@@ -61,6 +61,8 @@ pub struct StandInConfig {
     pub listen: SocketAddr,
     /// Certificate and key; [`Leaf::name`] is what `/whoami` answers.
     pub leaf: Leaf,
+    /// If set, client certificates of this authority (PEM) are requested and verified.
+    pub client_ca: Option<String>,
     /// Time between two lines of `/watch`.
     pub watch_interval: Duration,
 }
@@ -71,6 +73,7 @@ impl StandInConfig {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             leaf,
+            client_ca: None,
             watch_interval: Duration::from_secs(1),
         }
     }
@@ -113,7 +116,7 @@ impl StandIn {
     /// # Errors
     /// The address cannot be bound, or certificate, key or authority are damaged.
     pub fn start(config: StandInConfig) -> Result<Self, Error> {
-        let tls = config.leaf.server_config()?;
+        let tls = config.leaf.server_config(config.client_ca.as_deref())?;
         let listen = config.listen;
         let reservation = reserve(listen).map_err(Error::io(format!("bind {listen}")))?;
         let addr = reservation

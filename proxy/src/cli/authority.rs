@@ -12,7 +12,7 @@ use rand_core::OsRng;
 use serde::Serialize;
 
 use super::query::DaemonArgs;
-use super::{clock, output};
+use super::{clock, output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::queries::CredentialsRequest;
 use meshport_state::read_authority_key;
@@ -101,7 +101,8 @@ pub(crate) fn run(args: &AuthorityArgs) -> Result<(), Error> {
     let mut shown = Shown::of(&key);
     // A credential's chain does not contain the first key.
     let signer = key.chain().keys().last();
-    if let Ok(rows) = args.daemon.ask(&CredentialsRequest) {
+    let client = args.daemon.client()?;
+    if let Ok(rows) = runtime()?.block_on(client.ask(&CredentialsRequest)) {
         let is_under = rows.iter().filter(|it| it.revoked_at.is_none() && it.authority == signer);
         shown.credentials = Some(is_under.count());
     }

@@ -22,6 +22,9 @@ pub struct StateLock {
 
 impl StateLock {
     /// A copy for the successor of this process; the folder is unlocked when both are dropped.
+    ///
+    /// # Errors
+    /// No descriptors are left.
     pub fn share(&self) -> io::Result<OwnedFd> {
         self.file.try_clone().map(Into::into)
     }

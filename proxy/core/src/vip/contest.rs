@@ -110,7 +110,7 @@ struct Peer {
     deaf_since: Option<BootTime>,
 }
 
-/// This node's part in the contest for one address; `I` is the address family.
+/// This node's part in the contest for one address.
 ///
 /// All methods take the time, and first handle a late call.
 #[derive(Debug)]

@@ -73,10 +73,11 @@ impl Handshake {
     pub(crate) fn new() -> Result<Self, CertificateError> {
         let builder = http::tls_client();
         let any = AnyCertificate::new(Arc::clone(builder.crypto_provider()));
-        let config = builder.dangerous().with_custom_certificate_verifier(Arc::new(any));
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(any));
+        let config = Arc::new(builder.with_no_client_auth());
         // An address is not sent as a server name.
         let name = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
-        let tls = ClientConnection::new(Arc::new(config.with_no_client_auth()), name);
+        let tls = ClientConnection::new(config, name);
         Ok(Self { tls: tls.map_err(CertificateError::Client)?, taken: 0 })
     }
 

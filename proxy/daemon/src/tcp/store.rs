@@ -208,6 +208,9 @@ pub(crate) fn pass_on() {
 
 /// Copies of the sockets for the successor: at most [`MAX_STORED`] listeners, and the mesh's, which
 /// this process no longer reads.
+///
+/// # Errors
+/// No descriptors are left.
 pub(crate) fn passed() -> io::Result<Vec<OwnedFd>> {
     let Some(store) = STORE.get() else { return Ok(Vec::new()) };
     let most = usize::try_from(MAX_STORED).unwrap_or(0);

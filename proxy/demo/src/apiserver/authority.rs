@@ -17,6 +17,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use zeroize::Zeroizing;
 
@@ -220,12 +221,23 @@ impl Leaf {
         Ok((chain, key))
     }
 
-    pub(super) fn server_config(&self) -> Result<ServerConfig, Error> {
+    /// Requests client certificates of `client_ca` (PEM), and verifies the one that is sent.
+    pub(super) fn server_config(&self, client_ca: Option<&str>) -> Result<ServerConfig, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider)
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(cannot("choose TLS versions"))?
-            .with_no_client_auth();
+            .map_err(cannot("choose TLS versions"))?;
+        let builder = match client_ca {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let roots = Arc::new(roots(pem)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
+                    .allow_unauthenticated()
+                    .build()
+                    .map_err(cannot("verify client certificates"))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
         let (chain, key) = self.to_rustls()?;
         let mut config = builder
             .with_single_cert(chain, key)

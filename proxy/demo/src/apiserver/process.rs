@@ -31,7 +31,8 @@ pub enum TlsSource {
         /// Its private key.
         key: PathBuf,
     },
-    /// A new certificate by the authority of this folder, see [`Authority::in_folder`].
+    /// A new certificate by the authority of this folder, see [`Authority::in_folder`]. Client
+    /// certificates of that authority are requested and verified.
     Folder(PathBuf),
 }
 
@@ -50,11 +51,18 @@ pub struct ServeOptions {
 
 impl ServeOptions {
     fn config(self) -> Result<StandInConfig, Error> {
-        let leaf = match &self.tls {
-            TlsSource::Files { certificate, key } => Leaf::read(&self.name, certificate, key)?,
-            TlsSource::Folder(folder) => Authority::in_folder(folder)?.issue_server(&self.name)?,
+        let (leaf, client_ca) = match &self.tls {
+            TlsSource::Files { certificate, key } => {
+                (Leaf::read(&self.name, certificate, key)?, None)
+            }
+            TlsSource::Folder(folder) => {
+                let authority = Authority::in_folder(folder)?;
+                let leaf = authority.issue_server(&self.name)?;
+                (leaf, Some(authority.certificate_pem().to_owned()))
+            }
         };
-        Ok(StandInConfig { listen: self.listen, leaf, watch_interval: self.watch_interval })
+        let Self { listen, watch_interval, .. } = self;
+        Ok(StandInConfig { listen, leaf, client_ca, watch_interval })
     }
 }
 

@@ -1,7 +1,7 @@
 //! `meshport generate monitoring`: alert rules and a Grafana dashboard for meshport's metrics.
 //!
-//! The rules are one template. The dashboard is made from a table of panels, so that each uses the
-//! datasource variable and the same filters.
+//! The rules are one template. The panels of the dashboard are in `dashboard.yaml`; each gets the
+//! datasource variable and the same filters here.
 
 use clap::ValueEnum;
 use serde::Deserialize;

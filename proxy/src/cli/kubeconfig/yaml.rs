@@ -1,4 +1,4 @@
-//! Reads and writes the YAML of kubeconfig files.
+//! Reads and writes YAML: kubeconfig files, and the panels of the dashboard.
 //!
 //! A kubeconfig is JSON written as YAML: its readers convert it to JSON first, and so does this
 //! module. The writer quotes every string that some YAML reader takes for another type: Kubernetes

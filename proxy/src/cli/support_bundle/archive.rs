@@ -31,6 +31,9 @@ impl Archive {
     }
 
     /// Adds a file.
+    ///
+    /// # Errors
+    /// Writing to memory does not fail.
     pub(super) fn add(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         let header = self.header(name, content.len());
         self.out.write_all(&header)?;
@@ -40,6 +43,9 @@ impl Archive {
     }
 
     /// The whole archive.
+    ///
+    /// # Errors
+    /// Writing to memory does not fail.
     pub(super) fn finish(mut self) -> io::Result<Vec<u8>> {
         // Two empty blocks end the archive.
         self.out.write_all(&[0; 2 * BLOCK])?;
