@@ -5,6 +5,9 @@
 //! rule between fields; files it names are not checked here. Bounds: [`MAX_SETTINGS_BYTES`] of
 //! text, [`MAX_SERVICES`], and a maximum for each list.
 
+#[macro_use]
+mod rows;
+
 mod allow;
 mod check;
 mod events;
@@ -27,11 +30,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
-use crate::endpoint::Endpoint;
 use crate::ids::{ListenerName, NodeId, NodeName, ServiceName, SiteName, VirtualName};
-use crate::seed::NamedSeed;
 use crate::text::TextError;
 
 pub use self::allow::Allow;
@@ -42,6 +42,9 @@ pub use self::expose::{
 pub use self::parse::{parse, parse_leniently, parse_with};
 pub use self::period::Period;
 pub use self::problem::{MAX_PROBLEMS, Problem, ProblemKind};
+pub use self::tables::{
+    DiscoverySettings, HealthSettings, LogSettings, MeshSettings, ServiceSettings,
+};
 pub use self::virtual_address::{MAX_VIRTUAL_ADDRESSES, VirtualAddressSettings};
 pub use self::wayback::{
     EgressSettings, KubeletSettings, MAX_CIDRS, MAX_EGRESS_NODES, MAX_EGRESS_UIDS,
@@ -68,48 +71,6 @@ pub const MAX_ADVERTISE: usize = 8;
 pub const MAX_SHARDS: u32 = 4;
 /// The most seeds in the settings.
 pub const MAX_SETTINGS_SEEDS: usize = 64;
-
-macro_rules! choice {
-    (
-        $(#[$doc:meta])* $name:ident, $what:literal, $expected:literal,
-        { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }
-    ) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)*
-        }
-
-        impl $name {
-            /// The text forms of all values.
-            pub const NAMES: &[&str] = &[$($text),*];
-
-            /// The text form.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $text,)*
-                }
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = TextError;
-
-            fn from_str(text: &str) -> Result<Self, TextError> {
-                match text {
-                    $($text => Ok(Self::$variant),)*
-                    _ => Err(TextError::form($what, text, $expected)),
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-    };
-}
 
 choice! {
     /// How log lines look.
@@ -215,39 +176,6 @@ pub struct Settings {
     pub virtual_addresses: BTreeMap<VirtualName, VirtualAddressSettings>,
 }
 
-/// Logging.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogSettings {
-    /// How lines look. Default `text`.
-    pub format: LogFormat,
-    /// The least important lines. Default `info`.
-    pub level: LogLevel,
-}
-
-/// The encrypted mesh.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MeshSettings {
-    /// The UDP address for packets of the mesh; `[::]` takes IPv4 as well. Default `[::]:51820`.
-    pub listen: SocketAddr,
-    /// Addresses at which others reach this node, in addition to those they observe. At most
-    /// [`MAX_ADVERTISE`].
-    pub advertise: Vec<Endpoint>,
-    /// Members to contact first, in addition to those in the state folder. At most
-    /// [`MAX_SETTINGS_SEEDS`].
-    pub seeds: Vec<NamedSeed>,
-    /// The largest IP packet tried on outer paths, in bytes, 1280 to 9200. Default 9200: the MTU of
-    /// each path is discovered.
-    pub mtu: u16,
-    /// Time between packets that keep a NAT's mapping, whole seconds, 1 s to 1 h. Default off.
-    pub keepalive: Option<Duration>,
-    /// The most sessions this node carries from one node to another at once, if its credential has
-    /// the role `relay`; 0 to 100,000. Default 1,000.
-    pub max_relayed: u32,
-    /// Over how many threads the other nodes are spread, 1 to 4; 0 is one for each core. Default
-    /// 1.
-    pub shards: u32,
-}
-
 /// The local admin interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminSettings {
@@ -256,110 +184,6 @@ pub struct AdminSettings {
     pub socket: PathBuf,
     /// The loopback address of metrics and status over HTTP. Default `127.0.0.1:7446`.
     pub http: Option<SocketAddr>,
-}
-
-/// Membership and measurement.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiscoverySettings {
-    /// Time from one probe of a neighbour in this node's site to the next, 100 ms to 1 min; a
-    /// random member is probed half as often. Default 1 s.
-    pub probe_interval: Duration,
-    /// How long a probed member may take to answer, 10 ms to 30 s. Default 400 ms.
-    pub probe_timeout: Duration,
-    /// How long a silent member is suspected before it counts as down, 500 ms to 5 min. Default
-    /// 3 s.
-    pub suspicion: Duration,
-    /// Time between probes of a path that carries sessions, 100 ms to 1 min. Default 500 ms.
-    pub path_probe_active: Duration,
-    /// Time between probes of other paths, 500 ms to 5 min. Default 5 s.
-    pub path_probe_idle: Duration,
-    /// Time between comparisons of the directory with another member, 1 s to 1 h. Default 10 s.
-    pub sync_interval: Duration,
-}
-
-/// A service: its local addresses for clients, whether this node offers it, and the choice of
-/// origin.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceSettings {
-    /// TCP addresses for local clients, at most [`MAX_LISTEN`]. Default for `kube-apiserver`:
-    /// `127.0.0.1:7445` and `[::1]:7445`; for others none.
-    pub listen: Vec<SocketAddr>,
-    /// Whether `listen` may have addresses other machines can reach. Default false.
-    pub allow_remote_clients: bool,
-    /// The local instance of the service. Default none: this node only uses it.
-    pub origin: Option<Endpoint>,
-    /// Nodes that may use this node's instance, as its own clients may; at most [`MAX_ALLOW`].
-    /// Default all nodes and operators.
-    pub allow: Vec<Allow>,
-    /// How a new session chooses among healthy origins. Default `nearest`.
-    pub policy: Policy,
-    /// The order of the policy `pinned`, at most [`MAX_PINNED`]; empty with every other policy.
-    pub pinned: Vec<Pin>,
-    /// Weights of origins, at most [`MAX_PINNED`]; unlisted ones have 1.
-    pub weights: Vec<Weight>,
-    /// Origins within this of the nearest share with it, 0 to 10 s. Default 1 ms.
-    pub band: Duration,
-    /// Origins within this share of the nearest's latency share with it, in percent, 0 to 100;
-    /// the wider of the two counts. Default 15.
-    pub band_percent: u8,
-    /// How long a session may try origins before its client is refused, 100 ms to 1 min. Default 10
-    /// s.
-    pub connect_timeout: Duration,
-    /// How long a session waits for an origin if there is none, 0 to 8 s (the TLS handshake timeout
-    /// of common clients is 10 s). Default 3 s.
-    pub hold: Duration,
-    /// Sessions of a dead path or a hung instance are reset within this time; at most 10 s.
-    pub cut_window: Duration,
-    /// Whether a second origin is tried in parallel if the first is slow to answer. Default true.
-    pub hedge: bool,
-    /// The minimum time before the next origin is tried in parallel, 10 ms to 10 s. Default 100 ms;
-    /// a shorter time has no effect, since an instance always has 100 ms plus its round trips to
-    /// answer.
-    pub hedge_min: Duration,
-    /// The maximum time before it, 10 ms to 10 s. Default 500 ms.
-    pub hedge_max: Duration,
-    /// The share of the sessions away from the preferred origin that move to it every 10 s, in
-    /// percent, 0 to 100; 0 leaves them. Default 10.
-    pub drift_percent: u8,
-    /// Time within which the sessions of a draining origin move elsewhere, 1 s to 1 h. Default 60
-    /// s.
-    pub drain_window: Duration,
-    /// Addresses outside the mesh for when no origin in it answers, at most [`MAX_FALLBACK`].
-    pub fallback: Vec<Endpoint>,
-    /// A kubeconfig for reading the cluster's own list of apiservers, to warn when it differs from
-    /// the mesh's origins. Default none.
-    pub cluster_kubeconfig: Option<PathBuf>,
-    /// The most sessions at once, 1 to 1,000,000; further ones are refused. Default 10,000.
-    pub max_sessions: u32,
-    /// How this node checks the local instance.
-    pub health: HealthSettings,
-}
-
-/// How an origin checks its local instance of a service.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HealthSettings {
-    /// The protocol of the check. Default `kubernetes` for `kube-apiserver`, `tcp` for others.
-    pub mode: HealthMode,
-    /// Time from one check to the next, 100 ms to 5 min. Default 1 s.
-    pub interval: Duration,
-    /// How long an answer to "alive" may take, 100 ms to 1 min. Default 1 s.
-    pub timeout: Duration,
-    /// Failed checks in a row that count, 1 to 100. Default 2.
-    pub fall: u8,
-    /// How long an answer to "ready" may take, 100 ms to 1 min. Default 5 s.
-    pub ready_timeout: Duration,
-    /// Certificates (PEM) to verify the server with (`kubernetes`). Default none: not verified.
-    pub ca_file: Option<PathBuf>,
-    /// This node's client certificate (PEM), with its key (`kubernetes`). Default none.
-    pub client_cert_file: Option<PathBuf>,
-    /// The client certificate's private key (PEM). Default none.
-    pub client_key_file: Option<PathBuf>,
-    /// A file with a bearer token (`kubernetes`). Default none.
-    pub bearer_token_file: Option<PathBuf>,
-    /// The name in the server's certificate (`kubernetes`). Default: the origin's host.
-    pub server_name: Option<String>,
-    /// The requested path (`http`). Default `/`.
-    pub path: String,
 }
 
 /// An origin in a `pinned` list: a node's name, or its key where names may repeat.
@@ -403,7 +227,7 @@ impl Settings {
             name: None,
             state_dir: defaults.state_dir.clone(),
             sandbox: true,
-            log: LogSettings { format: LogFormat::Text, level: LogLevel::Info },
+            log: LogSettings::default(),
             mesh: MeshSettings::default(),
             admin: AdminSettings {
                 socket: defaults.socket_in(&defaults.state_dir),
@@ -437,85 +261,16 @@ impl Defaults {
     }
 }
 
-impl Default for MeshSettings {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 51820)),
-            advertise: Vec::new(),
-            seeds: Vec::new(),
-            mtu: 9200,
-            keepalive: None,
-            max_relayed: 1_000,
-            shards: 1,
-        }
-    }
-}
-
-impl Default for DiscoverySettings {
-    fn default() -> Self {
-        Self {
-            probe_interval: Duration::from_secs(1),
-            probe_timeout: Duration::from_millis(400),
-            suspicion: Duration::from_secs(3),
-            path_probe_active: Duration::from_millis(500),
-            path_probe_idle: Duration::from_secs(5),
-            sync_interval: Duration::from_secs(10),
-        }
-    }
-}
-
 impl ServiceSettings {
     /// The settings of a service of this name whose table is empty.
     pub fn defaults(service: &ServiceName) -> Self {
-        let is_apiserver = service.as_str() == ServiceName::KUBE_APISERVER;
-        let (listen, mode) = if is_apiserver {
+        let mut settings = Self::default();
+        if service.as_str() == ServiceName::KUBE_APISERVER {
             let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, 7445));
             let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 7445));
-            (vec![v4, v6], HealthMode::Kubernetes)
-        } else {
-            (Vec::new(), HealthMode::Tcp)
-        };
-        Self {
-            listen,
-            allow_remote_clients: false,
-            origin: None,
-            allow: Allow::everyone(),
-            policy: Policy::Nearest,
-            pinned: Vec::new(),
-            weights: Vec::new(),
-            band: Duration::from_millis(1),
-            band_percent: 15,
-            connect_timeout: Duration::from_secs(10),
-            hold: Duration::from_secs(3),
-            cut_window: Duration::from_secs(1),
-            hedge: true,
-            hedge_min: Duration::from_millis(100),
-            hedge_max: Duration::from_millis(500),
-            drift_percent: 10,
-            drain_window: Duration::from_secs(60),
-            fallback: Vec::new(),
-            cluster_kubeconfig: None,
-            max_sessions: 10_000,
-            health: HealthSettings::defaults(mode),
+            settings.listen = vec![v4, v6];
+            settings.health.mode = HealthMode::Kubernetes;
         }
-    }
-}
-
-impl HealthSettings {
-    /// The defaults of this mode.
-    pub fn defaults(mode: HealthMode) -> Self {
-        Self {
-            mode,
-            interval: Duration::from_secs(1),
-            timeout: Duration::from_secs(1),
-            fall: 2,
-            ready_timeout: Duration::from_secs(5),
-            ca_file: None,
-            client_cert_file: None,
-            client_key_file: None,
-            bearer_token_file: None,
-            server_name: None,
-            path: "/".to_owned(),
-        }
+        settings
     }
 }

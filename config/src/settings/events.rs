@@ -4,30 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::schema::{Key, Kind};
-use super::tables::{path, path_text, reachable, url_path};
+use super::tables::{parsed, reachable, url_path};
 use crate::TextError;
 use crate::endpoint::Endpoint;
-
-/// Destination of events. None by default.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EventsSettings {
-    /// The URL for posts; none by default.
-    pub url: Option<HttpUrl>,
-    /// The certificates that verify the server's; by default those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// Maximum posts per minute to each receiver, 1 to 600. Default 12.
-    pub per_minute: u32,
-    /// Whether events about this node become Events of its Node object. Needs the
-    /// `cluster-kubeconfig` of a service. Default false.
-    pub kubernetes: bool,
-}
-
-impl Default for EventsSettings {
-    fn default() -> Self {
-        Self { url: None, ca_file: None, per_minute: 12, kubernetes: false }
-    }
-}
 
 /// An address of HTTP: `https://hooks.example.com/meshport`, `http://127.0.0.1:8080/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,53 +67,21 @@ impl fmt::Display for HttpUrl {
 
 const URL_FORM: &str = "an address such as \"https://hooks.example.com/meshport\"";
 
-pub(super) const KEYS: &[Key<EventsSettings>] = &[
-    Key {
-        name: "url",
-        about: "URL to post this node's events to as JSON: nodes that came, left, were refused or \
-                revoked; route changes, instances, resets. Off by default.",
-        example: Some("\"https://hooks.example.com/meshport\""),
-        kind: Kind::Text {
-            expected: URL_FORM,
-            get: |from| from.url.as_ref().map(ToString::to_string),
-            set: |into, text| text.parse().ok().map(|url| into.url = Some(url)),
-        },
-    },
-    Key {
-        name: "ca-file",
-        about: "CA certificates (PEM) that verify the server's certificate. Default: those of the \
-                system.",
-        example: Some("\"/etc/meshport/hooks-ca.crt\""),
-        kind: Kind::Text {
-            expected: "a path",
-            get: |from| from.ca_file.as_deref().map(path_text),
-            set: |into, text| path(text).map(|file| into.ca_file = Some(file)),
-        },
-    },
-    Key {
-        name: "per-minute",
-        about: "Maximum posts per minute to each receiver. Each carries all waiting events, at \
-                most 32.",
-        example: None,
-        kind: Kind::Integer {
-            min: 1,
-            max: 600,
-            unit: "posts",
-            get: |from| from.per_minute,
-            set: |into, value| into.per_minute = value,
-        },
-    },
-    Key {
-        name: "kubernetes",
-        about: "Write route changes, changes of the local instance and resets as Events of this \
-                node's Node object, with `cluster-kubeconfig`.",
-        example: None,
-        kind: Kind::Flag {
-            get: |from| from.kubernetes,
-            set: |into, value| into.kubernetes = value,
-        },
-    },
-];
+table! {
+    /// Destination of events. None by default.
+    EventsSettings, KEYS;
+    url: Option<HttpUrl> = None,
+        "url" is optional!(URL_FORM, parsed), example "\"https://hooks.example.com/meshport\"",
+        "URL to post this node's events to as JSON: nodes that came, left, were refused or \
+         revoked; route changes, instances, resets. Off by default.";
+    ca_file: Option<PathBuf> = None, "ca-file" is file!(), example "\"/etc/meshport/hooks-ca.crt\"",
+        "CA certificates (PEM) that verify the server's certificate. Default: those of the system.";
+    per_minute: u32 = 12, "per-minute" is number!(1, 600, "posts"),
+        "Maximum posts per minute to each receiver. Each carries all waiting events, at most 32.";
+    kubernetes: bool = false, "kubernetes" is flag!(),
+        "Write route changes, changes of the local instance and resets as Events of this node's \
+         Node object, with `cluster-kubeconfig`.";
+}
 
 #[cfg(test)]
 mod tests {

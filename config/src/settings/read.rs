@@ -10,7 +10,7 @@ use super::expose::{ExposeRule, ExposeSettings, MAX_EXPOSED, MAX_RULES, Named, R
 use super::problem::{ProblemKind, Problems, nearest};
 use super::schema::{Key, describe};
 use super::{
-    Defaults, HealthSettings, MAX_SERVICES, MAX_VIRTUAL_ADDRESSES, ServiceSettings, Settings,
+    Defaults, MAX_SERVICES, MAX_VIRTUAL_ADDRESSES, ServiceSettings, Settings,
     VirtualAddressSettings, events, expose, tables, virtual_address, wayback,
 };
 use crate::ids::{ListenerName, ServiceName, SiteName, VirtualName};
@@ -92,7 +92,8 @@ impl Reader<'_> {
             let mut service = ServiceSettings::defaults(&name);
             self.table(&path, table, tables::SERVICE, &["health"], &mut service);
             if let Some(health) = self.subtable(table, &path, "health") {
-                self.health(&join(&path, "health"), health, &mut service.health);
+                let path = join(&path, "health");
+                self.table(&path, health, tables::HEALTH, &[], &mut service.health);
             }
             if services.len() == MAX_SERVICES && !services.contains_key(&name) {
                 let expected = format!("at most {MAX_SERVICES} services");
@@ -101,10 +102,6 @@ impl Reader<'_> {
             }
             services.insert(name, service);
         }
-    }
-
-    fn health(&mut self, path: &str, table: &DeTable<'_>, into: &mut HealthSettings) {
-        self.table(path, table, tables::HEALTH, &[], into);
     }
 
     fn exposed(

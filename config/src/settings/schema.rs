@@ -68,7 +68,23 @@ pub(super) struct Refused {
     pub(super) nearest: Option<String>,
 }
 
+/// A key that has a default.
+pub(super) const fn key<T>(name: &'static str, about: &'static str, kind: Kind<T>) -> Key<T> {
+    Key { name, about, example: None, kind }
+}
+
+/// A number that is within the bounds of its key.
+pub(super) fn narrow<N: TryFrom<u32>>(number: u32) -> N {
+    N::try_from(number).ok().expect("the bounds of a key are those of its field")
+}
+
 impl<T> Key<T> {
+    /// The key with an example.
+    pub(super) const fn with_example(mut self, example: &'static str) -> Self {
+        self.example = Some(example);
+        self
+    }
+
     /// The values that are accepted, to follow "expected".
     pub(super) fn expected(&self) -> String {
         match &self.kind {

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::schema::{Key, Kind};
+use super::schema::{Key, key};
+use super::tables::parsed;
 use crate::ids::{GroupName, ServiceName, VirtualName};
 
 /// Maximum virtual addresses of a node: each is announced repeatedly on its LAN and over the mesh.
@@ -40,7 +41,7 @@ pub(super) struct Draft {
     interface: Option<String>,
     group: Option<GroupName>,
     service: ServiceName,
-    priority: u32,
+    priority: u8,
     on_gain: Option<String>,
     on_loss: Option<String>,
 }
@@ -69,7 +70,7 @@ impl Draft {
             interface: Some(it.interface),
             group: Some(it.group),
             service: it.service,
-            priority: it.priority.into(),
+            priority: it.priority,
             on_gain: it.on_gain,
             on_loss: it.on_loss,
         }
@@ -82,7 +83,7 @@ impl Draft {
             interface: self.interface?,
             group: self.group?,
             service: self.service,
-            priority: u8::try_from(self.priority).unwrap_or(u8::MAX),
+            priority: self.priority,
             on_gain: self.on_gain,
             on_loss: self.on_loss,
         };
@@ -101,21 +102,23 @@ impl Draft {
     }
 }
 
-/// Whether it can be the address of a station on a LAN.
-fn is_of_a_station(address: &IpAddr) -> bool {
+/// An address that a station on a LAN can have.
+fn station(text: &str) -> Option<IpAddr> {
+    let address: IpAddr = text.parse().ok()?;
     let is_plain = !address.is_unspecified() && !address.is_loopback() && !address.is_multicast();
-    is_plain
-        && match address {
-            IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_link_local(),
-            IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
-        }
+    let is_of_a_station = match address {
+        IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
+    };
+    (is_plain && is_of_a_station).then_some(address)
 }
 
-fn is_interface(text: &str) -> bool {
+fn interface(text: &str) -> Option<String> {
     let is_allowed = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';
-    (1..=MAX_INTERFACE_BYTES).contains(&text.len())
+    let is_one = (1..=MAX_INTERFACE_BYTES).contains(&text.len())
         && text.bytes().all(is_allowed)
-        && !matches!(text, "." | "..")
+        && !matches!(text, "." | "..");
+    is_one.then(|| text.to_owned())
 }
 
 fn command(text: &str) -> Option<String> {
@@ -125,105 +128,59 @@ fn command(text: &str) -> Option<String> {
 }
 
 const COMMAND_FORM: &str = "a command of the shell in one line, at most 1024 bytes";
+const ADDRESS_FORM: &str = "an IPv4 or IPv6 address of one host without prefix, such as \
+                            \"192.0.2.10\"; not one of the loopback network or of link scope";
 const LABEL_FORM: &str = "1 to 63 of a-z, 0-9 and '-', with no '-' at either end";
 
 /// The required keys of a table.
 pub(super) const REQUIRED: [&str; 3] = ["address", "interface", "group"];
 
 pub(super) const KEYS: &[Key<Draft>] = &[
-    Key {
-        name: "name",
-        about: "The name of this address in status, metrics and logs. Required.",
-        example: Some("\"api\""),
-        kind: Kind::Text {
-            expected: LABEL_FORM,
-            get: |from| from.name.as_ref().map(ToString::to_string),
-            set: |into, text| text.parse().ok().map(|name| into.name = Some(name)),
-        },
-    },
-    Key {
-        name: "address",
-        about: "The address that clients use. It must be on the loopback interface of every node \
-                of the group; one of them at a time answers for it. Required.",
-        example: Some("\"192.0.2.10\""),
-        kind: Kind::Text {
-            expected: "an IPv4 or IPv6 address of one host without prefix, such as \
-                       \"192.0.2.10\"; not one of the loopback network or of link scope",
-            get: |from| from.address.as_ref().map(ToString::to_string),
-            set: |into, text| {
-                let address = text.parse().ok().filter(is_of_a_station)?;
-                into.address = Some(address);
-                Some(())
-            },
-        },
-    },
-    Key {
-        name: "interface",
-        about: "The interface of the LAN whose stations reach the address. Required.",
-        example: Some("\"eth0\""),
-        kind: Kind::Text {
-            expected: "the name of an interface, such as \"eth0\"",
-            get: |from| from.interface.clone(),
-            set: |into, text| is_interface(text).then(|| into.interface = Some(text.to_owned())),
-        },
-    },
-    Key {
-        name: "group",
-        about: "The group of nodes that share the address: those on the LAN with the role vip, \
-                this group and this address. Required.",
-        example: Some("\"rack-1\""),
-        kind: Kind::Text {
-            expected: LABEL_FORM,
-            get: |from| from.group.as_ref().map(ToString::to_string),
-            set: |into, text| text.parse().ok().map(|group| into.group = Some(group)),
-        },
-    },
-    Key {
-        name: "service",
-        about: "The service behind it: the node holds the address only while it can use an origin \
-                of this service, wherever that is.",
-        example: Some("\"kube-apiserver\""),
-        kind: Kind::Text {
-            expected: "the name of a service, such as \"kube-apiserver\"",
-            get: |from| Some(from.service.to_string()),
-            set: |into, text| text.parse().ok().map(|name| into.service = name),
-        },
-    },
-    Key {
-        name: "priority",
-        about: "Which node takes a free address: larger numbers first. A holder hands over to a \
-                node of higher priority that has been eligible for ten seconds.",
-        example: Some("100"),
-        kind: Kind::Integer {
-            min: 0,
-            max: 255,
-            unit: "priority",
-            get: |from| from.priority,
-            set: |into, value| into.priority = value,
-        },
-    },
-    Key {
-        name: "on-gain",
-        about: "A shell command (/bin/sh) to run when this node has gained the address, for \
-                example to announce a route. It gets NAME, ADDRESS and INTERFACE in its \
-                environment, and \
-                may run for ten seconds.",
-        example: Some("\"birdc enable vip\""),
-        kind: Kind::Text {
-            expected: COMMAND_FORM,
-            get: |from| from.on_gain.clone(),
-            set: |into, text| command(text).map(|command| into.on_gain = Some(command)),
-        },
-    },
-    Key {
-        name: "on-loss",
-        about: "A shell command to run when this node has lost the address. It also runs when the \
-                daemon starts, and when it was killed or hangs.",
-        example: Some("\"birdc disable vip\""),
-        kind: Kind::Text {
-            expected: COMMAND_FORM,
-            get: |from| from.on_loss.clone(),
-            set: |into, text| command(text).map(|command| into.on_loss = Some(command)),
-        },
-    },
+    key(
+        "name",
+        "The name of this address in status, metrics and logs. Required.",
+        optional!(name, LABEL_FORM, parsed),
+    ),
+    key(
+        "address",
+        "The address that clients use. It must be on the loopback interface of every node of the \
+         group; one of them at a time answers for it. Required.",
+        optional!(address, ADDRESS_FORM, station),
+    ),
+    key(
+        "interface",
+        "The interface of the LAN whose stations reach the address. Required.",
+        optional!(interface, "the name of an interface, such as \"eth0\"", interface),
+    ),
+    key(
+        "group",
+        "The group of nodes that share the address: those on the LAN with the role vip, this group \
+         and this address. Required.",
+        optional!(group, LABEL_FORM, parsed),
+    ),
+    key(
+        "service",
+        "The service behind it: the node holds the address only while it can use an origin of this \
+         service, wherever that is.",
+        text!(service, "the name of a service, such as \"kube-apiserver\"", parsed),
+    ),
+    key(
+        "priority",
+        "Which node takes a free address: larger numbers first. A holder hands over to a node of \
+         higher priority that has been eligible for ten seconds.",
+        number!(priority, 0, 255, "priority"),
+    ),
+    key(
+        "on-gain",
+        "A shell command (/bin/sh) to run when this node has gained the address, for example to \
+         announce a route. It gets NAME, ADDRESS and INTERFACE in its environment, and may run for \
+         ten seconds.",
+        optional!(on_gain, COMMAND_FORM, command),
+    ),
+    key(
+        "on-loss",
+        "A shell command to run when this node has lost the address. It also runs when the daemon \
+         starts, and when it was killed or hangs.",
+        optional!(on_loss, COMMAND_FORM, command),
+    ),
 ];

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::schema::{Key, Kind};
-use super::tables::{path, path_text, reachable};
+use super::tables::{parsed, reachable};
 use crate::TextError;
 use crate::cidr::Cidr;
 use crate::endpoint::Endpoint;
@@ -22,60 +21,6 @@ pub const MAX_KUBELET_ADDRESSES: usize = 8;
 pub const MAX_OUTSIDE: usize = 64;
 /// The most entries of `nodes`.
 pub const MAX_EGRESS_NODES: usize = 1024;
-
-/// The settings of the way back on an apiserver's node and on a node with the role `egress`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EgressSettings {
-    /// The Unix socket through which the local apiserver reaches nodes; none by default.
-    pub socket: Option<PathBuf>,
-    /// The mode of that socket. Default 0660.
-    pub mode: SocketMode,
-    /// The users that may use it; root and the daemon's own when empty. At most
-    /// [`MAX_EGRESS_UIDS`].
-    pub uids: Vec<u32>,
-    /// The networks of services: those that go to a node with the role `egress`, and that such a
-    /// node dials. At most [`MAX_CIDRS`].
-    pub service_cidrs: Vec<Cidr>,
-    /// Addresses of nodes, in addition to those in Kubernetes. At most [`MAX_EGRESS_NODES`].
-    pub nodes: Vec<NodeAddress>,
-    /// Targets that this node dials itself. At most [`MAX_OUTSIDE`].
-    pub outside: Vec<Endpoint>,
-    /// The most connections of the socket at once, 1 to 100,000. Default 4,000.
-    pub max_streams: u32,
-}
-
-impl Default for EgressSettings {
-    fn default() -> Self {
-        Self {
-            socket: None,
-            mode: SocketMode(0o660),
-            uids: Vec::new(),
-            service_cidrs: Vec::new(),
-            nodes: Vec::new(),
-            outside: Vec::new(),
-            max_streams: 4_000,
-        }
-    }
-}
-
-/// The targets on its own machine that a node lets apiservers reach.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KubeletSettings {
-    /// Whether apiservers reach anything here. Default true.
-    pub serve: bool,
-    /// The port of the kubelet. Default 10250.
-    pub port: u16,
-    /// Addresses of the kubelet in addition to 127.0.0.1. At most [`MAX_KUBELET_ADDRESSES`].
-    pub addresses: Vec<IpAddr>,
-    /// Networks of this node's pods, in addition to those in Kubernetes. At most [`MAX_CIDRS`].
-    pub pod_cidrs: Vec<Cidr>,
-}
-
-impl Default for KubeletSettings {
-    fn default() -> Self {
-        Self { serve: true, port: 10250, addresses: Vec::new(), pod_cidrs: Vec::new() }
-    }
-}
 
 /// The mode of a socket's file, in octal: `0660`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -135,151 +80,57 @@ impl FromStr for NodeAddress {
 
 const MODE_FORM: &str = "an octal mode without permissions for others, such as \"0660\"";
 const NODE_FORM: &str = "a node's name and an address of it, such as \"worker-7=10.0.0.7\"";
+const OUTSIDE_FORM: &str = "a host and port, such as \"hooks.example.com:443\"";
 const CIDR_FORM: &str = "a network, such as \"10.96.0.0/12\" or \"fd00:1::/108\"";
 
-pub(super) const EGRESS: &[Key<EgressSettings>] = &[
-    Key {
-        name: "socket",
-        about: "The Unix socket through which the local apiserver reaches kubelets, pods and \
-                services (EgressSelectorConfiguration, see `meshport generate egress`). Only for \
-                a node \
-                with the role origin:kube-apiserver. Off by default.",
-        example: Some("\"/run/meshport/egress/egress.sock\""),
-        kind: Kind::Text {
-            expected: "a path",
-            get: |from| from.socket.as_deref().map(path_text),
-            set: |into, text| path(text).map(|value| into.socket = Some(value)),
-        },
-    },
-    Key {
-        name: "mode",
-        about: "The mode of the socket file.",
-        example: None,
-        kind: Kind::Text {
-            expected: MODE_FORM,
-            get: |from| Some(from.mode.to_string()),
-            set: |into, text| text.parse().ok().map(|value| into.mode = value),
-        },
-    },
-    Key {
-        name: "uids",
-        about: "The ids of users whose processes may use the socket. Default: root and the \
-                daemon's user.",
-        example: None,
-        kind: Kind::List {
-            expected: "a user id, such as \"0\"",
-            max: MAX_EGRESS_UIDS,
-            get: |from| from.uids.iter().map(ToString::to_string).collect(),
-            clear: |into| into.uids.clear(),
-            push: |into, text| {
-                let uid: u32 = text.parse().ok()?;
-                (uid.to_string() == text).then(|| into.uids.push(uid))
-            },
-        },
-    },
-    Key {
-        name: "service-cidrs",
-        about: "The addresses of the cluster's services (--service-cluster-ip-range). A node with \
-                the socket sends connections to them to the nearest member with the role egress. \
-                A member with that role dials only these.",
-        example: None,
-        kind: Kind::List {
-            expected: CIDR_FORM,
-            max: MAX_CIDRS,
-            get: |from| from.service_cidrs.iter().map(ToString::to_string).collect(),
-            clear: |into| into.service_cidrs.clear(),
-            push: |into, text| text.parse().ok().map(|value| into.service_cidrs.push(value)),
-        },
-    },
-    Key {
-        name: "nodes",
-        about: "Addresses of nodes that Kubernetes does not know, or of all nodes if there is no \
-                cluster-kubeconfig.",
-        example: None,
-        kind: Kind::List {
-            expected: NODE_FORM,
-            max: MAX_EGRESS_NODES,
-            get: |from| from.nodes.iter().map(ToString::to_string).collect(),
-            clear: |into| into.nodes.clear(),
-            push: |into, text| text.parse().ok().map(|value| into.nodes.push(value)),
-        },
-    },
-    Key {
-        name: "outside",
-        about: "Targets outside the mesh that this node dials itself, as its apiserver would \
-                without the socket: webhooks by URL, for the kind controlplane. Other outside \
-                targets are \
-                refused.",
-        example: None,
-        kind: Kind::List {
-            expected: "a host and port, such as \"hooks.example.com:443\"",
-            max: MAX_OUTSIDE,
-            get: |from| from.outside.iter().map(ToString::to_string).collect(),
-            clear: |into| into.outside.clear(),
-            push: |into, text| reachable(text).map(|value| into.outside.push(value)),
-        },
-    },
-    Key {
-        name: "max-streams",
-        about: "Maximum concurrent connections of the socket; further ones are answered 503.",
-        example: None,
-        kind: Kind::Integer {
-            min: 1,
-            max: 100_000,
-            unit: "connections",
-            get: |from| from.max_streams,
-            set: |into, value| into.max_streams = value,
-        },
-    },
-];
+table! {
+    /// The settings of the way back on an apiserver's node and on a node with the role `egress`.
+    EgressSettings, EGRESS;
+    socket: Option<PathBuf> = None,
+        "socket" is file!(), example "\"/run/meshport/egress/egress.sock\"",
+        "The Unix socket through which the local apiserver reaches kubelets, pods and services \
+         (EgressSelectorConfiguration, see `meshport generate egress`). Only for a node with the \
+         role origin:kube-apiserver. Off by default.";
+    mode: SocketMode = SocketMode(0o660), "mode" is text!(MODE_FORM, parsed),
+        "The mode of the socket file.";
+    uids: Vec<u32> = Vec::new(), "uids" is list!(MAX_EGRESS_UIDS, "a user id, such as \"0\"", uid),
+        "The ids of users whose processes may use the socket. Default: root and the daemon's user.";
+    service_cidrs: Vec<Cidr> = Vec::new(), "service-cidrs" is list!(MAX_CIDRS, CIDR_FORM, parsed),
+        "The addresses of the cluster's services (--service-cluster-ip-range). A node with the \
+         socket sends connections to them to the nearest member with the role egress. A member \
+         with that role dials only these.";
+    nodes: Vec<NodeAddress> = Vec::new(), "nodes" is list!(MAX_EGRESS_NODES, NODE_FORM, parsed),
+        "Addresses of nodes that Kubernetes does not know, or of all nodes if there is no \
+         cluster-kubeconfig.";
+    outside: Vec<Endpoint> = Vec::new(),
+        "outside" is list!(MAX_OUTSIDE, OUTSIDE_FORM, reachable),
+        "Targets outside the mesh that this node dials itself, as its apiserver would without the \
+         socket: webhooks by URL, for the kind controlplane. Other outside targets are refused.";
+    max_streams: u32 = 4_000, "max-streams" is number!(1, 100_000, "connections"),
+        "Maximum concurrent connections of the socket; further ones are answered 503.";
+}
 
-pub(super) const KUBELET: &[Key<KubeletSettings>] = &[
-    Key {
-        name: "serve",
-        about: "Whether nodes with the role origin:kube-apiserver reach the kubelet and the pods \
-                of this machine through the mesh. The role no-kubelet forbids it too.",
-        example: None,
-        kind: Kind::Flag { get: |from| from.serve, set: |into, value| into.serve = value },
-    },
-    Key {
-        name: "port",
-        about: "The kubelet's port, the only one that is dialled on this machine.",
-        example: None,
-        kind: Kind::Integer {
-            min: 1,
-            max: 65_535,
-            unit: "port",
-            get: |from| from.port.into(),
-            set: |into, value| into.port = value.try_into().unwrap_or(u16::MAX),
-        },
-    },
-    Key {
-        name: "addresses",
-        about: "Where the kubelet listens, if not on 127.0.0.1 and not on an address of its Node \
-                object; addresses of this machine.",
-        example: None,
-        kind: Kind::List {
-            expected: "an IP address, such as \"10.0.0.7\"",
-            max: MAX_KUBELET_ADDRESSES,
-            get: |from| from.addresses.iter().map(ToString::to_string).collect(),
-            clear: |into| into.addresses.clear(),
-            push: |into, text| text.parse().ok().map(|value| into.addresses.push(value)),
-        },
-    },
-    Key {
-        name: "pod-cidrs",
-        about: "The networks of this machine's pods, if its Node object lacks them or there is no \
-                cluster-kubeconfig. Pods outside these networks are refused.",
-        example: None,
-        kind: Kind::List {
-            expected: CIDR_FORM,
-            max: MAX_CIDRS,
-            get: |from| from.pod_cidrs.iter().map(ToString::to_string).collect(),
-            clear: |into| into.pod_cidrs.clear(),
-            push: |into, text| text.parse().ok().map(|value| into.pod_cidrs.push(value)),
-        },
-    },
-];
+table! {
+    /// The targets on its own machine that a node lets apiservers reach.
+    KubeletSettings, KUBELET;
+    serve: bool = true, "serve" is flag!(),
+        "Whether nodes with the role origin:kube-apiserver reach the kubelet and the pods of this \
+         machine through the mesh. The role no-kubelet forbids it too.";
+    port: u16 = 10250, "port" is number!(1, 65_535, "port"),
+        "The kubelet's port, the only one that is dialled on this machine.";
+    addresses: Vec<IpAddr> = Vec::new(),
+        "addresses" is list!(MAX_KUBELET_ADDRESSES, "an IP address, such as \"10.0.0.7\"", parsed),
+        "Where the kubelet listens, if not on 127.0.0.1 and not on an address of its Node object; \
+         addresses of this machine.";
+    pod_cidrs: Vec<Cidr> = Vec::new(), "pod-cidrs" is list!(MAX_CIDRS, CIDR_FORM, parsed),
+        "The networks of this machine's pods, if its Node object lacks them or there is no \
+         cluster-kubeconfig. Pods outside these networks are refused.";
+}
+
+/// A user's id in its one form.
+fn uid(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|uid: &u32| uid.to_string() == text)
+}
 
 #[cfg(test)]
 mod tests {

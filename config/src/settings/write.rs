@@ -162,37 +162,32 @@ pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
 /// Every key with its value. A service, listener or address that `other` lacks is one key, with its
 /// table's non-default values.
 fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
-    let (added, shared): (BTreeMap<_, _>, BTreeMap<_, _>) =
-        settings.services.clone().into_iter().partition(|it| !other.services.contains_key(&it.0));
-    for (name, service) in added {
-        let defaults = values(tables::SERVICE, &ServiceSettings::defaults(&name));
-        let mut said = values(tables::SERVICE, &service);
-        said.retain(|value| !defaults.contains(value));
-        all.insert(format!("service.{name}"), one_line(&said));
-    }
-    let (added, exposed): (BTreeMap<_, _>, BTreeMap<_, _>) =
-        settings.expose.clone().into_iter().partition(|it| !other.expose.contains_key(&it.0));
-    for (name, settings) in added {
-        let defaults = Named { name: None, settings: ExposeSettings::default() };
-        let defaults = values(expose::KEYS, &defaults);
-        let mut said = values(expose::KEYS, &Named { name: None, settings });
-        said.retain(|value| !defaults.contains(value));
-        all.insert(format!("expose.{name}"), one_line(&said));
-    }
-    let (added, virtual_addresses): (BTreeMap<_, _>, BTreeMap<_, _>) = settings
-        .virtual_addresses
-        .clone()
-        .into_iter()
-        .partition(|it| !other.virtual_addresses.contains_key(&it.0));
-    for (name, it) in added {
-        let defaults = values(virtual_address::KEYS, &Draft::new());
-        let mut said = values(virtual_address::KEYS, &Draft::of(&name, &it));
-        said.retain(|value| !defaults.contains(value));
-        all.insert(format!("virtual-address.{name}"), one_line(&said));
-    }
-    let shared =
-        Settings { services: shared, expose: exposed, virtual_addresses, ..settings.clone() };
+    let (mut all, mut shared) = (BTreeMap::new(), settings.clone());
+    shared.services.retain(|name, it| {
+        let is_shared = other.services.contains_key(name);
+        if !is_shared {
+            let line = one_line(tables::SERVICE, it, &ServiceSettings::defaults(name));
+            all.insert(format!("service.{name}"), line);
+        }
+        is_shared
+    });
+    shared.expose.retain(|name, it| {
+        let is_shared = other.expose.contains_key(name);
+        if !is_shared {
+            let unnamed = |settings| Named { name: None, settings };
+            let (it, defaults) = (unnamed(it.clone()), unnamed(ExposeSettings::default()));
+            all.insert(format!("expose.{name}"), one_line(expose::KEYS, &it, &defaults));
+        }
+        is_shared
+    });
+    shared.virtual_addresses.retain(|name, it| {
+        let is_shared = other.virtual_addresses.contains_key(name);
+        if !is_shared {
+            let line = one_line(virtual_address::KEYS, &Draft::of(name, it), &Draft::new());
+            all.insert(format!("virtual-address.{name}"), line);
+        }
+        is_shared
+    });
     for section in sections(&shared) {
         for (name, value) in &section.values {
             all.insert(section.key(name), value.to_string());
@@ -201,9 +196,11 @@ fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
     all
 }
 
-/// The values of a table in one line.
-fn one_line(values: &[(&'static str, toml::Value)]) -> String {
-    let each: Vec<String> = values.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+/// The non-default values of a table in one line.
+fn one_line<T>(keys: &[Key<T>], from: &T, defaults: &T) -> String {
+    let defaults = values(keys, defaults);
+    let said = values(keys, from).into_iter().filter(|value| !defaults.contains(value));
+    let each: Vec<String> = said.map(|(key, value)| format!("{key} = {value}")).collect();
     format!("{{ {} }}", each.join(", "))
 }
 
@@ -255,26 +252,17 @@ pub fn reference() -> String {
     let site: SiteName = "fra".parse().expect("a valid label");
     let settings = Settings::defaults(site);
     let mut text = String::from("# Settings of a meshport node. Only \"site\" is required.\n");
-    explain(&mut text, tables::ROOT, &settings);
-    text.push_str("\n[log]\n");
-    explain(&mut text, tables::LOG, &settings.log);
-    text.push_str("\n[mesh]\n");
-    explain(&mut text, tables::MESH, &settings.mesh);
-    text.push_str("\n[admin]\n");
-    explain(&mut text, tables::ADMIN, &settings.admin);
-    text.push_str("\n[discovery]\n");
-    explain(&mut text, tables::DISCOVERY, &settings.discovery);
-    text.push_str("\n[events]\n");
-    explain(&mut text, events::KEYS, &settings.events);
-    text.push_str("\n[egress]\n");
-    explain(&mut text, wayback::EGRESS, &settings.egress);
-    text.push_str("\n[kubelet]\n");
-    explain(&mut text, wayback::KUBELET, &settings.kubelet);
+    explain(&mut text, "", tables::ROOT, &settings);
+    explain(&mut text, "log", tables::LOG, &settings.log);
+    explain(&mut text, "mesh", tables::MESH, &settings.mesh);
+    explain(&mut text, "admin", tables::ADMIN, &settings.admin);
+    explain(&mut text, "discovery", tables::DISCOVERY, &settings.discovery);
+    explain(&mut text, "events", events::KEYS, &settings.events);
+    explain(&mut text, "egress", wayback::EGRESS, &settings.egress);
+    explain(&mut text, "kubelet", wayback::KUBELET, &settings.kubelet);
     for (name, service) in &settings.services {
-        text.push_str(&format!("\n[service.{name}]\n"));
-        explain(&mut text, tables::SERVICE, service);
-        text.push_str(&format!("\n[service.{name}.health]\n"));
-        explain(&mut text, tables::HEALTH, &service.health);
+        explain(&mut text, &format!("service.{name}"), tables::SERVICE, service);
+        explain(&mut text, &format!("service.{name}.health"), tables::HEALTH, &service.health);
     }
     explain_exposed(&mut text);
     text.push('\n');
@@ -308,7 +296,10 @@ fn explain_exposed(text: &mut String) {
     each(text, virtual_address::KEYS, &Draft::example());
 }
 
-fn explain<T>(text: &mut String, keys: &[Key<T>], defaults: &T) {
+fn explain<T>(text: &mut String, table: &str, keys: &[Key<T>], defaults: &T) {
+    if !table.is_empty() {
+        text.push_str(&format!("\n[{table}]\n"));
+    }
     for key in keys {
         text.push('\n');
         comment(text, key.about);

@@ -23,8 +23,8 @@ fn any_health() -> impl Strategy<Value = HealthSettings> {
     (times, files, 0..3_usize, "/[a-z?=/\"'\\\\]{0,20}").prop_map(|(times, files, mode, path)| {
         let mode = [HealthMode::Kubernetes, HealthMode::Http, HealthMode::Tcp][mode];
         let (interval, timeout, fall, ready_timeout) = times;
-        let mut health = HealthSettings::defaults(mode);
-        health = HealthSettings { interval, timeout, fall, ready_timeout, ..health };
+        let times = HealthSettings { interval, timeout, fall, ready_timeout, ..Default::default() };
+        let mut health = HealthSettings { mode, ..times };
         match mode {
             HealthMode::Kubernetes => {
                 let (ca, cert, token) = files;
