@@ -55,18 +55,9 @@ pub struct Endorsement {
     signature: Signature,
 }
 
-/// The part that the signature covers, after its version string.
-#[derive(Serialize)]
-struct Body<'a> {
-    mesh: &'a MeshId,
-    by: &'a VerifyKey,
-    key: &'a VerifyKey,
-    at: UnixSeconds,
-}
-
 impl Endorsement {
     fn message(&self, mesh: &MeshId, by: &VerifyKey) -> Vec<u8> {
-        signed_message(DOMAIN, &Body { mesh, by, key: &self.key, at: self.at })
+        signed_message(DOMAIN, &(mesh, by, &self.key, self.at))
     }
 }
 

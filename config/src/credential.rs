@@ -85,19 +85,6 @@ pub struct Delegation {
     signature: AuthoritySignature,
 }
 
-/// What a [`Delegation`]'s signature covers, after its version string.
-#[derive(Serialize)]
-struct DelegationBody<'a> {
-    mesh: &'a MeshId,
-    key: &'a VerifyKey,
-    roles: &'a Roles,
-    site: &'a Option<SiteName>,
-    name: &'a Option<NodeName>,
-    not_before: UnixSeconds,
-    join_until: UnixSeconds,
-    credential_ttl_s: u64,
-}
-
 impl Delegation {
     /// Lets `key` sign credentials within `grant`.
     ///
@@ -152,16 +139,9 @@ impl Delegation {
     }
 
     fn message(&self) -> Vec<u8> {
-        let body = DelegationBody {
-            mesh: &self.mesh,
-            key: &self.key,
-            roles: &self.roles,
-            site: &self.site,
-            name: &self.name,
-            not_before: self.not_before,
-            join_until: self.join_until,
-            credential_ttl_s: self.credential_ttl_s,
-        };
+        let Self { mesh, key, roles, site, name, .. } = self;
+        let Self { not_before, join_until, credential_ttl_s, .. } = self;
+        let body = (mesh, key, roles, site, name, not_before, join_until, credential_ttl_s);
         signed_message(DELEGATION_DOMAIN, &body)
     }
 }
@@ -274,20 +254,6 @@ pub struct Credential {
 /// A placeholder for a signature.
 const fn unsigned() -> Signature {
     Signature::from_bytes([0; 64])
-}
-
-/// What a [`Credential`]'s signature covers, after its version string.
-#[derive(Serialize)]
-struct CredentialBody<'a> {
-    mesh: &'a MeshId,
-    node: &'a NodeId,
-    record_key: &'a VerifyKey,
-    name: &'a NodeName,
-    site: &'a SiteName,
-    roles: &'a Roles,
-    issued_at: UnixSeconds,
-    expires_at: UnixSeconds,
-    delegation: &'a Option<Delegation>,
 }
 
 impl Credential {
@@ -555,17 +521,9 @@ impl Credential {
     }
 
     fn message(&self) -> Vec<u8> {
-        let body = CredentialBody {
-            mesh: &self.mesh,
-            node: &self.node,
-            record_key: &self.record_key,
-            name: &self.name,
-            site: &self.site,
-            roles: &self.roles,
-            issued_at: self.issued_at,
-            expires_at: self.expires_at,
-            delegation: &self.delegation,
-        };
+        let Self { mesh, node, record_key, name, site, roles, .. } = self;
+        let Self { issued_at, expires_at, delegation, .. } = self;
+        let body = (mesh, node, record_key, name, site, roles, issued_at, expires_at, delegation);
         let mut message = signed_message(CREDENTIAL_DOMAIN, &body);
         self.succession.iter().for_each(|succession| message.extend(encoded(succession)));
         message

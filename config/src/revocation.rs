@@ -53,14 +53,6 @@ pub struct Revocation {
     signature: AuthoritySignature,
 }
 
-/// The part that the signature covers, after its version string.
-#[derive(Serialize)]
-struct Body<'a> {
-    mesh: &'a MeshId,
-    revoked: &'a Revoked,
-    at: UnixSeconds,
-}
-
 impl Revocation {
     /// Signed by the authority.
     pub fn issue(authority: &AuthorityKey, revoked: Revoked, at: UnixSeconds) -> Self {
@@ -156,8 +148,7 @@ impl Revocation {
     }
 
     fn message(&self) -> Vec<u8> {
-        let body = Body { mesh: &self.mesh, revoked: &self.revoked, at: self.at };
-        signed_message(DOMAIN, &body)
+        signed_message(DOMAIN, &(&self.mesh, &self.revoked, self.at))
     }
 
     /// 64 bits of a hash over the subject, and over the signing key if it is not the first. For

@@ -80,16 +80,6 @@ pub struct Rotation {
     signature: AuthoritySignature,
 }
 
-/// The part that the signature covers, after its version string.
-#[derive(Serialize)]
-struct Body<'a> {
-    mesh: &'a MeshId,
-    number: u64,
-    secret: &'a SecretId,
-    at: UnixSeconds,
-    retire_at: UnixSeconds,
-}
-
 impl Rotation {
     /// Checks that the authority of `mesh` signed it.
     ///
@@ -114,8 +104,7 @@ impl Rotation {
 
     fn message(&self) -> Vec<u8> {
         let Self { mesh, number, secret, at, retire_at, .. } = self;
-        let (number, at, retire_at) = (*number, *at, *retire_at);
-        signed_message(DOMAIN, &Body { mesh, number, secret, at, retire_at })
+        signed_message(DOMAIN, &(mesh, number, secret, at, retire_at))
     }
 
     fn to_text(&self) -> Zeroizing<String> {

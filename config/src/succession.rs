@@ -29,21 +29,12 @@ pub struct Succession {
     pub(crate) signature: Signature,
 }
 
-/// The part that the signature covers, after its version string.
-#[derive(Serialize)]
-struct Body<'a> {
-    mesh: &'a MeshId,
-    former: &'a NodeId,
-    successor: &'a NodeId,
-    at: UnixSeconds,
-}
-
 impl Succession {
     /// The node of `former` consents that `successor` succeeds it in `mesh`.
     pub fn agree(former: &NodeKey, successor: &NodeId, mesh: &MeshId, at: UnixSeconds) -> Self {
         let node = former.public();
-        let body = Body { mesh, former: &node, successor, at };
-        Self { former: node, at, signature: former.sign(&signed_message(DOMAIN, &body)) }
+        let message = signed_message(DOMAIN, &(mesh, node, successor, at));
+        Self { former: node, at, signature: former.sign(&message) }
     }
 
     /// Checks that the previous node has signed it, for this successor in this mesh.
@@ -51,15 +42,11 @@ impl Succession {
     /// # Errors
     /// [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId, successor: &NodeId) -> Result<(), Error> {
-        let body = Body { mesh, former: &self.former, successor, at: self.at };
-        let tampered = |_| Error::Tampered { link: Link::Succession };
+        let message = signed_message(DOMAIN, &(mesh, self.former, successor, self.at));
         // A node that succeeds itself would be revoked by its own credential.
-        if self.former == *successor {
-            return Err(tampered(()));
-        }
-        self.former
-            .verify(&signed_message(DOMAIN, &body), &self.signature)
-            .map_err(|_| tampered(()))
+        let is_other = self.former != *successor;
+        let is_good = is_other && self.former.verify(&message, &self.signature).is_ok();
+        if is_good { Ok(()) } else { Err(Error::Tampered { link: Link::Succession }) }
     }
 }
 
