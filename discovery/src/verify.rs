@@ -114,10 +114,6 @@ fn tail(bytes: &[u8]) -> u64 {
 
 impl Memo {
     /// A credential of this mesh that is valid at `wall`, from its bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`] with the reason.
     pub fn credential(
         &self,
         bytes: &[u8],

@@ -99,9 +99,6 @@ impl State {
 impl Backlog {
     /// Waits until a piece of `length` bytes may be written to the stream with this share of
     /// `connection`, and counts it.
-    ///
-    /// # Errors
-    /// The connection's when it ends.
     pub(super) async fn enter(
         &self,
         share: &mut Share,

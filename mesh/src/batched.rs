@@ -28,8 +28,6 @@ pub(super) struct Batched {
 }
 
 impl Batched {
-    /// # Errors
-    /// If the socket cannot be set up.
     pub(super) fn new(socket: &UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(socket))?;
         let most = state.max_gso_segments();

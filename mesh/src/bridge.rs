@@ -99,9 +99,6 @@ struct Addresses {
 impl Bridge {
     /// The two ends. Called on the runtime that serves the first. `moved` has the first and the
     /// current address of each peer that has changed its key.
-    ///
-    /// # Errors
-    /// No descriptors are left.
     pub(super) fn pair(moved: &[(Ipv6Addr, Ipv6Addr)]) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
         theirs.set_nonblocking(true)?;
@@ -113,9 +110,6 @@ impl Bridge {
     }
 
     /// The end `socket`. Called on the runtime that serves it.
-    ///
-    /// # Errors
-    /// It is not usable.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         Self::with(socket, Addresses::default())
     }
@@ -250,9 +244,6 @@ pub(super) struct Predecessors {
 
 impl Predecessors {
     /// Called on the shard's runtime. `own` is the tag of this process.
-    ///
-    /// # Errors
-    /// A socket is not usable.
     pub(super) fn new(
         own: ProcessTag,
         bridges: impl IntoIterator<Item = (ProcessTag, OwnedFd)>,

@@ -160,9 +160,6 @@ impl Mesh {
     }
 
     /// Like [`Mesh::start`], with several shards. A peer's `NodeId` selects its shard.
-    ///
-    /// # Errors
-    /// See [`Mesh::start`].
     pub fn start_on(
         shards: Shards,
         identity: &Identity,
@@ -401,17 +398,11 @@ impl Mesh {
 
     /// Countersigns a credential that an issuer signed for this node and the caller has checked.
     /// The key is not exposed.
-    ///
-    /// # Errors
-    /// [`meshport_config::Error::WrongNodeKey`].
     pub fn countersign(&self, issued: Issued) -> Result<Credential, meshport_config::Error> {
         self.first().link.look(|core| issued.countersign(core.key()))
     }
 
     /// Checks a credential that did not come from its holder: signatures, validity and revocation.
-    ///
-    /// # Errors
-    /// Why this node rejects it.
     pub fn check_credential(&self, credential: &Credential) -> Result<(), NotBelieved> {
         let link = &self.first().link;
         let now = link.now();

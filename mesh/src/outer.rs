@@ -69,9 +69,6 @@ pub trait OuterSocket: Send + Sync + Debug + 'static {
     fn writable(self: Arc<Self>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
 
     /// The bound address.
-    ///
-    /// # Errors
-    /// If the socket is not usable.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
     /// Maximum number of datagrams in an [`OuterTransmit`], at least 1. May change while running.

@@ -14,9 +14,6 @@ use meshport_proto::shard::{MAX_SHARDS, SHARD_BITS};
 ///
 /// Without the filter the kernel spreads senders over the sockets, and shards pass datagrams to
 /// each other: slower, but correct.
-///
-/// # Errors
-/// The kernel does not accept the filter.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "a socket option that takes a pointer to a program")]
 pub(super) fn steer(group: &Socket, shards: usize) -> io::Result<()> {

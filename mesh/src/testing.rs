@@ -84,9 +84,6 @@ struct Port {
 
 /// Shards of one port whose datagrams all arrive at the first, as on a kernel that accepts no
 /// filter and sees one sender.
-///
-/// # Errors
-/// See [`Shards::bind`].
 pub fn unsteered(address: SocketAddr, count: usize) -> io::Result<Shards> {
     let group = UdpOuter::open_group(address, count)?;
     steer(&group[0], 1)?;

@@ -43,18 +43,12 @@ pub struct UdpOuter {
 impl UdpOuter {
     /// Binds `address` inside a tokio runtime. `[::]` falls back to `0.0.0.0` on machines without
     /// IPv6.
-    ///
-    /// # Errors
-    /// If the address cannot be bound or the socket cannot be set up.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Self::bind_for_mtu(address, u16::MAX)
     }
 
     /// Like [`UdpOuter::bind`], for paths of a known outer `mtu`. Below 1328 bytes datagrams may be
     /// fragmented.
-    ///
-    /// # Errors
-    /// If the address cannot be bound or the socket cannot be set up.
     pub fn bind_for_mtu(address: SocketAddr, mtu: u16) -> io::Result<Self> {
         Self::new(open_any(address)?, mtu)
     }
@@ -64,9 +58,6 @@ impl UdpOuter {
     ///
     /// The first is bound alone: a port in use by another process is an error, as for a single
     /// socket.
-    ///
-    /// # Errors
-    /// See [`UdpOuter::bind`].
     pub(super) fn open_group(address: SocketAddr, count: usize) -> io::Result<Vec<Socket>> {
         let mut group = vec![open_any(address)?];
         if count < 2 {
@@ -85,9 +76,6 @@ impl UdpOuter {
     }
 
     /// Takes over a bound socket; the current runtime watches it.
-    ///
-    /// # Errors
-    /// If the socket cannot be set up.
     pub(super) fn new(socket: Socket, mtu: u16) -> io::Result<Self> {
         let sizes = set_buffers(&socket);
         let socket = UdpSocket::from(socket);

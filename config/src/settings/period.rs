@@ -28,9 +28,6 @@ pub struct Period(pub Duration);
 
 impl Period {
     /// This length, if it is within these bounds.
-    ///
-    /// # Errors
-    /// [`TextError::OutOfRange`].
     pub fn within(self, least: Self, most: Self) -> Result<Self, TextError> {
         if (least..=most).contains(&self) {
             return Ok(self);

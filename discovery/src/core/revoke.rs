@@ -27,9 +27,6 @@ const MAX_DATAGRAMS: usize = 16;
 
 impl Discovery {
     /// Takes a revocation from this node's operator.
-    ///
-    /// # Errors
-    /// [`Rejected`] when the authority of this mesh has not signed it.
     pub fn handle_revocation(
         &mut self,
         revocation: &Revocation,

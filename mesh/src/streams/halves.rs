@@ -132,9 +132,6 @@ impl SendHalf {
 
     /// Resolves when the peer stops reading, to its code, or when it has received everything up to
     /// [`SendHalf::finish`], to `None`. The future does not borrow this half.
-    ///
-    /// # Errors
-    /// [`MeshError::ConnectionLost`].
     pub fn stopped(
         &self,
     ) -> impl Future<Output = Result<Option<u64>, MeshError>> + Send + Sync + 'static {

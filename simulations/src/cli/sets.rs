@@ -5,18 +5,12 @@ use toml::{Table, Value};
 use crate::Error;
 
 /// Sets one value in the text of a scenario.
-///
-/// # Errors
-/// [`Error::Scenario`] if the scenario has no such key.
 pub(super) fn apply(document: &mut Table, set: &str) -> Result<(), Error> {
     let (key, value) = split(set)?;
     put(document, key, parse(value))
 }
 
 /// The key and the values of a set that sweeps.
-///
-/// # Errors
-/// [`Error::Scenario`] without an equals sign.
 pub(super) fn values(set: &str) -> Result<(&str, Vec<&str>), Error> {
     let (key, all) = split(set)?;
     let mut depth = 0;

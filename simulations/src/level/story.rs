@@ -43,9 +43,6 @@ pub(crate) struct Limits<'a> {
 
 impl Story {
     /// Until the end of the scenario, or until this time.
-    ///
-    /// # Errors
-    /// [`Error::Scenario`] with the problem.
     pub(crate) fn new(
         scenario: Scenario,
         seed: u64,
@@ -74,9 +71,6 @@ impl Story {
 
     /// Refuses a scenario that a level cannot run: with too many nodes, or with events or other
     /// features that it does not support.
-    ///
-    /// # Errors
-    /// [`Error::Scenario`] with all problems.
     pub(crate) fn fit(
         &self,
         limits: &Limits<'_>,

@@ -90,9 +90,6 @@ pub(super) const BESIDE: [Beside; 6] = [
 const TIMES_NEEDS: &str = "\"times\" means nothing without \"every-s\" or an at-s of two numbers";
 
 /// Checks that an event is one event, without keys that have no effect in it.
-///
-/// # Errors
-/// [`Error::Scenario`] with the key and what to do.
 pub(super) fn check_event(event: &Event) -> Result<(), Error> {
     let given = given(event);
     let has = |key: &str| given.contains_key(key);
@@ -117,9 +114,6 @@ pub(super) fn check_event(event: &Event) -> Result<(), Error> {
 }
 
 /// Checks that a path or a `degrade` has no keys without effect.
-///
-/// # Errors
-/// [`Error::Scenario`] with the key and what to do.
 pub(super) fn check_path(path: &SitePath) -> Result<(), Error> {
     if path.one_way && path.between[0] == path.between[1] {
         let wrong = "\"one-way\" means nothing within one site; leave it out";
@@ -129,9 +123,6 @@ pub(super) fn check_path(path: &SitePath) -> Result<(), Error> {
 }
 
 /// Checks that a site has no keys without effect.
-///
-/// # Errors
-/// [`Error::Scenario`] with the key and what to do.
 pub(super) fn check_site(site: &Site) -> Result<(), Error> {
     check_beside("Site", None, &given(site))
 }

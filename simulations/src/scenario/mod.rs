@@ -443,9 +443,6 @@ impl Scenario {
     }
 
     /// The index of a site.
-    ///
-    /// # Errors
-    /// [`Error::Scenario`] if there is none of that name.
     pub fn site(&self, name: &str) -> Result<usize, Error> {
         let index = self.sites.iter().position(|site| site.name.as_str() == name);
         index.ok_or_else(|| {

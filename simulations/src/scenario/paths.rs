@@ -18,9 +18,6 @@ const EARTH_KM: f64 = 6371.0;
 const LEAST_RTT_MS: f64 = 0.5;
 
 /// The preset of that name.
-///
-/// # Errors
-/// [`Error::Scenario`] with the valid names.
 pub fn preset(name: &str) -> Result<LinkConfig, Error> {
     LinkConfig::preset(name).ok_or_else(|| {
         let near = strict::near(name, PRESETS);
@@ -30,9 +27,6 @@ pub fn preset(name: &str) -> Result<LinkConfig, Error> {
 }
 
 /// The link from each site to each site, by index; a site to itself is the path inside it.
-///
-/// # Errors
-/// [`Error::Scenario`] for values out of range and unknown names.
 pub fn configs(scenario: &Scenario) -> Result<BTreeMap<(usize, usize), LinkConfig>, Error> {
     let mut configs = BTreeMap::new();
     for (a, site) in scenario.sites.iter().enumerate() {
@@ -57,9 +51,6 @@ pub fn configs(scenario: &Scenario) -> Result<BTreeMap<(usize, usize), LinkConfi
 }
 
 /// The directions that a path applies to.
-///
-/// # Errors
-/// [`Error::Scenario`] for an unknown site.
 pub fn pairs(scenario: &Scenario, path: &SitePath) -> Result<Vec<(usize, usize)>, Error> {
     let [a, b] = &path.between;
     let (a, b) = (scenario.site(a.as_str())?, scenario.site(b.as_str())?);

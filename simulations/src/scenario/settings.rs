@@ -17,9 +17,6 @@ pub struct Overrides {
 
 impl Overrides {
     /// Reads all settings of a scenario.
-    ///
-    /// # Errors
-    /// [`Error::Scenario`] with the key, what was found and what is expected.
     pub fn new(scenario: &Scenario) -> Result<Self, Error> {
         let merged = |site: &super::Site| {
             let mut table = scenario.settings.clone();

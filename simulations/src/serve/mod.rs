@@ -60,9 +60,6 @@ struct Server {
 }
 
 /// Serves a world and never returns; `tell` gets the address.
-///
-/// # Errors
-/// [`Error`] if the scenario is invalid, or the address cannot be bound.
 pub(crate) async fn run(options: Serve, tell: impl FnOnce(SocketAddr)) -> Result<(), Error> {
     let Serve { scenario, name, seed, speed, is_paused, listen } = options;
     let listener = local_server::bind(listen).await.map_err(|error| match error {

@@ -128,9 +128,6 @@ impl World {
     }
 
     /// Applies this event now, or from now on.
-    ///
-    /// # Errors
-    /// [`Error::Scenario`] if it has no meaning in this scenario.
     pub fn strike(&mut self, event: &scenario::Event) -> Result<(), Error> {
         if self.done.len() >= MAX_DONE {
             let full = format!("{MAX_DONE} things were done to this world; begin another one");

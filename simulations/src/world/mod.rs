@@ -207,9 +207,6 @@ impl std::fmt::Debug for World {
 
 impl World {
     /// A world before its first moment.
-    ///
-    /// # Errors
-    /// [`Error::Scenario`] if the scenario's names or roles do not form a mesh.
     pub fn new(scenario: Scenario, seed: u64, options: Options) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut story = Story::new(scenario, seed, options.until)?;

@@ -32,8 +32,6 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// # Errors
-    /// The credential is not for the key, or not valid at `now`.
     pub(super) fn new(
         identity: Identity,
         instance: u64,
@@ -90,8 +88,6 @@ impl Local {
         }
     }
 
-    /// # Errors
-    /// The credential is for another node or mesh.
     pub(super) fn check_is_own(&self, credential: &Credential) -> Result<(), MeshError> {
         if credential.node == self.node && credential.mesh == *self.mesh() {
             return Ok(());

@@ -109,9 +109,6 @@ impl Core {
     }
 
     /// Whether a credential is valid now and not revoked.
-    ///
-    /// # Errors
-    /// Why not.
     pub fn check_credential(&self, credential: &Credential, now: Now) -> Result<(), NotBelieved> {
         credential.verify(self.local.mesh(), now.wall)?;
         let covering = self.blocked.revocations.covering(credential);

@@ -124,9 +124,6 @@ impl Core {
     }
 
     /// Starts a handshake with a peer without a session, unless one runs.
-    ///
-    /// # Errors
-    /// [`MeshError::NoEndpoint`].
     pub(super) fn want_session(&mut self, slot: Slot, now: Now) -> Result<(), MeshError> {
         let Some(peer) = self.peers.get(slot) else { return Ok(()) };
         if peer.schedule.has_session() || peer.schedule.is_trying() {
