@@ -158,14 +158,6 @@ fn a_revoked_authority_key_takes_along_what_it_signed_and_nothing_else() {
 }
 
 proptest! {
-    #[test]
-    fn bytes_from_outside_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        if let Ok((read, rest)) = postcard::take_from_bytes::<AuthoritySignature>(&bytes) {
-            let (taken, _) = bytes.split_at(bytes.len() - rest.len());
-            prop_assert_eq!(postcard::to_stdvec(&read).unwrap(), taken);
-        }
-    }
-
     /// A flipped bit anywhere in a signature with endorsements makes it none.
     #[test]
     fn no_flipped_bit_is_believed(bit in 0_usize..(64 + 2 * 104) * 8) {

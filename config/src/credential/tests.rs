@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 use crate::ids::Role;
 use crate::invite::{Invite, Join};
@@ -403,23 +401,5 @@ fn every_truncation_is_refused() {
         let mesh = authority.public();
         let outcome = Credential::from_text(&changed).and_then(|c| c.verify(&mesh, NOW));
         assert!(outcome.is_err(), "character {index}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn any_bytes_are_a_value_or_an_error(
-        bytes in proptest::collection::vec(any::<u8>(), 0..800),
-    ) {
-        if let Ok(credential) = Credential::from_bytes(&bytes) {
-            prop_assert_eq!(credential.to_bytes(), bytes);
-        }
-    }
-
-    #[test]
-    fn any_text_is_a_value_or_an_error(text in ".{0,60}", tail in "[A-Za-z0-9_-]{0,900}") {
-        let _ = Credential::from_text(&text);
-        let _ = Credential::from_text(&format!("meshport-credential-1.{tail}"));
-        let _ = Credential::from_text(&format!("meshport-credential-2.{tail}"));
     }
 }

@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 use crate::testing::{DAY, NOW, TestRng, grant, invite_with};
 use crate::{Join, NodeKey, RecordKey, Revocation, Revocations, Revoked};
@@ -162,13 +160,4 @@ fn the_line_has_the_keys_and_no_changed_one_is_believed() {
         part.delegation = Delegation::issue(&authority, part.key.public(), grant).unwrap();
     }
     assert!(matches!(plain.verify(&mesh), Err(Error::Malformed { .. })));
-}
-
-proptest! {
-    #[test]
-    fn bytes_from_outside_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let _ = Mandate::from_bytes(&bytes);
-        let _ = Issued::from_bytes(&bytes);
-        let _ = Mandate::from_text(&String::from_utf8_lossy(&bytes));
-    }
 }

@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::Count;
 use crate::core::{Discovery, Event};
@@ -241,38 +239,4 @@ fn how_long_a_node_has_been_gone_survives_the_restart() {
     let since = fresh.directory().get(&gone).unwrap().since;
     let age = (now - since).as_secs();
     assert!((7190..=7210).contains(&age), "an hour before saving and one after: {age} s");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn arbitrary_bytes_never_panic(
-        bytes in prop::collection::vec(any::<u8>(), 0..400),
-        sealed: bool,
-    ) {
-        let mut fresh = node(&Mesh::new(1), 1);
-        let mut bytes = [&MAGIC[..], &[FORMAT], &bytes].concat();
-        if sealed {
-            // Nonsense with a valid checksum reaches the parser.
-            let checksum = Sha256::digest(&bytes);
-            bytes.extend(checksum);
-        }
-        let _ = fresh.restore(&bytes, base(), WALL);
-    }
-
-    #[test]
-    fn altered_content_with_a_good_checksum_never_panics(at: prop::sample::Index, to: u8) {
-        let mesh = Mesh::new(1);
-        thread_local!(static GOOD: Vec<u8> = informed(&Mesh::new(1)).snapshot());
-        let good = GOOD.with(Clone::clone);
-        let mut bytes = good[..good.len() - CHECKSUM].to_vec();
-        let at = HEADER + at.index(bytes.len() - HEADER);
-        bytes[at] = to;
-        let checksum = Sha256::digest(&bytes);
-        bytes.extend(checksum);
-        let mut fresh = node(&mesh, 1);
-        let _ = fresh.restore(&bytes, base(), WALL);
-        prop_assert!(fresh.directory().len() <= 5);
-    }
 }

@@ -359,23 +359,6 @@ fn a_stall_moves_every_deadline() {
     assert_eq!(swim.probing.awareness.score(), 1);
 }
 
-proptest! {
-    #[test]
-    fn arbitrary_bytes_never_panic(
-        packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 1..20),
-    ) {
-        let (mut swim, sight, now) = (swim(1), Sight::default(), base());
-        swim.apply([(node(2), claim(Standing::Alive))], true, &sight, now);
-        for packet in packets {
-            let _ = swim.handle_datagram(incoming(node(2), &packet), &sight, now);
-            let mut likely = vec![1, 0, 0, 1, 0];
-            likely.extend(&packet);
-            let _ = swim.handle_datagram(incoming(node(2), &likely), &sight, now);
-            prop_assert!(outputs(&mut swim).len() < 20);
-        }
-    }
-}
-
 /// The nodes that get the first rounds of gossip, and the datagrams.
 fn gossip(sight: &Sight) -> Vec<(NodeId, Vec<u8>)> {
     let (mut swim, start) = (swim(1), base());

@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 use crate::tests::Mesh;
 
@@ -182,24 +180,4 @@ fn a_full_record_fits_one_datagram() {
     assert!(signed.get().distances.iter().any(|it| it.origin == NodeId::from_bytes([15; 32])));
     let item = Item { state: Some(signed.as_bytes()), ..item(1) };
     assert!(Message::News(item).encode().is_some());
-}
-
-proptest! {
-    #[test]
-    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..1300)) {
-        let _ = Message::decode(&bytes);
-        let _ = Message::decode(&[&[VERSION], &bytes[..]].concat());
-        let _ = crate::state::SignedState::read(&bytes);
-    }
-
-    #[test]
-    fn what_reads_is_within_its_bounds(
-        kind in 0_u8..13,
-        bytes in prop::collection::vec(any::<u8>(), 0..600),
-    ) {
-        let datagram = [&[VERSION, kind], &bytes[..]].concat();
-        if let Ok(Message::Items(items) | Message::Rumours(items)) = Message::decode(&datagram) {
-            prop_assert!(items.len() <= MAX_DATAGRAM);
-        }
-    }
 }

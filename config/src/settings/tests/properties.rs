@@ -167,26 +167,6 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_settings_or_placed_problems(text in "[a-z\\[\\]\"'=.,\n #-]{0,200}") {
-        if let Err(list) = parse(&text) {
-            prop_assert!(!list.is_empty());
-            for problem in list {
-                prop_assert!(problem.line >= 1 && problem.line <= text.lines().count() + 1);
-                prop_assert_eq!(problem.to_string().lines().count(), 1);
-            }
-        }
-    }
-
-    #[test]
-    fn a_damaged_file_never_panics(at in any::<prop::sample::Index>(), with in any::<char>()) {
-        let mut text: Vec<char> = good("").to_toml().chars().collect();
-        let at = at.index(text.len());
-        text[at] = with;
-        let _ = parse(&text.iter().collect::<String>());
-        let _ = parse(&text[..at].iter().collect::<String>());
-    }
-
-    #[test]
     fn durations_round_trip(nanos: u64) {
         let period = Period(Duration::from_nanos(nanos));
         prop_assert_eq!(period.to_string().parse(), Ok(period));

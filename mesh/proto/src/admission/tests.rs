@@ -1,5 +1,4 @@
 use super::*;
-use proptest::prelude::*;
 
 /// Any point in time will do.
 fn start() -> Instant {
@@ -116,17 +115,4 @@ fn an_acknowledgement_ends_it_until_the_peer_asks_again() {
     assert_eq!(showing.due(), None, "a rekey needs no new hello");
     showing.wanted(start + Duration::from_millis(1));
     assert_eq!(showing.due(), Some(start + HELLO_MIN_GAP), "not faster than the bound");
-}
-
-proptest! {
-    #[test]
-    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..900)) {
-        if let Some(message) = Control::decode(&bytes) {
-            let again = message.encode();
-            prop_assert_eq!(Control::decode(&again), Some(message));
-        }
-        let mut versioned = vec![VERSION, KIND_HELLO];
-        versioned.extend(&bytes);
-        let _ = Control::decode(&versioned);
-    }
 }
